@@ -22,6 +22,7 @@ DBLoaderError
 ├── SourceError             (ValueError)         a folder or listing that cannot be converted
 │   └── SourceNotFoundError (FileNotFoundError)  there is none
 ├── ConversionError         (RuntimeError)       a conversion ended, as its options ask, at a bad file
+├── LoaderError             (RuntimeError)       going on would hang, or lose batches unnoticed
 └── OptionError             (ValueError)         an option out of its range, or two that exclude each other
 
 Each can be made from one string, so that it survives the way out of a DataLoader worker.
@@ -118,6 +119,10 @@ class SourceNotFoundError(SourceError, FileNotFoundError):
 
 class ConversionError(DBLoaderError, RuntimeError):
     """A conversion ended, as its options ask, at a bad file."""
+
+
+class LoaderError(DBLoaderError, RuntimeError):
+    """Going on with a loader would hang, or lose batches unnoticed."""
 
 
 class OptionError(DBLoaderError, ValueError):

@@ -1,0 +1,50 @@
+"""Stores: databases of records, and the places where they are."""
+
+from __future__ import annotations
+
+import os
+
+from dbloader.errors import PlaceError
+from dbloader.stores.base import Store
+from dbloader.stores.writer import Writer
+
+__all__ = ["Store", "Writer", "create_store", "open_store"]
+
+
+def open_store(place: str | os.PathLike[str]) -> Store:
+    """Gives the store at a place, which is looked at when it is first read.
+
+    Raises:
+        PlaceError: The place is a URI of a kind that this version does not know.
+    """
+    from dbloader.stores.lmdb import LMDBStore
+
+    return LMDBStore(_path(place))
+
+
+def create_store(
+    place: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+    resume: bool = False,
+    resumable: bool = False,
+) -> Writer:
+    """Gives a writer of a new store; Writer tells what the options mean.
+
+    Raises:
+        PlaceError: The place is a URI of a kind that this version does not know.
+        OptionError: Both ``overwrite`` and ``resume`` are given.
+    """
+    from dbloader.stores.lmdb_writer import LMDBWriter
+
+    return LMDBWriter(_path(place), overwrite=overwrite, resume=resume, resumable=resumable)
+
+
+def _path(place: str | os.PathLike[str]) -> str:
+    path = os.fspath(place)
+    if not path:
+        raise PlaceError(f"a place is the path of an LMDB file, got {place!r}")
+    if "://" in path:
+        scheme = path.split("://", 1)[0]
+        raise PlaceError(f"{scheme}:// is no place that this version of dbloader knows; give the path of an LMDB file")
+    return path

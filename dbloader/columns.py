@@ -1,0 +1,172 @@
+"""Columns: the small facts of each record, packed in chunks of 4,096 records beside the records.
+
+A chunk is a little-endian array; a chunk of names is the offsets of the names followed by their UTF-8 bytes.
+docs/format.md gives every byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+from isal.isal_zlib import crc32
+from typing_extensions import override
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dbloader.records import EncodedRecord
+
+# 4,096 labels are 32 kB: one chunk is read in microseconds, and a million records have only 245 of them.
+CHUNK = 4096
+
+NO_LABEL = -(2**63)
+"""What the label column holds for a record without a label."""
+
+DTYPES: dict[str, np.dtype[Any]] = {
+    "label": np.dtype("<i8"),
+    "width": np.dtype("<u4"),
+    "height": np.dtype("<u4"),
+    "nbytes": np.dtype("<u8"),
+    "crc32": np.dtype("<u4"),
+    "name_hash": np.dtype("<u4"),
+}
+COLUMNS = ("name", *DTYPES)
+
+_OFFSET = np.dtype("<u4")
+Array = np.ndarray[Any, Any]
+
+
+class Names(Sequence[str]):
+    """The names of all records, packed: no Python object exists for a name until it is asked for.
+
+    Attributes:
+        data: uint8, shape (bytes,), the names' UTF-8 one after the other.
+        offsets: int64, shape (records + 1,), where each name begins in ``data`` and the last one ends.
+    """
+
+    def __init__(self, data: Array, offsets: Array) -> None:
+        self.data = data
+        self.offsets = offsets
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    @override
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        position = range(len(self))[index]
+        return bytes(self.data[self.offsets[position] : self.offsets[position + 1]]).decode()
+
+    @override
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @override
+    def __iter__(self) -> Iterator[str]:
+        for start in range(0, len(self), CHUNK):
+            stop = min(start + CHUNK, len(self))
+            block = bytes(self.data[self.offsets[start] : self.offsets[stop]])
+            bounds = (self.offsets[start : stop + 1] - self.offsets[start]).tolist()
+            for begin, end in pairwise(bounds):
+                yield block[begin:end].decode()
+
+    @override
+    def __repr__(self) -> str:
+        return f"<{len(self)} names, packed>"
+
+
+class ColumnChunk:
+    """The columns of up to CHUNK records that are being written."""
+
+    def __init__(self) -> None:
+        self.names: list[bytes] = []
+        self.values: dict[str, list[int]] = {name: [] for name in DTYPES}
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def append(self, record: EncodedRecord) -> None:
+        """Adds the facts of one record; a missing name is empty, a missing side or image 0."""
+        name = (record.name or "").encode()
+        self.names.append(name)
+        self.values["name_hash"].append(name_hash(name))
+        self.values["label"].append(NO_LABEL if record.label is None else record.label)
+        self.values["width"].append(record.width or 0)
+        self.values["height"].append(record.height or 0)
+        self.values["nbytes"].append(record.nbytes)
+        self.values["crc32"].append(record.crc32)
+
+    def pack(self) -> dict[str, bytes]:
+        """Gives each column's bytes."""
+        packed = {name: np.array(values, DTYPES[name]).tobytes() for name, values in self.values.items()}
+        packed["name"] = pack_names(self.names)
+        return packed
+
+    @classmethod
+    def unpack(cls, packed: dict[str, bytes]) -> ColumnChunk:
+        """Gives the chunk that ``pack`` packed, to be continued."""
+        chunk = cls()
+        chunk.names = names_in(packed["name"])
+        chunk.values = {name: np.frombuffer(packed[name], dtype).tolist() for name, dtype in DTYPES.items()}
+        return chunk
+
+
+def name_hash(name: bytes) -> int:
+    """Gives the CRC-32 of a name's UTF-8, from 1 to 2**32 - 1; 0 stands for no name."""
+    return (crc32(name) or 1) if name else 0
+
+
+def pack_names(names: Sequence[bytes]) -> bytes:
+    """Gives a chunk of names: uint32 count, uint32 offsets (count + 1), then their bytes."""
+    offsets = np.zeros(len(names) + 2, _OFFSET)
+    offsets[0] = len(names)
+    np.cumsum([len(name) for name in names], out=offsets[2:])
+    return offsets.tobytes() + b"".join(names)
+
+
+def unpack_names(chunk: bytes | memoryview) -> tuple[Array, Array]:
+    """Gives the parts of a chunk of names, as views into it: UTF-8 bytes (uint8), offsets (uint32, count + 1)."""
+    count = int(np.frombuffer(chunk, _OFFSET, 1)[0])
+    offsets = np.frombuffer(chunk, _OFFSET, count + 1, _OFFSET.itemsize)
+    return np.frombuffer(chunk, np.uint8, int(offsets[-1]), _OFFSET.itemsize * (count + 2)), offsets
+
+
+def names_in(chunk: bytes | memoryview) -> list[bytes]:
+    """Gives the UTF-8 names in a chunk."""
+    data, offsets = unpack_names(chunk)
+    text, bounds = data.tobytes(), offsets.tolist()
+    return [text[begin:end] for begin, end in pairwise(bounds)]
+
+
+def name_at(chunk: bytes | memoryview, position: int) -> str:
+    """Gives one name of a chunk."""
+    data, offsets = unpack_names(chunk)
+    return data[offsets[position] : offsets[position + 1]].tobytes().decode()
+
+
+def join_names(chunks: Iterator[bytes | memoryview], length: int) -> Names:
+    """Puts the chunks of all names together; the result owns its memory."""
+    offsets = np.zeros(length + 1, np.int64)
+    data, begin = bytearray(), 0
+    for chunk in chunks:
+        text, bounds = unpack_names(chunk)
+        offsets[begin + 1 : begin + len(bounds)] = bounds[1:].astype(np.int64) + len(data)
+        data += text.data
+        begin += len(bounds) - 1
+    return Names(np.frombuffer(data, np.uint8), offsets)
+
+
+def join_values(chunks: Iterator[bytes | memoryview], name: str, length: int) -> Array:
+    """Puts the chunks of a column of numbers together; the result owns its memory."""
+    values = np.empty(length, DTYPES[name])
+    begin = 0
+    for chunk in chunks:
+        part = np.frombuffer(chunk, DTYPES[name])
+        values[begin : begin + len(part)] = part
+        begin += len(part)
+    return values

@@ -1,0 +1,44 @@
+"""A bound on the bytes that tasks running ahead hold together."""
+
+from __future__ import annotations
+
+import threading
+
+
+class Budget:
+    """Bytes that numbered tasks may hold, whose results are consumed in the order of their numbers.
+
+    A task waits until there is room for what it wants; only the oldest one never waits, since all others would wait
+    for it. So the bound is exceeded by one task's bytes at most, and nothing can lock.
+
+    Args:
+        limit: Bytes.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._held: dict[int, int] = {}
+        self._oldest = 0
+        self._closed = False
+        self._changed = threading.Condition()
+
+    def take(self, task: int, nbytes: int) -> None:
+        """Waits for room and takes it, in addition to what the task holds."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: task == self._oldest or self._closed or sum(self._held.values()) + nbytes <= self._limit,
+            )
+            self._held[task] = self._held.get(task, 0) + nbytes
+
+    def give_back(self, task: int) -> None:
+        """Takes back all that the oldest task holds; the next becomes the oldest."""
+        with self._changed:
+            self._held.pop(task, None)
+            self._oldest = task + 1
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Lets every task go on, so that it can end."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()

@@ -1,0 +1,175 @@
+"""One file -> one encoded record, or the reason why not."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from dbloader.errors import DamagedImageError, DBLoaderError, NotAnImageError, OptionError
+from dbloader.images import DEFAULT_QUALITY, check_decodes, facts, reduced_size, resize
+from dbloader.jpeg import State, examine, repair
+from dbloader.records import Record, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dbloader.images import Facts
+    from dbloader.records import EncodedRecord
+    from dbloader.sources import Entry
+
+CHECKS = ("decode", "structure", "none")
+
+
+@dataclass(slots=True)
+class Prepared:
+    """What became of a file.
+
+    Attributes:
+        record: None if the file is rejected.
+        outcome: ``""``, or what the report is to say of it: ``"repaired"``, ``"rejected"`` or ``"damaged"`` (and
+            stored nevertheless).
+        reason: Why, in words that follow the file's name and a colon.
+        bad: Whether it is no image at all, or cannot be read; only with ``"rejected"``.
+        resized: Whether it was made smaller.
+        nbytes: Bytes read.
+    """
+
+    record: EncodedRecord | None = None
+    outcome: str = ""
+    reason: str = ""
+    bad: bool = False
+    resized: bool = False
+    nbytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preparation:
+    """How files become records; checks itself.
+
+    Attributes:
+        check: ``"decode"``: each image is decoded; ``"structure"``: its segments or headers are walked; ``"none"``:
+            it is stored whatever it is.
+        keep_damaged: Store images of which data is missing, marked by a field ``damaged``.
+        max_side: Pixels that the longer side has at the most.
+        short_side: Pixels that the shorter side has at the most.
+        quality: JPEG and WebP quality, 1 to 100, of the images that are made smaller.
+
+    Raises:
+        OptionError: A value is out of its range, or two exclude each other.
+    """
+
+    check: str = "decode"
+    keep_damaged: bool = False
+    max_side: int | None = None
+    short_side: int | None = None
+    quality: int | None = None
+    root: bytes = field(default=b"", metadata={"setting": False})
+
+    def __post_init__(self) -> None:
+        if self.check not in CHECKS:
+            raise OptionError(f"check must be one of {', '.join(CHECKS)}, got {self.check!r}")
+        for name in ("max_side", "short_side"):
+            pixels = getattr(self, name)
+            if pixels is not None and pixels < 1:
+                raise OptionError(f"{name} must be at least 1 pixel, got {pixels}")
+        if self.max_side is not None and self.short_side is not None:
+            raise OptionError("max_side and short_side both say how small an image becomes: choose one")
+        if self.quality is not None and self.max_side is None and self.short_side is None:
+            raise OptionError(
+                "quality is that of images made smaller: give max_side or short_side too "
+                "(all others are stored byte for byte)",
+            )
+        if self.quality is not None and not 1 <= self.quality <= 100:
+            raise OptionError(f"quality must be from 1 to 100, got {self.quality}")
+        if self.check == "none" and self.keep_damaged:
+            raise OptionError("check='none' finds no damage that could be kept: leave keep_damaged out")
+
+    def settings(self) -> dict[str, Any]:
+        """Gives what decides the records' bytes."""
+        return {key: value for key, value in asdict(self).items() if key != "root"}
+
+    def prepare(self, entry: Entry, hold: Callable[[int], object]) -> Prepared:
+        """Reads a file, checks it and gives its record.
+
+        Args:
+            entry: The file.
+            hold: Called with the number of bytes about to be held in memory, before they are.
+        """
+        result = Prepared()
+        try:
+            data = _read(os.path.join(self.root, entry.path), hold)  # noqa: PTH118 - paths are bytes here
+            result.nbytes = len(data)
+            self._fill(result, entry, data, hold)
+        except OSError as error:
+            result.outcome, result.bad, result.reason = "rejected", True, f"cannot be read: {error.strerror or error}"
+        except DBLoaderError as error:
+            result.outcome, result.reason = "rejected", str(error)
+            result.bad = not isinstance(error, DamagedImageError)
+        return result
+
+    def _fill(self, result: Prepared, entry: Entry, data: bytes, hold: Callable[[int], object]) -> None:
+        fields = dict(entry.fields)
+        image: Facts | None = None
+        try:
+            data, image = self._checked(result, data, hold)
+        except DamagedImageError as error:
+            if not self.keep_damaged:
+                raise
+            result.outcome, result.reason = "damaged", f"{error} (stored nevertheless)"
+            fields["damaged"] = str(error)
+            image = _facts_or_none(data)
+        else:
+            size = image and reduced_size(image, max_side=self.max_side, short_side=self.short_side)
+            if image and size:
+                hold(4 * image.width * image.height)
+                fields["resized_from"] = [image.width, image.height]
+                data, image = resize(data, size, quality=self.quality or DEFAULT_QUALITY)
+                result.resized = True
+        for name in fields.keys() & entry.fields.keys() & {"damaged", "resized_from"}:
+            raise NotAnImageError(f"the listing has a column {name!r}, which dbloader itself writes: rename it")
+        width, height, image_format = (image.width, image.height, image.format) if image else (None, None, None)
+        result.record = encode(Record(entry.name, entry.label, data, width, height, image_format, fields))
+
+    def _checked(self, result: Prepared, data: bytes, hold: Callable[[int], object]) -> tuple[bytes, Facts | None]:
+        """Gives the image file as it is to be stored, repaired if that is all it needs."""
+        if self.check == "none":
+            return data, _facts_or_none(data)
+        structure = examine(data)
+        if structure.state is State.DAMAGED:
+            raise DamagedImageError(structure.reason)
+        if structure.state is State.NO_END:
+            data = repair(data)
+            result.outcome, result.reason = "repaired", "its end marker was missing: appended FF D9"
+        image = facts(data)
+        if self.check == "decode":
+            if structure.state is State.NOT_JPEG:
+                hold(4 * image.width * image.height)  # its pixels
+            check_decodes(data, image)
+        return data, image
+
+
+def _read(path: bytes, hold: Callable[[int], object]) -> bytes:
+    # A named pipe would be waited for without end; O_NONBLOCK opens it, and fstat tells what it is.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        status = os.fstat(descriptor)
+        if stat.S_ISDIR(status.st_mode):
+            raise NotAnImageError("is a folder, not a file")
+        if not stat.S_ISREG(status.st_mode):
+            raise NotAnImageError("is not a regular file")
+        hold(status.st_size)
+        parts = []
+        while part := os.read(descriptor, max(status.st_size + 1, 65536)):
+            parts.append(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+    finally:
+        os.close(descriptor)
+
+
+def _facts_or_none(data: bytes) -> Facts | None:
+    try:
+        return facts(data)
+    except NotAnImageError:
+        return None

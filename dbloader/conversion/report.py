@@ -1,0 +1,61 @@
+"""What a conversion says: while it runs, and when it is done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Progress(NamedTuple):
+    """How far a conversion has come.
+
+    Attributes:
+        found: Files found so far; all of them once ``done`` is not None.
+        done: Files converted or rejected, those of an earlier run included; None while the source is scanned.
+        nbytes: Bytes read in this run.
+    """
+
+    found: int
+    done: int | None
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a conversion did.
+
+    Attributes:
+        place: The store.
+        digest: Content digest of the store, as in its manifest.
+        records: Records in the store.
+        files: Files found.
+        repaired: JPEG files that lacked only their end marker, which they have in the store.
+        rejected: Files that are not in the store.
+        damaged: Files in the store of which data is missing (``on_damaged="keep"``).
+        resized: Images that were made smaller.
+        resumed_at: Files that an earlier, interrupted run had done.
+        bytes_read: Bytes of the files read in this run.
+        image_bytes: Bytes of all images in the store.
+        seconds: Duration of this run.
+        warnings: What a person should know of the source as a whole.
+        skipped: Files left out because they are no images, by extension.
+        hidden: Files and folders left out because their name begins with a dot.
+        report_file: JSON lines, one for each repaired, rejected or damaged file: ``name``, ``event``, ``reason``.
+    """
+
+    place: str
+    digest: str
+    records: int
+    files: int
+    repaired: int = 0
+    rejected: int = 0
+    damaged: int = 0
+    resized: int = 0
+    resumed_at: int = 0
+    bytes_read: int = 0
+    image_bytes: int = 0
+    seconds: float = 0.0
+    warnings: tuple[str, ...] = ()
+    skipped: dict[str, int] = field(default_factory=dict)
+    hidden: int = 0
+    report_file: str = ""

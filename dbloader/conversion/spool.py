@@ -1,0 +1,108 @@
+"""The entries of a source, kept in a temporary file while they are converted.
+
+So the number of files is known before the first is read, any order can be taken, a resumed conversion can tell
+whether it has the same source before it, and memory does not grow with the number of files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from typing import TYPE_CHECKING, Any
+
+import bson
+import numpy as np
+
+from dbloader.sources import Entry, Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from typing_extensions import Self
+
+    from dbloader.sources import Source
+
+_OFFSET = np.dtype("<u8")
+
+
+class Spool:
+    """The entries and problems of a source, in its order; used in a ``with`` block, which removes the files.
+
+    Args:
+        source: Is iterated once.
+        folder: Where the temporary files are made: about 150 bytes for each entry; None for the
+            system's folder for such.
+        progress: Called with the number of entries found so far, every thousand entries.
+
+    Attributes:
+        digest: SHA-256, hex, of all entries: the same for the same source.
+    """
+
+    def __init__(self, source: Source, folder: Path | None, progress: Callable[[int], object]) -> None:
+        self._data = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - __exit__ closes it
+        self._offsets = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - __exit__ closes it
+        digest, end, count = hashlib.sha256(), 0, 0
+        try:
+            for item in source.entries():
+                line = bson.encode(_packed(item))
+                digest.update(line)
+                self._data.write(line)
+                self._offsets.write(end.to_bytes(8, "little"))
+                end += len(line)
+                count += 1
+                if count % 1000 == 0:
+                    progress(count)
+            self._offsets.write(end.to_bytes(8, "little"))
+            self._data.flush()
+            self._offsets.flush()
+        except BaseException:
+            self._close()
+            raise
+        self.digest = digest.hexdigest()
+        self._length = count
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, position: int) -> Entry | Problem:
+        """Gives one item; any thread may ask."""
+        bounds = os.pread(self._offsets.fileno(), 2 * _OFFSET.itemsize, position * _OFFSET.itemsize)
+        begin, end = np.frombuffer(bounds, _OFFSET).tolist()
+        return _unpacked(bson.decode(os.pread(self._data.fileno(), end - begin, begin)))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        self._data.close()
+        self._offsets.close()
+
+
+def permutation(length: int, seed: int) -> np.ndarray[Any, Any]:
+    """Gives the order of a shuffled conversion: int64, shape (length,), each position once.
+
+    Positions are sorted by the SplitMix64 of seed and position (Steele, Lea and Flood: Fast Splittable Pseudorandom
+    Number Generators, OOPSLA 2014), so the order depends on no library's version.
+    """
+    key = np.frombuffer(hashlib.sha256(seed.to_bytes(8, "little", signed=True)).digest()[:8], "<u8")[0]
+    with np.errstate(over="ignore"):
+        mixed = np.arange(1, length + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + key
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        mixed ^= mixed >> np.uint64(31)
+    return np.argsort(mixed, kind="stable")
+
+
+def _packed(item: Entry | Problem) -> dict[str, Any]:
+    if isinstance(item, Problem):
+        return {"name": item.name, "reason": item.reason}
+    return {"name": item.name, "path": item.path, "label": item.label, "fields": item.fields}
+
+
+def _unpacked(document: dict[str, Any]) -> Entry | Problem:
+    return Problem(**document) if "reason" in document else Entry(**document)

@@ -1,0 +1,176 @@
+"""Moving batches to a device.
+
+A batch is a tensor, or tensors nested in tuples, named tuples, lists, mappings and dataclasses. It is rebuilt
+with the same types around the moved tensors. An object whose class has a method `to` (PackedSequence,
+BatchEncoding) moves itself. Everything else (None, str, numbers, numpy arrays, sets) stays as it is.
+"""
+
+import copy
+import dataclasses
+from collections.abc import Callable, Mapping, MutableMapping
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from typing_extensions import Self, override
+
+from dbloader.errors import OptionError
+
+Batch: TypeAlias = Any
+Device: TypeAlias = torch.device | str | int
+
+
+def to_device(batch: Batch, device: Device) -> Batch:
+    """The batch with all that can move on the device; containers in which nothing moves stay the same."""
+    return _replace(batch, lambda leaf: leaf.to(device))
+
+
+def _replace(batch: Batch, function: Callable[[Any], Any]) -> Batch:
+    """The batch with `function(leaf)` in place of every tensor and of every object that moves itself."""
+    # First, as some of those are also a named tuple or a mapping: a PackedSequence keeps one tensor on the
+    # CPU. Asked of the class, as the instances of some answer every name.
+    if callable(getattr(type(batch), "to", None)):
+        return function(batch)
+    if isinstance(batch, Mapping):
+        old = dict(batch)
+    elif isinstance(batch, (tuple, list)):
+        old = dict(enumerate(batch))
+    elif dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        names = [field.name for field in dataclasses.fields(batch)]
+        old = {name: getattr(batch, name) for name in names if hasattr(batch, name)}
+    else:
+        return batch
+    new = {key: _replace(value, function) for key, value in old.items()}
+    return batch if all(new[key] is value for key, value in old.items()) else _rebuild(batch, new)
+
+
+def _rebuild(batch: Batch, values: dict[Any, Any]) -> Batch:
+    """A container of the same type with these values: by key, position or name."""
+    if isinstance(batch, tuple):
+        return type(batch)(*values.values()) if hasattr(batch, "_fields") else type(batch)(values.values())
+    if isinstance(batch, Mapping) and not isinstance(batch, MutableMapping):
+        return type(batch)(values)  # type: ignore[call-arg] # as all known ones take it
+    clone = copy.copy(batch)  # keeps what else the object holds, such as the default of a defaultdict
+    for key, value in values.items():
+        if isinstance(batch, (list, MutableMapping)):
+            clone[key] = value
+        else:
+            object.__setattr__(clone, key, value)  # also of a frozen dataclass
+    return clone
+
+
+def resolve_device(device: Device) -> torch.device:
+    """The device that is meant: "auto" is CUDA, else MPS, else the CPU; "cuda" is the one current now.
+
+    Raises:
+        OptionError: It is not present here.
+    """
+    if device == "auto":
+        mps_or_cpu = "mps" if torch.backends.mps.is_available() else "cpu"
+        device = "cuda" if torch.cuda.is_available() else mps_or_cpu
+    remedy = 'use device="auto" to take the best one present, or device=None to leave batches where they are'
+    try:
+        resolved = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    except RuntimeError as error:
+        raise OptionError(f"device must be one that torch knows, got {device!r}: {remedy}") from error
+    if resolved.type == "mps" and not torch.backends.mps.is_available():
+        raise OptionError(f"torch finds no MPS device here, got device={device!r}: {remedy}")
+    if resolved.type != "cuda":
+        return resolved
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if (resolved.index or 0) >= count:
+        raise OptionError(f"torch finds {count} CUDA devices here, got device={device!r}: {remedy}")
+    return torch.device("cuda", torch.cuda.current_device()) if str(resolved) == "cuda" else resolved
+
+
+class Transfer:
+    """How batches get to a device: in two steps, one in the background thread, one in the consumer's."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def prepare(self, batch: Batch) -> Batch:
+        """Move a batch, or begin to, in the background thread."""
+        return to_device(batch, self.device)
+
+    def receive(self, prepared: Batch) -> Batch:
+        """The batch, ready for use by the consumer, in whose thread this runs."""
+        return prepared
+
+
+class _Copying(NamedTuple):
+    batch: Batch
+    copied: torch.cuda.Event
+
+
+class CudaTransfer(Transfer):  # pragma: no cover - needs a CUDA device: the tests marked cuda run it
+    """Copies on a CUDA stream of its own, while the consumer's stream works on earlier batches.
+
+    Three things keep the streams from racing, as PyTorch's allocator knows only the stream that a tensor was
+    made on. The consumer's stream waits for a batch's copies before it gets the batch. `record_stream` keeps
+    the memory of a tensor that the consumer drops until the work queued on it is done. And the side stream
+    copies into memory only after the work that the consumer had queued when it last asked for a batch.
+
+    Only what is plainly one block of memory goes that way. Other tensors (sparse, nested, of a subclass,
+    inside an object that moves itself) are copied on the consumer's own stream when it gets them: correct,
+    but not overlapped.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        self._stream: torch.cuda.Stream | None = None
+        self._asked: SimpleQueue[torch.cuda.Event] = SimpleQueue()  # the work before the consumer asked
+
+    @override
+    def __reduce__(self) -> tuple[type[Self], tuple[torch.device]]:
+        return type(self), (self.device,)  # streams and events belong to one process
+
+    @override
+    def prepare(self, batch: Batch) -> Batch:
+        torch.cuda.set_device(self.device)  # a thread's own setting, and every epoch has a new thread
+        if self._stream is None:  # two threads may come here at once: harmless, a batch carries its own event
+            self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        stream = self._stream
+        source_stream = torch.cuda.current_stream(self.device)
+        try:
+            while True:
+                stream.wait_event(self._asked.get_nowait())
+        except Empty:
+            pass
+
+        def copy_to_device(leaf: Any) -> Any:  # noqa: ANN401 - tensors and what moves itself
+            if not _is_plain(leaf):
+                return leaf
+            if leaf.is_cuda:  # from the source, which ran in this thread
+                stream.wait_stream(source_stream)
+            elif not leaf.is_pinned():
+                leaf = leaf.pin_memory()  # else the copy would not be asynchronous
+            # The pinned memory may be dropped at once: PyTorch's allocator reuses it only after the copy.
+            return leaf.to(self.device, non_blocking=True)
+
+        with torch.cuda.stream(stream):
+            return _Copying(_replace(batch, copy_to_device), stream.record_event())
+
+    @override
+    def receive(self, prepared: Batch) -> Batch:
+        stream = torch.cuda.current_stream(self.device)
+        self._asked.put(stream.record_event())
+        stream.wait_event(prepared.copied)
+
+        def hand_over(leaf: Any) -> Any:  # noqa: ANN401 - tensors and what moves itself
+            if not _is_plain(leaf):
+                return leaf.to(self.device)
+            leaf.record_stream(stream)
+            return leaf
+
+        return _replace(prepared.batch, hand_over)
+
+
+def _is_plain(leaf: object) -> bool:  # pragma: no cover - used by CudaTransfer alone
+    return type(leaf) is torch.Tensor and leaf.layout is torch.strided and not leaf.is_nested
+
+
+def create_transfer(device: Device) -> Transfer:
+    """The transfer to a device, which must be present (OptionError)."""
+    resolved = resolve_device(device)
+    return CudaTransfer(resolved) if resolved.type == "cuda" else Transfer(resolved)

@@ -1,0 +1,152 @@
+"""The manifest: the header of a store, written last, so that a store without one is not finished."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from dataclasses import asdict, dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+import bson
+import numpy as np
+
+from dbloader.columns import DTYPES, NO_LABEL
+from dbloader.errors import DamagedStoreError, NotAStoreError, StoreVersionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+FORMAT = "dbloader"
+VERSION = 1
+
+# A histogram of more labels is no longer a small fact; such labels (a regression target, say) are counted from
+# the label column instead.
+MAX_COUNTED_LABELS = 65_536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What is known of a store as a whole.
+
+    Attributes:
+        length: Number of records.
+        digest: SHA-256, hex, of the records' CRC-32 (little-endian uint32, in the order of their indices).
+        classes: Name of each label from 0 on; empty where labels have no names.
+        label_counts: Records of each label; None when there are more than 65,536 different labels.
+        labelled: Records that have a label.
+        named: Records that have a name.
+        image_bytes: Bytes of all images.
+        width: Least and greatest width in pixels of the records that have one; (0, 0) if none has.
+        height: The same for the height.
+        formats: Records of each image format.
+        fields: Records that have each further field.
+        outcome: What the conversion counted: ``repaired``, ``rejected`` and the like.
+        source: Where the records came from, and the options of the conversion.
+        created: UTC, ISO 8601.
+        created_by: Program and version.
+        version: Version of the format.
+    """
+
+    length: int
+    digest: str
+    classes: tuple[str, ...] = ()
+    label_counts: dict[int, int] | None = None
+    labelled: int = 0
+    named: int = 0
+    image_bytes: int = 0
+    width: tuple[int, int] = (0, 0)
+    height: tuple[int, int] = (0, 0)
+    formats: dict[str, int] = field(default_factory=dict)
+    fields: dict[str, int] = field(default_factory=dict)
+    outcome: dict[str, int] = field(default_factory=dict)
+    source: dict[str, Any] = field(default_factory=dict)
+    created: str = ""
+    created_by: str = ""
+    version: int = VERSION
+
+    def encode(self) -> bytes:
+        """Gives the manifest as a BSON document."""
+        document = asdict(self)
+        if self.label_counts is not None:
+            pairs = np.array(sorted(self.label_counts.items()), "<i8").reshape(-1, 2)
+            document["label_counts"] = pairs.tobytes()
+        return bson.encode({"format": FORMAT, **document})
+
+    @classmethod
+    def decode(cls, data: bytes, place: str) -> Manifest:
+        """Gives the manifest in a BSON document.
+
+        Raises:
+            NotAStoreError: It is some other program's.
+            StoreVersionError: It has a newer format than this version of dbloader knows.
+            DamagedStoreError: It cannot be decoded.
+        """
+        try:
+            document = bson.decode(data)
+        except (bson.errors.BSONError, ValueError) as error:
+            raise DamagedStoreError(f"{place}: the manifest cannot be decoded: {error}") from error
+        if document.pop("format", None) != FORMAT:
+            raise NotAStoreError(f"{place} is not a dbloader store")
+        version = document.get("version")
+        if not isinstance(version, int) or version > VERSION:
+            raise StoreVersionError(
+                f"{place} has format version {version}; this dbloader knows versions up to {VERSION}: "
+                "install a newer one (pip install -U dbloader)",
+            )
+        known = {name.name for name in fields(cls)}
+        values = {key: value for key, value in document.items() if key in known}
+        if values.get("label_counts") is not None:
+            pairs = np.frombuffer(values["label_counts"], "<i8").reshape(-1, 2).tolist()
+            values["label_counts"] = {label: count for label, count in pairs}  # noqa: C416 - pairs are lists
+        for name in ("classes", "width", "height"):
+            values[name] = tuple(values[name])
+        try:
+            return cls(**values)
+        except TypeError as error:
+            raise DamagedStoreError(f"{place}: the manifest is not whole: {error}") from error
+
+
+class Summary:
+    """Gathers from the columns, chunk by chunk, what a manifest says of all records."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256()
+        self._labels: Counter[int] | None = Counter()
+        self._labelled = self._named = self._image_bytes = 0
+        self._sides: dict[str, tuple[int, int]] = {"width": (0, 0), "height": (0, 0)}
+
+    def add(self, chunk: dict[str, bytes]) -> None:
+        """Adds the packed columns of one chunk."""
+        values = {name: np.frombuffer(chunk[name], dtype) for name, dtype in DTYPES.items()}
+        self._digest.update(chunk["crc32"])
+        labels = values["label"][values["label"] != NO_LABEL]
+        self._labelled += len(labels)
+        if self._labels is not None:
+            self._labels.update(dict(zip(*(part.tolist() for part in np.unique(labels, return_counts=True)))))  # noqa: B905
+            if len(self._labels) > MAX_COUNTED_LABELS:
+                self._labels = None
+        self._named += int(np.count_nonzero(values["name_hash"]))
+        self._image_bytes += int(values["nbytes"].sum())
+        for side, (least, greatest) in self._sides.items():
+            known = values[side][values[side] > 0]
+            if len(known):
+                self._sides[side] = (min(least or 2**32, int(known.min())), max(greatest, int(known.max())))
+
+    def facts(self) -> dict[str, Any]:
+        """Gives the fields of the manifest that were gathered."""
+        return {
+            "digest": self._digest.hexdigest(),
+            "label_counts": None if self._labels is None else dict(sorted(self._labels.items())),
+            "labelled": self._labelled,
+            "named": self._named,
+            "image_bytes": self._image_bytes,
+            **self._sides,
+        }
+
+
+def digest_of(crc32s: Iterable[np.ndarray[Any, Any]]) -> str:
+    """Computes a store's digest from its records' CRC-32, given in parts of any length in the order of the indices."""
+    digest = hashlib.sha256()
+    for part in crc32s:
+        digest.update(part.astype("<u4").tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,258 @@
+"""A record and its bytes: one BSON document, the same in every store.
+
+The layout is fixed by docs/format.md, field by field and byte by byte. ``encode`` needs no index, so it can
+run in parallel before the order of the records is settled; ``EncodedRecord.document`` adds it.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import bson
+import numpy as np
+from bson.binary import BINARY_SUBTYPE, USER_DEFINED_SUBTYPE, Binary
+from bson.int64 import Int64
+from isal.isal_zlib import crc32
+
+from dbloader.errors import DamagedRecordError, FieldError
+
+STANDARD_FIELDS = ("name", "label", "image", "width", "height", "format")
+RESERVED_FIELDS = frozenset(STANDARD_FIELDS) | {"_id", "index", "crc32"}
+
+# A document is HEAD, the elements in between, TAIL. HEAD: int32 length of the document, then the element _id.
+_HEAD = struct.Struct("<i5sq")
+_ID = b"\x12_id\x00"
+# TAIL: the element crc32 and the document's closing zero.
+_TAIL = struct.Struct("<7sqB")
+_CRC32 = b"\x12crc32\x00"
+_MAX_DOCUMENT = 2**31 - 1  # BSON's length is an int32
+_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
+
+
+@dataclass(slots=True)
+class Record:
+    """What is stored: an image with its label and name, and any further named values.
+
+    All but the index may be absent (None), so that captions, masks or measurements can be stored alone.
+
+    Attributes:
+        name: Path of the source file below the root, POSIX.
+        label: Class index or any other int64.
+        image: The encoded file; or an array of any dtype and shape, kept as it is.
+        width: Pixels, as encoded (before any EXIF rotation).
+        height: Pixels, as encoded.
+        format: Pillow's name of the image format, such as ``"JPEG"``.
+        fields: Further values: bytes, str, int (64 bit), float, bool, None, numpy arrays and scalars, and lists
+            and str-keyed dicts of these.
+        index: Position in the store; None before the record is stored.
+    """
+
+    name: str | None = None
+    label: int | None = None
+    image: bytes | np.ndarray[Any, Any] | None = None
+    width: int | None = None
+    height: int | None = None
+    format: str | None = None
+    fields: dict[str, Any] = field(default_factory=dict)
+    index: int | None = None
+
+
+class EncodedRecord(NamedTuple):
+    """A record's BSON elements, without its index, and the facts that its store keeps as columns.
+
+    Attributes:
+        elements: The document between the elements ``_id`` and ``crc32``.
+        crc32: CRC-32 of ``elements``.
+        nbytes: Bytes of the image, 0 without one.
+    """
+
+    elements: bytes
+    crc32: int
+    name: str | None
+    label: int | None
+    width: int | None
+    height: int | None
+    nbytes: int
+    format: str | None
+    fields: tuple[str, ...]
+
+    def document(self, index: int) -> bytes:
+        """Gives the whole BSON document of the record at an index."""
+        length = _HEAD.size + len(self.elements) + _TAIL.size
+        return b"".join(
+            (_HEAD.pack(length, _ID, index), self.elements, _TAIL.pack(_CRC32, self.crc32, 0)),
+        )
+
+
+def encode(record: Record) -> EncodedRecord:
+    """Gives the stored form of a record; its index is ignored.
+
+    Raises:
+        FieldError: A value has a type or size that a record cannot hold; the message names the field.
+    """
+    document: dict[str, Any] = {}
+    if record.name is not None:
+        document["name"] = _checked_name(record.name)
+    if record.label is not None:
+        document["label"] = Int64(_checked_int("label", record.label))
+    nbytes = 0
+    if record.image is not None:
+        document["image"] = _pack("image", record.image)
+        nbytes = len(document["image"])
+    for side in ("width", "height"):
+        pixels = getattr(record, side)
+        if pixels is not None:
+            if not 0 <= _checked_int(side, pixels) < 2**32:
+                raise FieldError(f"field {side!r} must be from 0 to {2**32 - 1}, got {pixels}")
+            document[side] = Int64(pixels)
+    if record.format is not None:
+        document["format"] = record.format
+    for key, value in record.fields.items():
+        document[checked_field_name(key)] = _pack(key, value)
+    try:
+        elements = bson.encode(document)[4:-1]
+    except (bson.errors.BSONError, OverflowError, ValueError) as error:
+        raise FieldError(f"record {record.name!r} cannot be stored: {error}") from error
+    if _HEAD.size + len(elements) + _TAIL.size > _MAX_DOCUMENT:
+        raise FieldError(f"record {record.name!r} has {len(elements)} bytes; at most {_MAX_DOCUMENT} fit into one")
+    return EncodedRecord(
+        elements,
+        crc32(elements),
+        record.name,
+        record.label,
+        record.width,
+        record.height,
+        nbytes,
+        record.format,
+        tuple(record.fields),
+    )
+
+
+def decode(document: bytes | memoryview, index: int) -> Record:
+    """Gives the record in a document, after checking its length, index and CRC-32.
+
+    Args:
+        document: The BSON document; nothing of the result points into it.
+        index: The index it was stored under.
+
+    Raises:
+        DamagedRecordError: The bytes are not those that were written.
+    """
+    _verify(document, index)
+    try:
+        values = bson.decode(document)
+    except (bson.errors.BSONError, ValueError) as error:
+        raise DamagedRecordError(f"its BSON cannot be decoded: {error}") from error
+    del values["_id"], values["crc32"]
+    for key, value in values.items():
+        if value.__class__ is not bytes and value.__class__ is not str:
+            values[key] = _unpack(value)
+    pop = values.pop
+    name, label, image, width, height, format_ = [pop(key, None) for key in STANDARD_FIELDS]
+    return Record(name, label, image, width, height, format_, values, index)
+
+
+def crc32_of(document: bytes | memoryview) -> int:
+    """Computes a document's CRC-32 anew: of the bytes between its elements ``_id`` and ``crc32``."""
+    return crc32(memoryview(document)[_HEAD.size : -_TAIL.size])
+
+
+def checked_field_name(name: object) -> str:
+    """Gives the name back if a further field of a record may have it.
+
+    Raises:
+        FieldError: It may not.
+    """
+    if not isinstance(name, str):
+        raise FieldError(f"a field's name must be a str, got {name!r}")
+    if name in RESERVED_FIELDS:
+        raise FieldError(f"{name!r} is a field of every record's own; give yours another name")
+    if not name or name.startswith("$") or "." in name or "\0" in name:
+        # MongoDB gives dots and a leading dollar sign a meaning of their own.
+        raise FieldError(f"a field's name may not be empty, hold '.' or NUL or begin with '$', got {name!r}")
+    return name
+
+
+def _verify(document: bytes | memoryview, index: int) -> None:
+    if len(document) < _HEAD.size + _TAIL.size:
+        raise DamagedRecordError(f"it has only {len(document)} bytes")
+    length, tag, stored_index = _HEAD.unpack_from(document)
+    if length != len(document) or tag != _ID:
+        raise DamagedRecordError(f"it begins with neither its length of {len(document)} bytes nor its _id")
+    if stored_index != index:
+        raise DamagedRecordError(f"it is record {stored_index}")
+    tag, stored_crc, end = _TAIL.unpack_from(document, length - _TAIL.size)
+    if tag != _CRC32 or end:
+        raise DamagedRecordError("it does not end with its crc32")
+    if crc32_of(document) != stored_crc:
+        raise DamagedRecordError(f"its CRC-32 is {crc32_of(document):08x}, not {stored_crc:08x}")
+
+
+def _checked_name(name: object) -> str:
+    if not isinstance(name, str):
+        raise FieldError(f"field 'name' must be a str, got {name!r}")
+    if not name:
+        raise FieldError("field 'name' may not be empty; leave it out (None) instead")
+    return name
+
+
+def _checked_int(key: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise FieldError(f"field {key!r} must be an int, got {value!r}")
+    if not _INT64_MIN < value <= _INT64_MAX:  # the least int64 stands for "no label" in the label column
+        raise FieldError(f"field {key!r} must fit into 64 bits, got {value}")
+    return int(value)
+
+
+def _pack(key: str, value: Any) -> Any:
+    """Gives what BSON stores for a value."""
+    if value is None or isinstance(value, (str, bool, float)):
+        return value
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return Binary(bytes(value), BINARY_SUBTYPE)
+    if isinstance(value, int):
+        return _checked_int(key, value)
+    if isinstance(value, np.ndarray):
+        return _pack_array(key, value)
+    if isinstance(value, np.generic):
+        return _pack(key, value.item())
+    if isinstance(value, (list, tuple)):
+        return [_pack(f"{key}[{position}]", item) for position, item in enumerate(value)]
+    if isinstance(value, dict):
+        for name in value:
+            if not isinstance(name, str):
+                raise FieldError(f"field {key!r} has a key that is not a str: {name!r}")
+        return {name: _pack(f"{key}.{name}", item) for name, item in value.items()}
+    raise FieldError(
+        f"field {key!r} is a {type(value).__module__}.{type(value).__qualname__}; a record holds bytes, str, int, "
+        "float, bool, None, numpy arrays, and lists and dicts of these",
+    )
+
+
+def _unpack(value: Any) -> Any:
+    if isinstance(value, Binary):
+        return _unpack_array(value) if value.subtype == USER_DEFINED_SUBTYPE else bytes(value)
+    if isinstance(value, list):
+        return [_unpack(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _unpack(item) for name, item in value.items()}
+    return int(value) if isinstance(value, Int64) else value
+
+
+def _pack_array(key: str, array: np.ndarray[Any, Any]) -> Binary:
+    """An array is stored as the bytes of a NumPy .npy file (https://numpy.org/neps/nep-0001-npy-format.html)."""
+    if array.dtype.hasobject:
+        raise FieldError(f"field {key!r} is an array of Python objects (dtype {array.dtype}), which cannot be stored")
+    file = io.BytesIO()
+    np.lib.format.write_array(file, array, allow_pickle=False)
+    return Binary(file.getvalue(), USER_DEFINED_SUBTYPE)
+
+
+def _unpack_array(data: bytes) -> np.ndarray[Any, Any]:
+    try:
+        return np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
+    except ValueError as error:
+        raise DamagedRecordError(f"one of its arrays cannot be read: {error}") from error

@@ -1,0 +1,161 @@
+"""What every store promises to those who read it, whatever it is kept in.
+
+Each sentence of these docstrings is a test in tests/store_contract.py, which every backend's tests inherit.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from dbloader.errors import DamagedRecordError, DamagedStoreError, RecordIndexError
+from dbloader.manifest import digest_of
+from dbloader.records import crc32_of, decode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import numpy as np
+    from typing_extensions import Self
+
+    from dbloader.columns import Names
+    from dbloader.manifest import Manifest
+    from dbloader.records import Record
+
+# Records read at a time where all of them are read: enough to hide the cost of a call, little memory.
+_BLOCK = 64
+
+
+class Store(ABC):
+    """A finished database of records, for reading.
+
+    Constructing one opens nothing: the first use does, in each process anew, and no handle is ever used in a
+    process other than the one that opened it. Threads may share a store. Pickling it pickles its place and what
+    was asked for, never a handle. The records do not change while a store is open, even if it is replaced.
+    """
+
+    place: str
+    """Where the store is, as it may be shown: without credentials."""
+
+    @property
+    @abstractmethod
+    def manifest(self) -> Manifest:
+        """The header of the store.
+
+        Raises:
+            StoreNotFoundError: Nothing is at the place.
+            NotAStoreError: Something else is, or a store whose conversion is not finished.
+            StoreVersionError: The store has a newer format.
+            DamagedStoreError: The store is cut short or corrupted.
+        """
+
+    @abstractmethod
+    def read(self, indices: Sequence[int]) -> list[Record]:
+        """Gives records, in the order asked, repeats included, in one transaction or round trip.
+
+        Every record's CRC-32 is verified. Nothing of the result points into the store.
+
+        Raises:
+            RecordIndexError: An index is not from 0 to len - 1.
+            DamagedRecordError: A record is not what was written; the message names place, index and name.
+        """
+
+    @abstractmethod
+    def documents(self, indices: Sequence[int]) -> list[bytes]:
+        """Gives records as they are stored, BSON documents, unverified; otherwise as ``read``."""
+
+    @abstractmethod
+    def column(self, name: str) -> np.ndarray[Any, Any]:
+        """Gives one fact of all records: an owned array of shape (len,).
+
+        Args:
+            name: ``"label"`` (int64; NO_LABEL where there is none), ``"width"``, ``"height"`` (uint32 pixels; 0
+                where unknown), ``"nbytes"`` (uint64 bytes of the image; 0 without one) or ``"crc32"`` (uint32).
+        """
+
+    @abstractmethod
+    def names(self) -> Names:
+        """Gives the names of all records, packed; the empty string where there is none."""
+
+    @abstractmethod
+    def name(self, index: int) -> str | None:
+        """Gives the name of one record by one lookup."""
+
+    @abstractmethod
+    def find(self, name: str) -> int:
+        """Gives the least index of the records that have a name.
+
+        Raises:
+            RecordNotFoundError: There is none.
+        """
+
+    @abstractmethod
+    def events(self) -> Iterator[dict[str, Any]]:
+        """Yields what the conversion reported: each repaired and each rejected file with its reason."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Lets go of the handle. Using the store again opens it again."""
+
+    def verify(self, progress: Callable[[int], object] = lambda _: None) -> str:
+        """Reads every record and gives the digest, computed anew from the records' bytes.
+
+        Args:
+            progress: Called with the number of records verified since the last call.
+
+        Raises:
+            DamagedRecordError: A record is not what was written.
+            DamagedStoreError: The records as a whole are not those that the manifest names.
+        """
+        crc32s = self.column("crc32")
+        if len(crc32s) != len(self):
+            raise DamagedStoreError(f"{self.place} has {len(crc32s)} records; its manifest says {len(self)}")
+        for start in range(0, len(self), _BLOCK):
+            indices = range(start, min(start + _BLOCK, len(self)))
+            for index, document in zip(indices, self.documents(indices), strict=True):
+                self._decode(document, index)
+                if crc32_of(document) != crc32s[index]:
+                    raise DamagedStoreError(f"{self.place}: record {index} is not the one in the column crc32")
+            progress(len(indices))
+        digest = digest_of([crc32s])
+        if digest != self.manifest.digest:
+            raise DamagedStoreError(f"{self.place} has the digest {digest}; its manifest says {self.manifest.digest}")
+        return digest
+
+    def _decode(self, document: bytes | memoryview, index: int) -> Record:
+        try:
+            return decode(document, index)
+        except DamagedRecordError as error:
+            raise self._damaged(index, str(error)) from error
+
+    def _damaged(self, index: int, what: str) -> DamagedRecordError:
+        return DamagedRecordError(
+            f"record {index} ({self.name(index) or 'without a name'}) of {self.place} is damaged: {what}; "
+            "convert again, or copy the store again from where it is whole",
+        )
+
+    def _check_index(self, index: int) -> None:
+        if not 0 <= index < len(self):
+            raise RecordIndexError(f"no record {index} in {self.place}, which has {len(self)}")
+
+    def __len__(self) -> int:
+        return self.manifest.length
+
+    def __getitem__(self, index: int) -> Record:
+        position = index + len(self) if index < 0 else index
+        if not 0 <= position < len(self):
+            raise RecordIndexError(f"no record {index} in {self.place}, which has {len(self)}")
+        return self.read([position])[0]
+
+    def __iter__(self) -> Iterator[Record]:
+        for start in range(0, len(self), _BLOCK):
+            yield from self.read(range(start, min(start + _BLOCK, len(self))))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.place!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()

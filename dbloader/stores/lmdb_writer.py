@@ -1,0 +1,264 @@
+"""Writing a store in one LMDB file: aside, in ``PLACE.partial``, and renamed when it is whole."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import bson
+import lmdb
+import numpy as np
+from typing_extensions import override
+
+from dbloader.columns import CHUNK, COLUMNS, DTYPES
+from dbloader.errors import (
+    DamagedStoreError,
+    NotAStoreError,
+    OptionError,
+    StoreAccessError,
+    StoreError,
+    StoreExistsError,
+    StoreFullError,
+    StoreLockedError,
+)
+from dbloader.stores import name_index
+from dbloader.stores.lmdb import (
+    MANIFEST,
+    META,
+    PARTIAL,
+    PROGRESS,
+    RECORDS,
+    LMDBStore,
+    bucket_key,
+    column_key,
+    event_key,
+    record_key,
+)
+from dbloader.stores.writer import COMMIT_BYTES, Writer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from typing_extensions import Self
+
+    from dbloader.manifest import Manifest
+
+# Only where the map begins: it is doubled whenever it is full. A map is address space, not memory or disk.
+_FIRST_MAP_SIZE = 256 * 2**20
+
+_NO_ROOM = ("No space left", "quota exceeded", "File too large")
+_NO_RIGHT = ("Permission denied", "Read-only file system", "Operation not permitted")
+
+
+class LMDBWriter(Writer):
+    """A store that is being written to one LMDB file; see Writer.
+
+    Args:
+        place: Path of the file; ``PLACE.partial`` beside it holds the store until it is finished.
+        overwrite: See Writer; a file that is not a dbloader store is never replaced.
+        resume: See Writer.
+        resumable: See Writer.
+    """
+
+    def __init__(
+        self,
+        place: str | os.PathLike[str],
+        *,
+        overwrite: bool = False,
+        resume: bool = False,
+        resumable: bool = False,
+    ) -> None:
+        if overwrite and resume:
+            raise OptionError("overwrite begins anew and resume goes on: choose one of them")
+        super().__init__(os.fspath(place), overwrite=overwrite, resume=resume, resumable=resumable)
+        self._target = Path(self.place)
+        self._partial = Path(self.place + PARTIAL)
+        self.scratch = self._target.absolute().parent
+        self._committed = False
+        self._published = False
+
+    @override
+    def __enter__(self) -> Self:
+        self._check_target()
+        self._lock = self._locked()
+        try:
+            self._prepare_partial()
+            size = max(_FIRST_MAP_SIZE, self._partial.stat().st_size)
+            try:
+                self._env = lmdb.open(
+                    str(self._partial),
+                    subdir=False,
+                    lock=False,  # ours is on the file itself, and ends with the process
+                    map_size=size,
+                    max_dbs=2,
+                    metasync=False,  # a crash of the machine may undo the last commit, no more
+                )
+                self._records, self._meta = self._env.open_db(RECORDS), self._env.open_db(META)
+                self._take_up()
+            except lmdb.Error as error:
+                raise self._explained(error) from error
+        except BaseException:
+            os.close(self._lock)
+            raise
+        return self
+
+    @override
+    def __exit__(self, *exception: object) -> None:
+        self._env.close()
+        if not (self._published or (self.resumable and self._committed)):
+            self._partial.unlink(missing_ok=True)
+        os.close(self._lock)
+
+    def _check_target(self) -> None:
+        """Refuses a place that may not become, or be replaced by, a new store."""
+        if not self._target.parent.is_dir():
+            raise StoreAccessError(f"{self.place} cannot be written: the folder {self._target.parent} does not exist")
+        if self._target.is_dir():
+            raise StoreExistsError(
+                f"{self.place} is a folder; a store is one file: name one, such as {self.place}.lmdb"
+            )
+        if not self._target.exists():
+            return
+        if self.resume and self._partial.exists():
+            return  # of an overwriting conversion: _publish looks at that again
+        if self.resume:
+            raise StoreExistsError(f"{self.place} is finished already: there is nothing to resume")
+        if not self.overwrite:
+            raise StoreExistsError(f"{self.place} exists already; overwrite (--overwrite) replaces it")
+        try:
+            with LMDBStore(self.place) as store:
+                len(store)
+        except NotAStoreError as error:
+            raise StoreExistsError(f"{self.place} is not a dbloader store and will not be overwritten") from error
+        except StoreError:
+            pass  # damaged, or of a newer version: it may be replaced
+
+    def _locked(self) -> int:
+        """Opens the partial file and locks it for this process."""
+        while True:
+            try:
+                lock = os.open(self._partial, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            except OSError as error:
+                raise StoreAccessError(f"{self.place} cannot be written: {error.strerror}") from error
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                os.close(lock)
+                raise StoreLockedError(f"another process is writing {self.place} now: wait for it or end it") from error
+            # Between opening and locking, another process may have finished and renamed the very file.
+            if self._partial.exists() and os.path.samestat(os.fstat(lock), self._partial.stat()):
+                return lock
+            os.close(lock)
+
+    def _prepare_partial(self) -> None:
+        if self._partial.stat().st_size and not self.resume:
+            if not self.overwrite:
+                raise StoreExistsError(
+                    f"an unfinished conversion is at {self.place}: resume (--resume) goes on with it, "
+                    "overwrite (--overwrite) begins anew",
+                )
+            os.ftruncate(self._lock, 0)
+
+    def _take_up(self) -> None:
+        """Goes on from the last commit, if there is one."""
+        with self._env.begin() as txn:
+            data = txn.get(PROGRESS, db=self._meta)
+        if data is None:
+            return
+        self._committed = True
+        self._restore(bson.decode(data))
+
+    @override
+    def _store(
+        self,
+        first: int,
+        documents: Sequence[bytes],
+        chunks: Mapping[int, Mapping[str, bytes]],
+        events: Sequence[Mapping[str, Any]],
+        progress: Mapping[str, Any],
+    ) -> None:
+        meta: list[tuple[bytes, bytes]] = [
+            (column_key(name, number), packed) for number, chunk in chunks.items() for name, packed in chunk.items()
+        ]
+        first_event = progress["events"] - len(events)
+        meta += [(event_key(first_event + number), bson.encode(event)) for number, event in enumerate(events)]
+        meta.append((PROGRESS, bson.encode(progress)))
+        self._put(documents, first, meta)
+        self._committed = True
+
+    def _put(self, documents: Sequence[bytes], first: int, meta: Sequence[tuple[bytes, bytes]]) -> None:
+        """Stores all in one transaction, in a larger map when this one is full."""
+        while True:
+            try:
+                with self._env.begin(write=True) as txn:
+                    for index, document in enumerate(documents, first):
+                        txn.put(record_key(index), document, append=True, db=self._records)
+                    for key, value in meta:
+                        txn.put(key, value, db=self._meta)
+            except lmdb.MapFullError:
+                self._env.set_mapsize(2 * self._env.info()["map_size"])
+            except lmdb.Error as error:
+                raise self._explained(error) from error
+            else:
+                return
+
+    @override
+    def _stored_chunk(self, number: int) -> dict[str, bytes]:
+        with self._env.begin() as txn:
+            values = {name: txn.get(column_key(name, number), db=self._meta) for name in COLUMNS}
+        for name, value in values.items():
+            if value is None:
+                raise DamagedStoreError(f"{self._partial} lacks a part of its column {name}; begin anew")
+        return values  # type: ignore[return-value]  # none is None, and without buffers=True they are bytes
+
+    @override
+    def _publish(self, manifest: Manifest) -> None:
+        buckets: list[tuple[bytes, bytes]] = []
+        for number, bucket in name_index.build(self._name_hashes, manifest.named):
+            buckets.append((bucket_key(number), bucket))
+            if len(buckets) * len(bucket) >= COMMIT_BYTES:
+                self._put((), 0, buckets)
+                buckets = []
+        self._put((), 0, buckets)
+        self._put((), 0, [(MANIFEST, manifest.encode())])
+        try:
+            self._env.sync(True)
+        except lmdb.Error as error:
+            raise self._explained(error) from error
+        self._env.close()
+        if self._target.exists() and not self.overwrite:
+            raise StoreExistsError(f"{self.place} has been made by somebody else meanwhile; move it away and resume")
+        self._partial.replace(self._target)
+        self._published = True
+        _sync_folder(self._target.parent)
+
+    def _name_hashes(self) -> Iterable[np.ndarray[Any, Any]]:
+        for number in range(-(-self.length // CHUNK)):
+            yield np.frombuffer(self._stored_chunk(number)["name_hash"], DTYPES["name_hash"])
+
+    def _free(self) -> int:
+        status = os.statvfs(self._target.parent)
+        return status.f_bavail * status.f_frsize
+
+    def _explained(self, error: lmdb.Error) -> Exception:
+        text = str(error)
+        # LMDB says "Input/output error" when the disk takes only a part of what it writes.
+        if any(reason in text for reason in _NO_ROOM) or ("Input/output" in text and self._free() < 2 * COMMIT_BYTES):
+            kept = "free some space and resume (--resume)" if self.resumable else "nothing was written"
+            return StoreFullError(f"no room is left for {self.place} ({self._free():,} bytes are free): {kept}")
+        if any(reason in text for reason in _NO_RIGHT):
+            return StoreAccessError(f"{self.place} cannot be written: {text}")
+        if isinstance(error, (lmdb.InvalidError, lmdb.CorruptedError, lmdb.VersionMismatchError)):
+            return DamagedStoreError(f"{self._partial} is damaged ({text}); begin anew with overwrite (--overwrite)")
+        return StoreError(f"{self.place} cannot be written: {text}")
+
+
+def _sync_folder(folder: Path) -> None:
+    """Makes a rename in a folder last."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

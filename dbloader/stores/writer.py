@@ -1,0 +1,245 @@
+"""What every store promises to those who write it, whatever it is kept in.
+
+Each sentence of these docstrings is a test in tests/store_contract.py, which every backend's tests inherit.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections import Counter
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from dbloader.columns import CHUNK, ColumnChunk
+from dbloader.errors import FieldError, StoreExistsError
+from dbloader.manifest import Manifest, Summary
+from dbloader.version import VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from dbloader.records import EncodedRecord
+
+# A commit costs a sync of the disk; at 32 MiB its cost is lost in the writing (measured: 5,000 photographs of
+# 70 kB take as long as with one commit), and a conversion that is killed loses at most this much work ...
+COMMIT_BYTES = 32 * 2**20
+# ... or this much, where files come slowly.
+COMMIT_SECONDS = 2.0
+
+
+class Writer(ABC):
+    """A store that is being written; used in a ``with`` block.
+
+    Nothing can be read at the place before ``finish``, which publishes the whole store at once. Leaving the block
+    without it leaves what was at the place before, and either nothing else or, if ``resumable``, what was
+    committed, for another Writer with ``resume`` to go on with. While one process writes to a place, a second is
+    refused.
+
+    Args:
+        overwrite: Replace the finished store at the place, when the new one is finished.
+        resume: Go on after the last commit of an unfinished writer at the place; begin if there is none.
+        resumable: Keep what was committed when the block is left without ``finish``.
+
+    Raises (on entering the block):
+        StoreExistsError: A finished store is there and ``overwrite`` is not given; or an unfinished one, and
+            neither ``overwrite`` nor ``resume`` is.
+        StoreLockedError: Another process is writing there.
+        StoreAccessError: The place may not be written.
+    """
+
+    def __init__(
+        self,
+        place: str,
+        *,
+        overwrite: bool = False,
+        resume: bool = False,
+        resumable: bool = False,
+    ) -> None:
+        self.place = place
+        self.overwrite = overwrite
+        self.resume = resume
+        self.resumable = resumable
+        self.settings: dict[str, Any] = {}
+        self.length = 0
+        self.position = 0
+        self.resumed = False
+        self.scratch: Path | None = None  # a folder with room for temporary files; None for the system's
+        self.outcome: Counter[str] = Counter()
+        self._formats: Counter[str] = Counter()
+        self._fields: Counter[str] = Counter()
+        self._chunk = ColumnChunk()
+        self._documents: list[bytes] = []
+        self._chunks: dict[int, dict[str, bytes]] = {}
+        self._events: list[dict[str, Any]] = []
+        self._events_stored = 0
+        self._nbytes = 0
+        self._committed_at = time.monotonic()
+
+    @abstractmethod
+    def __enter__(self) -> Self: ...
+
+    @abstractmethod
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+    def agree(self, settings: Mapping[str, Any]) -> None:
+        """Says what must be the same for a resumed conversion to give the same store.
+
+        Args:
+            settings: Values that BSON holds, by names that a person understands.
+
+        Raises:
+            StoreExistsError: A resumed conversion was begun with others.
+        """
+        for key in self.settings.keys() | settings.keys() if self.resumed else ():
+            before, now = self.settings.get(key), settings.get(key)
+            if before != now:
+                raise StoreExistsError(
+                    f"the unfinished conversion at {self.place} was begun with another {key} ({before}, now {now}): "
+                    "resume with the same, or begin anew with overwrite (--overwrite)",
+                )
+        self.settings = dict(settings)
+
+    def write(
+        self,
+        records: Iterable[EncodedRecord],
+        *,
+        events: Iterable[Mapping[str, Any]] = (),
+        outcome: Mapping[str, int] | None = None,
+        position: int | None = None,
+    ) -> None:
+        """Adds records, in order, with what there is to report of them; commits when that is due.
+
+        Args:
+            records: Their indices follow on those written before.
+            events: What the report says of single files.
+            outcome: Counts to add to the manifest's ``outcome``.
+            position: How far the source has been used up; a resumed writer has it in ``position``.
+        """
+        for record in records:
+            document = record.document(self.length)
+            self._documents.append(document)
+            self._nbytes += len(document)
+            self._chunk.append(record)
+            if record.format is not None:
+                self._formats[record.format] += 1
+            self._fields.update(record.fields)
+            self.length += 1
+            if len(self._chunk) == CHUNK:
+                self._chunks[(self.length - 1) // CHUNK] = self._chunk.pack()
+                self._chunk = ColumnChunk()
+        self._events.extend(dict(event) for event in events)
+        self.outcome.update(outcome or {})
+        if position is not None:
+            self.position = position
+        if self._nbytes >= COMMIT_BYTES or time.monotonic() - self._committed_at >= COMMIT_SECONDS:
+            self.commit()
+
+    def commit(self) -> None:
+        """Makes durable what has been written so far.
+
+        Raises:
+            StoreFullError: No room is left; what was committed before is kept.
+        """
+        if len(self._chunk):
+            self._chunks[self.length // CHUNK] = self._chunk.pack()
+        progress = {
+            "length": self.length,
+            "position": self.position,
+            "events": self._events_stored + len(self._events),
+            "settings": self.settings,
+            "overwrite": self.overwrite,
+            "outcome": dict(self.outcome),
+            "formats": dict(self._formats),
+            "fields": dict(self._fields),
+        }
+        self._store(self.length - len(self._documents), self._documents, self._chunks, self._events, progress)
+        self._events_stored += len(self._events)
+        self._documents, self._chunks, self._events, self._nbytes = [], {}, [], 0
+        self._committed_at = time.monotonic()
+
+    def finish(
+        self,
+        *,
+        classes: Sequence[str] = (),
+        source: Mapping[str, Any] | None = None,
+        created: str | None = None,
+    ) -> Manifest:
+        """Publishes the store and gives its manifest; nothing can be written afterwards.
+
+        Args:
+            classes: Name of each label from 0 on, if labels have names.
+            source: Where the records came from, for people to read.
+            created: UTC, ISO 8601; default now.
+
+        Raises:
+            FieldError: A label has no class.
+            StoreExistsError: A store has come to the place that is not to be replaced.
+            StoreFullError: No room is left.
+        """
+        self.commit()
+        summary = Summary()
+        for number in range(-(-self.length // CHUNK)):
+            summary.add(self._stored_chunk(number))
+        facts = summary.facts()
+        if classes and facts["label_counts"]:
+            strange = [label for label in facts["label_counts"] if not 0 <= label < len(classes)]
+            if strange:
+                raise FieldError(
+                    f"label {strange[0]} is not one of the {len(classes)} classes (0 to {len(classes) - 1})"
+                )
+        manifest = Manifest(
+            length=self.length,
+            classes=tuple(classes),
+            formats=dict(sorted(self._formats.items())),
+            fields=dict(sorted(self._fields.items())),
+            outcome=dict(self.outcome),
+            source=dict(source or {}),
+            created=created or datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            created_by=f"dbloader {VERSION}",
+            **facts,
+        )
+        self._publish(manifest)
+        return manifest
+
+    def _restore(self, progress: Mapping[str, Any]) -> None:
+        """Takes up what ``commit`` stored."""
+        self.resumed = True
+        self.settings = progress["settings"]
+        self.length = progress["length"]
+        self.position = progress["position"]
+        self.overwrite = self.overwrite or progress["overwrite"]
+        self.outcome = Counter(progress["outcome"])
+        self._formats = Counter(progress["formats"])
+        self._fields = Counter(progress["fields"])
+        self._events_stored = progress["events"]
+        if self.length % CHUNK:
+            self._chunk = ColumnChunk.unpack(self._stored_chunk(self.length // CHUNK))
+
+    @abstractmethod
+    def _store(
+        self,
+        first: int,
+        documents: Sequence[bytes],
+        chunks: Mapping[int, Mapping[str, bytes]],
+        events: Sequence[Mapping[str, Any]],
+        progress: Mapping[str, Any],
+    ) -> None:
+        """Stores all of this at once and durably: either all of it is there afterwards or none."""
+
+    @abstractmethod
+    def _stored_chunk(self, number: int) -> dict[str, bytes]:
+        """Gives the packed columns of one chunk."""
+
+    @abstractmethod
+    def _publish(self, manifest: Manifest) -> None:
+        """Writes the manifest and makes the store the one at the place."""

@@ -1,0 +1,3 @@
+"""The version of dbloader."""
+
+VERSION = "0.1.0"
