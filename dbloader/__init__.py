@@ -1,0 +1,71 @@
+"""dbloader: turn a folder of images into one fast, verified database and feed the GPU from it."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from dbloader.version import VERSION
+
+if TYPE_CHECKING:
+    from dbloader.background import BackgroundGenerator, background
+    from dbloader.conversion import Progress, Report, convert
+    from dbloader.datasets import LMDBDataset
+    from dbloader.decoding import decode_pil
+    from dbloader.errors import DBLoaderError
+    from dbloader.manifest import Manifest
+    from dbloader.prefetch import PrefetchLoader
+    from dbloader.records import Record
+    from dbloader.stores import create_store, open_store
+    from dbloader.writing import write_store
+
+__version__ = VERSION
+
+# Where each name is; imported when it is first used, because torch takes over a second and most uses of the command
+# line need none of it.
+_MODULES = {
+    "BackgroundGenerator": "background",
+    "DBLoaderError": "errors",
+    "LMDBDataset": "datasets",
+    "Manifest": "manifest",
+    "PrefetchLoader": "prefetch",
+    "Progress": "conversion",
+    "Record": "records",
+    "Report": "conversion",
+    "background": "background",
+    "convert": "conversion",
+    "create_store": "stores",
+    "decode_pil": "decoding",
+    "open_store": "stores",
+    "write_store": "writing",
+}
+
+__all__ = [
+    "BackgroundGenerator",
+    "DBLoaderError",
+    "LMDBDataset",
+    "Manifest",
+    "PrefetchLoader",
+    "Progress",
+    "Record",
+    "Report",
+    "__version__",
+    "background",
+    "convert",
+    "create_store",
+    "decode_pil",
+    "open_store",
+    "write_store",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'dbloader' has no attribute {name!r}")
+    value = getattr(import_module(f"dbloader.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

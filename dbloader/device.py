@@ -138,7 +138,7 @@ class CudaTransfer(Transfer):  # pragma: no cover - needs a CUDA device: the tes
         except Empty:
             pass
 
-        def copy_to_device(leaf: Any) -> Any:  # noqa: ANN401 - tensors and what moves itself
+        def copy_to_device(leaf: Any) -> Any:
             if not _is_plain(leaf):
                 return leaf
             if leaf.is_cuda:  # from the source, which ran in this thread
@@ -157,7 +157,7 @@ class CudaTransfer(Transfer):  # pragma: no cover - needs a CUDA device: the tes
         self._asked.put(stream.record_event())
         stream.wait_event(prepared.copied)
 
-        def hand_over(leaf: Any) -> Any:  # noqa: ANN401 - tensors and what moves itself
+        def hand_over(leaf: Any) -> Any:
             if not _is_plain(leaf):
                 return leaf.to(self.device)
             leaf.record_stream(stream)

@@ -7,13 +7,12 @@ import enum
 import re
 from dataclasses import dataclass, field, replace
 
-from dbloader.entropy import PROGRESSIVE, SEQUENTIAL, Frame, FrameWalk, Scan
+from dbloader.entropy import PROGRESSIVE, Frame, FrameWalk, Scan
 from dbloader.errors import DamagedImageError, NotAnImageError
 
 # Second bytes of markers (T.81 table B.1); DHT, JPG and DAC lie among the frame headers, SOF0 to SOF15.
 _SOI, _EOI, _SOS, _DHT, _DNL, _DRI, _TEM = 0xD8, 0xD9, 0xDA, 0xC4, 0xDC, 0xDD, 0x01
 _SOF = frozenset(range(0xC0, 0xD0)) - {_DHT, 0xC8, 0xCC}
-_DCT = (*SEQUENTIAL, PROGRESSIVE, 0xC9, 0xCA)  # coded in blocks of 8 x 8; SOF9 and SOF10 are arithmetic
 _RESTARTS = bytes(range(0xD0, 0xD8))  # in the order in which a scan has them, again and again (T.81 B.2.1)
 _END = b"\xff\xd9"
 
@@ -187,8 +186,9 @@ class _Reader:
 
     def _check_restarts(self, frame: Frame) -> None:
         for number, scan in enumerate(self.scans, 1):
-            if scan.restart_interval and frame.process in _DCT:
+            if scan.restart_interval:
                 found = b"".join(_RESTART.findall(self.data, scan.start, scan.stop))
+                # In lossless mode more are due, as each sample is a data unit there (T.81 A.2).
                 due = (frame.count_units(scan.components) - 1) // scan.restart_interval
                 if len(found) < due or found != (_RESTARTS * (len(found) // 8 + 1))[: len(found)]:
                     raise DamagedImageError(f"restart markers of scan {number} are missing or out of order")

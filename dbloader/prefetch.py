@@ -104,7 +104,7 @@ class PrefetchLoader(Generic[T]):
     drop_last = _of_loader("drop_last")
     num_workers = _of_loader("num_workers")
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the loader has
+    def __getattr__(self, name: str) -> Any:
         # Not for private names: pickle and copy ask for some of those before there is a loader to ask.
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
@@ -169,6 +169,10 @@ class _Batches(Iterator[T]):
     def close(self) -> None:
         if hasattr(self._source, "close"):
             self._source.close()
+        elif hasattr(self._source, "_shutdown_workers") and not getattr(self._source, "_persistent_workers", False):
+            # A DataLoader's iterator has no close. One that raised lives on in a cycle with its error, and when the
+            # garbage collector comes upon it, that waits 5 s for each worker, in whatever thread it runs.
+            self._source._shutdown_workers()
 
 
 def _is_of_a_sample(stop: StopIteration) -> bool:

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 
 import bson
 import numpy as np
-from bson.binary import BINARY_SUBTYPE, USER_DEFINED_SUBTYPE, Binary
+from bson.binary import USER_DEFINED_SUBTYPE, Binary
 from bson.int64 import Int64
 from isal.isal_zlib import crc32
 
 from dbloader.errors import DamagedRecordError, FieldError
 
-STANDARD_FIELDS = ("name", "label", "image", "width", "height", "format")
+STANDARD_FIELDS = ("name", "label", "image", "width", "height", "format", "damaged", "resized_from")
 RESERVED_FIELDS = frozenset(STANDARD_FIELDS) | {"_id", "index", "crc32"}
 
 # A document is HEAD, the elements in between, TAIL. HEAD: int32 length of the document, then the element _id.
@@ -45,6 +45,8 @@ class Record:
         width: Pixels, as encoded (before any EXIF rotation).
         height: Pixels, as encoded.
         format: Pillow's name of the image format, such as ``"JPEG"``.
+        damaged: What is missing of an image that was stored nevertheless.
+        resized_from: Width and height in pixels that the image had before it was made smaller and encoded again.
         fields: Further values: bytes, str, int (64 bit), float, bool, None, numpy arrays and scalars, and lists
             and str-keyed dicts of these.
         index: Position in the store; None before the record is stored.
@@ -56,6 +58,8 @@ class Record:
     width: int | None = None
     height: int | None = None
     format: str | None = None
+    damaged: str | None = None
+    resized_from: tuple[int, int] | None = None
     fields: dict[str, Any] = field(default_factory=dict)
     index: int | None = None
 
@@ -69,7 +73,7 @@ class EncodedRecord(NamedTuple):
         nbytes: Bytes of the image, 0 without one.
     """
 
-    elements: bytes
+    elements: memoryview
     crc32: int
     name: str | None
     label: int | None
@@ -100,6 +104,8 @@ def encode(record: Record) -> EncodedRecord:
         document["label"] = Int64(_checked_int("label", record.label))
     nbytes = 0
     if record.image is not None:
+        if not isinstance(record.image, (bytes, bytearray, memoryview, np.ndarray)):
+            raise FieldError(f"field 'image' must be the bytes of an image file or an array, got {record.image!r:.100}")
         document["image"] = _pack("image", record.image)
         nbytes = len(document["image"])
     for side in ("width", "height"):
@@ -108,12 +114,18 @@ def encode(record: Record) -> EncodedRecord:
             if not 0 <= _checked_int(side, pixels) < 2**32:
                 raise FieldError(f"field {side!r} must be from 0 to {2**32 - 1}, got {pixels}")
             document[side] = Int64(pixels)
-    if record.format is not None:
-        document["format"] = record.format
+    for text in ("format", "damaged"):
+        value = getattr(record, text)
+        if value is not None:
+            if not isinstance(value, str):
+                raise FieldError(f"field {text!r} must be a str, got {value!r}")
+            document[text] = value
+    if record.resized_from is not None:
+        document["resized_from"] = [Int64(pixels) for pixels in record.resized_from]
     for key, value in record.fields.items():
         document[checked_field_name(key)] = _pack(key, value)
     try:
-        elements = bson.encode(document)[4:-1]
+        elements = memoryview(bson.encode(document))[4:-1]
     except (bson.errors.BSONError, OverflowError, ValueError) as error:
         raise FieldError(f"record {record.name!r} cannot be stored: {error}") from error
     if _HEAD.size + len(elements) + _TAIL.size > _MAX_DOCUMENT:
@@ -151,8 +163,13 @@ def decode(document: bytes | memoryview, index: int) -> Record:
         if value.__class__ is not bytes and value.__class__ is not str:
             values[key] = _unpack(value)
     pop = values.pop
-    name, label, image, width, height, format_ = [pop(key, None) for key in STANDARD_FIELDS]
-    return Record(name, label, image, width, height, format_, values, index)
+    name, label, image, width, height, image_format = [pop(key, None) for key in STANDARD_FIELDS[:6]]
+    record = Record(name, label, image, width, height, image_format, fields=values, index=index)
+    if "damaged" in values:
+        record.damaged = pop("damaged")
+    if "resized_from" in values:
+        record.resized_from = tuple(pop("resized_from"))
+    return record
 
 
 def crc32_of(document: bytes | memoryview) -> int:
@@ -212,7 +229,7 @@ def _pack(key: str, value: Any) -> Any:
     if value is None or isinstance(value, (str, bool, float)):
         return value
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return Binary(bytes(value), BINARY_SUBTYPE)
+        return bytes(value)  # which BSON stores as a binary of subtype 0
     if isinstance(value, int):
         return _checked_int(key, value)
     if isinstance(value, np.ndarray):

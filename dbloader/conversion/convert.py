@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 _TASK_FILES = 16
 # Bytes of files, and of pixels where those are held, that all tasks together may hold ahead of the writer.
 _HELD_BYTES = 96 * 2**20
+# Tasks that may be ahead of the writer; so many that the threads have work while it commits.
+_TASKS_AHEAD = 32
 
 
 def convert(
@@ -179,7 +181,7 @@ def _prepared(
         with _quiet_pillow():
             for task in range(-(-len(order) // _TASK_FILES)):
                 running.append((task, executor.submit(run, task)))
-                if len(running) > 2 * workers:
+                if len(running) > max(_TASKS_AHEAD, 2 * workers):
                     yield from _oldest(running, budget)
             while running:
                 yield from _oldest(running, budget)

@@ -110,27 +110,27 @@ class Preparation:
         return result
 
     def _fill(self, result: Prepared, entry: Entry, data: bytes, hold: Callable[[int], object]) -> None:
-        fields = dict(entry.fields)
-        image: Facts | None = None
+        record = Record(entry.name, entry.label, fields=entry.fields)
+        image: Facts | None
         try:
             data, image = self._checked(result, data, hold)
         except DamagedImageError as error:
             if not self.keep_damaged:
                 raise
             result.outcome, result.reason = "damaged", f"{error} (stored nevertheless)"
-            fields["damaged"] = str(error)
+            record.damaged = str(error)
             image = _facts_or_none(data)
         else:
             size = image and reduced_size(image, max_side=self.max_side, short_side=self.short_side)
             if image and size:
                 hold(4 * image.width * image.height)
-                fields["resized_from"] = [image.width, image.height]
+                record.resized_from = (image.width, image.height)
                 data, image = resize(data, size, quality=self.quality or DEFAULT_QUALITY)
                 result.resized = True
-        for name in fields.keys() & entry.fields.keys() & {"damaged", "resized_from"}:
-            raise NotAnImageError(f"the listing has a column {name!r}, which dbloader itself writes: rename it")
-        width, height, image_format = (image.width, image.height, image.format) if image else (None, None, None)
-        result.record = encode(Record(entry.name, entry.label, data, width, height, image_format, fields))
+        record.image = data
+        if image:
+            record.format, record.width, record.height = image
+        result.record = encode(record)
 
     def _checked(self, result: Prepared, data: bytes, hold: Callable[[int], object]) -> tuple[bytes, Facts | None]:
         """Gives the image file as it is to be stored, repaired if that is all it needs."""
@@ -160,10 +160,10 @@ def _read(path: bytes, hold: Callable[[int], object]) -> bytes:
         if not stat.S_ISREG(status.st_mode):
             raise NotAnImageError("is not a regular file")
         hold(status.st_size)
-        parts = []
-        while part := os.read(descriptor, max(status.st_size + 1, 65536)):
-            parts.append(part)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        data = os.read(descriptor, status.st_size)
+        while len(data) < status.st_size and (more := os.read(descriptor, status.st_size - len(data))):
+            data += more
+        return data
     finally:
         os.close(descriptor)
 

@@ -1,0 +1,172 @@
+"""``dbloader convert``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from tqdm import tqdm
+
+from dbloader.cli.text import counted, size
+from dbloader.conversion import convert
+from dbloader.images import DEFAULT_QUALITY
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from dbloader.conversion import Progress, Report
+
+SOME_REJECTED = 1
+
+# Files named one by one on the terminal; the report file names all.
+_NAMED = 10
+
+
+@click.command(
+    "convert",
+    epilog="""\b
+Exit status: 0 all files are in, 1 some were rejected, 2 nothing was made.
+
+\b
+Examples:
+  dbloader convert imagenet/train/ train.lmdb
+  dbloader convert imagenet/train/ small.lmdb --short-side 256 --quality 90
+  dbloader convert photos/ captions.lmdb --list captions.csv
+  dbloader convert imagenet/train/ train.lmdb --resume""",
+)
+@click.argument("source", type=click.Path())
+@click.argument("destination", type=click.Path())
+@click.option(
+    "--list",
+    "listing",
+    metavar="FILE",
+    type=click.Path(),
+    help="Take files, labels and further fields from a .json, .jsonl, .csv or .tsv file, its paths starting from SOURCE.",
+)
+@click.option("--workers", metavar="N", type=int, help="Threads that read and check.  [default: all processors]")
+@click.option(
+    "--check",
+    type=click.Choice(["decode", "structure", "none"]),
+    default="decode",
+    show_default=True,
+    help="How closely to look at each image before it is stored.",
+)
+@click.option(
+    "--on-bad",
+    type=click.Choice(["reject", "fail"]),
+    default="reject",
+    show_default=True,
+    help="What to do with a file that is no image or cannot be read.",
+)
+@click.option(
+    "--on-damaged",
+    type=click.Choice(["reject", "keep", "fail"]),
+    default="reject",
+    show_default=True,
+    help="What to do with an image of which data is missing.",
+)
+@click.option("--max-side", metavar="PX", type=int, help="Make images smaller whose longer side has more pixels.")
+@click.option("--short-side", metavar="PX", type=int, help="Make images smaller whose shorter side has more pixels.")
+@click.option(
+    "--quality",
+    metavar="Q",
+    type=int,
+    help=f"JPEG and WebP quality of images made smaller, 1 to 100.  [default: {DEFAULT_QUALITY}]",
+)
+@click.option("--shuffle", metavar="SEED", type=int, help="Store the records in a random order.")
+@click.option("--overwrite", is_flag=True, help="Replace the store at DESTINATION once the new one is finished.")
+@click.option("--resume", is_flag=True, help="Go on with an interrupted conversion.")
+@click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+def convert_command(*, quiet: bool, as_json: bool, **options: Any) -> int:
+    """Turn SOURCE, a folder with one folder of images for each class, into the store DESTINATION.
+
+    Every image is checked and stored as it is, byte for byte; a JPEG that lacks only its end marker gets it. The
+    store appears at DESTINATION when it is complete, and the report names each file that is not in it.
+    """
+    with _Bar(shown=not (quiet or as_json) and sys.stderr.isatty()) as bar:
+        report = convert(**options, progress=bar.update)
+    if as_json:
+        click.echo(json.dumps(asdict(report), indent=2))
+    elif not quiet:
+        _print(report)
+    return SOME_REJECTED if report.rejected else 0
+
+
+class _Bar:
+    """Shows images/s and MB/s while a conversion runs."""
+
+    def __init__(self, *, shown: bool) -> None:
+        self._bar = tqdm(unit=" images", disable=not shown, dynamic_ncols=True, desc="Looking for images")
+
+    def update(self, progress: Progress) -> None:
+        bar = self._bar
+        if progress.done is None:
+            bar.update(progress.found - bar.n)
+            return
+        if bar.total is None:
+            # The clock starts again here: what came before was looking, or done by an earlier run.
+            bar.reset(total=progress.found)
+            bar.initial = bar.n = progress.done
+            bar.set_description("Converting")
+        bar.update(progress.done - bar.n)
+        elapsed = bar.format_dict["elapsed"]
+        if elapsed:
+            bar.set_postfix_str(f"{progress.nbytes / elapsed / 1e6:.1f} MB/s", refresh=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._bar.close()
+        if isinstance(error, KeyboardInterrupt):
+            click.echo("What is committed is kept: --resume goes on with it.", err=True)
+
+
+def _print(report: Report) -> None:
+    done = report.files - report.resumed_at
+    click.echo(
+        f"{report.place}: {counted(report.records, 'record')}, {size(report.image_bytes)} of images, "
+        f"in {report.seconds:.1f} s ({done / report.seconds:,.0f} images/s, "
+        f"{report.bytes_read / report.seconds / 1e6:,.1f} MB/s)",
+    )
+    click.echo(f"  digest    {report.digest}")
+    for count, text in (
+        (report.resumed_at, "resumed   after {} files of an earlier run"),
+        (report.resized, "resized   {}"),
+        (report.repaired, "repaired  {}: only the end marker was missing"),
+        (report.damaged, "damaged   {}, stored nevertheless"),
+        (report.rejected, "rejected  {} of {files:,}"),
+    ):
+        if count:
+            click.echo("  " + text.format(f"{count:,}", files=report.files))
+    if report.repaired or report.damaged or report.rejected:
+        _print_events(report)
+    if report.skipped:
+        kinds = ", ".join(f"{extension or 'no extension'} {count:,}" for extension, count in report.skipped.items())
+        click.echo(f"  left out  {counted(sum(report.skipped.values()), 'file')} that are no images ({kinds})")
+    if report.hidden:
+        click.echo(f"  left out  {counted(report.hidden, 'hidden file')} (names that begin with a dot)")
+    for warning in report.warnings:
+        click.echo(f"Warning: {warning}", err=True)
+
+
+def _print_events(report: Report) -> None:
+    with Path(report.report_file).open(encoding="utf-8") as file:
+        for line in islice(file, _NAMED):
+            event = json.loads(line)
+            click.echo(f"    {event['event']:8}  {event['name']}: {event['reason']}")
+    more = report.repaired + report.damaged + report.rejected - _NAMED
+    click.echo(f"    {f'and {more:,} more, all' if more > 0 else 'all of them'} in {report.report_file}")

@@ -1,0 +1,109 @@
+"""What a source promises: which files become records, in which order, with which label."""
+
+from __future__ import annotations
+
+import os
+import stat
+from abc import ABC, abstractmethod
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dbloader.errors import SourceError, SourceNotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+
+class Entry(NamedTuple):
+    """A file to be converted.
+
+    Attributes:
+        name: Path below the root, POSIX, always valid UTF-8: the name of the record.
+        path: What to open, byte for byte as the file system has it, to be joined to the source's root (by
+            ``os.path.join``, which leaves the absolute path that a listing may hold as it is).
+        label: Index of the class, or the integer that a listing gives; None without a label.
+        fields: Further fields of the record; empty from a folder.
+    """
+
+    name: str
+    path: bytes
+    label: int | None
+    fields: dict[str, Any]
+
+
+class Problem(NamedTuple):
+    """Something that did not become an entry.
+
+    Attributes:
+        name: What it is: the path below the root, or ``"row 17"`` of a listing; always valid UTF-8.
+        reason: Why it is left out, in words that follow the name and a colon.
+    """
+
+    name: str
+    reason: str
+
+
+class Source(ABC):
+    """A stream of entries, the same at every iteration as long as the files stay the same.
+
+    Memory does not grow with the number of entries. A source holds no handle and can be pickled; each iterator
+    belongs to one thread.
+
+    Attributes:
+        root: The folder that paths start from.
+        classes: Names of the classes, the label being the index; empty if the names are not known.
+        warnings: Sentences about the source as a whole, for people. Those that need no iteration are there from
+            the beginning; the others join them when an iteration has come to its end.
+        skipped: Number of files left out because they are no images, by extension (lower case, with its dot; ""
+            for none), after an iteration has come to its end.
+        hidden: Number of files and folders left out because their name begins with a dot, likewise.
+    """
+
+    def __init__(self, root: Path, classes: tuple[str, ...], warnings: Iterable[str] = ()) -> None:
+        self.root = root
+        self.classes = classes
+        self.warnings = tuple(warnings)
+        self.skipped: Counter[str] = Counter()
+        self.hidden = 0
+
+    @abstractmethod
+    def entries(self) -> Iterator[Entry | Problem]:
+        """Gives every file to convert, in order, and in between what stands in the way of others.
+
+        Raises:
+            SourceError: The source turns out to be unusable as a whole.
+        """
+
+
+def checked_root(folder: str | os.PathLike[str]) -> Path:
+    """Gives the path of a folder that is there.
+
+    Raises:
+        SourceNotFoundError: There is none.
+        SourceError: It is not a folder, or may not be looked at.
+    """
+    root = Path(folder)
+    try:
+        mode = root.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise SourceNotFoundError(f"{readable(root)}: there is no such folder") from error
+    except OSError as error:
+        raise SourceError(f"{readable(root)}: the folder cannot be read: {error.strerror}") from error
+    if not stat.S_ISDIR(mode):
+        raise SourceError(f"{readable(root)}: is a file, not a folder of images")
+    return root
+
+
+def readable(path: bytes | str | os.PathLike[str]) -> str:
+    r"""Gives a path as valid text: unchanged if it is UTF-8, else with each other byte written as ``\xe9``."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def is_utf8(path: bytes) -> bool:
+    """Says whether a path is valid UTF-8, as all but very old or damaged file names are."""
+    try:
+        path.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,249 @@
+"""A folder of images, one folder for each class, in the order of torchvision's ImageFolder.
+
+Three differences are on purpose: names that begin with a dot are left out (macOS leaves a ``._x.jpg`` beside each
+``x.jpg`` that it copies, with an image's extension and no image); a folder that links lead to twice within one
+class is taken once, so that a loop ends; a class without images is kept and warned of.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import posixpath
+import shlex
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from typing_extensions import override
+
+from dbloader.errors import SourceError
+from dbloader.sources.base import Entry, Problem, Source, checked_root, is_utf8, readable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+# torchvision.datasets.folder.IMG_EXTENSIONS; compared without regard to case.
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+_SUFFIXES = tuple(extension.encode() for extension in EXTENSIONS)
+_SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing", "dev", "eval"}
+_MAX_EXTENSIONS = 1000  # counted one by one; files called x.0001, x.0002, … must not fill the memory
+_MAX_NAMED = 10  # classes that a warning names
+
+
+@dataclass
+class _Tally:
+    """What one pass leaves out or finds odd."""
+
+    skipped: Counter[str] = field(default_factory=Counter)
+    hidden: int = 0
+    not_utf8: int = 0
+    not_utf8_example: str = ""
+
+    def skip(self, name: bytes) -> None:
+        """Counts a file by its extension."""
+        _, dot, tail = name.rpartition(b".")
+        extension = readable(dot + tail).lower() if dot else ""
+        if len(self.skipped) >= _MAX_EXTENSIONS and extension not in self.skipped:
+            extension = "other"
+        self.skipped[extension] += 1
+
+
+class _Contents(NamedTuple):
+    """What is in one folder, by name."""
+
+    folders: list[bytes]
+    images: list[bytes]
+    problems: list[Problem]
+
+
+def scan(folder: str | os.PathLike[str]) -> FolderSource:
+    """Gives the source of all images in a folder that holds a folder for each class.
+
+    Only the folder itself is listed here; its classes are when the entries are iterated.
+
+    Raises:
+        SourceNotFoundError: There is no such folder.
+        SourceError: It is not a folder, cannot be read, or holds no folder.
+    """
+    root = checked_root(folder)
+    tally = _Tally()
+    try:
+        identity = _identity(os.fsencode(root))
+        contents = _list_folder(os.fsencode(root), b"", tally)
+    except OSError as error:
+        raise SourceError(f"{readable(root)}: the folder cannot be read: {error.strerror}") from error
+    if not contents.folders:
+        loose = _count(len(contents.images), "image lies", "images lie")
+        found = "; ".join([f"{loose} directly in it", *map(": ".join, contents.problems[:1])])
+        raise SourceError(
+            f"{readable(root)}: there are no folders in it, one for each class ({found}): "
+            "put each class in a folder of its own or use --list FILE",
+        )
+    return FolderSource(root, identity, contents, tally)
+
+
+class FolderSource(Source):
+    """The images in a folder of class folders; made by ``scan``.
+
+    Classes are in sorted order; within a class, folders are in the order of their path as a string (``a-b`` before
+    ``a/b``), and files of one folder in that of their names. Links are followed. Names are kept byte for byte.
+    Memory holds the names in one folder and the folders of one class.
+    """
+
+    def __init__(self, root: Path, identity: tuple[int, int], contents: _Contents, tally: _Tally) -> None:
+        self._identity = identity
+        self._folders = contents.folders
+        self._problems = contents.problems
+        self._tally = tally
+        classes = tuple(readable(name) for name in contents.folders)
+        super().__init__(root, classes, _warnings_at_first(root, classes, len(contents.images)))
+        self._warnings_at_first = self.warnings
+
+    @override
+    def entries(self) -> Iterator[Entry | Problem]:
+        """Gives every image, in order, and in between what stands in the way of others.
+
+        Raises:
+            SourceError: Not one image was found.
+        """
+        tally = replace(self._tally, skipped=self._tally.skipped.copy())
+        images = [0] * len(self.classes)
+        yield from self._problems
+        for label, folder in enumerate(self._folders):
+            for path in self._walk(folder, tally):
+                if isinstance(path, Problem):
+                    yield path
+                else:
+                    images[label] += 1
+                    yield Entry(readable(path), path, label, {})
+        self.skipped, self.hidden = tally.skipped, tally.hidden
+        self.warnings = (*self._warnings_at_first, *_warnings_at_last(self.classes, images, tally))
+        if not any(images):
+            others = tally.skipped.most_common(3)
+            found = "".join(f", found {count} {kind or 'without extension'}" for kind, count in others)
+            raise SourceError(
+                f"{readable(self.root)}: there is not one image in its class folders: "
+                f"looked for {', '.join(EXTENSIONS)}{found}",
+            )
+
+    def _walk(self, folder: bytes, tally: _Tally) -> Iterator[bytes | Problem]:
+        """Gives the paths of one class, listing each folder once and only when its turn has come.
+
+        A folder's path sorts before those of all folders in it, so the least path of those found so far is the
+        least of all that are left: a heap gives the order that sorting all of them would.
+        """
+        root = os.fsencode(self.root)
+        pending = [(_order(folder), folder)]
+        visited = {self._identity: b"."}  # the root too: a link to it would mix all classes into this one
+        while pending:
+            path = heapq.heappop(pending)[1]
+            try:
+                same = visited.setdefault(_identity(posixpath.join(root, path)), path)
+                if same != path:
+                    reason = f"is the same folder as {readable(same)!r}, which is taken only once"
+                    yield Problem(readable(path), reason)
+                    continue
+                contents = _list_folder(root, path, tally)
+            except OSError as error:
+                yield Problem(readable(path), f"the folder cannot be read: {error.strerror}")
+                continue
+            for name in contents.folders:
+                inner = posixpath.join(path, name)
+                heapq.heappush(pending, (_order(inner), inner))
+            yield from contents.problems
+            for name in contents.images:
+                yield posixpath.join(path, name)
+
+
+def _list_folder(root: bytes, path: bytes, tally: _Tally) -> _Contents:
+    """Gives what is in a folder, sorted; the paths of problems start from the root."""
+    contents = _Contents([], [], [])
+    with os.scandir(posixpath.join(root, path)) as entries:
+        for entry in entries:
+            if entry.name.startswith(b"."):
+                tally.hidden += 1
+                continue
+            try:
+                _sort_in(entry, contents, tally)
+            except OSError as error:
+                reason = f"the link cannot be followed: {error.strerror}"
+                contents.problems.append(Problem(readable(entry.name), reason))
+    _drop_clashes(contents, tally)
+    contents.folders.sort(key=_order)
+    contents.images.sort(key=_order)
+    where = readable(path)
+    problems = [Problem(posixpath.join(where, name), reason) for name, reason in sorted(contents.problems)]
+    return contents._replace(problems=problems)
+
+
+def _sort_in(entry: os.DirEntry[bytes], contents: _Contents, tally: _Tally) -> None:
+    """Puts an entry where it belongs; asks for more than the listing tells only if it is a link."""
+    is_image = entry.name.lower().endswith(_SUFFIXES)
+    if entry.is_dir():
+        contents.folders.append(entry.name)
+    elif not entry.is_file() and (is_image or entry.is_symlink()):
+        entry.stat()  # raises for a link that leads nowhere; it may have led to a folder, whatever its name
+        contents.problems.append(Problem(readable(entry.name), "is a pipe, socket or device, not a file"))
+    elif is_image:
+        contents.images.append(entry.name)
+    else:
+        tally.skip(entry.name)
+
+
+def _drop_clashes(contents: _Contents, tally: _Tally) -> None:
+    r"""Makes problems of names that, once valid, would be another's: the byte E9 beside a literal ``\xe9``."""
+    names = [*contents.folders, *contents.images]
+    not_utf8 = sorted(name for name in names if not is_utf8(name))
+    taken = {readable(name) for name in names if is_utf8(name)} if not_utf8 else set()
+    for name in not_utf8:
+        text = readable(name)
+        if text in taken:
+            (contents.folders if name in contents.folders else contents.images).remove(name)
+            contents.problems.append(Problem(text, "is not valid UTF-8, and written like this is another's name"))
+        else:
+            taken.add(text)
+            tally.not_utf8 += 1
+            tally.not_utf8_example = tally.not_utf8_example or text
+
+
+def _identity(path: bytes) -> tuple[int, int]:
+    status = os.stat(path)  # noqa: PTH116 - pathlib has no bytes
+    return status.st_dev, status.st_ino
+
+
+def _order(path: bytes) -> str:
+    """Gives the text that Python, and so torchvision, sorts a path by."""
+    return path.decode("utf-8", "surrogateescape")
+
+
+def _warnings_at_first(root: Path, classes: tuple[str, ...], loose: int) -> Iterator[str]:
+    where = readable(root)
+    if loose:
+        yield f"{_count(loose, 'image', 'images')} directly in {where} left out: outside of every class folder"
+    if _SPLITS.issuperset(name.lower() for name in classes):
+        command = shlex.join([posixpath.join(where, classes[0]), f"{classes[0]}.lmdb"])
+        yield (
+            f"the classes are called {_named(classes)}: these look like splits; convert each by itself: "
+            f"dbloader convert {command}"
+        )
+
+
+def _warnings_at_last(classes: tuple[str, ...], images: list[int], tally: _Tally) -> Iterator[str]:
+    empty = [name for name, count in zip(classes, images, strict=True) if not count]
+    if empty:
+        yield f"{_count(len(empty), 'class has', 'classes have')} no images: {_named(empty)}"
+    if tally.not_utf8:
+        names = _count(tally.not_utf8, "name is", "names are")
+        yield f"{names} not valid UTF-8; the bytes that are not are written as in '{tally.not_utf8_example}'"
+
+
+def _named(classes: Sequence[str]) -> str:
+    names = ", ".join(map(repr, classes[:_MAX_NAMED]))
+    more = len(classes) - _MAX_NAMED
+    return names if more <= 0 else f"{names} and {more} more"
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
