@@ -125,8 +125,10 @@ def _record(sample: Any, fields: Sequence[str], image_format: str, options: Mapp
     for key in STANDARD_FIELDS:
         if key in values:
             setattr(record, key, values[key])
-    if isinstance(record.image, Image.Image):
-        _encode_image(record, record.image, image_format, options)
+    image = values.get("image")
+    if isinstance(image, Image.Image):
+        record.image = _encoded(image, image_format, options)
+        record.width, record.height, record.format = image.width, image.height, image_format
     for key, value in record.fields.items():
         if isinstance(value, Image.Image):
             record.fields[key] = _encoded(value, image_format, options)
@@ -151,11 +153,6 @@ def _value(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_value(item) for item in value]
     return value
-
-
-def _encode_image(record: Record, image: Image.Image, image_format: str, options: Mapping[str, Any]) -> None:
-    record.image = _encoded(image, image_format, options)
-    record.width, record.height, record.format = image.width, image.height, image_format
 
 
 def _encoded(image: Image.Image, image_format: str, options: Mapping[str, Any]) -> bytes:

@@ -48,7 +48,7 @@ Examples:
     "listing",
     metavar="FILE",
     type=click.Path(),
-    help="Take files, labels and further fields from a .json, .jsonl, .csv or .tsv file, its paths starting from SOURCE.",
+    help="Take files, labels and further fields from a .json, .jsonl, .csv or .tsv file; its paths start from SOURCE.",
 )
 @click.option("--workers", metavar="N", type=int, help="Threads that read and check.  [default: all processors]")
 @click.option(
