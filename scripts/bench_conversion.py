@@ -1,0 +1,74 @@
+"""Conversion of the corpus against `tar cf` of the same folder: whole processes, in turn, medians.
+
+python scripts/bench_conversion.py BENCH [--rounds 7]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Run(NamedTuple):
+    """Seconds and peak memory (MB) of a finished process."""
+
+    seconds: float
+    megabytes: float
+
+
+def run(*command: str) -> Run:
+    """Runs a command to its end."""
+    started = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    seconds = time.perf_counter() - started
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        sys.exit(f"{' '.join(command)} ended with {process.returncode}")
+    return Run(seconds, usage.ru_maxrss / 1024)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Time conversions against tar.")
+    parser.add_argument("bench", type=Path)
+    parser.add_argument("--rounds", type=int, default=7)
+    options = parser.parse_args()
+    corpus, out, archive = options.bench / "corpus", options.bench / "out.lmdb", options.bench / "out.tar"
+    nbytes = sum(path.stat().st_size for path in corpus.rglob("*.jpg"))
+    convert = [shutil.which("dbloader") or "dbloader", "convert", str(corpus), str(out), "--quiet"]
+    contenders = {
+        "tar cf": ["tar", "cf", str(archive), "-C", str(corpus), "."],
+        "tar cf; sync": ["sh", "-c", f"tar cf {archive} -C {corpus} . && sync {archive}"],
+        "convert --check none": [*convert, "--check", "none"],
+        "convert --check structure": [*convert, "--check", "structure"],
+        "convert --check decode": convert,
+        "convert --check decode --workers 1": [*convert, "--workers", "1"],
+    }
+    runs: dict[str, list[Run]] = {name: [] for name in contenders}
+    for _ in range(options.rounds + 1):  # the first round warms the page cache
+        for name, command in contenders.items():
+            out.unlink(missing_ok=True)
+            archive.unlink(missing_ok=True)
+            runs[name].append(run(*command))
+    print(f"\nConversion of {nbytes / 1e6:,.0f} MB, {options.rounds} rounds, medians:\n")
+    print("| contender | seconds | MB/s | speed / tar cf | peak MB |")
+    print("| --- | ---: | ---: | ---: | ---: |")
+    baseline = [one.seconds for one in runs["tar cf"][1:]]
+    for name, all_runs in runs.items():
+        counted = all_runs[1:]
+        seconds = statistics.median(one.seconds for one in counted)
+        ratio = statistics.median(tar / one.seconds for tar, one in zip(baseline, counted, strict=True))
+        peak = max(one.megabytes for one in counted)
+        print(f"| {name} | {seconds:.2f} | {nbytes / 1e6 / seconds:,.0f} | {ratio:.2f} | {peak:.0f} |")
+    archive.unlink()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,24 @@
+"""Prints what a figure depends on: the machine and the versions."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import version
+from pathlib import Path
+
+
+def main() -> None:
+    cpu = next(
+        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
+        platform.processor(),
+    )
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    packages = ", ".join(f"{name} {version(name)}" for name in ("dbloader", "lmdb", "Pillow", "simplejpeg", "torch"))
+    print(
+        f"{len(os.sched_getaffinity(0))} cores ({cpu}), {memory:.0f} GiB; Python {platform.python_version()}, {packages}"
+    )
+
+
+if __name__ == "__main__":
+    main()
