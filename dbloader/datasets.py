@@ -200,10 +200,14 @@ class StoreDataset(Dataset[Any]):
 
     def _check_same_store(self) -> None:
         """A worker that opens the store anew must find the one that its indices were made for."""
-        if self.store.manifest is not self.manifest and self.store.manifest != self.manifest:
+        manifest = self.store.manifest
+        if manifest is self.manifest:
+            return
+        if (manifest.digest, manifest.classes) != (self.manifest.digest, self.manifest.classes):
             raise NotAStoreError(
                 f"the store at {self.root} has been replaced since this dataset was made: make the dataset anew",
             )
+        self.manifest = manifest
 
 
 class Samples(Sequence[tuple[str, int]]):

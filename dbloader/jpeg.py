@@ -65,7 +65,7 @@ def examine(data: bytes) -> Structure:
     COMPLETE and TRAILING mean that the segments and scans are closed, each component has a scan, no restart
     marker is missing or out of order, and the end marker is there. They do not mean that the scans decode:
     data that are lost between two markers, or before an end marker that was put there later, are for a strict
-    decoder to find.
+    decoder to find. Stray bytes between two segments are passed over, as decoders do.
 
     NO_END means more: the codes of all scans were followed, and every coefficient is there down to its last
     bit. What cannot be proven so (arithmetic coding, lossless mode, 12-bit samples) is DAMAGED without an end
@@ -129,8 +129,10 @@ class _Reader:
 
     def read(self) -> bool:
         """Whether the end marker was reached; if not, the data end between two segments or in a scan."""
-        data = self.data
-        while marker := _MARKER.match(data, self.position):
+        data, stray = self.data, -1
+        while marker := _MARKER.search(data, self.position):
+            if marker.start() > self.position and stray < 0:
+                stray = self.position
             begin = marker.end()
             code = data[begin - 1]
             if code == _EOI:
@@ -149,8 +151,10 @@ class _Reader:
             self.position = begin + max(size, 2)
             if size < 2 or not self._read_segment(code, data[begin + 2 : begin + size]):
                 raise DamagedImageError(f"{name} contradicts itself or the segments before it")
-        if data[self.position :].strip(b"\xff"):
-            raise DamagedImageError(f"no marker is at byte {self.position}, where one is due")
+        if data[self.position :].strip(b"\xff") and stray < 0:
+            stray = self.position
+        if stray >= 0:
+            raise DamagedImageError(f"no marker is at byte {stray}, where one is due, and the end marker is missing")
         return False
 
     def check_closed(self) -> None:
