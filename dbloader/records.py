@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import bson
 import numpy as np
-from bson.binary import USER_DEFINED_SUBTYPE, Binary
+from bson.binary import BINARY_SUBTYPE, USER_DEFINED_SUBTYPE, Binary
 from bson.int64 import Int64
 from isal.isal_zlib import crc32
 
@@ -28,8 +28,12 @@ _ID = b"\x12_id\x00"
 # TAIL: the element crc32 and the document's closing zero.
 _TAIL = struct.Struct("<7sqB")
 _CRC32 = b"\x12crc32\x00"
+# The element image up to its bytes: its name, their number, their subtype.
+_IMAGE = struct.Struct("<7siB")
 _MAX_DOCUMENT = 2**31 - 1  # BSON's length is an int32
+_MAX_DEPTH = 100  # what MongoDB promises to store
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
+_UINT32_MAX = 2**32 - 1  # of the columns width and height
 
 
 @dataclass(slots=True)
@@ -68,12 +72,13 @@ class EncodedRecord(NamedTuple):
     """A record's BSON elements, without its index, and the facts that its store keeps as columns.
 
     Attributes:
-        elements: The document between the elements ``_id`` and ``crc32``.
+        elements: The document between the elements ``_id`` and ``crc32``, in parts, so that an image is copied once
+            only, into the document.
         crc32: CRC-32 of ``elements``.
         nbytes: Bytes of the image, 0 without one.
     """
 
-    elements: memoryview
+    elements: tuple[bytes, ...]
     crc32: int
     name: str | None
     label: int | None
@@ -85,10 +90,8 @@ class EncodedRecord(NamedTuple):
 
     def document(self, index: int) -> bytes:
         """Gives the whole BSON document of the record at an index."""
-        length = _HEAD.size + len(self.elements) + _TAIL.size
-        return b"".join(
-            (_HEAD.pack(length, _ID, index), self.elements, _TAIL.pack(_CRC32, self.crc32, 0)),
-        )
+        length = _HEAD.size + sum(map(len, self.elements)) + _TAIL.size
+        return b"".join((_HEAD.pack(length, _ID, index), *self.elements, _TAIL.pack(_CRC32, self.crc32, 0)))
 
 
 def encode(record: Record) -> EncodedRecord:
@@ -97,47 +100,47 @@ def encode(record: Record) -> EncodedRecord:
     Raises:
         FieldError: A value has a type or size that a record cannot hold; the message names the field.
     """
-    document: dict[str, Any] = {}
+    before: dict[str, Any] = {}
     if record.name is not None:
-        document["name"] = _checked_name(record.name)
+        before["name"] = _checked_name(record.name)
     if record.label is not None:
-        document["label"] = Int64(_checked_int("label", record.label))
-    nbytes = 0
-    if record.image is not None:
-        if not isinstance(record.image, (bytes, bytearray, memoryview, np.ndarray)):
-            raise FieldError(f"field 'image' must be the bytes of an image file or an array, got {record.image!r:.100}")
-        document["image"] = _pack("image", record.image)
-        nbytes = len(document["image"])
+        # The least int64 stands for "no label" in the label column.
+        before["label"] = Int64(_checked_int("label", record.label, _INT64_MIN + 1))
+    image = () if record.image is None else _image_element(record.image)
+    after: dict[str, Any] = {}
     for side in ("width", "height"):
         pixels = getattr(record, side)
         if pixels is not None:
-            if not 0 <= _checked_int(side, pixels) < 2**32:
-                raise FieldError(f"field {side!r} must be from 0 to {2**32 - 1}, got {pixels}")
-            document[side] = Int64(pixels)
+            after[side] = Int64(_checked_int(side, pixels, 0, _UINT32_MAX))
     for text in ("format", "damaged"):
         value = getattr(record, text)
         if value is not None:
-            if not isinstance(value, str):
-                raise FieldError(f"field {text!r} must be a str, got {value!r}")
-            document[text] = value
+            after[text] = _checked_str(text, value)
     if record.resized_from is not None:
-        document["resized_from"] = [Int64(pixels) for pixels in record.resized_from]
+        if not isinstance(record.resized_from, (tuple, list)) or len(record.resized_from) != 2:
+            raise FieldError(f"field 'resized_from' must be (width, height), got {record.resized_from!r}")
+        after["resized_from"] = [
+            Int64(_checked_int("resized_from", pixels, 0, _UINT32_MAX)) for pixels in record.resized_from
+        ]
     for key, value in record.fields.items():
-        document[checked_field_name(key)] = _pack(key, value)
+        after[checked_field_name(key)] = _pack(key, value)
     try:
-        elements = memoryview(bson.encode(document))[4:-1]
-    except (bson.errors.BSONError, OverflowError, ValueError) as error:
+        elements = (bson.encode(before)[4:-1], *image, bson.encode(after)[4:-1])
+    except (bson.errors.BSONError, OverflowError) as error:  # a field of 2 GiB or more
         raise FieldError(f"record {record.name!r} cannot be stored: {error}") from error
-    if _HEAD.size + len(elements) + _TAIL.size > _MAX_DOCUMENT:
-        raise FieldError(f"record {record.name!r} has {len(elements)} bytes; at most {_MAX_DOCUMENT} fit into one")
+    if (size := _HEAD.size + sum(map(len, elements)) + _TAIL.size) > _MAX_DOCUMENT:
+        raise FieldError(f"record {record.name!r} has {size:,} bytes; a document has at most {_MAX_DOCUMENT:,}")
+    checksum = 0
+    for part in elements:
+        checksum = crc32(part, checksum)
     return EncodedRecord(
         elements,
-        crc32(elements),
+        checksum,
         record.name,
         record.label,
         record.width,
         record.height,
-        nbytes,
+        len(image[1]) if image else 0,
         record.format,
         tuple(record.fields),
     )
@@ -198,7 +201,7 @@ def _verify(document: bytes | memoryview, index: int) -> None:
         raise DamagedRecordError(f"it has only {len(document)} bytes")
     length, tag, stored_index = _HEAD.unpack_from(document)
     if length != len(document) or tag != _ID:
-        raise DamagedRecordError(f"it begins with neither its length of {len(document)} bytes nor its _id")
+        raise DamagedRecordError(f"it does not begin with its length of {len(document)} bytes and its _id")
     if stored_index != index:
         raise DamagedRecordError(f"it is record {stored_index}")
     tag, stored_crc, end = _TAIL.unpack_from(document, length - _TAIL.size)
@@ -208,41 +211,68 @@ def _verify(document: bytes | memoryview, index: int) -> None:
         raise DamagedRecordError(f"its CRC-32 is {crc32_of(document):08x}, not {stored_crc:08x}")
 
 
+def _image_element(image: Any) -> tuple[bytes, bytes]:
+    """Gives the element ``image`` as its head and the image, which bson would copy three times."""
+    if not isinstance(image, (bytes, bytearray, memoryview, np.ndarray)):
+        raise FieldError(f"field 'image' must be the bytes of an image file or an array, got {image!r:.100}")
+    data = _pack("image", image)
+    if len(data) > _MAX_DOCUMENT:
+        raise FieldError(f"field 'image' has {len(data):,} bytes; a document has at most {_MAX_DOCUMENT:,}")
+    subtype = data.subtype if isinstance(data, Binary) else BINARY_SUBTYPE
+    return _IMAGE.pack(b"\x05image\x00", len(data), subtype), data
+
+
 def _checked_name(name: object) -> str:
-    if not isinstance(name, str):
-        raise FieldError(f"field 'name' must be a str, got {name!r}")
-    if not name:
+    text = _checked_str("name", name)
+    if not text:
         raise FieldError("field 'name' may not be empty; leave it out (None) instead")
-    return name
+    return text
 
 
-def _checked_int(key: str, value: object) -> int:
+def _checked_str(key: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise FieldError(f"field {key!r} must be a str, got {value!r}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise FieldError(f"field {key!r} is not valid Unicode: {value!r}") from error
+    return value
+
+
+def _checked_int(key: str, value: object, least: int = _INT64_MIN, greatest: int = _INT64_MAX) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         raise FieldError(f"field {key!r} must be an int, got {value!r}")
-    if not _INT64_MIN < value <= _INT64_MAX:  # the least int64 stands for "no label" in the label column
-        raise FieldError(f"field {key!r} must fit into 64 bits, got {value}")
-    return int(value)
+    number = int(value)
+    if not least <= number <= greatest:
+        raise FieldError(f"field {key!r} must be from {least} to {greatest}, got {number}")
+    return number
 
 
-def _pack(key: str, value: Any) -> Any:
+def _pack(key: str, value: Any, depth: int = 0) -> Any:
     """Gives what BSON stores for a value."""
-    if value is None or isinstance(value, (str, bool, float)):
+    if value is None or isinstance(value, (bool, float)):
         return value
+    if isinstance(value, str):
+        return _checked_str(key, value)
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)  # which BSON stores as a binary of subtype 0
     if isinstance(value, int):
         return _checked_int(key, value)
     if isinstance(value, np.ndarray):
         return _pack_array(key, value)
-    if isinstance(value, np.generic):
+    if isinstance(value, np.generic) and value.dtype.kind in "biuf" and value.dtype.itemsize <= 8:
         return _pack(key, value.item())
+    if isinstance(value, (list, tuple, dict)) and depth == _MAX_DEPTH:
+        raise FieldError(f"field {key.split('.')[0].split('[')[0]!r} is nested more than {_MAX_DEPTH} deep")
     if isinstance(value, (list, tuple)):
-        return [_pack(f"{key}[{position}]", item) for position, item in enumerate(value)]
+        return [_pack(f"{key}[{position}]", item, depth + 1) for position, item in enumerate(value)]
     if isinstance(value, dict):
         for name in value:
-            if not isinstance(name, str):
-                raise FieldError(f"field {key!r} has a key that is not a str: {name!r}")
-        return {name: _pack(f"{key}.{name}", item) for name, item in value.items()}
+            _checked_str(f"{key}: a key", name)
+            if "\0" in name or name.startswith("$"):
+                # BSON ends names with a NUL, and takes {"$ref": ...} for a reference to another document.
+                raise FieldError(f"field {key!r} has a key that holds NUL or begins with '$': {name!r}")
+        return {name: _pack(f"{key}.{name}", item, depth + 1) for name, item in value.items()}
     raise FieldError(
         f"field {key!r} is a {type(value).__module__}.{type(value).__qualname__}; a record holds bytes, str, int, "
         "float, bool, None, numpy arrays, and lists and dicts of these",
@@ -263,13 +293,26 @@ def _pack_array(key: str, array: np.ndarray[Any, Any]) -> Binary:
     """An array is stored as the bytes of a NumPy .npy file (https://numpy.org/neps/nep-0001-npy-format.html)."""
     if array.dtype.hasobject:
         raise FieldError(f"field {key!r} is an array of Python objects (dtype {array.dtype}), which cannot be stored")
+    if isinstance(array, np.ma.MaskedArray):
+        raise FieldError(f"field {key!r} is a masked array; store its data and its mask as two fields")
+    if not _is_kept(array.dtype):
+        raise FieldError(f"field {key!r} is an array of the dtype {array.dtype}, which a .npy file does not keep")
     file = io.BytesIO()
     np.lib.format.write_array(file, array, allow_pickle=False)
     return Binary(file.getvalue(), USER_DEFINED_SUBTYPE)
 
 
+def _is_kept(dtype: np.dtype[Any]) -> bool:
+    """Tells whether a .npy file gives back a dtype: not those of other packages, nor fields that overlap."""
+    try:
+        return np.lib.format.descr_to_dtype(np.lib.format.dtype_to_descr(dtype)) == dtype
+    except (TypeError, ValueError):
+        return False
+
+
 def _unpack_array(data: bytes) -> np.ndarray[Any, Any]:
     try:
-        return np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
+        # A dtype of many fields has a header longer than the 10,000 bytes that numpy reads unasked.
+        return np.lib.format.read_array(io.BytesIO(data), allow_pickle=False, max_header_size=len(data))
     except ValueError as error:
         raise DamagedRecordError(f"one of its arrays cannot be read: {error}") from error

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -39,10 +38,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Time conversions against tar.")
     parser.add_argument("bench", type=Path)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--only", nargs="*", help="contenders to run beside tar")
     options = parser.parse_args()
     corpus, out, archive = options.bench / "corpus", options.bench / "out.lmdb", options.bench / "out.tar"
     nbytes = sum(path.stat().st_size for path in corpus.rglob("*.jpg"))
-    convert = [shutil.which("dbloader") or "dbloader", "convert", str(corpus), str(out), "--quiet"]
+    convert = [sys.executable, "-m", "dbloader", "convert", str(corpus), str(out), "--quiet"]
     contenders = {
         "tar cf": ["tar", "cf", str(archive), "-C", str(corpus), "."],
         "tar cf; sync": ["sh", "-c", f"tar cf {archive} -C {corpus} . && sync {archive}"],
@@ -51,6 +51,8 @@ def main() -> None:
         "convert --check decode": convert,
         "convert --check decode --workers 1": [*convert, "--workers", "1"],
     }
+    if options.only is not None:
+        contenders = {name: contenders[name] for name in ("tar cf", *options.only)}
     runs: dict[str, list[Run]] = {name: [] for name in contenders}
     for _ in range(options.rounds + 1):  # the first round warms the page cache
         for name, command in contenders.items():
@@ -67,7 +69,7 @@ def main() -> None:
         ratio = statistics.median(tar / one.seconds for tar, one in zip(baseline, counted, strict=True))
         peak = max(one.megabytes for one in counted)
         print(f"| {name} | {seconds:.2f} | {nbytes / 1e6 / seconds:,.0f} | {ratio:.2f} | {peak:.0f} |")
-    archive.unlink()
+    archive.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

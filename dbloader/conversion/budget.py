@@ -13,20 +13,23 @@ class Budget:
 
     Args:
         limit: Bytes.
+
+    Attributes:
+        closed: Whether no task is wanted any more.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._held: dict[int, int] = {}
         self._oldest = 0
-        self._closed = False
+        self.closed = False
         self._changed = threading.Condition()
 
     def take(self, task: int, nbytes: int) -> None:
         """Waits for room and takes it, in addition to what the task holds."""
         with self._changed:
             self._changed.wait_for(
-                lambda: task == self._oldest or self._closed or sum(self._held.values()) + nbytes <= self._limit,
+                lambda: task == self._oldest or self.closed or sum(self._held.values()) + nbytes <= self._limit,
             )
             self._held[task] = self._held.get(task, 0) + nbytes
 
@@ -40,5 +43,5 @@ class Budget:
     def close(self) -> None:
         """Lets every task go on, so that it can end."""
         with self._changed:
-            self._closed = True
+            self.closed = True
             self._changed.notify_all()

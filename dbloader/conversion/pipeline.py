@@ -8,11 +8,12 @@ import time
 import warnings
 from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from PIL import ImageFile
 
 from dbloader.conversion.budget import Budget
 from dbloader.conversion.prepare import Preparation, Prepared
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
 _TASK_FILES = 16
 # Bytes of files, and of pixels where those are held, that all tasks together may hold ahead of the writer.
 _HELD_BYTES = 96 * 2**20
-# Tasks that may be ahead of the writer; so many that the threads have work while it commits.
-_TASKS_AHEAD = 32
+# Tasks that may be ahead of the writer, so that the threads have work while it is busy.
+_TASKS_AHEAD = 8
 
 
 def convert(
@@ -102,10 +103,13 @@ def convert(
     )
     fail_on = {name for name, value in (("bad", on_bad), ("damaged", on_damaged)) if value == "fail"}
     started = time.monotonic()
+    _keep_freed_memory()
     with create_store(destination, overwrite=overwrite, resume=resume, resumable=True) as writer:
         files = scan(source) if listing is None else read_listing(listing, source)
         with Spool(files, writer.scratch, lambda found: progress(Progress(found, None, 0))) as spool:
-            writer.agree({**preparation.settings(), "shuffle": shuffle, "source": spool.digest})
+            files_found = f"{len(spool):,} files, SHA-256 {spool.digest}"
+            writer.agree({**preparation.settings(), "shuffle": shuffle, "list of files": files_found})
+            writer.commit()  # killed from here on, it can be resumed, which says so if anything is not the same
             resumed_at = writer.position
             order = np.arange(len(spool)) if shuffle is None else permutation(len(spool), shuffle)
             bytes_read, first_rejected = 0, ""
@@ -117,7 +121,8 @@ def convert(
                 progress(Progress(len(spool), writer.position, bytes_read))
         if not writer.length:
             writer.resumable = False
-            raise ConversionError(f"none of the {len(spool)} files could be stored, the first because {first_rejected}")
+            first = f"; the first is {first_rejected}" if first_rejected else ""
+            raise ConversionError(f"none of the {len(spool):,} files could be stored{first}")
         manifest = writer.finish(
             classes=files.classes,
             source={
@@ -128,6 +133,7 @@ def convert(
             },
         )
     outcome = Counter(manifest.outcome)
+    report_file, problem = _write_report(writer.place)
     return Report(
         place=writer.place,
         digest=manifest.digest,
@@ -141,10 +147,10 @@ def convert(
         bytes_read=bytes_read,
         image_bytes=manifest.image_bytes,
         seconds=time.monotonic() - started,
-        warnings=files.warnings,
+        warnings=(*files.warnings, *problem),
         skipped=dict(files.skipped),
         hidden=files.hidden,
-        report_file=_write_report(writer.place),
+        report_file=report_file,
     )
 
 
@@ -167,6 +173,8 @@ def _prepared(
     def run(task: int) -> list[_Done]:
         done = []
         for position in order[task * _TASK_FILES : (task + 1) * _TASK_FILES].tolist():
+            if budget.closed:
+                break  # nobody will write it
             item = spool[position]
             if isinstance(item, Problem):
                 prepared = Prepared(outcome="rejected", reason=item.reason, bad=True)
@@ -178,7 +186,7 @@ def _prepared(
     executor = ThreadPoolExecutor(workers, thread_name_prefix="dbloader-convert")
     running: deque[tuple[int, Future[list[_Done]]]] = deque()
     try:
-        with _quiet_pillow():
+        with _strict_pillow():
             for task in range(-(-len(order) // _TASK_FILES)):
                 running.append((task, executor.submit(run, task)))
                 if len(running) > max(_TASKS_AHEAD, 2 * workers):
@@ -219,15 +227,37 @@ def _first_rejected(batch: list[_Done]) -> str:
     return next((f"{name}: {done.reason}" for name, done in batch if done.outcome == "rejected"), "")
 
 
-def _write_report(place: str) -> str:
-    """Writes the report's events beside the store, whole or not at all, and gives the file's path."""
+def _write_report(place: str) -> tuple[str, list[str]]:
+    """Writes the report's events beside the store, whole or not at all; gives the file's path, and a warning if not.
+
+    The store is made by now and has the events too, so that nothing fails with the file.
+    """
     path = Path(f"{place}.report.jsonl")
     aside = path.with_name(path.name + ".partial")
-    with open_store(place) as store, aside.open("w", encoding="utf-8") as file:
-        for event in store.events():
-            file.write(json.dumps(event, ensure_ascii=False) + "\n")
-    aside.replace(path)
-    return str(path)
+    try:
+        with open_store(place) as store, aside.open("w", encoding="utf-8") as file:
+            for event in store.events():
+                file.write(json.dumps(event, ensure_ascii=False) + "\n")
+        aside.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            aside.unlink()
+        return "", [
+            f"{readable(path)} cannot be written: {error.strerror}; the report is in the store too "
+            "(dbloader info with --report)"
+        ]
+    return str(path), []
+
+
+def _keep_freed_memory() -> None:
+    """Makes glibc's malloc keep the buffers of files that are done for the next ones.
+
+    By default it gives memory back to the system whenever 128 kB are free, and each file then pays for the same pages
+    anew: 208,000 page faults and 0.45 s more for 5,000 photographs. Once a large block has been freed, it keeps twice
+    that block's size (mallopt(3), M_TRIM_THRESHOLD). The block is never touched, and elsewhere this does nothing.
+    """
+    large = bytes(31 * 2**20)  # 32 MiB is the most that malloc adapts to
+    del large
 
 
 def _processors() -> int:
@@ -235,8 +265,13 @@ def _processors() -> int:
 
 
 @contextmanager
-def _quiet_pillow() -> Iterator[None]:
-    """Keeps Pillow's warnings (odd EXIF, odd palettes) off the terminal: what matters is an event of the report."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+def _strict_pillow() -> Iterator[None]:
+    """Lets Pillow tell what matters, and only that: this process's settings for it are put back at the end."""
+    lenient = ImageFile.LOAD_TRUNCATED_IMAGES
+    ImageFile.LOAD_TRUNCATED_IMAGES = False  # many training scripts set it: no damage would be found
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # odd EXIF, odd palettes
+            yield
+    finally:
+        ImageFile.LOAD_TRUNCATED_IMAGES = lenient

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from dataclasses import asdict, dataclass, field
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
     from dbloader.sources import Entry
 
 CHECKS = ("decode", "structure", "none")
+
+# Errors that are the machine's, not the file's: going on would reject files that are good.
+_NOT_THE_FILE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+# A record is a BSON document, whose length is an int32; 64 kB are left for what is not the image.
+_MAX_BYTES = 2**31 - 2**16
 
 
 @dataclass(slots=True)
@@ -103,6 +109,8 @@ class Preparation:
             result.nbytes = len(data)
             self._fill(result, entry, data, hold)
         except OSError as error:
+            if error.errno in _NOT_THE_FILE:
+                raise
             result.outcome, result.bad, result.reason = "rejected", True, f"cannot be read: {error.strerror or error}"
         except DBLoaderError as error:
             result.outcome, result.reason = "rejected", str(error)
@@ -111,22 +119,21 @@ class Preparation:
 
     def _fill(self, result: Prepared, entry: Entry, data: bytes, hold: Callable[[int], object]) -> None:
         record = Record(entry.name, entry.label, fields=entry.fields)
-        image: Facts | None
+        image: Facts | None = None
         try:
             data, image = self._checked(result, data, hold)
+            size = image and reduced_size(image, max_side=self.max_side, short_side=self.short_side)
+            if image and size:
+                hold(4 * image.width * image.height)
+                original = image.width, image.height
+                data, image = resize(data, size, quality=self.quality or DEFAULT_QUALITY)
+                record.resized_from, result.resized = original, True
         except DamagedImageError as error:
             if not self.keep_damaged:
                 raise
             result.outcome, result.reason = "damaged", f"{error} (stored nevertheless)"
             record.damaged = str(error)
             image = _facts_or_none(data)
-        else:
-            size = image and reduced_size(image, max_side=self.max_side, short_side=self.short_side)
-            if image and size:
-                hold(4 * image.width * image.height)
-                record.resized_from = (image.width, image.height)
-                data, image = resize(data, size, quality=self.quality or DEFAULT_QUALITY)
-                result.resized = True
         record.image = data
         if image:
             record.format, record.width, record.height = image
@@ -146,6 +153,8 @@ class Preparation:
         if self.check == "decode":
             if structure.state is State.NOT_JPEG:
                 hold(4 * image.width * image.height)  # its pixels
+            elif structure.progressive:
+                hold(2 * structure.components * image.width * image.height)  # its coefficients
             check_decodes(data, image)
         return data, image
 
@@ -159,6 +168,8 @@ def _read(path: bytes, hold: Callable[[int], object]) -> bytes:
             raise NotAnImageError("is a folder, not a file")
         if not stat.S_ISREG(status.st_mode):
             raise NotAnImageError("is not a regular file")
+        if status.st_size > _MAX_BYTES:
+            raise NotAnImageError(f"has {status.st_size:,} bytes, more than a record can hold ({_MAX_BYTES:,})")
         hold(status.st_size)
         data = os.read(descriptor, status.st_size)
         while len(data) < status.st_size and (more := os.read(descriptor, status.st_size - len(data))):

@@ -41,12 +41,10 @@ from dbloader.stores.writer import COMMIT_BYTES, Writer
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from typing_extensions import Self
-
     from dbloader.manifest import Manifest
 
 # Only where the map begins: it is doubled whenever it is full. A map is address space, not memory or disk.
-_FIRST_MAP_SIZE = 256 * 2**20
+_FIRST_MAP_SIZE = 2**30
 
 _NO_ROOM = ("No space left", "quota exceeded", "File too large")
 _NO_RIGHT = ("Permission denied", "Read-only file system", "Operation not permitted")
@@ -80,7 +78,7 @@ class LMDBWriter(Writer):
         self._published = False
 
     @override
-    def __enter__(self) -> Self:
+    def _open(self) -> None:
         self._check_target()
         self._lock = self._locked()
         try:
@@ -102,10 +100,9 @@ class LMDBWriter(Writer):
         except BaseException:
             os.close(self._lock)
             raise
-        return self
 
     @override
-    def __exit__(self, *exception: object) -> None:
+    def _close(self) -> None:
         self._env.close()
         if not (self._published or (self.resumable and self._committed)):
             self._partial.unlink(missing_ok=True)

@@ -1,0 +1,37 @@
+"""Prints docs/cli.md, which is what every command says with --help; scripts/cli-docs writes the file."""
+
+from __future__ import annotations
+
+import click
+
+from dbloader.cli import group
+
+WIDTH = 96  # columns, whatever the terminal has
+
+HEAD = """\
+# Command line
+
+Made by `scripts/cli-docs` from what the commands say with `--help`; a test compares.
+
+An error is one line on stderr, and exit status 2. Ctrl-C is exit status 130. `dbloader` and `python -m dbloader` are
+the same.
+"""
+
+
+def page() -> str:
+    settings = {**group.context_settings, "terminal_width": WIDTH}
+    context = click.Context(group, info_name="dbloader", **settings)
+    parts = [HEAD, section("dbloader", group.get_help(context))]
+    for name in group.list_commands(context):
+        command = group.commands[name]
+        below = click.Context(command, context, name, terminal_width=WIDTH)
+        parts.append(section(below.command_path, command.get_help(below)))
+    return "\n".join(parts)
+
+
+def section(title: str, text: str) -> str:
+    return f"## {title}\n\n```text\n{text}\n```\n"
+
+
+if __name__ == "__main__":
+    print(page(), end="")
