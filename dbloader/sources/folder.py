@@ -109,18 +109,18 @@ class FolderSource(Source):
             SourceError: Not one image was found.
         """
         tally = replace(self._tally, skipped=self._tally.skipped.copy())
-        images = [0] * len(self.classes)
+        filled = [False] * len(self.classes)
         yield from self._problems
         for label, folder in enumerate(self._folders):
             for path in self._walk(folder, tally):
                 if isinstance(path, Problem):
                     yield path
                 else:
-                    images[label] += 1
+                    filled[label] = True
                     yield Entry(readable(path), path, label, {})
         self.skipped, self.hidden = tally.skipped, tally.hidden
-        self.warnings = (*self._warnings_at_first, *_warnings_at_last(self.classes, images, tally))
-        if not any(images):
+        self.warnings = (*self._warnings_at_first, *_warnings_at_last(self.classes, filled, tally))
+        if not any(filled):
             others = tally.skipped.most_common(3)
             found = "".join(f", found {count} {kind or 'without extension'}" for kind, count in others)
             raise SourceError(
@@ -230,8 +230,8 @@ def _warnings_at_first(root: Path, classes: tuple[str, ...], loose: int) -> Iter
         )
 
 
-def _warnings_at_last(classes: tuple[str, ...], images: list[int], tally: _Tally) -> Iterator[str]:
-    empty = [name for name, count in zip(classes, images, strict=True) if not count]
+def _warnings_at_last(classes: tuple[str, ...], filled: list[bool], tally: _Tally) -> Iterator[str]:
+    empty = [name for name, has_images in zip(classes, filled, strict=True) if not has_images]
     if empty:
         yield f"{_count(len(empty), 'class has', 'classes have')} no images: {_named(empty)}"
     if tally.not_utf8:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 PATH_COLUMNS = ("path", "image", "file", "filename")
 LABEL_COLUMNS = ("label", "class", "target")
 # The fields of every record's own, as dbloader.records has them; importing that would import numpy. A test compares.
-RESERVED = {"_id", "index", "name", "label", "image", "crc32", "width", "height", "format"}
+RESERVED = {"_id", "index", "name", "label", "image", "width", "height", "format", "damaged", "resized_from", "crc32"}
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")  # 18 digits fit into 64 bits; what is longer is an identifier
 _SURROGATE = re.compile(r"[\ud800-\udfff]")  # JSON can hold it, UTF-8 cannot
 _NO_FIELD_NAME = re.compile(r"^$|^[$\s]|[.\0\ud800-\udfff]|\s$")

@@ -1,0 +1,479 @@
+"""Which files of a folder become records, in which order, and what is said of the others."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import tracemalloc
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dbloader.errors import SourceError, SourceNotFoundError
+from dbloader.sources import EXTENSIONS, Entry, Problem, scan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dbloader.sources import FolderSource
+
+NOBODY = 65534
+TORCHVISION_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+
+
+def plant(root: Path, *names: str | bytes) -> Path:
+    """Makes empty files, and folders where a name ends with a slash."""
+    for name in names:
+        path = os.path.join(os.fsencode(root), os.fsencode(name))  # noqa: PTH118 - bytes
+        os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120 - bytes
+        if not path.endswith(b"/"):
+            os.close(os.open(path, os.O_CREAT))
+    return root
+
+
+def entries(source: FolderSource) -> list[Entry]:
+    found = list(source.entries())
+    assert not [item for item in found if isinstance(item, Problem)]
+    return [item for item in found if isinstance(item, Entry)]
+
+
+def names(source: FolderSource) -> list[str]:
+    return [entry.name for entry in entries(source)]
+
+
+def split(source: FolderSource) -> tuple[list[str], dict[str, str]]:
+    """Gives the names of the entries, and the reasons of the problems."""
+    found = list(source.entries())
+    problems = [item for item in found if isinstance(item, Problem)]
+    assert len({problem.name for problem in problems}) == len(problems)
+    return [item.name for item in found if isinstance(item, Entry)], dict(problems)
+
+
+@pytest.fixture
+def open_path() -> Iterator[Path]:
+    """A folder that any user can reach, which pytest's own are not."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """Takes away root's right to read everything."""
+    if os.geteuid():
+        yield
+        return
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+# --- the order ------------------------------------------------------------------------------------------------------
+
+
+def torchvision_samples(root: Path) -> list[tuple[bytes, int]]:
+    """What ImageFolder does: classes sorted; in each, folders sorted by their path as one string; in each, names."""
+    classes = sorted(path.name for path in root.iterdir() if path.is_dir())
+    files = [path for path in root.glob("*/**/*") if path.is_file() and path.suffix.lower() in TORCHVISION_EXTENSIONS]
+    files.sort(key=lambda path: (classes.index(path.relative_to(root).parts[0]), str(path.parent), path.name))
+    return [(os.fsencode(path.relative_to(root)), classes.index(path.relative_to(root).parts[0])) for path in files]
+
+
+# Characters that sort before and after the slash, case, bytes that are no UTF-8, and letters beyond the surrogates.
+stems = st.text("aB-/0~é\udce9\ufb01\U0001f600 ", min_size=1, max_size=8).map(lambda text: f"a{text}")
+files = st.builds("{}{}".format, stems, st.sampled_from([".jpg", ".JPEG", ".tIf", ".webp", ".txt", ""]))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sets(files, max_size=25))
+def test_the_order_and_the_labels_are_those_of_torchvision(names: set[str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        root = plant(Path(folder), "class/a.png")
+        for name in names:
+            try:
+                plant(root, name)
+            except (IsADirectoryError, NotADirectoryError, FileExistsError):
+                continue  # another name has it as a folder, or as a file
+        source = scan(root)
+        assert [(entry.path, entry.label) for entry in entries(source)] == torchvision_samples(root)
+
+
+def test_folders_of_a_class_come_in_the_order_of_their_whole_path(tmp_path: Path) -> None:
+    plant(tmp_path, "dog/1.jpg", "cat/a/1.jpg", "cat/a-b/1.jpg", "cat/z.jpg", "cat/a/b/1.jpg", "cat/a0/1.jpg")
+    assert [(entry.name, entry.label) for entry in entries(scan(tmp_path))] == [
+        ("cat/z.jpg", 0),
+        ("cat/a/1.jpg", 0),
+        ("cat/a-b/1.jpg", 0),
+        ("cat/a/b/1.jpg", 0),
+        ("cat/a0/1.jpg", 0),
+        ("dog/1.jpg", 1),
+    ]
+
+
+def test_names_that_are_not_utf8_come_where_python_sorts_them(tmp_path: Path) -> None:
+    first, second = b"\xff", "\U0001f600".encode()  # as bytes the other way round
+    paths = [b"/".join([a, b, c + b".jpg"]) for a in (first, second) for b in (first, second) for c in (first, second)]
+    plant(tmp_path, *paths)
+    assert [entry.path for entry in entries(scan(tmp_path))] == paths
+
+
+def test_an_entry_says_how_to_open_its_file(tmp_path: Path) -> None:
+    plant(tmp_path, "cat/x/1.jpg")
+    source = scan(str(tmp_path))
+    assert source.root == tmp_path
+    assert source.classes == ("cat",)
+    assert entries(source) == [Entry("cat/x/1.jpg", b"cat/x/1.jpg", 0, {})]
+
+
+def test_the_extensions_are_those_of_torchvision_in_any_case(tmp_path: Path) -> None:
+    assert EXTENSIONS == TORCHVISION_EXTENSIONS
+    plant(tmp_path, *(f"cat/a{extension.upper()}" for extension in EXTENSIONS), "cat/jpg", "cat/a.jpg.txt")
+    assert sorted(names(scan(tmp_path))) == sorted(f"cat/a{extension.upper()}" for extension in EXTENSIONS)
+
+
+def test_a_folder_may_be_called_like_an_image(tmp_path: Path) -> None:
+    plant(tmp_path, "cat.jpg/a.jpg/b.jpg")
+    assert names(scan(tmp_path)) == ["cat.jpg/a.jpg/b.jpg"]
+
+
+# --- a stream -------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_entry_comes_before_later_folders_are_listed(tmp_path: Path) -> None:
+    plant(tmp_path, "cat/1.jpg", "cat/a/1.jpg", "dog/1.jpg")
+    stream = scan(tmp_path).entries()
+    assert next(stream) == Entry("cat/1.jpg", b"cat/1.jpg", 0, {})
+    plant(tmp_path, "cat/a/2.jpg", "dog/2.jpg")
+    assert [item.name for item in stream] == ["cat/a/1.jpg", "cat/a/2.jpg", "dog/1.jpg", "dog/2.jpg"]
+
+
+def test_memory_does_not_grow_with_the_number_of_files(tmp_path: Path) -> None:
+    def peak(root: Path) -> int:
+        source = scan(root)
+        tracemalloc.start()
+        try:
+            assert sum(1 for _ in source.entries()) == 500 * len(source.classes)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    peaks = []
+    for folders in (4, 40):
+        root = tmp_path / str(folders)
+        for folder in range(folders):
+            plant(root, f"{folder:02}/")
+            for file in range(500):
+                os.close(os.open(root / f"{folder:02}" / f"{file}.jpg", os.O_CREAT))
+        peaks.append(peak(root))
+    assert peaks[1] < 1.1 * peaks[0]
+
+
+def test_a_source_can_be_iterated_again_and_counts_anew(tmp_path: Path) -> None:
+    plant(tmp_path, "cat/1.jpg", "cat/1.txt", "cat/.x", "dog/", "notes.txt", ".y")
+    source = scan(tmp_path)
+    assert list(source.entries()) == list(source.entries())
+    assert source.warnings == ("1 class has no images: 'dog'",)
+    assert source.skipped == {".txt": 2}
+    assert source.hidden == 2
+
+
+def test_counts_are_those_of_the_last_whole_iteration(tmp_path: Path) -> None:
+    plant(tmp_path, "cat/1.jpg", "cat/1.txt")
+    source = scan(tmp_path)
+    next(source.entries())
+    assert source.skipped == {}
+    entries(source)
+    next(source.entries())
+    assert source.skipped == {".txt": 1}
+
+
+def test_a_pickled_source_gives_the_same(tmp_path: Path) -> None:
+    plant(tmp_path, "cat/1.jpg", "dog/1.jpg", "loose.png")
+    source = scan(tmp_path)
+    again = pickle.loads(pickle.dumps(source))  # noqa: S301 - made on the line itself
+    assert entries(again) == entries(source)
+    assert (again.classes, again.warnings) == (source.classes, source.warnings)
+
+
+def test_the_sources_import_neither_torch_nor_numpy_nor_pillow() -> None:
+    code = "import sys, dbloader.sources; print({'torch', 'numpy', 'PIL'} & {*sys.modules})"
+    answer = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert answer.stdout == "set()\n"
+
+
+# --- files left out -------------------------------------------------------------------------------------------------
+
+
+def test_files_that_are_no_images_are_counted_by_extension(tmp_path: Path) -> None:
+    plant(tmp_path, "cat/1.jpg", "cat/a.txt", "cat/x/b.TXT", "cat/c.tar.gz", "cat/README", b"cat/d.\xe9", "e.csv")
+    source = scan(tmp_path)
+    assert source.skipped == {}
+    assert names(source) == ["cat/1.jpg"]
+    assert source.skipped == {".txt": 2, ".gz": 1, "": 1, ".\\xe9": 1, ".csv": 1}
+
+
+def test_counting_extensions_does_not_fill_the_memory(tmp_path: Path) -> None:
+    plant(tmp_path, "cat/1.jpg", *(f"cat/part.{number:04}" for number in range(1010)))
+    source = scan(tmp_path)
+    entries(source)
+    assert len(source.skipped) == 1001
+    assert source.skipped["other"] == 10
+
+
+def test_hidden_files_and_folders_are_counted_and_left_out(tmp_path: Path) -> None:
+    plant(tmp_path, "cat/1.jpg", "cat/._1.jpg", "cat/.jpg", "cat/.cache/1.jpg", ".git/1.jpg", ".2.jpg")
+    source = scan(tmp_path)
+    assert source.classes == ("cat",)
+    assert names(source) == ["cat/1.jpg"]
+    assert source.hidden == 5
+    assert source.skipped == {}
+
+
+def test_images_outside_of_the_classes_are_warned_of(tmp_path: Path) -> None:
+    plant(tmp_path, "cat/1.jpg", "1.jpg", "2.png", "3.txt")
+    source = scan(tmp_path)
+    assert source.warnings == (f"2 images directly in {tmp_path} left out: outside of every class folder",)
+    assert names(source) == ["cat/1.jpg"]
+    assert source.warnings == scan(tmp_path).warnings
+
+
+def test_classes_without_images_are_kept_and_warned_of(tmp_path: Path) -> None:
+    plant(tmp_path, "a/1.jpg", "b/", "c/1.txt", "d/x/1.jpg")
+    source = scan(tmp_path)
+    assert [entry.label for entry in entries(source)] == [0, 3]
+    assert source.classes == ("a", "b", "c", "d")
+    assert source.warnings == ("2 classes have no images: 'b', 'c'",)
+
+
+def test_of_many_classes_without_images_ten_are_named(tmp_path: Path) -> None:
+    plant(tmp_path, "x/1.jpg", *(f"{number:02}/" for number in range(12)))
+    source = scan(tmp_path)
+    entries(source)
+    [warning] = source.warnings
+    assert warning.startswith("12 classes have no images: '00', '01', ")
+    assert warning.endswith(", '09' and 2 more")
+
+
+@pytest.mark.parametrize(("classes", "splits"), [("Train VAL", True), ("test", True), ("train cat", False)])
+def test_classes_called_like_splits_are_warned_of(tmp_path: Path, classes: str, splits: bool) -> None:
+    root = plant(tmp_path / "my data", *(f"{name}/1.jpg" for name in classes.split()))
+    first = classes.split()[0]
+    command = f"dbloader convert '{root}/{first}' {first}.lmdb"
+    called = ", ".join(map(repr, classes.split()))
+    sentence = f"the classes are called {called}: these look like splits; convert each by itself: {command}"
+    assert scan(root).warnings == ((sentence,) if splits else ())
+
+
+# --- links ----------------------------------------------------------------------------------------------------------
+
+
+def test_links_to_files_folders_and_classes_are_followed(tmp_path: Path) -> None:
+    plant(tmp_path, "elsewhere/1.jpg", "elsewhere/2.jpg", "root/cat/1.jpg")
+    root = tmp_path / "root"
+    (root / "dog").symlink_to("../elsewhere")
+    (root / "cat/3.jpg").symlink_to("1.jpg")
+    (root / "cat/more").symlink_to(tmp_path / "elsewhere")
+    assert names(scan(root)) == [
+        "cat/1.jpg",
+        "cat/3.jpg",
+        "cat/more/1.jpg",
+        "cat/more/2.jpg",
+        "dog/1.jpg",
+        "dog/2.jpg",
+    ]
+
+
+def test_a_folder_reached_twice_within_a_class_is_taken_once(tmp_path: Path) -> None:
+    plant(tmp_path, "cat/b/1.jpg")
+    (tmp_path / "cat/a").symlink_to("b")
+    (tmp_path / "cat/c").symlink_to("b")
+    found, problems = split(scan(tmp_path))
+    assert found == ["cat/a/1.jpg"]
+    reason = "is the same folder as 'cat/a', which is taken only once"
+    assert problems == {"cat/b": reason, "cat/c": reason}
+
+
+@pytest.mark.parametrize("target", ["cat", "cat/a", ""])
+def test_a_loop_of_links_ends(tmp_path: Path, target: str) -> None:
+    plant(tmp_path, "cat/a/1.jpg", "dog/1.jpg")
+    (tmp_path / "cat/a/loop").symlink_to(tmp_path / target)
+    found, problems = split(scan(tmp_path))
+    assert found == ["cat/a/1.jpg", "dog/1.jpg"]
+    assert problems == {"cat/a/loop": f"is the same folder as {target or '.'!r}, which is taken only once"}
+
+
+def test_a_link_that_leads_nowhere_is_a_problem_whatever_its_name(tmp_path: Path) -> None:
+    plant(tmp_path, "cat/1.jpg")
+    for name in ("cat/2.jpg", "cat/more", "dog"):
+        (tmp_path / name).symlink_to(tmp_path / "nowhere")
+    (tmp_path / "cat/self.png").symlink_to("self.png")
+    source = scan(tmp_path)
+    found, problems = split(source)
+    assert source.classes == ("cat",)
+    assert found == ["cat/1.jpg"]
+    assert problems == {
+        "cat/2.jpg": "the link cannot be followed: No such file or directory",
+        "cat/more": "the link cannot be followed: No such file or directory",
+        "cat/self.png": "the link cannot be followed: Too many levels of symbolic links",
+        "dog": "the link cannot be followed: No such file or directory",
+    }
+
+
+# --- what cannot be read --------------------------------------------------------------------------------------------
+
+
+def test_pipes_and_sockets_called_like_images_are_problems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(tmp_path, "cat/1.jpg")
+    monkeypatch.chdir(tmp_path)  # a socket's path may have 107 bytes only
+    os.mkfifo("cat/pipe.jpg")
+    os.mkfifo("cat/pipe")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("cat/socket.png")
+    Path("cat/zero.jpg").symlink_to("/dev/zero")
+    source = scan(tmp_path)
+    found, problems = split(source)
+    assert found == ["cat/1.jpg"]
+    reason = "is a pipe, socket or device, not a file"
+    assert problems == {"cat/pipe.jpg": reason, "cat/socket.png": reason, "cat/zero.jpg": reason}
+    assert source.skipped == {"": 1}
+
+
+def test_a_folder_that_cannot_be_read_is_a_problem_and_the_others_are_read(open_path: Path) -> None:
+    plant(open_path, "cat/1.jpg", "cat/locked/2.jpg", "cat/open/3.jpg", "cow/4.jpg", "dog/5.jpg", "out/6.jpg")
+    (open_path / "dog/link.jpg").symlink_to(open_path / "out/6.jpg")
+    for locked in ("cat/locked", "cow", "out"):
+        (open_path / locked).chmod(0)
+    with as_nobody():
+        found, problems = split(scan(open_path))
+    for locked in ("cat/locked", "cow", "out"):
+        (open_path / locked).chmod(0o755)
+    assert found == ["cat/1.jpg", "cat/open/3.jpg", "dog/5.jpg"]
+    assert problems == {
+        "cat/locked": "the folder cannot be read: Permission denied",
+        "cow": "the folder cannot be read: Permission denied",
+        "dog/link.jpg": "the link cannot be followed: Permission denied",
+        "out": "the folder cannot be read: Permission denied",
+    }
+
+
+def test_a_class_that_is_gone_before_its_turn_is_a_problem(tmp_path: Path) -> None:
+    plant(tmp_path, "cat/1.jpg", "dog/1.jpg")
+    source = scan(tmp_path)
+    shutil.rmtree(tmp_path / "dog")
+    assert split(source) == (["cat/1.jpg"], {"dog": "the folder cannot be read: No such file or directory"})
+    assert source.warnings == ("1 class has no images: 'dog'",)
+
+
+@pytest.mark.parametrize("locked", ["inner", "inner/root"])
+def test_a_root_that_may_not_be_read_is_refused(open_path: Path, locked: str) -> None:
+    root = plant(open_path, "inner/root/cat/1.jpg") / "inner/root"
+    (open_path / locked).chmod(0)
+    with as_nobody(), pytest.raises(SourceError, match=r"inner/root: the folder cannot be read: Permission denied$"):
+        scan(root)
+    (open_path / locked).chmod(0o755)
+
+
+# --- names ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_name_that_is_not_utf8_is_opened_by_its_bytes_and_stored_as_text(tmp_path: Path) -> None:
+    plant(tmp_path, b"\xfcber/caf\xe9.jpg", b"\xfcber/b\xff/1.jpg", b"\xfcber/b\xff/2.jpg")
+    source = scan(tmp_path)
+    assert source.classes == ("\\xfcber",)
+    assert [(entry.name, entry.path) for entry in entries(source)] == [
+        ("\\xfcber/caf\\xe9.jpg", b"\xfcber/caf\xe9.jpg"),
+        ("\\xfcber/b\\xff/1.jpg", b"\xfcber/b\xff/1.jpg"),
+        ("\\xfcber/b\\xff/2.jpg", b"\xfcber/b\xff/2.jpg"),
+    ]
+    assert source.warnings == ("3 names are not valid UTF-8; the bytes that are not are written as in '\\xfcber'",)
+
+
+def test_names_that_would_become_the_same_text_are_not_both_converted(tmp_path: Path) -> None:
+    plant(
+        tmp_path,
+        *(rb"cat/\xe9.jpg", b"cat/\xe9.jpg", b"cat/\xe9\\xe9.png", b"cat/\\xe9\xe9.png"),  # files
+        *(rb"cat/\xff/1.jpg", b"cat/\xff/1.jpg"),  # folders
+        *(rb"\xfe/1.jpg", b"\xfe/1.jpg"),  # classes
+    )
+    source = scan(tmp_path)
+    found = list(source.entries())
+    assert [item.path for item in found if isinstance(item, Entry)] == [
+        rb"\xfe/1.jpg",
+        rb"cat/\xe9.jpg",
+        b"cat/\\xe9\xe9.png",
+        rb"cat/\xff/1.jpg",
+    ]
+    reason = "is not valid UTF-8, and written like this is another's name"
+    assert [item for item in found if isinstance(item, Problem)] == [
+        Problem("\\xfe", reason),
+        Problem("cat/\\xe9.jpg", reason),
+        Problem("cat/\\xe9\\xe9.png", reason),
+        Problem("cat/\\xff", reason),
+    ]
+    assert source.classes == ("\\xfe", "cat")
+
+
+def test_composed_and_decomposed_letters_stay_different_names(tmp_path: Path) -> None:
+    composed, decomposed = "cat/\u00e9.jpg", "cat/e\u0301.jpg"
+    plant(tmp_path, composed, decomposed)
+    assert names(scan(tmp_path)) == [decomposed, composed]
+    assert scan(tmp_path).warnings == ()
+
+
+# --- not a source at all --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["nowhere", "file/nowhere"])
+def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path, name: str) -> None:
+    plant(tmp_path, "file")
+    with pytest.raises(SourceNotFoundError, match=rf"{name}: there is no such folder$"):
+        scan(tmp_path / name)
+
+
+def test_a_file_in_place_of_the_folder_is_an_error(tmp_path: Path) -> None:
+    plant(tmp_path, "cat.jpg")
+    with pytest.raises(SourceError, match=r"cat\.jpg: is a file, not a folder"):
+        scan(tmp_path / "cat.jpg")
+
+
+def test_a_folder_without_classes_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+    plant(tmp_path, "1.jpg", "2.jpg", "3.txt", ".git/")
+    remedy = "put each class in a folder of its own or use --list FILE"
+    with pytest.raises(SourceError, match=rf"no folders in it, .* \(2 images lie directly in it\): {remedy}$"):
+        scan(tmp_path)
+
+
+def test_a_folder_whose_only_class_is_a_broken_link_is_an_error_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "cat").symlink_to("nowhere")
+    with pytest.raises(SourceError, match=r"\(0 images lie directly in it; cat: the link cannot be followed: No such"):
+        scan(tmp_path)
+
+
+def test_a_folder_without_one_image_is_an_error_that_says_what_was_looked_for(tmp_path: Path) -> None:
+    plant(tmp_path, "cat/1.heic", "cat/2.heic", "cat/README", "dog/")
+    os.mkfifo(tmp_path / "cat/pipe.jpg")
+    source = scan(tmp_path)
+    stream = source.entries()
+    assert next(stream).name == "cat/pipe.jpg"
+    with pytest.raises(SourceError, match=r"not one image .*\.webp, found 2 \.heic, found 1 without extension$"):
+        next(stream)
+    assert source.skipped == {".heic": 2, "": 1}
+    assert source.warnings == ("2 classes have no images: 'cat', 'dog'",)
+
+
+def test_a_message_is_printable_whatever_the_name_of_the_folder(tmp_path: Path) -> None:
+    root = tmp_path / os.fsdecode(b"caf\xe9")
+    with pytest.raises(SourceNotFoundError, match=r"/caf\\xe9: there is no such folder") as caught:
+        scan(root)
+    assert str(caught.value).isprintable()
