@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dbloader.version import VERSION
 
 if TYPE_CHECKING:
-    from dbloader.background import BackgroundGenerator, background
+    from dbloader.ahead import BackgroundGenerator, background
     from dbloader.conversion import Progress, Report, convert
     from dbloader.datasets import LMDBDataset
     from dbloader.decoding import decode_pil
@@ -24,7 +24,7 @@ __version__ = VERSION
 # Where each name is; imported when it is first used, because torch takes over a second and most uses of the command
 # line need none of it.
 _MODULES = {
-    "BackgroundGenerator": "background",
+    "BackgroundGenerator": "ahead",
     "DBLoaderError": "errors",
     "LMDBDataset": "datasets",
     "Manifest": "manifest",
@@ -32,7 +32,7 @@ _MODULES = {
     "Progress": "conversion",
     "Record": "records",
     "Report": "conversion",
-    "background": "background",
+    "background": "ahead",
     "convert": "conversion",
     "create_store": "stores",
     "decode_pil": "decoding",

@@ -1,7 +1,7 @@
 """Moving batches to a device.
 
 A batch is a tensor, or tensors nested in tuples, named tuples, lists, mappings and dataclasses. It is rebuilt
-with the same types around the moved tensors. An object whose class has a method `to` (PackedSequence,
+with the same types around the moved tensors. An object whose class has a method ``to`` (PackedSequence,
 BatchEncoding) moves itself. Everything else (None, str, numbers, numpy arrays, sets) stays as it is.
 """
 
@@ -26,7 +26,7 @@ def to_device(batch: Batch, device: Device) -> Batch:
 
 
 def _replace(batch: Batch, function: Callable[[Any], Any]) -> Batch:
-    """The batch with `function(leaf)` in place of every tensor and of every object that moves itself."""
+    """The batch with ``function(leaf)`` in place of every tensor and of every object that moves itself."""
     # First, as some of those are also a named tuple or a mapping: a PackedSequence keeps one tensor on the
     # CPU. Asked of the class, as the instances of some answer every name.
     if callable(getattr(type(batch), "to", None)):
@@ -80,7 +80,8 @@ def resolve_device(device: Device) -> torch.device:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if (resolved.index or 0) >= count:
         raise OptionError(f"torch finds {count} CUDA devices here, got device={device!r}: {remedy}")
-    return torch.device("cuda", torch.cuda.current_device()) if str(resolved) == "cuda" else resolved
+    index = torch.cuda.current_device() if resolved == torch.device("cuda") else resolved.index  # pragma: no cover
+    return torch.device("cuda", index)  # pragma: no cover - needs a CUDA device
 
 
 class Transfer:
@@ -107,7 +108,7 @@ class CudaTransfer(Transfer):  # pragma: no cover - needs a CUDA device: the tes
     """Copies on a CUDA stream of its own, while the consumer's stream works on earlier batches.
 
     Three things keep the streams from racing, as PyTorch's allocator knows only the stream that a tensor was
-    made on. The consumer's stream waits for a batch's copies before it gets the batch. `record_stream` keeps
+    made on. The consumer's stream waits for a batch's copies before it gets the batch. ``record_stream`` keeps
     the memory of a tensor that the consumer drops until the work queued on it is done. And the side stream
     copies into memory only after the work that the consumer had queued when it last asked for a batch.
 

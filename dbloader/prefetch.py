@@ -6,51 +6,51 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from typing_extensions import Self, override
 
-from dbloader.background import BackgroundIterator
+from dbloader.ahead import BackgroundIterator
 from dbloader.errors import LoaderError, OptionError
 
 if TYPE_CHECKING:
     import torch
 
-    from dbloader.background import Run
+    from dbloader.ahead import Run
     from dbloader.device import Transfer
 
 T = TypeVar("T")
 
 
 def _of_loader(name: str) -> property:
-    return property(lambda self: getattr(self._loader, name), doc=f"The loader's `{name}`.")
+    return property(lambda self: getattr(self._loader, name), doc=f"The loader's ``{name}``.")
 
 
 class PrefetchLoader(Generic[T]):
     """The batches of a DataLoader, or of any iterable, prepared ahead in a background thread.
 
-    Each `iter()` is a fresh run over the loader: every batch, in order, errors at their place (see
-    `BackgroundIterator`). It takes the loader's iterator in the caller's thread, and starts its own with the
-    first `next()`. So a DataLoader draws its seeds and forks its workers just where it does without prefetching,
-    and `torch.manual_seed` gives the same order. With `num_workers=0` the samples are made in the background
+    Each ``iter()`` is a fresh run over the loader: every batch, in order, errors at their place (see
+    ``BackgroundIterator``). It takes the loader's iterator in the caller's thread, and starts its own with the
+    first ``next()``. So a DataLoader draws its seeds and forks its workers just where it does without prefetching,
+    and ``torch.manual_seed`` gives the same order. With ``num_workers=0`` the samples are made in the background
     thread: what they draw from the global random generators mixes with the training's own draws, in no certain
     order. Use workers, or a generator seeded for each sample.
 
-    An iterator that was left (`break`) is waited for by the next `iter()`, as long as its batch in production
+    An iterator that was left (``break``) is waited for by the next ``iter()``, as long as its batch in production
     takes. Iterators that are alive run side by side, each in its thread; but a DataLoader with
-    `persistent_workers=True` can do only one epoch at a time, so there a new iterator ends the one before, of
-    which `next()` then raises LoaderError.
+    ``persistent_workers=True`` can do only one epoch at a time, so there a new iterator ends the one before, of
+    which ``next()`` then raises LoaderError.
 
-    All other public attributes are the loader's. If it has a `state_dict`, that counts the batches that were
+    All other public attributes are the loader's. If it has a ``state_dict``, that counts the batches that were
     prefetched, not those that were received.
 
     Args:
         loader: A DataLoader or another iterable of batches; if it is an iterator, it can be iterated once.
         device: Where the tensors go: a torch device or its name, "auto" for the best that is present, or None
-            to leave them where they are. "cuda" is the one that is current now. See `dbloader.device`.
+            to leave them where they are. "cuda" is the one that is current now. See ``dbloader.device``.
         depth: Most batches ahead of the consumer, the one in production included.
 
     Raises:
-        TypeError: `loader` is not iterable, or `depth` not an int.
-        OptionError: `depth` is below 1, or `device` not present.
-        LoaderError: From the second `iter()` over an iterator. From `next()` where a sample raised
-            StopIteration, which torch takes for the end of the epoch; after `close()`; in a forked process.
+        TypeError: ``loader`` is not iterable, or ``depth`` not an int.
+        OptionError: ``depth`` is below 1, or ``device`` not present.
+        LoaderError: From the second ``iter()`` over an iterator. From ``next()`` where a sample raised
+            StopIteration, which torch takes for the end of the epoch; after ``close()``; in a forked process.
     """
 
     def __init__(self, loader: Iterable[T], device: "torch.device | str | int | None" = None, depth: int = 2) -> None:
@@ -111,7 +111,7 @@ class PrefetchLoader(Generic[T]):
         return getattr(self._loader, name)
 
     def set_epoch(self, epoch: int) -> None:
-        """Tell the loader, before `iter()`, the epoch; or else its samplers and dataset."""
+        """Tell the loader, before ``iter()``, the epoch; or else its samplers and dataset."""
         parts: list[Any] = [self._loader]
         if not hasattr(self._loader, "set_epoch"):
             parts = [getattr(self._loader, name, None) for name in ("batch_sampler", "sampler", "dataset")]

@@ -1,9 +1,9 @@
 """Running an iterator ahead of its consumer, in a background thread.
 
-Consumer and thread share one `Run`, which holds no reference to the consumer: it can be garbage-collected
-while the thread waits, and its finalizer then ends the thread. A finalizer may run at any point of either
-thread, also between two lines of `Condition.wait`, where its wake-up would be lost and the thread never end.
-So both directions are a `SimpleQueue`, whose `put` may be called from there, and no finalizer takes a lock.
+Consumer and thread share one ``Run``, which holds no reference to the consumer: it can be garbage-collected while the
+thread waits, and its finalizer then ends the thread. A finalizer may run at any point of either thread, also between
+two lines of ``Condition.wait``, where its wake-up would be lost and the thread never end. So both directions are a
+``SimpleQueue``, whose ``put`` may be called from there, and no finalizer takes a lock.
 """
 
 import atexit
@@ -51,8 +51,7 @@ class Run(threading.Thread, Generic[T]):
         self.stopped = False
         self.why: str | None = None
         self.waited = 0.0
-        self._pid = os.getpid()
-        self._begin_lock = threading.Lock()
+        self._pid, self._begin_lock = os.getpid(), threading.Lock()
         self._source = [source]  # whoever pops it closes it: the thread or, before there is one, stop()
         self._items: SimpleQueue[T | _Failure | _End] = SimpleQueue()
         self._bounded = depth > 0
@@ -62,8 +61,10 @@ class Run(threading.Thread, Generic[T]):
 
     def begin(self) -> None:
         """Start the thread unless it was started."""
-        with self._begin_lock:
-            if self.ident is None and not self.stopped:
+        if self.ident is not None or self.stopped:
+            return
+        with self._begin_lock:  # consumers may share the iterator
+            if self.ident is None:
                 # Last in, first out: before the exit function of multiprocessing, which ends the workers.
                 atexit.unregister(_end_all)
                 atexit.register(_end_all)
@@ -147,17 +148,17 @@ class Run(threading.Thread, Generic[T]):
             self._items.put(_End.END)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Whether the thread has ended, after at most this long."""
-        if self.is_alive() and self is not threading.current_thread():
-            self.join(timeout_s)
+        """Whether the thread has ended, after at most this long. It does not wait for itself."""
+        if not self.is_alive() or self is threading.current_thread():
+            return True
+        self.join(timeout_s)
         return not self.is_alive()
 
     def close(self, why: str | None = None) -> None:
-        """Stop the thread and wait for its end, or warn after `CLOSE_WAIT_S`."""
+        """Stop the thread and wait for its end, or warn after ``CLOSE_WAIT_S``."""
         self.stop(why)
         if not self.wait(CLOSE_WAIT_S):
-            message = f"the source's next() has taken over {CLOSE_WAIT_S:g} s: the thread ends when that does"
-            warnings.warn(message, RuntimeWarning, stacklevel=3)
+            warnings.warn(f"the source blocks for {CLOSE_WAIT_S:g} s; its thread ends after that", RuntimeWarning, 3)
 
 
 def _close(source: Iterator[object]) -> None:
@@ -178,22 +179,21 @@ def _end_all() -> None:
 class BackgroundIterator(Iterator[T]):
     """The items of a source, in order, produced ahead in a background thread.
 
-    The thread starts with the first `next()`. It alone uses the source, and closes it, if it has a `close`,
-    at its end. What the source raises, of whatever kind, comes out of `next()` at its place with its
-    traceback. Anything but an item that comes out of `next()`, Ctrl-C included, ends the iteration, as in a
-    generator.
+    The thread starts with the first ``next()``. It alone uses the source, and closes it at its end, if it has a
+    ``close``. What the source raises, of whatever kind, comes out of ``next()`` at its place with its traceback.
+    Anything but an item that comes out of ``next()``, Ctrl-C included, ends the iteration, as in a generator.
 
-    The thread ends with the source, with `close()`, and with the last reference to this object: so after
-    `break`, which waits for nothing. It first finishes the item in production, as a thread cannot be
-    interrupted; the interpreter's exit waits `EXIT_WAIT_S` for that. Nobody is left for errors then: that
-    item's are dropped, those of the source's clean-up go to `threading.excepthook`.
+    The thread ends with the source, with ``close()``, and with the last reference to this object: so after ``break``,
+    which waits for nothing. It first finishes the item in production, as a thread cannot be interrupted; the
+    interpreter's exit waits 2 s for that. Nobody is left for errors then: that item's are dropped, those of the
+    source's clean-up go to ``threading.excepthook``.
 
     Args:
         source: Used by the thread alone from now on.
         depth: Most items ahead of the consumer, the one in production included; 0 or less is no limit.
 
     Raises:
-        LoaderError: From `next()` in a process that was forked from the iterator's.
+        LoaderError: From ``next()`` in a process that was forked from the iterator's.
     """
 
     def __init__(self, source: Iterable[T], depth: int = 1) -> None:
@@ -213,7 +213,7 @@ class BackgroundIterator(Iterator[T]):
         return item
 
     def close(self) -> None:
-        """End the thread, and wait up to `CLOSE_WAIT_S` for the item in production (then RuntimeWarning)."""
+        """End the thread, and wait up to ``CLOSE_WAIT_S`` for the item in production (then RuntimeWarning)."""
         self.run.close()
 
     def __enter__(self) -> Self:
@@ -231,14 +231,14 @@ class BackgroundGenerator(BackgroundIterator[T]):
         self.run.begin()
 
     def next(self) -> T:
-        """The next item, as the built-in `next()` gives it."""
+        """The next item, as the built-in ``next()`` gives it."""
         return next(self)
 
 
 def background(
     max_prefetch: int = 1,
 ) -> Callable[[Callable[P, Iterable[T]]], Callable[P, BackgroundGenerator[T]]]:
-    """Make a generator function return BackgroundGenerators: `@background(max_prefetch=3)`."""
+    """Make a generator function return BackgroundGenerators: ``@background(max_prefetch=3)``."""
 
     def decorate(function: Callable[P, Iterable[T]]) -> Callable[P, BackgroundGenerator[T]]:
         @functools.wraps(function)

@@ -1,0 +1,671 @@
+"""The background thread: everything arrives, in order, and nothing stays behind."""
+
+import functools
+import gc
+import itertools
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from dbloader.ahead import BackgroundGenerator, BackgroundIterator, Run, background
+from dbloader.errors import LoaderError
+
+# By its name in sys.modules, as the package may also have a function of that name.
+module = sys.modules["dbloader.ahead"]
+
+WAIT_S = 20.0  # for events that are on their way; only a broken test waits so long
+
+
+class Item:
+    """Something that a weak reference can follow."""
+
+
+class StrangeError(BaseException):
+    pass
+
+
+class Source(Iterator[int]):
+    """Counts what is asked of it, and may block, fail and refuse to close."""
+
+    def __init__(self, length: int, close_error: BaseException | None = None) -> None:
+        self.length = length
+        self.close_error = close_error
+        self.produced = 0
+        self.closed_in: list[threading.Thread] = []
+        self.may_go_on = threading.Event()
+        self.may_go_on.set()
+        self.asked = threading.Event()
+
+    def __next__(self) -> int:
+        self.asked.set()
+        self.may_go_on.wait(WAIT_S)
+        if self.produced == self.length:
+            raise StopIteration
+        self.produced += 1
+        return self.produced - 1
+
+    def close(self) -> None:
+        self.closed_in.append(threading.current_thread())
+        if self.close_error is not None:
+            raise self.close_error
+
+
+def blocked_source() -> Source:
+    source = Source(5)
+    source.may_go_on.clear()
+    return source
+
+
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if isinstance(thread, Run)]
+
+
+def join_threads() -> None:
+    for thread in threads():
+        thread.join(WAIT_S)
+
+
+def in_child(function: Callable[[], object]) -> int:
+    """The exit status of a forked process that calls the function."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of what is tested here
+        pid = os.fork()
+    if pid == 0:
+        try:
+            function()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    descriptor = os.pidfd_open(pid)
+    if not select.select([descriptor], [], [], WAIT_S)[0]:
+        os.kill(pid, signal.SIGKILL)
+    os.close(descriptor)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def run_python(code: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 7, 1000, 0, -1])
+def test_all_items_come_in_order_at_any_depth(depth: int) -> None:
+    assert list(BackgroundIterator(range(100), depth)) == list(range(100))
+
+
+def test_an_empty_source_ends_at_once_and_stays_ended() -> None:
+    iterator = BackgroundIterator[int]([])
+    assert list(iterator) == []
+    assert list(iterator) == []
+
+
+def test_the_thread_has_ended_when_the_consumer_sees_the_end() -> None:
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # else the thread often ends before the consumer's comes to run
+    try:
+        for _ in range(300):
+            assert list(BackgroundIterator([1])) == [1]
+            assert not threads()
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def test_items_that_look_like_ends_and_errors_are_only_items() -> None:
+    items = [None, StopIteration, StopIteration(), ValueError("item"), ..., False, ()]
+    assert list(BackgroundIterator(items)) == items
+
+
+@pytest.mark.parametrize("position", [0, 3, 5], ids=["first", "middle", "last"])
+@pytest.mark.parametrize("kind", [ValueError, KeyError, KeyboardInterrupt, SystemExit, GeneratorExit, StrangeError])
+def test_an_error_of_any_kind_comes_out_at_its_place_with_its_traceback(
+    kind: type[BaseException], position: int
+) -> None:
+    error = kind("of the source")
+
+    def produce() -> Iterator[int]:
+        yield from range(position)
+        raise error
+
+    iterator = BackgroundIterator(produce(), depth=2)
+    assert list(itertools.islice(iterator, position)) == list(range(position))
+    with pytest.raises(kind, match="of the source") as caught:
+        next(iterator)
+    assert caught.value is error
+    frames = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+    assert frames[-1] == "produce"
+    assert list(iterator) == []
+    assert not threads()
+
+
+def test_stop_iteration_inside_a_generator_is_an_error_and_no_end() -> None:
+    def produce() -> Iterator[int]:
+        yield 1
+        raise StopIteration
+
+    iterator = BackgroundIterator(produce())
+    assert next(iterator) == 1
+    with pytest.raises(RuntimeError, match="generator raised StopIteration"):
+        next(iterator)
+
+
+def test_an_error_that_was_handled_is_freed_without_the_garbage_collector() -> None:
+    def fail(_: object) -> None:
+        raise StrangeError
+
+    gc.disable()
+    try:
+        iterator = BackgroundIterator(map(fail, [1]))
+        try:
+            next(iterator)
+        except StrangeError as error:
+            freed = weakref.ref(error)
+        assert freed() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_the_source_runs_ahead_by_the_depth_and_no_further(depth: int) -> None:
+    change = threading.Condition()
+    produced = taken = furthest = 0
+
+    def produce() -> Iterator[int]:
+        nonlocal produced, furthest
+        for number in range(50):
+            with change:
+                produced += 1
+                furthest = max(furthest, produced - taken)
+                change.notify_all()
+            yield number
+
+    def reached(target: int) -> bool:
+        return produced >= target
+
+    for _ in BackgroundIterator(produce(), depth):
+        with change:
+            taken += 1
+            target = min(taken + depth, 50)
+            assert change.wait_for(functools.partial(reached, target), WAIT_S)
+    assert furthest <= depth + 1  # by one more, as `taken` is counted after the fact
+
+
+def test_without_a_depth_the_source_runs_to_its_end() -> None:
+    ended = threading.Event()
+
+    def produce() -> Iterator[int]:
+        yield from range(1000)
+        ended.set()
+
+    generator = BackgroundGenerator(produce(), max_prefetch=-1)
+    assert ended.wait(WAIT_S)
+    assert list(generator) == list(range(1000))
+
+
+def test_the_thread_starts_with_the_first_next() -> None:
+    source = Source(3)
+    iterator = BackgroundIterator(source)
+    assert not threads()
+    assert next(iterator) == 0
+    assert len(threads()) == 1
+
+
+def test_a_background_generator_starts_at_once() -> None:
+    source = Source(3)
+    generator = BackgroundGenerator(source)
+    assert source.asked.wait(WAIT_S)
+    assert [generator.next(), *generator] == [0, 1, 2]
+
+
+def test_an_item_lives_no_longer_than_the_consumer_keeps_it() -> None:
+    asked, may_go_on = threading.Event(), threading.Event()
+
+    def make(number: int) -> Item:
+        if number == 5:
+            asked.set()
+            may_go_on.wait(WAIT_S)
+        return Item()
+
+    iterator = BackgroundIterator(map(make, range(10)), depth=2)
+    references = [weakref.ref(next(iterator)) for _ in range(5)]
+    assert asked.wait(WAIT_S)  # all that was made was taken, and the thread is in the source
+    assert [reference() for reference in references] == [None] * 5
+    may_go_on.set()
+    assert len(list(iterator)) == 5
+
+
+def test_items_that_nobody_took_are_freed_on_close() -> None:
+    references = []
+
+    def produce() -> Iterator[Item]:
+        while True:
+            item = Item()
+            references.append(weakref.ref(item))
+            yield item
+            del item
+
+    iterator = BackgroundIterator(produce(), depth=4)
+    next(iterator)
+    iterator.close()
+    assert len(references) >= 1
+    assert all(reference() is None for reference in references)
+
+
+def test_the_source_is_gone_although_its_error_is_kept() -> None:
+    def produce() -> Iterator[int]:
+        yield 1
+        raise ValueError("of the source")
+
+    source = produce()
+    freed = weakref.ref(source)
+    iterator = BackgroundIterator(source)
+    del source
+    assert next(iterator) == 1
+    with pytest.raises(ValueError, match="of the source") as kept:
+        next(iterator)
+    assert freed() is None
+    assert kept.value.__traceback__ is not None
+
+
+# Endings
+
+
+@pytest.mark.parametrize("taken", [1, 2, 3])
+def test_break_runs_the_finally_of_the_source_once_and_in_the_thread(taken: int) -> None:
+    closed_in = []
+
+    def produce() -> Iterator[int]:
+        try:
+            yield from range(3)
+        finally:
+            closed_in.append(threading.current_thread())
+
+    iterator = BackgroundIterator(produce())
+    thread = iterator.run
+    list(itertools.islice(iterator, taken))
+    del iterator
+    thread.join(WAIT_S)
+    assert closed_in == [thread]
+
+
+@pytest.mark.parametrize("taken", [1, 5, 6], ids=["early", "after the last", "at the end"])
+def test_a_source_is_closed_once_and_in_the_thread(taken: int) -> None:
+    source = Source(5)
+    iterator = BackgroundIterator(source, depth=3)
+    assert len(list(itertools.islice(iterator, taken))) == min(taken, 5)
+    iterator.close()
+    iterator.close()
+    assert source.closed_in == [iterator.run]
+
+
+def test_a_source_is_closed_after_its_error() -> None:
+    source = Source(2)
+
+    def fail() -> Iterator[int]:
+        try:
+            yield from source
+            raise ValueError("of the source")
+        finally:
+            source.close()
+
+    with pytest.raises(ValueError, match="of the source"):
+        list(BackgroundIterator(fail()))
+    assert len(source.closed_in) == 1
+
+
+def test_a_source_that_never_began_is_closed_by_close() -> None:
+    source = Source(5)
+    iterator = BackgroundIterator(source)
+    iterator.close()
+    assert list(iterator) == []
+    assert source.closed_in == [threading.current_thread()]
+    assert source.produced == 0
+
+
+def test_a_thousand_breaks_leave_no_thread() -> None:
+    for depth in range(1000):
+        for item in BackgroundIterator(itertools.count(), depth % 3 + 1):
+            if item == depth % 4:
+                break
+    join_threads()
+    assert not threads()
+
+
+def test_a_consumer_that_raises_ends_the_thread() -> None:
+    def consume() -> None:
+        for item in BackgroundIterator(itertools.count()):
+            if item == 2:
+                raise ValueError("of the consumer")
+
+    with pytest.raises(ValueError, match="of the consumer"):
+        consume()
+    join_threads()
+    assert not threads()
+
+
+def test_the_context_ends_the_thread_however_it_is_left() -> None:
+    iterator = BackgroundIterator(itertools.count())
+    with pytest.raises(ZeroDivisionError, match="division"), iterator:
+        1 / next(iterator)
+    assert not threads()
+    assert list(iterator) == []
+
+
+def test_an_abandoned_iterator_in_a_reference_cycle_ends_its_thread() -> None:
+    holder: list[Any] = [BackgroundIterator(itertools.count())]
+    holder.append(holder)
+    next(holder[0])
+    thread = holder[0].run
+    del holder
+    gc.collect()
+    assert thread.wait(WAIT_S)
+
+
+def test_a_garbage_collection_in_the_thread_itself_ends_it() -> None:
+    abandoned = threading.Event()
+
+    def produce() -> Iterator[int]:
+        yield 1
+        abandoned.wait(WAIT_S)
+        while True:
+            gc.collect()
+            yield 2
+
+    gc.disable()
+    try:
+        holder: list[Any] = [BackgroundIterator(produce(), depth=1)]
+        holder.append(holder)
+        assert next(holder[0]) == 1
+        thread = holder[0].run
+        del holder
+        abandoned.set()
+        assert thread.wait(WAIT_S)
+    finally:
+        gc.enable()
+
+
+def test_a_hundred_nested_iterators_hand_everything_on_and_end_together() -> None:
+    source = Source(20)
+    iterator: Iterator[int] = source
+    for _ in range(100):
+        iterator = BackgroundIterator(iterator)
+    assert list(itertools.islice(iterator, 10)) == list(range(10))
+    iterator.close()  # type: ignore[attr-defined]
+    assert not threads()
+    assert len(source.closed_in) == 1
+
+
+def test_close_waits_for_the_item_in_production_and_drops_its_error() -> None:
+    asked, closing = threading.Event(), threading.Event()
+
+    def produce() -> Iterator[int]:
+        yield 1
+        asked.set()
+        closing.wait(WAIT_S)
+        raise ValueError("of an item that nobody wants")
+
+    iterator = BackgroundIterator(produce())
+    assert next(iterator) == 1
+    assert asked.wait(WAIT_S)
+    iterator.run.stop()
+    closing.set()
+    iterator.close()
+    assert not threads()
+    assert list(iterator) == []
+
+
+def test_close_gives_up_on_a_source_that_blocks_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CLOSE_WAIT_S", 0.01)
+    source = blocked_source()
+    generator = BackgroundGenerator(source)
+    assert source.asked.wait(WAIT_S)
+    with pytest.warns(RuntimeWarning, match=r"the source blocks for 0.01 s") as caught:
+        generator.close()
+    assert caught[0].filename == __file__
+    assert list(generator) == []
+    source.may_go_on.set()
+    assert generator.run.wait(WAIT_S)
+    assert source.closed_in == [generator.run]
+
+
+def test_close_wakes_a_consumer_that_waits_in_another_thread() -> None:
+    source = blocked_source()
+    iterator = BackgroundIterator(source)
+    received: list[int] = []
+    consumer = threading.Thread(target=lambda: received.extend(iterator))
+    consumer.start()
+    assert source.asked.wait(WAIT_S)
+    iterator.run.stop()
+    consumer.join(WAIT_S)
+    assert not consumer.is_alive()
+    assert received == []
+    source.may_go_on.set()
+    assert iterator.run.wait(WAIT_S)
+
+
+def test_consumers_may_share_an_iterator() -> None:
+    iterator = BackgroundIterator(range(2000), depth=3)
+    received: list[list[int]] = [[], [], []]
+    consumers = [threading.Thread(target=part.extend, args=[iterator]) for part in received]
+    for consumer in consumers:
+        consumer.start()
+    for consumer in consumers:
+        consumer.join(WAIT_S)
+        assert not consumer.is_alive()
+    assert sorted(itertools.chain(*received)) == list(range(2000))
+    assert all(part == sorted(part) for part in received)
+
+
+def test_a_source_may_close_its_own_iterator() -> None:
+    closed = threading.Event()
+
+    def produce() -> Iterator[int]:
+        yield 1
+        iterator.close()
+        closed.set()
+        yield 2
+
+    iterator = BackgroundIterator(produce())
+    assert list(iterator) == [1]
+    assert closed.wait(WAIT_S)
+    join_threads()
+
+
+# Errors in the clean-up of a source
+
+
+def test_an_error_in_the_clean_up_after_break_goes_to_the_excepthook(monkeypatch: pytest.MonkeyPatch) -> None:
+    reports: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", lambda report: reports.append(report.exc_value))
+    error = ValueError("in the clean-up")
+    iterator = BackgroundIterator(Source(5, close_error=error))
+    next(iterator)
+    iterator.close()
+    assert reports == [error]
+
+
+def test_an_error_in_the_clean_up_at_the_end_comes_out_after_the_last_item() -> None:
+    iterator = BackgroundIterator(Source(2, close_error=ValueError("in the clean-up")))
+    assert list(itertools.islice(iterator, 2)) == [0, 1]
+    with pytest.raises(ValueError, match="in the clean-up"):
+        next(iterator)
+
+
+def test_an_error_in_the_clean_up_after_an_error_keeps_that_as_its_context() -> None:
+    class Failing(Source):
+        def __next__(self) -> int:
+            raise KeyError("of the source")
+
+    with pytest.raises(ValueError, match="in the clean-up") as caught:
+        next(BackgroundIterator(Failing(2, close_error=ValueError("in the clean-up"))))
+    assert repr(caught.value.__context__) == "KeyError('of the source')"
+
+
+def test_a_thread_that_cannot_start_is_an_error_and_closes_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    source = Source(5)
+    iterator = BackgroundIterator(source)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        next(iterator)
+    assert len(source.closed_in) == 1
+    assert list(iterator) == []
+
+
+def test_an_iterator_stopped_while_its_thread_starts_leaves_the_source_closed_once() -> None:
+    source = Source(5)
+    run = Run(source, 1)
+    run._source.clear()  # as stop() does in another thread
+    run.start()
+    run.join(WAIT_S)
+    assert source.produced == 0
+    assert source.closed_in == []
+
+
+# Waiting
+
+
+def test_the_time_that_the_consumer_waited_is_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count()
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
+    iterator = BackgroundIterator(range(5))
+    next(iterator)
+    assert iterator.run.waited == 1
+    list(iterator)
+    assert iterator.run.waited == 6  # five items and the end
+
+
+# Processes
+
+
+def test_ctrl_c_reaches_a_consumer_that_waits() -> None:
+    code = """
+import threading
+import sys
+from dbloader.ahead import BackgroundIterator
+sys.modules["dbloader.ahead"].EXIT_WAIT_S = 0.1
+class Blocked:
+    def __iter__(self): return self
+    def __next__(self):
+        print("waiting", flush=True)
+        threading.Event().wait()
+iterator = BackgroundIterator(Blocked())
+try:
+    next(iterator)
+except KeyboardInterrupt:
+    print("interrupted", list(iterator), flush=True)
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waiting\n"
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=WAIT_S)
+    assert (process.returncode, output, errors) == (0, "interrupted []\n", "")
+
+
+def test_the_interpreter_exits_although_the_source_of_a_live_iterator_blocks_for_ever() -> None:
+    code = """
+import threading
+import sys
+from dbloader.ahead import BackgroundIterator
+sys.modules["dbloader.ahead"].EXIT_WAIT_S = 0.1
+began = threading.Event()
+def produce():
+    yield 1
+    began.set()
+    threading.Event().wait()
+iterator = BackgroundIterator(produce())
+print(next(iterator), began.wait())
+"""
+    done = run_python(code)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1 True\n", "")
+
+
+def test_the_interpreter_exits_although_live_iterators_are_busy_and_closes_their_sources() -> None:
+    code = """
+import itertools
+from dbloader.ahead import BackgroundGenerator
+def produce():
+    try:
+        for number in itertools.count():
+            print("busy", end="")
+            yield number
+    finally:
+        print(" closed ", end="")
+iterators = [BackgroundGenerator(BackgroundGenerator(produce())) for _ in range(20)]
+print(*[next(iterator) for iterator in iterators])
+"""
+    done = run_python(code)
+    assert (done.returncode, done.stdout.count(" closed "), done.stderr) == (0, 20, "")
+
+
+def test_a_forked_process_gets_an_error_from_an_inherited_iterator_and_may_drop_it() -> None:
+    source = Source(50)
+    holder = [BackgroundIterator(source, depth=2)]
+    assert next(holder[0]) == 0
+
+    def use() -> None:
+        with pytest.raises(LoaderError, match=f"iterator of process {os.getppid()}, inherited through a fork"):
+            next(holder[0])
+        holder[0].close()
+        holder.clear()
+        gc.collect()
+        assert list(BackgroundIterator(range(5))) == [0, 1, 2, 3, 4]
+        assert source.closed_in == []
+
+    assert in_child(use) == 0
+    assert list(holder[0]) == list(range(1, 50))
+
+
+def test_an_iterator_of_another_process_is_refused_and_not_stopped() -> None:
+    iterator = BackgroundIterator(Source(5))
+    own, iterator.run._pid = iterator.run._pid, os.getppid()
+    with pytest.raises(LoaderError, match=r"inherited through a fork: call iter\(\) here"):
+        next(iterator)
+    iterator.run._pid = own
+    assert list(iterator) == [0, 1, 2, 3, 4]
+
+
+def test_the_end_of_the_interpreter_ends_all_threads() -> None:
+    sources = [Source(1000) for _ in range(5)]
+    iterators = [BackgroundGenerator(source) for source in sources]
+    assert [next(iterator) for iterator in iterators] == [0] * 5
+    module._end_all()
+    assert not threads()
+    assert [len(source.closed_in) for source in sources] == [1] * 5
+
+
+# The names of prefetch_generator
+
+
+def test_the_decorator_runs_generators_in_the_background_under_their_own_name() -> None:
+    @background(max_prefetch=3)
+    def count(start: int, *, stop: int) -> Iterator[int]:
+        """Counts."""
+        assert threading.current_thread() is not threading.main_thread()
+        yield from range(start, stop)
+
+    generator = count(2, stop=5)
+    assert isinstance(generator, BackgroundGenerator)
+    assert list(generator) == [2, 3, 4]
+    assert (count.__name__, count.__doc__) == ("count", "Counts.")
+
+
+def test_the_module_does_not_import_torch() -> None:
+    done = run_python("import sys, dbloader.ahead; print('torch' in sys.modules)")
+    assert (done.stdout, done.stderr) == ("False\n", "")

@@ -1,0 +1,537 @@
+"""PrefetchLoader is the loader it wraps, ahead of time: with torch DataLoaders, their workers, and plain iterables."""
+
+import collections
+import copy
+import gc
+import itertools
+import multiprocessing
+import operator
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, IterableDataset
+
+from dbloader.ahead import Run
+from dbloader.errors import LoaderError, OptionError
+from dbloader.prefetch import PrefetchLoader
+
+WAIT_S = 20.0  # for events that are on their way; only a broken test waits so long
+
+
+class Numbers(Dataset[int]):
+    """The indices, or what `function` makes of them."""
+
+    def __init__(self, length: int = 20, function: Any = int) -> None:
+        self.length = length
+        self.function = function
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Any:
+        return self.function(index)
+
+
+class Stream(IterableDataset[int]):
+    """An iterable dataset that ends by raising StopIteration itself."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __iter__(self) -> Iterator[int]:
+        self.numbers = iter(range(self.length))
+        return self
+
+    def __next__(self) -> int:
+        return next(self.numbers)
+
+
+class Epochs:
+    """A loader that notes its iterators' beginning and end."""
+
+    def __init__(self, length: int = 10) -> None:
+        self.length = length
+        self.notes: list[str] = []
+        self.made_in: list[threading.Thread] = []
+        self.epoch = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.made_in.append(threading.current_thread())
+        return self.produce()
+
+    def produce(self) -> Iterator[int]:
+        self.notes.append("begin")
+        try:
+            yield from range(self.length)
+        finally:
+            self.notes.append("end")
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+
+class Batch:
+    """Something that a weak reference can follow."""
+
+
+def fail_at_7(index: int) -> int:
+    if index == 7:
+        raise KeyError("no record 7")
+    return index
+
+
+def stop_at_7(index: int) -> int:
+    if index == 7:
+        raise StopIteration
+    return index
+
+
+def die_at_7(index: int) -> int:
+    if index == 7:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return index
+
+
+def pid_of(_: int) -> int:
+    return os.getpid()
+
+
+def stop_collating(batch: list[int]) -> list[int]:
+    raise StopIteration
+
+
+def numbers(loader: Any) -> list[list[int]]:
+    return [batch.tolist() for batch in loader]
+
+
+def threads() -> list[Run[Any]]:
+    return [thread for thread in threading.enumerate() if isinstance(thread, Run)]
+
+
+def run_python(code: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+# The same batches
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_every_epoch_has_the_batches_of_the_loader(workers: int) -> None:
+    loader = DataLoader(Numbers(23), batch_size=4, num_workers=workers)
+    prefetched = PrefetchLoader(loader)
+    assert [numbers(prefetched), numbers(prefetched)] == [numbers(loader)] * 2
+
+
+@pytest.mark.parametrize("depth", [1, 2, 50])
+def test_any_iterable_is_a_loader(depth: int) -> None:
+    prefetched = PrefetchLoader([[1], [2, 3]], depth=depth)
+    assert list(prefetched) == [[1], [2, 3]]
+    assert list(prefetched) == [[1], [2, 3]]
+
+
+def test_an_empty_loader_gives_empty_epochs() -> None:
+    prefetched = PrefetchLoader(DataLoader(Numbers(0)))
+    assert list(prefetched) == list(prefetched) == []
+    assert len(prefetched) == 0
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_seed_gives_the_same_order_and_leaves_the_same_state_as_without_prefetching(workers: int) -> None:
+    def epochs(prefetch: bool) -> list[Any]:
+        loader: Any = DataLoader(Numbers(40), batch_size=8, shuffle=True, num_workers=workers)
+        other: Any = DataLoader(Numbers(40), batch_size=8, shuffle=True)
+        if prefetch:
+            loader, other = PrefetchLoader(loader), PrefetchLoader(other)
+        torch.manual_seed(5)
+        result: list[Any] = []
+        for _ in range(2):
+            iterators = [iter(loader), iter(other)]
+            result.append(torch.rand(1).tolist())  # between iter() and the first next()
+            for batches in zip(*iterators, strict=True):
+                result.append([batch.tolist() for batch in batches])
+                result.append(torch.rand(1).tolist())
+        return result
+
+    assert epochs(prefetch=True) == epochs(prefetch=False)
+
+
+def test_the_loader_makes_its_iterator_in_the_thread_that_calls_iter() -> None:
+    loader = Epochs()
+    prefetched = PrefetchLoader(loader)
+    iterator = iter(prefetched)
+    assert loader.made_in == [threading.current_thread()]
+    assert loader.notes == []
+    assert list(iterator) == list(range(10))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_error_of_the_loader_arrives_unchanged_and_at_its_place(workers: int) -> None:
+    loader = DataLoader(Numbers(20, fail_at_7), batch_size=2, num_workers=workers)
+
+    def read(loader: Any) -> tuple[list[list[int]], str]:
+        received = []
+        with pytest.raises(KeyError, match="no record 7") as caught:
+            received += [batch.tolist() for batch in iter(lambda: next(iterator), None)]
+        return received, str(caught.value)
+
+    iterator: Iterator[Any] = iter(loader)
+    expected = read(loader)
+    iterator = iter(PrefetchLoader(loader))
+    assert read(loader) == expected
+    assert next(iterator, "ended") == "ended"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("maker", ["sample", "collate"])
+def test_stop_iteration_in_a_sample_is_an_error_and_no_short_epoch(workers: int, maker: str) -> None:
+    collate = stop_collating if maker == "collate" else None
+    function = stop_at_7 if maker == "sample" else int
+    loader = DataLoader(Numbers(20, function), batch_size=2, num_workers=workers, collate_fn=collate)
+    with pytest.raises(LoaderError, match="StopIteration was raised in the making of a sample or batch"):
+        list(PrefetchLoader(loader))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_stop_iteration_of_an_iterable_dataset_is_its_end(workers: int) -> None:
+    loader = DataLoader(Stream(5), batch_size=2, num_workers=workers)
+    assert numbers(PrefetchLoader(loader)) == [[0, 1], [2, 3], [4]]
+
+
+# The loader's attributes
+
+
+def test_length_and_attributes_are_those_of_the_loader() -> None:
+    loader = DataLoader(Numbers(20), batch_size=3, drop_last=True)
+    prefetched = PrefetchLoader(PrefetchLoader(loader))
+    assert len(prefetched) == 6
+    for name in ("dataset", "sampler", "batch_sampler", "batch_size", "drop_last", "num_workers", "collate_fn"):
+        assert getattr(prefetched, name) is getattr(loader, name)
+    with pytest.raises(AttributeError, match="batch_size"):
+        prefetched.batch_size = 5
+
+
+def test_a_loader_without_length_has_none_and_can_be_listed() -> None:
+    prefetched = PrefetchLoader(Epochs(3))
+    with pytest.raises(TypeError, match=r"object of type 'Epochs' has no len\(\)"):
+        len(prefetched)
+    assert list(prefetched) == [0, 1, 2]
+
+
+def test_state_passes_through_where_the_loader_has_one() -> None:
+    class Stateful(Epochs):
+        def state_dict(self) -> dict[str, int]:
+            return {"length": self.length}
+
+        def load_state_dict(self, state: dict[str, int]) -> None:
+            self.length = state["length"]
+
+    prefetched = PrefetchLoader(Stateful(3))
+    prefetched.load_state_dict({"length": 2})
+    assert prefetched.state_dict() == {"length": 2}
+    assert list(prefetched) == [0, 1]
+    assert not hasattr(PrefetchLoader(DataLoader(Numbers())), "state_dict")
+
+
+@pytest.mark.parametrize("name", ["state_dict", "nonsense"])
+def test_an_attribute_that_the_loader_lacks_is_missed_by_name(name: str) -> None:
+    with pytest.raises(AttributeError, match=f"'DataLoader' object has no attribute '{name}'"):
+        getattr(PrefetchLoader(DataLoader(Numbers())), name)
+
+
+def test_private_attributes_are_not_those_of_the_loader() -> None:
+    with pytest.raises(AttributeError, match="'PrefetchLoader' object has no attribute '_index_sampler'"):
+        operator.attrgetter("_index_sampler")(PrefetchLoader(DataLoader(Numbers())))
+
+
+def test_the_epoch_goes_to_the_loader_alone_where_it_takes_one() -> None:
+    class Loader(Epochs):
+        sampler: Any = Epochs()
+
+    loader = Loader()
+    PrefetchLoader(PrefetchLoader(loader)).set_epoch(4)
+    assert (loader.epoch, loader.sampler.epoch) == (4, 0)
+
+
+class Told(Numbers):
+    """A dataset, and a sampler of it, that notes the epochs it is told."""
+
+    def __init__(self, length: int = 20) -> None:
+        super().__init__(length)
+        self.epochs: list[int] = []
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.length))
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epochs.append(epoch)
+
+
+def test_the_epoch_goes_once_to_the_sampler_and_the_dataset_of_a_data_loader() -> None:
+    dataset, sampler = Told(), Told()
+    PrefetchLoader(DataLoader(dataset, sampler=sampler)).set_epoch(3)
+    assert (sampler.epochs, dataset.epochs) == ([3], [3])
+    batch_sampler = BatchSampler(sampler, 2, drop_last=False)
+    PrefetchLoader(DataLoader(dataset, batch_sampler=batch_sampler)).set_epoch(4)
+    assert (sampler.epochs, dataset.epochs) == ([3, 4], [3, 4])
+
+
+def test_the_epoch_changes_the_order_of_a_distributed_sampler() -> None:
+    dataset = Numbers(20)
+    sampler: DistributedSampler[int] = DistributedSampler(dataset, num_replicas=2, rank=0)
+    prefetched = PrefetchLoader(DataLoader(dataset, batch_size=5, sampler=sampler))
+    orders = []
+    for epoch in (0, 1, 0):
+        prefetched.set_epoch(epoch)
+        orders.append(numbers(prefetched))
+    assert orders[0] == orders[2] != orders[1]
+
+
+def test_an_epoch_that_nothing_takes_changes_nothing() -> None:
+    prefetched = PrefetchLoader([1, 2])
+    prefetched.set_epoch(3)
+    assert list(prefetched) == [1, 2]
+
+
+@pytest.mark.parametrize("clone", [copy.copy, copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])  # noqa: S301
+def test_a_loader_can_be_copied_and_pickled_while_it_is_iterated(clone: Any) -> None:
+    prefetched = PrefetchLoader(DataLoader(Numbers(6), batch_size=2), device="cpu", depth=3)
+    iterator = iter(prefetched)
+    next(iterator)
+    other = clone(prefetched)
+    assert (other.depth, other.device, other.waited) == (3, torch.device("cpu"), 0.0)
+    assert numbers(other) == [[0, 1], [2, 3], [4, 5]]
+    assert [batch.tolist() for batch in iterator] == [[2, 3], [4, 5]]
+
+
+# Arguments
+
+
+def test_a_loader_must_be_iterable() -> None:
+    with pytest.raises(TypeError, match="loader must be iterable, as a DataLoader is, got Numbers"):
+        PrefetchLoader(Numbers())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("depth", [0, -1])
+def test_the_depth_must_be_positive(depth: int) -> None:
+    with pytest.raises(OptionError, match=f"depth must be at least 1, got {depth}"):
+        PrefetchLoader([], depth=depth)
+
+
+def test_the_depth_must_be_an_int() -> None:
+    with pytest.raises(TypeError, match=r"depth must be an int, got 2\.0"):
+        PrefetchLoader([], depth=2.0)  # type: ignore[arg-type]
+
+
+def test_an_iterator_can_be_iterated_once_and_says_so() -> None:
+    prefetched = PrefetchLoader(number for number in range(3))
+    assert list(prefetched) == [0, 1, 2]
+    with pytest.raises(LoaderError, match=r"iterated only once, got a second iter\(\) of generator"):
+        iter(prefetched)
+
+
+# Several iterators
+
+
+def test_iterators_over_one_loader_run_side_by_side() -> None:
+    prefetched = PrefetchLoader(DataLoader(Numbers(6), batch_size=2))
+    pairs = [(a.item(), b.item()) for a in prefetched for b in prefetched for a, b in [(a.sum(), b.sum())]]
+    assert pairs == list(itertools.product([1, 5, 9], repeat=2))
+
+
+def test_a_hundred_nested_loaders_can_be_left_and_entered_again() -> None:
+    loader = Epochs(20)
+    prefetched: Any = loader
+    for _ in range(100):
+        prefetched = PrefetchLoader(prefetched, depth=1)
+    assert list(itertools.islice(prefetched, 3)) == [0, 1, 2]
+    assert list(prefetched) == list(range(20))
+    assert loader.notes == ["begin", "end"] * 2
+
+
+def test_a_new_iterator_waits_for_the_end_of_one_that_was_left() -> None:
+    loader = Epochs(10**9)
+    prefetched = PrefetchLoader(loader)
+    for _ in range(50):
+        for _ in prefetched:
+            break
+    prefetched.close()
+    assert loader.notes == ["begin", "end"] * 50
+
+
+def test_persistent_workers_are_kept_over_an_epoch_that_was_left() -> None:
+    loader = DataLoader(Numbers(40, pid_of), num_workers=2, persistent_workers=True)
+    prefetched = PrefetchLoader(loader)
+    pids = {batch.item() for batch in itertools.islice(prefetched, 5)}
+    for _ in range(3):
+        assert sum(1 for _ in itertools.islice(prefetched, 3)) == 3
+    received = [batch.item() for batch in prefetched]
+    assert len(received) == 40
+    assert set(received) == pids
+    assert len(pids) == 2
+
+
+def test_a_live_iterator_over_persistent_workers_is_ended_by_a_new_one_with_an_error() -> None:
+    prefetched = PrefetchLoader(DataLoader(Numbers(8), num_workers=1, persistent_workers=True))
+    first = iter(prefetched)
+    next(first)
+    assert [batch.item() for batch in prefetched] == list(range(8))
+    with pytest.raises(LoaderError, match="ended by a new iterator over the same DataLoader"):
+        next(first)
+    with pytest.raises(LoaderError, match="ended by a new iterator over the same DataLoader"):
+        next(first)
+
+
+def test_closing_the_loader_ends_its_iterators_with_an_error() -> None:
+    loader = Epochs(50)
+    with PrefetchLoader(loader) as prefetched:
+        iterators = [iter(prefetched), iter(prefetched)]
+        assert [next(iterator) for iterator in iterators] == [0, 0]
+    assert not threads()
+    for iterator in iterators:
+        with pytest.raises(LoaderError, match="its PrefetchLoader was closed"):
+            next(iterator)
+    assert loader.notes == ["begin", "begin", "end", "end"]
+    assert len(list(prefetched)) == 50
+
+
+def test_an_iterator_outlives_its_loader() -> None:
+    assert list(iter(PrefetchLoader(Epochs(5)))) == [0, 1, 2, 3, 4]
+
+
+# Nothing stays behind
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_break_leaves_no_worker_and_no_thread(persistent: bool) -> None:
+    prefetched = PrefetchLoader(DataLoader(Numbers(1000), num_workers=2, persistent_workers=persistent))
+    for batch in prefetched:
+        if batch.item() == 3:
+            break
+    prefetched.close()
+    assert not threads()
+
+
+def test_the_workers_have_ended_when_an_error_arrives() -> None:
+    iterator = iter(PrefetchLoader(DataLoader(Numbers(20, fail_at_7), num_workers=2)))
+    with pytest.raises(KeyError, match="no record 7"):
+        collections.deque(iterator, maxlen=0)
+    assert multiprocessing.active_children() == []
+
+
+def test_an_iterator_of_the_loader_that_can_be_closed_is_closed_once() -> None:
+    closed = []
+
+    class Closable(Epochs):
+        def __iter__(self) -> Any:
+            return self.Closing()
+
+        class Closing(Iterator[int]):
+            def __next__(self) -> int:
+                return 1
+
+            def close(self) -> None:
+                closed.append(threading.current_thread())
+
+    prefetched = PrefetchLoader(Closable())
+    iterator = iter(prefetched)
+    next(iterator)
+    thread = iterator.run
+    del iterator
+    prefetched.close()
+    assert closed == [thread]
+
+
+def test_batches_are_freed_when_the_consumer_drops_them() -> None:
+    class Made:
+        def __iter__(self) -> Iterator[Batch]:
+            return iter(Batch, None)
+
+    iterator = iter(PrefetchLoader(Made(), device="cpu"))
+    references = [weakref.ref(next(iterator)) for _ in range(5)]
+    assert [reference() for reference in references] == [None] * 5
+
+
+def test_an_abandoned_iterator_in_a_reference_cycle_ends_its_thread() -> None:
+    prefetched = PrefetchLoader(Epochs(10**9))
+    holder: list[Any] = [iter(prefetched)]
+    holder.append(holder)
+    next(holder[0])
+    del holder
+    gc.collect()
+    assert all(thread.wait(WAIT_S) for thread in threads())
+
+
+def test_a_killed_worker_is_an_error_within_seconds() -> None:
+    # One worker with one batch at a time: torch does not always survive the death of one in the middle of a batch.
+    loader = DataLoader(Numbers(20, die_at_7), num_workers=1, prefetch_factor=1)
+    iterator = iter(PrefetchLoader(loader, depth=1))
+    with pytest.raises(RuntimeError, match=r"DataLoader worker \(pid.*\) (is killed by signal|exited unexpectedly)"):
+        collections.deque(iterator, maxlen=0)
+    assert next(iterator, "ended") == "ended"
+
+
+def test_a_forked_process_can_iterate_anew() -> None:
+    prefetched = PrefetchLoader(DataLoader(Numbers(6), batch_size=2))
+    iterator = iter(prefetched)
+    next(iterator)
+    # A worker is a forked process too, and inherits the loader with its live iterator.
+    sums = DataLoader(Numbers(3, lambda _: sum(batch.sum().item() for batch in prefetched)), num_workers=1)
+    assert [batch.item() for batch in sums] == [15, 15, 15]
+    assert [batch.tolist() for batch in iterator] == [[2, 3], [4, 5]]
+
+
+@pytest.mark.parametrize(
+    ("workers", "ending"),
+    [(0, ""), (2, ""), (2, "del iterator, loader"), (2, "import gc; gc.disable()")],
+)
+def test_the_interpreter_exits_quietly_in_the_middle_of_an_epoch(workers: int, ending: str) -> None:
+    code = f"""
+import torch
+from torch.utils.data import DataLoader
+from dbloader.prefetch import PrefetchLoader
+loader = PrefetchLoader(DataLoader(torch.rand(10000, 100), num_workers={workers}))
+iterator = iter(loader)
+print(len(next(iterator)))
+{ending}
+"""
+    done = run_python(code)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
+
+
+# Time, imports
+
+
+def test_the_time_waited_is_that_of_the_latest_epoch() -> None:
+    prefetched = PrefetchLoader(Epochs(10))
+    assert prefetched.waited == 0.0
+    first = iter(prefetched)
+    next(first)
+    waited = prefetched.waited
+    assert waited > 0.0
+    list(first)
+    assert prefetched.waited > waited
+    live = [iter(prefetched), iter(prefetched)]
+    next(live[0])
+    assert prefetched.waited == 0.0
+    next(live[1])
+    assert prefetched.waited > 0.0
+
+
+def test_without_a_device_torch_is_not_imported() -> None:
+    code = """
+import sys
+from dbloader.prefetch import PrefetchLoader
+print(list(PrefetchLoader([1, 2])), "torch" in sys.modules)
+"""
+    done = run_python(code)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[1, 2] False\n", "")
