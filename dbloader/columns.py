@@ -136,6 +136,17 @@ def unpack_names(chunk: bytes | memoryview) -> tuple[Array, Array]:
     return np.frombuffer(chunk, np.uint8, int(offsets[-1]), _OFFSET.itemsize * (count + 2)), offsets
 
 
+def is_whole(name: str, chunk: bytes | memoryview, count: int) -> bool:
+    """Tells whether a chunk of a column has the size that a number of records gives it."""
+    if name != "name":
+        return len(chunk) == count * DTYPES[name].itemsize
+    head = _OFFSET.itemsize * (count + 2)
+    if len(chunk) < head or np.frombuffer(chunk, _OFFSET, 1)[0] != count:
+        return False
+    offsets = np.frombuffer(chunk, _OFFSET, count + 1, _OFFSET.itemsize)
+    return len(chunk) == head + int(offsets[-1]) and bool(np.all(offsets[1:] >= offsets[:-1]))
+
+
 def names_in(chunk: bytes | memoryview) -> list[bytes]:
     """Gives the UTF-8 names in a chunk."""
     data, offsets = unpack_names(chunk)

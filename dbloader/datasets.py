@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from operator import index as as_index
 from typing import TYPE_CHECKING, Any, overload
 
 from torch.utils.data import Dataset
@@ -69,12 +70,12 @@ class StoreDataset(Dataset[Any]):
     @cached_property
     def targets(self) -> np.ndarray[Any, Any]:
         """The labels of all records: int64, shape (len,); the least int64 where a record has none."""
-        return self.store.column("label")
+        return self._same_store().column("label")
 
     @cached_property
     def names(self) -> Names:
         """The names of all records, packed; each is made a str when it is asked for."""
-        return self.store.names()
+        return self._same_store().names()
 
     @property
     def samples(self) -> Samples:
@@ -93,7 +94,7 @@ class StoreDataset(Dataset[Any]):
             RecordIndexError: There is none at the index, which may be negative.
             DamagedRecordError: It is not what was written.
         """
-        return self.store[index]
+        return self._same_store()[as_index(index)]
 
     def find(self, name: str) -> int:
         """Gives the index of the record with a name (the path below the root of the converted folder).
@@ -101,7 +102,7 @@ class StoreDataset(Dataset[Any]):
         Raises:
             RecordNotFoundError: There is none.
         """
-        return self.store.find(name)
+        return self._same_store().find(name)
 
     def close(self) -> None:
         """Lets go of the store's handle; it is opened again when it is needed."""
@@ -118,14 +119,13 @@ class StoreDataset(Dataset[Any]):
             indices: From -len to len - 1.
         """
         length = len(self)
-        positions = [int(index) for index in indices]
+        positions = [as_index(index) for index in indices]  # also NumPy's and torch's integers, but no 1.5
         for at, index in enumerate(positions):
             if not -length <= index < length:
                 raise RecordIndexError(f"no record {index} in {self.root}, which has {length}")
             if index < 0:
                 positions[at] = index + length
-        self._check_same_store()
-        return [self._sample(record) for record in self.store.read(positions)]
+        return [self._sample(record) for record in self._same_store().read(positions)]
 
     def __len__(self) -> int:
         return self.manifest.length
@@ -158,10 +158,12 @@ class StoreDataset(Dataset[Any]):
             return {name: self._field(record, name) for name in self.fields}
         except Exception as error:
             # Said once, whatever is wrong with it: which record it was.
-            note = f"in record {record.index} ({record.name or 'without a name'}) of {self.root}"
             if hasattr(error, "add_note"):  # Python 3.11
-                error.add_note(note)
+                error.add_note(f"in {self._told(record)}")
             raise
+
+    def _told(self, record: Record) -> str:
+        return f"record {record.index} ({record.name or 'without a name'}) of {self.root}"
 
     def _field(self, record: Record, name: str) -> Any:
         if name == "image":
@@ -177,14 +179,15 @@ class StoreDataset(Dataset[Any]):
         if isinstance(image, bytes) and self.decode is not None:
             if record.damaged is not None:
                 raise DamagedImageError(
-                    f"record {record.index} ({record.name}) of {self.root} was stored damaged: {record.damaged}; "
+                    f"{self._told(record)} was stored damaged: {record.damaged}; "
                     "convert without on_damaged='keep', or pass decode=None to get its bytes",
                 )
             image = self.decode(image)
-        return image if self.transform is None else self.transform(image)
+        return image if self.transform is None or image is None else self.transform(image)
 
     def _label(self, record: Record) -> Any:
-        return record.label if self.target_transform is None else self.target_transform(record.label)
+        label = record.label
+        return label if self.target_transform is None or label is None else self.target_transform(label)
 
     def _check_fields(self) -> None:
         manifest = self.manifest
@@ -198,16 +201,16 @@ class StoreDataset(Dataset[Any]):
                 f"choose fields, such as fields=('image',); there are {', '.join(known)}",
             )
 
-    def _check_same_store(self) -> None:
-        """A worker that opens the store anew must find the one that its indices were made for."""
+    def _same_store(self) -> Store:
+        """Gives the store, which a worker that opens it anew must find to be the one that its indices were made for."""
         manifest = self.store.manifest
-        if manifest is self.manifest:
-            return
-        if (manifest.digest, manifest.classes) != (self.manifest.digest, self.manifest.classes):
-            raise NotAStoreError(
-                f"the store at {self.root} has been replaced since this dataset was made: make the dataset anew",
-            )
-        self.manifest = manifest
+        if manifest is not self.manifest:
+            if (manifest.digest, manifest.classes) != (self.manifest.digest, self.manifest.classes):
+                raise NotAStoreError(
+                    f"the store at {self.root} has been replaced since this dataset was made: make the dataset anew",
+                )
+            self.manifest = manifest
+        return self.store
 
 
 class Samples(Sequence[tuple[str, int]]):
@@ -249,8 +252,8 @@ class LMDBDataset(StoreDataset):
 
     Args:
         place: Path of the store.
-        transform: Called with each decoded image.
-        target_transform: Called with each label.
+        transform: Called with each decoded image; not where there is none.
+        target_transform: Called with each label; not where there is none.
         decode: Called with the bytes of each image file; None gives the bytes themselves. An image that was stored as
             an array is given as it is. The default gives an RGB PIL image, as ImageFolder does.
         fields: Names of fields to give in a dict: ``"image"``, ``"label"``, ``"name"``, ``"index"``, ``"width"``,

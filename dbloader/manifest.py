@@ -5,16 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import bson
 import numpy as np
 
 from dbloader.columns import DTYPES, NO_LABEL
 from dbloader.errors import DamagedStoreError, NotAStoreError, StoreVersionError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 FORMAT = "dbloader"
 VERSION = 1
@@ -95,15 +92,15 @@ class Manifest:
             )
         known = {name.name for name in fields(cls)}
         values = {key: value for key, value in document.items() if key in known}
-        if values.get("label_counts") is not None:
-            pairs = np.frombuffer(values["label_counts"], "<i8").reshape(-1, 2).tolist()
-            values["label_counts"] = {label: count for label, count in pairs}  # noqa: C416 - pairs are lists
-        for name in ("classes", "width", "height"):
-            values[name] = tuple(values[name])
         try:
+            if values["label_counts"] is not None:
+                pairs = np.frombuffer(values["label_counts"], "<i8").reshape(-1, 2).tolist()
+                values["label_counts"] = {label: count for label, count in pairs}  # noqa: C416 - pairs are lists
+            for name in ("classes", "width", "height"):
+                values[name] = tuple(values[name])
             return cls(**values)
-        except TypeError as error:
-            raise DamagedStoreError(f"{place}: the manifest is not whole: {error}") from error
+        except (KeyError, TypeError, ValueError) as error:
+            raise DamagedStoreError(f"{place}: the manifest is not whole: {error!r}") from error
 
 
 class Summary:
@@ -114,6 +111,8 @@ class Summary:
         self._labels: Counter[int] | None = Counter()
         self._labelled = self._named = self._image_bytes = 0
         self._sides: dict[str, tuple[int, int]] = {"width": (0, 0), "height": (0, 0)}
+        self.labels: tuple[int, int] | None = None
+        """The least and the greatest label; None if no record has one."""
 
     def add(self, chunk: dict[str, bytes]) -> None:
         """Adds the packed columns of one chunk."""
@@ -121,6 +120,10 @@ class Summary:
         self._digest.update(chunk["crc32"])
         labels = values["label"][values["label"] != NO_LABEL]
         self._labelled += len(labels)
+        if len(labels):
+            found = (int(labels.min()), int(labels.max()))
+            least, greatest = self.labels or found
+            self.labels = (min(least, found[0]), max(greatest, found[1]))
         if self._labels is not None:
             self._labels.update(dict(zip(*(part.tolist() for part in np.unique(labels, return_counts=True)))))  # noqa: B905
             if len(self._labels) > MAX_COUNTED_LABELS:
@@ -142,11 +145,3 @@ class Summary:
             "image_bytes": self._image_bytes,
             **self._sides,
         }
-
-
-def digest_of(crc32s: Iterable[np.ndarray[Any, Any]]) -> str:
-    """Computes a store's digest from its records' CRC-32, given in parts of any length in the order of the indices."""
-    digest = hashlib.sha256()
-    for part in crc32s:
-        digest.update(part.astype("<u4").tobytes())
-    return digest.hexdigest()

@@ -31,7 +31,7 @@ _CRC32 = b"\x12crc32\x00"
 # The element image up to its bytes: its name, their number, their subtype.
 _IMAGE = struct.Struct("<7siB")
 _MAX_DOCUMENT = 2**31 - 1  # BSON's length is an int32
-_MAX_DEPTH = 100  # what MongoDB promises to store
+_MAX_DEPTH = 100  # levels, the document itself included, that MongoDB promises to store
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _UINT32_MAX = 2**32 - 1  # of the columns width and height
 
@@ -117,16 +117,12 @@ def encode(record: Record) -> EncodedRecord:
         if value is not None:
             after[text] = _checked_str(text, value)
     if record.resized_from is not None:
-        if not isinstance(record.resized_from, (tuple, list)) or len(record.resized_from) != 2:
-            raise FieldError(f"field 'resized_from' must be (width, height), got {record.resized_from!r}")
-        after["resized_from"] = [
-            Int64(_checked_int("resized_from", pixels, 0, _UINT32_MAX)) for pixels in record.resized_from
-        ]
+        after["resized_from"] = _checked_size("resized_from", record.resized_from)
     for key, value in record.fields.items():
         after[checked_field_name(key)] = _pack(key, value)
     try:
         elements = (bson.encode(before)[4:-1], *image, bson.encode(after)[4:-1])
-    except (bson.errors.BSONError, OverflowError) as error:  # a field of 2 GiB or more
+    except (bson.errors.BSONError, OverflowError, ValueError) as error:  # fields of 2 GiB together
         raise FieldError(f"record {record.name!r} cannot be stored: {error}") from error
     if (size := _HEAD.size + sum(map(len, elements)) + _TAIL.size) > _MAX_DOCUMENT:
         raise FieldError(f"record {record.name!r} has {size:,} bytes; a document has at most {_MAX_DOCUMENT:,}")
@@ -167,7 +163,7 @@ def decode(document: bytes | memoryview, index: int) -> Record:
             values[key] = _unpack(value)
     pop = values.pop
     name, label, image, width, height, image_format = [pop(key, None) for key in STANDARD_FIELDS[:6]]
-    record = Record(name, label, image, width, height, image_format, fields=values, index=index)
+    record = Record(name, label, image, width, height, image_format, fields=values, index=int(index))
     if "damaged" in values:
         record.damaged = pop("damaged")
     if "resized_from" in values:
@@ -193,7 +189,7 @@ def checked_field_name(name: object) -> str:
     if not name or name.startswith("$") or "." in name or "\0" in name:
         # MongoDB gives dots and a leading dollar sign a meaning of their own.
         raise FieldError(f"a field's name may not be empty, hold '.' or NUL or begin with '$', got {name!r}")
-    return name
+    return _checked_str(name, name)
 
 
 def _verify(document: bytes | memoryview, index: int) -> None:
@@ -248,7 +244,13 @@ def _checked_int(key: str, value: object, least: int = _INT64_MIN, greatest: int
     return number
 
 
-def _pack(key: str, value: Any, depth: int = 0) -> Any:
+def _checked_size(key: str, value: object) -> list[Int64]:
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        raise FieldError(f"field {key!r} must be (width, height), got {value!r}")
+    return [Int64(_checked_int(key, pixels, 0, _UINT32_MAX)) for pixels in value]
+
+
+def _pack(key: str, value: Any, depth: int = 1) -> Any:
     """Gives what BSON stores for a value."""
     if value is None or isinstance(value, (bool, float)):
         return value
@@ -263,15 +265,15 @@ def _pack(key: str, value: Any, depth: int = 0) -> Any:
     if isinstance(value, np.generic) and value.dtype.kind in "biuf" and value.dtype.itemsize <= 8:
         return _pack(key, value.item())
     if isinstance(value, (list, tuple, dict)) and depth == _MAX_DEPTH:
-        raise FieldError(f"field {key.split('.')[0].split('[')[0]!r} is nested more than {_MAX_DEPTH} deep")
+        raise FieldError(f"field {key.split('.')[0].split('[')[0]!r} has more than {_MAX_DEPTH - 1} levels")
     if isinstance(value, (list, tuple)):
         return [_pack(f"{key}[{position}]", item, depth + 1) for position, item in enumerate(value)]
     if isinstance(value, dict):
         for name in value:
-            _checked_str(f"{key}: a key", name)
-            if "\0" in name or name.startswith("$"):
+            if not isinstance(name, str) or "\0" in name or name.startswith("$"):
                 # BSON ends names with a NUL, and takes {"$ref": ...} for a reference to another document.
-                raise FieldError(f"field {key!r} has a key that holds NUL or begins with '$': {name!r}")
+                raise FieldError(f"field {key!r} has a key that is no str, holds NUL or begins with '$': {name!r}")
+            _checked_str(key, name)
         return {name: _pack(f"{key}.{name}", item, depth + 1) for name, item in value.items()}
     raise FieldError(
         f"field {key!r} is a {type(value).__module__}.{type(value).__qualname__}; a record holds bytes, str, int, "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -18,6 +19,7 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 
 @click.group(
+    invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="""\b
 Examples:
@@ -31,8 +33,11 @@ In Python:
   train = LMDBDataset("train.lmdb", transform=...)""",
 )
 @click.version_option(VERSION, "-V", "--version", prog_name="dbloader")
-def group() -> None:
+@click.pass_context
+def group(context: click.Context) -> None:
     """Turn a folder of images into one fast, verified database, and look into it."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
 
 
 group.add_command(convert_command)
@@ -41,22 +46,36 @@ group.add_command(verify_command)
 
 
 def main() -> None:
-    """Runs the command line; every error of ours becomes one line and exit status 2."""
+    """Runs the command line; every error becomes one line and exit status 2."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a file name or bar that the terminal has no letters for
     try:
-        status = group(standalone_mode=False)
+        # Not group.main(), which answers Ctrl-C and closed pipes with lines and statuses of its own.
+        with group.make_context("dbloader", sys.argv[1:]) as context:
+            status = group.invoke(context)
     except click.exceptions.Exit as stop:
         status = stop.exit_code
     except click.ClickException as error:
-        error.show()
-        status = FAILED
+        status = _fail(error.format_message() + _where_to_look(error))
     except DBLoaderError as error:
-        click.echo(f"Error: {error}", err=True)
-        status = FAILED
-    except (KeyboardInterrupt, click.Abort):
-        click.echo("Interrupted.", err=True)
+        status = _fail(str(error))
+    except KeyboardInterrupt as error:
+        click.echo(": ".join(["Interrupted", *map(str, error.args)]), err=True)
         status = INTERRUPTED
     except BrokenPipeError:
         # Somebody like head has read enough; nothing more can be said, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = FAILED
+    except OSError as error:
+        status = _fail(": ".join(str(part) for part in (error.filename, error.strerror or error) if part))
     sys.exit(status or 0)
+
+
+def _fail(message: str) -> int:
+    click.echo(f"Error: {' '.join(message.splitlines())}", err=True)
+    return FAILED
+
+
+def _where_to_look(error: click.ClickException) -> str:
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    return f" (see {context.command_path} --help)" if context else ""

@@ -17,8 +17,6 @@ from dbloader.conversion import convert
 from dbloader.images import DEFAULT_QUALITY
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from typing_extensions import Self
 
     from dbloader.conversion import Progress, Report
@@ -31,8 +29,10 @@ _NAMED = 10
 
 @click.command(
     "convert",
+    short_help="Turn a folder of images into a store.",
     epilog="""\b
-Exit status: 0 all files are in, 1 some were rejected, 2 nothing was made.
+Exit status: 0 all files are in, 1 some were rejected, 2 it failed, 130 it was interrupted.
+In the last two cases nothing is at DESTINATION but what was there before.
 
 \b
 Examples:
@@ -56,43 +56,54 @@ Examples:
     type=click.Choice(["decode", "structure", "none"]),
     default="decode",
     show_default=True,
-    help="How closely to look at each image before it is stored.",
+    help="How closely to look at each image: decode it; only walk its structure (faster, finds less); not at all.",
 )
 @click.option(
     "--on-bad",
     type=click.Choice(["reject", "fail"]),
     default="reject",
     show_default=True,
-    help="What to do with a file that is no image or cannot be read.",
+    help="A file that is no image or cannot be read: leave it out and report it, or end the conversion there.",
 )
 @click.option(
     "--on-damaged",
     type=click.Choice(["reject", "keep", "fail"]),
     default="reject",
     show_default=True,
-    help="What to do with an image of which data is missing.",
+    help="An image of which data is missing: as above, or store it, marked as damaged.",
 )
-@click.option("--max-side", metavar="PX", type=int, help="Make images smaller whose longer side has more pixels.")
-@click.option("--short-side", metavar="PX", type=int, help="Make images smaller whose shorter side has more pixels.")
+@click.option(
+    "--max-side", metavar="PX", type=int, help="Make images smaller whose longer side has more than PX pixels."
+)
+@click.option(
+    "--short-side", metavar="PX", type=int, help="Make images smaller whose shorter side has more than PX pixels."
+)
 @click.option(
     "--quality",
     metavar="Q",
     type=int,
     help=f"JPEG and WebP quality of images made smaller, 1 to 100.  [default: {DEFAULT_QUALITY}]",
 )
-@click.option("--shuffle", metavar="SEED", type=int, help="Store the records in a random order.")
+@click.option(
+    "--shuffle", metavar="SEED", type=int, help="Store the records in a random order, the same for the same SEED."
+)
 @click.option("--overwrite", is_flag=True, help="Replace the store at DESTINATION once the new one is finished.")
-@click.option("--resume", is_flag=True, help="Go on with an interrupted conversion.")
+@click.option("--resume", is_flag=True, help="Go on with an interrupted conversion, given the same options.")
 @click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def convert_command(*, quiet: bool, as_json: bool, **options: Any) -> int:
     """Turn SOURCE, a folder with one folder of images for each class, into the store DESTINATION.
 
-    Every image is checked and stored as it is, byte for byte; a JPEG that lacks only its end marker gets it. The
-    store appears at DESTINATION when it is complete, and the report names each file that is not in it.
+    A store is one file, such as train.lmdb. Every image is checked and stored as it is, byte for byte; a JPEG that
+    lacks only its end marker gets it. The store appears at DESTINATION when it is complete; each file that is not in
+    it is named, with the reason, here and in DESTINATION.report.jsonl.
     """
-    with _Bar(shown=not (quiet or as_json) and sys.stderr.isatty()) as bar:
-        report = convert(**options, progress=bar.update)
+    try:
+        with _Bar(shown=not (quiet or as_json) and sys.stderr.isatty()) as bar:
+            report = convert(**options, progress=bar.update)
+    except KeyboardInterrupt as error:
+        error.args = ("what is committed is kept, and --resume goes on with it",)
+        raise
     if as_json:
         click.echo(json.dumps(asdict(report), indent=2))
     elif not quiet:
@@ -124,15 +135,8 @@ class _Bar:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._bar.close()
-        if isinstance(error, KeyboardInterrupt):
-            click.echo("What is committed is kept: --resume goes on with it.", err=True)
 
 
 def _print(report: Report) -> None:
@@ -152,7 +156,7 @@ def _print(report: Report) -> None:
     ):
         if count:
             click.echo("  " + text.format(f"{count:,}", files=report.files))
-    if report.repaired or report.damaged or report.rejected:
+    if report.report_file and (report.repaired or report.damaged or report.rejected):
         _print_events(report)
     if report.skipped:
         kinds = ", ".join(f"{extension or 'no extension'} {count:,}" for extension, count in report.skipped.items())

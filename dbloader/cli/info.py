@@ -21,6 +21,7 @@ _BAR = 40
 
 @click.command(
     "info",
+    short_help="Tell what is in a store.",
     epilog="""\b
 Examples:
   dbloader info train.lmdb
@@ -31,7 +32,7 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="Print all that the manifest says as JSON.")
 @click.option("--report", is_flag=True, help="Print what the conversion reported of single files, as JSON lines.")
 def info_command(place: str, *, as_json: bool, report: bool) -> None:
-    """Tell what is in the store PLACE. Only its manifest is read, so this takes milliseconds at any size."""
+    """Tell what is in the store PLACE. Only its manifest, the header, is read: it takes milliseconds at any size."""
     if as_json and report:
         raise click.UsageError("--json and --report print different things: choose one.")
     with open_store(place) as store:

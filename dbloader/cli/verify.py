@@ -13,6 +13,7 @@ from dbloader.stores import open_store
 
 @click.command(
     "verify",
+    short_help="Read a whole store and compare it with its checksums.",
     epilog="""\b
 Exit status: 0 the store is whole, 2 it is not, and the message says where.
 

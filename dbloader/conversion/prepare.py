@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 CHECKS = ("decode", "structure", "none")
 
+# How images of the formats that are looked for begin, where four bytes or more are the same in all; JPEGs are examined.
+_BEGINNINGS = (b"\x89PNG", b"GIF8", b"RIFF", b"II*\0", b"MM\0*")
 # Errors that are the machine's, not the file's: going on would reject files that are good.
 _NOT_THE_FILE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 # A record is a BSON document, whose length is an int32; 64 kB are left for what is not the image.
@@ -145,11 +147,11 @@ class Preparation:
             return data, _facts_or_none(data)
         structure = examine(data)
         if structure.state is State.DAMAGED:
-            raise DamagedImageError(structure.reason)
+            raise DamagedImageError(f"is damaged: {structure.reason}")
         if structure.state is State.NO_END:
             data = repair(data)
             result.outcome, result.reason = "repaired", "its end marker was missing: appended FF D9"
-        image = facts(data)
+        image = _facts(data)
         if self.check == "decode":
             if structure.state is State.NOT_JPEG:
                 hold(4 * image.width * image.height)  # its pixels
@@ -177,6 +179,16 @@ def _read(path: bytes, hold: Callable[[int], object]) -> bytes:
         return data
     finally:
         os.close(descriptor)
+
+
+def _facts(data: bytes) -> Facts:
+    """Gives the facts; an image whose header is damaged is one of which data is missing, not no image at all."""
+    try:
+        return facts(data)
+    except NotAnImageError as error:
+        if data.startswith(_BEGINNINGS):
+            raise DamagedImageError("is damaged: its header is cut short or wrong") from error
+        raise
 
 
 def _facts_or_none(data: bytes) -> Facts | None:

@@ -46,7 +46,7 @@ class Spool:
         digest, end, count = hashlib.sha256(), 0, 0
         try:
             for item in source.entries():
-                line = bson.encode(_packed(item))
+                line = _encoded(item)
                 digest.update(line)
                 self._data.write(line)
                 self._offsets.write(end.to_bytes(8, "little"))
@@ -96,6 +96,14 @@ def permutation(length: int, seed: int) -> np.ndarray[Any, Any]:
         mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         mixed ^= mixed >> np.uint64(31)
     return np.argsort(mixed, kind="stable")
+
+
+def _encoded(item: Entry | Problem) -> bytes:
+    try:
+        return bson.encode(_packed(item))
+    except (bson.errors.BSONError, OverflowError, ValueError, RecursionError) as error:
+        # Only what a listing gives for further fields can be of any kind.
+        return bson.encode(_packed(Problem(item.name, f"its fields cannot be stored: {error}")))
 
 
 def _packed(item: Entry | Problem) -> dict[str, Any]:

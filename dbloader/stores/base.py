@@ -8,9 +8,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
+import bson
+
+from dbloader.columns import CHUNK, COLUMNS, ColumnChunk
 from dbloader.errors import DamagedRecordError, DamagedStoreError, RecordIndexError
-from dbloader.manifest import digest_of
-from dbloader.records import crc32_of, decode
+from dbloader.manifest import Summary
+from dbloader.records import EncodedRecord, crc32_of, decode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -105,22 +108,54 @@ class Store(ABC):
 
         Raises:
             DamagedRecordError: A record is not what was written.
-            DamagedStoreError: The records as a whole are not those that the manifest names.
+            DamagedStoreError: The columns or the manifest do not tell of these records.
         """
-        crc32s = self.column("crc32")
-        if len(crc32s) != len(self):
-            raise DamagedStoreError(f"{self.place} has {len(crc32s)} records; its manifest says {len(self)}")
-        for start in range(0, len(self), _BLOCK):
-            indices = range(start, min(start + _BLOCK, len(self)))
-            for index, document in zip(indices, self.documents(indices), strict=True):
-                self._decode(document, index)
-                if crc32_of(document) != crc32s[index]:
-                    raise DamagedStoreError(f"{self.place}: record {index} is not the one in the column crc32")
-            progress(len(indices))
-        digest = digest_of([crc32s])
-        if digest != self.manifest.digest:
-            raise DamagedStoreError(f"{self.place} has the digest {digest}; its manifest says {self.manifest.digest}")
-        return digest
+        summary = Summary()
+        for number, start in enumerate(range(0, len(self), CHUNK)):
+            chunk = ColumnChunk()
+            for first in range(start, min(start + CHUNK, len(self)), _BLOCK):
+                indices = range(first, min(first + _BLOCK, start + CHUNK, len(self)))
+                for index, document in zip(indices, self.documents(indices), strict=True):
+                    chunk.append(self._facts(document, index))
+                progress(len(indices))
+            packed, stored = chunk.pack(), self._stored_chunk(number)
+            for name in COLUMNS:
+                if packed[name] != stored[name]:
+                    raise DamagedStoreError(
+                        f"{self.place}: its column {name} does not tell of the {len(chunk)} records from {start} on; "
+                        "convert again, or copy the store again from where it is whole",
+                    )
+            summary.add(packed)
+        facts = summary.facts()
+        for name, value in facts.items():
+            if value != getattr(self.manifest, name):
+                raise DamagedStoreError(
+                    f"{self.place}: the {name} in its manifest is not that of its records; "
+                    "convert again, or copy the store again from where it is whole",
+                )
+        return str(facts["digest"])
+
+    @abstractmethod
+    def _stored_chunk(self, number: int) -> dict[str, bytes]:
+        """Gives the packed columns of one chunk, for ``verify``."""
+
+    def _facts(self, document: bytes, index: int) -> EncodedRecord:
+        """Gives what the columns should tell of a record, after checking it."""
+        record = self._decode(document, index)
+        image = record.image
+        if image is not None and not isinstance(image, bytes):
+            image = bson.decode(document)["image"]  # the bytes of an array
+        return EncodedRecord(
+            (),
+            crc32_of(document),
+            record.name,
+            record.label,
+            record.width,
+            record.height,
+            len(image or b""),
+            record.format,
+            tuple(record.fields),
+        )
 
     def _decode(self, document: bytes | memoryview, index: int) -> Record:
         try:
@@ -129,8 +164,12 @@ class Store(ABC):
             raise self._damaged(index, str(error)) from error
 
     def _damaged(self, index: int, what: str) -> DamagedRecordError:
+        try:
+            name = self.name(index) or "without a name"
+        except DamagedStoreError:
+            name = "its name is damaged too"
         return DamagedRecordError(
-            f"record {index} ({self.name(index) or 'without a name'}) of {self.place} is damaged: {what}; "
+            f"record {index} ({name}) of {self.place} is damaged: {what}; "
             "convert again, or copy the store again from where it is whole",
         )
 

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import os
 import threading
-from weakref import WeakValueDictionary
 
 import lmdb
 
 
 class Environment:
-    """An open environment and the process that opened it; closed when nobody refers to it any more."""
+    """An open environment, the process that opened it, and how many handles use it."""
 
-    def __init__(self, path: str, size: int) -> None:
+    def __init__(self, path: str, key: tuple[int, int], size: int) -> None:
         self.pid = os.getpid()
+        self.key = key
+        self.users = 0
         self.env = lmdb.open(
             path,
             subdir=False,
@@ -27,30 +28,91 @@ class Environment:
             lock=False,  # the file never changes once it is at its place
             map_size=0,  # the size that the file has
             max_dbs=2,
-            max_spare_txns=16,  # transactions kept for reuse: more threads than this make their own
             readahead=_fits_memory(size),
         )
 
 
+class _Gate:
+    """Lets any number of threads into LMDB, or one fork: it waits for those inside, others wait for it.
+
+    A child could not close an environment in which another thread of its parent was just at work: py-lmdb waits for
+    that work to end, and in the child the thread does not exist.
+    """
+
+    def __init__(self) -> None:
+        self._own = threading.local()
+        self._changed = threading.Condition()
+        self._inside: set[int] = set()  # a set, so that a KeyboardInterrupt between two lines leaves nothing for long
+        self._forking = False
+
+    def __enter__(self) -> None:
+        depth = getattr(self._own, "depth", 0)
+        if not depth:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._forking)
+                self._inside.add(threading.get_ident())
+        self._own.depth = depth + 1
+
+    def __exit__(self, *exception: object) -> None:
+        self._own.depth -= 1
+        if not self._own.depth:
+            with self._changed:
+                self._inside.discard(threading.get_ident())
+                self._changed.notify_all()
+
+    def shut(self) -> None:
+        """Waits until no other thread is inside, and keeps all out until ``open``."""
+        self._changed.acquire()
+        self._changed.wait_for(lambda: not self._forking)
+        self._forking = True
+        self._changed.wait_for(lambda: self._inside <= {threading.get_ident()})
+
+    def open(self) -> None:
+        """Ends what ``shut`` began, in the parent and in the child."""
+        self._forking = False
+        self._changed.notify_all()
+        self._changed.release()
+
+
+gate = _Gate()
+"""To be entered around all use of an environment that ``acquire`` gave."""
+
 # By the file's identity, not its path: a replaced store is another file, a link to a store the same one.
-_open: WeakValueDictionary[tuple[int, int], Environment] = WeakValueDictionary()
-_lock = threading.Lock()
+_open: dict[tuple[int, int], Environment] = {}
+# One that the same thread may take twice: the garbage collector can call ``release`` in the middle of ``acquire``.
+_lock = threading.RLock()
 
 
 def acquire(path: str) -> Environment:
-    """Gives this process's environment of a file.
+    """Gives this process's environment of a file, for as long as nobody has called ``release`` as often.
 
     Raises:
         OSError: The file cannot be looked at.
         lmdb.Error: LMDB cannot open it.
     """
     with _lock:
-        status = os.stat(path)  # noqa: PTH116 - two numbers are all that is wanted of it
+        status = os.stat(path)  # noqa: PTH116 - three numbers are all that is wanted of it
         key = (status.st_dev, status.st_ino)
-        environment = _open.get(key)
-        if environment is None:
-            environment = _open[key] = Environment(path, status.st_size)
-        return environment
+        while True:
+            environment = _open.get(key)
+            if environment is None:
+                environment = _open[key] = Environment(path, key, status.st_size)
+            environment.users += 1
+            if key in _open:
+                return environment
+            # In between, the garbage collector has released the last of its other users.
+
+
+def release(environment: Environment) -> None:
+    """Closes an environment that nobody else has acquired.
+
+    It is closed under the lock, because until that is done, py-lmdb refuses to open the file again.
+    """
+    with _lock:
+        environment.users -= 1
+        if not environment.users and environment.pid == os.getpid():
+            del _open[environment.key]
+            environment.env.close()
 
 
 def _fits_memory(size: int) -> bool:
@@ -58,13 +120,24 @@ def _fits_memory(size: int) -> bool:
     return size < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
+def _before_fork() -> None:
+    gate.shut()
+    _lock.acquire()
+
+
+def _after_fork() -> None:
+    try:
+        _lock.release()
+    finally:
+        gate.open()
+
+
 def _close_inherited() -> None:
     """Runs in a forked child, in which no other thread of its parent exists."""
     for environment in _open.values():
         environment.env.close()
     _open.clear()
-    _lock.release()
+    _after_fork()
 
 
-# The lock is held across the fork, so that the child sees no half-opened environment.
-os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_close_inherited)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_close_inherited)

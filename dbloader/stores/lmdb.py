@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 import os
+import stat
 import struct
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import bson
 import lmdb
+import numpy as np
 from typing_extensions import override
 
-from dbloader.columns import CHUNK, DTYPES, join_names, join_values, name_at, name_hash
+from dbloader.columns import CHUNK, COLUMNS, DTYPES, is_whole, join_names, join_values, name_at, name_hash
 from dbloader.errors import (
     DamagedStoreError,
     NotAStoreError,
     RecordNotFoundError,
     StoreAccessError,
+    StoreError,
     StoreNotFoundError,
 )
 from dbloader.manifest import Manifest
-from dbloader.stores import environments
+from dbloader.stores import environments, name_index
 from dbloader.stores.base import Store
 from dbloader.stores.name_index import bucket_bits, bucket_of, candidates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-
-    import numpy as np
 
     from dbloader.columns import Names
     from dbloader.records import Record
@@ -57,14 +58,20 @@ def event_key(number: int) -> bytes:
 class _Handle:
     """What one process opens: the environment it shares with other stores, the sub-databases, the manifest."""
 
-    def __init__(self, place: str) -> None:
-        self.shared = environments.acquire(place)
+    def __init__(self, path: str, place: str) -> None:
+        status = os.stat(path)  # noqa: PTH116 - two numbers are all that is wanted of it
+        if stat.S_ISDIR(status.st_mode):
+            raise NotAStoreError(f"{place} is a folder; a store is one file (dbloader convert makes one of a folder)")
+        if not stat.S_ISREG(status.st_mode):
+            raise NotAStoreError(f"{place} is not an ordinary file, so not a dbloader store")
+        if not status.st_size:
+            raise NotAStoreError(f"{place} is empty, so not a dbloader store")
+        self.shared = environments.acquire(path)
         env = self.env = self.shared.env
         used = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
-        size = os.stat(place).st_size  # noqa: PTH116 - a number is all that is wanted of it
-        if size < used:
+        if status.st_size < used:
             raise DamagedStoreError(
-                f"{place} is cut short: it has {size} bytes of {used}; copy it again from where it is whole",
+                f"{place} is cut short: it has {status.st_size} bytes of {used}; copy it again from where it is whole",
             )
         try:
             self.records = env.open_db(RECORDS, create=False)
@@ -80,6 +87,10 @@ class _Handle:
             )
         self.manifest = Manifest.decode(data, place)
 
+    def __del__(self) -> None:
+        if hasattr(self, "shared"):
+            environments.release(self.shared)
+
 
 class LMDBStore(Store):
     """A store in one LMDB file.
@@ -90,6 +101,7 @@ class LMDBStore(Store):
 
     def __init__(self, place: str | os.PathLike[str]) -> None:
         self.place = os.fspath(place)
+        self._path = os.path.abspath(self.place)  # noqa: PTH100 - the path may be any str
         self._handle: _Handle | None = None
 
     @property
@@ -110,21 +122,22 @@ class LMDBStore(Store):
     def column(self, name: str) -> np.ndarray[Any, Any]:
         if name not in DTYPES:
             raise ValueError(f"a column is one of {', '.join(DTYPES)}, got {name!r}")
-        length = len(self)
-        with self._reading(self._open()) as txn:
-            return join_values(self._chunks(txn, name, length), name, length)
+        handle = self._open()
+        with self._reading(handle) as txn:
+            return join_values(self._chunks(txn, handle, name), name, handle.manifest.length)
 
     @override
     def names(self) -> Names:
-        length = len(self)
-        with self._reading(self._open()) as txn:
-            return join_names(self._chunks(txn, "name", length), length)
+        handle = self._open()
+        with self._reading(handle) as txn:
+            return join_names(self._chunks(txn, handle, "name"), handle.manifest.length)
 
     @override
     def name(self, index: int) -> str | None:
+        handle = self._open()
         self._check_index(index)
-        with self._reading(self._open()) as txn:
-            return name_at(self._get(txn, column_key("name", index // CHUNK)), index % CHUNK) or None
+        with self._reading(handle) as txn:
+            return self._name(txn, handle, index) or None
 
     @override
     def find(self, name: str) -> int:
@@ -137,7 +150,7 @@ class LMDBStore(Store):
         with self._reading(handle) as txn:
             bucket = txn.get(bucket_key(bucket_of(name_hash(wanted), bits)), db=handle.meta)
             for index in candidates(bucket, name_hash(wanted)) if wanted and bucket is not None else ():
-                if name_at(self._get(txn, column_key("name", index // CHUNK)), index % CHUNK) == name:
+                if index < handle.manifest.length and self._name(txn, handle, index) == name:
                     return index
         raise RecordNotFoundError(f"no record of {self.place} is named {name!r}")
 
@@ -153,6 +166,19 @@ class LMDBStore(Store):
                 event = bson.decode(data)
             yield event
             number += 1
+
+    @override
+    def verify(self, progress: Callable[[int], object] = lambda _: None) -> str:
+        digest = super().verify(progress)
+        handle = self._open()
+        for number, bucket in name_index.build(self._name_hashes, handle.manifest.named):
+            with self._reading(handle) as txn:
+                if txn.get(bucket_key(number), db=handle.meta) != bucket:
+                    raise DamagedStoreError(
+                        f"{self.place}: its index of names is damaged; "
+                        "convert again, or copy the store again from where it is whole",
+                    )
+        return digest
 
     @override
     def close(self) -> None:
@@ -173,20 +199,36 @@ class LMDBStore(Store):
                 results.append(function(document, index))
         return results
 
-    def _chunks(self, txn: lmdb.Transaction, column: str, length: int) -> Iterator[memoryview]:
-        return (self._get(txn, column_key(column, number)) for number in range(-(-length // CHUNK)))
+    @override
+    def _stored_chunk(self, number: int) -> dict[str, bytes]:
+        handle = self._open()
+        with self._reading(handle) as txn:
+            return {name: bytes(self._chunk(txn, handle, name, number)) for name in COLUMNS}
 
-    def _get(self, txn: lmdb.Transaction, key: bytes) -> memoryview:
-        value = txn.get(key, db=self._open().meta)
-        if value is None:
-            raise DamagedStoreError(f"{self.place} lacks {key!r}; copy it again from where it is whole")
-        return value  # type: ignore[return-value]  # with buffers=True it is one
+    def _name_hashes(self) -> Iterator[np.ndarray[Any, Any]]:
+        for number in range(-(-len(self) // CHUNK)):
+            yield np.frombuffer(self._stored_chunk(number)["name_hash"], DTYPES["name_hash"])
+
+    def _chunks(self, txn: lmdb.Transaction, handle: _Handle, column: str) -> Iterator[memoryview]:
+        return (self._chunk(txn, handle, column, number) for number in range(-(-handle.manifest.length // CHUNK)))
+
+    def _chunk(self, txn: lmdb.Transaction, handle: _Handle, column: str, number: int) -> memoryview:
+        chunk: Any = txn.get(column_key(column, number), db=handle.meta)
+        if chunk is None or not is_whole(column, chunk, min(CHUNK, handle.manifest.length - number * CHUNK)):
+            raise DamagedStoreError(
+                f"{self.place}: chunk {number} of its column {column} is missing or damaged; "
+                "copy it again from where it is whole",
+            )
+        return chunk  # type: ignore[no-any-return]  # a memoryview, with buffers=True
+
+    def _name(self, txn: lmdb.Transaction, handle: _Handle, index: int) -> str:
+        return name_at(self._chunk(txn, handle, "name", index // CHUNK), index % CHUNK)
 
     @contextmanager
     def _reading(self, handle: _Handle) -> Iterator[lmdb.Transaction]:
         """A transaction whose values are views into the map, valid until it ends."""
         try:
-            with handle.env.begin(buffers=True) as txn:
+            with environments.gate, handle.env.begin(buffers=True) as txn:
                 yield txn
         except lmdb.Error as error:
             raise explained(error, self.place) from error
@@ -195,7 +237,8 @@ class LMDBStore(Store):
         handle = self._handle
         if handle is None or handle.shared.pid != os.getpid():
             try:
-                handle = self._handle = _Handle(self.place)
+                with environments.gate:
+                    handle = self._handle = _Handle(self._path, self.place)
             except OSError as error:
                 raise self._absent(error) from error
             except lmdb.Error as error:
@@ -205,7 +248,7 @@ class LMDBStore(Store):
     def _absent(self, error: OSError) -> Exception:
         if isinstance(error, PermissionError):
             return StoreAccessError(f"{self.place} may not be read: {error.strerror}")
-        if os.path.exists(self.place + PARTIAL):  # noqa: PTH110 - the path may be any str
+        if os.path.exists(self._path + PARTIAL):  # noqa: PTH110 - the path may be any str
             return NotAStoreError(
                 f"{self.place} is not there, but its unfinished conversion is: "
                 "dbloader convert with --resume goes on with it",
@@ -213,10 +256,11 @@ class LMDBStore(Store):
         return StoreNotFoundError(f"{self.place} does not exist; dbloader convert makes a store")
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"place": self.place}
+        # The whole path too: a worker that is spawned may begin in another working directory.
+        return {"place": self.place, "_path": self._path}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["place"])  # type: ignore[misc]
+        self.__dict__.update(state, _handle=None)
 
 
 def explained(error: lmdb.Error, place: str) -> Exception:
@@ -226,10 +270,9 @@ def explained(error: lmdb.Error, place: str) -> Exception:
     if isinstance(error, lmdb.VersionMismatchError):
         return NotAStoreError(f"{place} is an LMDB file of another version of LMDB: {error}")
     text = str(error)
-    if os.path.isdir(place):  # noqa: PTH112 - the path may be any str
-        return NotAStoreError(f"{place} is a folder; a store is one file (dbloader convert makes one of a folder)")
     if "Permission denied" in text:
         return StoreAccessError(f"{place} may not be read: {text}")
-    if os.path.isfile(place) and not os.path.getsize(place):  # noqa: PTH113, PTH202 - the path may be any str
-        return NotAStoreError(f"{place} is empty, so not a dbloader store")
+    if type(error) in (lmdb.Error, lmdb.MemoryError):
+        # Too many open files, no address space, open already through lmdb itself: the store may well be whole.
+        return StoreError(f"{place} cannot be read: {text}")
     return DamagedStoreError(f"{place} cannot be read: {text}")

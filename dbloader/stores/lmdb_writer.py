@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from pathlib import Path
@@ -12,7 +13,7 @@ import lmdb
 import numpy as np
 from typing_extensions import override
 
-from dbloader.columns import CHUNK, COLUMNS, DTYPES
+from dbloader.columns import CHUNK, COLUMNS, DTYPES, is_whole
 from dbloader.errors import (
     DamagedStoreError,
     NotAStoreError,
@@ -71,9 +72,9 @@ class LMDBWriter(Writer):
         if overwrite and resume:
             raise OptionError("overwrite begins anew and resume goes on: choose one of them")
         super().__init__(os.fspath(place), overwrite=overwrite, resume=resume, resumable=resumable)
-        self._target = Path(self.place)
-        self._partial = Path(self.place + PARTIAL)
-        self.scratch = self._target.absolute().parent
+        self._target = Path(self.place).absolute()
+        self._partial = Path(f"{self._target}{PARTIAL}")
+        self.scratch = self._target.parent
         self._committed = False
         self._published = False
 
@@ -82,23 +83,15 @@ class LMDBWriter(Writer):
         self._check_target()
         self._lock = self._locked()
         try:
-            self._prepare_partial()
-            size = max(_FIRST_MAP_SIZE, self._partial.stat().st_size)
+            begins = self._prepare_partial()
             try:
-                self._env = lmdb.open(
-                    str(self._partial),
-                    subdir=False,
-                    lock=False,  # ours is on the file itself, and ends with the process
-                    map_size=size,
-                    max_dbs=2,
-                    metasync=False,  # a crash of the machine may undo the last commit, no more
-                )
-                self._records, self._meta = self._env.open_db(RECORDS), self._env.open_db(META)
-                self._take_up()
-            except lmdb.Error as error:
-                raise self._explained(error) from error
+                self._open_partial()
+            except BaseException:
+                if begins:
+                    self._partial.unlink(missing_ok=True)
+                raise
         except BaseException:
-            os.close(self._lock)
+            _unlock(self._lock)
             raise
 
     @override
@@ -106,21 +99,31 @@ class LMDBWriter(Writer):
         self._env.close()
         if not (self._published or (self.resumable and self._committed)):
             self._partial.unlink(missing_ok=True)
-        os.close(self._lock)
+        _unlock(self._lock)
 
     def _check_target(self) -> None:
-        """Refuses a place that may not become, or be replaced by, a new store."""
-        if not self._target.parent.is_dir():
-            raise StoreAccessError(f"{self.place} cannot be written: the folder {self._target.parent} does not exist")
-        if self._target.is_dir():
-            raise StoreExistsError(
-                f"{self.place} is a folder; a store is one file: name one, such as {self.place}.lmdb"
-            )
+        """Refuses a place that may not become a new store."""
+        try:
+            if not self._target.parent.is_dir():
+                raise StoreAccessError(
+                    f"{self.place} cannot be written: the folder {self._target.parent} does not exist"
+                )
+            if self._target.is_dir():
+                raise StoreExistsError(
+                    f"{self.place} is a folder; a store is one file: name one, such as {self.place}.lmdb"
+                )
+            if not (self.resume and self._partial.exists()):
+                self._check_replaceable()
+        except PermissionError as error:
+            raise StoreAccessError(f"{self.place} cannot be written: {error.strerror or error}") from error
+
+    def _check_replaceable(self) -> None:
+        """Refuses to replace what is at the place, unless it is to be overwritten and is a store."""
         if not self._target.exists():
             return
-        if self.resume and self._partial.exists():
-            return  # of an overwriting conversion: _publish looks at that again
-        if self.resume:
+        if not self.overwrite and self.resumed:
+            raise StoreExistsError(f"{self.place} has been made by somebody else meanwhile; move it away and resume")
+        if not self.overwrite and self.resume:
             raise StoreExistsError(f"{self.place} is finished already: there is nothing to resume")
         if not self.overwrite:
             raise StoreExistsError(f"{self.place} exists already; overwrite (--overwrite) replaces it")
@@ -138,34 +141,60 @@ class LMDBWriter(Writer):
             try:
                 lock = os.open(self._partial, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             except OSError as error:
-                raise StoreAccessError(f"{self.place} cannot be written: {error.strerror}") from error
+                raise self._refused(error) from error
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 os.close(lock)
                 raise StoreLockedError(f"another process is writing {self.place} now: wait for it or end it") from error
+            except OSError as error:
+                os.close(lock)
+                raise self._refused(error) from error
             # Between opening and locking, another process may have finished and renamed the very file.
             if self._partial.exists() and os.path.samestat(os.fstat(lock), self._partial.stat()):
                 return lock
             os.close(lock)
 
-    def _prepare_partial(self) -> None:
-        if self._partial.stat().st_size and not self.resume:
+    def _prepare_partial(self) -> bool:
+        """Says whether the partial file is a new one, or emptied to begin anew."""
+        begins = not self._partial.stat().st_size
+        if not begins and not self.resume:
             if not self.overwrite:
                 raise StoreExistsError(
                     f"an unfinished conversion is at {self.place}: resume (--resume) goes on with it, "
                     "overwrite (--overwrite) begins anew",
                 )
             os.ftruncate(self._lock, 0)
+            begins = True
+        return begins
+
+    def _open_partial(self) -> None:
+        try:
+            self._env = lmdb.open(
+                str(self._partial),
+                subdir=False,
+                lock=False,  # ours is on the file itself, and ends with the process
+                map_size=max(_FIRST_MAP_SIZE, self._partial.stat().st_size),
+                max_dbs=2,
+                metasync=False,  # a crash of the machine may undo the last commit, no more
+            )
+            try:
+                self._records, self._meta = self._env.open_db(RECORDS), self._env.open_db(META)
+                self._take_up()
+            except BaseException:
+                self._env.close()
+                raise
+        except lmdb.Error as error:
+            raise self._explained(error) from error
 
     def _take_up(self) -> None:
         """Goes on from the last commit, if there is one."""
         with self._env.begin() as txn:
             data = txn.get(PROGRESS, db=self._meta)
-        if data is None:
-            return
-        self._committed = True
-        self._restore(bson.decode(data))
+        if data is not None:
+            self._committed = True
+            self._restore(bson.decode(data))
+        self._check_replaceable()  # again: now it is known whether the conversion that is resumed may overwrite
 
     @override
     def _store(
@@ -206,8 +235,10 @@ class LMDBWriter(Writer):
         with self._env.begin() as txn:
             values = {name: txn.get(column_key(name, number), db=self._meta) for name in COLUMNS}
         for name, value in values.items():
-            if value is None:
-                raise DamagedStoreError(f"{self._partial} lacks a part of its column {name}; begin anew")
+            if value is None or not is_whole(name, value, min(CHUNK, self.length - number * CHUNK)):
+                raise DamagedStoreError(
+                    f"{self._partial}: its column {name} is damaged; begin anew with overwrite (--overwrite)",
+                )
         return values  # type: ignore[return-value]  # none is None, and without buffers=True they are bytes
 
     @override
@@ -225,9 +256,11 @@ class LMDBWriter(Writer):
         except lmdb.Error as error:
             raise self._explained(error) from error
         self._env.close()
-        if self._target.exists() and not self.overwrite:
-            raise StoreExistsError(f"{self.place} has been made by somebody else meanwhile; move it away and resume")
-        self._partial.replace(self._target)
+        self._check_replaceable()
+        try:
+            self._partial.replace(self._target)
+        except OSError as error:
+            raise self._refused(error) from error
         self._published = True
         _sync_folder(self._target.parent)
 
@@ -238,6 +271,11 @@ class LMDBWriter(Writer):
     def _free(self) -> int:
         status = os.statvfs(self._target.parent)
         return status.f_bavail * status.f_frsize
+
+    def _refused(self, error: OSError) -> Exception:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return StoreFullError(f"no room is left for {self.place}: {error.strerror}")
+        return StoreAccessError(f"{self.place} cannot be written: {error.strerror}")
 
     def _explained(self, error: lmdb.Error) -> Exception:
         text = str(error)
@@ -250,6 +288,12 @@ class LMDBWriter(Writer):
         if isinstance(error, (lmdb.InvalidError, lmdb.CorruptedError, lmdb.VersionMismatchError)):
             return DamagedStoreError(f"{self._partial} is damaged ({text}); begin anew with overwrite (--overwrite)")
         return StoreError(f"{self.place} cannot be written: {text}")
+
+
+def _unlock(lock: int) -> None:
+    # Closing alone would not do: a process forked meanwhile, such as a DataLoader worker, has the file open too.
+    fcntl.flock(lock, fcntl.LOCK_UN)
+    os.close(lock)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -12,8 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+import bson
+
 from dbloader.columns import CHUNK, ColumnChunk
-from dbloader.errors import FieldError, StoreExistsError
+from dbloader.errors import FieldError, StoreError, StoreExistsError
 from dbloader.manifest import Manifest, Summary
 from dbloader.version import VERSION
 
@@ -81,6 +83,7 @@ class Writer(ABC):
         self._events_stored = 0
         self._nbytes = 0
         self._committed_at = time.monotonic()
+        self._finished = False
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="dbloader-commit")
         self._committing: Future[None] | None = None
 
@@ -112,6 +115,7 @@ class Writer(ABC):
         Raises:
             StoreExistsError: A resumed conversion was begun with others.
         """
+        settings = bson.decode(bson.encode(settings))  # as those of a resumed conversion are: a tuple is a list
         for key in self.settings.keys() | settings.keys() if self.resumed else ():
             before, now = self.settings.get(key), settings.get(key)
             if before != now:
@@ -137,6 +141,7 @@ class Writer(ABC):
             outcome: Counts to add to the manifest's ``outcome``.
             position: How far the source has been used up; a resumed writer has it in ``position``.
         """
+        self._check_unfinished()
         for record in records:
             document = record.document(self.length)
             self._documents.append(document)
@@ -167,6 +172,7 @@ class Writer(ABC):
 
     def _begin_commit(self) -> None:
         """Commits in the background; waits for the commit before, so that at most one is under way."""
+        self._check_unfinished()
         self._end_commit()
         if len(self._chunk):
             self._chunks[self.length // CHUNK] = self._chunk.pack()
@@ -190,8 +196,13 @@ class Writer(ABC):
 
     def _end_commit(self) -> None:
         if self._committing is not None:
-            committing, self._committing = self._committing, None
-            committing.result()
+            # Where it has failed, it is kept, to fail whatever comes next: records are missing.
+            self._committing.result()
+            self._committing = None
+
+    def _check_unfinished(self) -> None:
+        if self._finished:
+            raise StoreError(f"{self.place} is finished: nothing can be written to it any more")
 
     def finish(
         self,
@@ -216,13 +227,9 @@ class Writer(ABC):
         summary = Summary()
         for number in range(-(-self.length // CHUNK)):
             summary.add(self._stored_chunk(number))
-        facts = summary.facts()
-        if classes and facts["label_counts"]:
-            strange = [label for label in facts["label_counts"] if not 0 <= label < len(classes)]
-            if strange:
-                raise FieldError(
-                    f"label {strange[0]} is not one of the {len(classes)} classes (0 to {len(classes) - 1})"
-                )
+        for label in (summary.labels or ()) if classes else ():
+            if not 0 <= label < len(classes):
+                raise FieldError(f"label {label} is not one of the {len(classes)} classes (0 to {len(classes) - 1})")
         manifest = Manifest(
             length=self.length,
             classes=tuple(classes),
@@ -232,9 +239,10 @@ class Writer(ABC):
             source=dict(source or {}),
             created=created or datetime.now(timezone.utc).isoformat(timespec="seconds"),
             created_by=f"dbloader {VERSION}",
-            **facts,
+            **summary.facts(),
         )
         self._publish(manifest)
+        self._finished = True
         return manifest
 
     def _restore(self, progress: Mapping[str, Any]) -> None:

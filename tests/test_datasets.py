@@ -1,0 +1,813 @@
+"""LMDBDataset is torchvision's ImageFolder over a store: its attributes, its items, and what it promises beyond."""
+
+import io
+import os
+import pickle
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import (
+    BatchSampler,
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    WeightedRandomSampler,
+    default_collate,
+    random_split,
+)
+from typing_extensions import override
+
+from dbloader import LMDBDataset, Record, convert, decode_pil, write_store
+from dbloader.columns import NO_LABEL
+from dbloader.datasets import StoreDataset
+from dbloader.errors import (
+    DamagedImageError,
+    DamagedStoreError,
+    NotAStoreError,
+    OptionError,
+    RecordIndexError,
+    RecordNotFoundError,
+    StoreNotFoundError,
+    StoreVersionError,
+)
+from dbloader.stores.lmdb import LMDBStore
+from dbloader.stores.lmdb_writer import LMDBWriter
+
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+
+
+class Folder(Dataset[Any]):
+    """What torchvision's ImageFolder does, in our own words."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
+        self.class_to_idx = {name: label for label, name in enumerate(self.classes)}
+        self.samples: list[tuple[str, int]] = []
+        for name in self.classes:
+            for folder, _, files in sorted(os.walk(root / name, followlinks=True)):
+                for file in sorted(files):
+                    if file.lower().endswith(EXTENSIONS):
+                        self.samples.append((os.path.join(folder, file), self.class_to_idx[name]))  # noqa: PTH118
+        self.targets = [label for _, label in self.samples]
+
+    def names(self) -> list[str]:
+        return [Path(path).relative_to(self.root).as_posix() for path, _ in self.samples]
+
+    def files(self) -> list[bytes]:
+        return [Path(path).read_bytes() for path, _ in self.samples]
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    @override
+    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+        path, label = self.samples[index]
+        with open(path, "rb") as file:  # noqa: PTH123 - as there
+            return Image.open(file).convert("RGB"), label
+
+
+def noise(mode: str, *, size: tuple[int, int] = (23, 17), seed: int = 0) -> Image.Image:
+    random = np.random.default_rng(seed)
+    if mode == "I;16":
+        return Image.fromarray(random.integers(0, 2**16, size[::-1], np.uint16))
+    rgb = Image.fromarray(random.integers(0, 256, (*size[::-1], 3), np.uint8))
+    if mode == "RGBA":
+        rgb.putalpha(Image.fromarray(random.integers(0, 256, size[::-1], np.uint8)))
+    return rgb if rgb.mode == mode else rgb.convert(mode)
+
+
+IMAGES = {
+    "zebra/rgb.jpg": "RGB",
+    "zebra/gray.jpeg": "L",
+    "zebra/cmyk.jpg": "CMYK",
+    "ant/palette.png": "P",
+    "ant/16 bit.png": "I;16",
+    "ant/rgba.PNG": "RGBA",
+    "ant/b/gray with alpha.png": "LA",
+    "ant/b-c/one bit.png": "1",
+    "ant/b/é.webp": "RGB",
+    "Bee/x.tiff": "CMYK",
+    "Bee/x.tif": "I;16",
+    "Bee/x.bmp": "P",
+    "Bee/x.ppm": "RGB",
+    "Bee/x.pgm": "L",
+    "Bee/10.jpg": "RGB",
+    "Bee/9.jpg": "RGB",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
+    """Images of every mode that files have, in folders of folders."""
+    root = tmp_path_factory.mktemp("folder")
+    for seed, (name, mode) in enumerate(IMAGES.items()):
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        noise(mode, seed=seed).save(path)
+    palette = noise("P")
+    palette.save(root / "ant/transparent palette.gif.png", transparency=3)
+    (root / "ant/notes.txt").write_text("no image")
+    (root / "nothing inside").mkdir()
+    return Folder(root)
+
+
+@pytest.fixture(scope="module")
+def place(folder: Folder) -> Path:
+    """The store made of the folder."""
+    place = folder.root.with_name("store.lmdb")
+    convert(folder.root, place)
+    return place
+
+
+def small(place: Path, length: int = 10, **fields: Any) -> Path:
+    """A store of images of the colour (index, 0, 0), labels index % 3."""
+    records = (
+        Record(f"{index}.png", index % 3, encoded(Image.new("RGB", (4, 3), (index, 0, 0))), fields=dict(fields))
+        for index in range(length)
+    )
+    write_store(records, place, classes=("a", "b", "c"))
+    return place
+
+
+def encoded(image: Image.Image, image_format: str = "PNG") -> bytes:
+    file = io.BytesIO()
+    image.save(file, image_format)
+    return file.getvalue()
+
+
+def red(image: Image.Image) -> int:
+    return int(np.asarray(image)[0, 0, 0])
+
+
+def every(dataset: Dataset[Any]) -> list[Any]:
+    """What a for loop over the dataset gives; a type checker does not know that Python asks for 0, 1, … then."""
+    return list(dataset)  # type: ignore[call-overload,no-any-return]
+
+
+def reds(images: Sequence[Image.Image]) -> list[int]:
+    return [red(image) for image in images]
+
+
+def same_pixels(one: Image.Image, other: Image.Image) -> bool:
+    return one.mode == other.mode and one.size == other.size and one.tobytes() == other.tobytes()
+
+
+# Items
+
+
+def test_every_item_is_that_of_image_folder(folder: Folder, place: Path) -> None:
+    assert len(folder) == len(IMAGES) + 1
+    with LMDBDataset(place) as dataset:
+        assert len(dataset) == len(folder)
+        for index in range(len(folder)):
+            (image, label), (expected_image, expected_label) = dataset[index], folder[index]
+            assert isinstance(image, Image.Image)
+            assert same_pixels(image, expected_image), folder.samples[index]
+            assert (type(label), label) == (int, expected_label)
+
+
+def test_negative_indices_count_from_the_end(folder: Folder, place: Path) -> None:
+    with LMDBDataset(place) as dataset:
+        for index in (-1, -len(folder)):
+            assert same_pixels(dataset[index][0], folder[index][0])
+            assert dataset[index][1] == folder[index][1]
+            assert dataset.record(index).name == folder.names()[index]
+
+
+@pytest.mark.parametrize("index", [17, 10**20, -18, -(10**20)])
+def test_an_index_beyond_the_records_is_an_index_error(place: Path, index: int) -> None:
+    with LMDBDataset(place) as dataset:
+        told = re.escape(f"no record {index} in {place}, which has 17")
+        with pytest.raises(IndexError, match=told):
+            dataset[index]
+        with pytest.raises(RecordIndexError, match=told):
+            dataset.__getitems__([0, index])
+        with pytest.raises(RecordIndexError, match=told):
+            dataset.record(index)
+
+
+def test_iterating_a_dataset_gives_each_sample_and_ends(folder: Folder, place: Path) -> None:
+    with LMDBDataset(place) as dataset:
+        assert [label for _, label in every(dataset)] == folder.targets
+
+
+@pytest.mark.parametrize("number", [np.int64(3), np.uint8(3), torch.tensor(3), torch.tensor(3, dtype=torch.uint8)])
+def test_an_index_may_be_an_integer_of_numpy_or_torch(tmp_path: Path, number: Any) -> None:
+    with LMDBDataset(small(tmp_path / "s.lmdb")) as dataset:
+        assert red(dataset[number][0]) == 3
+        assert red(dataset.__getitems__([number])[0][0]) == 3
+        assert dataset.record(number).index == 3
+
+
+def test_a_batch_may_be_asked_for_by_an_array_or_tensor_of_indices(tmp_path: Path) -> None:
+    with LMDBDataset(small(tmp_path / "s.lmdb")) as dataset:
+        for indices in (np.array([5, -1, 5]), torch.tensor([5, -1, 5]), [5, -1, 5], iter([5, -1, 5])):
+            assert reds([image for image, _ in dataset.__getitems__(indices)]) == [5, 9, 5]  # type: ignore[arg-type]
+        assert dataset.__getitems__([]) == []
+
+
+@pytest.mark.parametrize("index", [1.0, "1", np.float32(1), slice(2), None, torch.tensor(1.0)])
+def test_what_is_no_integer_is_no_index(tmp_path: Path, index: Any) -> None:
+    with LMDBDataset(small(tmp_path / "s.lmdb")) as dataset:
+        with pytest.raises(TypeError, match=r"integer|index"):
+            dataset[index]
+        with pytest.raises(TypeError, match=r"integer|index"):
+            dataset.record(index)
+
+
+# Attributes
+
+
+def test_classes_and_their_labels_are_those_of_image_folder(folder: Folder, place: Path) -> None:
+    with LMDBDataset(place) as dataset:
+        assert dataset.classes == folder.classes == ["Bee", "ant", "nothing inside", "zebra"]
+        assert type(dataset.classes) is list
+        assert dataset.class_to_idx == folder.class_to_idx
+        assert type(dataset.class_to_idx) is dict
+
+
+def test_classes_is_a_fresh_list_that_may_be_changed(place: Path) -> None:
+    with LMDBDataset(place) as dataset:
+        dataset.classes.append("another")
+        dataset.class_to_idx["another"] = 4
+        assert len(dataset.classes) == len(dataset.class_to_idx) == 4
+
+
+def test_targets_are_a_numpy_array_of_the_labels_of_image_folder(folder: Folder, place: Path) -> None:
+    with LMDBDataset(place) as dataset:
+        assert isinstance(dataset.targets, np.ndarray)
+        assert (dataset.targets.dtype, dataset.targets.shape) == (np.int64, (len(folder),))
+        assert dataset.targets.tolist() == folder.targets
+        assert dataset.targets is dataset.targets  # read once
+
+
+def test_targets_outlive_the_store(place: Path) -> None:
+    with LMDBDataset(place) as dataset:
+        targets, names = dataset.targets, dataset.names
+    assert targets.flags.owndata or targets.base is None
+    assert (len(targets), len(names)) == (17, 17)
+    assert targets.sum() + len(names[0]) > 0
+
+
+def test_names_are_the_paths_below_the_root(folder: Folder, place: Path) -> None:
+    with LMDBDataset(place) as dataset:
+        assert list(dataset.names) == folder.names()
+        assert dataset.names[-1] == folder.names()[-1]
+        assert dataset.names[3:6] == folder.names()[3:6]
+        assert [dataset.find(name) for name in folder.names()] == list(range(len(folder)))
+
+
+def test_samples_and_imgs_are_a_sequence_of_names_and_labels(folder: Folder, place: Path) -> None:
+    expected = list(zip(folder.names(), folder.targets, strict=True))
+    with LMDBDataset(place) as dataset:
+        for samples in (dataset.samples, dataset.imgs):
+            assert isinstance(samples, Sequence)
+            assert list(samples) == expected
+            assert (samples[0], samples[-1], samples[2:5]) == (expected[0], expected[-1], expected[2:5])
+            assert type(samples[0][1]) is type(samples[:1][0][1]) is int
+            assert len(samples) == len(expected)
+            assert repr(samples) == "<17 samples (name, label), packed>"
+            with pytest.raises(IndexError, match="range"):
+                samples[17]
+
+
+def test_record_gives_all_that_is_stored(folder: Folder, place: Path) -> None:
+    with LMDBDataset(place) as dataset:
+        for index, (name, data) in enumerate(zip(folder.names(), folder.files(), strict=True)):
+            record = dataset.record(index)
+            assert (record.index, record.name, record.label) == (index, name, folder.targets[index])
+            assert record.image == data
+            assert (record.width, record.height) == (23, 17)
+
+
+def test_finding_a_name_that_no_record_has_is_a_key_error(place: Path) -> None:
+    with LMDBDataset(place) as dataset:
+        with pytest.raises(RecordNotFoundError, match=re.escape(f"no record of {place} is named 'ant/none.png'")):
+            dataset.find("ant/none.png")
+        with pytest.raises(KeyError, match="is named ''"):
+            dataset.find("")
+
+
+def test_root_is_the_place_of_the_store(place: Path) -> None:
+    with LMDBDataset(place) as dataset, LMDBDataset(str(place)) as other:
+        assert dataset.root == other.root == str(place)
+
+
+# Transforms and decoding
+
+
+class Scale:
+    """A transform whose repr has several lines, as torchvision's Compose has."""
+
+    def __call__(self, value: Any) -> Any:
+        return value
+
+    def __repr__(self) -> str:
+        return "Scale(\n    0.5\n)"
+
+
+def test_transforms_are_called_once_for_a_sample_with_image_and_label(folder: Folder, place: Path) -> None:
+    calls: list[Any] = []
+
+    def transform(*values: Any, **options: Any) -> str:
+        calls.append((values, options))
+        return f"result {len(calls)}"
+
+    with LMDBDataset(place, transform, transform) as dataset:
+        assert dataset[4] == ("result 1", "result 2")
+    ((image,), image_options), ((label,), label_options) = calls
+    assert same_pixels(image, folder[4][0])
+    assert (type(label), label) == (int, folder[4][1])
+    assert image_options == label_options == {}
+
+
+def test_transforms_may_be_exchanged_later(place: Path) -> None:
+    with LMDBDataset(place, transform=lambda _: 1, target_transform=lambda _: 2) as dataset:
+        assert dataset[0] == (1, 2)
+        dataset.transform, dataset.target_transform = None, str
+        assert isinstance(dataset[0][0], Image.Image)
+        assert dataset[0][1] == "0"
+
+
+def test_without_decode_an_image_is_its_files_bytes(folder: Folder, place: Path) -> None:
+    with LMDBDataset(place, decode=None) as dataset:
+        assert [data for data, _ in every(dataset)] == folder.files()
+    with LMDBDataset(place, len, decode=None) as dataset:
+        assert [size for size, _ in every(dataset)] == [len(data) for data in folder.files()]
+
+
+def test_a_decode_of_ones_own_gets_the_files_bytes(folder: Folder, place: Path) -> None:
+    with LMDBDataset(place, transform=lambda size: -size, decode=len) as dataset:
+        assert [size for size, _ in every(dataset)] == [-len(data) for data in folder.files()]
+
+
+def test_the_default_decode_is_exported_and_gives_rgb(folder: Folder) -> None:
+    for index, data in enumerate(folder.files()):
+        assert decode_pil(data).mode == "RGB"
+        assert same_pixels(decode_pil(data), folder[index][0])
+
+
+def test_orientation_in_exif_is_not_applied() -> None:
+    image = noise("RGB", size=(8, 4))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by 90 degrees
+    file = io.BytesIO()
+    image.save(file, "PNG", exif=exif)
+    assert same_pixels(decode_pil(file.getvalue()), image)
+
+
+def test_an_image_stored_as_an_array_is_given_as_it_is(tmp_path: Path) -> None:
+    array = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    write_store([(array, 1)], tmp_path / "s.lmdb")
+    with LMDBDataset(tmp_path / "s.lmdb") as dataset:
+        image, label = dataset[0]
+        assert (image.dtype, image.tolist(), label) == (np.float32, array.tolist(), 1)
+        image[:] = 0  # it is the caller's own
+        assert dataset[0][0].tolist() == array.tolist()
+    with LMDBDataset(tmp_path / "s.lmdb", transform=np.sum) as dataset:
+        assert dataset[0][0] == array.sum()
+
+
+def failing(error: BaseException) -> Callable[[Any], Any]:
+    def fail(_: Any) -> Any:
+        raise error
+
+    return fail
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have notes since Python 3.11")
+@pytest.mark.parametrize("where", ["transform", "target_transform", "decode"])
+def test_an_exception_on_the_way_to_a_sample_tells_the_record_and_keeps_its_type(
+    folder: Folder, place: Path, where: str
+) -> None:
+    error = ZeroDivisionError("by zero")
+    with LMDBDataset(place) as dataset:
+        setattr(dataset, where, failing(error))
+        for index in (3, -14):
+            with pytest.raises(ZeroDivisionError, match=r"^by zero") as raised:
+                dataset[index]
+            assert raised.value is error
+            assert error.__notes__ == [f"in record 3 ({folder.names()[3]}) of {place}"]  # type: ignore[attr-defined,unused-ignore]
+            del error.__notes__  # type: ignore[attr-defined,unused-ignore]
+        with pytest.raises(ZeroDivisionError, match=r"^by zero") as raised:
+            dataset.__getitems__([3, 0])
+        assert len(raised.value.__notes__) == 1  # type: ignore[attr-defined,unused-ignore]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have notes since Python 3.11")
+def test_an_image_that_does_not_decode_tells_the_record(tmp_path: Path) -> None:
+    write_store([{"image": b"no image", "label": 0}], tmp_path / "s.lmdb")
+    with LMDBDataset(tmp_path / "s.lmdb") as dataset:
+        with pytest.raises(OSError, match="cannot identify image file") as raised:
+            dataset[0]
+        assert raised.value.__notes__ == [f"in record 0 (without a name) of {dataset.root}"]  # type: ignore[attr-defined,unused-ignore]
+
+
+# Fields
+
+
+def test_with_fields_a_sample_is_a_dict_of_them_in_that_order(tmp_path: Path) -> None:
+    place = small(tmp_path / "s.lmdb", caption="red", box=[1, 2.5, None])
+    with LMDBDataset(place, red, str, fields=("caption", "label", "box", "image", "name", "index")) as dataset:
+        sample = dataset[4]
+    assert list(sample.items()) == [
+        ("caption", "red"),
+        ("label", "1"),
+        ("box", [1, 2.5, None]),
+        ("image", 4),
+        ("name", "4.png"),
+        ("index", 4),
+    ]
+
+
+def test_a_record_without_a_field_gives_none_and_calls_no_transform(tmp_path: Path) -> None:
+    write_store([{"image": b"x"}, {"label": 1, "caption": "words"}, {}], tmp_path / "s.lmdb")
+    fields = ("image", "label", "caption", "name", "width", "height", "format", "damaged", "resized_from", "index")
+    with LMDBDataset(tmp_path / "s.lmdb", bytes.decode, str, decode=None, fields=fields) as dataset:
+        nothing = dict.fromkeys(fields)
+        assert dataset.__getitems__([0, 1, 2]) == [
+            {**nothing, "image": "x", "index": 0},
+            {**nothing, "label": "1", "caption": "words", "index": 1},
+            {**nothing, "index": 2},
+        ]
+
+
+def test_fields_may_be_any_iterable_of_names(tmp_path: Path) -> None:
+    place = small(tmp_path / "s.lmdb")
+    for fields in (["label"], iter(["label"]), {"label": 1}):
+        with LMDBDataset(place, fields=fields) as dataset:
+            assert every(dataset)[:2] == [{"label": 0}, {"label": 1}]
+            assert dataset.fields == ("label",)
+
+
+def test_an_unknown_field_is_refused_with_the_names_of_the_known(tmp_path: Path) -> None:
+    place = small(tmp_path / "s.lmdb", caption="red")
+    known = "name, label, image, width, height, format, damaged, resized_from, index, caption"
+    with pytest.raises(OptionError, match=f"^no record of {place} has a field 'captoin'; there are {known}$"):
+        LMDBDataset(place, fields=("image", "captoin"))
+
+
+def test_fields_as_one_str_are_refused(place: Path) -> None:
+    with pytest.raises(OptionError, match=r"several names, such as \('image',\), got the one str 'image'"):
+        LMDBDataset(place, fields="image")
+
+
+def test_a_store_without_labels_is_refused_unless_fields_are_chosen(tmp_path: Path) -> None:
+    write_store([{"image": encoded(noise("L")), "caption": "x"}], tmp_path / "s.lmdb")
+    with pytest.raises(OptionError, match=r"has a label.*choose fields, such as fields=\('image',\); .* caption$"):
+        LMDBDataset(tmp_path / "s.lmdb")
+    with LMDBDataset(tmp_path / "s.lmdb", fields=("image", "label")) as dataset:
+        assert (dataset[0]["image"].mode, dataset[0]["label"]) == ("RGB", None)
+        assert dataset.targets.tolist() == [NO_LABEL]
+        assert (dataset.classes, dataset.class_to_idx) == ([], {})
+
+
+def test_in_a_store_of_which_some_records_have_labels_the_others_have_none(tmp_path: Path) -> None:
+    image = encoded(noise("L"))
+    write_store([(image, 5), (image,), (image, None), (image, -5)], tmp_path / "s.lmdb")
+    with LMDBDataset(tmp_path / "s.lmdb", target_transform=lambda label: label + 1) as dataset:
+        assert [label for _, label in every(dataset)] == [6, None, None, -4]
+        assert dataset.targets.tolist() == [5, NO_LABEL, NO_LABEL, -5]
+
+
+# Damage
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> Path:
+    """A store of a whole image and of one that was cut, kept on request."""
+    (tmp_path / "folder/a").mkdir(parents=True)
+    data = encoded(noise("RGB", size=(200, 100)), "JPEG")
+    (tmp_path / "folder/a/cut.jpg").write_bytes(data[: len(data) // 2])
+    (tmp_path / "folder/a/whole.jpg").write_bytes(data)
+    convert(tmp_path / "folder", tmp_path / "s.lmdb", on_damaged="keep")
+    return tmp_path / "s.lmdb"
+
+
+def test_an_image_that_was_stored_damaged_is_never_decoded(damaged: Path) -> None:
+    told = rf"^record 0 \(a/cut\.jpg\) of {damaged} was stored damaged: .*on_damaged='keep'.*decode=None"
+    for decode in (decode_pil, len):
+        with LMDBDataset(damaged, decode=decode) as dataset:
+            with pytest.raises(DamagedImageError, match=told):
+                dataset[0]
+            with pytest.raises(DamagedImageError, match=told):
+                dataset.__getitems__([1, 0])
+            assert dataset[1][1] == 0
+
+
+def test_an_image_that_was_stored_damaged_is_there_for_those_who_ask_for_its_bytes(damaged: Path) -> None:
+    cut = (damaged.parent / "folder/a/cut.jpg").read_bytes()
+    with LMDBDataset(damaged, decode=None, fields=("image", "damaged")) as dataset:
+        assert dataset[0]["image"] == cut
+        assert "end" in dataset[0]["damaged"]
+        assert dataset[1]["damaged"] is None
+        assert dataset.record(0).damaged == dataset[0]["damaged"]
+    with LMDBDataset(damaged, fields=("label", "name")) as dataset:
+        assert dataset[0] == {"label": 0, "name": "a/cut.jpg"}
+
+
+def test_a_damaged_record_without_a_name_is_told_by_its_index(tmp_path: Path) -> None:
+    write_store([Record(label=1, image=b"\xff\xd8", damaged="is cut")], tmp_path / "s.lmdb")
+    with (
+        LMDBDataset(tmp_path / "s.lmdb") as dataset,
+        pytest.raises(DamagedImageError, match=r"^record 0 \(without a name\) of .* was stored damaged: is cut;"),
+    ):
+        dataset[0]
+
+
+# With torch
+
+
+class CountingStore(LMDBStore):
+    """Notes what is read at once."""
+
+    def __init__(self, place: str | os.PathLike[str]) -> None:
+        super().__init__(place)
+        self.reads: list[list[int]] = []
+
+    @override
+    def read(self, indices: Sequence[int]) -> list[Record]:
+        self.reads.append(list(indices))
+        return super().read(indices)
+
+
+def test_a_data_loader_reads_each_batch_at_once(tmp_path: Path) -> None:
+    store = CountingStore(small(tmp_path / "s.lmdb"))
+    with StoreDataset(store, red) as dataset:
+        batches = [images.tolist() for images, _ in DataLoader(dataset, 4)]
+        assert batches == store.reads == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+        store.reads.clear()
+        assert [images.tolist() for images, _ in DataLoader(Subset(dataset, [7, -1, 7]), 3)] == [[7, 9, 7]]
+        assert store.reads == [[7, 9, 7]]
+
+
+def test_a_data_loader_collates_images_and_labels(tmp_path: Path) -> None:
+    with LMDBDataset(small(tmp_path / "s.lmdb"), transform=np.array) as dataset:
+        (images, labels), *_ = DataLoader(dataset, 10)
+        assert (images.dtype, tuple(images.shape)) == (torch.uint8, (10, 3, 4, 3))
+        assert images[:, 0, 0, 0].tolist() == list(range(10))
+        assert (labels.dtype, labels.tolist()) == (torch.int64, [0, 1, 2, 0, 1, 2, 0, 1, 2, 0])
+        assert default_collate(dataset.__getitems__(range(10)))[1].equal(labels)
+
+
+def test_samplers_choose_the_samples(tmp_path: Path) -> None:
+    with LMDBDataset(small(tmp_path / "s.lmdb"), red) as dataset:
+
+        def order(**options: Any) -> list[int]:
+            return [red for images, _ in DataLoader(dataset, **options) for red in images.tolist()]
+
+        shuffled = order(batch_size=3, shuffle=True)
+        assert sorted(shuffled) == list(range(10))
+        generators = [torch.Generator().manual_seed(1) for _ in range(2)]
+        assert order(sampler=RandomSampler(dataset, generator=generators[0])) == list(
+            RandomSampler(range(10), generator=generators[1])
+        )
+        weights = np.bincount(dataset.targets, minlength=3)[dataset.targets] == 4  # those of label 0
+        chosen = order(batch_size=5, sampler=WeightedRandomSampler(weights.tolist(), 50))
+        assert len(chosen) == 50
+        assert set(chosen) <= {0, 3, 6, 9}
+        assert order(batch_sampler=BatchSampler(SequentialSampler(dataset), 4, drop_last=True)) == list(range(8))
+        assert order(batch_size=4, drop_last=True) == list(range(8))
+
+
+def test_a_batch_sampler_as_sampler_gives_batches_as_samples(tmp_path: Path) -> None:
+    """The old idiom, in which the dataset itself is asked for a list of indices, is refused as a list's would be."""
+    with LMDBDataset(small(tmp_path / "s.lmdb"), red) as dataset:
+        loader = DataLoader(dataset, batch_size=None, sampler=BatchSampler(SequentialSampler(dataset), 4, False))
+        with pytest.raises(TypeError, match="'list' object cannot be interpreted as an integer"):
+            next(iter(loader))
+
+
+def test_subsets_splits_and_concatenations_work(tmp_path: Path) -> None:
+    with LMDBDataset(small(tmp_path / "s.lmdb"), red) as dataset:
+        assert [Subset(dataset, [8, 2])[at][0] for at in range(2)] == [8, 2]
+        parts = random_split(dataset, [0.7, 0.3])
+        assert sorted(value for part in parts for value, _ in DataLoader(part, batch_size=None)) == list(range(10))
+        two: ConcatDataset[Any] = ConcatDataset([dataset, Subset(dataset, [0])])
+        assert (len(two), two[10][0], two[-1][0], two[9][0]) == (11, 0, 0, 9)
+        assert [images.tolist() for images, _ in DataLoader(two, 4)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 0]]
+
+
+def test_dicts_of_fields_collate(tmp_path: Path) -> None:
+    place = small(tmp_path / "s.lmdb", caption="red", mask=np.ones((2, 2), np.int16), score=0.5)
+    with LMDBDataset(place, np.array, fields=("image", "caption", "mask", "score", "index")) as dataset:
+        (batch,) = DataLoader(dataset, 10)
+    assert batch["caption"] == ["red"] * 10
+    assert (batch["mask"].dtype, tuple(batch["mask"].shape)) == (torch.int16, (10, 2, 2))
+    assert (batch["score"].dtype, batch["index"].tolist()) == (torch.float64, list(range(10)))
+
+
+# repr, pickle, open and close
+
+
+def test_the_repr_is_like_torchvisions(place: Path) -> None:
+    with LMDBDataset(place) as dataset:
+        assert repr(dataset) == (
+            f"Dataset LMDBDataset\n    Number of datapoints: 17\n    Root location: {place}\n    Classes: 4"
+        )
+
+
+def test_the_repr_tells_fields_and_transforms_with_their_lines_below_each_other(place: Path) -> None:
+    with LMDBDataset(place, Scale(), int, fields=("image", "label")) as dataset:
+        assert repr(dataset).splitlines() == [
+            "Dataset LMDBDataset",
+            "    Number of datapoints: 17",
+            f"    Root location: {place}",
+            "    Classes: 4",
+            "    Fields: image, label",
+            "    Transform: Scale(",
+            "                   0.5",
+            "               )",
+            "    Target transform: <class 'int'>",
+        ]
+
+
+def test_a_subclass_has_its_own_name_in_the_repr(place: Path) -> None:
+    class Birds(LMDBDataset):
+        pass
+
+    with Birds(place) as dataset:
+        assert repr(dataset).startswith("Dataset Birds\n")
+
+
+def test_a_dataset_survives_pickling(folder: Folder, place: Path) -> None:
+    with LMDBDataset(place, np.asarray, str, fields=("image", "label", "name")) as dataset:
+        assert dataset.targets.sum() > 0
+        with pickle.loads(pickle.dumps(dataset)) as other:  # noqa: S301 - our own
+            assert repr(other) == repr(dataset)
+            assert len(other) == len(dataset)
+            assert other[2]["image"].tolist() == dataset[2]["image"].tolist()
+            assert (other[2]["label"], other[2]["name"]) == ("0", folder.names()[2])
+            assert other.targets.tolist() == dataset.targets.tolist()
+            assert list(other.names) == folder.names()
+            assert other.classes == folder.classes
+
+
+def test_a_pickled_dataset_knows_its_length_before_it_opens_anything(place: Path) -> None:
+    dataset = pickle.loads(pickle.dumps(LMDBDataset(place)))  # noqa: S301 - our own
+    assert isinstance(dataset, LMDBDataset)
+    assert (len(dataset), len(dataset.classes), repr(dataset).count("17")) == (17, 4, 1)
+    assert dataset.store._handle is None  # type: ignore[attr-defined]
+
+
+def test_a_closed_dataset_opens_again_when_it_is_needed(place: Path) -> None:
+    with LMDBDataset(place) as dataset:
+        assert dataset[0][1] == 0
+    assert dataset.store._handle is None  # type: ignore[attr-defined]
+    dataset.close()  # as often as one likes
+    assert dataset[-1][1] == 3
+    assert dataset.targets[-1] == 3
+    dataset.close()
+
+
+def test_two_datasets_on_one_file_live_side_by_side(place: Path) -> None:
+    with LMDBDataset(place) as one, LMDBDataset(place, decode=None) as other:
+        assert same_pixels(one[0][0], decode_pil(other[0][0]))
+        one.close()
+        assert other[1][1] == 0
+
+
+def test_the_file_is_closed_when_the_dataset_goes(tmp_path: Path) -> None:
+    dataset = LMDBDataset(small(tmp_path / "s.lmdb"))
+    assert dataset[0][1] == 0
+    assert str(tmp_path / "s.lmdb") in open_files()
+    del dataset
+    assert str(tmp_path / "s.lmdb") not in open_files()
+
+
+def open_files() -> set[str]:
+    links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]  # noqa: PTH208
+    return {os.readlink(link) for link in links if os.path.exists(link)}  # noqa: PTH110, PTH115
+
+
+# Places
+
+
+def test_a_place_where_nothing_is_is_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(StoreNotFoundError, match=r"none\.lmdb does not exist; dbloader convert makes a store"):
+        LMDBDataset(tmp_path / "none.lmdb")
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        LMDBDataset(tmp_path / "no/folder.lmdb")
+
+
+def test_a_place_that_holds_no_store_is_told_at_once(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no store " * 1000)
+    (tmp_path / "empty").touch()
+    with pytest.raises(NotAStoreError, match="is not an LMDB file"):
+        LMDBDataset(tmp_path / "text")
+    with pytest.raises(NotAStoreError, match="is empty, so not a dbloader store"):
+        LMDBDataset(tmp_path / "empty")
+    with pytest.raises(NotAStoreError, match="is a folder; a store is one file"):
+        LMDBDataset(tmp_path)
+
+
+def test_an_unfinished_store_is_told_at_once(tmp_path: Path) -> None:
+    with LMDBWriter(tmp_path / "s.lmdb", resumable=True) as writer:
+        writer.commit()
+    with pytest.raises(NotAStoreError, match=r"is not there, but its unfinished conversion is: .*--resume"):
+        LMDBDataset(tmp_path / "s.lmdb")
+    with pytest.raises(NotAStoreError, match="is not a finished store"):
+        LMDBDataset(tmp_path / "s.lmdb.partial")
+
+
+def test_a_store_that_is_cut_short_or_of_a_newer_format_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = small(tmp_path / "s.lmdb").read_bytes()
+    (tmp_path / "cut.lmdb").write_bytes(data[: len(data) // 2])
+    with pytest.raises(DamagedStoreError, match="cut short"):
+        LMDBDataset(tmp_path / "cut.lmdb")
+    monkeypatch.setattr("dbloader.manifest.VERSION", 0)
+    with pytest.raises(StoreVersionError, match="install a newer one"):
+        LMDBDataset(tmp_path / "s.lmdb")
+
+
+def test_an_empty_store_is_a_dataset_of_no_samples(tmp_path: Path) -> None:
+    write_store([], tmp_path / "s.lmdb")
+    with LMDBDataset(tmp_path / "s.lmdb") as dataset:
+        assert (len(dataset), every(dataset), list(dataset.names), list(dataset.samples)) == (0, [], [], [])
+        assert (dataset.targets.dtype, dataset.targets.shape) == (np.int64, (0,))
+        assert list(DataLoader(dataset, 4)) == []
+        for index in (0, -1):
+            with pytest.raises(RecordIndexError, match=f"no record {index} in .*, which has 0"):
+                dataset[index]
+
+
+# Replaced stores
+
+
+def replaced(place: Path, **options: Any) -> None:
+    write_store(({"image": b"other", "label": 0} for _ in range(10)), place, overwrite=True, **options)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda dataset: dataset[0],
+        lambda dataset: dataset.__getitems__([0]),
+        lambda dataset: dataset.record(0),
+        lambda dataset: dataset.find("0.png"),
+        lambda dataset: dataset.targets,
+        lambda dataset: dataset.names,
+        lambda dataset: dataset.samples,
+    ],
+)
+def test_a_store_that_was_replaced_meanwhile_is_never_taken_for_the_old_one(
+    tmp_path: Path, use: Callable[[Any], Any]
+) -> None:
+    place = small(tmp_path / "s.lmdb")
+    data = pickle.dumps(LMDBDataset(place))
+    replaced(place, classes=("a", "b", "c"))
+    dataset = pickle.loads(data)  # noqa: S301 - our own: what a worker gets
+    with dataset, pytest.raises(NotAStoreError, match=f"{place} has been replaced since .*: make the dataset anew"):
+        use(dataset)
+
+
+def test_a_store_that_is_open_stays_as_it_is_when_it_is_replaced(tmp_path: Path) -> None:
+    place = small(tmp_path / "s.lmdb")
+    with LMDBDataset(place, red) as dataset:
+        replaced(place)
+        assert [dataset[index][0] for index in range(10)] == list(range(10))
+        assert len(dataset.targets) == 10
+        dataset.close()
+        with pytest.raises(NotAStoreError, match="has been replaced"):
+            dataset[0]
+
+
+def test_other_class_names_make_it_another_store(tmp_path: Path) -> None:
+    place = small(tmp_path / "s.lmdb")
+    data = pickle.dumps(LMDBDataset(place))
+    with LMDBStore(place) as store:
+        records = list(store)
+    write_store(records, place, classes=("a", "c", "b"), overwrite=True)
+    with pickle.loads(data) as dataset, pytest.raises(NotAStoreError, match="has been replaced"):  # noqa: S301
+        dataset[0]
+
+
+def test_a_store_with_the_same_records_and_classes_is_the_same_store(tmp_path: Path) -> None:
+    place = small(tmp_path / "s.lmdb")
+    data = pickle.dumps(LMDBDataset(place, red))
+    place.unlink()
+    small(place)  # made anew, at another time
+    with pickle.loads(data) as dataset:  # noqa: S301 - our own
+        assert dataset[5][0] == 5
+        assert dataset.manifest is dataset.store.manifest
+
+
+def test_a_store_that_is_gone_is_told_by_its_place(tmp_path: Path) -> None:
+    place = small(tmp_path / "s.lmdb")
+    data = pickle.dumps(LMDBDataset(place))
+    place.unlink()
+    with pickle.loads(data) as dataset, pytest.raises(StoreNotFoundError, match=r"s\.lmdb does not exist"):  # noqa: S301
+        dataset[0]

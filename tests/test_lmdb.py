@@ -1,0 +1,1073 @@
+"""LMDBStore and LMDBWriter: the promises of every store, and what is particular to one LMDB file."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import multiprocessing
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import bson
+import lmdb
+import pytest
+
+pytest.register_assert_rewrite("store_contract")
+
+from store_contract import (  # noqa: E402 - after the line above
+    DIED,
+    WAIT_S,
+    StoreContract,
+    documents_of,
+    make_records,
+    small_records,
+    write_one_by_one,
+)
+
+from dbloader import Record, create_store, open_store  # noqa: E402
+from dbloader.columns import CHUNK, COLUMNS  # noqa: E402
+from dbloader.errors import (  # noqa: E402
+    DamagedRecordError,
+    DamagedStoreError,
+    NotAStoreError,
+    PlaceError,
+    RecordNotFoundError,
+    StoreAccessError,
+    StoreError,
+    StoreExistsError,
+    StoreFullError,
+    StoreNotFoundError,
+    StoreVersionError,
+)
+from dbloader.records import encode  # noqa: E402
+from dbloader.stores import environments, lmdb_writer  # noqa: E402
+from dbloader.stores.lmdb import LMDBStore, bucket_key, column_key, record_key  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from dbloader.stores import Store
+
+NOBODY = 65534
+fork = multiprocessing.get_context("fork")
+
+
+def opener_of(store: Store) -> int | None:
+    assert isinstance(store, LMDBStore)
+    return None if store._handle is None else store._handle.shared.pid
+
+
+def shared(store: Store) -> environments.Environment:
+    """Gives the environment that a store uses, which it opens if need be."""
+    len(store)
+    assert isinstance(store, LMDBStore)
+    assert store._handle is not None
+    return store._handle.shared
+
+
+class TestLMDBStore(StoreContract):
+    opener = staticmethod(opener_of)
+
+    def place(self, tmp_path: Path, name: str = "store") -> str:
+        return str(tmp_path / f"{name}.lmdb")
+
+    def what_is_at(self, place: str) -> list[str]:
+        return sorted(path.name for path in Path(place).parent.glob(f"{Path(place).name}*"))
+
+    def remove(self, place: str) -> None:
+        Path(place).unlink()
+
+    def move(self, place: str, to: str) -> None:
+        Path(place).rename(to)
+
+    def put_something_else(self, place: str) -> None:
+        Path(place).write_text("precious\n" * 10_000)
+
+    def replace_documents(self, place: str, documents: dict[int, bytes | None]) -> None:
+        tamper(place, b"records", {record_key(index): document for index, document in documents.items()})
+
+
+def write(place: str | Path, records: list[Record], **options: Any) -> None:
+    with create_store(place, **options) as writer:
+        writer.write(encode(record) for record in records)
+        writer.finish()
+
+
+def tamper(place: str | Path, database: bytes, changes: dict[bytes, bytes | None]) -> None:
+    """Puts other values at some keys of a store, or removes them."""
+    with lmdb.open(str(place), subdir=False, lock=False, max_dbs=2, sync=False) as env:
+        there = env.open_db(database)
+        with env.begin(write=True) as txn:
+            for key, value in changes.items():
+                if value is None:
+                    assert txn.delete(key, db=there)
+                else:
+                    txn.put(key, value, db=there)
+
+
+def value_at(place: str | Path, database: bytes, key: bytes) -> bytes:
+    with lmdb.open(str(place), subdir=False, lock=False, max_dbs=2, readonly=True) as env:
+        there = env.open_db(database, create=False)
+        with env.begin() as txn:
+            value = txn.get(key, db=there)
+    assert value is not None
+    return bytes(value)
+
+
+def open_descriptors(path: str | Path) -> int:
+    """Counts how often this process has a file open."""
+    target = os.path.realpath(path)
+    count = 0
+    for descriptor in os.listdir("/proc/self/fd"):  # noqa: PTH208 - numbers
+        try:
+            count += os.readlink(f"/proc/self/fd/{descriptor}") == target  # noqa: PTH115
+        except OSError:  # the one of the listing
+            pass
+    return count
+
+
+def in_child(function: Callable[[], object]) -> int:
+    """Runs a function in a forked process and gives its exit status, negative for a signal."""
+
+    def run() -> None:
+        try:
+            function()
+        except BaseException:
+            sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]  # there is one
+            sys.stderr.flush()
+            os._exit(1)
+        os._exit(0)
+
+    process = fork.Process(target=run)
+    process.start()
+    try:
+        process.join(WAIT_S)
+        assert process.exitcode is not None, "the child hangs"
+        return process.exitcode
+    finally:
+        process.kill()
+        process.join()
+        process.close()
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """Takes away root's right to read and write everything."""
+    if os.geteuid():
+        yield
+        return
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.fixture
+def open_path() -> Iterator[Path]:
+    """A folder that any user can reach, which pytest's own are not."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """The place of a store of 20 records."""
+    path = tmp_path / "store.lmdb"
+    write(path, make_records(20))
+    return path
+
+
+# ---- One environment for each file and process
+
+
+def test_stores_on_one_file_share_one_environment(place: Path) -> None:
+    with open_store(place) as one, open_store(place) as two:
+        assert shared(one) is shared(two)
+        assert open_descriptors(place) == 1
+
+
+@pytest.mark.parametrize("link", ["hard", "symbolic", "folder"])
+def test_a_link_to_a_store_is_the_same_store(place: Path, tmp_path: Path, link: str) -> None:
+    other = tmp_path / "other.lmdb"
+    if link == "hard":
+        other.hardlink_to(place)
+    elif link == "symbolic":
+        other.symlink_to(place)
+    else:
+        (tmp_path / "folder").symlink_to(tmp_path)
+        other = tmp_path / "folder" / place.name
+    with open_store(place) as one, open_store(other) as two:
+        assert shared(one) is shared(two)
+        assert one.documents(range(20)) == two.documents(range(20))
+
+
+def test_closing_one_store_keeps_another_on_the_same_file_working(place: Path) -> None:
+    with open_store(place) as one:
+        two = open_store(place)
+        assert shared(one) is shared(two)
+        two.close()
+        assert one.documents(range(20)) == documents_of(make_records(20))
+    assert open_descriptors(place) == 0
+
+
+def test_a_store_that_was_replaced_is_another_file_with_its_own_environment(place: Path) -> None:
+    with open_store(place) as old:
+        before = shared(old)
+        write(place, make_records(3, seed=9), overwrite=True)
+        with open_store(place) as new:
+            assert shared(new) is not shared(old) is before
+            assert len(new) == 3
+            assert len(old) == 20
+        assert old.documents(range(20)) == documents_of(make_records(20))
+
+
+@pytest.mark.parametrize("end", ["close", "with", "del", "garbage"])
+def test_the_file_is_closed_with_the_last_store_that_uses_it(place: Path, end: str) -> None:
+    store = open_store(place)
+    store.read([0])
+    assert open_descriptors(place) == 1
+    if end == "close":
+        store.close()
+    elif end == "with":
+        with store:
+            pass
+    elif end == "garbage":
+        store.itself = store  # type: ignore[attr-defined]
+    del store
+    if end == "garbage":
+        gc.collect()
+    assert open_descriptors(place) == 0
+
+
+def test_a_store_that_could_not_be_opened_leaves_no_file_open(place: Path) -> None:
+    tamper(place, b"meta", {b"manifest": None})
+    with pytest.raises(NotAStoreError, match="not a finished store"):
+        len(open_store(place))
+    gc.collect()  # the handle, from the error's traceback
+    assert open_descriptors(place) == 0
+    tamper(place, b"meta", {b"manifest": b""})  # which py-lmdb would refuse if the file were open
+
+
+def test_threads_that_open_and_close_the_same_file_never_see_it_open_twice(place: Path) -> None:
+    # py-lmdb refuses a file from the moment it is opened until it is closed, not until its object is gone.
+    before = sys.getswitchinterval()
+    barrier = threading.Barrier(8)
+
+    def open_and_close() -> None:
+        barrier.wait(WAIT_S)
+        for _ in range(300):
+            with open_store(place) as store:
+                assert len(store) == 20
+
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            for future in [pool.submit(open_and_close) for _ in range(8)]:
+                future.result()
+    finally:
+        sys.setswitchinterval(before)
+    assert open_descriptors(place) == 0
+
+
+def test_a_forked_child_closes_what_it_inherited(place: Path) -> None:
+    with open_store(place) as used, open_store(place) as unused:
+        before = shared(used)
+        assert shared(unused) is before
+
+        def look() -> None:
+            assert open_descriptors(place) == 0
+            assert used.documents(range(20)) == documents_of(make_records(20))
+            assert shared(used) is not before
+            assert shared(used).pid == os.getpid()
+            assert open_descriptors(place) == 1
+            unused.close()  # whose handle is its parent's
+            used.close()
+            assert open_descriptors(place) == 0
+
+        assert in_child(look) == 0
+        assert used.documents(range(20)) == documents_of(make_records(20))
+        assert shared(used) is before
+
+
+def test_grandchildren_open_handles_of_their_own(place: Path) -> None:
+    with open_store(place) as store:
+        assert shared(store).pid == os.getpid()
+
+        def read() -> None:
+            assert store.documents([3]) == documents_of(make_records(20))[3:4]
+            assert shared(store).pid == os.getpid()
+
+        def read_and_fork() -> None:
+            read()
+            assert in_child(read) == 0
+            read()
+
+        assert in_child(read_and_fork) == 0
+        read()
+
+
+def test_a_child_that_is_forked_while_a_store_is_read_can_fork_and_read_itself(place: Path) -> None:
+    # Forking shuts a gate; here it is opened again in the child, too.
+    with open_store(place) as store:
+
+        def read_in_thread() -> None:
+            with ThreadPoolExecutor(1) as pool:
+                assert pool.submit(store.documents, [3]).result(WAIT_S) == documents_of(make_records(20))[3:4]
+
+        def read_and_fork() -> None:
+            read_in_thread()
+            assert in_child(read_in_thread) == 0
+
+        assert in_child(read_and_fork) == 0
+        read_in_thread()
+
+
+def test_a_thread_waits_for_a_fork_and_a_fork_for_the_threads_that_read() -> None:
+    gate = environments.gate
+    inside, may_leave, forked = threading.Event(), threading.Event(), threading.Event()
+
+    def read() -> None:
+        with gate, gate:  # as where a damaged record's name is looked up
+            inside.set()
+            assert may_leave.wait(WAIT_S)
+            assert not forked.is_set()
+
+    def fork_now() -> None:
+        with gate:  # its own reading is not waited for
+            assert in_child(forked.is_set) == 0
+        forked.set()
+
+    with ThreadPoolExecutor(2) as pool:
+        reading = pool.submit(read)
+        assert inside.wait(WAIT_S)
+        forking = pool.submit(fork_now)
+        assert not forked.wait(0.05)
+        may_leave.set()
+        reading.result(WAIT_S)
+        forking.result(WAIT_S)
+        # The gate is open again.
+        assert pool.submit(lambda: gate.__enter__() or gate.__exit__() or "through").result(WAIT_S) == "through"  # type: ignore[func-returns-value]
+
+
+@pytest.mark.parametrize(("size", "pages", "ahead"), [(99, 100, True), (50, 100, False), (49, 100, True), (0, 1, True)])
+def test_reading_ahead_is_for_files_that_fit_into_half_of_the_memory(
+    monkeypatch: pytest.MonkeyPatch, size: int, pages: int, ahead: bool
+) -> None:
+    page = os.sysconf("SC_PAGE_SIZE")
+    memory = {"SC_PAGE_SIZE": page, "SC_PHYS_PAGES": pages if size != 99 else 200}
+    monkeypatch.setattr(os, "sysconf", memory.__getitem__)
+    assert environments._fits_memory(size * page) == ahead
+
+
+# ---- Places
+
+
+@pytest.mark.parametrize("place", ["http://host/store", "s3://bucket/a.lmdb", "redis://user:secret@host/0"])
+def test_a_uri_of_an_unknown_kind_is_no_place(place: str) -> None:
+    uses: list[Callable[[], object]] = [lambda: open_store(place), lambda: create_store(place)]
+    for use in uses:
+        with pytest.raises(PlaceError, match=rf"^{place.split(':')[0]}:// is no place that this version") as caught:
+            use()
+        assert "secret" not in str(caught.value)
+
+
+def test_nothing_is_no_place() -> None:
+    with pytest.raises(PlaceError, match="a place is the path of an LMDB file, got ''"):
+        open_store("")
+    with pytest.raises(PlaceError, match="a place is the path of an LMDB file, got ''"):
+        create_store("")
+
+
+@pytest.mark.parametrize("name", ["with space", "ünï 日本 🐈", "percent%20 'quote'", "-dash", "a.lmdb.partial.lmdb"])
+def test_a_place_may_have_any_name(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    for place in (folder / name, str(folder / f"{name} 2")):
+        write(place, make_records(5))
+        with open_store(place) as store:
+            assert store.place == str(place)
+            assert store.documents(range(5)) == documents_of(make_records(5))
+    assert len(list(folder.iterdir())) == 2
+
+
+def test_a_relative_place_stays_where_it_was_when_the_working_directory_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    with create_store("store.lmdb") as writer:
+        writer.write(encode(record) for record in make_records(3))
+        monkeypatch.chdir(elsewhere)
+        writer.finish()
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["store.lmdb"]
+    monkeypatch.chdir(tmp_path)
+    with open_store("store.lmdb") as store:
+        monkeypatch.chdir(elsewhere)
+        assert store.place == "store.lmdb"
+        assert len(store) == 3
+        # A spawned process begins in the working directory that its parent began in.
+        context = multiprocessing.get_context("spawn")
+        with context.Pool(1) as pool:
+            assert pool.apply_async(len, (store,)).get(WAIT_S) == 3
+            pool.close()
+            pool.join()
+
+
+# ---- What is at a place and is no store
+
+
+def test_a_missing_file_is_not_found(tmp_path: Path) -> None:
+    place = tmp_path / "store.lmdb"
+    with pytest.raises(StoreNotFoundError, match=r"store\.lmdb does not exist; dbloader convert makes a store$"):
+        len(open_store(place))
+    with pytest.raises(FileNotFoundError, match=r"x/store\.lmdb does not exist"):
+        len(open_store(tmp_path / "x" / "store.lmdb"))
+    place.write_bytes(b"")
+    with pytest.raises(StoreNotFoundError, match=r"lmdb/below does not exist"):
+        len(open_store(place / "below"))
+
+
+def test_an_unfinished_conversion_is_pointed_out_where_the_store_is_missing(tmp_path: Path) -> None:
+    place = tmp_path / "store.lmdb"
+    with create_store(place, resumable=True) as writer:
+        write_one_by_one(writer, make_records(3))
+        writer.commit()
+        assert Path(f"{place}.partial").exists()
+    with pytest.raises(NotAStoreError, match=r"is not there, but its unfinished conversion is: .* --resume goes on"):
+        len(open_store(place))
+
+
+def test_an_unfinished_store_that_was_copied_to_the_place_is_no_store(tmp_path: Path) -> None:
+    place, other = tmp_path / "store.lmdb", tmp_path / "other.lmdb"
+    with create_store(place, resumable=True) as writer:
+        write_one_by_one(writer, make_records(3))
+        writer.commit()
+    shutil.copy(f"{place}.partial", other)
+    with pytest.raises(NotAStoreError, match="is not a finished store: its conversion was interrupted"):
+        len(open_store(other))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty, so not a dbloader store"),
+        (b"x", "is not an LMDB file"),
+        (b"a text\n" * 10_000, "is not an LMDB file"),
+        (bytes(100_000), "is not an LMDB file"),
+    ],
+    ids=["empty", "tiny", "text", "zeros"],
+)
+def test_a_file_of_another_kind_is_no_store(tmp_path: Path, content: bytes, message: str) -> None:
+    place = tmp_path / "file"
+    place.write_bytes(content)
+    with pytest.raises(NotAStoreError, match=message):
+        len(open_store(place))
+
+
+def test_a_folder_is_no_store(tmp_path: Path) -> None:
+    with pytest.raises(NotAStoreError, match="is a folder; a store is one file"):
+        len(open_store(tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device"])
+def test_what_is_no_ordinary_file_is_no_store_and_is_not_waited_for(tmp_path: Path, kind: str) -> None:
+    place = tmp_path / "fifo"
+    if kind == "fifo":
+        os.mkfifo(place)
+    else:
+        place = Path("/dev/zero")
+    with pytest.raises(NotAStoreError, match="is not an ordinary file, so not a dbloader store"):
+        len(open_store(place))
+
+
+@pytest.mark.parametrize("databases", [[], [b"records"], [b"meta"], [b"other"]])
+def test_an_lmdb_file_of_another_program_is_no_store(tmp_path: Path, databases: list[bytes]) -> None:
+    place = tmp_path / "other.lmdb"
+    with lmdb.open(str(place), subdir=False, lock=False, max_dbs=2) as env:
+        for name in databases:
+            env.open_db(name)
+        with env.begin(write=True) as txn:
+            txn.put(b"key", b"value")
+    with pytest.raises(NotAStoreError, match="is an LMDB file, but not a dbloader store"):
+        len(open_store(place))
+    with (
+        pytest.raises(StoreExistsError, match="is not a dbloader store and will not be overwritten"),
+        create_store(place, overwrite=True),
+    ):
+        pass
+    with lmdb.open(str(place), subdir=False, lock=False, max_dbs=2) as env, env.begin() as txn:
+        assert txn.get(b"key") == b"value"
+
+
+def test_a_manifest_of_another_program_is_no_store(place: Path) -> None:
+    tamper(place, b"meta", {b"manifest": bson.encode({"format": "other", "version": 1})})
+    with pytest.raises(NotAStoreError, match=r"store\.lmdb is not a dbloader store"):
+        len(open_store(place))
+
+
+def test_a_store_of_a_newer_version_says_what_to_install(place: Path) -> None:
+    manifest = bson.decode(value_at(place, b"meta", b"manifest"))
+    tamper(place, b"meta", {b"manifest": bson.encode({**manifest, "version": 2})})
+    with pytest.raises(StoreVersionError, match=r"has format version 2; .* up to 1: install a newer one \(pip install"):
+        len(open_store(place))
+
+
+def test_a_store_that_is_open_through_lmdb_itself_is_not_called_damaged(place: Path) -> None:
+    with lmdb.open(str(place), subdir=False, lock=False), open_store(place) as store:
+        with pytest.raises(StoreError, match="is already open in this process") as caught:
+            len(store)
+        assert not isinstance(caught.value, DamagedStoreError)
+
+
+def test_too_many_open_files_are_not_called_damage(place: Path) -> None:
+    def open_with_too_many() -> None:
+        soft = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, soft))
+        with pytest.raises(StoreError, match="cannot be read: .*Too many open files") as caught:  # noqa: RUF043
+            while True:
+                os.open(os.devnull, os.O_RDONLY)
+        assert not isinstance(caught.value, DamagedStoreError)
+
+    def exhaust() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+        store = open_store(place)
+        os.stat(place)  # noqa: PTH116
+        descriptors = []
+        try:
+            while True:
+                descriptors.append(os.open(os.devnull, os.O_RDONLY))
+        except OSError as error:
+            assert error.errno == errno.EMFILE
+        with pytest.raises(StoreError, match=r"cannot be read: .*Too many open files") as caught:
+            len(store)
+        assert not isinstance(caught.value, DamagedStoreError)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        assert len(store) == 20
+
+    assert in_child(exhaust) == 0
+
+
+def test_a_file_that_may_not_be_read_says_so(open_path: Path) -> None:
+    place = open_path / "store.lmdb"
+    write(place, make_records(3))
+    place.chmod(0)
+    with as_nobody(), pytest.raises(StoreAccessError, match=r"store\.lmdb may not be read"):
+        len(open_store(place))
+    (open_path / "closed").mkdir(mode=0o700)
+    write(open_path / "closed" / "store.lmdb", make_records(3))
+    (open_path / "closed").chmod(0o700 if os.geteuid() == 0 else 0)
+    with as_nobody(), pytest.raises(StoreAccessError, match=r"closed/store\.lmdb may not be read: Permission denied"):
+        len(open_store(open_path / "closed" / "store.lmdb"))
+    (open_path / "closed").chmod(0o700)
+
+
+# ---- Damage
+
+
+def sizes_to_cut(whole: int) -> list[int]:
+    page = 4096
+    return [1, page, 2 * page - 1, 2 * page, 3 * page, whole // 2, whole // 2 + 1, whole - page, whole - 1]
+
+
+@pytest.mark.parametrize("number", range(len(sizes_to_cut(0))))
+def test_a_file_that_was_cut_short_is_noticed_when_it_is_opened(place: Path, number: int) -> None:
+    size = sizes_to_cut(place.stat().st_size)[number]
+    os.truncate(place, size)
+
+    def open_it() -> None:
+        # In a child, because what is not noticed ends in SIGBUS.
+        with pytest.raises((DamagedStoreError, NotAStoreError), match="is cut short: it has|is not an LMDB file"):  # noqa: RUF043
+            open_store(place).verify()
+
+    assert in_child(open_it) == 0
+
+
+def test_a_file_that_was_cut_by_a_byte_says_how_much_it_lacks(place: Path) -> None:
+    size = place.stat().st_size
+    os.truncate(place, size - 1)
+    with pytest.raises(DamagedStoreError, match=rf"is cut short: it has {size - 1} bytes of {size}; copy it again"):
+        len(open_store(place))
+
+
+def test_a_file_with_something_behind_it_is_still_the_store(place: Path) -> None:
+    with place.open("ab") as file:
+        file.write(bytes(5000))
+    with open_store(place) as store:
+        assert store.verify() == store.manifest.digest
+
+
+def test_damaged_pages_raise_and_do_not_crash(place: Path) -> None:
+    def read_damaged() -> None:
+        damaged = 0
+        content = place.read_bytes()
+        for page in range(2, len(content) // 4096):
+            other = place.with_name(f"{page}.lmdb")
+            # A page number that is not its own, in its header: LMDB's pages have no checksum, but it looks at that.
+            header = b"\xff" * 8
+            other.write_bytes(content[: 4096 * page] + header + content[4096 * page + 8 :])
+            try:
+                open_store(other).verify()
+            except StoreError:
+                damaged += 1
+        assert damaged == 0 or damaged
+
+    assert in_child(read_damaged) == 0
+
+
+@pytest.mark.parametrize("change", ["missing", "empty", "shorter", "odd", "longer"])
+@pytest.mark.parametrize("name", COLUMNS)
+def test_a_column_of_the_wrong_size_is_noticed(place: Path, name: str, change: str) -> None:
+    key = column_key(name, 0)
+    value = value_at(place, b"meta", key)
+    new = {"missing": None, "empty": b"", "shorter": value[:-8], "odd": value[:-1], "longer": value + bytes(8)}[change]
+    tamper(place, b"meta", {key: new})
+    with open_store(place) as store:
+        uses: list[Callable[[], object]] = [store.verify]
+        if name == "name":
+            uses += [store.names, lambda: store.name(19), lambda: store.find(str(make_records(20)[19].name))]
+        else:
+            uses.append(lambda: store.column(name))
+        for use in uses:
+            with pytest.raises(DamagedStoreError, match=f"chunk 0 of its column {name} is missing or damaged"):
+                use()
+        assert store.documents(range(20)) == documents_of(make_records(20))
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_verifying_compares_each_column_with_the_records(place: Path, name: str) -> None:
+    key = column_key(name, 0)
+    value = value_at(place, b"meta", key)
+    tamper(place, b"meta", {key: value[:-1] + bytes([value[-1] ^ 1])})
+    with open_store(place) as store:
+        with pytest.raises(DamagedStoreError, match=f"its column {name} does not tell of the 20 records from 0 on"):
+            store.verify()
+        # Training goes by the records, each with its checksum.
+        assert [record.label for record in store] == [record.label for record in make_records(20)]
+
+
+def test_verifying_compares_columns_of_every_chunk(tmp_path: Path) -> None:
+    place = tmp_path / "store.lmdb"
+    write(place, small_records(CHUNK + 100))
+    key = column_key("label", 1)
+    tamper(place, b"meta", {key: bytes(len(value_at(place, b"meta", key)))})
+    with (
+        open_store(place) as store,
+        pytest.raises(DamagedStoreError, match="its column label does not tell of the 100 records from 4096 on"),
+    ):
+        store.verify()
+
+
+@pytest.mark.parametrize("fact", ["digest", "label_counts", "labelled", "named", "image_bytes", "width", "height"])
+def test_verifying_compares_the_manifest_with_the_records(place: Path, fact: str) -> None:
+    manifest = bson.decode(value_at(place, b"meta", b"manifest"))
+    other = {"digest": "0" * 64, "label_counts": None, "width": [1, 2], "height": [3, 4]}.get(fact, 7)
+    tamper(place, b"meta", {b"manifest": bson.encode({**manifest, fact: other})})
+    with (
+        open_store(place) as store,
+        pytest.raises(DamagedStoreError, match=f"the {fact} in its manifest is not that of its records"),
+    ):
+        store.verify()
+
+
+@pytest.mark.parametrize("length", [19, 21])
+def test_verifying_notices_a_manifest_of_another_length(place: Path, length: int) -> None:
+    manifest = bson.decode(value_at(place, b"meta", b"manifest"))
+    tamper(place, b"meta", {b"manifest": bson.encode({**manifest, "length": length})})
+    with (
+        open_store(place) as store,
+        pytest.raises((DamagedStoreError, DamagedRecordError), match=r"damaged|cut|column"),
+    ):
+        store.verify()
+
+
+@pytest.mark.parametrize("change", ["missing", "empty", "shorter", "flipped"])
+def test_verifying_notices_a_damaged_index_of_names(place: Path, change: str) -> None:
+    value = value_at(place, b"meta", bucket_key(0))
+    new = {"missing": None, "empty": b"", "shorter": value[:-12], "flipped": value[:-1] + b"\x80"}[change]
+    tamper(place, b"meta", {bucket_key(0): new})
+    with open_store(place) as store:
+        with pytest.raises(DamagedStoreError, match="its index of names is damaged"):
+            store.verify()
+        for record in make_records(20):
+            if record.name is not None:
+                try:
+                    assert store.name(store.find(record.name)) == record.name
+                except RecordNotFoundError as error:
+                    assert "is named" in str(error)  # noqa: PT017 - it may also be found
+
+
+def test_a_damaged_record_whose_name_is_damaged_too_is_told_by_its_index(place: Path) -> None:
+    tamper(place, b"meta", {column_key("name", 0): None})
+    tamper(place, b"records", {record_key(3): b"x"})
+    with (
+        open_store(place) as store,
+        pytest.raises(DamagedRecordError, match=r"^record 3 \(its name is damaged too\) of .* it has only 1 bytes"),
+    ):
+        store[3]
+
+
+# ---- Writing
+
+
+@pytest.mark.parametrize("first", [2**15, 2**16, 2**20])
+def test_the_map_grows_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int) -> None:
+    monkeypatch.setattr(lmdb_writer, "_FIRST_MAP_SIZE", first)
+    monkeypatch.setattr("dbloader.stores.writer.COMMIT_BYTES", 100_000)
+    records = [Record(name=f"{number}", image=bytes(size)) for number, size in enumerate([10, 9**7, 10_000] * 3)]
+    place = tmp_path / "store.lmdb"
+    with create_store(place) as writer:
+        for record in records:
+            writer.write([encode(record)])
+        manifest = writer.finish()
+    with open_store(place) as store:
+        assert store.documents(range(9)) == documents_of(records)
+        assert store.verify() == manifest.digest
+        size = place.stat().st_size
+        assert 3 * 9**7 < size < 4 * 9**7
+
+
+def test_a_partial_store_larger_than_the_first_map_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lmdb_writer, "_FIRST_MAP_SIZE", 2**16)
+    place = tmp_path / "store.lmdb"
+    records = [Record(name=f"{number}", image=bytes(100_000)) for number in range(20)]
+    with create_store(place, resumable=True) as writer:
+        write_one_by_one(writer, records[:10])
+        writer.commit()
+    with create_store(place, resume=True) as writer:
+        assert writer.length == 10
+        write_one_by_one(writer, records)
+        writer.finish()
+    with open_store(place) as store:
+        assert store.documents(range(20)) == documents_of(records)
+
+
+def test_a_store_has_the_rights_that_the_umask_leaves(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        write(tmp_path / "store.lmdb", make_records(3))
+    finally:
+        os.umask(before)
+    assert (tmp_path / "store.lmdb").stat().st_mode & 0o777 == 0o640
+
+
+def test_a_finished_store_is_one_file(tmp_path: Path) -> None:
+    write(tmp_path / "store.lmdb", make_records(3))
+    with open_store(tmp_path / "store.lmdb") as store:
+        store.read([0])
+        assert [path.name for path in tmp_path.iterdir()] == ["store.lmdb"]
+
+
+def test_temporary_files_of_a_conversion_belong_beside_the_store(tmp_path: Path) -> None:
+    assert create_store(tmp_path / "store.lmdb").scratch == tmp_path
+
+
+def die(*arguments: object) -> None:
+    os._exit(DIED)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_store_that_was_finished_but_not_renamed_is_published_by_resuming(tmp_path: Path, overwrite: bool) -> None:
+    place = tmp_path / "store.lmdb"
+    records = make_records(20)
+    if overwrite:
+        write(place, make_records(2, seed=5))
+
+    def finish_and_die() -> None:
+        with create_store(place, resumable=True, overwrite=overwrite) as writer:
+            write_one_by_one(writer, records)
+            writer._partial.replace = die  # type: ignore[attr-defined]
+            writer.finish(created="then")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Path, "replace", die)
+        assert in_child(lambda: finish_without_patch(place, records, overwrite=overwrite)) == DIED
+    assert value_at(f"{place}.partial", b"meta", b"manifest")
+    if overwrite:
+        with open_store(place) as store:
+            assert len(store) == 2
+    else:
+        with pytest.raises(NotAStoreError, match="its unfinished conversion is"):
+            len(open_store(place))
+    with create_store(place, resume=True) as writer:
+        assert writer.position == 20
+        write_one_by_one(writer, records)
+        manifest = writer.finish(created="then")
+    assert [path.name for path in tmp_path.iterdir()] == ["store.lmdb"]
+    with open_store(place) as store:
+        assert store.documents(range(20)) == documents_of(records)
+        assert store.verify() == manifest.digest
+
+
+def finish_without_patch(place: Path, records: list[Record], *, overwrite: bool) -> None:
+    with create_store(place, resumable=True, overwrite=overwrite) as writer:
+        write_one_by_one(writer, records)
+        writer.finish(created="then")
+
+
+def test_a_partial_file_without_a_commit_is_resumed_from_the_beginning(tmp_path: Path) -> None:
+    place = tmp_path / "store.lmdb"
+
+    def die_at_once() -> None:
+        with create_store(place, resumable=True):
+            os._exit(DIED)
+
+    assert in_child(die_at_once) == DIED
+    assert Path(f"{place}.partial").stat().st_size
+    with create_store(place, resume=True) as writer:
+        assert not writer.resumed
+        write_one_by_one(writer, make_records(3))
+        writer.finish()
+    with open_store(place) as store:
+        assert len(store) == 3
+
+
+def test_a_partial_file_that_is_no_lmdb_file_is_kept_until_it_is_overwritten(tmp_path: Path) -> None:
+    place, partial = tmp_path / "store.lmdb", tmp_path / "store.lmdb.partial"
+    partial.write_text("a text\n" * 1000)
+    with pytest.raises(StoreExistsError, match="an unfinished conversion is at"), create_store(place):
+        pass
+    with (
+        pytest.raises(DamagedStoreError, match=r"partial is damaged .*; begin anew with overwrite"),
+        create_store(place, resume=True),
+    ):
+        pass
+    assert partial.read_text() == "a text\n" * 1000
+    write(place, make_records(3), overwrite=True)
+    assert not partial.exists()
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_a_partial_file_with_a_damaged_column_is_not_resumed(tmp_path: Path, name: str) -> None:
+    place, partial = tmp_path / "store.lmdb", tmp_path / "store.lmdb.partial"
+    with create_store(place, resumable=True) as writer:
+        write_one_by_one(writer, make_records(3))
+        writer.commit()
+    for change in (value_at(partial, b"meta", column_key(name, 0))[:-4], None):
+        tamper(partial, b"meta", {column_key(name, 0): change})
+        writer = create_store(place, resume=True)
+        message = rf"partial: its column {name} is damaged; begin anew with overwrite \(--overwrite\)"
+        with pytest.raises(DamagedStoreError, match=message), writer:
+            pass
+    with create_store(place, overwrite=True) as anew:  # the refused writer has let go of the file
+        anew.finish()
+
+
+def test_a_writer_that_cannot_begin_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
+        raise lmdb.Error("No space left on device")
+
+    monkeypatch.setattr("dbloader.stores.lmdb_writer.lmdb.open", refuse)
+    with (
+        pytest.raises(StoreFullError, match=r"no room is left for .*store\.lmdb"),
+        create_store(tmp_path / "store.lmdb", resumable=True),
+    ):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_writing_into_a_missing_folder_says_so(tmp_path: Path) -> None:
+    with (
+        pytest.raises(StoreAccessError, match=r"cannot be written: the folder .*/missing does not exist"),
+        create_store(tmp_path / "missing" / "store.lmdb"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("options", [{}, {"overwrite": True}, {"resume": True}])
+def test_a_folder_is_never_written_to_or_replaced(tmp_path: Path, options: dict[str, bool]) -> None:
+    with (
+        pytest.raises(StoreExistsError, match=r"is a folder; a store is one file: name one, such as .*\.lmdb$"),
+        create_store(tmp_path, **options),
+    ):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_in_the_place_of_the_partial_file_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "store.lmdb.partial").mkdir()
+    with (
+        pytest.raises(StoreAccessError, match=r"store\.lmdb cannot be written: Is a directory"),
+        create_store(tmp_path / "store.lmdb"),
+    ):
+        pass
+
+
+def test_a_folder_that_appears_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    place = tmp_path / "store.lmdb"
+    with create_store(place, overwrite=True, resumable=True) as writer:
+        write_one_by_one(writer, make_records(3))
+        place.mkdir()
+        with pytest.raises(StoreExistsError, match="is not a dbloader store and will not be overwritten"):
+            writer.finish()
+    place.rmdir()
+    with create_store(place, resume=True) as writer:
+        assert writer.length == 3
+
+
+def test_a_folder_that_may_not_be_written_says_so(open_path: Path) -> None:
+    place = open_path / "store.lmdb"
+    write(place, make_records(2))
+    open_path.chmod(0o555)
+    for options in ({}, {"resume": True}):
+        with (
+            as_nobody(),
+            pytest.raises(StoreAccessError, match=r"other\.lmdb cannot be written: Permission denied"),
+            create_store(open_path / "other.lmdb", **options),
+        ):
+            pass
+    with (
+        as_nobody(),
+        pytest.raises(StoreAccessError, match=r"store\.lmdb cannot be written: Permission denied"),
+        create_store(place, overwrite=True),
+    ):
+        pass
+    open_path.chmod(0o755)
+    assert [path.name for path in open_path.iterdir()] == ["store.lmdb"]
+
+
+def test_a_folder_that_may_not_be_entered_says_so(open_path: Path) -> None:
+    closed = open_path / "closed"
+    closed.mkdir()
+    write(closed / "store.lmdb", make_records(2))
+    closed.chmod(0o700 if os.geteuid() == 0 else 0)
+    for place in (closed / "store.lmdb", closed / "below" / "store.lmdb"):
+        with (
+            as_nobody(),
+            pytest.raises(StoreAccessError, match=r"closed/.*store\.lmdb cannot be written: Permission denied"),
+            create_store(place, overwrite=True),
+        ):
+            pass
+    closed.chmod(0o700)
+
+
+def test_a_folder_that_may_not_be_written_any_more_at_the_end_says_so(open_path: Path) -> None:
+    folder = open_path / "folder"
+    folder.mkdir()
+    folder.chmod(0o777)
+    with as_nobody():
+        with create_store(folder / "store.lmdb", resumable=True) as writer:
+            write_one_by_one(writer, make_records(2))
+            if os.geteuid() == NOBODY:
+                os.seteuid(0)
+            folder.chmod(0o555)
+            if os.getuid() == 0:
+                os.seteuid(NOBODY)
+            with pytest.raises(StoreAccessError, match=r"store\.lmdb cannot be written: Permission denied"):
+                writer.finish()
+        if os.getuid() == 0:
+            os.seteuid(0)
+        folder.chmod(0o777)
+        with create_store(folder / "store.lmdb", resume=True) as writer:
+            assert writer.length == 2
+            writer.finish()
+
+
+# ---- No room
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 20 MB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=20m,nr_inodes=20", "tmpfs", folder],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if mounted.returncode:
+        pytest.skip(f"no small file system can be mounted here: {mounted.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+def big_records(count: int) -> list[Record]:
+    return [Record(name=f"{number}.jpg", image=bytes([number]) * 500_000) for number in range(count)]
+
+
+def fill(place: Path, records: list[Record], **options: bool) -> None:
+    with create_store(place, resumable=True, **options) as writer:
+        write_one_by_one(writer, records)
+        writer.finish()
+
+
+@pytest.mark.parametrize("room", ["freed", "elsewhere"])
+def test_a_full_disk_loses_nothing_that_was_committed(
+    small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: str
+) -> None:
+    monkeypatch.setattr("dbloader.stores.writer.COMMIT_BYTES", 10**6)
+    records = big_records(32)
+    filler, place = small_disk / "filler", small_disk / "store.lmdb"
+    filler.write_bytes(bytes(10**7))
+    message = r"no room is left for .*store\.lmdb \([\d,]+ bytes are free\): free some space and resume \(--resume\)$"
+    for options in ({}, {"resume": True}):
+        with pytest.raises(StoreFullError, match=message):
+            fill(place, records, **options)
+        assert [path.name for path in small_disk.iterdir() if path != filler] == ["store.lmdb.partial"]
+    if room == "freed":
+        filler.unlink()
+    else:
+        place = tmp_path / "store.lmdb"
+        shutil.copy(small_disk / "store.lmdb.partial", tmp_path)
+    with create_store(place, resume=True) as writer:
+        assert 10 < writer.length < 25
+        assert writer.length == writer.position
+        write_one_by_one(writer, records)
+        writer.finish()
+    with open_store(place) as store:
+        assert store.documents(range(32)) == documents_of(records)
+        assert store.verify() == store.manifest.digest
+
+
+def test_a_full_disk_leaves_nothing_of_a_store_that_cannot_be_resumed(small_disk: Path) -> None:
+    with (
+        pytest.raises(StoreFullError, match=r"no room is left for .*: nothing was written$"),
+        create_store(small_disk / "store.lmdb") as writer,
+    ):
+        writer.write(encode(record) for record in big_records(60))
+        writer.finish()
+    assert list(small_disk.iterdir()) == []
+
+
+def test_a_disk_without_room_for_another_file_is_full(small_disk: Path) -> None:
+    count = 0
+    try:
+        for count in range(100):
+            (small_disk / f"file {count}").touch()
+    except OSError as error:
+        assert error.errno == errno.ENOSPC  # noqa: PT017 - it is not the one that is tested
+    assert count < 99
+    with (
+        pytest.raises(StoreFullError, match=r"no room is left for .*store\.lmdb: No space left on device"),
+        create_store(small_disk / "store.lmdb"),
+    ):
+        pass
+
+
+def test_a_file_that_may_not_grow_is_reported_as_a_full_disk(tmp_path: Path) -> None:
+    place = tmp_path / "store.lmdb"
+
+    def write_limited() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (5 * 10**6, 5 * 10**6))
+        with pytest.raises((StoreFullError, StoreError), match=r"no room is left for|cannot be written"):
+            fill(place, big_records(20))
+
+    assert in_child(write_limited) == 0
