@@ -9,10 +9,8 @@ from pathlib import Path
 
 
 def main() -> None:
-    cpu = next(
-        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
-        platform.processor(),
-    )
+    facts = Path("/proc/cpuinfo").read_text().splitlines()
+    cpu = next((line.split(":")[1].strip() for line in facts if line.startswith("model name")), platform.processor())
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     packages = ", ".join(f"{name} {version(name)}" for name in ("dbloader", "lmdb", "Pillow", "simplejpeg", "torch"))
     print(

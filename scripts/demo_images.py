@@ -12,10 +12,14 @@ import io
 import shutil
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image
 from sklearn.datasets import load_digits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SIDE = 32  # pixels; the originals have 8
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -42,7 +46,7 @@ def damaged(number: int, data: bytes) -> bytes:
     return DAMAGE.get(number, lambda whole: whole)(data)
 
 
-DAMAGE = {
+DAMAGE: dict[int, Callable[[bytes], bytes]] = {
     101: lambda jpeg: jpeg[:-2],  # only the end marker is missing: can be repaired
     203: lambda jpeg: jpeg[:-2],
     307: lambda jpeg: jpeg[: len(jpeg) * 3 // 4],  # a quarter is missing

@@ -95,7 +95,7 @@ def main() -> None:
         for images, labels in loader:
             loss = nn.functional.cross_entropy(model(normalised(images)), labels)
             optimizer.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         seconds = time.perf_counter() - started
         print(
