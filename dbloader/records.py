@@ -300,7 +300,10 @@ def _pack_array(key: str, array: np.ndarray[Any, Any]) -> Binary:
     if not _is_kept(array.dtype):
         raise FieldError(f"field {key!r} is an array of the dtype {array.dtype}, which a .npy file does not keep")
     file = io.BytesIO()
-    np.lib.format.write_array(file, array, allow_pickle=False)
+    try:
+        np.lib.format.write_array(file, array, version=(1, 0), allow_pickle=False)
+    except ValueError:  # names of fields that are long or not Latin; left to itself, NumPy would also warn
+        np.lib.format.write_array(file, array, version=(3, 0), allow_pickle=False)
     return Binary(file.getvalue(), USER_DEFINED_SUBTYPE)
 
 

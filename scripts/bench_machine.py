@@ -9,8 +9,9 @@ from pathlib import Path
 
 
 def main() -> None:
-    facts = Path("/proc/cpuinfo").read_text().splitlines()
-    cpu = next((line.split(":")[1].strip() for line in facts if line.startswith("model name")), platform.processor())
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    cpu = names[0] if names else platform.processor()
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     packages = ", ".join(f"{name} {version(name)}" for name in ("dbloader", "lmdb", "Pillow", "simplejpeg", "torch"))
     print(

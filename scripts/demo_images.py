@@ -43,7 +43,8 @@ def main(folder: Path) -> None:
 
 def damaged(number: int, data: bytes) -> bytes:
     """Gives the file as it might come from a broken copy."""
-    return DAMAGE.get(number, lambda whole: whole)(data)
+    damage = DAMAGE.get(number)
+    return data if damage is None else damage(data)
 
 
 DAMAGE: dict[int, Callable[[bytes], bytes]] = {

@@ -40,6 +40,8 @@ from dbloader.errors import (
     StoreNotFoundError,
     StoreVersionError,
 )
+from dbloader.records import encode
+from dbloader.stores import create_store
 from dbloader.stores.lmdb import LMDBStore
 from dbloader.stores.lmdb_writer import LMDBWriter
 
@@ -798,8 +800,11 @@ def test_other_class_names_make_it_another_store(tmp_path: Path) -> None:
 def test_a_store_with_the_same_records_and_classes_is_the_same_store(tmp_path: Path) -> None:
     place = small(tmp_path / "s.lmdb")
     data = pickle.dumps(LMDBDataset(place, red))
-    place.unlink()
-    small(place)  # made anew, at another time
+    with LMDBStore(place) as store:
+        records = [encode(record) for record in store]
+    with create_store(place, overwrite=True) as writer:
+        writer.write(records)
+        writer.finish(classes=("a", "b", "c"), created="2001-01-01T00:00:00+00:00")
     with pickle.loads(data) as dataset:  # noqa: S301 - our own
         assert dataset[5][0] == 5
         assert dataset.manifest is dataset.store.manifest

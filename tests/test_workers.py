@@ -197,7 +197,7 @@ def test_a_record_in_the_place_of_another_is_damage(place: Path, tmp_path: Path)
     copy = Path(shutil.copy(place, tmp_path / "copy.lmdb"))
     other = encode(Record("5.x", 5, data_of(5))).document(5)
     tamper(copy, 6, lambda document: document.__setitem__(slice(None), other))
-    with LMDBDataset(copy, decode=None) as dataset, pytest.raises(DamagedRecordError, match="record 6 .*is record 5"):
+    with LMDBDataset(copy, decode=None) as dataset, pytest.raises(DamagedRecordError, match=r"record 6 .*is record 5"):
         in_worker(dataset)
 
 

@@ -201,7 +201,7 @@ def test_a_sample_needs_no_image(tmp_path: Path) -> None:
 
 def test_standard_fields_of_a_dict_keep_their_meaning(tmp_path: Path) -> None:
     standard = {"name": "a/b.raw", "width": 5, "height": 6, "format": "RAW", "damaged": "cut", "resized_from": (50, 60)}
-    (record,) = written([{**standard, "image": b"raw"}], tmp_path)
+    (record,) = written([{**standard, "image": IMAGE}], tmp_path)
     assert {key: getattr(record, key) for key in standard} == standard
     with open_store(tmp_path / "s.lmdb") as store:
         assert store.find("a/b.raw") == 0

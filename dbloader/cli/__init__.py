@@ -12,6 +12,7 @@ from dbloader.cli.convert import convert_command
 from dbloader.cli.info import info_command
 from dbloader.cli.verify import verify_command
 from dbloader.errors import DBLoaderError
+from dbloader.sources.base import readable
 from dbloader.version import VERSION
 
 FAILED = 2
@@ -66,6 +67,8 @@ def main() -> None:
         # Somebody like head has read enough; nothing more can be said, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = FAILED
+    except UnicodeEncodeError as error:
+        status = _fail(f"{readable(error.object)}: its name is not valid UTF-8; rename it, or a folder that it is in")
     except OSError as error:
         status = _fail(": ".join(str(part) for part in (error.filename, error.strerror or error) if part))
     sys.exit(status or 0)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SOME_REJECTED = 1
 
-# Files named one by one on the terminal; the report file names all.
+# Files, and kinds of files left out, named one by one on the terminal; the report file names all files.
 _NAMED = 10
 
 
@@ -159,8 +159,9 @@ def _print(report: Report) -> None:
     if report.report_file and (report.repaired or report.damaged or report.rejected):
         _print_events(report)
     if report.skipped:
-        kinds = ", ".join(f"{extension or 'no extension'} {count:,}" for extension, count in report.skipped.items())
-        click.echo(f"  left out  {counted(sum(report.skipped.values()), 'file')} that are no images ({kinds})")
+        kinds = [f"{extension or 'no extension'} {count:,}" for extension, count in report.skipped.items()]
+        kinds[_NAMED:] = [f"{len(kinds) - _NAMED:,} more"] if len(kinds) > _NAMED else []
+        click.echo(f"  left out  {counted(sum(report.skipped.values()), 'file')} of other kinds ({', '.join(kinds)})")
     if report.hidden:
         click.echo(f"  left out  {counted(report.hidden, 'hidden file')} (names that begin with a dot)")
     for warning in report.warnings:

@@ -148,7 +148,7 @@ def convert(
         image_bytes=manifest.image_bytes,
         seconds=time.monotonic() - started,
         warnings=(*files.warnings, *problem),
-        skipped=dict(files.skipped),
+        skipped=dict(sorted(files.skipped.items(), key=lambda item: (-item[1], item[0]))),
         hidden=files.hidden,
         report_file=report_file,
     )

@@ -38,7 +38,7 @@ class Report:
         image_bytes: Bytes of all images in the store.
         seconds: Duration of this run.
         warnings: What a person should know of the source as a whole.
-        skipped: Files left out because they are no images, by extension.
+        skipped: Files left out because they are no images, by extension, the most frequent first.
         hidden: Files and folders left out because their name begins with a dot.
         report_file: JSON lines, one for each repaired, rejected or damaged file: ``name``, ``event``, ``reason``; ""
             if the file could not be written, of which ``warnings`` tells.

@@ -47,7 +47,9 @@ if TYPE_CHECKING:
 # Only where the map begins: it is doubled whenever it is full. A map is address space, not memory or disk.
 _FIRST_MAP_SIZE = 2**30
 
-_NO_ROOM = ("No space left", "quota exceeded", "File too large")
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# Bytes that must still fit for a disk not to be full: more than a block of any file system.
+_PROBE = 2**20
 _NO_RIGHT = ("Permission denied", "Read-only file system", "Operation not permitted")
 
 
@@ -268,21 +270,29 @@ class LMDBWriter(Writer):
         for number in range(-(-self.length // CHUNK)):
             yield np.frombuffer(self._stored_chunk(number)["name_hash"], DTYPES["name_hash"])
 
-    def _free(self) -> int:
-        status = os.statvfs(self._target.parent)
-        return status.f_bavail * status.f_frsize
+    def _is_full(self) -> bool:
+        """Tells whether the partial file cannot grow, by trying: what is free says nothing where there are quotas."""
+        size = os.fstat(self._lock).st_size
+        try:
+            return os.pwrite(self._lock, bytes(_PROBE), size) < _PROBE
+        except OSError as error:
+            return error.errno in _NO_ROOM
+        finally:
+            os.ftruncate(self._lock, size)
 
     def _refused(self, error: OSError) -> Exception:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in _NO_ROOM:
             return StoreFullError(f"no room is left for {self.place}: {error.strerror}")
         return StoreAccessError(f"{self.place} cannot be written: {error.strerror}")
 
     def _explained(self, error: lmdb.Error) -> Exception:
         text = str(error)
         # LMDB says "Input/output error" when the disk takes only a part of what it writes.
-        if any(reason in text for reason in _NO_ROOM) or ("Input/output" in text and self._free() < 2 * COMMIT_BYTES):
+        if any(os.strerror(number) in text for number in _NO_ROOM) or (
+            os.strerror(errno.EIO) in text and self._is_full()
+        ):
             kept = "free some space and resume (--resume)" if self.resumable else "nothing was written"
-            return StoreFullError(f"no room is left for {self.place} ({self._free():,} bytes are free): {kept}")
+            return StoreFullError(f"no room is left for {self.place}: {kept}")
         if any(reason in text for reason in _NO_RIGHT):
             return StoreAccessError(f"{self.place} cannot be written: {text}")
         if isinstance(error, (lmdb.InvalidError, lmdb.CorruptedError, lmdb.VersionMismatchError)):

@@ -1,0 +1,564 @@
+"""The command line: what it prints, where, and the exit status."""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import json
+import os
+import pty
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from imagefolders import WAIT_S, Outcome, command, photo, plant, plant_kinds, plant_photos, run, running
+
+import dbloader
+import dbloader.stores.writer
+from dbloader.cli import group, main
+from dbloader.cli.text import counted, size
+from dbloader.conversion import Report, convert
+from dbloader.stores import create_store, open_store
+
+
+class Shell:
+    """Runs the command line in this process."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self._monkeypatch = monkeypatch
+        self._capsys = capsys
+
+    def __call__(self, *arguments: str | os.PathLike[str]) -> Outcome:
+        self._monkeypatch.setattr(sys, "argv", ["dbloader", *(os.fspath(argument) for argument in arguments)])
+        self._capsys.readouterr()
+        with pytest.raises(SystemExit, match=r"^\d+$") as caught:
+            main()
+        stdout, stderr = self._capsys.readouterr()
+        assert isinstance(caught.value.code, int)
+        return Outcome(caught.value.code, stdout, stderr)
+
+
+@pytest.fixture
+def shell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(monkeypatch, capsys)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return plant_photos(tmp_path / "images", 12)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return tmp_path / "out.lmdb"
+
+
+@pytest.fixture
+def store(root: Path, place: Path) -> Path:
+    convert(root, place)
+    return place
+
+
+def check_error(outcome: Outcome, message: str) -> None:
+    """One line on stderr, nothing else, and exit status 2."""
+    assert outcome.status == 2
+    assert outcome.stdout == ""
+    assert re.fullmatch(rf"Error: .*(?:{message}).*\n", outcome.stderr), outcome.stderr
+
+
+# convert
+
+
+def test_a_conversion_tells_what_it_made(shell: Shell, root: Path, place: Path) -> None:
+    outcome = shell("convert", root, place)
+    assert outcome.status == 0
+    assert outcome.stderr == ""
+    with open_store(place) as store:
+        digest = store.manifest.digest
+    assert re.fullmatch(
+        rf"{place}: 12 records, [\d.]+ kB of images, in \d+\.\d s \([\d,]+ images/s, [\d.,]+ MB/s\)\n"
+        rf"  digest    {digest}\n",
+        outcome.stdout,
+    )
+
+
+def test_a_conversion_names_what_it_left_out(shell: Shell, root: Path, place: Path) -> None:
+    plant_kinds(root, "half", "text", "no end marker", "another extension")
+    plant(root, {"cat/.hidden.jpg": b"", "cat/README": b"", "loose.jpg": b"", "cat/big.jpg": photo(width=300)})
+    outcome = shell("convert", root, place, "--max-side", "100")
+    assert outcome.status == 1
+    _, _, *lines = outcome.stdout.splitlines()
+    assert lines == [
+        "  resized   1",
+        "  repaired  1: only the end marker was missing",
+        "  rejected  2 of 17",
+        "    rejected  cat/000.jpg: is damaged: scan 1 ends after 1 of 6 MCUs",
+        "    repaired  cat/002.jpg: its end marker was missing: appended FF D9",
+        "    rejected  dog/001.jpg: is in no known image format (it begins with b'<htm')",
+        f"    all of them in {place}.report.jsonl",
+        "  left out  2 files of other kinds (no extension 1, .txt 1)",
+        "  left out  1 hidden file (names that begin with a dot)",
+    ]
+    assert outcome.stderr == f"Warning: 1 image directly in {root} left out: outside of every class folder\n"
+
+
+def test_damaged_images_that_are_kept_are_told_and_are_no_failure(shell: Shell, root: Path, place: Path) -> None:
+    plant_kinds(root, "half")
+    outcome = shell("convert", root, place, "--on-damaged", "keep")
+    assert outcome.status == 0
+    assert "  damaged   1, stored nevertheless\n" in outcome.stdout
+    assert "    damaged   cat/000.jpg: is damaged: " in outcome.stdout
+
+
+def test_of_many_rejected_files_ten_are_named(shell: Shell, root: Path, place: Path) -> None:
+    plant_kinds(root, *["text"] * 13)
+    outcome = shell("convert", root, place)
+    assert outcome.stdout.count("    rejected  ") == 10
+    assert outcome.stdout.endswith(f"    and 3 more, all in {place}.report.jsonl\n")
+    assert len(Path(f"{place}.report.jsonl").read_text().splitlines()) == 13
+
+
+def test_a_report_that_cannot_be_written_is_told(shell: Shell, root: Path, place: Path) -> None:
+    plant_kinds(root, "text")
+    Path(f"{place}.report.jsonl").mkdir()
+    outcome = shell("convert", root, place)
+    assert outcome.status == 1
+    assert re.fullmatch(r"Warning: .*report.jsonl cannot be written: Is a directory; .*\n", outcome.stderr)
+    assert "rejected  1 of 14\n" in outcome.stdout
+
+
+def test_quiet_prints_nothing_but_errors(shell: Shell, root: Path, place: Path) -> None:
+    plant(root, {"loose.jpg": b""})
+    assert shell("convert", root, place, "--quiet") == Outcome(0, "", "")
+    check_error(shell("convert", root, place, "-q"), "exists already")
+    plant_kinds(root, "text")
+    assert shell("convert", root, place, "-q", "--overwrite") == Outcome(1, "", "")
+    assert shell("verify", place, "--quiet") == Outcome(0, "", "")
+
+
+def test_the_report_comes_as_json(shell: Shell, root: Path, place: Path) -> None:
+    plant_kinds(root, "half", "text", "no end marker")
+    plant(root, {"loose.jpg": b""})
+    outcome = shell("convert", root, place, "--json")
+    assert outcome.status == 1
+    assert outcome.stderr == ""
+    printed = json.loads(outcome.stdout)
+    again = convert(root, place, overwrite=True)
+    wanted = dataclasses.asdict(again)
+    assert printed.keys() == wanted.keys() == {field.name for field in dataclasses.fields(Report)}
+    assert printed.pop("seconds") > 0
+    del wanted["seconds"]
+    assert printed == json.loads(json.dumps(wanted))
+
+
+@pytest.mark.parametrize(
+    ("options", "passed"),
+    [
+        (["--workers", "3"], {"workers": 3}),
+        (["--check", "structure"], {"check": "structure"}),
+        (["--on-bad", "fail"], {"on_bad": "fail"}),
+        (["--on-damaged", "keep"], {"on_damaged": "keep"}),
+        (["--max-side", "20"], {"max_side": 20}),
+        (["--short-side", "20", "--quality", "60"], {"short_side": 20, "quality": 60}),
+        (["--shuffle", "-7"], {"shuffle": -7}),
+        (["--overwrite"], {"overwrite": True}),
+        (["--resume"], {"resume": True}),
+        (["--list", "all.csv"], {"listing": "all.csv"}),
+    ],
+)
+def test_every_option_reaches_the_conversion(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, options: list[str], passed: dict[str, Any]
+) -> None:
+    seen: dict[str, Any] = {}
+
+    def fake(source: str, destination: str, **given: Any) -> Report:
+        seen.update(given, source=source, destination=destination)
+        return Report(place=destination, digest="", records=1, files=1, seconds=1)
+
+    monkeypatch.setattr("dbloader.cli.convert.convert", fake)
+    assert shell("convert", "images", "out.lmdb", *options).status == 0
+    del seen["progress"]
+    defaults = {
+        "listing": None, "workers": None, "check": "decode", "on_bad": "reject", "on_damaged": "reject",
+        "max_side": None, "short_side": None, "quality": None, "shuffle": None, "overwrite": False, "resume": False,
+    }  # fmt: skip
+    assert seen == {**defaults, **passed, "source": "images", "destination": "out.lmdb"}
+
+
+def test_an_interrupted_conversion_is_said_to_be_resumed(
+    shell: Shell, root: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dbloader.stores.writer, "COMMIT_BYTES", 1)
+    with pytest.raises(RuntimeError, match="stop"):
+        convert(root, place, progress=_stop)
+    outcome = shell("convert", root, place, "--resume")
+    assert "  resumed   after 12 files of an earlier run\n" in outcome.stdout
+
+
+def _stop(progress: dbloader.conversion.Progress) -> None:
+    if progress.done == progress.found:
+        raise RuntimeError("stop")
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["convert"], r"Missing argument 'SOURCE'. \(see dbloader convert --help\)"),
+        (["convert", "images"], r"Missing argument 'DESTINATION'. \(see dbloader convert --help\)"),
+        (["convert", "images", "new.lmdb", "more"], r"unexpected extra argument \('?more'?\)"),
+        (["convert", "none", "new.lmdb"], "none: there is no such folder"),
+        (["convert", "file.txt", "new.lmdb"], "file.txt: is a file, not a folder of images"),
+        (["convert", "images", "none/new.lmdb"], "none/new.lmdb cannot be written: the folder .* does not exist"),
+        (["convert", "images", "images"], "images is a folder; a store is one file: name one, such as images.lmdb"),
+        (["convert", "images", "old.lmdb"], r"old.lmdb exists already; overwrite \(--overwrite\) replaces it"),
+        (["convert", "images", "file.txt", "--overwrite"], "file.txt is not a dbloader store and will not be overwri"),
+        (["convert", "images", "old.lmdb", "--resume"], "old.lmdb is finished already: there is nothing to resume"),
+        (["convert", "images", "s3://bucket/x"], "s3:// is no place that this version of dbloader knows"),
+        (["convert", "images", ""], "a place is the path of an LMDB file"),
+        (["convert", "images", "new.lmdb", "--list", "none.csv"], "none.csv: the listing cannot be read: No such"),
+        (["convert", "images", "new.lmdb", "--list", "file.txt"], "file.txt: a listing is one of"),
+        (["convert", "images", "new.lmdb", "--workers", "0"], "workers must be at least 1, got 0"),
+        (["convert", "images", "new.lmdb", "--workers", "two"], "Invalid value for '--workers': 'two' is not a valid"),
+        (["convert", "images", "new.lmdb", "--check", "all"], "'--check': 'all' is not one of 'decode', 'structure'"),
+        (["convert", "images", "new.lmdb", "--on-bad", "keep"], "'--on-bad': 'keep' is not one of 'reject', 'fail'"),
+        (["convert", "images", "new.lmdb", "--on-damaged", "x"], "'--on-damaged': 'x' is not one of 'reject', 'keep'"),
+        (["convert", "images", "new.lmdb", "--max-side", "0"], "max_side must be at least 1 pixel, got 0"),
+        (["convert", "images", "new.lmdb", "--max-side", "1.5"], "'--max-side': '1.5' is not a valid int"),
+        (["convert", "images", "new.lmdb", "--short-side", "-2"], "short_side must be at least 1 pixel, got -2"),
+        (["convert", "images", "new.lmdb", "--max-side", "9", "--short-side", "9"], "choose one"),
+        (["convert", "images", "new.lmdb", "--quality", "90"], "give max_side or short_side too"),
+        (["convert", "images", "new.lmdb", "--max-side", "9", "--quality", "0"], "quality must be from 1 to 100"),
+        (["convert", "images", "new.lmdb", "--shuffle", "1e3"], "'--shuffle': '1e3' is not a valid int"),
+        (["convert", "images", "new.lmdb", "--shuffle", "9" * 20], "shuffle must be a seed of 64 bits"),
+        (["convert", "images", "new.lmdb", "--overwrite", "--resume"], "overwrite begins anew and resume goes on"),
+        (["convert", "images", "new.lmdb", "--check", "none", "--on-damaged", "keep"], "finds no damage"),
+        (["convert", "images", "new.lmdb", "--worker", "3"], r"No such option:? '?--worker'?.* \(see dbloader convert"),
+        (["info", "none.lmdb"], "none.lmdb does not exist; dbloader convert makes a store"),
+        (["info", "images"], "images is a folder; a store is one file"),
+        (["info", "images/cat/0000.jpg"], "0000.jpg is not an LMDB file, so not a dbloader store"),
+        (["info", "old.lmdb", "--json", "--report"], "--json and --report print different things: choose one"),
+        (["info", "mongo+x://host"], r"mongo\+x:// is no place"),
+        (["verify", "none.lmdb"], "none.lmdb does not exist"),
+        (["verify"], r"Missing argument 'PLACE'. \(see dbloader verify --help\)"),
+        (["convrt"], r"No such command '?convrt'?.* \(see dbloader --help\)"),
+        (["--quiet"], "No such option:? '?--quiet'?"),
+    ],
+)
+def test_bad_input_is_one_line_on_stderr_and_nothing_is_lost(
+    shell: Shell, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    convert("images", "old.lmdb")
+    Path("file.txt").write_text("text")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    check_error(shell(*arguments), message)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert root.exists()
+
+
+def test_an_error_of_the_system_is_one_line_with_the_files_name(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> Report:
+        raise OSError(24, "Too many open files", "images/cat/0.jpg")
+
+    monkeypatch.setattr("dbloader.cli.convert.convert", fail)
+    check_error(shell("convert", "images", "out.lmdb"), "images/cat/0.jpg: Too many open files")
+
+
+def test_an_error_of_the_system_without_a_name_is_one_line(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> Report:
+        raise OSError("no room\nat all")
+
+    monkeypatch.setattr("dbloader.cli.convert.convert", fail)
+    check_error(shell("convert", "images", "out.lmdb"), "no room at all")
+
+
+def test_a_file_that_ends_the_conversion_is_named(shell: Shell, root: Path, place: Path) -> None:
+    plant_kinds(root, "text")
+    check_error(
+        shell("convert", root, place, "--on-bad", "fail"),
+        r"cat/000.jpg: is in no known image format .*; mend the file and resume \(--resume\), or resume with "
+        "--on-bad reject",
+    )
+
+
+def test_an_interruption_is_one_line_and_a_status_of_its_own(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dbloader.cli.convert.convert", interrupt)
+    monkeypatch.setattr("dbloader.cli.verify.open_store", interrupt)
+    outcome = shell("convert", "images", "out.lmdb")
+    assert outcome == Outcome(130, "", "Interrupted: what is committed is kept, and --resume goes on with it\n")
+    assert shell("verify", "out.lmdb") == Outcome(130, "", "Interrupted\n")
+
+
+def test_an_error_in_a_real_process_has_no_traceback(tmp_path: Path) -> None:
+    check_error(run("info", tmp_path / "none.lmdb"), "none.lmdb does not exist")
+    check_error(run("convert", "--list"), "Option '--list' requires an argument")
+
+
+# info and verify
+
+
+def test_info_tells_what_is_in_a_store(shell: Shell, root: Path, place: Path, tmp_path: Path) -> None:
+    plant_kinds(root, "text", "no end marker", "png")
+    plant_photos(root, 3, ("owl",), width=500)
+    report = convert(root, place, max_side=100)
+    outcome = shell("info", place)
+    assert (outcome.status, outcome.stderr) == (0, "")
+    lines = outcome.stdout.splitlines()
+    assert lines[0] == f"{place}: dbloader store, format version 1"
+    rows = dict(re.findall(r"^  (\w+) +(.*)$", outcome.stdout, re.MULTILINE))
+    assert rows["records"] == "18"
+    assert re.fullmatch(r"[\d.]+ kB \(17 JPEG, 1 PNG\)", rows["images"])
+    assert rows["width"] == "24 to 100 pixels"
+    assert rows["height"] == "6 to 30 pixels"
+    assert sorted(rows["conversion"].split(", ")) == ["1 rejected", "1 repaired", "3 resized"]
+    assert rows["source"] == str(root)
+    assert rows["digest"] == report.digest
+    assert rows["classes"] == "3, with 3 to 8 records"
+    assert [line for line in lines if "█" in line] == [
+        f"    cat  8  {'█' * 40}",
+        f"    dog  7  {'█' * 35}",
+        f"    owl  3  {'█' * 15}",
+    ]
+
+
+def test_info_tells_what_a_listing_gave(shell: Shell, root: Path, place: Path, tmp_path: Path) -> None:
+    listing = tmp_path / "all.csv"
+    listing.write_text("path,label,caption\ncat/0000.jpg,7,one\ndog/0001.jpg,,two\ncat/0002.jpg,-3,three\n")
+    convert(root, place, listing=listing)
+    rows = dict(re.findall(r"^  (\w+) +(.*)$", shell("info", place).stdout, re.MULTILINE))
+    assert rows["fields"] == "caption (3)"
+    assert rows["labelled"] == "2"
+    assert rows["source"] == str(listing)
+    assert rows["labels"] == "2, with 1 to 1 records"
+    assert "    -3  1  ████" in shell("info", place).stdout
+
+
+def test_info_of_a_store_without_labels_images_and_sizes(shell: Shell, place: Path) -> None:
+    from dbloader.records import Record, encode
+
+    with create_store(place) as writer:
+        writer.write([encode(Record(fields={"x": 1}))])
+        writer.finish()
+    outcome = shell("info", place)
+    assert outcome.status == 0
+    rows = dict(re.findall(r"^  (\w+) +(.*)$", outcome.stdout, re.MULTILINE))
+    assert rows.keys() == {"records", "images", "fields", "created", "digest", "labelled"}
+
+
+def test_info_shows_twenty_classes_and_json_all(shell: Shell, tmp_path: Path, place: Path) -> None:
+    names = tuple(f"{number:02} {'x' * number}" for number in range(35))
+    convert(plant_photos(tmp_path / "many", 40, names), place)
+    outcome = shell("info", place)
+    assert outcome.stdout.count("█") >= 20
+    assert outcome.stdout.endswith("    and 15 more (--json gives all)\n")
+    assert max(map(len, outcome.stdout.splitlines()[-21:])) < 100
+    assert json.loads(shell("info", place, "--json").stdout)["classes"] == [*names]
+    long = convert(plant_photos(tmp_path / "long", 2, ("y" * 60,)), tmp_path / "long.lmdb")
+    assert f"    {'y' * 29}…  2  " in shell("info", long.place).stdout
+
+
+def test_info_of_a_label_that_is_nearly_a_measurement(shell: Shell, place: Path) -> None:
+    from dbloader.records import Record, encode
+
+    with create_store(place) as writer:
+        writer.write(encode(Record(label=number)) for number in range(65_537))
+        writer.finish()
+    assert "  labels      more than 65,536 different ones\n" in shell("info", place).stdout
+
+
+def test_info_gives_the_manifest_as_json(shell: Shell, store: Path) -> None:
+    outcome = shell("info", store, "--json")
+    with open_store(store) as opened:
+        manifest = json.loads(json.dumps(dataclasses.asdict(opened.manifest)))
+    assert json.loads(outcome.stdout) == {"place": str(store), **manifest}
+
+
+def test_info_gives_the_report_as_json_lines(shell: Shell, root: Path, place: Path) -> None:
+    plant_kinds(root, "text", "no end marker", "half")
+    report = convert(root, place)
+    assert shell("info", place, "--report").stdout == Path(report.report_file).read_text()
+    assert len(Path(report.report_file).read_text().splitlines()) == 3
+
+
+def test_verify_tells_that_a_store_is_whole(shell: Shell, store: Path) -> None:
+    outcome = shell("verify", store)
+    with open_store(store) as opened:
+        digest = opened.manifest.digest
+    assert outcome == Outcome(0, f"{store}: all 12 records are whole; digest {digest}\n", "")
+
+
+def test_verify_names_a_record_that_is_damaged(shell: Shell, root: Path, store: Path) -> None:
+    data = bytearray(store.read_bytes())
+    start = data.index((root / "cat" / "0002.jpg").read_bytes()[-100:])
+    data[start] ^= 1
+    store.write_bytes(data)
+    check_error(shell("verify", store), r"record 1 \(cat/0002.jpg\) of .*out.lmdb is damaged: its CRC-32 is \w{8}")
+
+
+# Help
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]])
+def test_help_names_the_commands(shell: Shell, arguments: list[str]) -> None:
+    outcome = shell(*arguments)
+    assert (outcome.status, outcome.stderr) == (0, "")
+    for name in group.commands:
+        assert re.search(rf"^  {name}  +\w", outcome.stdout, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", sorted(group.commands))
+def test_help_of_each_command_tells_every_option_and_ends_with_examples(shell: Shell, name: str) -> None:
+    outcome = shell(name, "--help")
+    assert (outcome.status, outcome.stderr) == (0, "")
+    assert re.search(rf"\n\n  Examples?:\n(    dbloader {name} .*\n)+$", outcome.stdout)
+    for parameter in group.commands[name].params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help
+            assert f"  {parameter.opts[-1]}" in outcome.stdout or f", {parameter.opts[0]}" in outcome.stdout
+        else:
+            assert parameter.human_readable_name in outcome.stdout
+
+
+def test_the_version_is_told(shell: Shell) -> None:
+    assert shell("--version").stdout == f"dbloader, version {dbloader.__version__}\n"
+
+
+def test_numbers_are_written_for_people() -> None:
+    assert counted(1, "record") == "1 record"
+    assert counted(2000, "record") == "2,000 records"
+    assert [size(n) for n in (0, 1, 999, 1000, 999_949, 999_950, 10**9, 1.5e12, 2e15)] == [
+        "0 bytes", "1 byte", "999 bytes", "1.0 kB", "999.9 kB", "1.0 MB", "1.0 GB", "1.5 TB", "2,000.0 TB",
+    ]  # fmt: skip
+
+
+# Terminals, pipes and names
+
+
+def on_terminal(*arguments: str | os.PathLike[str]) -> tuple[int, str, str]:
+    """Runs a command whose stderr is a terminal; gives its status, stdout, and what the terminal got."""
+    ours, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("4H", 24, 100, 0, 0))
+    try:
+        with running(command(*arguments), stdout=subprocess.PIPE, stderr=its) as process:
+            os.close(its)
+            shown = b""
+            while True:
+                try:
+                    part = os.read(ours, 65536)
+                except OSError:  # as Linux says that the other end is closed
+                    break
+                if not part:
+                    break
+                shown += part
+            stdout, _ = process.communicate(timeout=WAIT_S)
+    finally:
+        os.close(ours)
+    return process.returncode, stdout, shown.decode()
+
+
+def test_a_terminal_gets_a_bar_with_images_and_megabytes_a_second(tmp_path: Path, place: Path) -> None:
+    root = plant_photos(tmp_path / "images", 1500, width=80, height=60)
+    status, stdout, shown = on_terminal("convert", root, place)
+    assert status == 0
+    assert "1,500 records" in stdout
+    assert re.search(r"Converting: 100%.*1500/1500 \[.*[\d.]+ images/s, [\d.]+ MB/s\]", shown)
+    status, stdout, shown = on_terminal("verify", place)
+    assert status == 0
+    assert "1500/1500" in shown
+
+
+@pytest.mark.parametrize("option", ["--quiet", "--json"])
+def test_a_terminal_gets_no_bar_if_it_is_not_wanted(root: Path, place: Path, option: str) -> None:
+    assert on_terminal("convert", root, place, option)[2] == ""
+
+
+def test_what_is_no_terminal_gets_no_bar(root: Path, place: Path) -> None:
+    outcome = run("convert", root, place)
+    assert outcome.stderr == ""
+    assert "\r" not in outcome.stdout
+
+
+@pytest.mark.parametrize("arguments", [["info"], ["info", "--report"], ["info", "--json"]])
+def test_a_reader_that_stops_early_is_no_error(tmp_path: Path, place: Path, arguments: list[str]) -> None:
+    names = tuple(f"class {number:05}" for number in range(1000))
+    root = plant(tmp_path / "images", {f"{name}/0.jpg": b"text" for name in names} | {"class 00000/1.jpg": photo()})
+    convert(root, place)
+    script = '"$@" | head -n 1; exit "${PIPESTATUS[0]}"'
+    line = command(arguments[0], place, *arguments[1:])
+    done = subprocess.run(["bash", "-c", script, "bash", *line], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert len(done.stdout.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "locale"), [("with space", "C"), ("ümläut 日本", "C"), ("ümläut 日本", "C.UTF-8"), ("new\nline", "C")]
+)
+def test_unusual_names_are_printed_as_well_as_they_can_be(tmp_path: Path, name: str, locale: str) -> None:
+    folder = tmp_path / name
+    plant_photos(folder / "images", 2, (name,))
+    plant(folder, {f"images/{name}/x.jpg": b"text"})
+    environment = {**os.environ, "LC_ALL": locale, "LANG": locale}
+    place = folder / "out.lmdb"
+    commands: tuple[tuple[list[str | Path], int], ...] = (
+        (["convert", folder / "images", place], 1),
+        (["info", place], 0),
+        (["info", place, "--json"], 0),
+        (["info", place, "--report"], 0),
+        (["verify", place], 0),
+    )
+    for arguments, status in commands:
+        outcome = run(*arguments, env=environment)
+        assert (outcome.status, outcome.stderr) == (status, "")
+    check_error(run("info", folder / "none", env=environment), "does not exist")
+
+
+@pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
+def test_names_that_are_not_utf8_are_printed_as_well_as_they_can_be(tmp_path: Path, place: Path, locale: str) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
+    plant_photos(folder / "images", 2, (os.fsdecode(b"\xff"),))
+    plant(folder, {os.fsdecode(b"images/\xff/x.jpg"): b"text", "list.csv": b"path\nnone.jpg\n"})
+    environment = {**os.environ, "LC_ALL": locale, "LANG": locale}
+    outcome = run("convert", folder / "images", place, env=environment)
+    assert outcome.status == 1
+    assert "rejected  \\xff/x.jpg: is in no known image format" in outcome.stdout
+    assert outcome.stderr.startswith("Warning: 1 name is not valid UTF-8")
+    for arguments in ([], ["--json"]):
+        shown = run("info", place, *arguments, env=environment)
+        assert (shown.status, shown.stderr) == (0, "")
+        assert "xff" in shown.stdout
+        assert "caf" in shown.stdout
+    listing = ("--list", folder / "list.csv", "--overwrite")
+    check_error(run("convert", folder, place, *listing, env=environment), "none of the 1 files could be stored")
+    check_error(run("convert", folder, folder, env=environment), r"caf.{1,6} is a folder; a store is one file")
+    check_error(run("info", folder / "none", env=environment), r"caf.{1,6}/none (does not exist|.*not valid UTF-8)")
+    outcome = run("convert", folder / "images", folder / "out.lmdb", env=environment)
+    if outcome.status == 2:
+        check_error(outcome, r"caf.{1,6}/out.lmdb.*: its name is not valid UTF-8; rename it")
+    else:
+        assert run("verify", folder / "out.lmdb", env=environment).status == 0
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_letters_that_a_terminal_does_not_have_are_no_error(store: Path, encoding: str) -> None:
+    outcome = run("info", store, env={**os.environ, "PYTHONIOENCODING": encoding})
+    assert (outcome.status, outcome.stderr) == (0, "")
+
+
+def test_the_installed_command_is_the_same() -> None:
+    installed = shutil.which("dbloader", path=f"{Path(sys.executable).parent}")
+    assert installed is not None
+    done = subprocess.run([installed, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == run("--version").stdout

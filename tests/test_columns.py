@@ -1,0 +1,236 @@
+"""Columns, and the index of names that is made from one."""
+
+from __future__ import annotations
+
+import random
+import struct
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dbloader import Record
+from dbloader.columns import (
+    CHUNK,
+    COLUMNS,
+    DTYPES,
+    NO_LABEL,
+    ColumnChunk,
+    is_whole,
+    join_names,
+    join_values,
+    name_at,
+    name_hash,
+    names_in,
+    pack_names,
+)
+from dbloader.records import encode
+from dbloader.stores import name_index
+
+if TYPE_CHECKING:
+    from dbloader.columns import (
+        Names,
+    )
+
+NAMES = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=12), max_size=40)
+
+
+def packed(names: list[str]) -> list[bytes]:
+    """Gives chunks of the names, as stores keep them."""
+    encoded = [name.encode() for name in names]
+    return [pack_names(encoded[start : start + CHUNK]) for start in range(0, len(names), CHUNK)]
+
+
+def names_of(names: list[str]) -> Names:
+    return join_names(iter(packed(names)), len(names))
+
+
+def test_a_chunk_is_laid_out_byte_by_byte_as_documented() -> None:
+    chunk = ColumnChunk()
+    records = [
+        Record(name="ä", label=-2, image=b"abc", width=2**32 - 1, height=1),
+        Record(name="b/c.png", label=2**63 - 1, height=7),
+        Record(),
+    ]
+    encoded = [encode(record) for record in records]
+    for record in encoded:
+        chunk.append(record)
+    assert len(chunk) == 3
+    assert chunk.pack() == {
+        "label": struct.pack("<3q", -2, 2**63 - 1, -(2**63)),
+        "width": struct.pack("<3I", 2**32 - 1, 0, 0),
+        "height": struct.pack("<3I", 1, 7, 0),
+        "nbytes": struct.pack("<3Q", 3, 0, 0),
+        "crc32": struct.pack("<3I", *(record.crc32 for record in encoded)),
+        "name_hash": struct.pack("<3I", zlib.crc32("ä".encode()), zlib.crc32(b"b/c.png"), 0),
+        "name": struct.pack("<5I", 3, 0, 2, 9, 9) + "äb/c.png".encode(),
+    }
+    assert set(chunk.pack()) == set(COLUMNS) == {"name", *DTYPES}
+    assert NO_LABEL == -(2**63)
+
+
+def test_an_unpacked_chunk_is_continued_as_if_it_had_never_been_packed() -> None:
+    records = [encode(Record(name=f"{number}" * (number % 4) or None, label=number)) for number in range(30)]
+    whole, first = ColumnChunk(), ColumnChunk()
+    for record in records:
+        whole.append(record)
+    for record in records[:17]:
+        first.append(record)
+    second = ColumnChunk.unpack(first.pack())
+    assert len(second) == 17
+    for record in records[17:]:
+        second.append(record)
+    assert second.pack() == whole.pack()
+
+
+def test_an_empty_chunk_is_empty() -> None:
+    chunk = ColumnChunk()
+    assert len(chunk) == 0
+    assert len(ColumnChunk.unpack(chunk.pack())) == 0
+
+
+def test_a_name_whose_checksum_is_0_is_not_taken_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert name_hash(b"") == 0
+    assert name_hash(b"a") == zlib.crc32(b"a")
+    monkeypatch.setattr("dbloader.columns.crc32", lambda name: 0)
+    assert name_hash(b"a") == 1
+    assert name_hash(b"") == 0
+
+
+@settings(deadline=None)
+@given(NAMES)
+def test_names_come_out_of_a_chunk_as_they_went_in(names: list[str]) -> None:
+    chunk = pack_names([name.encode() for name in names])
+    for kind in (chunk, memoryview(chunk)):
+        assert names_in(kind) == [name.encode() for name in names]
+        assert [name_at(kind, position) for position in range(len(names))] == names
+    assert is_whole("name", chunk, len(names))
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 5])
+def test_names_are_a_sequence_of_str(count: int) -> None:
+    expected = [f"{number}/ü" * (number % 3) for number in range(count)]
+    names = names_of(expected)
+    assert len(names) == count
+    assert list(names) == expected
+    assert names[:] == expected
+    assert names[1:-1:2] == expected[1:-1:2]
+    assert names[::-1] == expected[::-1]
+    for position in range(-count, count, 1 + count // 50):
+        assert names[position] == expected[position]
+    for position in (count, -count - 1):
+        with pytest.raises(IndexError, match="range object index out of range"):
+            names[position]
+    assert repr(names) == f"<{count} names, packed>"
+    if count > 1:
+        assert expected[1] in names
+        assert names.index(expected[1]) == 1
+    assert "absent" not in names
+
+
+def test_joined_columns_own_their_memory() -> None:
+    chunk = bytearray(pack_names([b"ab", b"", b"c"]))
+    names = join_names(iter([memoryview(chunk), memoryview(pack_names([b"d"]))]), 4)
+    values = bytearray(struct.pack("<2q", 3, -1))
+    column = join_values(iter([memoryview(values), memoryview(struct.pack("<q", 9))]), "label", 3)
+    chunk[:] = bytes(len(chunk))
+    values[:] = bytes(len(values))
+    assert list(names) == ["ab", "", "c", "d"]
+    assert names.offsets.dtype == np.int64
+    assert names.data.dtype == np.uint8
+    assert column.tolist() == [3, -1, 9]
+    assert column.dtype == np.int64
+    assert column.flags.owndata
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_a_column_of_numbers_is_whole_if_it_has_the_bytes_of_its_records(name: str) -> None:
+    size = DTYPES[name].itemsize
+    assert is_whole(name, bytes(3 * size), 3)
+    assert is_whole(name, b"", 0)
+    for length in (0, size, 3 * size - 1, 3 * size + 1, 4 * size):
+        assert not is_whole(name, bytes(length), 3)
+
+
+def test_a_column_of_names_is_whole_if_its_offsets_lead_through_it_to_its_end() -> None:
+    chunk = pack_names([b"ab", b"", b"cde"])
+    assert is_whole("name", chunk, 3)
+    for length in range(len(chunk)):
+        assert not is_whole("name", chunk[:length], 3)
+    assert not is_whole("name", chunk + b"x", 3)
+    assert not is_whole("name", chunk, 2)
+    assert not is_whole("name", chunk, 4)
+    for offsets in ([3, 0, 3, 2, 5], [3, 0, 2, 2, 4], [3, 0, 2, 9, 5], [2, 0, 2, 2, 5], [3, 6, 2, 2, 5]):
+        assert not is_whole("name", struct.pack("<5I", *offsets) + b"abcde", 3)
+
+
+# ---- The index of names
+
+
+@pytest.mark.parametrize(
+    ("named", "bits"),
+    [
+        (0, 0),
+        (1, 0),
+        (2048, 0),
+        (2049, 1),
+        (4096, 1),
+        (4097, 2),
+        (10**6, 9),
+        (2048 * 2**20, 20),
+        (2048 * 2**20 + 1, 21),
+    ],
+)
+def test_buckets_hold_about_two_thousand_names(named: int, bits: int) -> None:
+    assert name_index.bucket_bits(named) == bits
+
+
+@pytest.mark.parametrize(
+    ("value", "bits", "bucket"), [(2**32 - 1, 0, 0), (2**31, 1, 1), (2**31 - 1, 1, 0), (2**30, 2, 1)]
+)
+def test_a_bucket_is_told_by_the_leading_bits(value: int, bits: int, bucket: int) -> None:
+    assert name_index.bucket_of(value, bits) == bucket
+
+
+def test_a_bucket_is_laid_out_byte_by_byte_as_documented() -> None:
+    hashes = np.array([7, 0, 3, 7, 2**32 - 1], "<u4")
+    [(number, bucket)] = name_index.build(lambda: [hashes], 4)
+    assert number == 0
+    assert bucket == struct.pack("<4I", 3, 7, 7, 2**32 - 1) + struct.pack("<4Q", 2, 0, 3, 4)
+
+
+@pytest.mark.parametrize("in_a_pass", [1, 7, 100, 10**6])
+@pytest.mark.parametrize("in_a_bucket", [1, 3, 50, 10**6])
+def test_every_name_is_found_however_the_index_is_dealt(
+    monkeypatch: pytest.MonkeyPatch, in_a_pass: int, in_a_bucket: int
+) -> None:
+    monkeypatch.setattr(name_index, "_BUCKET", in_a_bucket)
+    monkeypatch.setattr(name_index, "_PASS", in_a_pass)
+    rng = random.Random(in_a_pass + in_a_bucket)
+    edges = [0, 1, 2, 2**31 - 1, 2**31, 2**32 - 2, 2**32 - 1]
+    hashes = [rng.choice(edges) if rng.random() < 0.3 else rng.getrandbits(32) for _ in range(200)]
+    where: dict[int, list[int]] = {}
+    for index, value in enumerate(hashes):
+        where.setdefault(value, []).append(index)
+    named = sum(value > 0 for value in hashes)
+
+    def parts() -> list[np.ndarray[Any, Any]]:
+        return [np.array(hashes[start : start + 33], "<u4") for start in range(0, 200, 33)]
+
+    built = list(name_index.build(parts, named))
+    buckets = dict(built)
+    bits = name_index.bucket_bits(named)
+    assert [number for number, _ in built] == sorted(buckets)
+    assert sum(map(len, buckets.values())) == 12 * named
+    for value in {*where, 5, 2**32 - 5} - {0}:
+        bucket = buckets.get(name_index.bucket_of(value, bits), b"")
+        for kind in (bucket, memoryview(bucket)):
+            assert name_index.candidates(kind, value) == where.get(value, [])
+
+
+def test_without_names_there_is_no_index() -> None:
+    assert list(name_index.build(list, 0)) == []
+    assert list(name_index.build(lambda: [np.zeros(5, "<u4")], 0)) == []

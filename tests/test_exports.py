@@ -1,0 +1,79 @@
+"""What ``import dbloader`` offers."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import dbloader
+
+
+def test_the_exported_names_are_sorted_and_no_others_are_listed() -> None:
+    assert dbloader.__all__ == sorted(set(dbloader.__all__))
+    assert dir(dbloader) == dbloader.__all__
+
+
+@pytest.mark.parametrize("name", dbloader.__all__)
+def test_each_exported_name_is_there_and_documented(name: str) -> None:
+    value = getattr(dbloader, name)
+    assert value is getattr(dbloader, name)
+    if name == "__version__":
+        assert value.split(".")[0].isdigit()
+        return
+    assert value.__name__ == name
+    assert value.__module__.split(".")[0] == "dbloader"
+    text = inspect.getdoc(value) or ""
+    assert text.split("\n")[0].endswith("."), "its first line tells what it gives"
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match=r"^module 'dbloader' has no attribute 'nothing'$"):
+        dbloader.nothing  # noqa: B018 - looking it up is what is tested
+    assert not hasattr(dbloader, "Nothing")
+    with pytest.raises(ImportError, match="cannot import name 'Nothing' from 'dbloader'"):
+        from dbloader import Nothing  # noqa: F401
+
+
+def test_types_are_told_to_come_from_where_they_come_from() -> None:
+    # What mypy and editors see stands beside what Python does; the two must not differ.
+    tree = ast.parse(Path(dbloader.__file__).read_text())
+    seen = {
+        alias.name: str(node.module)
+        for condition in tree.body
+        if isinstance(condition, ast.If)
+        for node in condition.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    done = {name: f"dbloader.{module}" for name, module in dbloader._MODULES.items()}
+    assert seen == done
+    assert set(seen) | {"__version__"} == set(dbloader.__all__)
+    for name, module in seen.items():
+        assert getattr(import_module(module), name) is getattr(dbloader, name)
+
+
+def test_each_name_can_be_imported_first_and_all_at_once() -> None:
+    # A function and its module may share a name: which of them is there must not depend on what was imported before.
+    program = "\n".join(
+        ["import dbloader, types"]
+        + [f"from dbloader import {name}; assert not isinstance({name}, types.ModuleType)" for name in dbloader.__all__]
+        + ["from dbloader import *", *dbloader.__all__]
+        + [f"assert dbloader.{name} is {name}, {name!r}" for name in dbloader.__all__]
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("name", sorted(set(dbloader.__all__) - {"__version__"}))
+def test_a_name_is_the_same_after_every_module_was_imported(name: str) -> None:
+    value = getattr(dbloader, name)
+    for path in sorted(Path(dbloader.__file__).parent.glob("*.py")):
+        if not path.stem.startswith("__"):
+            import_module(f"dbloader.{path.stem}")
+    assert getattr(dbloader, name) is value
+    assert not inspect.ismodule(value)

@@ -1,0 +1,187 @@
+"""The header of a store."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import random
+import struct
+from dataclasses import FrozenInstanceError, fields, replace
+from typing import TYPE_CHECKING, Any
+
+import bson
+import numpy as np
+import pytest
+
+from dbloader import Manifest, Record
+from dbloader.columns import CHUNK, ColumnChunk
+from dbloader.errors import DamagedStoreError, NotAStoreError, StoreVersionError
+from dbloader.manifest import MAX_COUNTED_LABELS, Summary
+from dbloader.records import encode
+
+if TYPE_CHECKING:
+    from dbloader.records import EncodedRecord
+
+MANIFEST = Manifest(
+    length=2**40,
+    digest="ab" * 32,
+    classes=("Katze", "日本"),
+    label_counts={-(2**62): 1, 0: 2**40, 7: 3},
+    labelled=5,
+    named=4,
+    image_bytes=2**45,
+    width=(1, 2**32 - 1),
+    height=(0, 0),
+    formats={"JPEG": 3},
+    fields={"caption.ü": 2},
+    outcome={"rejected": 1},
+    source={"path": "/x", "shuffle": None, "max_side": 3},
+    created="2024-05-06T07:08:09+00:00",
+    created_by="dbloader 0",
+)
+
+
+def summarise(records: list[EncodedRecord], chunk_length: int = CHUNK) -> Summary:
+    summary = Summary()
+    for start in range(0, len(records), chunk_length):
+        chunk = ColumnChunk()
+        for record in records[start : start + chunk_length]:
+            chunk.append(record)
+        summary.add(chunk.pack())
+    return summary
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [MANIFEST, Manifest(length=0, digest=""), replace(MANIFEST, label_counts=None), replace(MANIFEST, label_counts={})],
+)
+def test_a_manifest_comes_back_as_it_was(manifest: Manifest) -> None:
+    assert Manifest.decode(manifest.encode(), "place") == manifest
+
+
+def test_a_manifest_is_laid_out_as_documented() -> None:
+    document = bson.decode(MANIFEST.encode())
+    assert list(document) == ["format", *(field.name for field in fields(Manifest))]
+    assert document["format"] == "dbloader"
+    assert document["version"] == 1
+    assert document["label_counts"] == struct.pack("<6q", -(2**62), 1, 0, 2**40, 7, 3)
+    assert document["classes"] == ["Katze", "日本"]
+    assert document["width"] == [1, 2**32 - 1]
+
+
+def test_a_manifest_does_not_change_and_can_be_sent_to_another_process() -> None:
+    with pytest.raises(FrozenInstanceError, match="cannot assign to field 'length'"):
+        MANIFEST.length = 3  # type: ignore[misc]
+    decoded = Manifest.decode(MANIFEST.encode(), "place")
+    assert pickle.loads(pickle.dumps(decoded)) == decoded  # noqa: S301 - our own
+
+
+def test_what_a_later_version_adds_to_a_manifest_is_passed_over() -> None:
+    document = bson.decode(MANIFEST.encode())
+    assert Manifest.decode(bson.encode({**document, "licence": "CC0"}), "place") == MANIFEST
+
+
+@pytest.mark.parametrize("name", ["length", "digest", "classes", "label_counts", "width", "height"])
+def test_a_manifest_that_lacks_something_is_damaged(name: str) -> None:
+    document = bson.decode(MANIFEST.encode())
+    del document[name]
+    with pytest.raises(DamagedStoreError, match=rf"^the place: the manifest is not whole: .*{name}"):
+        Manifest.decode(bson.encode(document), "the place")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("label_counts", b"odd"), ("label_counts", bytes(8)), ("classes", None), ("width", 3)]
+)
+def test_a_manifest_with_a_value_that_makes_no_sense_is_damaged(name: str, value: Any) -> None:
+    document = bson.decode(MANIFEST.encode())
+    with pytest.raises(DamagedStoreError, match=r"^the place: the manifest is not whole: "):
+        Manifest.decode(bson.encode({**document, name: value}), "the place")
+
+
+def test_a_manifest_that_is_no_bson_is_damaged() -> None:
+    data = MANIFEST.encode()
+    for damaged in (b"", data[:-1], data[:100], b"x" * 100, data[:4] + b"\x7f" + data[5:]):
+        with pytest.raises(DamagedStoreError, match=r"^the place: the manifest cannot be decoded: "):
+            Manifest.decode(damaged, "the place")
+
+
+@pytest.mark.parametrize("document", [{}, {"format": "other"}, {"format": None, "version": 1}, {"version": 1}])
+def test_the_manifest_of_another_program_is_none(document: dict[str, Any]) -> None:
+    with pytest.raises(NotAStoreError, match=r"^the place is not a dbloader store$"):
+        Manifest.decode(bson.encode(document), "the place")
+
+
+@pytest.mark.parametrize("version", [2, 2**40, None, "1", 1.5])
+def test_a_manifest_of_a_newer_version_is_refused(version: Any) -> None:
+    document = bson.decode(MANIFEST.encode())
+    message = rf"^the place has format version {version}; this dbloader knows versions up to 1: install a newer one \("
+    with pytest.raises(StoreVersionError, match=message):
+        Manifest.decode(bson.encode({**document, "version": version}), "the place")
+
+
+# ---- What is gathered from the columns
+
+
+def test_the_digest_is_the_sha256_of_the_checksums_in_order() -> None:
+    records = [encode(Record(name=f"{number}")) for number in range(5)]
+    expected = hashlib.sha256(b"".join(struct.pack("<I", record.crc32) for record in records)).hexdigest()
+    assert summarise(records).facts()["digest"] == expected
+    assert summarise(records[::-1]).facts()["digest"] != expected
+    assert summarise([]).facts()["digest"] == hashlib.sha256().hexdigest()
+
+
+@pytest.mark.parametrize("chunk_length", [1, 7, 100])
+def test_a_summary_does_not_depend_on_the_chunks(chunk_length: int) -> None:
+    rng = random.Random(3)
+    records = [
+        Record(
+            name=None if rng.random() < 0.3 else f"{number}",
+            label=None if rng.random() < 0.3 else rng.choice([-5, 0, 3, 2**40]),
+            image=rng.randbytes(number),
+            width=rng.choice([None, 0, 5 + number]),
+            height=rng.choice([None, 0, 90 - number]),
+        )
+        for number in range(60)
+    ]
+    labels = [record.label for record in records if record.label is not None]
+    widths = [record.width for record in records if record.width]
+    heights = [record.height for record in records if record.height]
+    summary = summarise([encode(record) for record in records], chunk_length)
+    facts = summary.facts()
+    del facts["digest"]
+    assert facts == {
+        "label_counts": {label: labels.count(label) for label in sorted(set(labels))},
+        "labelled": len(labels),
+        "named": sum(record.name is not None for record in records),
+        "image_bytes": sum(range(60)),
+        "width": (min(widths), max(widths)),
+        "height": (min(heights), max(heights)),
+    }
+    assert list(facts["label_counts"]) == sorted(facts["label_counts"])
+    assert summary.labels == (-5, 2**40)
+
+
+def test_a_summary_of_nothing_knows_nothing() -> None:
+    for summary in (summarise([]), summarise([encode(Record())])):
+        facts = summary.facts()
+        assert summary.labels is None
+        assert facts["label_counts"] == {}
+        assert facts["labelled"] == facts["named"] == facts["image_bytes"] == 0
+        assert facts["width"] == facts["height"] == (0, 0)
+
+
+@pytest.mark.parametrize(("different", "counted"), [(MAX_COUNTED_LABELS, True), (MAX_COUNTED_LABELS + 1, False)])
+def test_labels_are_counted_up_to_65536_different_ones(different: int, counted: bool) -> None:
+    assert MAX_COUNTED_LABELS == 65_536
+    summary = Summary()
+    empty = ColumnChunk().pack()
+    for labels in (np.arange(different, dtype="<i8"), np.array([0, 0], "<i8")):
+        summary.add({**empty, "label": labels.tobytes()})
+    facts = summary.facts()
+    assert facts["labelled"] == different + 2
+    assert summary.labels == (0, different - 1)
+    if counted:
+        assert facts["label_counts"][0] == 3
+        assert len(facts["label_counts"]) == different
+    else:
+        assert facts["label_counts"] is None
