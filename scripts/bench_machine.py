@@ -14,9 +14,8 @@ def main() -> None:
     cpu = names[0] if names else platform.processor()
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     packages = ", ".join(f"{name} {version(name)}" for name in ("dbloader", "lmdb", "Pillow", "simplejpeg", "torch"))
-    print(
-        f"{len(os.sched_getaffinity(0))} cores ({cpu}), {memory:.0f} GiB; Python {platform.python_version()}, {packages}"
-    )
+    cores = len(os.sched_getaffinity(0))
+    print(f"{cores} cores ({cpu}), {memory:.0f} GiB; Python {platform.python_version()}; {packages}")
 
 
 if __name__ == "__main__":

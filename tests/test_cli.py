@@ -23,8 +23,9 @@ from imagefolders import WAIT_S, Outcome, command, photo, plant, plant_kinds, pl
 import dbloader
 import dbloader.stores.writer
 from dbloader.cli import group, main
+from dbloader.cli.convert import _Bar
 from dbloader.cli.text import counted, size
-from dbloader.conversion import Report, convert
+from dbloader.conversion import Progress, Report, convert
 from dbloader.stores import create_store, open_store
 
 
@@ -125,6 +126,13 @@ def test_of_many_rejected_files_ten_are_named(shell: Shell, root: Path, place: P
     assert len(Path(f"{place}.report.jsonl").read_text().splitlines()) == 13
 
 
+def test_of_many_kinds_of_files_ten_are_named(shell: Shell, root: Path, place: Path) -> None:
+    plant(root, {f"cat/x.{number:02}": b"" for number in range(13)} | {"dog/y.12": b""})
+    outcome = shell("convert", root, place)
+    assert "  left out  14 files of other kinds (.12 2, .00 1, .01 1, " in outcome.stdout
+    assert outcome.stdout.endswith(", .08 1, 3 more)\n")
+
+
 def test_a_report_that_cannot_be_written_is_told(shell: Shell, root: Path, place: Path) -> None:
     plant_kinds(root, "text")
     Path(f"{place}.report.jsonl").mkdir()
@@ -202,7 +210,7 @@ def test_an_interrupted_conversion_is_said_to_be_resumed(
     assert "  resumed   after 12 files of an earlier run\n" in outcome.stdout
 
 
-def _stop(progress: dbloader.conversion.Progress) -> None:
+def _stop(progress: Progress) -> None:
     if progress.done == progress.found:
         raise RuntimeError("stop")
 
@@ -280,6 +288,15 @@ def test_an_error_of_the_system_without_a_name_is_one_line(shell: Shell, monkeyp
 
     monkeypatch.setattr("dbloader.cli.convert.convert", fail)
     check_error(shell("convert", "images", "out.lmdb"), "no room at all")
+
+
+def test_a_name_that_lmdb_cannot_take_is_one_line(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> Report:
+        "caf\udce9/out.lmdb".encode()
+        raise AssertionError
+
+    monkeypatch.setattr("dbloader.cli.convert.convert", fail)
+    check_error(shell("convert", "images", "out.lmdb"), r"caf\\xe9/out.lmdb: its name is not valid UTF-8; rename it")
 
 
 def test_a_file_that_ends_the_conversion_is_named(shell: Shell, root: Path, place: Path) -> None:
@@ -478,6 +495,26 @@ def test_a_terminal_gets_a_bar_with_images_and_megabytes_a_second(tmp_path: Path
     status, stdout, shown = on_terminal("verify", place)
     assert status == 0
     assert "1500/1500" in shown
+
+
+def test_the_bar_counts_what_is_found_and_then_what_is_done_in_this_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = 1000.0
+    monkeypatch.setattr("tqdm.std.time", lambda: clock)
+    with _Bar(shown=True) as bar:
+        clock += 50
+        bar.update(Progress(2000, None, 0))
+        clock += 50
+        bar.update(Progress(2500, 500, 0))
+        clock += 10
+        bar.update(Progress(2500, 1500, 30_000_000))
+        bar.update(Progress(2500, 1500, 30_000_000))
+    shown = capsys.readouterr().err
+    assert "Looking for images: 2000 images [" in shown
+    assert "Converting:  60%" in shown
+    # A thousand in ten seconds, after 500 of an earlier run; the time that the looking took is not counted.
+    assert re.search(r"1500/2500 \[00:10<00:10, 100\.\d+ images/s, 3\.0 MB/s\]", shown)
 
 
 @pytest.mark.parametrize("option", ["--quiet", "--json"])

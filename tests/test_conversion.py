@@ -444,6 +444,15 @@ def test_a_file_that_grows_while_it_is_read_is_read_as_it_was(root: Path) -> Non
     assert prepared.nbytes == len(photo())
 
 
+def test_a_file_that_comes_in_parts_is_read_to_its_end(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = photo()
+    plant(root, {"0.jpg": data})
+    read = os.read
+    monkeypatch.setattr(os, "read", lambda descriptor, size: read(descriptor, min(size, 100)))
+    prepared = Preparation(root=os.fsencode(root)).prepare(Entry("0.jpg", b"0.jpg", None, {}), lambda _: None)
+    assert (prepared.outcome, prepared.nbytes) == ("", len(data))
+
+
 def test_a_file_that_shrinks_while_it_is_read_is_cut_short(root: Path) -> None:
     path = root / "0.jpg"
     path.write_bytes(photo())
