@@ -951,9 +951,12 @@ def test_ctrl_c_ends_a_real_conversion_with_one_line_and_can_be_resumed(root: Pa
 
 def peak_memory(root: Path, place: Path, *options: str) -> int:
     """Gives the bytes of memory that a real conversion had at most."""
+    # VmHWM begins with the program; ru_maxrss would begin with what the process had when it was forked from this one.
     code = (
-        "import resource, sys\nfrom dbloader.cli import main\n"
-        "try:\n    main()\nfinally:\n    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)\n"
+        "import sys\nfrom dbloader.cli import main\n"
+        "try:\n    main()\nfinally:\n"
+        "    peak = next(line for line in open('/proc/self/status') if line.startswith('VmHWM'))\n"
+        "    print(peak.split()[1], file=sys.stderr)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, "convert", root, place, "--quiet", *options],
