@@ -35,6 +35,7 @@ from dbloader.errors import (
     DamagedStoreError,
     NotAStoreError,
     OptionError,
+    PlaceError,
     RecordIndexError,
     RecordNotFoundError,
     StoreNotFoundError,
@@ -816,3 +817,12 @@ def test_a_store_that_is_gone_is_told_by_its_place(tmp_path: Path) -> None:
     place.unlink()
     with pickle.loads(data) as dataset, pytest.raises(StoreNotFoundError, match=r"s\.lmdb does not exist"):  # noqa: S301
         dataset[0]
+
+
+@pytest.mark.parametrize("place", ["mongodb://user:secret@host/db.images", "", b"train.lmdb"])
+def test_a_place_that_is_no_path_is_refused_without_its_password(place: Any) -> None:
+    with pytest.raises(
+        PlaceError, match=r"give the path of an LMDB file|a place is the path of an LMDB file"
+    ) as caught:
+        LMDBDataset(place)
+    assert "secret" not in str(caught.value)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import os
+from typing import TYPE_CHECKING
 
-from dbloader.errors import PlaceError
 from dbloader.stores.base import Store
 from dbloader.stores.writer import Writer
+
+if TYPE_CHECKING:
+    import os
 
 __all__ = ["Store", "Writer", "create_store", "open_store"]
 
@@ -19,7 +21,7 @@ def open_store(place: str | os.PathLike[str]) -> Store:
     """
     from dbloader.stores.lmdb import LMDBStore
 
-    return LMDBStore(_path(place))
+    return LMDBStore(place)
 
 
 def create_store(
@@ -37,14 +39,4 @@ def create_store(
     """
     from dbloader.stores.lmdb_writer import LMDBWriter
 
-    return LMDBWriter(_path(place), overwrite=overwrite, resume=resume, resumable=resumable)
-
-
-def _path(place: str | os.PathLike[str]) -> str:
-    path = os.fspath(place)
-    if not path:
-        raise PlaceError(f"a place is the path of an LMDB file, got {place!r}")
-    if "://" in path:
-        scheme = path.split("://", 1)[0]
-        raise PlaceError(f"{scheme}:// is no place that this version of dbloader knows; give the path of an LMDB file")
-    return path
+    return LMDBWriter(place, overwrite=overwrite, resume=resume, resumable=resumable)

@@ -17,6 +17,7 @@ from dbloader.columns import CHUNK, COLUMNS, DTYPES, is_whole, join_names, join_
 from dbloader.errors import (
     DamagedStoreError,
     NotAStoreError,
+    PlaceError,
     RecordNotFoundError,
     StoreAccessError,
     StoreError,
@@ -53,6 +54,21 @@ def bucket_key(number: int) -> bytes:
 def event_key(number: int) -> bytes:
     """Gives the key in ``meta`` of one event of the report."""
     return EVENT + record_key(number)
+
+
+def checked_path(place: str | os.PathLike[str]) -> str:
+    """Gives the place as a path.
+
+    Raises:
+        PlaceError: It is none; a URI is not repeated in the message, since it may hold a password.
+    """
+    path = os.fspath(place)
+    if not isinstance(path, str) or not path:
+        raise PlaceError(f"a place is the path of an LMDB file, got {place!r}")
+    if "://" in path:
+        scheme = path.split("://", 1)[0]
+        raise PlaceError(f"{scheme}:// is no place that this version of dbloader knows; give the path of an LMDB file")
+    return path
 
 
 class _Handle:
@@ -100,7 +116,7 @@ class LMDBStore(Store):
     """
 
     def __init__(self, place: str | os.PathLike[str]) -> None:
-        self.place = os.fspath(place)
+        self.place = checked_path(place)
         self._path = os.path.abspath(self.place)  # noqa: PTH100 - the path may be any str
         self._handle: _Handle | None = None
 

@@ -33,6 +33,7 @@ from dbloader.stores.lmdb import (
     RECORDS,
     LMDBStore,
     bucket_key,
+    checked_path,
     column_key,
     event_key,
     record_key,
@@ -73,7 +74,7 @@ class LMDBWriter(Writer):
     ) -> None:
         if overwrite and resume:
             raise OptionError("overwrite begins anew and resume goes on: choose one of them")
-        super().__init__(os.fspath(place), overwrite=overwrite, resume=resume, resumable=resumable)
+        super().__init__(checked_path(place), overwrite=overwrite, resume=resume, resumable=resumable)
         self._target = Path(self.place).absolute()
         self._partial = Path(f"{self._target}{PARTIAL}")
         self.scratch = self._target.parent
