@@ -62,7 +62,7 @@ def checked_path(place: str | os.PathLike[str]) -> str:
     Raises:
         PlaceError: It is none; a URI is not repeated in the message, since it may hold a password.
     """
-    path = os.fspath(place)
+    path: object = os.fspath(place)
     if not isinstance(path, str) or not path:
         raise PlaceError(f"a place is the path of an LMDB file, got {place!r}")
     if "://" in path:
