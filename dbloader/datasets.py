@@ -110,7 +110,7 @@ class StoreDataset(Dataset[Any]):
 
     @override
     def __getitem__(self, index: int) -> Any:
-        return self.__getitems__([index])[0]
+        return self._batch([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """Gives a batch of samples, read in one transaction; torch's DataLoader calls this.
@@ -118,6 +118,11 @@ class StoreDataset(Dataset[Any]):
         Args:
             indices: From -len to len - 1.
         """
+        if type(self).__getitem__ is not StoreDataset.__getitem__:
+            return [self[index] for index in indices]  # a subclass makes its own samples
+        return self._batch(indices)
+
+    def _batch(self, indices: Sequence[int]) -> list[Any]:
         length = len(self)
         positions = [as_index(index) for index in indices]  # also NumPy's and torch's integers, but no 1.5
         for at, index in enumerate(positions):

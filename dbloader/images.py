@@ -76,7 +76,7 @@ def check_decodes(data: bytes, facts: Facts) -> None:
         return
     try:
         with Image.open(io.BytesIO(data)) as image:
-            image.convert("RGB")
+            image.load() if image.mode == "RGB" else image.convert("RGB")  # which would copy it
     except Exception as error:  # a Pillow plugin raises whatever its parsing meets
         raise DamagedImageError(f"does not decode: {_text(error)}") from error
 
@@ -139,6 +139,17 @@ def reduced_size(facts: Facts, *, max_side: int | None, short_side: int | None) 
     if limit is None or side <= limit:
         return None
     return max(1, round(facts.width * limit / side)), max(1, round(facts.height * limit / side))
+
+
+def resizing_bytes(facts: Facts, size: tuple[int, int]) -> int:
+    """Gives the most bytes of pixels that ``resize`` holds at once.
+
+    libjpeg gives less than four times the width and height wanted, unless an eighth of the image's is more.
+    """
+    pixels = facts.width * facts.height
+    if facts.format == "JPEG":
+        pixels = min(pixels, max(16 * size[0] * size[1], pixels // 32))
+    return 4 * pixels
 
 
 def resize(data: bytes, size: tuple[int, int], *, quality: int = DEFAULT_QUALITY) -> tuple[bytes, Facts]:

@@ -299,11 +299,11 @@ def _checked_format(image_format: str) -> str:
     return name
 
 
-def _checked_quality(quality: int | None, image_format: str) -> dict[str, Any]:
+def _checked_quality(quality: object, image_format: str) -> dict[str, Any]:
     if quality is None:
         return {}
-    if not 1 <= quality <= 100:
-        raise OptionError(f"quality must be from 1 to 100, got {quality}")
+    if not isinstance(quality, int) or isinstance(quality, bool) or not 1 <= quality <= 100:
+        raise OptionError(f"quality must be from 1 to 100, got {quality!r}")
     if image_format.upper() not in _WITH_QUALITY:
         raise OptionError(f"quality is for the formats {', '.join(_WITH_QUALITY)}: give image_format='JPEG' too")
     return {"quality": quality}

@@ -85,6 +85,19 @@ def test_what_a_task_takes_adds_up_and_is_given_back_together() -> None:
     budget.take(2, LIMIT - 1)
 
 
+def test_a_task_can_give_back_a_part_early() -> None:
+    budget = Budget(LIMIT)
+    budget.take(0, 60)
+    budget.take(1, 40)
+    thread, taken = taking(budget, 2, 30)
+    wait_for_waiter(budget, thread)
+    budget.take(1, -30)
+    assert taken.wait(WAIT_S)
+    thread.join(WAIT_S)
+    budget.take(0, 10 * LIMIT)
+    budget.take(1, -10)  # does not wait, although there is no room
+
+
 def test_a_task_that_took_nothing_gives_nothing_back() -> None:
     budget = Budget(LIMIT)
     budget.give_back(0)

@@ -70,6 +70,7 @@ def test_a_chunk_is_laid_out_byte_by_byte_as_documented() -> None:
     }
     assert set(chunk.pack()) == set(COLUMNS) == {"name", *DTYPES}
     assert NO_LABEL == -(2**63)
+    assert CHUNK == 4096
 
 
 def test_an_unpacked_chunk_is_continued_as_if_it_had_never_been_packed() -> None:

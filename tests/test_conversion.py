@@ -42,7 +42,8 @@ import dbloader.conversion.pipeline
 import dbloader.conversion.prepare
 import dbloader.stores.writer
 from dbloader.conversion import Progress, convert
-from dbloader.conversion.prepare import Preparation
+from dbloader.conversion.budget import Budget
+from dbloader.conversion.prepare import Preparation, Prepared
 from dbloader.decoding import decode_pil
 from dbloader.errors import (
     ConversionError,
@@ -191,13 +192,14 @@ def test_a_listing_gives_order_labels_and_fields(root: Path, place: Path, tmp_pa
 def test_a_listing_may_name_what_is_not_there_or_no_file(root: Path, place: Path, tmp_path: Path) -> None:
     plant_photos(root, 2)
     listing = tmp_path / "all.csv"
-    listing.write_text("path\ncat/0000.jpg\ncat/none.jpg\ncat\n/dev/null\n\ncat/0000.jpg,too,many\ncat/0000.jpg/x\n")
+    os.mkfifo(root / "pipe")
+    listing.write_text("path\ncat/0000.jpg\ncat/none.jpg\ncat\npipe\n\ncat/0000.jpg,too,many\ncat/0000.jpg/x\n")
     report = convert(root, place, listing=listing)
     assert (report.records, report.files, report.rejected) == (1, 6, 5)
     assert [(event["name"], event["event"], event["reason"]) for event in events(place)] == [
         ("cat/none.jpg", "rejected", "cannot be read: No such file or directory"),
         ("cat", "rejected", "is a folder, not a file"),
-        ("/dev/null", "rejected", "is not a regular file"),
+        ("pipe", "rejected", "is not a regular file"),
         ("row 7", "rejected", "the header has 1 fields, it has 3"),
         ("cat/0000.jpg/x", "rejected", "cannot be read: Not a directory"),
     ]
@@ -476,9 +478,18 @@ def test_memory_is_asked_for_before_it_is_used(root: Path) -> None:
         held[name] = []
         Preparation(root=os.fsencode(root)).prepare(Entry(name, name.encode(), None, {}), held[name].append)
         assert held[name][0] == len(data)
-    assert [sum(sizes[1:]) for sizes in held.values()] == [0, 2 * 3 * 160 * 120, 4 * 160 * 120]
-    Preparation(root=os.fsencode(root), max_side=20).prepare(Entry("0.jpg", b"0.jpg", None, {}), held["0.jpg"].append)
-    assert held["0.jpg"][-1] == 4 * 160 * 120
+    coefficients, pixels = 2 * 3 * 160 * 120, 4 * 160 * 120
+    assert [sizes[1:] for sizes in held.values()] == [[], [coefficients, -coefficients], [pixels, -pixels]]
+
+
+def test_memory_that_is_asked_for_to_make_an_image_smaller_is_what_that_takes(root: Path) -> None:
+    plant(root, {"0.jpg": photo(width=160, height=120), "1.png": encoded(jpegs.draw(160, 120), "PNG")})
+    sizes: list[int] = []
+    shrinking = Preparation(check="none", root=os.fsencode(root), max_side=20)
+    for name in ("0.jpg", "1.png"):
+        shrinking.prepare(Entry(name, name.encode(), None, {}), sizes.append)
+    # From a JPEG, libjpeg makes one of less than 80 x 60 pixels.
+    assert [size for size in sizes if size < 0] == [-4 * 80 * 60, -4 * 160 * 120]
 
 
 # Smaller images
@@ -616,6 +627,7 @@ def test_a_source_that_cannot_be_converted_leaves_nothing(root: Path, place: Pat
 
 
 def test_a_destination_that_cannot_be_written_is_refused_before_the_source_is_read(root: Path, tmp_path: Path) -> None:
+    (root / "cat").mkdir()  # without an image, which reading the folders would find
     taken = tmp_path / "taken.txt"
     taken.write_text("not a store")
     for place, error, message in (
@@ -626,7 +638,7 @@ def test_a_destination_that_cannot_be_written_is_refused_before_the_source_is_re
         ("", PlaceError, "a place is the path of an LMDB file"),
     ):
         with pytest.raises(error, match=message):
-            convert(root / "none", place)
+            convert(root, place)
     with pytest.raises(StoreExistsError, match="is not a dbloader store and will not be overwritten"):
         convert(root, taken, overwrite=True)
     assert taken.read_text() == "not a store"
@@ -919,8 +931,38 @@ def test_an_error_in_a_thread_comes_out_and_ends_the_others(
     monkeypatch.setattr(Preparation, "prepare", failing)
     with pytest.raises(MemoryError, match="no more of it"):
         convert(root, place, workers=4)
-    assert next(count) < 300  # tasks that nobody waits for were not begun or ended early
+    assert next(count) < 300  # tasks that nobody waits for were not begun
     assert not place.exists()
+
+
+def test_after_an_error_no_thread_begins_with_another_file(
+    root: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant_photos(root, 300)
+    workers, seen, lock, all_begun, closed = 4, [], threading.Lock(), threading.Event(), threading.Event()
+
+    def prepare(_: Preparation, entry: Entry, __: Any) -> Prepared:
+        with lock:
+            seen.append(entry.name)
+            if len(seen) == workers:
+                all_begun.set()
+        assert all_begun.wait(60)
+        if entry.name == "cat/0000.jpg":
+            raise MemoryError("no more of it")
+        assert closed.wait(60)
+        return Prepared()
+
+    close = Budget.close
+
+    def close_and_tell(budget: Budget) -> None:
+        close(budget)
+        closed.set()
+
+    monkeypatch.setattr(Budget, "close", close_and_tell)
+    monkeypatch.setattr(Preparation, "prepare", prepare)
+    with pytest.raises(MemoryError, match="no more of it"):
+        convert(root, place, workers=workers)
+    assert len(seen) <= workers + 1  # the thread that failed may have begun before the others were told
 
 
 def _progressing(place: Path) -> bool:
@@ -949,11 +991,12 @@ def test_ctrl_c_ends_a_real_conversion_with_one_line_and_can_be_resumed(root: Pa
 # Memory
 
 
-def peak_memory(root: Path, place: Path, *options: str) -> int:
+def peak_memory(root: Path, place: Path, *options: str, task_files: int = 16) -> int:
     """Gives the bytes of memory that a real conversion had at most."""
     # VmHWM begins with the program; ru_maxrss would begin with what the process had when it was forked from this one.
     code = (
-        "import sys\nfrom dbloader.cli import main\n"
+        "import sys\nfrom dbloader.cli import main\nimport dbloader.conversion.pipeline as pipeline\n"
+        f"pipeline._TASK_FILES = {task_files}\n"
         "try:\n    main()\nfinally:\n"
         "    peak = next(line for line in open('/proc/self/status') if line.startswith('VmHWM'))\n"
         "    print(peak.split()[1], file=sys.stderr)\n"
@@ -987,6 +1030,15 @@ def test_memory_does_not_grow_with_the_number_of_files(tmp_path: Path) -> None:
 def test_memory_does_not_grow_with_the_number_of_large_images(tmp_path: Path) -> None:
     data = encoded(Image.new("RGB", (6000, 4000)), "PNG", compress_level=1)  # 96 MB of pixels
     folder = plant(tmp_path, {"images/cat/0.png": data}) / "images" / "cat"
-    for number in range(1, 12):
+    for number in range(1, 14):
         (folder / f"{number}.png").hardlink_to(folder / "0.png")
-    assert peak_memory(folder.parent, tmp_path / "out.lmdb", "--workers", "12") < 500 * 10**6
+    assert peak_memory(folder.parent, tmp_path / "out.lmdb", "--workers", "12", task_files=1) < 350 * 10**6
+
+
+def test_a_source_that_is_not_there_leaves_an_unfinished_conversion_alone(tmp_path: Path) -> None:
+    place = tmp_path / "out.lmdb"
+    partial = tmp_path / "out.lmdb.partial"
+    partial.write_bytes(b"what was committed")
+    with pytest.raises(SourceNotFoundError, match="typo"):
+        convert(tmp_path / "typo", place, overwrite=True)
+    assert partial.read_bytes() == b"what was committed"

@@ -826,3 +826,20 @@ def test_a_place_that_is_no_path_is_refused_without_its_password(place: Any) -> 
     ) as caught:
         LMDBDataset(place)
     assert "secret" not in str(caught.value)
+
+
+class WithIndex(LMDBDataset):
+    """What people write around ImageFolder to get the index too."""
+
+    @override
+    def __getitem__(self, index: int) -> Any:
+        return (*super().__getitem__(index), index)
+
+
+def test_a_subclass_gives_its_own_samples_to_a_data_loader_too(tmp_path: Path) -> None:
+    write_store(((bytes([number]), number) for number in range(5)), tmp_path / "a.lmdb")
+    with WithIndex(tmp_path / "a.lmdb", decode=None) as dataset:
+        assert dataset[3] == (b"\x03", 3, 3)
+        assert dataset.__getitems__([4, 0]) == [(b"\x04", 4, 4), (b"\x00", 0, 0)]
+        batches = list(DataLoader(Subset(dataset, [2, 1]), batch_size=2, collate_fn=list))
+        assert batches == [[(b"\x02", 2, 2), (b"\x01", 1, 1)]]

@@ -521,6 +521,14 @@ def test_opacity_is_kept_and_so_are_the_colours_that_it_hides(image_format: str)
     assert np.abs(seen[:, :3] - COLOURS).max() < 8  # as training sees them, which drops the opacity
 
 
+def test_a_webp_keeps_the_picture_that_its_opacity_hides() -> None:
+    image = Image.fromarray(waves(128, 128, 3).round().astype(np.uint8))
+    reference = floats(image.resize((64, 64), Image.Resampling.LANCZOS))
+    image.putalpha(0)
+    smaller = resize(encoded(image, "WEBP", exact=True, quality=100), (64, 64), quality=100)[0]
+    assert np.abs(floats(decode_pil(smaller)) - reference).mean() < 3
+
+
 def test_what_is_hidden_does_not_show_at_an_edge() -> None:
     pixels = np.zeros((64, 64, 4), np.uint8)
     pixels[:, 31:] = (255, 0, 0, 255)  # opaque red beside black that is not seen

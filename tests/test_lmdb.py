@@ -262,18 +262,18 @@ def test_a_store_that_could_not_be_opened_leaves_no_file_open(place: Path) -> No
 def test_threads_that_open_and_close_the_same_file_never_see_it_open_twice(place: Path) -> None:
     # py-lmdb refuses a file from the moment it is opened until it is closed, not until its object is gone.
     before = sys.getswitchinterval()
-    barrier = threading.Barrier(8)
+    barrier = threading.Barrier(3)  # so few that often none has it open
 
     def open_and_close() -> None:
         barrier.wait(WAIT_S)
-        for _ in range(300):
+        for _ in range(1500):
             with open_store(place) as store:
                 assert len(store) == 20
 
     sys.setswitchinterval(1e-5)
     try:
-        with ThreadPoolExecutor(8) as pool:
-            for future in [pool.submit(open_and_close) for _ in range(8)]:
+        with ThreadPoolExecutor(3) as pool:
+            for future in [pool.submit(open_and_close) for _ in range(3)]:
                 future.result()
     finally:
         sys.setswitchinterval(before)
@@ -335,14 +335,19 @@ def test_a_child_that_is_forked_while_a_store_is_read_can_fork_and_read_itself(p
 
 def test_a_fork_waits_for_the_threads_that_read_and_others_wait_for_it() -> None:
     gate = environments.gate
-    inside, forked = threading.Event(), threading.Event()
+    inside, entering, entered, forked = (threading.Event() for _ in range(4))
+
+    def wait_for_fork() -> None:
+        deadline = time.monotonic() + WAIT_S
+        while not gate._forking:  # nothing tells of it
+            assert time.monotonic() < deadline
 
     def read() -> None:
         with gate, gate:  # as where a damaged record's name is looked up
             inside.set()
-            deadline = time.monotonic() + WAIT_S
-            while not gate._forking:  # nothing tells of it
-                assert time.monotonic() < deadline
+            wait_for_fork()
+            assert entering.wait(WAIT_S)
+            assert not entered.wait(0.05)  # or else threads that come and go would put it off for ever
             assert not forked.is_set()
 
     def fork_now() -> None:
@@ -350,17 +355,19 @@ def test_a_fork_waits_for_the_threads_that_read_and_others_wait_for_it() -> None
             assert in_child(lambda: None) == 0
         forked.set()
 
-    def pass_through() -> bool:
+    def come_late() -> None:
+        wait_for_fork()
+        entering.set()
         with gate:
-            return True
+            entered.set()
 
-    with ThreadPoolExecutor(2) as pool:
-        reading = pool.submit(read)
+    with ThreadPoolExecutor(3) as pool:
+        reading, late = pool.submit(read), pool.submit(come_late)
         assert inside.wait(WAIT_S)
         forking = pool.submit(fork_now)
-        reading.result(WAIT_S)
-        forking.result(WAIT_S)
-        assert pool.submit(pass_through).result(WAIT_S)
+        for future in (reading, forking, late):
+            future.result(WAIT_S)
+        assert entered.is_set()
 
 
 @pytest.mark.parametrize(("size", "pages", "ahead"), [(499, 100, True), (500, 100, False), (0, 1, True)])
@@ -1084,3 +1091,16 @@ def test_an_error_of_the_disk_is_not_called_a_lack_of_room(tmp_path: Path) -> No
             assert type(error) is kind
             assert str(error) == f"{place} cannot be written: {text}"
         assert Path(f"{place}.partial").stat().st_size == size
+
+
+def test_a_database_of_another_program_is_not_overwritten_whatever_its_keys_are(tmp_path: Path) -> None:
+    place = tmp_path / "foreign.lmdb"
+    with lmdb.open(str(place), subdir=False, lock=False) as env, env.begin(write=True) as txn:
+        txn.put(b"records", b"not a sub-database")
+    before = place.read_bytes()
+    with (
+        pytest.raises(StoreExistsError, match="is not a dbloader store and will not be overwritten"),
+        create_store(place, overwrite=True),
+    ):
+        pass
+    assert place.read_bytes() == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import io
 import json
 import math
 import pickle
@@ -581,6 +582,19 @@ def test_a_document_that_is_no_bson_is_noticed_though_its_checksum_is_right() ->
 def test_an_array_that_is_none_is_noticed_though_its_checksum_is_right() -> None:
     document = with_elements(bson.encode({"mask": [Binary(b"no npy file", 0x80)]})[4:-1])
     with pytest.raises(DamagedRecordError, match=r"^one of its arrays cannot be read: "):
+        decode(document, 0)
+
+
+class Bomb:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (pytest.fail, ("a pickle was loaded",))
+
+
+def test_nothing_that_was_pickled_is_ever_loaded() -> None:
+    file = io.BytesIO()
+    np.lib.format.write_array(file, np.array([Bomb()]), allow_pickle=True)
+    document = with_elements(bson.encode({"mask": Binary(file.getvalue(), 0x80)})[4:-1])
+    with pytest.raises(DamagedRecordError, match=r"^one of its arrays cannot be read: Object arrays cannot be loaded"):
         decode(document, 0)
 
 

@@ -26,12 +26,15 @@ class Budget:
         self._changed = threading.Condition()
 
     def take(self, task: int, nbytes: int) -> None:
-        """Waits for room and takes it, in addition to what the task holds."""
+        """Waits for room and takes it, in addition to what the task holds; a negative number gives back so much."""
         with self._changed:
-            self._changed.wait_for(
-                lambda: task == self._oldest or self.closed or sum(self._held.values()) + nbytes <= self._limit,
-            )
+            if nbytes > 0:
+                self._changed.wait_for(
+                    lambda: task == self._oldest or self.closed or sum(self._held.values()) + nbytes <= self._limit,
+                )
             self._held[task] = self._held.get(task, 0) + nbytes
+            if nbytes < 0:
+                self._changed.notify_all()
 
     def give_back(self, task: int) -> None:
         """Takes back all that the oldest task holds; the next becomes the oldest."""

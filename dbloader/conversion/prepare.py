@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dbloader.errors import DamagedImageError, DBLoaderError, NotAnImageError, OptionError
-from dbloader.images import DEFAULT_QUALITY, check_decodes, facts, reduced_size, resize
+from dbloader.images import DEFAULT_QUALITY, check_decodes, facts, reduced_size, resize, resizing_bytes
 from dbloader.jpeg import State, examine, repair
 from dbloader.records import Record, encode
 
@@ -103,13 +103,21 @@ class Preparation:
 
         Args:
             entry: The file.
-            hold: Called with the number of bytes about to be held in memory, before they are.
+            hold: Called with the number of bytes about to be held in memory, before they are; with a negative number
+                when they have been let go. What is left is the file's bytes.
         """
         result = Prepared()
+        pixels = 0
+
+        def hold_pixels(nbytes: int) -> None:
+            nonlocal pixels
+            hold(nbytes)
+            pixels += nbytes
+
         try:
             data = _read(os.path.join(self.root, entry.path), hold)  # noqa: PTH118 - paths are bytes here
             result.nbytes = len(data)
-            self._fill(result, entry, data, hold)
+            self._fill(result, entry, data, hold_pixels)
         except OSError as error:
             if error.errno in _NOT_THE_FILE:
                 raise
@@ -117,6 +125,9 @@ class Preparation:
         except DBLoaderError as error:
             result.outcome, result.reason = "rejected", str(error)
             result.bad = not isinstance(error, DamagedImageError)
+        finally:
+            if pixels:
+                hold(-pixels)
         return result
 
     def _fill(self, result: Prepared, entry: Entry, data: bytes, hold: Callable[[int], object]) -> None:
@@ -126,7 +137,7 @@ class Preparation:
             data, image = self._checked(result, data, hold)
             size = image and reduced_size(image, max_side=self.max_side, short_side=self.short_side)
             if image and size:
-                hold(4 * image.width * image.height)
+                hold(resizing_bytes(image, size))
                 original = image.width, image.height
                 data, image = resize(data, size, quality=self.quality or DEFAULT_QUALITY)
                 record.resized_from, result.resized = original, True

@@ -92,7 +92,7 @@ class _Handle:
         try:
             self.records = env.open_db(RECORDS, create=False)
             self.meta = env.open_db(META, create=False)
-        except lmdb.NotFoundError as error:
+        except (lmdb.NotFoundError, lmdb.IncompatibleError) as error:
             raise NotAStoreError(f"{place} is an LMDB file, but not a dbloader store") from error
         with env.begin() as txn:
             data = txn.get(MANIFEST, db=self.meta)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from dbloader.errors import (
     StoreExistsError,
     StoreFullError,
     StoreLockedError,
+    StoreVersionError,
 )
 from dbloader.stores import name_index
 from dbloader.stores.lmdb import (
@@ -59,7 +61,7 @@ class LMDBWriter(Writer):
 
     Args:
         place: Path of the file; ``PLACE.partial`` beside it holds the store until it is finished.
-        overwrite: See Writer; a file that is not a dbloader store is never replaced.
+        overwrite: See Writer; a file that is something else than a dbloader store is not replaced.
         resume: See Writer.
         resumable: See Writer.
     """
@@ -117,6 +119,8 @@ class LMDBWriter(Writer):
                 )
             if not (self.resume and self._partial.exists()):
                 self._check_replaceable()
+        except StoreError:
+            raise
         except PermissionError as error:
             raise StoreAccessError(f"{self.place} cannot be written: {error.strerror or error}") from error
 
@@ -135,8 +139,8 @@ class LMDBWriter(Writer):
                 len(store)
         except NotAStoreError as error:
             raise StoreExistsError(f"{self.place} is not a dbloader store and will not be overwritten") from error
-        except StoreError:
-            pass  # damaged, or of a newer version: it may be replaced
+        except (DamagedStoreError, StoreVersionError):
+            pass  # it may be replaced; what cannot even be looked at may not
 
     def _locked(self) -> int:
         """Opens the partial file and locks it for this process."""
@@ -265,7 +269,8 @@ class LMDBWriter(Writer):
         except OSError as error:
             raise self._refused(error) from error
         self._published = True
-        _sync_folder(self._target.parent)
+        with suppress(OSError):  # the store is whole and in place; not every folder can be opened, or synced
+            _sync_folder(self._target.parent)
 
     def _name_hashes(self) -> Iterable[np.ndarray[Any, Any]]:
         for number in range(-(-self.length // CHUNK)):
