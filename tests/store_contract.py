@@ -1133,6 +1133,16 @@ class StoreContract:
             assert writer.length == writer.position == 3
             assert writer.outcome == {"repaired": 2}
 
+    def test_a_writer_keeps_its_position_until_another_is_given(self, tmp_path: Path) -> None:
+        place = self.place(tmp_path)
+        with self.create(place, resumable=True) as writer:
+            writer.write([encode(Record(name="a"))], position=7)
+            writer.write([encode(Record(name="b"))])
+            writer.commit()
+            assert (writer.length, writer.position) == (2, 7)
+        with self.create(place, resume=True) as writer:
+            assert (writer.length, writer.position) == (2, 7)
+
     def test_a_resumable_writer_that_committed_nothing_leaves_nothing(self, tmp_path: Path) -> None:
         place = self.place(tmp_path)
         with self.create(place, resumable=True):

@@ -802,6 +802,15 @@ def test_a_conversion_interrupted_before_its_first_record_can_be_resumed(root: P
     assert report.digest == verified(place) != old
 
 
+@pytest.mark.usefixtures("_frequent_commits")
+def test_a_mistyped_source_does_not_end_an_unfinished_conversion(root: Path, place: Path) -> None:
+    plant_photos(root, 60)
+    interrupt(root, place, 30)
+    with pytest.raises(SourceNotFoundError, match="there is no such folder"):
+        convert(root / "none", place, overwrite=True)
+    assert convert(root, place, resume=True).resumed_at > 0
+
+
 def test_resuming_where_nothing_is_converts(root: Path, place: Path) -> None:
     plant_photos(root, 3)
     report = convert(root, place, resume=True)

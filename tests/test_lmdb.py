@@ -390,11 +390,11 @@ def test_a_uri_of_an_unknown_kind_is_no_place(place: str) -> None:
         assert "secret" not in str(caught.value)
 
 
-def test_nothing_is_no_place() -> None:
-    with pytest.raises(PlaceError, match="a place is the path of an LMDB file, got ''"):
-        open_store("")
-    with pytest.raises(PlaceError, match="a place is the path of an LMDB file, got ''"):
-        create_store("")
+@pytest.mark.parametrize("place", ["", b"", b"store.lmdb"])
+def test_what_is_no_text_is_no_place(place: Any) -> None:
+    for use in (open_store, create_store, LMDBStore, lmdb_writer.LMDBWriter):
+        with pytest.raises(PlaceError, match=f"^a place is the path of an LMDB file, got {place!r}$"):
+            use(place)
 
 
 @pytest.mark.parametrize("name", ["with space", "ünï 日本 🐈", "percent%20 'quote'", "-dash", "a.lmdb.partial.lmdb"])
@@ -500,14 +500,18 @@ def test_what_is_no_ordinary_file_is_no_store_and_is_not_waited_for(tmp_path: Pa
         len(open_store(place))
 
 
-@pytest.mark.parametrize("databases", [[], [b"records"], [b"meta"], [b"other"]])
-def test_an_lmdb_file_of_another_program_is_no_store(tmp_path: Path, databases: list[bytes]) -> None:
+@pytest.mark.parametrize(
+    ("databases", "keys"),
+    [([], []), ([b"records"], []), ([b"meta"], []), ([b"other"], []), ([], [b"records", b"meta"])],
+)
+def test_an_lmdb_file_of_another_program_is_no_store(tmp_path: Path, databases: list[bytes], keys: list[bytes]) -> None:
     place = tmp_path / "other.lmdb"
     with lmdb.open(str(place), subdir=False, lock=False, max_dbs=2) as env:
         for name in databases:
             env.open_db(name)
         with env.begin(write=True) as txn:
-            txn.put(b"key", b"value")
+            for key in (b"key", *keys):
+                txn.put(key, b"value")
     with pytest.raises(NotAStoreError, match="is an LMDB file, but not a dbloader store"):
         len(open_store(place))
     with (
