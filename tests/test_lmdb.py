@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import gc
 import multiprocessing
 import os
@@ -137,17 +139,7 @@ def open_descriptors(path: str | Path) -> int:
 
 def in_child(function: Callable[[], object]) -> int:
     """Runs a function in a forked process and gives its exit status, negative for a signal."""
-
-    def run() -> None:
-        try:
-            function()
-        except BaseException:
-            sys.excepthook(*sys.exc_info())
-            sys.stderr.flush()
-            os._exit(1)
-        os._exit(0)
-
-    process = fork.Process(target=run)
+    process = fork.Process(target=function)
     process.start()
     try:
         process.join(WAIT_S)
@@ -195,6 +187,28 @@ def test_stores_on_one_file_share_one_environment(place: Path) -> None:
     with open_store(place) as one, open_store(place) as two:
         assert shared(one) is shared(two)
         assert open_descriptors(place) == 1
+
+
+def test_a_batch_is_read_in_one_transaction(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = 0
+
+    class Counting:
+        def __enter__(self) -> None:
+            nonlocal begun
+            begun += 1
+
+        def __exit__(self, *exception: object) -> None:
+            pass
+
+    with open_store(place) as store:
+        len(store)
+        monkeypatch.setattr(environments, "gate", Counting())  # which every transaction goes through
+        store.read([3, 1, 1, 19])
+        assert begun == 1
+        store.documents(range(20))
+        assert begun == 2
+        store.read([])
+        assert begun == 3
 
 
 @pytest.mark.parametrize("link", ["hard", "symbolic", "folder"])
@@ -280,6 +294,26 @@ def test_threads_that_open_and_close_the_same_file_never_see_it_open_twice(place
     assert open_descriptors(place) == 0
 
 
+def test_an_environment_that_is_closed_while_it_is_found_is_opened_anew(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Collecting(dict[Any, Any]):
+        """Stands for the garbage collector, which may end the last other store in the middle of a look-up."""
+
+        def get(self, key: Any, default: Any = None) -> Any:
+            found = super().get(key, default)
+            if found is not None:
+                one.close()
+            return found
+
+    monkeypatch.setattr(environments, "_open", Collecting())
+    with open_store(place) as one, open_store(place) as two:
+        before = shared(one)
+        assert shared(two) is not before
+        assert two.documents(range(20)) == documents_of(make_records(20))
+        assert open_descriptors(place) == 1
+
+
 def test_a_forked_child_closes_what_it_inherited(place: Path) -> None:
     with open_store(place) as used, open_store(place) as unused:
         before = shared(used)
@@ -352,7 +386,7 @@ def test_a_fork_waits_for_the_threads_that_read_and_others_wait_for_it() -> None
 
     def fork_now() -> None:
         with gate:  # its own reading is not waited for
-            assert in_child(lambda: None) == 0
+            assert in_child(lambda: os._exit(0)) == 0  # for multiprocessing cannot end a thread that forked
         forked.set()
 
     def come_late() -> None:
@@ -536,6 +570,15 @@ def test_a_store_of_a_newer_version_says_what_to_install(place: Path) -> None:
         len(open_store(place))
 
 
+def test_an_lmdb_file_of_another_version_of_lmdb_says_so(place: Path) -> None:
+    with place.open("r+b") as file:
+        for page in (0, 4096):
+            file.seek(page + 16 + 4)  # behind the page's header and LMDB's magic number
+            file.write((999).to_bytes(4, "little"))
+    with pytest.raises(StoreError, match=r"LMDB data format v999 is not supported|of another version of LMDB"):
+        len(open_store(place))
+
+
 def test_a_store_that_is_open_through_lmdb_itself_is_not_called_damaged(place: Path) -> None:
     with lmdb.open(str(place), subdir=False, lock=False), open_store(place) as store:
         with pytest.raises(StoreError, match="is already open in this process") as caught:
@@ -637,6 +680,31 @@ def test_a_damaged_page_is_noticed_or_does_no_harm(place: Path, kind: str) -> No
         assert noticed
 
     assert in_child(read_damaged) == 0
+
+
+def test_what_lmdb_finds_damaged_is_a_damaged_store(place: Path) -> None:
+    content = place.read_bytes()
+
+    def read_damaged() -> None:
+        with place.open("r+b") as file:
+            file.seek(2 * 4096)
+            file.write(bytes(len(content) - 2 * 4096))
+        with open_store(place) as store, pytest.raises(DamagedStoreError, match=r"store\.lmdb cannot be read: .*MDB_"):
+            store.verify()
+
+    assert in_child(read_damaged) == 0
+
+    def read_damaged_record() -> None:
+        place.write_bytes(content)
+        with open_store(place) as store:
+            store.documents([0])
+            with place.open("r+b") as file:  # which nobody should do
+                file.seek(2 * 4096)
+                file.write(bytes(len(content) - 2 * 4096))
+            with pytest.raises(DamagedStoreError, match=r"store\.lmdb cannot be read: .*MDB_"):
+                store.documents(range(20))
+
+    assert in_child(read_damaged_record) == 0
 
 
 @pytest.mark.parametrize("change", ["missing", "empty", "shorter", "odd", "longer"])
@@ -881,6 +949,80 @@ def test_a_writer_that_cannot_begin_leaves_nothing(tmp_path: Path, monkeypatch: 
     ):
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["damaged", "newer"])
+def test_a_store_that_is_damaged_or_newer_may_be_overwritten(place: Path, kind: str) -> None:
+    if kind == "damaged":
+        os.truncate(place, place.stat().st_size // 2)
+    else:
+        tamper(place, b"meta", {b"manifest": bson.encode({"format": "dbloader", "version": 2})})
+    write(place, make_records(3), overwrite=True)
+    with open_store(place) as store:
+        assert len(store) == 3
+
+
+def test_a_file_that_cannot_be_looked_at_is_not_overwritten(open_path: Path) -> None:
+    place = open_path / "store.lmdb"
+    write(place, make_records(3))
+    place.chmod(0)
+    open_path.chmod(0o777)
+    with (
+        as_nobody(),
+        pytest.raises(StoreAccessError, match=r"store\.lmdb may not be read"),
+        create_store(place, overwrite=True),
+    ):
+        pass
+    place.chmod(0o600)
+    with open_store(place) as store:
+        assert len(store) == 3
+
+
+def test_a_partial_file_that_is_renamed_just_before_it_is_locked_is_not_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # By the process that finished it.
+    place, partial, flock = tmp_path / "store.lmdb", tmp_path / "store.lmdb.partial", fcntl.flock
+    locked: list[int] = []
+
+    def rename_and_lock(descriptor: int, operation: int) -> None:
+        if not locked:
+            partial.rename(tmp_path / "other.lmdb")
+        locked.append(descriptor)
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", rename_and_lock)
+    with create_store(place) as writer:
+        assert len(locked) == 2
+        assert partial.exists()
+        monkeypatch.undo()
+        write_one_by_one(writer, make_records(3))
+        writer.finish()
+    assert (tmp_path / "other.lmdb").stat().st_size == 0
+    with open_store(place) as store:
+        assert len(store) == 3
+
+
+def test_a_file_system_without_locks_is_not_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with (
+        pytest.raises(StoreAccessError, match=r"store\.lmdb cannot be written: No locks available"),
+        create_store(tmp_path / "store.lmdb"),
+    ):
+        pass
+
+
+def test_an_index_of_many_names_is_written_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "store.lmdb"
+    monkeypatch.setattr(lmdb_writer, "COMMIT_BYTES", 30_000)
+    write(place, small_records(10_000))
+    assert all(len(value_at(place, b"meta", bucket_key(number))) < 30_000 for number in range(8))
+    with open_store(place) as store:
+        assert [store.find(f"{number}.jpg") for number in range(10_000)] == list(range(10_000))
+        assert store.verify() == store.manifest.digest
 
 
 def test_writing_into_a_missing_folder_says_so(tmp_path: Path) -> None:
