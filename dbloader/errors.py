@@ -8,6 +8,7 @@ DBLoaderError
 │   ├── StoreLockedError    (BlockingIOError)    another process is writing there
 │   ├── StoreAccessError    (PermissionError)    the place may not be read or written
 │   ├── StoreFullError      (OSError)            no room is left
+│   ├── StoreUnreachableError (ConnectionError)  no server answers at the place
 │   ├── NotAStoreError      (ValueError)         what is there is not a finished dbloader store
 │   ├── StoreVersionError   (ValueError)         a newer format than this version knows
 │   └── DamagedStoreError   (ValueError)         cut short or corrupted
@@ -59,6 +60,10 @@ class StoreAccessError(StoreError, PermissionError):
 
 class StoreFullError(StoreError, OSError):
     """No room is left for the store."""
+
+
+class StoreUnreachableError(StoreError, ConnectionError):
+    """No server answers at the place, or none that could do what was asked."""
 
 
 class NotAStoreError(StoreError, ValueError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import struct
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import bson
 import numpy as np
@@ -19,8 +19,11 @@ from isal.isal_zlib import crc32
 
 from dbloader.errors import DamagedRecordError, FieldError
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 STANDARD_FIELDS = ("name", "label", "image", "width", "height", "format", "damaged", "resized_from")
-RESERVED_FIELDS = frozenset(STANDARD_FIELDS) | {"_id", "index", "crc32"}
+RESERVED_FIELDS = frozenset(STANDARD_FIELDS) | {"_id", "index", "crc32", "gridfs"}
 
 # A document is HEAD, the elements in between, TAIL. HEAD: int32 length of the document, then the element _id.
 _HEAD = struct.Struct("<i5sq")
@@ -157,6 +160,35 @@ def decode(document: bytes | memoryview, index: int) -> Record:
         values = bson.decode(document)
     except (bson.errors.BSONError, ValueError) as error:
         raise DamagedRecordError(f"its BSON cannot be decoded: {error}") from error
+    return _record(values, index)
+
+
+def decode_values(values: Mapping[str, Any], index: int) -> Record:
+    """Gives the record in a document that a database driver has decoded, after the same checks.
+
+    Decoding is what drivers do fastest. The CRC-32 is that of the values encoded again, which gives the bytes that
+    were written: BSON has one encoding for each value that ``encode`` writes.
+
+    Args:
+        values: The document as bson decodes it, in the order of its elements.
+        index: The index it was stored under.
+
+    Raises:
+        DamagedRecordError: The values are not those that were written.
+    """
+    keys = list(values)
+    if len(keys) < 2 or keys[0] != "_id" or keys[-1] != "crc32":
+        raise DamagedRecordError("it does not begin with its _id and end with its crc32")
+    if not isinstance(values["_id"], Int64) or values["_id"] != index:
+        raise DamagedRecordError(f"it is record {values['_id']!r}")
+    crc = crc32_of_values(values)
+    if not isinstance(values["crc32"], Int64) or values["crc32"] != crc:
+        raise DamagedRecordError(f"its CRC-32 is {crc:08x}, not {values['crc32']!r}")
+    return _record(dict(values), index)
+
+
+def _record(values: dict[str, Any], index: int) -> Record:
+    """Makes a record of a document's values, which it uses up."""
     del values["_id"], values["crc32"]
     for key, value in values.items():
         if value.__class__ is not bytes and value.__class__ is not str:
@@ -174,6 +206,23 @@ def decode(document: bytes | memoryview, index: int) -> Record:
 def crc32_of(document: bytes | memoryview) -> int:
     """Computes a document's CRC-32 anew: of the bytes between its elements ``_id`` and ``crc32``."""
     return crc32(memoryview(document)[_HEAD.size : -_TAIL.size])
+
+
+def crc32_of_values(values: Mapping[str, Any]) -> int:
+    """Computes the CRC-32 of a document that is decoded, from its values between ``_id`` and ``crc32``."""
+    before: dict[str, Any] = {}
+    after: dict[str, Any] = {}
+    image, part = b"", before
+    for key, value in values.items():
+        if key == "image" and isinstance(value, bytes):  # a Binary too; copied nowhere
+            subtype = value.subtype if isinstance(value, Binary) else BINARY_SUBTYPE
+            image, part = _IMAGE.pack(b"\x05image\x00", len(value), subtype), after
+        elif key not in ("_id", "crc32"):
+            part[key] = value
+    crc = crc32(bson.encode(before)[4:-1])
+    if part is after:
+        crc = crc32(bson.encode(after)[4:-1], crc32(values["image"], crc32(image, crc)))
+    return crc
 
 
 def checked_field_name(name: object) -> str:

@@ -1,13 +1,135 @@
 """Fixtures of all tests."""
 
+import contextlib
+import os
+import uuid
 from collections.abc import Iterator
 
 import pytest
 from leaks import no_leaks
+from mongo_servers import Mongod, ReplicaSet, Server, needing_a_server
+from pymongo import common, periodic_executor
+
+# Seconds. A closed client's threads sleep for so long before they notice: 0.5, in every test that has a client, by
+# default. (It is also how long a client at least waits before it asks a server again that does not answer.)
+common.MIN_HEARTBEAT_INTERVAL = 0.02
 
 
 @pytest.fixture(autouse=True)
 def _no_leaks() -> Iterator[None]:
-    """Fails every test that leaves a thread, a child process or an open file behind."""
+    """Fails every test that leaves a thread, a child process or an open file behind.
+
+    Servers that last for the session are not counted: pytest sets up the fixtures of a session before those of a
+    function, so they are there before this one looks. It knows them from the arguments of tests and fixtures; one that
+    is first asked for by `request.getfixturevalue` in a test or in a function's fixture counts as left behind. They
+    hold no client (see `mongo_servers`), and one that is killed and started again stays below the same child process.
+    """
     with no_leaks():
         yield
+        _await_closed_clients()
+
+
+def _await_closed_clients() -> None:
+    """Spares the check for leaks the search of garbage for what is just ending."""
+    for reference in list(periodic_executor._EXECUTORS):
+        executor = reference()
+        if executor is not None and executor._stopped:
+            executor.join(1)
+
+
+@pytest.fixture(scope="session")
+def session_mongod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mongod]:
+    """For other fixtures; tests ask for `mongod` or `mongo_uri`."""
+    with needing_a_server(), Mongod(tmp_path_factory.mktemp("mongod")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mongo_server(request: pytest.FixtureRequest) -> Server:
+    """The server that $DBLOADER_TEST_MONGO_URI names, else one of our own; it may be used, not harmed: see `mongod`."""
+    uri = os.environ.get("DBLOADER_TEST_MONGO_URI")
+    # Only where it is needed is our own started.
+    server: Server = Server(uri) if uri else request.getfixturevalue("session_mongod")
+    with server.client() as client:
+        client.admin.command("ping")
+    return server
+
+
+@pytest.fixture
+def mongo_uri(mongo_server: Server) -> Iterator[str]:
+    """The place of a store in a database that is not there yet, and is dropped at the end."""
+    with _fresh_place(mongo_server) as place:
+        yield place
+
+
+@pytest.fixture
+def mongod(session_mongod: Mongod) -> Iterator[Mongod]:
+    """A server of our own that the test may kill, restart, pause and make fail; it is put right at the end."""
+    yield session_mongod
+    session_mongod.restore()
+
+
+@pytest.fixture
+def mongod_uri(mongod: Mongod) -> Iterator[str]:
+    """The place of a store on `mongod`, in a database that is dropped at the end."""
+    with _fresh_place(mongod) as place:
+        yield place
+
+
+@pytest.fixture(scope="session")
+def mongod_with_users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mongod]:
+    """A server that wants a password; its URI has those of a user with all rights."""
+    folder = tmp_path_factory.mktemp("mongod-with-users")
+    with needing_a_server(), Mongod(folder, credentials=("root", "s3cret/@:%")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def session_replica_set(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplicaSet]:
+    """For other fixtures; tests ask for `replica_set`."""
+    with needing_a_server(), ReplicaSet(1, tmp_path_factory.mktemp("replica-set")) as servers:
+        yield servers
+
+
+@pytest.fixture
+def replica_set(session_replica_set: ReplicaSet) -> Iterator[ReplicaSet]:
+    """A replica set of one member, to which the test may do anything; it is put right at the end."""
+    yield session_replica_set
+    session_replica_set.restore()
+
+
+@pytest.fixture
+def replica_set_uri(replica_set: ReplicaSet) -> Iterator[str]:
+    """The place of a store on `replica_set`, in a database that is dropped at the end."""
+    with _fresh_place(replica_set) as place:
+        yield place
+
+
+@pytest.fixture(scope="session")
+def session_three_members(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplicaSet]:
+    """For other fixtures; tests ask for `three_members`."""
+    with needing_a_server(), ReplicaSet(3, tmp_path_factory.mktemp("three-members")) as servers:
+        yield servers
+
+
+@pytest.fixture
+def three_members(session_three_members: ReplicaSet) -> Iterator[ReplicaSet]:
+    """A replica set of three members, to which the test may do anything; it is put right at the end."""
+    yield session_three_members
+    session_three_members.restore()
+
+
+@pytest.fixture
+def three_members_uri(three_members: ReplicaSet) -> Iterator[str]:
+    """The place of a store on `three_members`, in a database that is dropped at the end."""
+    with _fresh_place(three_members) as place:
+        yield place
+
+
+@contextlib.contextmanager
+def _fresh_place(server: Server) -> Iterator[str]:
+    database = f"dbloader_test_{uuid.uuid4().hex[:12]}"
+    yield server.place(database)
+    if isinstance(server, Mongod | ReplicaSet):
+        server.restore()
+    server.drop(database)

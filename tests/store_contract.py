@@ -225,6 +225,10 @@ class StoreContract:
         """Puts other bytes in the place of the documents at some indices, or removes them."""
         raise NotImplementedError
 
+    def can_hold(self, place: str, index: int, document: bytes) -> bool:
+        """Tells whether the backend can have such bytes at an index; a server refuses what is no BSON, say."""
+        return True
+
     def open(self, place: str) -> Store:
         return open_store(place)
 
@@ -748,7 +752,10 @@ class StoreContract:
         for index, document in enumerate(documents_of([record] * (8 * size))):
             position, bit = divmod(index, 8)
             changed = document[position] ^ 1 << bit
-            damaged[index] = document[:position] + bytes([changed]) + document[position + 1 :]
+            new = document[:position] + bytes([changed]) + document[position + 1 :]
+            if self.can_hold(place, index, new):
+                damaged[index] = new
+        assert len(damaged) > size
         self.replace_documents(place, damaged)  # type: ignore[arg-type]  # no value is None, which would be possible
         with self.open(place) as store:
             for index in damaged:
@@ -771,6 +778,8 @@ class StoreContract:
             "another record": documents[3],
             "missing": None,
         }[change]
+        if new is not None and not self.can_hold(place, 2, new):
+            pytest.skip("this backend cannot have such a record")
         self.replace_documents(place, {2: new})
         with self.open(place) as store:
             message = r"^record 2 \(class 2/ä 2\.jpg\) of .*store.* is damaged: it .*; convert again, or copy"
@@ -783,7 +792,7 @@ class StoreContract:
     def test_a_damaged_record_without_a_name_is_told_by_its_index(self, tmp_path: Path) -> None:
         place = self.place(tmp_path)
         self.write(place, make_records(3))
-        self.replace_documents(place, {1: documents_of(make_records(3))[1][:-1]})
+        self.replace_documents(place, {1: None})
         with self.open(place) as store, pytest.raises(DamagedRecordError, match=r"^record 1 \(without a name\) of "):
             store[1]
 

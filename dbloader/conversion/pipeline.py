@@ -136,7 +136,7 @@ def convert(
             },
         )
     outcome = Counter(manifest.outcome)
-    report_file, problem = _write_report(writer.place)
+    report_file, problem = _write_report(destination, writer.report_path)
     return Report(
         place=writer.place,
         digest=manifest.digest,
@@ -230,12 +230,11 @@ def _first_rejected(batch: list[_Done]) -> str:
     return next((f"{name}: {done.reason}" for name, done in batch if done.outcome == "rejected"), "")
 
 
-def _write_report(place: str) -> tuple[str, list[str]]:
-    """Writes the report's events beside the store, whole or not at all; gives the file's path, and a warning if not.
+def _write_report(place: str | os.PathLike[str], path: Path) -> tuple[str, list[str]]:
+    """Writes the report's events to a file, whole or not at all; gives the file's path, and a warning if not.
 
     The store is made by now and has the events too, so that nothing fails with the file.
     """
-    path = Path(f"{place}.report.jsonl")
     aside = path.with_name(path.name + ".partial")
     try:
         with open_store(place) as store, aside.open("w", encoding="utf-8") as file:

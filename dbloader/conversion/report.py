@@ -40,8 +40,8 @@ class Report:
         warnings: What a person should know of the source as a whole.
         skipped: Files left out because they are no images, by extension, the most frequent first.
         hidden: Files and folders left out because their name begins with a dot.
-        report_file: JSON lines, one for each repaired, rejected or damaged file: ``name``, ``event``, ``reason``; ""
-            if the file could not be written, of which ``warnings`` tells.
+        report_file: JSON lines, one for each repaired, rejected or damaged file: ``name``, ``event``, ``reason``; beside
+            an LMDB store, in the working directory for one in MongoDB; "" if the file could not be written, of which ``warnings`` tells.
     """
 
     place: str

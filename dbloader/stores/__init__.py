@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dbloader.stores.base import Store
+from dbloader.stores.mongo.place import is_mongo
 from dbloader.stores.writer import Writer
 
 if TYPE_CHECKING:
@@ -17,8 +18,12 @@ def open_store(place: str | os.PathLike[str]) -> Store:
     """Gives the store at a place, which is looked at when it is first read.
 
     Raises:
-        PlaceError: The place is a URI of a kind that this version does not know.
+        PlaceError: The place is a URI of a kind that this version does not know, or names no collection.
     """
+    if is_mongo(place):
+        from dbloader.stores.mongo.store import MongoStore
+
+        return MongoStore(place)
     from dbloader.stores.lmdb import LMDBStore
 
     return LMDBStore(place)
@@ -34,9 +39,13 @@ def create_store(
     """Gives a writer of a new store; Writer tells what the options mean.
 
     Raises:
-        PlaceError: The place is a URI of a kind that this version does not know.
+        PlaceError: The place is a URI of a kind that this version does not know, or names no collection.
         OptionError: Both ``overwrite`` and ``resume`` are given.
     """
+    if is_mongo(place):
+        from dbloader.stores.mongo.writer import MongoWriter
+
+        return MongoWriter(place, overwrite=overwrite, resume=resume, resumable=resumable)
     from dbloader.stores.lmdb_writer import LMDBWriter
 
     return LMDBWriter(place, overwrite=overwrite, resume=resume, resumable=resumable)

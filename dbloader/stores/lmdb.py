@@ -67,7 +67,9 @@ def checked_path(place: str | os.PathLike[str]) -> str:
         raise PlaceError(f"a place is the path of an LMDB file, got {place!r}")
     if "://" in path:
         scheme = path.split("://", 1)[0]
-        raise PlaceError(f"{scheme}:// is no place that this version of dbloader knows; give the path of an LMDB file")
+        raise PlaceError(
+            f"{scheme}:// is no place that this version of dbloader knows; give the path of an LMDB file or mongodb://host/database.collection"
+        )
     return path
 
 

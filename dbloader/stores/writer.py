@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import bson
@@ -22,7 +23,6 @@ from dbloader.version import VERSION
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from concurrent.futures import Future
-    from pathlib import Path
     from types import TracebackType
 
     from typing_extensions import Self
@@ -73,6 +73,7 @@ class Writer(ABC):
         self.position = 0
         self.resumed = False
         self.scratch: Path | None = None  # a folder with room for temporary files; None for the system's
+        self.report_path = Path(f"{place}.report.jsonl")  # where a conversion's report is written as a file
         self.outcome: Counter[str] = Counter()
         self._formats: Counter[str] = Counter()
         self._fields: Counter[str] = Counter()

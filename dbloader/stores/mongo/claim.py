@@ -1,0 +1,134 @@
+"""Who is writing to a place in MongoDB: one document in its manifest collection, kept fresh while they are."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pymongo.errors import DuplicateKeyError, PyMongoError
+
+from dbloader.errors import StoreLockedError
+from dbloader.stores.mongo.layout import CLAIM
+
+if TYPE_CHECKING:
+    from pymongo.collection import Collection
+
+    from dbloader.stores.mongo.connection import Connection
+
+# A writer whose machine has died blocks the place for as long; by the server's clock, so that no other matters.
+LEASE_SECONDS = 60.0
+_REFRESH_SECONDS = 10.0
+
+
+class Claim:
+    """The right to write to a place, held from ``take`` to ``release``.
+
+    It ends by itself when its holder's machine has been silent for LEASE_SECONDS; and at once when its holder was a
+    process of this machine that is no more.
+    """
+
+    def __init__(self, connection: Connection, meta: Collection[Any]) -> None:
+        self.token = secrets.token_hex(12)
+        self._connection = connection
+        self._meta = meta
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._fresh_until = 0.0
+
+    def take(self) -> None:
+        """Takes the place.
+
+        Raises:
+            StoreLockedError: Another process is writing there.
+        """
+        while not self._connection.run(self._try_to_take):
+            held = self._connection.run(lambda: self._meta.find_one({"_id": CLAIM}))
+            if held is None or held["token"] == self.token:
+                continue  # released just now; or taken, but the answer was lost
+            if not _is_gone(held):
+                raise StoreLockedError(
+                    f"another process is writing {self._connection.place.shown} now (process {held.get('pid')} on "
+                    f"{held.get('host')}): wait for it or end it; if its machine has died, its claim ends after "
+                    f"{LEASE_SECONDS:g} s",
+                )
+            self._connection.run(lambda: self._meta.delete_one({"_id": CLAIM, "token": held["token"]}))  # noqa: B023
+        self._thread = threading.Thread(target=self._refresh, name="dbloader-claim", daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Refuses to go on where another writer may have taken the place meanwhile.
+
+        Raises:
+            StoreLockedError: The claim could not be kept fresh, or another process has taken the place.
+        """
+        if time.monotonic() > self._fresh_until and not self._connection.run(self._try_to_take):
+            raise StoreLockedError(
+                f"this process was silent for over {LEASE_SECONDS:g} s, and another one is writing "
+                f"{self._connection.place.shown} now",
+            )
+
+    def release(self) -> None:
+        """Gives the place free."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        with contextlib.suppress(PyMongoError):  # a claim that is left ends by itself
+            self._meta.delete_one({"_id": CLAIM, "token": self.token})
+
+    def _try_to_take(self) -> bool:
+        """Takes or renews the claim where it is free, out of date, or this one."""
+        began = time.monotonic()
+        fields = {key: {"$literal": value} for key, value in {"token": self.token, **_identity()}.items()}
+        # $$NOW is the server's clock.
+        change = [{"$set": {**fields, "expires": {"$add": ["$$NOW", round(1000 * LEASE_SECONDS)]}}}]
+        over = {"$expr": {"$lt": ["$expires", "$$NOW"]}}
+        if not self._meta.update_one({"_id": CLAIM, "$or": [{"token": self.token}, over]}, change).matched_count:
+            try:
+                self._meta.update_one({"_id": CLAIM, "token": self.token}, change, upsert=True)
+            except DuplicateKeyError:
+                return False  # there is one, and not for us
+        self._fresh_until = began + LEASE_SECONDS
+        return True
+
+    def _refresh(self) -> None:
+        while not self._stop.wait(_REFRESH_SECONDS):
+            with contextlib.suppress(PyMongoError):  # ``check`` notices if it never succeeds again
+                self._try_to_take()
+
+
+def _identity() -> dict[str, Any]:
+    """Tells this process from all others, also of other machines and containers, and of other times."""
+    pid = os.getpid()
+    return {"host": socket.gethostname(), "machine": _machine(), "pid": pid, "began": _began(pid)}
+
+
+def _machine() -> str:
+    """Names what process ids count in: one start of one machine, one container. Empty where that is not known."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return ""
+
+
+def _began(pid: int) -> str:
+    """Gives when a process began, in clock ticks from the start of the machine; empty if it is no more."""
+    try:
+        # proc(5): the name, in parentheses, may hold anything; behind it the state is first and this is the 20th.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in "ZX" else fields[19]
+
+
+def _is_gone(held: dict[str, Any]) -> bool:
+    """Tells whether the process that holds a claim is known to have ended."""
+    if not _machine() or held.get("machine") != _machine():
+        return False
+    return _began(int(held.get("pid", 0))) != held.get("began")

