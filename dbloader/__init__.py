@@ -10,7 +10,8 @@ from dbloader.version import VERSION
 if TYPE_CHECKING:
     from dbloader.ahead import BackgroundGenerator, background
     from dbloader.conversion import Progress, Report, convert
-    from dbloader.datasets import LMDBDataset
+    from dbloader.copying import copy_store
+    from dbloader.datasets import LMDBDataset, MongoDataset
     from dbloader.decoding import decode_pil
     from dbloader.errors import DBLoaderError
     from dbloader.manifest import Manifest
@@ -28,12 +29,14 @@ _MODULES = {
     "DBLoaderError": "errors",
     "LMDBDataset": "datasets",
     "Manifest": "manifest",
+    "MongoDataset": "datasets",
     "PrefetchLoader": "prefetch",
     "Progress": "conversion",
     "Record": "records",
     "Report": "conversion",
     "background": "ahead",
     "convert": "conversion",
+    "copy_store": "copying",
     "create_store": "stores",
     "decode_pil": "decoding",
     "open_store": "stores",
@@ -45,6 +48,7 @@ __all__ = [
     "DBLoaderError",
     "LMDBDataset",
     "Manifest",
+    "MongoDataset",
     "PrefetchLoader",
     "Progress",
     "Record",
@@ -52,6 +56,7 @@ __all__ = [
     "__version__",
     "background",
     "convert",
+    "copy_store",
     "create_store",
     "decode_pil",
     "open_store",

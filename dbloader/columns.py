@@ -62,6 +62,16 @@ class Names(Sequence[str]):
         position = range(len(self))[index]
         return bytes(self.data[self.offsets[position] : self.offsets[position + 1]]).decode()
 
+    def take(self, indices: Array) -> Names:
+        """Gives the names at some indices, in their order, packed again."""
+        begins = self.offsets[:-1][indices]
+        lengths = self.offsets[1:][indices] - begins
+        offsets = np.zeros(len(lengths) + 1, np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        # Where each byte comes from: its place in the result, moved by as much as its name is.
+        source = np.arange(offsets[-1]) + np.repeat(begins - offsets[:-1], lengths)
+        return Names(self.data[source], offsets)
+
     @override
     def __len__(self) -> int:
         return len(self.offsets) - 1

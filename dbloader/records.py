@@ -203,6 +203,29 @@ def _record(values: dict[str, Any], index: int) -> Record:
     return record
 
 
+def encoded(document: bytes, index: int) -> EncodedRecord:
+    """Gives the record in a document as ``encode`` gave it, after checking it: to be stored once more as it is.
+
+    Raises:
+        DamagedRecordError: The bytes are not those that were written.
+    """
+    record = decode(document, index)
+    image = record.image
+    if image is not None and not isinstance(image, bytes):
+        image = bson.decode(document)["image"]  # the bytes of an array
+    return EncodedRecord(
+        (document[_HEAD.size : -_TAIL.size],),
+        crc32_of(document),
+        record.name,
+        record.label,
+        record.width,
+        record.height,
+        len(image or b""),
+        record.format,
+        tuple(record.fields),
+    )
+
+
 def crc32_of(document: bytes | memoryview) -> int:
     """Computes a document's CRC-32 anew: of the bytes between its elements ``_id`` and ``crc32``."""
     return crc32(memoryview(document)[_HEAD.size : -_TAIL.size])

@@ -10,6 +10,7 @@ import click
 
 from dbloader.cli.convert import convert_command
 from dbloader.cli.info import info_command
+from dbloader.cli.mirror import mirror_command
 from dbloader.cli.verify import verify_command
 from dbloader.errors import DBLoaderError
 from dbloader.sources.base import readable
@@ -25,6 +26,7 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells have it
     epilog="""\b
 Examples:
   dbloader convert imagefolder/ train.lmdb
+  dbloader convert imagefolder/ mongodb://server/images.train
   dbloader info train.lmdb
   dbloader verify train.lmdb
 
@@ -44,6 +46,7 @@ def group(context: click.Context) -> None:
 group.add_command(convert_command)
 group.add_command(info_command)
 group.add_command(verify_command)
+group.add_command(mirror_command)
 
 
 def main() -> None:

@@ -8,12 +8,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-import bson
-
 from dbloader.columns import CHUNK, COLUMNS, ColumnChunk
 from dbloader.errors import DamagedRecordError, DamagedStoreError, RecordIndexError
 from dbloader.manifest import Summary
-from dbloader.records import EncodedRecord, crc32_of, decode
+from dbloader.records import decode, encoded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
 
     from dbloader.columns import Names
     from dbloader.manifest import Manifest
-    from dbloader.records import Record
+    from dbloader.records import EncodedRecord, Record
 
 # Records read at a time where all of them are read: enough to hide the cost of a call, little memory.
 _BLOCK = 64
@@ -141,21 +139,10 @@ class Store(ABC):
 
     def _facts(self, document: bytes, index: int) -> EncodedRecord:
         """Gives what the columns should tell of a record, after checking it."""
-        record = self._decode(document, index)
-        image = record.image
-        if image is not None and not isinstance(image, bytes):
-            image = bson.decode(document)["image"]  # the bytes of an array
-        return EncodedRecord(
-            (),
-            crc32_of(document),
-            record.name,
-            record.label,
-            record.width,
-            record.height,
-            len(image or b""),
-            record.format,
-            tuple(record.fields),
-        )
+        try:
+            return encoded(document, index)
+        except DamagedRecordError as error:
+            raise self._damaged(index, str(error)) from error
 
     def _decode(self, document: bytes | memoryview, index: int) -> Record:
         try:

@@ -1,4 +1,4 @@
-"""LMDB environments opened for reading, one for each file and process.
+"""LMDB environments, one for each file and process.
 
 py-lmdb refuses to open a file twice in one process, because LMDB's locks belong to the process; and it refuses a
 forked child that inherited an open environment. So all stores on one file share one environment, and a child
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+from typing import Any
 
 import lmdb
 
@@ -16,20 +17,11 @@ import lmdb
 class Environment:
     """An open environment, the process that opened it, and how many handles use it."""
 
-    def __init__(self, path: str, key: tuple[int, int], size: int) -> None:
+    def __init__(self, path: str, key: tuple[int, int], options: dict[str, Any]) -> None:
         self.pid = os.getpid()
         self.key = key
         self.users = 0
-        self.env = lmdb.open(
-            path,
-            subdir=False,
-            readonly=True,
-            create=False,
-            lock=False,  # the file never changes once it is at its place
-            map_size=0,  # the size that the file has
-            max_dbs=2,
-            readahead=_fits_memory(size),
-        )
+        self.env = lmdb.open(path, subdir=False, max_dbs=2, **options)
 
 
 class _Gate:
@@ -83,8 +75,12 @@ _open: dict[tuple[int, int], Environment] = {}
 _lock = threading.RLock()
 
 
-def acquire(path: str) -> Environment:
+def acquire(path: str, map_size: int | None = None) -> Environment:
     """Gives this process's environment of a file, for as long as nobody has called ``release`` as often.
+
+    Args:
+        path: The file; it may be empty if it is to be written to.
+        map_size: Bytes that a file which several processes write to may have; None for a file that never changes.
 
     Raises:
         OSError: The file cannot be looked at.
@@ -96,7 +92,7 @@ def acquire(path: str) -> Environment:
         while True:
             environment = _open.get(key)
             if environment is None:
-                environment = _open[key] = Environment(path, key, status.st_size)
+                environment = _open[key] = Environment(path, key, _options(status.st_size, map_size))
             environment.users += 1
             if key in _open:
                 return environment
@@ -113,6 +109,14 @@ def release(environment: Environment) -> None:
         if not environment.users and environment.pid == os.getpid():
             del _open[environment.key]
             environment.env.close()
+
+
+def _options(size: int, map_size: int | None) -> dict[str, Any]:
+    if map_size is None:
+        # Without locks, since the file never changes once it is at its place; the map has the size of the file.
+        return {"readonly": True, "create": False, "lock": False, "map_size": 0, "readahead": _fits_memory(size)}
+    # A crash of the machine may undo the last commit, no more; at the next read it is asked for again.
+    return {"metasync": False, "map_size": map_size, "readahead": False, "max_readers": 1024}
 
 
 def _fits_memory(size: int) -> bool:

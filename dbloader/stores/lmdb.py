@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 RECORDS, META = b"records", b"meta"
 MANIFEST, PROGRESS, EVENT = b"manifest", b"progress", b"event/"
+MIRROR = b"mirror"  # the manifest of the store that a mirror has some of the records of
 PARTIAL = ".partial"
 
 record_key = struct.Struct(">Q").pack
@@ -98,6 +99,11 @@ class _Handle:
             raise NotAStoreError(f"{place} is an LMDB file, but not a dbloader store") from error
         with env.begin() as txn:
             data = txn.get(MANIFEST, db=self.meta)
+            mirrored = txn.get(MIRROR, db=self.meta) is not None
+        if mirrored:
+            raise NotAStoreError(
+                f"{place} is not a whole store, but a mirror of one in MongoDB, for MongoDataset(..., mirror=...)",
+            )
         if data is None:
             raise NotAStoreError(
                 f"{place} is not a finished store: its conversion was interrupted "

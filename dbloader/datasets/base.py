@@ -1,25 +1,23 @@
-"""Datasets: the records of a store as samples, in place of torchvision's ImageFolder."""
+"""What all datasets do: give the records of a store as samples."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
 from operator import index as as_index
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from torch.utils.data import Dataset
 from typing_extensions import override
 
+from dbloader.datasets.samples import Samples
 from dbloader.decoding import decode_pil
-from dbloader.errors import DamagedImageError, NotAStoreError, OptionError, RecordIndexError
+from dbloader.errors import DamagedImageError, NotAStoreError, OptionError, RecordIndexError, RecordNotFoundError
 from dbloader.records import STANDARD_FIELDS
-from dbloader.stores.lmdb import LMDBStore
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
-    import numpy as np
     from typing_extensions import Self
 
     from dbloader.columns import Names
@@ -50,6 +48,7 @@ class StoreDataset(Dataset[Any]):
             raise OptionError(f"fields must be several names, such as ({fields!r},), got the one str {fields!r}")
         self.fields = None if fields is None else tuple(fields)
         self.manifest: Manifest = store.manifest
+        self._indices: np.ndarray[Any, Any] | None = None  # ascending, in the store; None for all
         self._check_fields()
 
     @property
@@ -70,12 +69,14 @@ class StoreDataset(Dataset[Any]):
     @cached_property
     def targets(self) -> np.ndarray[Any, Any]:
         """The labels of all records: int64, shape (len,); the least int64 where a record has none."""
-        return self._same_store().column("label")
+        labels = self._same_store().column("label")
+        return labels if self._indices is None else labels[self._indices]
 
     @cached_property
     def names(self) -> Names:
         """The names of all records, packed; each is made a str when it is asked for."""
-        return self._same_store().names()
+        names = self._same_store().names()
+        return names if self._indices is None else names.take(self._indices)
 
     @property
     def samples(self) -> Samples:
@@ -94,7 +95,7 @@ class StoreDataset(Dataset[Any]):
             RecordIndexError: There is none at the index, which may be negative.
             DamagedRecordError: It is not what was written.
         """
-        return self._same_store()[as_index(index)]
+        return self._same_store().read(self._positions([index]))[0]
 
     def find(self, name: str) -> int:
         """Gives the index of the record with a name (the path below the root of the converted folder).
@@ -102,7 +103,13 @@ class StoreDataset(Dataset[Any]):
         Raises:
             RecordNotFoundError: There is none.
         """
-        return self._same_store().find(name)
+        index = self._same_store().find(name)
+        if self._indices is None:
+            return index
+        position = int(np.searchsorted(self._indices, index))
+        if position == len(self._indices) or self._indices[position] != index:
+            raise RecordNotFoundError(f"the record of {self.root} that is named {name!r} is not one of the query's")
+        return position
 
     def close(self) -> None:
         """Lets go of the store's handle; it is opened again when it is needed."""
@@ -123,6 +130,10 @@ class StoreDataset(Dataset[Any]):
         return self._batch(indices)
 
     def _batch(self, indices: Sequence[int]) -> list[Any]:
+        return [self._sample(record) for record in self._same_store().read(self._positions(indices))]
+
+    def _positions(self, indices: Sequence[int]) -> list[int]:
+        """Gives where in the store the samples at some indices are, which may be negative."""
         length = len(self)
         positions = [as_index(index) for index in indices]  # also NumPy's and torch's integers, but no 1.5
         for at, index in enumerate(positions):
@@ -130,10 +141,10 @@ class StoreDataset(Dataset[Any]):
                 raise RecordIndexError(f"no record {index} in {self.root}, which has {length}")
             if index < 0:
                 positions[at] = index + length
-        return [self._sample(record) for record in self._same_store().read(positions)]
+        return positions if self._indices is None else self._indices[positions].tolist()
 
     def __len__(self) -> int:
-        return self.manifest.length
+        return self.manifest.length if self._indices is None else len(self._indices)
 
     def __repr__(self) -> str:
         lines = [f"Number of datapoints: {len(self)}", f"Root location: {self.root}"]
@@ -216,70 +227,3 @@ class StoreDataset(Dataset[Any]):
                 )
             self.manifest = manifest
         return self.store
-
-
-class Samples(Sequence[tuple[str, int]]):
-    """The (name, label) of all records; no Python object exists for one until it is asked for."""
-
-    def __init__(self, names: Names, targets: np.ndarray[Any, Any]) -> None:
-        self._names = names
-        self._targets = targets
-
-    @overload
-    def __getitem__(self, index: int) -> tuple[str, int]: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[tuple[str, int]]: ...
-    @override
-    def __getitem__(self, index: int | slice) -> tuple[str, int] | list[tuple[str, int]]:
-        if isinstance(index, slice):
-            return list(zip(self._names[index], self._targets[index].tolist(), strict=True))
-        return self._names[index], int(self._targets[index])
-
-    @override
-    def __len__(self) -> int:
-        return len(self._names)
-
-    @override
-    def __repr__(self) -> str:
-        return f"<{len(self)} samples (name, label), packed>"
-
-
-class LMDBDataset(StoreDataset):
-    """The images and labels of an LMDB store, in place of torchvision's ImageFolder.
-
-    It opens the store when it is made, so that a wrong place is found at once; each process that it is sent to, by
-    pickling or fork, opens the store for itself at its first read. Threads may share it. Memory does not grow with the
-    number of records until ``targets``, ``names`` or ``samples`` are asked for, which take 8, about 30 and about 40
-    bytes a record.
-
-    A sample is ``(image, label)``: the image as ``decode`` and ``transform`` give it, the label an int (None for a
-    record without one). With ``fields`` it is a dict of those fields.
-
-    Args:
-        place: Path of the store.
-        transform: Called with each decoded image; not where there is none.
-        target_transform: Called with each label; not where there is none.
-        decode: Called with the bytes of each image file; None gives the bytes themselves. An image that was stored as
-            an array is given as it is. The default gives an RGB PIL image, as ImageFolder does.
-        fields: Names of fields to give in a dict: ``"image"``, ``"label"``, ``"name"``, ``"index"``, ``"width"``,
-            ``"height"``, ``"format"``, ``"damaged"``, ``"resized_from"``, and those that the records have beside. A
-            record without one gives None.
-
-    Raises:
-        StoreNotFoundError: Nothing is at the place.
-        NotAStoreError: Something else is, or a store whose conversion is not finished.
-        StoreVersionError: The store has a newer format.
-        DamagedStoreError: The store is cut short or corrupted.
-        OptionError: No record has one of the fields; or none has a label and no fields were chosen.
-    """
-
-    def __init__(
-        self,
-        place: str | os.PathLike[str],
-        transform: Callable[[Any], Any] | None = None,
-        target_transform: Callable[[Any], Any] | None = None,
-        *,
-        decode: Callable[[bytes], Any] | None = decode_pil,
-        fields: Iterable[str] | None = None,
-    ) -> None:
-        super().__init__(LMDBStore(place), transform, target_transform, decode=decode, fields=fields)

@@ -1,0 +1,121 @@
+"""The images and labels of a store in MongoDB."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from typing_extensions import override
+
+from dbloader.datasets.base import StoreDataset
+from dbloader.decoding import decode_pil
+from dbloader.errors import OptionError
+from dbloader.stores.mirrored import MirroredStore
+from dbloader.stores.mongo.store import MongoStore
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterable, Mapping
+
+
+class MongoDataset(StoreDataset):
+    """The images and labels of a store in MongoDB, in place of torchvision's ImageFolder.
+
+    It is what LMDBDataset is, and needs no other change in the training code: one query for each batch, a client for
+    each process, made at its first read. Reading goes on by itself after a dropped connection, a restart of the server
+    or an election, and ends in one clear error when that takes over a minute.
+
+    Args:
+        place: ``mongodb://host/database.collection`` or ``mongodb+srv://...``. Credentials reach the workers of a
+            DataLoader; a dataset that is pickled otherwise, to be kept or sent elsewhere, has none.
+        transform: Called with each decoded image; not where there is none.
+        target_transform: Called with each label; not where there is none.
+        decode: Called with the bytes of each image file; None gives the bytes themselves.
+        fields: Names of fields to give in a dict, in place of ``(image, label)``; see LMDBDataset.
+        query: Take only the records that this query of MongoDB's finds, such as ``{"label": {"$in": [3, 5]}, "width":
+            {"$gte": 256}}``; also further fields of the records can be asked about. Which ones these are is settled
+            here, in the order of the store, and again by ``refresh`` only. Index 0 is then the first of them; the field
+            ``"index"`` is the record's index in the store.
+        mirror: Path of a file on this machine in which records are kept as they are read, for all processes that use
+            it, and read from there afterwards. It is made where there is none; a store that ``dbloader mirror`` made is
+            used as it is.
+        mirror_bytes: Largest size of the mirror; what does not fit is read from the server every time.
+
+    Raises:
+        PlaceError: The place is no such URI, or names no database or collection.
+        StoreUnreachableError: No server answers within seconds.
+        StoreAccessError: The server refuses the user.
+        StoreNotFoundError: Nothing is at the place.
+        NotAStoreError: Something else is, or a store whose conversion is not finished; or the mirror is that of another
+            store.
+        StoreVersionError: The store has a newer format.
+        OptionError: No record has one of the fields; or none has a label and no fields were chosen.
+    """
+
+    def __init__(
+        self,
+        place: str | os.PathLike[str],
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[Any], Any] | None = None,
+        *,
+        decode: Callable[[bytes], Any] | None = decode_pil,
+        fields: Iterable[str] | None = None,
+        query: Mapping[str, Any] | None = None,
+        mirror: str | os.PathLike[str] | None = None,
+        mirror_bytes: int | None = None,
+    ) -> None:
+        if mirror_bytes is not None and (mirror is None or mirror_bytes < 1):
+            raise OptionError(f"mirror_bytes must be at least 1, and needs a mirror, got {mirror_bytes}")
+        self._origin = MongoStore(place)
+        self.query = None if query is None else dict(query)
+        store = self._origin if mirror is None else MirroredStore(self._origin, mirror, max_bytes=mirror_bytes)
+        super().__init__(store, transform, target_transform, decode=decode, fields=fields)
+        self._select()
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """Which records the dataset has: to be kept with a run, and compared.
+
+        The store's place and digest, the query, the number of records, and the SHA-256 (hex) of their indices (int64,
+        little-endian).
+        """
+        indices = np.arange(len(self)) if self._indices is None else self._indices
+        return {
+            "place": self.root,
+            "digest": self.manifest.digest,
+            "query": self.query,
+            "length": len(self),
+            "indices_sha256": hashlib.sha256(indices.astype("<i8").tobytes()).hexdigest(),
+        }
+
+    def refresh(self) -> None:
+        """Takes in what has changed at the place since the dataset was made: the store, and what the query finds.
+
+        Iterators that are under way, and workers that are kept from epoch to epoch, go on with what they have.
+
+        Raises:
+            NotAStoreError: The mirror is that of the store before: remove it, or name another.
+            StoreError: As when the dataset is made.
+        """
+        self.store.close()
+        self._origin.close()
+        for name in ("targets", "names"):
+            self.__dict__.pop(name, None)
+        self.manifest = self.store.manifest
+        self._check_fields()
+        self._select()
+
+    def _select(self) -> None:
+        if self.query is None:
+            return
+        indices = self._origin.matching(self.query)
+        self._same_store()  # that the indices are of
+        self._indices = indices.astype(np.uint32 if self.manifest.length < 2**32 else np.int64)  # 4 bytes a record
+
+    @override
+    def __repr__(self) -> str:
+        text = super().__repr__()
+        if self.query is not None:
+            text += f"\n    Query: {self.query!r} ({len(self):,} of {self.manifest.length:,} records)"
+        return text
