@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import shutil
 import subprocess
@@ -237,3 +238,14 @@ class TestProxy:
                 server.command("ping")
             proxy.accept()
             assert server.command("ping")["ok"] == 1
+
+
+def test_what_the_compose_file_starts_is_pinned_and_reachable_from_this_machine_only() -> None:
+    yaml: Any = pytest.importorskip("yaml", reason="comes with pre-commit")
+    compose = yaml.safe_load((Path(__file__).parent.parent / "docker-compose.yml").read_text())
+    services = compose["services"].values()
+    assert {service["image"] for service in services} == {compose["x-image"]}
+    assert re.fullmatch(r"mongo:\d+\.\d+\.\d+", compose["x-image"])
+    ports = [port for service in services for port in service.get("ports", [])]
+    assert len(ports) == 4
+    assert all(port.startswith("127.0.0.1:") for port in ports)
