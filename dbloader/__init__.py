@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from dbloader.ahead import BackgroundGenerator, background
     from dbloader.conversion import Progress, Report, convert
     from dbloader.copying import copy_store
-    from dbloader.datasets import LMDBDataset, MongoDataset
+    from dbloader.datasets import LMDBDataset
+    from dbloader.datasets.mongo import MongoDataset
     from dbloader.decoding import decode_pil
     from dbloader.errors import DBLoaderError
     from dbloader.manifest import Manifest
@@ -29,7 +30,7 @@ _MODULES = {
     "DBLoaderError": "errors",
     "LMDBDataset": "datasets",
     "Manifest": "manifest",
-    "MongoDataset": "datasets",
+    "MongoDataset": "datasets.mongo",
     "PrefetchLoader": "prefetch",
     "Progress": "conversion",
     "Record": "records",

@@ -39,6 +39,8 @@ Examples:
   dbloader convert imagenet/train/ train.lmdb
   dbloader convert imagenet/train/ small.lmdb --short-side 256 --quality 90
   dbloader convert photos/ captions.lmdb --list captions.csv
+  dbloader convert imagenet/train/ mongodb://server/images.train
+  dbloader convert mongodb://server/old.images train.lmdb --list listing.json
   dbloader convert imagenet/train/ train.lmdb --resume""",
 )
 @click.argument("source", type=click.Path())
@@ -50,6 +52,8 @@ Examples:
     type=click.Path(),
     help="Take files, labels and further fields from a .json, .jsonl, .csv or .tsv file; its paths start from SOURCE.",
 )
+@click.option("--key", metavar="FIELD", help="Of a collection: the field with a file's name.  [default: img_name]")
+@click.option("--image", metavar="FIELD", help="Of a collection: the field with a file's bytes.  [default: bson_img]")
 @click.option("--workers", metavar="N", type=int, help="Threads that read and check.  [default: all processors]")
 @click.option(
     "--check",
@@ -94,9 +98,12 @@ Examples:
 def convert_command(*, quiet: bool, as_json: bool, **options: Any) -> int:
     """Turn SOURCE, a folder with one folder of images for each class, into the store DESTINATION.
 
-    A store is one file, such as train.lmdb. Every image is checked and stored as it is, byte for byte; a JPEG that
-    lacks only its end marker gets it. The store appears at DESTINATION when it is complete; each file that is not in
-    it is named, with the reason, here and in DESTINATION.report.jsonl.
+    A store is one file, such as train.lmdb, or mongodb://host/database.collection. Every image is checked and stored as
+    it is, byte for byte; a JPEG that lacks only its end marker gets it. The store appears at DESTINATION when it is
+    complete; each file that is not in it is named, with the reason, here and in DESTINATION.report.jsonl (of a store in
+    MongoDB, in DATABASE.COLLECTION.report.jsonl where you are).
+
+    SOURCE may also be a collection in MongoDB that has a document with the bytes of each file which --list names.
     """
     try:
         with _Bar(shown=not (quiet or as_json) and sys.stderr.isatty()) as bar:

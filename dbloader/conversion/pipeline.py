@@ -2,41 +2,36 @@
 
 from __future__ import annotations
 
-import ctypes
-import json
 import os
 import time
-import warnings
 from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from PIL import ImageFile
 
 from dbloader.conversion.budget import Budget
+from dbloader.conversion.machine import keep_freed_memory, processors, strict_pillow
 from dbloader.conversion.prepare import Preparation, Prepared
-from dbloader.conversion.report import Progress, Report
+from dbloader.conversion.report import Progress, Report, write_report
 from dbloader.conversion.spool import Spool, permutation
 from dbloader.errors import ConversionError, OptionError
-from dbloader.sources import Problem, read_listing, scan
+from dbloader.sources import Entry, Problem, read_listing, scan
 from dbloader.sources.base import readable
-from dbloader.stores import create_store, open_store
+from dbloader.stores import create_store, is_mongo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from concurrent.futures import Future
 
+    from dbloader.sources import Source
     from dbloader.stores import Writer
 
 # Files of one task: enough that handing it to a thread costs nothing, few enough that all threads have work.
 _TASK_FILES = 16
 # Bytes of files, and of pixels where those are held, that all tasks together may hold ahead of the writer.
 _HELD_BYTES = 96 * 2**20
-# From malloc.h; mallopt(3) tells what they do.
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 # Tasks that may be ahead of the writer, so that the threads have work while it is busy.
 _TASKS_AHEAD = 8
 
@@ -46,6 +41,8 @@ def convert(
     destination: str | os.PathLike[str],
     *,
     listing: str | os.PathLike[str] | None = None,
+    key: str | None = None,
+    image: str | None = None,
     workers: int | None = None,
     check: str = "decode",
     on_bad: str = "reject",
@@ -64,9 +61,12 @@ def convert(
     is interrupted, the destination is as it was before, and ``resume`` goes on after the last commit.
 
     Args:
-        source: Folder with a folder for each class; with a listing, the folder that its paths start from.
+        source: Folder with a folder for each class; with a listing, the folder that its paths start from, or the
+            ``mongodb://`` place of a collection that has a document with the bytes of each file.
         destination: Place of the store.
         listing: JSON, CSV, TSV or JSON lines file that names the files, their labels and further fields.
+        key: Of a collection in MongoDB, the field with a file's name; default ``"img_name"``.
+        image: The field with its bytes; default ``"bson_img"``.
         workers: Threads that read and check; None for as many as there are processors.
         check: ``"decode"``: every image is decoded, and what does not decode is not stored; ``"structure"``: segments
             and headers are checked; ``"none"``: files are stored as they are.
@@ -102,13 +102,16 @@ def convert(
         max_side=max_side,
         short_side=short_side,
         quality=quality,
-        root=os.fsencode(source),
+        root=b"" if is_mongo(source) else os.fsencode(source),
     )
     fail_on = {name for name, value in (("bad", on_bad), ("damaged", on_damaged)) if value == "fail"}
     started = time.monotonic()
-    _keep_freed_memory()
-    files = scan(source) if listing is None else read_listing(listing, source)  # before anything is begun anew
-    with create_store(destination, overwrite=overwrite, resume=resume, resumable=True) as writer:
+    keep_freed_memory()
+    files = _source(source, listing, key=key, image=image)  # before anything is begun anew
+    with (
+        closing(files),
+        create_store(destination, overwrite=overwrite, resume=resume, resumable=True) as writer,
+    ):
         with Spool(files, writer.scratch, lambda found: progress(Progress(found, None, 0))) as spool:
             files_found = f"{len(spool):,} files, SHA-256 {spool.digest}"
             writer.agree({**preparation.settings(), "shuffle": shuffle, "list of files": files_found})
@@ -117,7 +120,7 @@ def convert(
             order = np.arange(len(spool)) if shuffle is None else permutation(len(spool), shuffle)
             bytes_read, first_rejected = 0, ""
             progress(Progress(len(spool), resumed_at, 0))
-            for batch in _prepared(preparation, spool, order[resumed_at:], workers or _processors()):
+            for batch in _prepared(preparation, files, spool, order[resumed_at:], workers or processors()):
                 _write(writer, batch, fail_on)
                 bytes_read += sum(item.prepared.nbytes for item in batch)
                 first_rejected = first_rejected or _first_rejected(batch)
@@ -129,14 +132,14 @@ def convert(
         manifest = writer.finish(
             classes=files.classes,
             source={
-                "path": readable(os.path.abspath(source)),  # noqa: PTH100 - also for paths that are not UTF-8
+                "path": files.place,
                 "listing": None if listing is None else readable(os.path.abspath(listing)),  # noqa: PTH100
                 "shuffle": shuffle,
                 **preparation.settings(),
             },
         )
     outcome = Counter(manifest.outcome)
-    report_file, problem = _write_report(destination, writer.report_path)
+    report_file, problem = write_report(destination, writer.report_path)
     return Report(
         place=writer.place,
         digest=manifest.digest,
@@ -157,6 +160,27 @@ def convert(
     )
 
 
+def _source(
+    source: str | os.PathLike[str],
+    listing: str | os.PathLike[str] | None,
+    *,
+    key: str | None,
+    image: str | None,
+) -> Source:
+    if is_mongo(source):
+        if listing is None:
+            raise OptionError(
+                "of a collection in MongoDB a listing says which files to take, and their labels: give one (--list); "
+                "a store is copied by dbloader mirror",
+            )
+        from dbloader.sources.collection import read_collection  # pymongo takes longer to import than all the rest
+
+        return read_collection(source, listing, key=key or "img_name", image=image or "bson_img")
+    if key is not None or image is not None:
+        raise OptionError("key and image name fields of a collection: they need a mongodb:// place to read from")
+    return scan(source) if listing is None else read_listing(listing, source)
+
+
 class _Done(NamedTuple):
     """An item of the source and what became of it."""
 
@@ -166,6 +190,7 @@ class _Done(NamedTuple):
 
 def _prepared(
     preparation: Preparation,
+    files: Source,
     spool: Spool,
     order: np.ndarray[Any, Any],
     workers: int,
@@ -174,22 +199,28 @@ def _prepared(
     budget = Budget(_HELD_BYTES)
 
     def run(task: int) -> list[_Done]:
+        items = [spool[position] for position in order[task * _TASK_FILES : (task + 1) * _TASK_FILES].tolist()]
+        entries = [item for item in items if isinstance(item, Entry)]
+        contents = files.read(entries)
         done = []
-        for position in order[task * _TASK_FILES : (task + 1) * _TASK_FILES].tolist():
+        for item in items:
             if budget.closed:
                 break  # nobody will write it
-            item = spool[position]
             if isinstance(item, Problem):
                 prepared = Prepared(outcome="rejected", reason=item.reason, bad=True)
-            else:
+            elif contents is None:
                 prepared = preparation.prepare(item, lambda nbytes: budget.take(task, nbytes))
+            elif (data := contents.pop(0)) is None:
+                prepared = Prepared(outcome="rejected", reason="is not in the collection", bad=True)
+            else:
+                prepared = preparation.prepare(item, lambda nbytes: budget.take(task, nbytes), data)
             done.append(_Done(item.name, prepared))
         return done
 
     executor = ThreadPoolExecutor(workers, thread_name_prefix="dbloader-convert")
     running: deque[tuple[int, Future[list[_Done]]]] = deque()
     try:
-        with _strict_pillow():
+        with strict_pillow():
             for task in range(-(-len(order) // _TASK_FILES)):
                 running.append((task, executor.submit(run, task)))
                 if len(running) > max(_TASKS_AHEAD, 2 * workers):
@@ -228,54 +259,3 @@ def _write(writer: Writer, batch: list[_Done], fail_on: set[str]) -> None:
 
 def _first_rejected(batch: list[_Done]) -> str:
     return next((f"{name}: {done.reason}" for name, done in batch if done.outcome == "rejected"), "")
-
-
-def _write_report(place: str | os.PathLike[str], path: Path) -> tuple[str, list[str]]:
-    """Writes the report's events to a file, whole or not at all; gives the file's path, and a warning if not.
-
-    The store is made by now and has the events too, so that nothing fails with the file.
-    """
-    aside = path.with_name(path.name + ".partial")
-    try:
-        with open_store(place) as store, aside.open("w", encoding="utf-8") as file:
-            for event in store.events():
-                file.write(json.dumps(event, ensure_ascii=False) + "\n")
-        aside.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            aside.unlink()
-        return "", [
-            f"{readable(path)} cannot be written: {error.strerror}; the report is in the store too "
-            "(dbloader info with --report)"
-        ]
-    return str(path), []
-
-
-def _keep_freed_memory() -> None:
-    """Makes glibc's malloc keep the buffers of files that are done for the next ones, but not those of large images.
-
-    By default it gives memory back to the system whenever 128 kB are free, and each file then pays for the same pages
-    anew: 208,000 page faults and 0.45 s more for 5,000 photographs. And once a large block has been freed, it keeps
-    large ones too, for each thread apart: 12 threads that decode images of 96 MB, two at a time, came to 2.4 GB.
-    """
-    with suppress(AttributeError, OSError):  # another C library than glibc
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_M_TRIM_THRESHOLD, 64 * 2**20)
-        mallopt(_M_MMAP_THRESHOLD, 4 * 2**20)
-
-
-def _processors() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-@contextmanager
-def _strict_pillow() -> Iterator[None]:
-    """Lets Pillow tell what matters, and only that: this process's settings for it are put back at the end."""
-    lenient = ImageFile.LOAD_TRUNCATED_IMAGES
-    ImageFile.LOAD_TRUNCATED_IMAGES = False  # many training scripts set it: no damage would be found
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # odd EXIF, odd palettes
-            yield
-    finally:
-        ImageFile.LOAD_TRUNCATED_IMAGES = lenient

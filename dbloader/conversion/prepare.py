@@ -98,13 +98,14 @@ class Preparation:
         """Gives what decides the records' bytes."""
         return {key: value for key, value in asdict(self).items() if key != "root"}
 
-    def prepare(self, entry: Entry, hold: Callable[[int], object]) -> Prepared:
-        """Reads a file, checks it and gives its record.
+    def prepare(self, entry: Entry, hold: Callable[[int], object], data: bytes | None = None) -> Prepared:
+        """Reads a file, unless its bytes are given, checks it and gives its record.
 
         Args:
             entry: The file.
             hold: Called with the number of bytes about to be held in memory, before they are; with a negative number
                 when they have been let go. What is left is the file's bytes.
+            data: The file's bytes, where they have been read.
         """
         result = Prepared()
         pixels = 0
@@ -115,7 +116,10 @@ class Preparation:
             pixels += nbytes
 
         try:
-            data = _read(os.path.join(self.root, entry.path), hold)  # noqa: PTH118 - paths are bytes here
+            if data is None:
+                data = _read(os.path.join(self.root, entry.path), hold)  # noqa: PTH118 - paths are bytes here
+            else:
+                hold(len(data))
             result.nbytes = len(data)
             self._fill(result, entry, data, hold_pixels)
         except OSError as error:

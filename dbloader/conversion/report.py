@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from dbloader.sources.base import readable
+from dbloader.stores import open_store
+
+if TYPE_CHECKING:
+    import os
+    from pathlib import Path
 from typing import NamedTuple
 
 
@@ -40,8 +50,9 @@ class Report:
         warnings: What a person should know of the source as a whole.
         skipped: Files left out because they are no images, by extension, the most frequent first.
         hidden: Files and folders left out because their name begins with a dot.
-        report_file: JSON lines, one for each repaired, rejected or damaged file: ``name``, ``event``, ``reason``; beside
-            an LMDB store, in the working directory for one in MongoDB; "" if the file could not be written, of which ``warnings`` tells.
+        report_file: JSON lines, one for each repaired, rejected or damaged file: ``name``, ``event``, ``reason``.
+            Beside an LMDB store, in the working directory for one in MongoDB; "" if the file could not be written, of
+            which ``warnings`` tells.
     """
 
     place: str
@@ -60,3 +71,24 @@ class Report:
     skipped: dict[str, int] = field(default_factory=dict)
     hidden: int = 0
     report_file: str = ""
+
+
+def write_report(place: str | os.PathLike[str], path: Path) -> tuple[str, list[str]]:
+    """Writes the report's events to a file, whole or not at all; gives the file's path, and a warning if not.
+
+    The store is made by now and has the events too, so that nothing fails with the file.
+    """
+    aside = path.with_name(path.name + ".partial")
+    try:
+        with open_store(place) as store, aside.open("w", encoding="utf-8") as file:
+            for event in store.events():
+                file.write(json.dumps(event, ensure_ascii=False) + "\n")
+        aside.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            aside.unlink()
+        return "", [
+            f"{readable(path)} cannot be written: {error.strerror}; the report is in the store too "
+            "(dbloader info with --report)"
+        ]
+    return str(path), []

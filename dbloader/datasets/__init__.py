@@ -2,7 +2,6 @@
 
 from dbloader.datasets.base import StoreDataset
 from dbloader.datasets.lmdb import LMDBDataset
-from dbloader.datasets.mongo import MongoDataset
 from dbloader.datasets.samples import Samples
 
-__all__ = ["LMDBDataset", "MongoDataset", "Samples", "StoreDataset"]
+__all__ = ["LMDBDataset", "Samples", "StoreDataset"]

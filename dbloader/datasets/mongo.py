@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,12 +12,30 @@ from typing_extensions import override
 from dbloader.datasets.base import StoreDataset
 from dbloader.decoding import decode_pil
 from dbloader.errors import OptionError
+from dbloader.listed import ListedStore
 from dbloader.stores.mirrored import MirroredStore
 from dbloader.stores.mongo.store import MongoStore
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Mapping
+
+    from dbloader.records import Record
+
+
+class ListedDataset(StoreDataset):
+    """Image files of a collection, as ``MongoDataset.from_listing`` gives them."""
+
+    def __init__(self, store: ListedStore, *arguments: Any, with_index: bool, **options: Any) -> None:
+        if with_index and options.get("fields") is not None:
+            raise OptionError("fields gives dicts, which with_index does not: name 'index' among the fields")
+        super().__init__(store, *arguments, **options)
+        self.with_index = with_index
+
+    @override
+    def _sample(self, record: Record) -> Any:
+        sample = super()._sample(record)
+        return (*sample, record.index) if self.with_index else sample
 
 
 class MongoDataset(StoreDataset):
@@ -72,6 +91,46 @@ class MongoDataset(StoreDataset):
         store = self._origin if mirror is None else MirroredStore(self._origin, mirror, max_bytes=mirror_bytes)
         super().__init__(store, transform, target_transform, decode=decode, fields=fields)
         self._select()
+
+    @staticmethod
+    def from_listing(
+        place: str | os.PathLike[str],
+        listing: str | os.PathLike[str],
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[Any], Any] | None = None,
+        *,
+        key: str = "img_name",
+        image: str = "bson_img",
+        decode: Callable[[bytes], Any] | None = decode_pil,
+        fields: Iterable[str] | None = None,
+        with_index: bool = False,
+    ) -> ListedDataset:
+        """Gives a dataset of image files that lie in a collection of some other program's, one in each document.
+
+        Nothing is copied: a batch is one query by names. ``dbloader convert`` makes a store of them, which is checked,
+        and faster.
+
+        Args:
+            place: ``mongodb://host/database.collection``.
+            listing: File that names the images and their labels: ``{"path_list": [...], "label_list": [...]}`` in a
+                .json, or any other listing that ``dbloader convert --list`` takes.
+            transform: As of a MongoDataset.
+            target_transform: As of a MongoDataset.
+            key: Field of a document with the file's name, as the listing has it.
+            image: Field with its bytes. JPEGs that lack only their end marker get it.
+            decode: As of a MongoDataset.
+            fields: As of a MongoDataset.
+            with_index: Give ``(image, label, index)``.
+
+        Raises:
+            NotAStoreError: There is no such collection, or its documents have no such fields.
+            SourceError: The listing has a mistake; the message names the row.
+            OptionError: Both ``fields`` and ``with_index`` are given, or no row has a label and neither is.
+        """
+        store = ListedStore(place, listing, key=key, image=image)
+        for warning in store.warnings:
+            warnings.warn(warning, UserWarning, stacklevel=2)
+        return ListedDataset(store, transform, target_transform, decode=decode, fields=fields, with_index=with_index)
 
     @property
     def state(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Where records come from: a folder of images, or a listing that names them."""
+"""Where records come from: a folder of images, or a listing that names them, as files or in a collection."""
 
 from dbloader.sources.base import Entry, Problem, Source
 from dbloader.sources.folder import EXTENSIONS, FolderSource, scan

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dbloader.errors import SourceError, SourceNotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 
 class Entry(NamedTuple):
@@ -67,6 +67,11 @@ class Source(ABC):
         self.skipped: Counter[str] = Counter()
         self.hidden = 0
 
+    @property
+    def place(self) -> str:
+        """Where the files are, for people."""
+        return readable(self.root.absolute())
+
     @abstractmethod
     def entries(self) -> Iterator[Entry | Problem]:
         """Gives every file to convert, in order, and in between what stands in the way of others.
@@ -74,6 +79,16 @@ class Source(ABC):
         Raises:
             SourceError: The source turns out to be unusable as a whole.
         """
+
+    def read(self, entries: Sequence[Entry]) -> list[bytes | None] | None:
+        """Gives the bytes of some files, None for one that is not there; or None: they are files below the root.
+
+        Any thread may call it.
+        """
+        return None
+
+    def close(self) -> None:  # noqa: B027 - most have nothing to let go of
+        """Lets go of what ``read`` has opened."""
 
 
 def checked_root(folder: str | os.PathLike[str]) -> Path:

@@ -37,7 +37,20 @@ if TYPE_CHECKING:
 PATH_COLUMNS = ("path", "image", "file", "filename")
 LABEL_COLUMNS = ("label", "class", "target")
 # The fields of every record's own, as dbloader.records has them; importing that would import numpy. A test compares.
-RESERVED = {"_id", "index", "name", "label", "image", "width", "height", "format", "damaged", "resized_from", "crc32"}
+RESERVED = {
+    "_id",
+    "index",
+    "name",
+    "label",
+    "image",
+    "width",
+    "height",
+    "format",
+    "damaged",
+    "resized_from",
+    "crc32",
+    "gridfs",
+}
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")  # 18 digits fit into 64 bits; what is longer is an identifier
 _SURROGATE = re.compile(r"[\ud800-\udfff]")  # JSON can hold it, UTF-8 cannot
 _NO_FIELD_NAME = re.compile(r"^$|^[$\s]|[.\0\ud800-\udfff]|\s$")
@@ -104,7 +117,7 @@ class ListingSource(Source):
     ) -> None:
         super().__init__(root, classes, warnings)
         self.listing = listing
-        self._labels = labels
+        self.labels = labels
 
     @override
     def entries(self) -> Iterator[Entry | Problem]:
@@ -113,7 +126,7 @@ class ListingSource(Source):
             if isinstance(row, Problem):
                 yield row
                 continue
-            label = self._labels.get(row.label) if isinstance(row.label, str) else row.label
+            label = self.labels.get(row.label) if isinstance(row.label, str) else row.label
             if (label is None) != (row.label is None):
                 raise SourceError(f"{readable(self.listing)}, row {row.number}: was changed since it was first read")
             name = posixpath.normpath(row.path).removeprefix(below)

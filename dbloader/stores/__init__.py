@@ -11,7 +11,7 @@ from dbloader.stores.writer import Writer
 if TYPE_CHECKING:
     import os
 
-__all__ = ["Store", "Writer", "create_store", "open_store"]
+__all__ = ["Store", "Writer", "create_store", "is_mongo", "open_store"]
 
 
 def open_store(place: str | os.PathLike[str]) -> Store:

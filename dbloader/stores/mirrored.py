@@ -128,7 +128,8 @@ class MirroredStore(Store):
         if missing:
             if self.origin.manifest.digest != self.manifest.digest:
                 raise NotAStoreError(
-                    f"the store at {self.place} has been replaced since it was opened: open it again, with another mirror",
+                    f"the store at {self.place} has been replaced since it was opened: "
+                    "open it again, with another mirror",
                 )
             found.update(zip(missing, self.origin.documents(missing), strict=True))
         return found, set(missing)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import random
+import re
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pymongo
-from pymongo import errors
+from bson.codec_options import CodecOptions
+from pymongo import errors, uri_parser
+from pymongo.read_concern import ReadConcern
+from pymongo.read_preferences import Primary
 
 from dbloader.errors import PlaceError, StoreAccessError, StoreError, StoreFullError, StoreUnreachableError
 
@@ -32,6 +37,7 @@ _SOCKET_SECONDS = 60.0
 _TRANSIENT = frozenset({
     6,  # HostUnreachable
     7,  # HostNotFound
+    24, 46, 112, 117,  # LockTimeout, LockBusy, WriteConflict, ConflictingOperationInProgress
     43,  # CursorNotFound, after a restart
     64,  # WriteConcernFailed: written, but not to a majority in time
     89,  # NetworkTimeout
@@ -41,47 +47,72 @@ _TRANSIENT = frozenset({
     150, 13388,  # StaleEpoch, StaleConfig: a shard has moved
     175, 237,  # QueryPlanKilled, CursorKilled: its collection was renamed, for one
     189,  # PrimarySteppedDown
-    262,  # ExceededTimeLimit
+    202, 262,  # NetworkInterfaceExceededTimeLimit, ExceededTimeLimit
+    246,  # SnapshotUnavailable
+    276, 12586, 12587,  # IndexBuildAborted, by an election; BackgroundOperationInProgressFor...
+    317,  # ConnectionPoolExpired, of a mongos
     9001,  # SocketException
     10107, 13435, 13436,  # NotWritablePrimary, NotPrimaryNoSecondaryOk, NotPrimaryOrSecondary
     11600, 11602,  # InterruptedAtShutdown, InterruptedDueToReplStateChange
 })  # fmt: skip
 _NO_RIGHT = 13  # Unauthorized
-_NOT_AUTHENTICATED = (18, 8000)  # AuthenticationFailed, and Atlas' own
-_NO_ROOM = (14031, 12501, 4040)  # OutOfDiskSpace, and quotas
+_NOT_AUTHENTICATED = 18  # AuthenticationFailed
+_ATLAS = 8000  # whatever Atlas refuses, such as a password, or more data than was paid for
+_NO_ROOM = 14031  # OutOfDiskSpace
+# What the operating system says in another error's text, and Atlas.
+_NO_ROOM_TEXT = re.compile(r"no space left on device|over your space quota|disk quota exceeded", re.IGNORECASE)
 _DUPLICATE = 11000
+
+
+# Clients that a process has from the one it was forked from. They are left as they are: to close one, or to have it
+# collected, would end the parent's sessions.
+_inherited: list[pymongo.MongoClient[Any]] = []
 
 
 class Connection:
     """A client of one process, and the database of one place.
 
     Args:
-        place: The server and database.
-        settings: Further options of MongoClient, which those of the place's connection string go before.
+        place: The server and database. Options of its connection string go before the defaults of this class.
+        writing: Whether it is for a writer. Its writes wait for a majority of the members unless the place says
+            otherwise, and it reads what it wrote, from the primary, whatever the place says.
+
+    Raises:
+        PlaceError: The connection string has an option that there is not, or is not understood.
     """
 
-    def __init__(self, place: MongoPlace, **settings: Any) -> None:
+    def __init__(self, place: MongoPlace, *, writing: bool = False) -> None:
         self.place = place
+        self.pid = os.getpid()
+        self._writing = writing
         self._reached = False
+        self._given_up = False
         defaults: dict[str, Any] = {
             "connect": False,  # the first use connects
             "appname": "dbloader",
             "serverSelectionTimeoutMS": round(1000 * SELECTION_SECONDS),
             "connectTimeoutMS": round(1000 * SELECTION_SECONDS),
             "socketTimeoutMS": round(1000 * _SOCKET_SECONDS),
-            **settings,
+            **({"w": "majority"} if writing else {}),
         }
         options = {name: value for name, value in defaults.items() if name.lower() not in place.options}
+        problem = ""
         try:
+            if query := place.uri.partition("?")[2]:
+                uri_parser.split_options(query, warn=False)  # left to itself, the client only warns, repeating values
             self.client: pymongo.MongoClient[Any] = pymongo.MongoClient(place.uri, **options)
-        except (errors.PyMongoError, ValueError, TypeError) as error:
-            # Not chained: the error may repeat the connection string.
-            raise PlaceError(f"{place.shown} cannot be used: {place.scrubbed(str(error))}") from None
+        except (errors.PyMongoError, ValueError, TypeError, OSError) as error:
+            problem = str(error)
+        if problem:  # raised here: in the chain of errors the driver's would repeat the connection string
+            raise PlaceError(f"{place.shown} cannot be used: {place.scrubbed(problem)}")
 
     @property
     def database(self) -> Database[Any]:
-        """The database of the place."""
-        return self.client[self.place.database]
+        """The database of the place; its documents are decoded as records are, whatever the place's options say."""
+        reading: dict[str, Any] = {}
+        if self._writing:
+            reading = {"read_preference": Primary(), "read_concern": ReadConcern("local")}
+        return self.client.get_database(self.place.database, codec_options=CodecOptions(), **reading)
 
     def run(self, function: Callable[[], T]) -> T:
         """Calls a function, which can be called again without harm, until no passing failure of the server ends it.
@@ -92,34 +123,47 @@ class Connection:
             StoreFullError: It has no room.
             StoreError: Whatever else it says.
         """
-        deadline, pause = time.monotonic() + RETRY_SECONDS, _FIRST_PAUSE
+        deadline, pause = 0.0 if self._given_up else None, _FIRST_PAUSE
         while True:
             try:
                 result = function()
             except errors.PyMongoError as error:
-                never = isinstance(error, errors.ServerSelectionTimeoutError) and not self._reached
-                if never or not is_transient(error) or time.monotonic() + pause > deadline:
+                if deadline is None:  # of the failures: what fails may have worked for an hour before
+                    deadline = time.monotonic() + RETRY_SECONDS
+                if not self._may_pass(error) or time.monotonic() + pause > deadline:
+                    self._given_up = is_transient(error)
                     raise self.explained(error) from error
             else:
-                self._reached = True
+                self._reached, self._given_up = True, False
                 return result
             time.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _may_pass(self, error: errors.PyMongoError) -> bool:
+        """Tells whether to try again; not where there never was a server."""
+        if isinstance(error, errors.ServerSelectionTimeoutError) and not self._reached:
+            # A set that elects its primary has been reached.
+            self._reached = self.client.topology_description.has_known_servers
+            return self._reached
+        return is_transient(error)
 
     def explained(self, error: errors.PyMongoError) -> Exception:
         """Gives the error of ours that says what an error of the driver means."""
         shown, text = self.place.shown, self.place.scrubbed(_reason(error))
         code = getattr(error, "code", None)
         codes = {code, *(failure.get("code") for failure in _failures(error))}
-        if not codes.isdisjoint(_NOT_AUTHENTICATED):
+        if _NO_ROOM in codes or _NO_ROOM_TEXT.search(text):
+            return StoreFullError(f"no room is left for {shown}: {text}")
+        if _NOT_AUTHENTICATED in codes or _ATLAS in codes:
             return StoreAccessError(
                 f"{shown}: the server refuses this user or password ({text}); "
                 f"users are looked up in the database {self.place.database!r} unless the place ends in ?authSource=...",
             )
         if _NO_RIGHT in codes:
-            return StoreAccessError(f"{shown}: this user has not the right to do that ({text})")
-        if not codes.isdisjoint(_NO_ROOM) or "space" in text.lower():
-            return StoreFullError(f"no room is left for {shown}: {text}")
+            why = "; a password is not pickled: make the store anew from its place" if self.place.stripped else ""
+            return StoreAccessError(f"{shown}: this user has not the right to do that ({text}){why}")
+        if isinstance(error, errors.ConfigurationError) and _is_of_dns(error):
+            return StoreUnreachableError(f"the name server does not know {shown} ({text}): is the host right?")
         if isinstance(error, (errors.ConfigurationError, errors.InvalidURI, errors.InvalidName)):
             return PlaceError(f"{shown} cannot be used: {text}")
         if isinstance(error, errors.ConnectionFailure) and not self._reached:
@@ -132,8 +176,15 @@ class Connection:
         return StoreError(f"{shown}: {text}")
 
     def close(self) -> None:
-        """Ends the client's threads and connections."""
-        self.client.close()
+        """Ends the client's threads and connections, if this process made it."""
+        if self.pid == os.getpid():
+            self.client.close()
+        else:
+            _inherited.append(self.client)
+
+    def __del__(self) -> None:
+        if hasattr(self, "client"):
+            self.close()
 
 
 def is_transient(error: errors.PyMongoError) -> bool:
@@ -143,10 +194,10 @@ def is_transient(error: errors.PyMongoError) -> bool:
     if isinstance(error, (errors.ConnectionFailure, errors.CursorNotFound, errors.WTimeoutError)):
         return True
     if isinstance(error, errors.BulkWriteError):
-        failures = _failures(error)
-        return bool(failures) and all(failure.get("code") in (*_TRANSIENT, _DUPLICATE) for failure in failures)
+        codes = {failure.get("code") for failure in _failures(error)} - {_DUPLICATE}
+        return bool(codes) and codes <= _TRANSIENT
     if isinstance(error, errors.OperationFailure):
-        return error.code in _TRANSIENT
+        return error.code in _TRANSIENT or error.has_error_label("RetryableWriteError")
     return False
 
 
@@ -164,6 +215,10 @@ def _failures(error: errors.PyMongoError) -> list[dict[str, Any]]:
         return []
     details = error.details or {}
     return [*details.get("writeErrors", ()), *details.get("writeConcernErrors", ())]
+
+
+def _is_of_dns(error: errors.PyMongoError) -> bool:
+    return type(error.__cause__ or error.__context__).__module__.partition(".")[0] == "dns"
 
 
 def _reason(error: errors.PyMongoError) -> str:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import bson
-import gridfs
+from pymongo.read_preferences import Primary, PrimaryPreferred
 
 from dbloader.errors import DamagedStoreError, NotAStoreError, StoreNotFoundError
 from dbloader.manifest import Manifest
 from dbloader.stores.mongo.connection import Connection
-from dbloader.stores.mongo.layout import LARGE, MANIFEST, MARKER, PARTIAL, STORE, own_collection
+from dbloader.stores.mongo.large import Large
+from dbloader.stores.mongo.layout import MANIFEST, MARKER, PARTIAL, STORE, own_collection
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,10 +27,6 @@ T = TypeVar("T")
 _LOOKING_SECONDS = 5.0
 _LOOKING_PAUSE = 0.1
 
-# Clients that a process has from the one it was forked from. They are left as they are: to close one, or to have it
-# collected, would end the parent's sessions.
-_inherited: list[Connection] = []
-
 
 class ElsewhereError(Exception):
     """The records in a collection are those of another store."""
@@ -39,21 +35,27 @@ class ElsewhereError(Exception):
 class Handle:
     """A client of one process, and the store that is at the place as it was opened.
 
+    Records are read where the place's options say; all else, which is small, from the primary if there is one: a
+    secondary may not have all of it yet.
+
     Attributes:
         pid: The process that opened it; no other may use it.
         connection: The client.
         meta: The manifest collection.
         store: The store's id.
         manifest: The store's manifest.
-        large: Its records over the limit of a document.
+        large: What is over the limit of a document.
+        may_lag: Whether records may be read from a member that does not have all of them yet.
     """
 
     def __init__(self, place: MongoPlace) -> None:
-        self.pid = os.getpid()
         self.place = place
         self.connection = Connection(place)
+        self.pid = self.connection.pid
         database = self.connection.database
-        self.meta: Collection[Any] = database[place.collection + MANIFEST]
+        self.may_lag = database.read_preference != Primary()
+        self._newest = PrimaryPreferred() if self.may_lag else Primary()
+        self.meta: Collection[Any] = database.get_collection(place.collection + MANIFEST, read_preference=self._newest)
         document = self.connection.run(lambda: self.meta.find_one({"_id": STORE}))
         if document is None:
             raise self._absent()
@@ -64,13 +66,14 @@ class Handle:
         own = own_collection(place.collection, self.store)
         # It is in the first while it is the one at the place; before, for a moment, and after that in the second.
         self._collections: list[Collection[Any]] = [database[place.collection], database[own]]
-        self.large = gridfs.GridFSBucket(database, own + LARGE)
+        self.large = Large(database, place.collection, self.store, self._newest)
 
-    def of_records(self, function: Callable[[Collection[Any]], T]) -> T:
+    def of_records(self, function: Callable[[Collection[Any]], T], *, newest: bool = False) -> T:
         """Calls a function with the collection where the store's records are, until it succeeds.
 
         Args:
             function: Raises ElsewhereError when it finds that the records in the collection are another store's.
+            newest: Ask no member that may lag, if another is there.
 
         Raises:
             NotAStoreError: The store has been replaced, and its records are gone.
@@ -78,8 +81,9 @@ class Handle:
         deadline = time.monotonic() + _LOOKING_SECONDS
         while True:
             for collection in tuple(self._collections):
+                asked = collection.with_options(read_preference=self._newest) if newest else collection
                 try:
-                    result = self.connection.run(lambda: function(collection))  # noqa: B023 - called here and now
+                    result = self.connection.run(lambda: function(asked))  # noqa: B023 - called here and now
                 except ElsewhereError:
                     continue
                 if collection is not self._collections[0]:
@@ -89,9 +93,16 @@ class Handle:
                 raise self._gone()
             time.sleep(_LOOKING_PAUSE)
 
-    def is_here(self, collection: Collection[Any]) -> bool:
-        """Tells whether the records in a collection are the store's."""
-        return collection.find_one({"_id": MARKER, "store": self.store}, {"_id": 1}) is not None
+    def check_here(self, collection: Collection[Any]) -> None:
+        """Checks that the records in a collection are the store's.
+
+        What takes more than one question is sure only between two checks: the collection may be renamed.
+
+        Raises:
+            ElsewhereError: They are not.
+        """
+        if collection.find_one({"_id": MARKER, "store": self.store}, {"_id": 1}) is None:
+            raise ElsewhereError
 
     def _gone(self) -> Exception:
         now = self.connection.run(lambda: self.meta.find_one({"_id": STORE}, {"store": 1}))
@@ -115,11 +126,3 @@ class Handle:
                 f"there is no manifest in {self.meta.full_name}",
             )
         return StoreNotFoundError(f"{shown} does not exist; dbloader convert makes a store")
-
-    def __del__(self) -> None:
-        if not hasattr(self, "connection"):
-            return  # the client could not be made
-        if self.pid == os.getpid():
-            self.connection.close()
-        else:
-            _inherited.append(self.connection)

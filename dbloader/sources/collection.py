@@ -1,0 +1,70 @@
+"""A collection in MongoDB that has a document for each image file, and a listing that says which to take."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from dbloader.sources.listing import ListingSource, read_listing
+from dbloader.stores.mongo.collection import FileCollection
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dbloader.sources.base import Entry
+
+
+def read_collection(
+    place: str | os.PathLike[str], listing: str | os.PathLike[str], *, key: str, image: str
+) -> CollectionSource:
+    """Gives the source of the images that a listing names and a collection has.
+
+    Args:
+        place: ``mongodb://host/database.collection``.
+        listing: A listing as ``read_listing`` takes it, such as ``{"path_list": [...], "label_list": [...]}``; its
+            paths are the files' names in the collection.
+        key: The field of a document with the file's name.
+        image: The field with its bytes.
+
+    Raises:
+        PlaceError: The place is no such URI, or names no database or collection.
+        NotAStoreError: There is no such collection, or its documents have no such fields.
+        SourceError: As by ``read_listing``.
+    """
+    files = FileCollection(place, key, image)
+    named = read_listing(listing, os.sep)
+    try:
+        return CollectionSource(named, files, files.warnings())
+    except BaseException:
+        files.close()
+        raise
+
+
+class CollectionSource(ListingSource):
+    """The images that a listing names, from a collection; made by ``read_collection``."""
+
+    def __init__(self, named: ListingSource, files: FileCollection, warnings: Sequence[str]) -> None:
+        super().__init__(Path(os.sep), named.classes, [*named.warnings, *warnings], named.listing, named.labels)
+        self._files = files
+
+    @property
+    @override
+    def place(self) -> str:
+        return self._files.place
+
+    @override
+    def read(self, entries: Sequence[Entry]) -> list[bytes | None] | None:
+        names = [os.fsdecode(entry.path) for entry in entries]
+        found = self._files.read(names)
+        return [found.get(name) for name in names]
+
+    def by_name(self, names: Sequence[str]) -> dict[str, bytes]:
+        """Gives the bytes of files by their names in the collection; one that is not there is left out."""
+        return self._files.read(names)
+
+    @override
+    def close(self) -> None:
+        self._files.close()

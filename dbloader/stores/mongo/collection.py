@@ -1,0 +1,93 @@
+"""Image files in a collection that is no dbloader store: documents of a name and the file's bytes."""
+
+from __future__ import annotations
+
+import os
+from multiprocessing.context import get_spawning_popen
+from typing import TYPE_CHECKING, Any
+
+from dbloader.errors import NotAStoreError, StoreError
+from dbloader.stores.mongo.connection import Connection
+from dbloader.stores.mongo.place import MongoPlace, parse
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class FileCollection:
+    """A collection with one document for each file; opened at its first use, by each process for itself.
+
+    Args:
+        place: ``mongodb://host/database.collection``.
+        key: The field with the file's name.
+        image: The field with its bytes.
+
+    Raises:
+        PlaceError: The place is no such URI, or names no database or collection.
+    """
+
+    def __init__(self, place: str | os.PathLike[str], key: str, image: str) -> None:
+        self._place = parse(place)
+        self.place = self._place.shown
+        self.key = key
+        self.image = image
+        self._opened: Connection | None = None
+
+    def warnings(self) -> list[str]:
+        """Gives what a person should know of the collection.
+
+        Raises:
+            NotAStoreError: There is no such collection, or its documents have no such fields.
+        """
+        connection = self._connection()
+        collection = connection.database[self._place.collection]
+        wanted = {self.key: {"$exists": True}, self.image: {"$type": "binData"}}
+        if connection.run(lambda: collection.find_one(wanted, {"_id": 1})) is None:
+            raise NotAStoreError(
+                f"{self.place} has no document with a name in {self.key!r} and a file's bytes in {self.image!r}",
+            )
+        indexes = connection.run(collection.index_information).values()
+        if self.key == "_id" or any(index["key"][0][0] == self.key for index in indexes):
+            return []
+        return [
+            f"{self.place} has no index on {self.key!r}, so that the server looks through all of it for every batch; "
+            f"make one in mongosh: db.getCollection({self._place.collection!r}).createIndex({{{self.key}: 1}})",
+        ]
+
+    def read(self, names: Sequence[str]) -> dict[str, bytes]:
+        """Gives the bytes of files by their names, in one query; one that is not there is left out.
+
+        Raises:
+            StoreError: Two files have the same name.
+        """
+        connection = self._connection()
+        collection = connection.database[self._place.collection]
+        wanted = list(dict.fromkeys(names))
+
+        def ask() -> list[dict[str, Any]]:
+            return list(collection.find({self.key: {"$in": wanted}}, {"_id": 0, self.key: 1, self.image: 1}))
+
+        files: dict[str, bytes] = {}
+        for document in connection.run(ask):
+            name, data = document[self.key], document.get(self.image)
+            if name in files:
+                raise StoreError(f"{self.place} has several documents whose {self.key!r} is {name!r}")
+            if isinstance(data, bytes):
+                files[name] = bytes(data)
+        return files
+
+    def close(self) -> None:
+        """Lets go of the client. Using the collection again makes another."""
+        self._opened = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        place = self._place if get_spawning_popen() is not None else self._place.without_credentials()
+        return {**self.__dict__, "_place": tuple(place), "_opened": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _place=MongoPlace(*state["_place"]))
+
+    def _connection(self) -> Connection:
+        if self._opened is None or self._opened.pid != os.getpid():
+            self._opened = Connection(self._place)
+        return self._opened

@@ -1,0 +1,213 @@
+"""Collections of image files that other programs made: read in place, and converted."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import pymongo
+import pytest
+from PIL import Image
+from torch.utils.data import DataLoader
+
+from dbloader import MongoDataset, convert, open_store
+from dbloader.errors import DamagedImageError, DamagedRecordError, NotAStoreError, OptionError, SourceError, StoreError
+from dbloader.stores.mongo.place import parse
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+COUNT = 40
+
+
+def jpeg(number: int) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (16 + number, 24), (6 * number, 20, 30)).save(file, "JPEG")
+    return file.getvalue()
+
+
+def name_of(number: int) -> str:
+    return f"class {number % 3}/ä {number}.jpg"
+
+
+class Old:
+    """An old collection, with the listing of its files."""
+
+    def __init__(self, uri: str, folder: Path) -> None:
+        self.uri = uri
+        self.listing = folder / "listing.json"
+        # In an order that is neither that of the documents nor that of the names.
+        self.numbers = [(7 * number) % COUNT for number in range(COUNT)]
+        self.list([name_of(number) for number in self.numbers], [number % 3 for number in self.numbers])
+
+    def list(self, paths: list[str], labels: list[Any]) -> None:
+        self.listing.write_text(json.dumps({"label_list": labels, "path_list": paths}))
+
+    def fill(self, files: dict[str, bytes], key: str = "img_name", image: str = "bson_img") -> None:
+        at = parse(self.uri)
+        with pymongo.MongoClient(self.uri) as client:
+            collection = client[at.database][at.collection]
+            collection.insert_many([{key: name, image: data, "uploaded": 2019} for name, data in files.items()])
+            collection.create_index(key)
+
+    def change(self, name: str, data: bytes | None) -> None:
+        at = parse(self.uri)
+        with pymongo.MongoClient(self.uri) as client:
+            collection = client[at.database][at.collection]
+            if data is None:
+                collection.delete_one({"img_name": name})
+            else:
+                collection.update_one({"img_name": name}, {"$set": {"bson_img": data}})
+
+
+@pytest.fixture
+def old(mongo_uri: str, tmp_path: Path) -> Old:
+    old = Old(mongo_uri, tmp_path)
+    old.fill({name_of(number): jpeg(number) for number in range(COUNT)})
+    return old
+
+
+def test_a_collection_is_read_in_the_order_of_the_listing(old: Old) -> None:
+    with MongoDataset.from_listing(old.uri, old.listing) as dataset:
+        assert len(dataset) == COUNT
+        assert dataset.targets.tolist() == [number % 3 for number in old.numbers]
+        assert dataset.samples[5] == (name_of(old.numbers[5]), old.numbers[5] % 3)
+        for index in (0, 17, -1):
+            image, label = dataset[index]
+            assert (image.size[0] - 16, label) == (old.numbers[index], old.numbers[index] % 3)
+        assert dataset.find(name_of(old.numbers[9])) == 9
+        assert old.uri in repr(dataset)
+
+
+def test_a_batch_is_in_the_order_asked_with_repeats_and_its_indices_on_request(old: Old) -> None:
+    with MongoDataset.from_listing(old.uri, old.listing, with_index=True) as dataset:
+        batch = dataset.__getitems__([8, 3, 8, 0])
+        assert [(image.size[0] - 16, index) for image, _, index in batch] == [(old.numbers[i], i) for i in (8, 3, 8, 0)]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_read_a_collection(old: Old, method: str) -> None:
+    with MongoDataset.from_listing(old.uri, old.listing, decode=None, with_index=True) as dataset:
+        dataset[0]  # opened here
+        loader = DataLoader(dataset, 16, num_workers=2, multiprocessing_context=method)
+        indices = [index for _, _, batch in loader for index in batch.tolist()]
+        assert indices == list(range(COUNT))
+        assert len(dataset[1]) == 3
+
+
+def test_the_fields_of_a_document_may_have_any_names(mongo_uri: str, tmp_path: Path) -> None:
+    old = Old(mongo_uri, tmp_path)
+    old.fill({name_of(number): jpeg(number) for number in range(COUNT)}, key="file", image="data")
+    with MongoDataset.from_listing(old.uri, old.listing, key="file", image="data") as dataset:
+        assert dataset[0][0].size == (16 + old.numbers[0], 24)
+
+
+def test_an_end_marker_that_is_missing_is_appended(old: Old) -> None:
+    whole = jpeg(old.numbers[4])
+    old.change(name_of(old.numbers[4]), whole[:-2])
+    with MongoDataset.from_listing(old.uri, old.listing, decode=None) as dataset:
+        assert dataset[4][0] == whole
+
+
+def test_a_damaged_file_is_told_and_never_substituted(old: Old) -> None:
+    old.change(name_of(old.numbers[4]), jpeg(old.numbers[4])[:-20])
+    with (
+        MongoDataset.from_listing(old.uri, old.listing) as dataset,
+        pytest.raises(DamagedImageError, match=r"record 4 \(class . ä|record 4 \(class"),
+    ):
+        dataset[4]
+
+
+def test_a_file_that_is_not_there_is_named(old: Old) -> None:
+    old.change(name_of(old.numbers[4]), None)
+    with (
+        MongoDataset.from_listing(old.uri, old.listing) as dataset,
+        pytest.raises(DamagedRecordError, match=r"^record 4 \(class .*\.jpg\) is not in mongodb://"),
+    ):
+        dataset.__getitems__([3, 4])
+
+
+def test_two_files_of_one_name_are_refused(old: Old) -> None:
+    old.fill({name_of(old.numbers[4]): jpeg(0)})
+    with (
+        MongoDataset.from_listing(old.uri, old.listing) as dataset,
+        pytest.raises(StoreError, match=r"has several documents whose 'img_name' is 'class"),
+    ):
+        dataset[4]
+
+
+def test_a_collection_without_an_index_on_the_names_is_warned_of(mongo_uri: str, tmp_path: Path) -> None:
+    at = parse(mongo_uri)
+    with pymongo.MongoClient(mongo_uri) as client:
+        documents = [{"img_name": name_of(number), "bson_img": jpeg(number)} for number in range(COUNT)]
+        client[at.database][at.collection].insert_many(documents)
+    old = Old(mongo_uri, tmp_path)
+    with pytest.warns(UserWarning, match=r"has no index on 'img_name'.*createIndex\(\{img_name: 1\}\)"):
+        dataset = MongoDataset.from_listing(old.uri, old.listing)
+    dataset.close()
+    report = convert(old.uri, tmp_path / "out.lmdb", listing=old.listing)
+    assert "has no index" in report.warnings[0]
+
+
+def test_a_collection_of_something_else_is_refused(mongo_uri: str, tmp_path: Path) -> None:
+    old = Old(mongo_uri, tmp_path)
+    with pytest.raises(NotAStoreError, match=r"has no document with a name in 'img_name' and a file's bytes"):
+        MongoDataset.from_listing(old.uri, old.listing)
+
+
+def test_a_listing_with_a_mistake_is_refused(old: Old) -> None:
+    old.list(["a.jpg", ""], [1, 2])
+    with pytest.raises(SourceError, match=r"listing\.json, row 2: it has no path"):
+        MongoDataset.from_listing(old.uri, old.listing)
+    old.listing.write_text(json.dumps([{"path": "a.jpg", "label": 1, "caption": "x"}]))
+    with pytest.raises(SourceError, match=r"further fields \(caption\)"):
+        MongoDataset.from_listing(old.uri, old.listing)
+
+
+def test_fields_and_with_index_exclude_each_other(old: Old) -> None:
+    with pytest.raises(OptionError, match="name 'index' among the fields"):
+        MongoDataset.from_listing(old.uri, old.listing, fields=("image",), with_index=True)
+
+
+def test_credentials_are_not_pickled() -> None:
+    from dbloader.stores.mongo.collection import FileCollection
+
+    files = FileCollection("mongodb://user:s3cret@nowhere/db.images", "img_name", "bson_img")
+    assert b"s3cret" not in pickle.dumps(files)
+    assert pickle.loads(pickle.dumps(files)).place == "mongodb://nowhere/db.images"  # noqa: S301 - our own
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_collection_is_converted(old: Old, tmp_path: Path, workers: int) -> None:
+    old.change(name_of(old.numbers[4]), jpeg(old.numbers[4])[:-2])
+    old.change(name_of(old.numbers[5]), None)
+    old.change(name_of(old.numbers[6]), b"no image")
+    place = tmp_path / "out.lmdb"
+    report = convert(old.uri, place, listing=old.listing, workers=workers)
+    assert (report.files, report.records, report.repaired, report.rejected) == (COUNT, COUNT - 2, 1, 2)
+    kept = [number for at, number in enumerate(old.numbers) if at not in (5, 6)]
+    with open_store(place) as store:
+        assert list(store.names()) == [name_of(number) for number in kept]
+        assert [record.image for record in store] == [jpeg(number) for number in kept]
+        assert store.column("label").tolist() == [number % 3 for number in kept]
+        reasons = {event["name"]: event["reason"] for event in store.events()}
+        assert reasons[name_of(old.numbers[5])] == "is not in the collection"
+        assert store.manifest.source["path"] == old.uri
+
+
+def test_a_collection_is_converted_into_another_one(old: Old, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    convert(old.uri, f"{old.uri}.new", listing=old.listing)
+    convert(old.uri, "out.lmdb", listing=old.listing)
+    with open_store(f"{old.uri}.new") as store, open_store("out.lmdb") as other:
+        assert store.documents(range(COUNT)) == other.documents(range(COUNT))
+        assert store.verify() == other.verify()
+
+
+def test_a_collection_needs_a_listing_and_only_a_collection_has_fields(old: Old, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"a listing says which files to take.*dbloader mirror"):
+        convert(old.uri, tmp_path / "out.lmdb")
+    with pytest.raises(OptionError, match="key and image name fields of a collection"):
+        convert(tmp_path, tmp_path / "out.lmdb", key="file")
