@@ -19,6 +19,7 @@ DBLoaderError
 │   └── DamagedRecordError  (ValueError)         stored bytes are not those that were written
 ├── ImageError
 │   ├── NotAnImageError     (ValueError)         no known image format
+│   ├── NotTiledError       (ValueError)         a JPEG that must be decoded whole
 │   └── DamagedImageError   (ValueError)         an image of which data is missing or corrupted
 ├── SourceError             (ValueError)         a folder or listing that cannot be converted
 │   └── SourceNotFoundError (FileNotFoundError)  there is none
@@ -108,6 +109,10 @@ class ImageError(DBLoaderError):
 
 class NotAnImageError(ImageError, ValueError):
     """The bytes are in no known image format."""
+
+
+class NotTiledError(ImageError, ValueError):
+    """A JPEG of which no part can be decoded by itself."""
 
 
 class DamagedImageError(ImageError, ValueError):
