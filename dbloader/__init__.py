@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from dbloader.manifest import Manifest
     from dbloader.prefetch import PrefetchLoader
     from dbloader.records import Record
+    from dbloader.sampling import (
+        BlockShuffleSampler,
+        ClassBalancedSampler,
+        OrderedSampler,
+        ShuffleSampler,
+        WeightedSampler,
+    )
     from dbloader.stores import create_store, open_store
     from dbloader.writing import write_store
 
@@ -27,14 +34,19 @@ __version__ = VERSION
 # line need none of it.
 _MODULES = {
     "BackgroundGenerator": "ahead",
+    "BlockShuffleSampler": "sampling",
+    "ClassBalancedSampler": "sampling",
     "DBLoaderError": "errors",
     "LMDBDataset": "datasets",
     "Manifest": "manifest",
     "MongoDataset": "datasets.mongo",
+    "OrderedSampler": "sampling",
     "PrefetchLoader": "prefetch",
     "Progress": "conversion",
     "Record": "records",
     "Report": "conversion",
+    "ShuffleSampler": "sampling",
+    "WeightedSampler": "sampling",
     "background": "ahead",
     "convert": "conversion",
     "copy_store": "copying",
@@ -46,14 +58,19 @@ _MODULES = {
 
 __all__ = [
     "BackgroundGenerator",
+    "BlockShuffleSampler",
+    "ClassBalancedSampler",
     "DBLoaderError",
     "LMDBDataset",
     "Manifest",
     "MongoDataset",
+    "OrderedSampler",
     "PrefetchLoader",
     "Progress",
     "Record",
     "Report",
+    "ShuffleSampler",
+    "WeightedSampler",
     "__version__",
     "background",
     "convert",

@@ -1,0 +1,124 @@
+"""A shuffle for disks that read neighbours faster than what is scattered."""
+
+from __future__ import annotations
+
+from operator import index as as_index
+from typing import TYPE_CHECKING
+
+import numpy as np
+from typing_extensions import override
+
+from dbloader.errors import OptionError
+from dbloader.permutation import Permutation
+from dbloader.sampling.base import ResumableSampler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sized
+
+    from dbloader.mixing import Array
+
+
+class BlockShuffleSampler(ResumableSampler):
+    """All indices of a dataset, shuffled so that only a few places of the store are read at a time.
+
+    The dataset is divided into blocks of consecutive indices. The blocks come in a random order; the indices of each
+    ``buffer_blocks`` of them are shuffled together. So while ``block_size * buffer_blocks`` samples are read, only so
+    many blocks are touched, each completely: they should fit into the memory that the system has for caching files.
+    Ranks share the samples of all blocks, so each machine reads all blocks. Records that were stored in the order of
+    their classes stay together; convert such a folder shuffled.
+
+    Nothing is stored, and any position is found at once; ResumableSampler says how it goes on from the middle.
+
+    Args:
+        dataset: Anything that has a length; only that is used.
+        block_size: Records in a block; the last block of the dataset may have fewer.
+        buffer_blocks: Blocks that are shuffled together; the last of the epoch may be fewer.
+        num_replicas: As in ShuffleSampler.
+        rank: As in ShuffleSampler.
+        seed: As in ShuffleSampler.
+        drop_last: As in ShuffleSampler.
+
+    Raises:
+        OptionError: As in ShuffleSampler; or ``block_size`` or ``buffer_blocks`` is below 1.
+        TypeError: ``dataset`` has no length.
+    """
+
+    def __init__(
+        self,
+        dataset: Sized,
+        block_size: int = 256,
+        buffer_blocks: int = 32,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        *,
+        seed: int = 0,
+        drop_last: bool = False,
+    ) -> None:
+        super().__init__(len(dataset), num_replicas=num_replicas, rank=rank, seed=seed, drop_last=drop_last)
+        self.block_size = as_index(block_size)
+        self.buffer_blocks = as_index(buffer_blocks)
+        if self.block_size < 1:
+            raise OptionError(f"block_size must be at least 1 record, got {block_size}")
+        if self.buffer_blocks < 1:
+            raise OptionError(f"buffer_blocks must be at least 1, got {buffer_blocks}")
+
+    @override
+    def _order(self) -> Callable[[Array], Array]:
+        return _BlockOrder(self.length, self.block_size, self.buffer_blocks, self.seed, self.epoch)
+
+    @override
+    def _options(self) -> dict[str, int]:
+        return {"block_size": self.block_size, "buffer_blocks": self.buffer_blocks}
+
+
+class _BlockOrder:
+    """Position -> index.
+
+    The dataset's last block may lack some records, and stands anywhere in the order of the blocks. So positions are
+    first moved to where they would be if it were full: "slots".
+    """
+
+    def __init__(self, length: int, block_size: int, buffer_blocks: int, seed: int, epoch: int) -> None:
+        self._block_size = block_size
+        self._buffer_size = block_size * buffer_blocks
+        self._key = (seed, epoch)
+        count = -(-length // block_size)
+        self._slots = count * block_size
+        self._missing = self._slots - length
+        self._blocks = Permutation(count, seed, epoch, "blocks")
+        short = self._blocks.inverse(count - 1) if count else 0
+        self._first_missing = (short + 1) * block_size - self._missing
+        self._short_buffer = self._first_missing // self._buffer_size
+
+    def __call__(self, positions: Array) -> Array:
+        buffers = self._buffers(positions)
+        slots = np.empty_like(positions)
+        # Neighbours in one buffer are computed together; positions come in ascending order but for the padding.
+        ends = [*(np.flatnonzero(np.diff(buffers)) + 1).tolist(), positions.size]
+        begin = 0
+        for end in ends:
+            slots[begin:end] = self._shuffled(int(buffers[begin]), positions[begin:end])
+            begin = end
+        indices = self._blocks[slots // self._block_size]
+        indices *= self._block_size
+        indices += slots % self._block_size
+        return indices
+
+    def _buffers(self, positions: Array) -> Array:
+        end = self._start(self._short_buffer + 1)
+        slots: Array = np.where(positions < end, positions, positions + self._missing)
+        return slots // self._buffer_size
+
+    def _start(self, buffer: int) -> int:
+        """Gives the position at which a buffer begins."""
+        slot = min(buffer * self._buffer_size, self._slots)
+        return slot - self._missing if buffer > self._short_buffer else slot
+
+    def _shuffled(self, buffer: int, positions: Array) -> Array:
+        """Gives the slots of positions that lie in one buffer."""
+        start = self._start(buffer)
+        order = Permutation(self._start(buffer + 1) - start, *self._key, "buffer", buffer)
+        slots = order[positions - start] + buffer * self._buffer_size
+        if buffer == self._short_buffer:
+            slots[slots >= self._first_missing] += self._missing
+        return slots

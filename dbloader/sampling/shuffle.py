@@ -1,0 +1,82 @@
+"""All records once: shuffled for training, in order for evaluation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from dbloader.permutation import Permutation
+from dbloader.sampling.base import ResumableSampler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sized
+
+    from dbloader.mixing import Array
+
+
+class ShuffleSampler(ResumableSampler):
+    """All indices of a dataset in a random order that is computed, in place of DistributedSampler and RandomSampler.
+
+    No list of indices is made: an epoch of a billion samples begins, or goes on at any sample, within a millisecond.
+    ResumableSampler says how it goes on from the middle.
+
+    Args:
+        dataset: Anything that has a length; only that is used.
+        num_replicas: Number of processes that share the samples; from torch.distributed if that is initialized, else 1.
+        rank: Which of them this is; likewise, else 0.
+        seed: Must be the same on all ranks.
+        drop_last: Leave out the tail that the ranks cannot share evenly, rather than repeat some samples.
+
+    Raises:
+        OptionError: ``rank`` or ``num_replicas`` is out of its range; or only one was given, or, in a process that
+            torchrun started, none, and torch.distributed is not initialized.
+        TypeError: ``dataset`` has no length.
+    """
+
+    def __init__(
+        self,
+        dataset: Sized,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        *,
+        seed: int = 0,
+        drop_last: bool = False,
+    ) -> None:
+        super().__init__(len(dataset), num_replicas=num_replicas, rank=rank, seed=seed, drop_last=drop_last)
+
+    @override
+    def _order(self) -> Callable[[Array], Array]:
+        return Permutation(self.length, self.seed, self.epoch).__getitem__
+
+
+class OrderedSampler(ResumableSampler):
+    """All indices of a dataset in order, each on just one rank: nothing is repeated and nothing left out.
+
+    So sums over all ranks are those over the dataset. The ranks' shares may differ by one sample: no collective
+    operation may be called for each batch. The epoch makes no difference to the order.
+
+    Args:
+        dataset: Anything that has a length; only that is used.
+        num_replicas: As in ShuffleSampler.
+        rank: As in ShuffleSampler.
+
+    Raises:
+        OptionError: As in ShuffleSampler.
+        TypeError: ``dataset`` has no length.
+    """
+
+    def __init__(self, dataset: Sized, num_replicas: int | None = None, rank: int | None = None) -> None:
+        super().__init__(len(dataset), num_replicas=num_replicas, rank=rank, seed=0, drop_last=False)
+
+    @override
+    def _order(self) -> Callable[[Array], Array]:
+        return _as_they_are
+
+    @override
+    def _end(self, position: int) -> int:
+        return self.length
+
+
+def _as_they_are(positions: Array) -> Array:
+    return positions

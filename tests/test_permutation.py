@@ -1,0 +1,266 @@
+"""The permutation: a bijection of any size, uniform, and the same for ever."""
+
+from __future__ import annotations
+
+import doctest
+import itertools
+import pickle
+import tracemalloc
+from collections import Counter
+from math import isqrt
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dbloader import permutation
+from dbloader.errors import OptionError, RecordIndexError
+from dbloader.permutation import LARGEST_TABLE, Permutation
+
+LARGE = 2**62
+# The least and greatest sizes of the network, and sizes for which its table is full or lacks most of a column.
+NETWORK_SIZES = [4097, 4224, 4225, 4290, 65_537, 1_281_167, 10**9, 2**32 - 1, 2**32, 2**32 + 1, 2**61 + 1, LARGE]
+
+
+def deviations(counts: Any) -> float:
+    """Gives how many standard deviations the chi-square of counts lies from that of equally frequent things."""
+    counts = np.asarray(counts, float)
+    chi_square = ((counts - counts.mean()) ** 2).sum() / counts.mean()
+    freedom = counts.size - 1
+    return float(abs(chi_square - freedom) / (2 * freedom) ** 0.5)
+
+
+def samples(n: int, count: int) -> Any:
+    """Gives many orders, each of its own seed or epoch: int64, shape (count, n)."""
+    return np.array([Permutation(n, order % 1000, order // 1000)[:] for order in range(count)])
+
+
+# A bijection
+
+
+def test_every_value_comes_once_for_each_size_to_2100() -> None:
+    for n in range(2101):
+        order = Permutation(n, 3, n)
+        values = order[:]
+        assert values.dtype == np.int64
+        assert np.array_equal(np.sort(values), np.arange(n)), n
+        assert np.array_equal(order.inverse(values), np.arange(n)), n
+
+
+@given(st.integers(LARGEST_TABLE - 3, 70_000), st.integers(), st.integers())
+def test_every_value_comes_once_for_larger_sizes(n: int, seed: int, epoch: int) -> None:
+    order = Permutation(n, seed, epoch)
+    values = order[:]
+    assert np.array_equal(np.sort(values), np.arange(n))
+    assert np.array_equal(order.inverse(values), np.arange(n))
+
+
+@given(st.integers(1, LARGE), st.integers(), st.data())
+def test_the_inverse_undoes_any_size(n: int, seed: int, data: st.DataObject) -> None:
+    order = Permutation(n, seed)
+    positions = data.draw(st.lists(st.integers(0, n - 1), max_size=20))
+    values = order[positions]
+    assert order.inverse(values).tolist() == positions
+    assert order[order.inverse(positions)].tolist() == positions
+    assert len(set(values.tolist())) == len(set(positions))
+    assert all(0 <= value < n for value in values.tolist())
+
+
+@pytest.mark.parametrize("n", NETWORK_SIZES)
+def test_the_inverse_undoes_a_slice_of_each_size_of_network(n: int) -> None:
+    order = Permutation(n, 7, 8)
+    for part in (slice(0, 20_000), slice(n - 4000, n)):
+        positions = np.arange(*part.indices(n))
+        assert np.array_equal(order.inverse(order[part]), positions)
+        assert np.array_equal(order[order.inverse(part)], positions)
+
+
+def test_a_million_are_a_bijection() -> None:
+    assert np.count_nonzero(np.bincount(Permutation(1_281_167, 0)[:]) == 1) == 1_281_167
+
+
+# The same for ever
+
+
+def test_the_order_never_changes() -> None:
+    assert Permutation(10, 0, 0)[:].tolist() == [1, 6, 9, 8, 7, 3, 0, 4, 5, 2]
+    assert Permutation(4096, 1, 2)[:5].tolist() == [3464, 1019, 1382, 3855, 3906]
+    assert Permutation(4097, 1, 2)[:5].tolist() == [1799, 644, 3619, 3842, 1719]
+    values = Permutation(1_281_167, -5, 2**80)[1_000_000:1_000_005]
+    assert values.tolist() == [1239244, 290548, 151219, 787227, 141861]
+    values = Permutation(LARGE, 0, 1)[LARGE - 3 :]
+    assert values.tolist() == [601923345906733462, 1199759190599231912, 252463976120099452]
+    assert Permutation(10, 0, 0, "blocks", 3)[:].tolist() == [6, 3, 4, 2, 9, 0, 7, 8, 5, 1]
+
+
+@pytest.mark.parametrize("n", [1000, 100_000])
+def test_the_same_arguments_give_the_same_order(n: int) -> None:
+    order = Permutation(n, 5, 6, "a")
+    again = pickle.loads(pickle.dumps(order))  # noqa: S301 - of our own making
+    assert np.array_equal(order[:], again[:])
+    seed: Any = np.int64(5)
+    assert np.array_equal(order[:], Permutation(n, seed, 6, "a")[:])
+
+
+@pytest.mark.parametrize("n", [1000, 5000, 100_000])
+def test_each_argument_gives_an_unrelated_order(n: int) -> None:
+    # All within 40 steps of each other, as seeds and epochs are in practice.
+    arguments: list[Any] = (
+        [(0, epoch) for epoch in range(20)] + [(seed, 0) for seed in range(1, 20)] + [(0, 0, "a"), (0, 0, "b")]
+    )
+    orders = np.array([Permutation(n, *each)[:] for each in arguments])
+    correlations = np.corrcoef(orders)[np.triu_indices(len(orders), 1)]
+    assert np.abs(correlations).max() < 5 / n**0.5
+    for one, other in itertools.pairwise(orders):
+        assert np.count_nonzero(one == other) < 10  # Poisson of mean 1
+
+
+def test_a_size_more_gives_an_unrelated_order() -> None:
+    one, other = Permutation(5000, 0)[:], Permutation(5001, 0)[:5000]
+    assert np.count_nonzero(one == other) < 10
+
+
+# Uniform
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5])
+def test_all_orders_of_few_are_equally_frequent(n: int) -> None:
+    counts = Counter(map(tuple, samples(n, 6000).tolist()))
+    assert deviations([counts[order] for order in itertools.permutations(range(n))]) < 5
+
+
+@pytest.mark.parametrize("n", [2, 3, 7, 10, 16, 33])
+def test_each_value_is_equally_frequent_at_each_position(n: int) -> None:
+    orders = samples(n, 6000)
+    counts = [np.bincount(orders[:, position], minlength=n) for position in range(n)]
+    # Each row and column has its sum given, which leaves (n - 1) ** 2 degrees of freedom.
+    expected = 6000 / n
+    chi_square = sum(((count - expected) ** 2 / expected).sum() for count in counts)
+    assert abs(chi_square - (n - 1) ** 2) < 5 * (2 * (n - 1) ** 2) ** 0.5
+
+
+@pytest.mark.parametrize("n", [2500, 4097, 65_537])
+def test_pairs_of_positions_come_out_anywhere(n: int) -> None:
+    # Neighbours, and neighbours in a column of the network's table: 4 rounds fail here by 1,000 and more.
+    rows = isqrt(n - 1) + 1
+    rows += rows % 2
+    columns = -(-n // rows)
+    for step in (1, columns):
+        apart = np.zeros(rows)
+        for order in samples(n, 4_000_000 // n):
+            row = order // columns
+            apart += np.bincount((row[step:] - row[:-step]) % rows, minlength=rows)
+        assert deviations(apart[1:]) < 5  # in the same row is a little rarer, as a value comes only once
+
+
+@pytest.mark.parametrize("n", [2500, 4097, 65_537, 1_281_167])
+def test_neighbours_and_cells_are_as_random_orders_have_them(n: int) -> None:
+    orders = samples(n, 2_600_000 // n)
+    fixed = np.count_nonzero(orders == np.arange(n))
+    assert abs(fixed - len(orders)) < 5 * len(orders) ** 0.5
+    # The number of ascents has mean (n - 1) / 2 and variance (n + 1) / 12.
+    ascents = np.count_nonzero(np.diff(orders) > 0)
+    assert abs(ascents - len(orders) * (n - 1) / 2) < 5 * (len(orders) * (n + 1) / 12) ** 0.5
+    cells = orders * 16 // n
+    assert deviations(np.bincount((cells[:, 1:] * 16 + cells[:, :-1]).ravel(), minlength=256)) < 5
+
+
+@pytest.mark.parametrize("n", [5000, 2**40, LARGE])
+def test_each_position_goes_anywhere_over_many_epochs(n: int) -> None:
+    positions = [0, 1, n // 2, n - 1]
+    values = np.array([Permutation(n, 0, epoch)[positions] for epoch in range(3000)])
+    for place in range(4):
+        assert deviations(np.bincount(values[:, place] // (n // 20 + 1), minlength=20)) < 5
+
+
+@pytest.mark.parametrize("n", [66 * 64, 65 * 65, 66 * 65, 16_384])
+def test_odd_orders_are_as_frequent_as_even_ones(n: int) -> None:
+    # A full table with two odd sides, or with xor, has only even ones.
+    odd = 0
+    for order in samples(n, 100):
+        left, cycles = set(range(n)), 0
+        while left:
+            cycles += 1
+            position = left.pop()
+            while (position := int(order[position])) in left:
+                left.remove(position)
+        odd += (n - cycles) % 2
+    assert abs(odd - 50) < 5 * 100**0.5 / 2
+
+
+# Asking
+
+
+def test_positions_are_an_int_a_slice_or_an_array() -> None:
+    order = Permutation(50_000, 1)
+    whole = order[:]
+    assert order[7] == whole[7]
+    assert [type(value) for value in (order[7], order[np.array(7)], order.inverse(7))] == [int, int, int]
+    for part in (
+        slice(None),
+        slice(10, 90, 7),
+        slice(None, None, -1),
+        slice(49_990, 60_000),
+        slice(5, 5),
+        slice(-3, -1),
+    ):
+        assert np.array_equal(order[part], whole[part])
+    positions = np.array([[3, 3], [49_999, 0]], np.uint16)
+    assert np.array_equal(order[positions], whole[positions])
+    assert order[[]].shape == (0,)
+    assert order[[]].dtype == np.int64
+
+
+@pytest.mark.parametrize("n", [1000, 5000])
+def test_a_position_outside_is_refused(n: int) -> None:
+    order = Permutation(n, 1)
+    for position in (n, -1, 2**63 - 1):
+        with pytest.raises(RecordIndexError, match=rf"no position or value {position} in a permutation of {n}, from 0"):
+            order[position]
+        with pytest.raises(RecordIndexError, match=rf"no position or value {position} in"):
+            order.inverse([0, position])
+
+
+def test_what_is_no_integer_is_refused() -> None:
+    for positions in (1.0, [True, False], ["1"]):
+        with pytest.raises(TypeError, match="positions and values are integers, got"):
+            Permutation(10, 1)[positions]  # type: ignore[index]
+    for arguments in ((1.0, 1), (1, 1.0), (1, 1, 1.0)):
+        with pytest.raises(TypeError, match="float"):
+            Permutation(*arguments)
+
+
+@pytest.mark.parametrize("n", [-1, 2**62 + 1])
+def test_a_size_out_of_range_is_refused(n: int) -> None:
+    with pytest.raises(OptionError, match=rf"n must be 0 to 2\*\*62, got {n}"):
+        Permutation(n, 0)
+
+
+def test_the_arguments_are_left_alone() -> None:
+    positions = np.arange(5000, dtype=np.uint64)
+    Permutation(5000, 1)[positions]
+    assert np.array_equal(positions, np.arange(5000))
+
+
+def test_it_is_a_collection_of_its_size() -> None:
+    assert len(Permutation(LARGE, 0)) == LARGE
+    assert list(Permutation(5, 0)) == Permutation(5, 0)[:].tolist()  # type: ignore[call-overload]
+    assert repr(Permutation(5, 1, 2)) == "Permutation(5, 1, 2)"
+    assert repr(Permutation(5, 1, 2, "a", 3)) == "Permutation(5, 1, 2, 'a', 3)"
+
+
+def test_memory_does_not_grow_with_the_size() -> None:
+    tracemalloc.start()
+    try:
+        Permutation(LARGE, 0)[LARGE // 2]
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_examples_in_its_description_are_true() -> None:
+    result = doctest.testmod(permutation)
+    assert result.attempted == 4
+    assert result.failed == 0

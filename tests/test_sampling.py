@@ -1,0 +1,560 @@
+"""What all samplers promise: shares, epochs, states, and going on from the middle; the shuffle and the ordered one."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import os
+import pickle
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
+
+from dbloader.errors import OptionError
+from dbloader.permutation import Permutation
+from dbloader.prefetch import PrefetchLoader
+from dbloader.sampling import (
+    BlockShuffleSampler,
+    ClassBalancedSampler,
+    OrderedSampler,
+    ResumableSampler,
+    ShuffleSampler,
+    WeightedSampler,
+    base,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+LENGTH = 11
+MUCH = 2**50  # of which only what is asked for is ever computed
+
+
+def weighted(dataset: range, *ranks: int, **options: Any) -> ResumableSampler:
+    return WeightedSampler([1 + index % 3 for index in range(LENGTH)], len(dataset), *ranks, **options)
+
+
+def balanced(dataset: range, *ranks: int, **options: Any) -> ResumableSampler:
+    return ClassBalancedSampler([index % 3 for index in range(LENGTH)], len(dataset), *ranks, **options)
+
+
+def blocks(dataset: range, *ranks: int, **options: Any) -> ResumableSampler:
+    return BlockShuffleSampler(dataset, 2, 3, *ranks, **options)
+
+
+# Each makes a sampler of any length for (dataset, num_replicas, rank).
+PADDED: list[Callable[..., ResumableSampler]] = [ShuffleSampler, weighted, balanced, blocks]
+KINDS = [*PADDED, OrderedSampler]
+WORLDS = (1, 2, 3)
+
+of_each_kind = pytest.mark.parametrize("make", KINDS, ids=lambda make: make.__name__)
+of_each_padded_kind = pytest.mark.parametrize("make", PADDED, ids=lambda make: make.__name__)
+
+
+def global_order(make: Callable[..., ResumableSampler], length: int = LENGTH, epoch: int = 0) -> list[int]:
+    sampler = make(range(length), 1, 0)
+    sampler.set_epoch(epoch)
+    return list(sampler)
+
+
+def interleaved(shares: list[list[int]]) -> list[int]:
+    """Gives the samples of all ranks in their global order, the last of which some may lack."""
+    turns = itertools.zip_longest(*shares, fillvalue=None)
+    return [index for turn in turns for index in turn if index is not None]
+
+
+def shares_of(make: Callable[..., ResumableSampler], world: int, state: dict[str, Any], **options: Any) -> list[Any]:
+    shares = []
+    for rank in range(world):
+        sampler = make(range(LENGTH), world, rank, **options)
+        sampler.load_state_dict(state)
+        remaining = sampler.remaining
+        shares.append(list(sampler))
+        assert remaining == len(shares[-1])
+    return shares
+
+
+# Shares
+
+
+@of_each_padded_kind
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("length", [1, 2, 3, 7, 8, 9, 64])
+def test_ranks_share_pad_and_drop_as_those_of_a_distributed_sampler(
+    make: Callable[..., ResumableSampler], length: int, drop_last: bool
+) -> None:
+    order = global_order(make, length)
+    for world in (1, 2, 3, 4, 7, 8, 20, 65):
+        for rank in range(world):
+            dataset: Any = range(length)
+            reference = DistributedSampler[int](dataset, world, rank, shuffle=False, drop_last=drop_last)
+            sampler = make(range(length), world, rank, drop_last=drop_last)
+            assert list(sampler) == [order[position] for position in reference]
+            assert len(sampler) == len(reference) == sampler.remaining
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_an_empty_dataset_has_an_empty_order_as_with_a_distributed_sampler(drop_last: bool) -> None:
+    for world in WORLDS:
+        for sampler in (
+            ShuffleSampler([], world, 0, drop_last=drop_last),
+            BlockShuffleSampler([], num_replicas=world, rank=0, drop_last=drop_last),
+            OrderedSampler([], world, 0),
+        ):
+            assert list(sampler) == []
+            assert len(sampler) == sampler.remaining == 0
+            assert sampler.state_dict()["position"] == 0
+
+
+@given(st.integers(0, 300), st.integers(1, 50), st.booleans())
+def test_every_rank_has_as_many_samples_as_every_other(length: int, world: int, drop_last: bool) -> None:
+    shares = [list(ShuffleSampler(range(length), world, rank, drop_last=drop_last)) for rank in range(world)]
+    assert len({len(share) for share in shares}) == 1
+    together = sorted(interleaved(shares))
+    if drop_last:
+        assert len(set(together)) == len(together) > length - world
+    elif length:
+        assert set(together) == set(range(length))
+        assert len(together) < length + world
+
+
+@given(st.integers(0, 300), st.integers(1, 50))
+def test_the_ordered_sampler_has_each_sample_on_one_rank_in_order(length: int, world: int) -> None:
+    samplers = [OrderedSampler(range(length), world, rank) for rank in range(world)]
+    shares = [list(sampler) for sampler in samplers]
+    assert interleaved(shares) == list(range(length))
+    assert [len(sampler) for sampler in samplers] == [len(share) for share in shares]
+    assert len(shares[0]) - len(shares[-1]) <= 1
+
+
+@of_each_kind
+@pytest.mark.parametrize("length", [2 * base._BLOCK, 3 * base._BLOCK + 5])
+def test_an_order_made_in_several_blocks_is_the_same(make: Callable[..., ResumableSampler], length: int) -> None:
+    whole = global_order(make, length)
+    assert len(whole) == length
+    shares = [list(make(range(length), 3, rank)) for rank in range(3)]
+    assert interleaved(shares)[:length] == whole
+
+
+def test_the_shuffle_is_the_permutation() -> None:
+    sampler = ShuffleSampler(range(20_000), seed=4)
+    sampler.set_epoch(7)
+    assert list(sampler) == Permutation(20_000, 4, 7)[:].tolist()
+
+
+def test_the_orders_never_change() -> None:
+    assert [global_order(make, 8, epoch=1) for make in PADDED] == [
+        [6, 4, 7, 1, 3, 2, 0, 5],
+        [10, 4, 5, 1, 8, 9, 9, 2],
+        [10, 4, 5, 1, 9, 9, 9, 2],
+        [3, 6, 1, 0, 7, 2, 4, 5],
+    ]
+    large = (ShuffleSampler(range(MUCH)), BlockShuffleSampler(range(MUCH)))
+    assert [list(itertools.islice(sampler, 3)) for sampler in large] == [
+        [1096580550970646, 229917934713715, 863242579229535],
+        [135502013880914, 129354613981546, 630532148197785],
+    ]
+
+
+# Epochs
+
+
+@of_each_padded_kind
+def test_each_epoch_and_seed_has_its_own_order(make: Callable[..., ResumableSampler]) -> None:
+    orders = set()
+    for seed in range(5):
+        sampler = make(range(100), seed=seed)
+        for epoch in range(5):
+            sampler.set_epoch(epoch)
+            order = list(sampler)
+            assert list(sampler) == order
+            orders.add(tuple(order))
+    assert len(orders) == 25
+
+
+def test_each_index_is_equally_often_at_each_position_over_epochs() -> None:
+    counts = np.zeros((LENGTH, LENGTH))
+    sampler = ShuffleSampler(range(LENGTH), 1, 0)
+    for epoch in range(3000):
+        sampler.set_epoch(epoch)
+        counts[np.arange(LENGTH), list(sampler)] += 1
+    chi_square = ((counts - 3000 / LENGTH) ** 2 / (3000 / LENGTH)).sum()
+    assert abs(chi_square - (LENGTH - 1) ** 2) < 5 * (2 * (LENGTH - 1) ** 2) ** 0.5
+
+
+@of_each_kind
+def test_no_iterator_changes_with_the_epoch_or_a_state(make: Callable[..., ResumableSampler]) -> None:
+    length = 2 * base._BLOCK + 1
+    expected = global_order(make, length)
+    sampler = make(range(length))
+    begun, fresh = iter(sampler), iter(sampler)
+    received = list(itertools.islice(begun, 10))
+    sampler.load_state_dict({**sampler.state_dict(), "seed": 9, "epoch": 3, "position": 5})
+    sampler.set_epoch(4)
+    assert received + list(begun) == expected
+    assert list(fresh) == expected
+
+
+def test_iterators_run_side_by_side() -> None:
+    sampler = ShuffleSampler(range(50))
+    assert [one for one, other in zip(sampler, sampler, strict=True) if one == other] == list(sampler)
+
+
+@pytest.mark.parametrize("epoch", [-1, -(2**70)])
+def test_a_negative_epoch_is_refused(epoch: int) -> None:
+    with pytest.raises(OptionError, match=f"epoch must be at least 0, got {epoch}"):
+        ShuffleSampler(range(3)).set_epoch(epoch)
+
+
+# Going on from the middle
+
+
+@of_each_kind
+@pytest.mark.parametrize("after", WORLDS)
+@pytest.mark.parametrize("before", WORLDS)
+def test_any_number_of_ranks_goes_on_with_what_would_have_come(
+    make: Callable[..., ResumableSampler], before: int, after: int
+) -> None:
+    order = global_order(make, epoch=2)
+    samplers = [make(range(LENGTH), before, rank) for rank in range(before)]
+    for sampler in samplers:
+        sampler.set_epoch(2)
+    shares = [list(sampler) for sampler in samplers]
+    for consumed in range(len(shares[-1]) + 1):
+        states = [sampler.state_dict(consumed) for sampler in samplers]
+        assert all(state == states[0] for state in states)
+        resumed = shares_of(make, after, states[0])
+        position = min(consumed * before, LENGTH)
+        rest = interleaved(resumed)
+        assert rest[: LENGTH - position] == order[position:]
+        if make is OrderedSampler:
+            assert len(rest) == LENGTH - position
+        else:
+            assert len({len(share) for share in resumed}) == 1
+            padding = rest[LENGTH - position :]
+            assert padding == order[: len(padding)]
+            assert len(padding) < after
+        if before == after:
+            assert resumed == [share[consumed:] for share in shares]
+
+
+@of_each_padded_kind
+@pytest.mark.parametrize("after", WORLDS)
+@pytest.mark.parametrize("before", WORLDS)
+def test_going_on_drops_only_what_the_ranks_cannot_share(
+    make: Callable[..., ResumableSampler], before: int, after: int
+) -> None:
+    order = global_order(make)
+    sampler = make(range(LENGTH), before, 0, drop_last=True)
+    share = list(sampler)
+    for consumed in range(len(share) + 1):
+        resumed = shares_of(make, after, sampler.state_dict(consumed), drop_last=True)
+        rest = order[consumed * before :]
+        assert interleaved(resumed) == rest[: len(rest) // after * after]
+        if before == after:
+            assert resumed[0] == share[consumed:]
+
+
+@given(st.integers(1, 200), st.lists(st.tuples(st.integers(1, 6), st.integers(0, 20)), max_size=5))
+def test_any_chain_of_interruptions_loses_and_repeats_nothing(length: int, chain: list[tuple[int, int]]) -> None:
+    order = global_order(ShuffleSampler, length)
+    state = ShuffleSampler(range(length)).state_dict()
+    received: list[int] = []
+    for world, consumed in chain:
+        samplers = [ShuffleSampler(range(length), world, rank) for rank in range(world)]
+        for sampler in samplers:
+            sampler.load_state_dict(state)
+        consumed = min(consumed, samplers[0].remaining)
+        received += interleaved([list(itertools.islice(sampler, consumed)) for sampler in samplers])
+        state = samplers[0].state_dict(consumed)
+        received = received[:length]  # the rest is padding
+        assert received == order[: state["position"]]
+    last = ShuffleSampler(range(length))
+    last.load_state_dict(state)
+    assert received + list(last) == order
+
+
+def test_an_interrupted_padding_goes_on() -> None:
+    sampler = ShuffleSampler(range(2), 7, 6)
+    assert len(list(sampler)) == 1
+    sampler.load_state_dict(sampler.state_dict(1))
+    assert list(sampler) == []
+
+
+@pytest.mark.parametrize("make", [ShuffleSampler, OrderedSampler, blocks, BlockShuffleSampler])
+@pytest.mark.parametrize("position", [10_000_000, MUCH // 2 + 1, MUCH - 1])
+def test_only_what_is_asked_for_is_computed(make: Callable[..., ResumableSampler], position: int) -> None:
+    sampler = make(range(MUCH))
+    sampler.load_state_dict({**sampler.state_dict(), "position": position})
+    received = list(itertools.islice(sampler, 3))
+    state = sampler.state_dict(len(received))
+    assert state["position"] == position + len(received)
+    assert len(set(received)) == len(received) == min(3, MUCH - position)
+    assert len(sampler) == MUCH
+
+
+@of_each_kind
+def test_the_iteration_after_the_one_that_went_on_is_whole(make: Callable[..., ResumableSampler]) -> None:
+    sampler = make(range(LENGTH))
+    order = list(sampler)
+    sampler.load_state_dict(sampler.state_dict(4))
+    assert sampler.remaining == LENGTH - 4
+    assert len(sampler) == LENGTH
+    assert [list(sampler), list(sampler)] == [order[4:], order]
+
+
+def test_choosing_the_epoch_that_was_resumed_keeps_the_position_and_another_does_not() -> None:
+    sampler = ShuffleSampler(range(LENGTH))
+    sampler.set_epoch(5)
+    state = sampler.state_dict(4)
+    for epoch, remaining in ((5, LENGTH - 4), (6, LENGTH), (0, LENGTH)):
+        sampler.load_state_dict(state)
+        sampler.set_epoch(epoch)
+        assert sampler.remaining == remaining == len(list(sampler))
+    sampler.set_epoch(0)
+    assert sampler.remaining == LENGTH
+
+
+def test_a_state_counts_from_where_the_iteration_began() -> None:
+    sampler = ShuffleSampler(range(30), 2, 0)
+    sampler.set_epoch(1)
+    assert sampler.state_dict(3)["position"] == 6
+    sampler.load_state_dict(sampler.state_dict(3))
+    assert sampler.state_dict()["position"] == 6
+    assert sampler.state_dict(2)["position"] == 10
+    iter(sampler)
+    assert sampler.state_dict(2)["position"] == 10  # of the one that was begun, not of the next
+    iter(sampler)
+    assert sampler.state_dict(2)["position"] == 4
+    sampler.load_state_dict({**sampler.state_dict(), "position": 12})
+    assert sampler.state_dict(2)["position"] == 16
+    sampler.set_epoch(2)
+    assert sampler.state_dict(2) == {**sampler.state_dict(), "epoch": 2, "position": 4}
+
+
+def test_a_state_can_count_from_an_iteration_that_others_followed() -> None:
+    sampler = ShuffleSampler(range(30), 2, 1, seed=8)
+    sampler.set_epoch(1)
+    since = sampler.state_dict(2)
+    sampler.load_state_dict({**since, "seed": 9, "epoch": 7, "position": 20})
+    iter(sampler)
+    assert sampler.state_dict(3, since=since) == {**since, "position": 10}
+    with pytest.raises(OptionError, match="consumed must be 0 to 13, the samples of rank 1, got 14"):
+        sampler.state_dict(14, since=since)
+
+
+def test_the_state_at_the_end_has_nothing_left() -> None:
+    for world in WORLDS:
+        sampler = ShuffleSampler(range(LENGTH), world, world - 1)
+        sampler.load_state_dict(sampler.state_dict(len(sampler)))
+        assert sampler.state_dict()["position"] == LENGTH
+        assert sampler.remaining == 0
+        assert list(sampler) == []
+
+
+@of_each_kind
+def test_a_state_survives_json_and_torch(make: Callable[..., ResumableSampler]) -> None:
+    sampler = make(range(LENGTH))
+    state = sampler.state_dict(4)
+    assert json.loads(json.dumps(state)) == state
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    sampler.load_state_dict(torch.load(file, weights_only=True))
+    assert list(sampler) == global_order(make)[4:]
+
+
+def test_the_seed_of_a_state_is_taken_over() -> None:
+    one, other = ShuffleSampler(range(LENGTH), seed=5), ShuffleSampler(range(LENGTH), seed=6)
+    other.load_state_dict(one.state_dict())
+    assert other.seed == 5
+    assert list(other) == list(one)
+
+
+@of_each_kind
+def test_a_pickled_sampler_goes_on_alike(make: Callable[..., ResumableSampler]) -> None:
+    sampler = make(range(LENGTH), 2, 1)
+    sampler.set_epoch(3)
+    sampler.load_state_dict(sampler.state_dict(2))
+    again = pickle.loads(pickle.dumps(sampler))  # noqa: S301 - of our own making
+    assert again.state_dict() == sampler.state_dict()
+    assert repr(again) == repr(sampler)
+    assert list(again) == list(sampler)
+
+
+# States that are refused
+
+
+def test_more_than_there_is_cannot_have_been_consumed() -> None:
+    sampler = ShuffleSampler(range(10), 4, 1)
+    for consumed in (-1, 4):
+        with pytest.raises(OptionError, match=f"consumed must be 0 to 3, the samples of rank 1, got {consumed}"):
+            sampler.state_dict(consumed)
+    with pytest.raises(TypeError, match="float"):
+        sampler.state_dict(2.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"length": 12}, "the state must have length 11, as this sampler has, for the order to go on, got 12"),
+        ({"sampler": "OrderedSampler"}, "must have sampler BlockShuffleSampler, as this sampler has, .* got Ordered"),
+        ({"block_size": 3}, "must have block_size 2, .* got 3"),
+        ({"buffer_blocks": 4}, "must have buffer_blocks 3, .* got 4"),
+        ({"position": 12}, "epoch must be at least 0 and position 0 to 11, got .*position=12"),
+        ({"position": -1}, "epoch must be at least 0 and position 0 to 11, got .*position=-1"),
+        ({"epoch": -1}, "epoch must be at least 0 and position 0 to 11, got .*epoch=-1"),
+    ],
+)
+def test_a_state_whose_order_cannot_go_on_is_refused(changes: dict[str, Any], message: str) -> None:
+    sampler = blocks(range(LENGTH))
+    sampler.set_epoch(3)
+    state = {**sampler.state_dict(5), **changes}
+    for use in (sampler.load_state_dict, lambda since: sampler.state_dict(since=since)):
+        with pytest.raises(OptionError, match=message):
+            use(state)
+    assert sampler.state_dict() == {**sampler.state_dict(), "epoch": 3, "position": 0}
+
+
+def test_what_is_no_state_is_refused() -> None:
+    sampler = ShuffleSampler(range(LENGTH))
+    with pytest.raises(OptionError, match=r"gave, with epoch, length, .*, seed, got one of nothing"):
+        sampler.load_state_dict({})
+    state = sampler.state_dict()
+    del state["position"]
+    with pytest.raises(OptionError, match=r"of a ShuffleSampler gave, with position, got one of sampler, length, "):
+        sampler.load_state_dict(state)
+    with pytest.raises(TypeError, match="str"):
+        sampler.load_state_dict({**sampler.state_dict(), "epoch": "3"})
+
+
+# Loaders
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_in_front_goes_on_where_its_consumer_was(workers: int) -> None:
+    order = global_order(ShuffleSampler, 40, epoch=3)
+    sampler = ShuffleSampler(range(40), 1, 0)
+    loader = PrefetchLoader(DataLoader(range(40), batch_size=6, sampler=sampler, num_workers=workers), depth=3)  # type: ignore[arg-type]
+    loader.set_epoch(3)
+    since = sampler.state_dict()
+    received: list[int] = []
+    for batch in itertools.islice(loader, 4):
+        received += batch.tolist()
+    state = sampler.state_dict(len(received), since=since)
+    loader.close()
+    assert received == order[:24]
+    sampler.load_state_dict(state)
+    loader.set_epoch(3)
+    assert torch.cat(list(loader)).tolist() == order[24:]
+    loader.close()
+
+
+def test_a_batch_sampler_takes_one() -> None:
+    batches = BatchSampler(ShuffleSampler(range(LENGTH)), 4, drop_last=False)
+    assert [index for batch in batches for index in batch] == global_order(ShuffleSampler)
+    assert len(batches) == 3
+
+
+def test_an_index_is_an_int() -> None:
+    for make in KINDS:
+        assert {type(index) for index in make(range(LENGTH))} == {int}
+
+
+# Options
+
+
+def test_a_sampler_describes_itself() -> None:
+    sampler = ShuffleSampler(range(100), 4, 1, seed=3, drop_last=True)
+    sampler.set_epoch(2)
+    told = "ShuffleSampler(100 samples, num_replicas=4, rank=1, seed=3, epoch=2, drop_last=True)"
+    assert repr(sampler) == told
+    assert repr(blocks(range(9))).startswith("BlockShuffleSampler(9 samples, block_size=2, buffer_blocks=3, num_")
+
+
+@of_each_kind
+@pytest.mark.parametrize(
+    ("world", "rank", "message"),
+    [
+        (0, 0, "num_replicas must be at least 1, got 0"),
+        (2, 2, "rank must be 0 to 1, of 2 replicas, got 2"),
+        (2, -1, "rank must be 0 to 1, of 2 replicas, got -1"),
+        (
+            2,
+            None,
+            "must be given together where torch.distributed is not initialized, got num_replicas=2 and rank=None",
+        ),
+        (None, 1, "must be given together where .* got num_replicas=None and rank=1"),
+    ],
+)
+def test_ranks_out_of_range_are_refused(make: Any, world: int | None, rank: int | None, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        make(range(LENGTH), world, rank)
+
+
+def test_options_of_another_type_are_refused() -> None:
+    with pytest.raises(TypeError, match="has no len"):
+        ShuffleSampler(5)  # type: ignore[arg-type]
+    choices: list[dict[str, Any]] = [{"seed": 1.5}, {"num_replicas": 2.0, "rank": 0}, {"num_replicas": 2, "rank": "0"}]
+    for options in choices:
+        with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
+            ShuffleSampler(range(5), **options)
+    with pytest.raises(TypeError, match="float"):
+        ShuffleSampler(range(5)).set_epoch(1.0)  # type: ignore[arg-type]
+
+
+def test_the_base_is_not_a_sampler_itself() -> None:
+    with pytest.raises(TypeError, match="abstract"):
+        ResumableSampler(5, num_replicas=1, rank=0, seed=0, drop_last=False)  # type: ignore[abstract]
+
+
+# Ranks of torch.distributed
+
+
+def test_one_of_several_processes_does_not_take_all_samples_for_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(OptionError, match=r"init_process_group\(\) first, .* got neither in one of WORLD_SIZE=2"):
+        ShuffleSampler(range(5))
+    assert len(ShuffleSampler(range(5), 1, 0)) == 5
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert len(ShuffleSampler(range(5))) == 5
+
+
+OF_A_GROUP = """
+import sys, torch.distributed as dist
+from dbloader.sampling import OrderedSampler, ShuffleSampler
+path, rank = sys.argv[1], int(sys.argv[2])
+dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
+own, given, half = OrderedSampler(range(5)), OrderedSampler(range(5), 5, 4), ShuffleSampler(range(5), rank=0)
+print(list(own), list(given), half.num_replicas, half.rank)
+dist.destroy_process_group()
+"""
+
+
+def test_the_ranks_are_those_of_an_initialized_process_group(tmp_path: Path) -> None:
+    environment = {**os.environ, "WORLD_SIZE": "2"}
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", OF_A_GROUP, str(tmp_path / "group"), str(rank)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        outputs = [child.communicate(timeout=60)[0] for child in children]
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+    assert outputs == ["[0, 2, 4] [4] 2 0\n", "[1, 3] [4] 2 0\n"]
