@@ -1,11 +1,13 @@
 """What the documentation shows runs, what it links to is there, and the page of the command line is up to date.
 
 A block of ```python or ```bash directly below the comment ``<!-- run -->`` is run: all of one page in their order, in
-one folder, which has an ``imagefolder/`` of 40 JPEGs in the classes ``cat`` and ``dog``, one of them damaged.
+one folder, which has an ``imagefolder/`` of 40 JPEGs in the classes ``cat`` and ``dog``, one of them damaged. A page
+about MongoDB has a server in the place of ``mongodb://server/images``, with a collection ``old`` of image files.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -15,10 +17,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import pymongo
 import pytest
 from imagefolders import photo, plant, plant_photos
 
 from dbloader.cli import group
+from dbloader.stores.mongo.place import parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,13 +75,14 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
 
 
-def run(block: Block, folder: Path) -> subprocess.CompletedProcess[str]:
+def run(block: Block, folder: Path, uri: str) -> subprocess.CompletedProcess[str]:
+    code = block.code.replace("mongodb://server/images.", f"{uri}.")
     if block.language == "bash":
-        line = ["bash", "-euo", "pipefail", "-c", block.code]
+        line = ["bash", "-euo", "pipefail", "-c", code]
     else:
         # A file, because workers that are spawned import it.
         script = folder / "block.py"
-        script.write_text(block.code, encoding="utf-8")
+        script.write_text(code, encoding="utf-8")
         line = [sys.executable, script.name]
     return subprocess.run(
         line, cwd=folder, env=environment(), capture_output=True, text=True, timeout=WAIT_S, check=False
@@ -85,10 +90,12 @@ def run(block: Block, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path) -> None:
+def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path, mongo_uri: str) -> None:
     make_imagefolder(tmp_path / "imagefolder")
+    (tmp_path / "listing.json").write_text(json.dumps({"path_list": ["cat/000.jpg"], "label_list": [0]}))
+    fill_collection(f"{mongo_uri}.old", tmp_path / "imagefolder")
     for block in blocks(page):
-        done = run(block, tmp_path)
+        done = run(block, tmp_path, mongo_uri)
         assert done.returncode == 0, f"{name(page)}, line {block.line}:\n{block.code}\n{done.stdout}{done.stderr}"
         assert "Traceback" not in done.stderr
 
@@ -146,6 +153,7 @@ def shop(tmp_path: Path) -> Path:
     plant_photos(tmp_path / "imagenet" / "train", 6, width=400, height=300)
     plant_photos(tmp_path / "photos", 2)
     (tmp_path / "captions.csv").write_text("path,caption\ncat/0000.jpg,a cat\n")
+    (tmp_path / "listing.json").write_text(json.dumps({"path_list": ["cat/0000.jpg"], "label_list": [0]}))
     # jq may not be installed; the examples only ask it for one value.
     jq = tmp_path / "bin" / "jq"
     jq.parent.mkdir()
@@ -155,9 +163,10 @@ def shop(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("command", [group, *group.commands.values()], ids=lambda command: command.name)
-def test_the_examples_of_a_command_run(command: click.Command, shop: Path) -> None:
-    lines = examples(command)
+def test_the_examples_of_a_command_run(command: click.Command, shop: Path, mongo_uri: str) -> None:
+    lines = [line.replace("mongodb://server/images.", f"{mongo_uri}.") for line in examples(command)]
     assert lines
+    fill_collection(f"{mongo_uri}.old", shop / "photos")
     for line in lines:
         words = shlex.split(line.partition("|")[0])
         if words[1] == "convert":
@@ -170,6 +179,16 @@ def test_the_examples_of_a_command_run(command: click.Command, shop: Path) -> No
         assert done.returncode == rejected, f"{line}\n{done.stdout}{done.stderr}"
         assert done.stdout
         assert done.stderr == ""
+
+
+def fill_collection(uri: str, folder: Path) -> None:
+    """Makes a collection as other programs have it, of a name and a file in each document."""
+    at = parse(uri)
+    with pymongo.MongoClient(uri) as client:
+        collection = client[at.database][at.collection]
+        collection.create_index("img_name")
+        names = [str(path.relative_to(folder)) for path in sorted(folder.rglob("*.jpg"))]
+        collection.insert_many([{"img_name": name, "bson_img": (folder / name).read_bytes()} for name in names])
 
 
 def shell(line: list[str], folder: Path) -> subprocess.CompletedProcess[str]:

@@ -40,7 +40,7 @@ Examples:
   dbloader convert imagenet/train/ small.lmdb --short-side 256 --quality 90
   dbloader convert photos/ captions.lmdb --list captions.csv
   dbloader convert imagenet/train/ mongodb://server/images.train
-  dbloader convert mongodb://server/old.images train.lmdb --list listing.json
+  dbloader convert mongodb://server/images.old train.lmdb --list listing.json
   dbloader convert imagenet/train/ train.lmdb --resume""",
 )
 @click.argument("source", type=click.Path())

@@ -17,8 +17,8 @@ from dbloader.stores import open_store
     short_help="Copy a store to another place.",
     epilog="""\b
 Examples:
-  dbloader mirror mongodb://server/images.train /nvme/train.lmdb
-  dbloader mirror train.lmdb mongodb://server/images.train""",
+  dbloader mirror mongodb://server/images.train mirror.lmdb
+  dbloader mirror train.lmdb mongodb://server/images.copy""",
 )
 @click.argument("source", type=click.Path())
 @click.argument("destination", type=click.Path())
