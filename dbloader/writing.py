@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
-import io
-import sys
 from collections.abc import Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from PIL import Image
-
-from dbloader.errors import DamagedImageError, DBLoaderError, FieldError, ImageError, NotAnImageError, OptionError
-from dbloader.images import facts
-from dbloader.records import STANDARD_FIELDS, Record, encode
+from dbloader.errors import DBLoaderError, FieldError, ImageError, OptionError
+from dbloader.records import encode
+from dbloader.samples import Batch, Form, is_of
 from dbloader.stores import Store, create_store
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Generator, Iterable, Iterator, Sequence
+    from collections.abc import Generator, Iterator, Sequence
 
     from dbloader.manifest import Manifest
-
-# Those in which Pillow has a ``quality``; all others would leave the option unheard.
-_WITH_QUALITY = ("AVIF", "JPEG", "WEBP")
+    from dbloader.records import Record
 
 
 def write_store(
@@ -72,7 +64,7 @@ def write_store(
         OptionError: An option is out of its range, or the samples are not of a kind that can be iterated.
         StoreError: The place cannot be written, or is taken.
     """
-    form = _Form(_checked_fields(fields), _checked_format(image_format), _checked_quality(quality, image_format))
+    form = Form.of(fields, image_format, quality)
     if isinstance(classes, str):
         raise OptionError(f"classes must be several names, such as ({classes!r},), got the one str {classes!r}")
     class_names = _classes(samples) if classes is None else tuple(classes)
@@ -85,90 +77,17 @@ def write_store(
         return writer.finish(classes=class_names, source={"kind": "samples"})
 
 
-@dataclasses.dataclass(frozen=True)
-class _Batch:
-    """The records of a DataLoader's batch, and errors in the place of those that could not be made."""
-
-    records: list[Record | DBLoaderError]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Form:
-    """How a sample becomes a record."""
-
-    fields: tuple[str, ...]
-    image_format: str
-    options: dict[str, Any]
-
-    def __call__(self, samples: Iterable[Any]) -> _Batch:
-        """Stands in for a DataLoader's ``collate_fn``: images are encoded in the workers.
-
-        What comes from there holds no tensors: torch would keep a file open for each of them.
-        """
-        return _Batch([self.record_or_error(sample) for sample in samples])
-
-    def record_or_error(self, sample: Any) -> Record | DBLoaderError:
-        """Gives the record, or the error as a value: raised in a worker, it would come with that one's traceback."""
-        try:
-            return self.record(sample)
-        except (FieldError, ImageError) as error:
-            return error
-
-    def record(self, sample: Any) -> Record:
-        if isinstance(sample, Record):
-            return sample
-        named = {key: self._value(key, value) for key, value in self._named(sample).items()}
-        standard = {key: named.pop(key) for key in STANDARD_FIELDS if key in named}
-        record = Record(**standard, fields=named)
-        record.label = _label(record.label)
-        if isinstance(record.image, bytes) and (record.width, record.height, record.format) == (None, None, None):
-            with suppress(NotAnImageError):  # bytes that a ``decode`` of the user's understands
-                record.format, record.width, record.height = facts(record.image)
-        return record
-
-    def _named(self, sample: Any) -> Mapping[Any, Any]:
-        if isinstance(sample, Mapping):
-            return sample
-        if dataclasses.is_dataclass(sample) and not isinstance(sample, type):
-            return {field.name: getattr(sample, field.name) for field in dataclasses.fields(sample)}
-        if isinstance(sample, (tuple, list)):
-            names = getattr(sample, "_fields", self.fields)
-            if len(sample) > len(names):
-                raise FieldError(
-                    f"it has {len(sample)} items, and fields names {len(names)}: name them all, "
-                    f"such as fields=({', '.join(map(repr, [*names, 'caption']))})",
-                )
-            return dict(zip(names, sample))  # noqa: B905 - a sample may lack the last ones
-        return {"image": sample}
-
-    def _value(self, key: str, value: Any) -> Any:
-        """Gives what a record can hold for tensors, scalars, PIL images, and lists and dicts of them."""
-        if _is_of(value, "torch", "Tensor"):
-            value = _array(key, value)
-        if isinstance(value, (np.ndarray, np.generic)):
-            return _number(value)
-        if isinstance(value, Image.Image):
-            return _encoded(key, value, *((self.image_format, self.options) if key == "image" else ("PNG", {})))
-        if isinstance(value, (bytearray, memoryview)):
-            return bytes(value)
-        if isinstance(value, Mapping):
-            return {name: self._value(f"{key}.{name}", item) for name, item in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [self._value(f"{key}[{position}]", item) for position, item in enumerate(value)]
-        return value
-
-
-def _records(samples: Any, form: _Form) -> Generator[Record | DBLoaderError, None, None]:
-    while _is_of(samples, "dbloader.prefetch", "PrefetchLoader"):
+def _records(samples: Any, form: Form) -> Generator[Record | DBLoaderError, None, None]:
+    while is_of(samples, "dbloader.prefetch", "PrefetchLoader"):
         samples = samples._loader
-    if _is_of(samples, "torch.utils.data", "DataLoader"):
+    if is_of(samples, "torch.utils.data", "DataLoader"):
         yield from _loaded(samples, form)
     else:
         for sample in _each(samples):
             yield form.record_or_error(sample)
 
 
-def _loaded(loader: Any, form: _Form) -> Iterator[Record | DBLoaderError]:
+def _loaded(loader: Any, form: Form) -> Iterator[Record | DBLoaderError]:
     kind = type(loader).__name__
     is_batched = loader.batch_sampler is not None
     loader = copy.copy(loader)
@@ -180,7 +99,7 @@ def _loaded(loader: Any, form: _Form) -> Iterator[Record | DBLoaderError]:
         for item in iterator:
             if not is_batched:
                 yield form.record_or_error(item)
-            elif isinstance(item, _Batch):
+            elif isinstance(item, Batch):
                 yield from item.records
             else:
                 raise OptionError(
@@ -219,96 +138,6 @@ def _checked(record: Record | DBLoaderError, classes: Sequence[str]) -> Record:
     return record
 
 
-def _label(value: Any) -> int | None:
-    if isinstance(value, np.ndarray) and not value.shape and value.dtype.kind in "iu":
-        return int(value)
-    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
-        return value
-    raise FieldError(f"field 'label' must be an int, got {value!r:.100}: put it into a field of its own, say 'target'")
-
-
-def _array(key: str, tensor: Any) -> np.ndarray[Any, Any]:
-    try:
-        return tensor.numpy(force=True)  # type: ignore[no-any-return]
-    except (TypeError, RuntimeError) as error:
-        raise FieldError(
-            f"field {key!r} is a tensor of {tensor.dtype} ({tensor.layout}, on {tensor.device}), which numpy has no "
-            f"equal of ({error}): convert it, such as by .float()",
-        ) from error
-
-
-def _number(value: np.ndarray[Any, Any] | np.generic) -> Any:
-    """Gives the Python object for one number or text, if that has its dtype; else an array."""
-    array = np.asarray(value)
-    if array.shape or array.dtype.hasobject:
-        return array
-    item = array.item()
-    return item if np.asarray(item).dtype == array.dtype and not isinstance(item, np.generic) else array
-
-
-def _encoded(key: str, image: Image.Image, image_format: str, options: Mapping[str, Any]) -> bytes:
-    try:
-        image.load()
-    except Exception as error:  # a Pillow plugin raises whatever its parsing meets
-        raise DamagedImageError(f"field {key!r} is an image that does not decode: {error}") from error
-    file = io.BytesIO()
-    kept = {name: image.info[name] for name in ("icc_profile", "exif") if image.info.get(name)}
-    try:
-        image.save(file, image_format, **{**kept, **options})
-        with Image.open(file) as written:
-            lost = _lost(image, written)
-    except Exception as error:  # so do those that write
-        raise _unwritable(key, image, image_format, str(error)) from error
-    if lost:
-        raise _unwritable(key, image, image_format, f"that loses its {lost}")
-    return file.getvalue()
-
-
-def _lost(image: Image.Image, written: Image.Image) -> str:
-    """Tells what a format has dropped without a word: BMP transparency, WebP the high bits, ICO the size."""
-    if image.has_transparency_data and not written.has_transparency_data:
-        return "transparency"
-    if image.mode.startswith(("I", "F")) and not written.mode.startswith(("I", "F")):
-        return "depth of more than 8 bits"
-    return "" if image.size == written.size else "size"
-
-
-def _unwritable(key: str, image: Image.Image, image_format: str, reason: str) -> FieldError:
-    remedy = "choose image_format='TIFF', which keeps most modes, or " if key == "image" else ""
-    return FieldError(
-        f"field {key!r} is an image of mode {image.mode}, which cannot be written as {image_format} ({reason}): "
-        f"{remedy}convert it, such as by .convert('RGB') or numpy.asarray()",
-    )
-
-
-def _checked_fields(fields: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(fields, str):
-        raise OptionError(f"fields must be several names, such as ({fields!r},), got the one str {fields!r}")
-    if len(set(fields)) < len(fields):
-        raise OptionError(f"fields must be different names, got {', '.join(map(repr, fields))}")
-    return tuple(fields)
-
-
-def _checked_format(image_format: str) -> str:
-    Image.init()
-    name = image_format.upper()
-    if name not in Image.SAVE or name not in Image.OPEN:
-        raise OptionError(
-            f"image_format must be one that Pillow writes and reads, such as PNG or JPEG, got {image_format!r}",
-        )
-    return name
-
-
-def _checked_quality(quality: object, image_format: str) -> dict[str, Any]:
-    if quality is None:
-        return {}
-    if not isinstance(quality, int) or isinstance(quality, bool) or not 1 <= quality <= 100:
-        raise OptionError(f"quality must be from 1 to 100, got {quality!r}")
-    if image_format.upper() not in _WITH_QUALITY:
-        raise OptionError(f"quality is for the formats {', '.join(_WITH_QUALITY)}: give image_format='JPEG' too")
-    return {"quality": quality}
-
-
 def _classes(samples: Any) -> tuple[str, ...]:
     """Gives the class names of a store, a dataset, or the dataset in a DataLoader or Subset."""
     if isinstance(samples, Store):
@@ -316,13 +145,8 @@ def _classes(samples: Any) -> tuple[str, ...]:
     names = getattr(samples, "classes", None)
     if isinstance(names, (tuple, list)) and names and all(isinstance(name, str) for name in names):
         return tuple(names)
-    if _is_of(samples, "torch.utils.data", "ConcatDataset"):
+    if is_of(samples, "torch.utils.data", "ConcatDataset"):
         parts = {_classes(part) for part in samples.datasets}
         return parts.pop() if len(parts) == 1 else ()
     inner = getattr(samples, "dataset", None)
     return () if inner is None else _classes(inner)
-
-
-def _is_of(value: Any, module: str, name: str) -> bool:
-    """Tells whether a value is of a class, without importing its module: if it is, the module is there."""
-    return module in sys.modules and isinstance(value, getattr(sys.modules[module], name))
