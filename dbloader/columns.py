@@ -68,9 +68,15 @@ class Names(Sequence[str]):
         lengths = self.offsets[1:][indices] - begins
         offsets = np.zeros(len(lengths) + 1, np.int64)
         np.cumsum(lengths, out=offsets[1:])
-        # Where each byte comes from: its place in the result, moved by as much as its name is.
-        source = np.arange(offsets[-1]) + np.repeat(begins - offsets[:-1], lengths)
-        return Names(self.data[source], offsets)
+        data = np.empty(offsets[-1], np.uint8)
+        for start in range(0, len(lengths), CHUNK):
+            part = slice(start, start + CHUNK)
+            first, last = offsets[start], offsets[min(start + CHUNK, len(lengths))]
+            # Where each byte comes from: its place in the result, moved by as much as its name is.
+            data[first:last] = self.data[
+                np.arange(first, last) + np.repeat(begins[part] - offsets[:-1][part], lengths[part])
+            ]
+        return Names(data, offsets)
 
     @override
     def __len__(self) -> int:

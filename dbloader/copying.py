@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import hashlib
+from typing import TYPE_CHECKING, Any
 
 from dbloader.errors import DamagedStoreError
-from dbloader.records import encoded
 from dbloader.stores import create_store, open_store
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
+
+    import numpy as np
 
     from dbloader.manifest import Manifest
+    from dbloader.records import EncodedRecord
     from dbloader.stores import Store, Writer
 
 # Records read at a time: enough to hide a round trip.
@@ -29,8 +32,8 @@ def copy_store(
 ) -> Manifest:
     """Makes the same store at another place: the same records, report and manifest.
 
-    Every record is checked on its way. If it is interrupted, nothing is at the destination but what was there before,
-    and ``resume`` goes on after the last commit.
+    Every record is checked on its way. If it is interrupted, or a record is damaged, nothing is at the destination but
+    what was there before, and ``resume`` goes on after the last commit.
 
     Args:
         source: Place of the store.
@@ -42,25 +45,39 @@ def copy_store(
     Raises:
         StoreError: The source cannot be read, or the destination cannot be written, or is taken.
         DamagedRecordError: A record of the source is damaged.
+        DamagedStoreError: One is whole, but not the one that the source's columns and digest tell of.
         OptionError: Both ``overwrite`` and ``resume`` are given.
     """
     with open_store(source) as store:
         manifest = store.manifest
+        checksums = _checksums(store)
         with create_store(destination, overwrite=overwrite, resume=resume, resumable=True) as writer:
             writer.agree({"digest of the records": manifest.digest, "created": manifest.created})
             _copy_events(store, writer)
             while writer.length < len(store):
                 progress(writer.length, len(store))
                 indices = range(writer.length, min(writer.length + _BLOCK, len(store)))
-                documents = store.documents(indices)
-                writer.write([encoded(*pair) for pair in zip(documents, indices, strict=True)])
+                writer.write(_records(store, indices, checksums))
             progress(writer.length, len(store))
             missing = {what: count - writer.outcome[what] for what, count in manifest.outcome.items()}
             writer.write([], outcome=missing)
-            copy = writer.finish(classes=manifest.classes, source=manifest.source, created=manifest.created)
-    if copy.digest != manifest.digest:
-        raise DamagedStoreError(f"{writer.place} has another digest than {store.place}, of which it is a copy")
-    return copy
+            return writer.finish(classes=manifest.classes, source=manifest.source, created=manifest.created)
+
+
+def _checksums(store: Store) -> np.ndarray[Any, Any]:
+    """Gives the CRC-32 of each record, as the store's digest vouches for it."""
+    checksums = store.column("crc32")
+    if hashlib.sha256(checksums.astype("<u4").tobytes()).hexdigest() != store.manifest.digest:
+        raise DamagedStoreError(f"{store.place}: its column crc32 does not tell of the records that its digest is of")
+    return checksums
+
+
+def _records(store: Store, indices: Sequence[int], checksums: np.ndarray[Any, Any]) -> Iterator[EncodedRecord]:
+    for index, document in zip(indices, store.documents(indices), strict=True):
+        record = store.checked(document, index)
+        if record.crc32 != checksums[index]:
+            raise DamagedStoreError(f"{store.place}: record {index} ({record.name}) has been exchanged for another one")
+        yield record
 
 
 def _copy_events(store: Store, writer: Writer) -> None:

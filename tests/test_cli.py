@@ -14,9 +14,10 @@ import subprocess
 import sys
 import termios
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+import pymongo
 import pytest
 from imagefolders import WAIT_S, Outcome, command, photo, plant, plant_kinds, plant_photos, run, running
 
@@ -27,6 +28,9 @@ from dbloader.cli.convert import _Bar
 from dbloader.cli.text import counted, size
 from dbloader.conversion import Progress, Report, convert
 from dbloader.stores import create_store, open_store
+
+if TYPE_CHECKING:
+    from mongo_servers import Mongod
 
 
 class Shell:
@@ -194,7 +198,8 @@ def test_every_option_reaches_the_conversion(
     assert shell("convert", "images", "out.lmdb", *options).status == 0
     del seen["progress"]
     defaults = {
-        "listing": None, "workers": None, "check": "decode", "on_bad": "reject", "on_damaged": "reject",
+        "listing": None, "key": None, "image": None, "workers": None,
+        "check": "decode", "on_bad": "reject", "on_damaged": "reject",
         "max_side": None, "short_side": None, "quality": None, "shuffle": None, "overwrite": False, "resume": False,
     }  # fmt: skip
     assert seen == {**defaults, **passed, "source": "images", "destination": "out.lmdb"}
@@ -425,6 +430,147 @@ def test_verify_names_a_record_that_is_damaged(shell: Shell, root: Path, store: 
     check_error(shell("verify", store), r"record 1 \(cat/0002.jpg\) of .*out.lmdb is damaged: its CRC-32 is \w{8}")
 
 
+# mirror, and places in MongoDB
+
+
+def test_mirror_makes_the_same_store_at_another_place(shell: Shell, store: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.lmdb"
+    outcome = shell("mirror", store, copy)
+    with open_store(store) as first, open_store(copy) as second:
+        assert second.manifest == first.manifest
+        assert second.verify() == first.manifest.digest
+        told = size(first.manifest.image_bytes)
+        expected = f"{copy}: 12 records, {told} of images; digest {first.manifest.digest}\n"
+    assert outcome == Outcome(0, expected, "")
+    check_error(shell("mirror", store, copy), "copy.lmdb exists already; overwrite \\(--overwrite\\) replaces it")
+    assert shell("mirror", store, copy, "--overwrite", "--quiet") == Outcome(0, "", "")
+    check_error(shell("mirror", store, copy, "--resume"), "copy.lmdb is finished already: there is nothing to resume")
+    check_error(shell("mirror", store, copy, "--resume", "--overwrite"), "choose one of them")
+    check_error(shell("mirror", tmp_path / "none.lmdb", copy), "none.lmdb does not exist")
+    check_error(shell("mirror", store), r"Missing argument 'DESTINATION'. \(see dbloader mirror --help\)")
+
+
+def test_mirror_goes_on_with_an_interrupted_copy(
+    shell: Shell, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = tmp_path / "copy.lmdb"
+    monkeypatch.setattr(dbloader.stores.writer, "COMMIT_BYTES", 1)
+    monkeypatch.setattr("dbloader.copying._BLOCK", 5)
+    calls = 0
+
+    def interrupt(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("dbloader.cli.mirror.tqdm.update", interrupt)
+    told = "Interrupted: what is committed is kept, and --resume goes on with it\n"
+    assert shell("mirror", store, copy) == Outcome(130, "", told)
+    check_error(
+        shell("mirror", store, copy), "an unfinished conversion is at .*: resume \\(--resume\\) goes on with it"
+    )
+    assert shell("mirror", store, copy, "--resume", "-q") == Outcome(0, "", "")
+    assert shell("verify", copy, "-q").status == 0
+
+
+def test_a_damaged_record_ends_a_mirror_and_is_named(shell: Shell, root: Path, store: Path, tmp_path: Path) -> None:
+    data = bytearray(store.read_bytes())
+    data[data.index((root / "cat" / "0002.jpg").read_bytes()[-100:])] ^= 1
+    store.write_bytes(data)
+    check_error(shell("mirror", store, tmp_path / "copy.lmdb"), r"record 1 \(cat/0002.jpg\) of .*out.lmdb is damaged")
+    assert not (tmp_path / "copy.lmdb").exists()
+
+
+def test_all_commands_take_a_place_in_mongodb(
+    shell: Shell, root: Path, place: Path, tmp_path: Path, mongo_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shown = mongo_uri.partition("?")[0]
+    plant_kinds(root, "text")
+    digest = convert(root, place).digest
+    outcome = shell("convert", root, mongo_uri)
+    assert outcome.status == 1
+    database_and_collection = shown.rpartition("/")[2]
+    report = Path(f"{database_and_collection}.report.jsonl")  # in the working directory
+    assert outcome.stdout.startswith(f"{shown}: 13 records, ")
+    assert outcome.stdout.endswith(f"    all of them in {report}\n")
+    assert json.loads(report.read_text())["event"] == "rejected"
+
+    assert shell("verify", mongo_uri) == Outcome(0, f"{shown}: all 13 records are whole; digest {digest}\n", "")
+    lines = shell("info", mongo_uri).stdout.splitlines()
+    assert lines[0] == f"{shown}: dbloader store, format version 1"
+    told = shell("info", place).stdout.splitlines()
+    assert [line for line in lines[1:] if "created" not in line] == [line for line in told[1:] if "created" not in line]
+    assert json.loads(shell("info", mongo_uri, "--json").stdout)["place"] == shown
+    assert shell("info", mongo_uri, "--report").stdout == report.read_text()
+
+    check_error(
+        shell("convert", root, mongo_uri), r"mongodb://.* exists already; overwrite \(--overwrite\) replaces it"
+    )
+    assert shell("convert", root, mongo_uri, "--overwrite", "-q") == Outcome(1, "", "")
+    assert shell("mirror", mongo_uri, "copy.lmdb", "-q") == Outcome(0, "", "")
+    assert shell("info", "copy.lmdb", "--report").stdout == report.read_text()
+    assert shell("verify", "copy.lmdb").stdout == f"copy.lmdb: all 13 records are whole; digest {digest}\n"
+    outcome = shell("mirror", "copy.lmdb", f"{shown}2")
+    assert outcome.stdout.startswith(f"{shown}2: 13 records, ")
+
+
+def test_a_record_that_is_damaged_on_a_server_is_named(
+    shell: Shell, root: Path, tmp_path: Path, mongo_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    convert(root, mongo_uri)
+    database, _, collection = mongo_uri.partition("?")[0].rpartition("/")[2].partition(".")
+    with pymongo.MongoClient[Any](mongo_uri) as client:
+        client[database][collection].update_one({"_id": 1}, {"$set": {"label": 7}})
+    for arguments in (["verify", mongo_uri], ["mirror", mongo_uri, "copy.lmdb"]):
+        check_error(
+            shell(*arguments), r"record 1 \(cat/0002.jpg\) of mongodb://.* is damaged: its CRC-32 is \w{8}, not"
+        )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["info", "mongodb://localhost"], "names no database and no collection: a place in MongoDB is mongodb://"),
+        (["info", "mongodb://localhost/images"], "names no collection: .*, such as mongodb://localhost/images.train"),
+        (["verify", "mongodb://u:s3cret@localhost/images"], "names no collection"),
+        (["mirror", "old.lmdb", "mongodb://u:s3cret@localhost"], "names no database and no collection"),
+        (["convert", "images", "mongodb://u:s3c/ret@localhost/a.b"], "must be escaped"),
+    ],
+)
+def test_a_place_that_is_none_is_one_line_without_its_password(
+    shell: Shell, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    store.rename("old.lmdb")
+    outcome = shell(*arguments)
+    check_error(outcome, message)
+    assert "s3c" not in outcome.stderr
+
+
+def test_a_server_that_does_not_answer_is_one_line(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dbloader.stores.mongo.connection.SELECTION_SECONDS", 0.1)
+    check_error(
+        shell("info", "mongodb://127.0.0.1:1/images.train"), "no server answers at mongodb://127.0.0.1:1/images.train"
+    )
+
+
+def test_what_is_not_on_a_server_is_one_line(shell: Shell, mongo_uri: str, tmp_path: Path) -> None:
+    check_error(shell("info", mongo_uri), "mongodb://.* does not exist; dbloader convert makes a store")
+    check_error(shell("mirror", mongo_uri, tmp_path / "copy.lmdb"), "mongodb://.* does not exist")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_user_whom_the_server_refuses_is_told_without_the_password(shell: Shell, mongod_with_users: Mongod) -> None:
+    place = mongod_with_users.place("images", "train").replace("root:", "nobody:")
+    outcome = shell("info", place)
+    check_error(outcome, "the server refuses this user or password")
+    assert "s3cret" not in outcome.stderr
+    assert "nobody" not in outcome.stderr
+
+
 # Help
 
 
@@ -520,6 +666,13 @@ def test_the_bar_counts_what_is_found_and_then_what_is_done_in_this_run(
 @pytest.mark.parametrize("option", ["--quiet", "--json"])
 def test_a_terminal_gets_no_bar_if_it_is_not_wanted(root: Path, place: Path, option: str) -> None:
     assert on_terminal("convert", root, place, option)[2] == ""
+
+
+def test_a_terminal_gets_a_bar_of_records_while_a_store_is_copied(store: Path, tmp_path: Path) -> None:
+    status, stdout, shown = on_terminal("mirror", store, tmp_path / "copy.lmdb")
+    assert (status, stdout.count("12 records")) == (0, 1)
+    assert re.search(r"\b12/12 .* records/s", shown)
+    assert on_terminal("mirror", store, tmp_path / "copy.lmdb", "--overwrite", "--quiet") == (0, "", "")
 
 
 def test_what_is_no_terminal_gets_no_bar(root: Path, place: Path) -> None:

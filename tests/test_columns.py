@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+import tracemalloc
 import zlib
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,36 @@ def packed(names: list[str]) -> list[bytes]:
 
 def names_of(names: list[str]) -> Names:
     return join_names(iter(packed(names)), len(names))
+
+
+@given(NAMES, st.lists(st.integers(0, 39), max_size=60))
+def test_names_are_taken_in_the_order_asked_repeats_included(names: list[str], indices: list[int]) -> None:
+    indices = [index for index in indices if index < len(names)]
+    taken = names_of(names).take(np.array(indices, np.uint32))
+    assert list(taken) == [names[index] for index in indices]
+    assert len(taken) == len(indices)
+    assert len(taken.data) == sum(len(names[index].encode()) for index in indices)
+    assert (taken.data.dtype, taken.offsets.dtype) == (np.uint8, np.int64)
+
+
+@pytest.mark.parametrize("count", [CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK])
+def test_any_number_of_names_is_taken(count: int) -> None:
+    names = [f"{index}" * (index % 4) for index in range(count + 7)]
+    indices = np.random.default_rng(0).permutation(count + 7)[:count]
+    assert list(names_of(names).take(indices)) == [names[index] for index in indices]
+
+
+def test_taking_names_needs_little_memory_beside_them() -> None:
+    count = 50_000
+    names = names_of([f"a folder/{index:050}.jpg" for index in range(count)])
+    indices = np.arange(0, count, 2)
+    tracemalloc.start()
+    try:
+        taken = names.take(indices)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * (taken.data.nbytes + taken.offsets.nbytes)
 
 
 def test_a_chunk_is_laid_out_byte_by_byte_as_documented() -> None:

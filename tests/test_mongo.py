@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Any
 
 import bson
 import pymongo
@@ -10,6 +11,7 @@ import pytest
 from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
 from pymongo.errors import PyMongoError
+from typing_extensions import override
 
 pytest.register_assert_rewrite("store_contract")
 from store_contract import StoreContract  # noqa: E402
@@ -24,12 +26,12 @@ from dbloader.stores.mongo.layout import (  # noqa: E402
     own_collection,
 )
 from dbloader.stores.mongo.place import parse  # noqa: E402
+from dbloader.stores.mongo.store import MongoStore  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from dbloader.stores.mongo.store import MongoStore
 
 RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
 
@@ -37,6 +39,11 @@ RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument
 def opener_of(store: MongoStore) -> int | None:
     """Gives the id of the process that opened the handle which a store object holds."""
     return None if store._handle is None else store._handle.pid
+
+
+def client_of(place: str) -> pymongo.MongoClient[Any]:
+    # A client that is asked to close while it waits for a server's news, as it does by default, takes 0.5 s.
+    return pymongo.MongoClient(place, serverMonitoringMode="poll")
 
 
 class TestMongoStore(StoreContract):
@@ -69,7 +76,7 @@ class TestMongoStore(StoreContract):
 
     def remove(self, place: str) -> None:
         at = parse(place)
-        with pymongo.MongoClient(place) as client:
+        with client_of(place) as client:
             database = client[at.database]
             meta = database[at.collection + MANIFEST]
             pointer = meta.find_one_and_delete({"_id": STORE}) or {"store": None}
@@ -79,7 +86,7 @@ class TestMongoStore(StoreContract):
 
     def move(self, place: str, to: str) -> None:
         at, other = parse(place), parse(to)
-        with pymongo.MongoClient(place) as client:
+        with client_of(place) as client:
             database = client[at.database]
             database[at.collection].rename(other.collection)
             documents = list(database[at.collection + MANIFEST].find())
@@ -88,12 +95,12 @@ class TestMongoStore(StoreContract):
 
     def put_something_else(self, place: str) -> None:
         at = parse(place)
-        with pymongo.MongoClient(place) as client:
+        with client_of(place) as client:
             client[at.database][at.collection].insert_many([{"precious": number} for number in range(10)])
 
     def replace_documents(self, place: str, documents: dict[int, bytes | None]) -> None:
         at = parse(place)
-        with pymongo.MongoClient(place) as client:
+        with client_of(place) as client:
             records = client[at.database][at.collection]
             records.delete_many({"_id": {"$in": list(documents)}})
             new = [RawBSONDocument(document) for document in documents.values() if document is not None]
@@ -110,7 +117,20 @@ class TestMongoStore(StoreContract):
             return False
         return bytes(found.raw) == document and index_of(document) == index
 
+    @override
+    def test_one_thread_may_close_a_store_while_others_read(self, tmp_path: Path) -> None:
+        # Closed without a pause, every read would make a client anew: 2,400 of them, in over 20 s.
+        close = MongoStore.close
+
+        def close_and_pause(store: MongoStore) -> None:
+            close(store)
+            time.sleep(0.01)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(MongoStore, "close", close_and_pause)
+            super().test_one_thread_may_close_a_store_while_others_read(tmp_path)
+
     @pytest.fixture(autouse=True)
     def _client(self, _database: None) -> Iterator[None]:
-        with pymongo.MongoClient(self.uri) as self.client:
+        with client_of(self.uri) as self.client:
             yield

@@ -28,8 +28,11 @@ from dbloader.records import (
     EncodedRecord,
     checked_field_name,
     crc32_of,
+    crc32_of_values,
     decode,
+    decode_values,
     encode,
+    encoded,
 )
 
 if TYPE_CHECKING:
@@ -472,7 +475,7 @@ def test_a_field_name_that_mongodb_or_bson_gives_a_meaning_is_refused(name: str)
 
 @pytest.mark.parametrize("name", sorted(RESERVED_FIELDS))
 def test_a_field_name_of_the_records_own_is_refused(name: str) -> None:
-    assert {*STANDARD_FIELDS, "_id", "index", "crc32"} == RESERVED_FIELDS
+    assert {*STANDARD_FIELDS, "_id", "index", "crc32", "gridfs"} == RESERVED_FIELDS
     with pytest.raises(FieldError, match=rf"^'{name}' is a field of every record's own; give yours another name$"):
         encode(Record(fields={name: 1}))
 
@@ -612,3 +615,92 @@ def test_binaries_of_other_subtypes_are_bytes() -> None:
         bson.encode({"a": Binary(b"x", 4 - 1), "b": Int64(3), "c": {"d": [Binary(b"y", 5)]}})[4:-1]
     )
     assert same(decode(document, 0).fields, {"a": b"x", "b": 3, "c": {"d": [b"y"]}})
+
+
+# A document that a driver has decoded, and one that is stored once more
+
+
+def plain(record: Record) -> Any:
+    return [getattr(record, name) for name in (*STANDARD_FIELDS, "index", "fields")]
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    fields=st.dictionaries(FIELD_NAMES, VALUES, max_size=4),
+    name=st.none() | TEXT.filter(bool),
+    label=st.none() | st.integers(-(2**63) + 1, 2**63 - 1),
+    image=st.none() | st.binary(max_size=200) | ARRAYS,
+    width=st.none() | UINT32,
+    resized_from=st.none() | st.tuples(UINT32, UINT32),
+    index=st.integers(0, 2**63 - 1),
+)
+def test_a_decoded_document_and_its_bytes_are_the_same_record(
+    fields: Any, name: Any, label: Any, image: Any, width: Any, resized_from: Any, index: int
+) -> None:
+    record = Record(name, label, image, width, width, resized_from=resized_from, fields=fields)
+    written = encode(record)
+    document = written.document(index)
+    values = bson.decode(document)
+    assert same(plain(decode_values(values, index)), plain(decode(document, index)))
+    assert crc32_of_values(values) == written.crc32
+    again = encoded(document, index)
+    assert again.document(index) == document
+    assert again[1:] == written[1:]
+    assert again.document(5) == written.document(5)
+
+
+def whole_values() -> dict[str, Any]:
+    record = Record("a", 1, b"abc", 2, 3, "PNG", fields={"caption": "x", "n": 7})
+    return dict(bson.decode(encode(record).document(4)))
+
+
+def test_values_are_given_back_as_they_were() -> None:
+    values = whole_values()
+    decode_values(values, 4)
+    assert values == whole_values()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"label": Int64(2)}, "its CRC-32 is [0-9a-f]{8}, not "),
+        ({"label": 1}, "its CRC-32 is "),  # an int32, which has other bytes
+        ({"image": b"abd"}, "its CRC-32 is "),
+        ({"image": "abc"}, "its CRC-32 is "),
+        ({"image": Binary(b"abc", 5)}, "its CRC-32 is "),
+        ({"caption": "y"}, "its CRC-32 is "),
+        ({"n": 8}, "its CRC-32 is "),
+        ({"_id": Int64(5)}, "it is record 5"),
+        ({"_id": 4}, "it is record 4"),  # an int32
+        ({"_id": "4"}, "it is record '4'"),
+        ({"crc32": Int64(3)}, "its CRC-32 is .*, not "),
+        ({"another": 1}, "it does not begin with its _id and end with its crc32"),
+    ],
+)
+def test_a_decoded_document_that_is_not_what_was_written_is_damage(change: dict[str, Any], told: str) -> None:
+    with pytest.raises(DamagedRecordError, match=rf"^{told}"):
+        decode_values({**whole_values(), **change}, 4)
+
+
+@pytest.mark.parametrize("missing", ["_id", "crc32", "label", "image", "caption"])
+def test_a_decoded_document_that_lacks_something_is_damage(missing: str) -> None:
+    values = whole_values()
+    del values[missing]
+    with pytest.raises(DamagedRecordError, match=r"^(its CRC-32 is |it does not begin with its _id )"):
+        decode_values(values, 4)
+
+
+def test_a_decoded_document_in_another_order_is_damage() -> None:
+    values = whole_values()
+    first, name, label, *rest = values
+    with pytest.raises(DamagedRecordError, match=r"^its CRC-32 is "):
+        decode_values({key: values[key] for key in (first, label, name, *rest)}, 4)
+    with pytest.raises(DamagedRecordError, match=r"^it does not begin with its _id"):
+        decode_values({}, 4)
+
+
+def test_a_damaged_document_is_not_stored_once_more() -> None:
+    document = encode(Record("a", 1, b"abc")).document(4)
+    for wrong, index in ((document[:-20] + b"?" + document[-19:], 4), (document, 5), (document[:-1], 4)):
+        with pytest.raises(DamagedRecordError, match=r"^it"):
+            encoded(wrong, index)

@@ -110,7 +110,10 @@ def convert(
     files = _source(source, listing, key=key, image=image)  # before anything is begun anew
     with (
         closing(files),
-        create_store(destination, overwrite=overwrite, resume=resume, resumable=True) as writer,
+        # Only where nothing is checked would it be waiting for the disk that takes the time.
+        create_store(
+            destination, overwrite=overwrite, resume=resume, resumable=True, durable=check != "none"
+        ) as writer,
     ):
         with Spool(files, writer.scratch, lambda found: progress(Progress(found, None, 0))) as spool:
             files_found = f"{len(spool):,} files, SHA-256 {spool.digest}"

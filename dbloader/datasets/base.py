@@ -49,7 +49,7 @@ class StoreDataset(Dataset[Any]):
         self.fields = None if fields is None else tuple(fields)
         self.manifest: Manifest = store.manifest
         self._indices: np.ndarray[Any, Any] | None = None  # ascending, in the store; None for all
-        self._check_fields()
+        self._check_fields(self.manifest)
 
     @property
     def root(self) -> str:
@@ -205,8 +205,7 @@ class StoreDataset(Dataset[Any]):
         label = record.label
         return label if self.target_transform is None or label is None else self.target_transform(label)
 
-    def _check_fields(self) -> None:
-        manifest = self.manifest
+    def _check_fields(self, manifest: Manifest) -> None:
         known = (*_OWN_FIELDS, *manifest.fields)
         for name in self.fields or ():
             if name not in known:

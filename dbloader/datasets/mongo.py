@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import warnings
 from typing import TYPE_CHECKING, Any
 
+import bson
 import numpy as np
 from typing_extensions import override
 
 from dbloader.datasets.base import StoreDataset
 from dbloader.decoding import decode_pil
-from dbloader.errors import OptionError
+from dbloader.errors import NotAStoreError, OptionError, RecordNotFoundError
 from dbloader.listed import ListedStore
 from dbloader.stores.mirrored import MirroredStore
 from dbloader.stores.mongo.store import MongoStore
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Mapping
 
+    from dbloader.manifest import Manifest
     from dbloader.records import Record
 
 
@@ -56,9 +59,10 @@ class MongoDataset(StoreDataset):
             {"$gte": 256}}``; also further fields of the records can be asked about. Which ones these are is settled
             here, in the order of the store, and again by ``refresh`` only. Index 0 is then the first of them; the field
             ``"index"`` is the record's index in the store.
-        mirror: Path of a file on this machine in which records are kept as they are read, for all processes that use
-            it, and read from there afterwards. It is made where there is none; a store that ``dbloader mirror`` made is
-            used as it is.
+        mirror: Path of a file on a disk of this machine (not NFS) in which records are kept as they are read, for all
+            processes that use it, and read from there afterwards. It is made where there is none; a store that
+            ``dbloader mirror`` made is used as it is. When its disk is full, a warning says so, and what is not in it
+            is read from the server.
         mirror_bytes: Largest size of the mirror; what does not fit is read from the server every time.
 
     Raises:
@@ -87,10 +91,10 @@ class MongoDataset(StoreDataset):
         if mirror_bytes is not None and (mirror is None or mirror_bytes < 1):
             raise OptionError(f"mirror_bytes must be at least 1, and needs a mirror, got {mirror_bytes}")
         self._origin = MongoStore(place)
-        self.query = None if query is None else dict(query)
+        self.query = None if query is None else _checked(query)
         store = self._origin if mirror is None else MirroredStore(self._origin, mirror, max_bytes=mirror_bytes)
         super().__init__(store, transform, target_transform, decode=decode, fields=fields)
-        self._select()
+        self._indices = self._matching(self.manifest)
 
     @staticmethod
     def from_listing(
@@ -148,29 +152,45 @@ class MongoDataset(StoreDataset):
             "indices_sha256": hashlib.sha256(indices.astype("<i8").tobytes()).hexdigest(),
         }
 
+    @override
+    def find(self, name: str) -> int:
+        try:
+            return super().find(name)
+        except RecordNotFoundError:
+            if self._indices is None:
+                raise
+            # The first record of that name is not one of the query's; another one may be.
+            positions = np.flatnonzero(np.isin(self._indices, self._origin.matching({"name": name})))
+            if not len(positions):
+                raise
+            return int(positions[0])
+
     def refresh(self) -> None:
         """Takes in what has changed at the place since the dataset was made: the store, and what the query finds.
 
-        Iterators that are under way, and workers that are kept from epoch to epoch, go on with what they have.
+        Iterators that are under way, and workers that are kept from epoch to epoch, go on with what they have. If it
+        fails, the dataset is what it was; but of a store that has been replaced nothing more can be read.
 
         Raises:
             NotAStoreError: The mirror is that of the store before: remove it, or name another.
             StoreError: As when the dataset is made.
         """
         self.store.close()
-        self._origin.close()
+        manifest = self.store.manifest
+        self._check_fields(manifest)
+        indices = self._matching(manifest)
         for name in ("targets", "names"):
             self.__dict__.pop(name, None)
-        self.manifest = self.store.manifest
-        self._check_fields()
-        self._select()
+        self.manifest, self._indices = manifest, indices
 
-    def _select(self) -> None:
+    def _matching(self, manifest: Manifest) -> np.ndarray[Any, Any] | None:
+        """Gives the indices of the records that the query finds in a store, 4 bytes each; None for all."""
         if self.query is None:
-            return
+            return None
         indices = self._origin.matching(self.query)
-        self._same_store()  # that the indices are of
-        self._indices = indices.astype(np.uint32 if self.manifest.length < 2**32 else np.int64)  # 4 bytes a record
+        if self._origin.manifest.digest != manifest.digest:
+            raise NotAStoreError(f"the store at {self.root} has been replaced just now: make the dataset anew")
+        return indices.astype(np.uint32 if manifest.length < 2**32 else np.int64)
 
     @override
     def __repr__(self) -> str:
@@ -178,3 +198,14 @@ class MongoDataset(StoreDataset):
         if self.query is not None:
             text += f"\n    Query: {self.query!r} ({len(self):,} of {self.manifest.length:,} records)"
         return text
+
+
+def _checked(query: Mapping[str, Any]) -> dict[str, Any]:
+    """Gives a query, as it is now, if it can be sent to a server."""
+    try:
+        bson.encode(query)
+    except (bson.errors.BSONError, TypeError, OverflowError) as error:
+        raise OptionError(
+            f"query must be one of MongoDB's, of Python's own numbers, texts, lists and dicts: {error}"
+        ) from error
+    return copy.deepcopy(dict(query))

@@ -35,6 +35,7 @@ def create_store(
     overwrite: bool = False,
     resume: bool = False,
     resumable: bool = False,
+    durable: bool = True,
 ) -> Writer:
     """Gives a writer of a new store; Writer tells what the options mean.
 
@@ -48,4 +49,4 @@ def create_store(
         return MongoWriter(place, overwrite=overwrite, resume=resume, resumable=resumable)
     from dbloader.stores.lmdb_writer import LMDBWriter
 
-    return LMDBWriter(place, overwrite=overwrite, resume=resume, resumable=resumable)
+    return LMDBWriter(place, overwrite=overwrite, resume=resume, resumable=resumable, durable=durable)

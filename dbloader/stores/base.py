@@ -114,7 +114,7 @@ class Store(ABC):
             for first in range(start, min(start + CHUNK, len(self)), _BLOCK):
                 indices = range(first, min(first + _BLOCK, start + CHUNK, len(self)))
                 for index, document in zip(indices, self.documents(indices), strict=True):
-                    chunk.append(self._facts(document, index))
+                    chunk.append(self.checked(document, index))
                 progress(len(indices))
             packed, stored = chunk.pack(), self._stored_chunk(number)
             for name in COLUMNS:
@@ -133,16 +133,20 @@ class Store(ABC):
                 )
         return str(facts["digest"])
 
-    @abstractmethod
-    def _stored_chunk(self, number: int) -> dict[str, bytes]:
-        """Gives the packed columns of one chunk, for ``verify``."""
+    def checked(self, document: bytes, index: int) -> EncodedRecord:
+        """Gives a record that ``documents`` gave, after checking it, to be stored elsewhere as it is.
 
-    def _facts(self, document: bytes, index: int) -> EncodedRecord:
-        """Gives what the columns should tell of a record, after checking it."""
+        Raises:
+            DamagedRecordError: It is not what was written; the message names place, index and name.
+        """
         try:
             return encoded(document, index)
         except DamagedRecordError as error:
             raise self._damaged(index, str(error)) from error
+
+    @abstractmethod
+    def _stored_chunk(self, number: int) -> dict[str, bytes]:
+        """Gives the packed columns of one chunk, for ``verify``."""
 
     def _decode(self, document: bytes | memoryview, index: int) -> Record:
         try:

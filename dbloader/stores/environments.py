@@ -3,25 +3,71 @@
 py-lmdb refuses to open a file twice in one process, because LMDB's locks belong to the process; and it refuses a
 forked child that inherited an open environment. So all stores on one file share one environment, and a child
 closes those it inherited before it opens its own.
+
+LMDB's own locks are in a second file, found by its name: who removes a file that is in use, and makes another of the
+same name, has two files under the locks of one. A file that several processes write to is locked itself instead.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import threading
-from typing import Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import lmdb
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 
 class Environment:
-    """An open environment, the process that opened it, and how many handles use it."""
+    """An open environment, the process that opened it, and how many handles use it.
 
-    def __init__(self, path: str, key: tuple[int, int], options: dict[str, Any]) -> None:
+    Attributes:
+        env: Without locks of LMDB's.
+        writable: Whether several processes write to the file; then ``held`` is entered around every transaction.
+    """
+
+    def __init__(self, path: str, key: tuple[int, int], size: int, map_size: int | None) -> None:
         self.pid = os.getpid()
         self.key = key
         self.users = 0
-        self.env = lmdb.open(path, subdir=False, max_dbs=2, **options)
+        self.writable = map_size is not None
+        self._turn = threading.Lock()  # a lock on a file is the process's: its threads take turns
+        # Of this process alone: of one that a forked child had too, locks would outlive the process.
+        self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC) if self.writable else None
+        try:
+            self.env = lmdb.open(path, subdir=False, max_dbs=2, lock=False, **_options(size, map_size))
+        except BaseException:
+            self._close_file()
+            raise
+
+    @contextmanager
+    def held(self, how: int) -> Iterator[None]:
+        """Keeps transactions of other threads and processes out of the file.
+
+        Args:
+            how: ``fcntl.LOCK_SH`` keeps out those that write, to read; ``fcntl.LOCK_EX`` all, to write.
+        """
+        assert self._file is not None, "a file that never changes needs no lock"
+        with self._turn:
+            try:
+                fcntl.flock(self._file, how)
+                yield
+            finally:
+                fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Closes the environment; in a forked child, what it has of its parent's."""
+        self.env.close()
+        self._close_file()
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
 
 
 class _Gate:
@@ -84,7 +130,7 @@ def acquire(path: str, map_size: int | None = None) -> Environment:
 
     Raises:
         OSError: The file cannot be looked at.
-        lmdb.Error: LMDB cannot open it.
+        lmdb.Error: LMDB cannot open it; or it is to be written to, and is open already as one that never changes.
     """
     with _lock:
         status = os.stat(path)  # noqa: PTH116 - three numbers are all that is wanted of it
@@ -92,7 +138,9 @@ def acquire(path: str, map_size: int | None = None) -> Environment:
         while True:
             environment = _open.get(key)
             if environment is None:
-                environment = _open[key] = Environment(path, key, _options(status.st_size, map_size))
+                environment = _open[key] = Environment(path, key, status.st_size, map_size)
+            elif map_size is not None and not environment.writable:
+                raise lmdb.ReadonlyError("this process has the file open to read it only")
             environment.users += 1
             if key in _open:
                 return environment
@@ -108,15 +156,15 @@ def release(environment: Environment) -> None:
         environment.users -= 1
         if not environment.users and environment.pid == os.getpid():
             del _open[environment.key]
-            environment.env.close()
+            environment.close()
 
 
 def _options(size: int, map_size: int | None) -> dict[str, Any]:
     if map_size is None:
-        # Without locks, since the file never changes once it is at its place; the map has the size of the file.
-        return {"readonly": True, "create": False, "lock": False, "map_size": 0, "readahead": _fits_memory(size)}
-    # A crash of the machine may undo the last commit, no more; at the next read it is asked for again.
-    return {"metasync": False, "map_size": map_size, "readahead": False, "max_readers": 1024}
+        # The file never changes once it is at its place; the map has its size.
+        return {"readonly": True, "create": False, "map_size": 0, "readahead": _fits_memory(size)}
+    # A crash of the machine may undo the last commit, no more.
+    return {"create": False, "metasync": False, "map_size": map_size, "readahead": False}
 
 
 def _fits_memory(size: int) -> bool:
@@ -139,7 +187,7 @@ def _after_fork() -> None:
 def _close_inherited() -> None:
     """Runs in a forked child, in which no other thread of its parent exists."""
     for environment in _open.values():
-        environment.env.close()
+        environment.close()
     _open.clear()
     _after_fork()
 

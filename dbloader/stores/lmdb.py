@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import struct
@@ -38,6 +39,7 @@ RECORDS, META = b"records", b"meta"
 MANIFEST, PROGRESS, EVENT = b"manifest", b"progress", b"event/"
 MIRROR = b"mirror"  # the manifest of the store that a mirror has some of the records of
 PARTIAL = ".partial"
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 record_key = struct.Struct(">Q").pack
 
@@ -86,11 +88,18 @@ class _Handle:
         if not status.st_size:
             raise NotAStoreError(f"{place} is empty, so not a dbloader store")
         self.shared = environments.acquire(path)
+        try:
+            self._look(status.st_size, place)
+        except BaseException:
+            self._let_go()  # not when the error goes: whoever keeps it would keep the file open
+            raise
+
+    def _look(self, size: int, place: str) -> None:
         env = self.env = self.shared.env
         used = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
-        if status.st_size < used:
+        if size < used:
             raise DamagedStoreError(
-                f"{place} is cut short: it has {status.st_size} bytes of {used}; copy it again from where it is whole",
+                f"{place} is cut short: it has {size} bytes of {used}; copy it again from where it is whole",
             )
         try:
             self.records = env.open_db(RECORDS, create=False)
@@ -111,9 +120,13 @@ class _Handle:
             )
         self.manifest = Manifest.decode(data, place)
 
-    def __del__(self) -> None:
+    def _let_go(self) -> None:
         if hasattr(self, "shared"):
             environments.release(self.shared)
+            del self.shared
+
+    def __del__(self) -> None:
+        self._let_go()
 
 
 class LMDBStore(Store):

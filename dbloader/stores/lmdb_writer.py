@@ -30,6 +30,7 @@ from dbloader.stores import name_index
 from dbloader.stores.lmdb import (
     MANIFEST,
     META,
+    NO_ROOM,
     PARTIAL,
     PROGRESS,
     RECORDS,
@@ -40,6 +41,7 @@ from dbloader.stores.lmdb import (
     event_key,
     record_key,
 )
+from dbloader.stores.unsynced import Unsynced, boot_id, sync_folder
 from dbloader.stores.writer import COMMIT_BYTES, Writer
 
 if TYPE_CHECKING:
@@ -50,7 +52,6 @@ if TYPE_CHECKING:
 # Only where the map begins: it is doubled whenever it is full. A map is address space, not memory or disk.
 _FIRST_MAP_SIZE = 2**30
 
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # Bytes that must still fit for a disk not to be full: more than a block of any file system.
 _PROBE = 2**20
 _NO_RIGHT = ("Permission denied", "Read-only file system", "Operation not permitted")
@@ -64,6 +65,7 @@ class LMDBWriter(Writer):
         overwrite: See Writer; a file that is something else than a dbloader store is not replaced.
         resume: See Writer.
         resumable: See Writer.
+        durable: See Writer.
     """
 
     def __init__(
@@ -73,12 +75,15 @@ class LMDBWriter(Writer):
         overwrite: bool = False,
         resume: bool = False,
         resumable: bool = False,
+        durable: bool = True,
     ) -> None:
         if overwrite and resume:
             raise OptionError("overwrite begins anew and resume goes on: choose one of them")
-        super().__init__(checked_path(place), overwrite=overwrite, resume=resume, resumable=resumable)
+        super().__init__(checked_path(place), overwrite=overwrite, resume=resume, resumable=resumable, durable=durable)
         self._target = Path(self.place).absolute()
         self._partial = Path(f"{self._target}{PARTIAL}")
+        self._unsynced = Unsynced(self._partial)
+        self.durable = durable or not boot_id()  # where a crash could not be told from a kill, nothing is left to it
         self.scratch = self._target.parent
         self._committed = False
         self._published = False
@@ -93,7 +98,7 @@ class LMDBWriter(Writer):
                 self._open_partial()
             except BaseException:
                 if begins:
-                    self._partial.unlink(missing_ok=True)
+                    self._remove_partial()
                 raise
         except BaseException:
             _unlock(self._lock)
@@ -103,8 +108,12 @@ class LMDBWriter(Writer):
     def _close(self) -> None:
         self._env.close()
         if not (self._published or (self.resumable and self._committed)):
-            self._partial.unlink(missing_ok=True)
+            self._remove_partial()
         _unlock(self._lock)
+
+    def _remove_partial(self) -> None:
+        self._partial.unlink(missing_ok=True)
+        self._unsynced.clear()
 
     def _check_target(self) -> None:
         """Refuses a place that may not become a new store."""
@@ -173,6 +182,15 @@ class LMDBWriter(Writer):
                 )
             os.ftruncate(self._lock, 0)
             begins = True
+        if begins:
+            self._unsynced.clear()
+        elif self._unsynced.may_be_broken():
+            raise DamagedStoreError(
+                f"the machine was restarted while the unfinished conversion at {self.place} was not synced to its disk, "
+                "so it may not be whole: begin anew with overwrite (--overwrite)",
+            )
+        if not self.durable:
+            self._unsynced.set()
         return begins
 
     def _open_partial(self) -> None:
@@ -184,8 +202,12 @@ class LMDBWriter(Writer):
                 map_size=max(_FIRST_MAP_SIZE, self._partial.stat().st_size),
                 max_dbs=2,
                 metasync=False,  # a crash of the machine may undo the last commit, no more
+                sync=self.durable,
             )
             try:
+                if self.durable and self._unsynced.is_set():  # by the writer before
+                    self._env.sync(True)
+                    self._unsynced.clear()
                 self._records, self._meta = self._env.open_db(RECORDS), self._env.open_db(META)
                 self._take_up()
             except BaseException:
@@ -269,8 +291,9 @@ class LMDBWriter(Writer):
         except OSError as error:
             raise self._refused(error) from error
         self._published = True
+        self._unsynced.clear()
         with suppress(OSError):  # the store is whole and in place; not every folder can be opened, or synced
-            _sync_folder(self._target.parent)
+            sync_folder(self._target.parent)
 
     def _name_hashes(self) -> Iterable[np.ndarray[Any, Any]]:
         for number in range(-(-self.length // CHUNK)):
@@ -282,19 +305,19 @@ class LMDBWriter(Writer):
         try:
             return os.pwrite(self._lock, bytes(_PROBE), size) < _PROBE
         except OSError as error:
-            return error.errno in _NO_ROOM
+            return error.errno in NO_ROOM
         finally:
             os.ftruncate(self._lock, size)
 
     def _refused(self, error: OSError) -> Exception:
-        if error.errno in _NO_ROOM:
+        if error.errno in NO_ROOM:
             return StoreFullError(f"no room is left for {self.place}: {error.strerror}")
         return StoreAccessError(f"{self.place} cannot be written: {error.strerror}")
 
     def _explained(self, error: lmdb.Error) -> Exception:
         text = str(error)
         # LMDB says "Input/output error" when the disk takes only a part of what it writes.
-        if any(os.strerror(number) in text for number in _NO_ROOM) or (
+        if any(os.strerror(number) in text for number in NO_ROOM) or (
             os.strerror(errno.EIO) in text and self._is_full()
         ):
             kept = "free some space and resume (--resume)" if self.resumable else "nothing was written"
@@ -310,12 +333,3 @@ def _unlock(lock: int) -> None:
     # Closing alone would not do: a process forked meanwhile, such as a DataLoader worker, has the file open too.
     fcntl.flock(lock, fcntl.LOCK_UN)
     os.close(lock)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Makes a rename in a folder last."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

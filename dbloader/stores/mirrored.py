@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import stat
+import threading
 import warnings
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import lmdb
 from typing_extensions import override
 
-from dbloader.errors import DamagedRecordError, NotAStoreError, OptionError, StoreAccessError
+from dbloader.errors import (
+    DamagedRecordError,
+    DamagedStoreError,
+    NotAStoreError,
+    OptionError,
+    StoreAccessError,
+    StoreFullError,
+)
 from dbloader.manifest import Manifest
 from dbloader.records import decode
 from dbloader.stores import environments
 from dbloader.stores.base import Store
-from dbloader.stores.lmdb import META, MIRROR, RECORDS, LMDBStore, checked_path, explained, record_key
+from dbloader.stores.lmdb import META, MIRROR, NO_ROOM, RECORDS, LMDBStore, checked_path, record_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,17 +35,24 @@ if TYPE_CHECKING:
     from dbloader.columns import Names
     from dbloader.records import Record
 
-# What LMDB needs beside the images: a page and a half for each record at worst, and the trees.
-_BESIDE_A_RECORD = 8192
-_LEAST_MAP_SIZE = 64 * 2**20
+# Of address space, not of memory or disk; the same for all processes, so that none has to make it larger.
+_MAP_SIZE = 2**40
+# What LMDB needs at worst: a page and a half beside each record, and for each commit the paths through its trees.
+_BESIDE_A_RECORD = 2**13
+_BESIDE_A_COMMIT = 2**17
+
+# One thread at a time looks what a file is: it is opened as a store for that, and cannot be opened twice.
+_looking = threading.Lock()
 
 
 class MirroredStore(Store):
     """A store of which each record is read from its origin once, and from then on from a file on this machine.
 
-    All processes of the machine may share the file; LMDB keeps them apart. Records are checked before they are kept
-    and whenever they are read. Where the file is a whole store with the same records, such as ``dbloader mirror``
-    makes, the origin is asked for nothing but its manifest, once.
+    All processes of the machine may share the file: whoever reads or writes locks it for that long. Records are checked
+    before they are kept and whenever they are read. Where the file is a whole store with the same records, such as
+    ``dbloader mirror`` makes, nothing is written, and the origin is asked for nothing but its manifest, once.
+
+    The file must be on a disk of this machine. Over NFS, processes of two machines would not see the same file.
 
     Args:
         origin: The store.
@@ -54,33 +72,31 @@ class MirroredStore(Store):
         self.max_bytes = max_bytes
         self.path = checked_path(path)
         self._path = os.path.abspath(self.path)  # noqa: PTH100 - the path may be any str
-        self._local: _Mirror | LMDBStore | None = None
-        self._manifest: Manifest | None = None
+        self._manifest: Manifest | None = None  # of the parent's store, in a worker
+        self._opened: _Opened | None = None
 
     @property
     @override
     def manifest(self) -> Manifest:
-        if self._manifest is None:
-            self._manifest = self.origin.manifest
-        return self._manifest
+        return self._open().manifest
 
     @override
     def read(self, indices: Sequence[int]) -> list[Record]:
-        local = self._open()
-        if isinstance(local, LMDBStore):
-            return local.read(indices)
-        found, missing = self._found(local, indices)
+        opened = self._open()
+        if isinstance(opened.local, LMDBStore):
+            return opened.local.read(indices)
+        found, missing = self._found(opened.manifest, opened.local, indices)
         records = [self._checked(found[index], index, mirrored=index not in missing) for index in indices]
         if missing:
-            local.keep({index: found[index] for index in missing})
+            opened.local.keep({index: found[index] for index in missing})
         return records
 
     @override
     def documents(self, indices: Sequence[int]) -> list[bytes]:
-        local = self._open()
-        if isinstance(local, LMDBStore):
-            return local.documents(indices)
-        found, _ = self._found(local, indices)
+        opened = self._open()
+        if isinstance(opened.local, LMDBStore):
+            return opened.local.documents(indices)
+        found, _ = self._found(opened.manifest, opened.local, indices)
         return [found[index] for index in indices]
 
     @override
@@ -105,9 +121,7 @@ class MirroredStore(Store):
 
     @override
     def close(self) -> None:
-        if isinstance(self._local, LMDBStore):
-            self._local.close()
-        self._local = self._manifest = None
+        self._opened = self._manifest = None
         self.origin.close()
 
     @override
@@ -115,24 +129,33 @@ class MirroredStore(Store):
         return self._whole()._stored_chunk(number)
 
     def _whole(self) -> Store:
-        local = self._open()
-        return local if isinstance(local, LMDBStore) else self.origin
+        """Gives the store that has what is kept of all records together."""
+        manifest, local, _ = self._open()
+        if isinstance(local, LMDBStore):
+            return local
+        self._check_origin(manifest)
+        return self.origin
 
-    def _found(self, local: _Mirror, indices: Sequence[int]) -> tuple[dict[int, bytes], set[int]]:
+    def _found(self, manifest: Manifest, local: _Mirror, indices: Sequence[int]) -> tuple[dict[int, bytes], set[int]]:
         """Gives the documents at some indices, and which of them were not in the mirror."""
         wanted = list(dict.fromkeys(map(int, indices)))
         for index in wanted:
-            self._check_index(index)
+            if not 0 <= index < manifest.length:
+                self._check_index(index)
         found = local.documents(wanted)
         missing = [index for index in wanted if index not in found]
         if missing:
-            if self.origin.manifest.digest != self.manifest.digest:
-                raise NotAStoreError(
-                    f"the store at {self.place} has been replaced since it was opened: "
-                    "open it again, with another mirror",
-                )
+            self._check_origin(manifest)
             found.update(zip(missing, self.origin.documents(missing), strict=True))
+            self._check_origin(manifest)  # which another thread may have closed, and opened anew, meanwhile
         return found, set(missing)
+
+    def _check_origin(self, manifest: Manifest) -> None:
+        """Refuses what has come to the place of the origin since: a worker opens it anew."""
+        if self.origin.manifest.digest != manifest.digest:
+            raise NotAStoreError(
+                f"the store at {self.place} has been replaced since it was opened: open it again, with another mirror",
+            )
 
     def _checked(self, document: bytes, index: int, *, mirrored: bool) -> Record:
         if not mirrored:
@@ -145,33 +168,47 @@ class MirroredStore(Store):
                 "remove that file, and it is filled anew",
             ) from error
 
-    def _open(self) -> _Mirror | LMDBStore:
-        local = self._local
-        if local is None or (isinstance(local, _Mirror) and local.shared.pid != os.getpid()):
-            local = self._local = self._opened()
-        return local
+    def _open(self) -> _Opened:
+        opened = self._opened
+        if opened is None or opened.pid != os.getpid():
+            manifest = opened.manifest if opened else self._manifest or self.origin.manifest
+            opened = self._opened = _Opened(manifest, self._local(manifest), os.getpid())
+        if isinstance(opened.local, LMDBStore):
+            self._check_same(opened.local.manifest, opened.manifest)  # each process has opened it for itself
+        return opened
 
-    def _opened(self) -> _Mirror | LMDBStore:
-        manifest = self.manifest
-        whole = LMDBStore(self.path)
+    def _local(self, manifest: Manifest) -> _Mirror | LMDBStore:
         try:
-            mirrored = whole.manifest
-        except (NotAStoreError, FileNotFoundError):
-            pass  # a mirror that is being filled, none yet, or something else
-        else:
-            self._check_same(mirrored)
-            return whole
-        try:
-            local = _Mirror(self._path, self.path, manifest, self.max_bytes)
-        except lmdb.Error as error:
-            raise explained(error, self.path) from error
+            with environments.gate, _looking:
+                whole = self._whole_store()
+                if whole is not None:
+                    return whole
+                _begin(self._path, self.path)
+                local = _Mirror(self._path, self.path, manifest, self.max_bytes)
         except OSError as error:
-            raise StoreAccessError(f"the mirror {self.path} cannot be written: {error.strerror or error}") from error
-        self._check_same(local.manifest)
+            if isinstance(error, (StoreAccessError, StoreFullError)):
+                raise
+            kind = StoreFullError if error.errno in NO_ROOM else StoreAccessError
+            raise kind(f"the mirror {self.path} cannot be written: {error.strerror or error}") from error
+        except lmdb.Error as error:
+            raise _explained(error, self.path) from error
+        self._check_same(local.manifest, manifest)
         return local
 
-    def _check_same(self, mirrored: Manifest) -> None:
-        if (mirrored.digest, mirrored.length) != (self.manifest.digest, self.manifest.length):
+    def _whole_store(self) -> LMDBStore | None:
+        """Gives the store that the file is; None if it is a mirror, something else, or not there."""
+        whole = LMDBStore(self._path)
+        try:
+            with _without_writers(self._path):
+                len(whole)
+        except (FileNotFoundError, NotAStoreError):
+            return None
+        except DamagedStoreError as error:
+            raise DamagedStoreError(f"{error}; or remove that file, and a mirror is filled anew") from error
+        return whole
+
+    def _check_same(self, mirrored: Manifest, manifest: Manifest) -> None:
+        if (mirrored.digest, mirrored.length) != (manifest.digest, manifest.length):
             raise NotAStoreError(
                 f"{self.path} mirrors another store than the one that is now at {self.place}: "
                 "remove the file, or name another",
@@ -182,7 +219,16 @@ class MirroredStore(Store):
 
     def __getstate__(self) -> dict[str, Any]:
         # With the manifest, so that a worker need not ask the origin for what the mirror has.
-        return {**self.__dict__, "_manifest": self.manifest, "_local": None}
+        opened = self._opened
+        return {**self.__dict__, "_manifest": opened.manifest if opened else self._manifest, "_opened": None}
+
+
+class _Opened(NamedTuple):
+    """What one process has opened."""
+
+    manifest: Manifest
+    local: _Mirror | LMDBStore
+    pid: int
 
 
 class _Mirror:
@@ -190,61 +236,106 @@ class _Mirror:
 
     def __init__(self, path: str, shown: str, manifest: Manifest, max_bytes: int | None) -> None:
         self._shown = shown
-        room = manifest.image_bytes + manifest.length * _BESIDE_A_RECORD + _LEAST_MAP_SIZE
-        self._max_bytes = min(max_bytes or room, room)
-        # A map is address space, not memory or disk; the same for all processes, so that none has to grow it.
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
-        with environments.gate:
-            self.shared = environments.acquire(path, map_size=room)
+        self._max_bytes = _MAP_SIZE if max_bytes is None else max_bytes
         self._full = False
-        with environments.gate:
-            env = self.shared.env
+        self._shared = environments.acquire(path, map_size=_MAP_SIZE)
+        env = self._shared.env
+        with self._shared.held(fcntl.LOCK_EX):
             with env.begin() as txn:
-                known = txn.stat()["entries"] > 0
-            if not known:
+                begun = txn.stat()["entries"] > 0
+            if not begun:
                 with env.begin(write=True) as txn:
-                    meta = env.open_db(META, txn)
                     env.open_db(RECORDS, txn)
-                    txn.put(MIRROR, manifest.encode(), db=meta, overwrite=False)
+                    txn.put(MIRROR, manifest.encode(), db=env.open_db(META, txn))
             try:
                 self._records = env.open_db(RECORDS, create=False)
-                with env.begin() as txn:
-                    data = txn.get(MIRROR, db=env.open_db(META, txn, create=False))
+                with env.begin(db=env.open_db(META, create=False)) as txn:
+                    data = txn.get(MIRROR)
             except (lmdb.NotFoundError, lmdb.IncompatibleError):
                 data = None
         if data is None:
-            raise NotAStoreError(f"{shown} is something else than a mirror: remove the file, or name another")
+            raise _something_else(shown)
         self.manifest = Manifest.decode(data, shown)
 
     def documents(self, indices: Sequence[int]) -> dict[int, bytes]:
         """Gives those of some records that are there."""
         found = {}
-        with environments.gate, self.shared.env.begin(db=self._records) as txn:
-            for index in indices:
-                document = txn.get(record_key(index))
-                if document is not None:
-                    found[index] = document
+        try:
+            with environments.gate, self._shared.held(fcntl.LOCK_SH), self._shared.env.begin(db=self._records) as txn:
+                for index in indices:
+                    document = txn.get(record_key(index))
+                    if document is not None:
+                        found[index] = document
+        except lmdb.Error as error:
+            raise _explained(error, self._shown) from error
         return found
 
     def keep(self, documents: dict[int, bytes]) -> None:
         """Keeps records, unless there is no room for them."""
         if self._full:
             return
-        env = self.shared.env
+        env = self._shared.env
         try:
-            with environments.gate, env.begin(write=True, db=self._records) as txn:
-                used = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
+            with (
+                environments.gate,
+                self._shared.held(fcntl.LOCK_EX),
+                env.begin(write=True, db=self._records) as txn,
+            ):
+                used = (env.info()["last_pgno"] + 1) * env.stat()["psize"] + _BESIDE_A_COMMIT
                 for index, document in documents.items():
                     used += len(document) + _BESIDE_A_RECORD
                     if used > self._max_bytes:
                         self._full = True
                         break
                     txn.put(record_key(index), document, overwrite=False)
-        except lmdb.Error as error:
+        except (lmdb.Error, OSError) as error:
             # Training goes on from the server; no record is lost by it.
             self._full = True
             warnings.warn(f"the mirror {self._shown} takes no more records: {error}", RuntimeWarning, stacklevel=2)
 
     def __del__(self) -> None:
-        if hasattr(self, "shared"):
-            environments.release(self.shared)
+        if hasattr(self, "_shared"):
+            environments.release(self._shared)
+
+
+@contextmanager
+def _without_writers(path: str) -> Iterator[None]:
+    """Keeps those out who fill a mirror."""
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would wait for a writer
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(file)
+
+
+def _begin(path: str, shown: str) -> None:
+    """Makes an LMDB file where there is none; two processes that did so at once would undo what the first one wrote."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode):
+            raise _something_else(shown)
+        if not status.st_size:
+            try:
+                lmdb.open(path, subdir=False, lock=False).close()
+            except BaseException:
+                os.ftruncate(file, 0)  # half a header would be taken for something else
+                raise
+    finally:
+        os.close(file)
+
+
+def _something_else(shown: str) -> NotAStoreError:
+    return NotAStoreError(f"{shown} is something else than a mirror: remove it, or name another file")
+
+
+def _explained(error: lmdb.Error, shown: str) -> Exception:
+    """Gives the error of ours that says what an error of LMDB means for a mirror."""
+    text = str(error)
+    if isinstance(error, (lmdb.InvalidError, lmdb.VersionMismatchError)):
+        return _something_else(shown)
+    if any(os.strerror(number) in text for number in NO_ROOM):
+        return StoreFullError(f"no room is left for the mirror {shown}: {text}")
+    return DamagedStoreError(f"the mirror {shown} cannot be used: {text}; remove that file, and it is filled anew")

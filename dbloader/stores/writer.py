@@ -48,6 +48,9 @@ class Writer(ABC):
         overwrite: Replace the finished store at the place, when the new one is finished.
         resume: Go on after the last commit of an unfinished writer at the place; begin if there is none.
         resumable: Keep what was committed when the block is left without ``finish``.
+        durable: Let each commit survive a crash of the whole machine, not only of the process. Without, writing to a
+            file is faster, and what was committed is of no use after a restart of the machine; a finished store is
+            always durable.
 
     Raises (on entering the block):
         StoreExistsError: A finished store is there and ``overwrite`` is not given; or an unfinished one, and
@@ -63,11 +66,13 @@ class Writer(ABC):
         overwrite: bool = False,
         resume: bool = False,
         resumable: bool = False,
+        durable: bool = True,
     ) -> None:
         self.place = place
         self.overwrite = overwrite
         self.resume = resume
         self.resumable = resumable
+        self.durable = durable
         self.settings: dict[str, Any] = {}
         self.length = 0
         self.position = 0

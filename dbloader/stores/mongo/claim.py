@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 LEASE_SECONDS = 60.0
 _REFRESH_SECONDS = 10.0
 
+# Tokens of the claims that this process holds. One that it could not release, since the server was away, it does not.
+_held: set[str] = set()
+
 
 class Claim:
     """The right to write to a place, held from ``take`` to ``release``.
@@ -47,6 +50,16 @@ class Claim:
         Raises:
             StoreLockedError: Another process is writing there.
         """
+        _held.add(self.token)
+        try:
+            self._take()
+        except BaseException:
+            _held.discard(self.token)
+            raise
+        self._thread = threading.Thread(target=self._refresh, name="dbloader-claim", daemon=True)
+        self._thread.start()
+
+    def _take(self) -> None:
         while not self._connection.run(self._try_to_take):
             held = self._connection.run(lambda: self._meta.find_one({"_id": CLAIM}))
             if held is None or held["token"] == self.token:
@@ -58,16 +71,15 @@ class Claim:
                     f"{LEASE_SECONDS:g} s",
                 )
             self._connection.run(lambda: self._meta.delete_one({"_id": CLAIM, "token": held["token"]}))  # noqa: B023
-        self._thread = threading.Thread(target=self._refresh, name="dbloader-claim", daemon=True)
-        self._thread.start()
 
     def check(self) -> None:
         """Refuses to go on where another writer may have taken the place meanwhile.
 
         Raises:
-            StoreLockedError: The claim could not be kept fresh, or another process has taken the place.
+            StoreLockedError: The claim could not be kept fresh, and another process has taken the place.
+            PyMongoError: It has to be taken again, and the server does not answer.
         """
-        if time.monotonic() > self._fresh_until and not self._connection.run(self._try_to_take):
+        if time.monotonic() > self._fresh_until and not self._try_to_take():
             raise StoreLockedError(
                 f"this process was silent for over {LEASE_SECONDS:g} s, and another one is writing "
                 f"{self._connection.place.shown} now",
@@ -78,8 +90,11 @@ class Claim:
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
-        with contextlib.suppress(PyMongoError):  # a claim that is left ends by itself
-            self._meta.delete_one({"_id": CLAIM, "token": self.token})
+        _held.discard(self.token)
+        for _ in range(2):  # once more if the connection was cut; a claim that is left ends by itself
+            with contextlib.suppress(PyMongoError):
+                self._meta.delete_one({"_id": CLAIM, "token": self.token})
+                return
 
     def _try_to_take(self) -> bool:
         """Takes or renews the claim where it is free, out of date, or this one."""
@@ -128,7 +143,9 @@ def _began(pid: int) -> str:
 
 
 def _is_gone(held: dict[str, Any]) -> bool:
-    """Tells whether the process that holds a claim is known to have ended."""
+    """Tells whether a claim is known to have ended: with its process, or with its writer in this one."""
     if not _machine() or held.get("machine") != _machine():
         return False
-    return _began(int(held.get("pid", 0))) != held.get("began")
+    if _began(int(held.get("pid", 0))) != held.get("began"):
+        return True
+    return held.get("pid") == os.getpid() and held["token"] not in _held

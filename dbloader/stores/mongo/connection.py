@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import random
 import re
 import time
+import weakref
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pymongo
@@ -64,9 +66,11 @@ _NO_ROOM_TEXT = re.compile(r"no space left on device|over your space quota|disk 
 _DUPLICATE = 11000
 
 
-# Clients that a process has from the one it was forked from. They are left as they are: to close one, or to have it
-# collected, would end the parent's sessions.
-_inherited: list[pymongo.MongoClient[Any]] = []
+# The clients that are open, by their ids. Those that a process has from the one it was forked from stay here: to close
+# one, or to have it collected, would end the parent's sessions. And an error of the driver's can keep a Connection in a
+# cycle: were its client in the cycle too, the client's sockets would be collected before it is closed.
+_clients: dict[int, pymongo.MongoClient[Any]] = {}
+_connections: weakref.WeakSet[Connection] = weakref.WeakSet()
 
 
 class Connection:
@@ -90,6 +94,7 @@ class Connection:
         defaults: dict[str, Any] = {
             "connect": False,  # the first use connects
             "appname": "dbloader",
+            "serverMonitoringMode": "poll",  # half the threads and connections, of which many workers have many
             "serverSelectionTimeoutMS": round(1000 * SELECTION_SECONDS),
             "connectTimeoutMS": round(1000 * SELECTION_SECONDS),
             "socketTimeoutMS": round(1000 * _SOCKET_SECONDS),
@@ -101,6 +106,10 @@ class Connection:
             if query := place.uri.partition("?")[2]:
                 uri_parser.split_options(query, warn=False)  # left to itself, the client only warns, repeating values
             self.client: pymongo.MongoClient[Any] = pymongo.MongoClient(place.uri, **options)
+            _clients[id(self.client)] = self.client
+            _connections.add(self)
+            if writing and not self.client.write_concern.acknowledged:
+                problem = "without an answer to its writes (w=0) no store can be written"
         except (errors.PyMongoError, ValueError, TypeError, OSError) as error:
             problem = str(error)
         if problem:  # raised here: in the chain of errors the driver's would repeat the connection string
@@ -132,7 +141,8 @@ class Connection:
                     deadline = time.monotonic() + RETRY_SECONDS
                 if not self._may_pass(error) or time.monotonic() + pause > deadline:
                     self._given_up = is_transient(error)
-                    raise self.explained(error) from error
+                    # The text of a BulkWriteError has whole records.
+                    raise self.explained(error) from None if isinstance(error, errors.BulkWriteError) else error
             else:
                 self._reached, self._given_up = True, False
                 return result
@@ -177,14 +187,19 @@ class Connection:
 
     def close(self) -> None:
         """Ends the client's threads and connections, if this process made it."""
-        if self.pid == os.getpid():
+        if self.pid == os.getpid() and _clients.pop(id(self.client), None) is not None:
             self.client.close()
-        else:
-            _inherited.append(self.client)
 
     def __del__(self) -> None:
         if hasattr(self, "client"):
             self.close()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Closes what is still open when the interpreter ends: later, when modules go, no client could be closed."""
+    for connection in list(_connections):
+        connection.close()
 
 
 def is_transient(error: errors.PyMongoError) -> bool:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import bson
 import numpy as np
+from bson.int64 import Int64
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,11 +27,14 @@ LARGE = ".large"
 STORE, PARTIAL, CLAIM = "store", "partial", "writer"
 """The _ids in the manifest collection of the finished store, of the unfinished one, and of who is writing."""
 
-MARKER = "store"
-"""The _id of the document among the records that names their store; a string, so behind all indices."""
+MARKER = Int64(-1)
+"""The _id of the document among the records that names their store: the first that an answer has."""
 
 STUB = "gridfs"
-"""The field, true, of a record of which the whole is in GridFS."""
+"""The field with the id of the file in GridFS that has the whole of a record, or of a chunk of a column."""
+
+# A document may have 16 MiB (https://www.mongodb.com/docs/manual/reference/limits/).
+MAX_DOCUMENT = 16 * 2**20
 
 COVERED = ("_id", "label", "width", "height", "name", "crc32")
 COLUMNS_INDEX = "dbloader_columns"
@@ -47,12 +51,11 @@ ID_CRC_DTYPE = np.dtype(
     [("length", "<i4"), ("key", "V5"), ("_id", "<i8"), ("crc_key", "V7"), ("crc32", "<i8"), ("end", "u1")]
 )
 
-_STUB_END = b"\x08gridfs\x00\x01"
-_OF_STUB = ("_id", "name", "label", "width", "height", "format")
-# More than the name of a file and a format need.
-_MAX_STUB = 2**20
+_OF_STUB = ("name", "label", "width", "height", "format", "crc32")
 _HEAD = struct.Struct("<i5sq")
 _INT64_ID = b"\x12_id\x00"
+_STUB_KEY = b"\x02gridfs\x00"  # a string; no record has a field of that name
+_CRC32 = struct.Struct("<q")
 
 
 def own_collection(collection: str, store: str) -> str:
@@ -81,24 +84,34 @@ def beginning_with(prefix: str) -> dict[str, str]:
     return {"$gte": prefix, "$lt": prefix[:-1] + "0"}  # the character that follows on the slash
 
 
+def record_file(index: int, writer: str = "") -> str:
+    """Gives the id in GridFS of a record; without a writer, the beginning of those of all."""
+    return f"record/{index:016x}/{writer}"
+
+
 def index_of(document: bytes | memoryview) -> int | None:
-    """Gives the index in a record's document, or None: then it is the marker."""
+    """Gives the index in a record's document; None if it has no such _id as records have."""
     _, key, index = _HEAD.unpack_from(document)
     return int(index) if key == _INT64_ID else None
 
 
-def stub_of(document: bytes) -> bytes:
+def crc32_in(document: bytes) -> int:
+    """Gives the CRC-32 that a record's document names."""
+    return int(_CRC32.unpack_from(document, len(document) - 1 - _CRC32.size)[0])
+
+
+def stub_of(document: bytes, file: str) -> bytes:
     """Gives what is kept among the records of one that is too large: all but its image and further fields."""
     values: dict[str, Any] = bson.decode(document)
-    kept: dict[str, Any] = {
-        name: values[name] for name in ("_id", "name", "label", "width", "height", "format") if name in values
-    }
-    return bson.encode({**kept, STUB: True, "crc32": values["crc32"]})
+    kept = {name: values[name] for name in _OF_STUB if name in values}
+    return bson.encode({"_id": values["_id"], STUB: file, **kept})
 
 
-def is_stub(document: bytes) -> bool:
-    """Tells whether a record's document is only what is kept among the records of one that is too large."""
-    return len(document) < _MAX_STUB and _STUB_END in document and bson.decode(document).get(STUB) is True
+def file_of(document: bytes) -> str | None:
+    """Gives the id of the file in GridFS with a record of which only this is among the records; else None."""
+    if not document.startswith(_STUB_KEY, _HEAD.size):
+        return None
+    return str(bson.decode(document)[STUB])
 
 
 def fields_of(query: Mapping[str, Any]) -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from typing import NamedTuple
+from urllib.parse import unquote, unquote_plus
 
 from dbloader.errors import PlaceError
 
@@ -13,7 +14,11 @@ SCHEMES = ("mongodb://", "mongodb+srv://")
 # Options of a connection string that are secrets, or hold some.
 _SECRET = ("authmechanismproperties", "tlscertificatekeyfilepassword", "proxyusername", "proxypassword")
 # https://www.mongodb.com/docs/manual/reference/limits/: what a name of a database or collection may not hold.
-_NOT_IN_DATABASE = re.compile(r'[\x00/\\. "$*<>:|?]')
+# And '%': the driver would take the place for escaped.
+_NOT_IN_DATABASE = re.compile(r'[\x00/\\. "$*<>:|?%]')
+_NOT_IN_COLLECTION = re.compile(r"[\x00$%]|^system\.|^\.|\.\.|\.$")
+# What dbloader makes beside a collection; see layout.
+_OF_OURS = re.compile(r"\.(manifest|[0-9a-f]{24}(\..*)?)$")
 _MAX_NAMESPACE = 255
 # The longest name that dbloader makes of a collection's: a store's id of 24 digits and a GridFS suffix.
 _LONGEST_SUFFIX = len(f".{'0' * 24}.large.chunks")
@@ -29,6 +34,7 @@ class MongoPlace(NamedTuple):
         collection: Name of the collection of records.
         shown: The place as it may be shown: without credentials and options.
         options: The names of the options in the connection string, lower-case.
+        stripped: Whether it had credentials that were taken away.
     """
 
     uri: str
@@ -36,6 +42,7 @@ class MongoPlace(NamedTuple):
     collection: str
     shown: str
     options: frozenset[str]
+    stripped: bool = False
 
     def __repr__(self) -> str:
         return f"MongoPlace({self.shown!r})"
@@ -44,22 +51,20 @@ class MongoPlace(NamedTuple):
         """Gives the same place without user, password and secret options."""
         scheme, _, rest = self.uri.partition("://")
         hosts_and_path, mark, query = rest.partition("?")
-        kept = [part for part in query.split("&") if part.partition("=")[0].lower() not in _SECRET]
+        kept = [part for part in _parts(query) if _name(part) not in _SECRET]
         uri = f"{scheme}://{hosts_and_path.rpartition('@')[2]}{mark}{'&'.join(kept)}"
-        return self._replace(uri=uri, options=frozenset(part.partition("=")[0].lower() for part in kept if part))
+        return self._replace(uri=uri, options=frozenset(map(_name, kept)), stripped=self.stripped or uri != self.uri)
 
     def scrubbed(self, text: str) -> str:
         """Gives a text of some library without the credentials that it may repeat."""
-        authority = self.uri.partition("://")[2].partition("?")[0]
-        secrets = [authority.rpartition("@")[0]]
-        secrets += secrets[0].split(":")
-        secrets += [
-            part.partition("=")[2]
-            for part in self.uri.partition("?")[2].split("&")
-            if part.partition("=")[0].lower() in _SECRET
-        ]
+        user = self.uri.partition("://")[2].partition("?")[0].rpartition("@")[0]
+        secrets = {user, *user.split(":", 1)}
+        secrets |= {part.partition("=")[2] for part in _parts(self.uri.partition("?")[2]) if _name(part) in _SECRET}
+        secrets |= {decoded for secret in secrets for decoded in (unquote(secret), unquote_plus(secret))}
         for secret in sorted(filter(None, secrets), key=len, reverse=True):
-            text = text.replace(secret, "***")
+            # A short one is also a part of many a word.
+            pattern = re.escape(secret) if len(secret) > 3 else rf"(?<!\w){re.escape(secret)}(?!\w)"
+            text = re.sub(pattern, "***", text)
         return text
 
 
@@ -75,15 +80,17 @@ def parse(place: str | os.PathLike[str]) -> MongoPlace:
         PlaceError: The place has no database or collection, or names that cannot be; what may be a password is not
             repeated.
     """
-    text = os.fspath(place)
-    scheme, separator, rest = text.partition("://")
-    if not is_mongo(text):
-        raise PlaceError(f"{_FORM}, got another scheme ({scheme + separator})")
+    scheme, separator, rest = os.fspath(place).partition("://")
+    if not is_mongo(scheme + separator):
+        raise PlaceError(f"{_FORM}, got another scheme")
+    text = f"{scheme.lower()}://{rest}"
     before_query, _, query = rest.partition("?")
     authority, slash, path = before_query.partition("/")
-    if "@" in path or "/" in path:
+    if "@" in path or "/" in path or ("@" in query and "@" not in authority):
         # An unescaped password; or a place with two paths. What is shown could be a part of the password.
-        raise PlaceError(f"{_FORM}; in a user name or password '/', '@' and ':' must be escaped (%2F, %40, %3A)")
+        raise PlaceError(
+            f"{_FORM}; in a user name or password '/', '?', '@' and ':' must be escaped (%2F, %3F, %40, %3A)"
+        )
     hosts = authority.rpartition("@")[2]
     if not hosts:
         raise PlaceError(f"{_FORM}, got one without a host")
@@ -95,16 +102,20 @@ def parse(place: str | os.PathLike[str]) -> MongoPlace:
         raise PlaceError(f"{shown_server}{database} names no collection: {_FORM}, such as {shown_server}{path}.train")
     if _NOT_IN_DATABASE.search(database) or len(database.encode()) > 63:
         raise PlaceError(f"no database can be named {database!r}: {_FORM}")
-    if (
-        "$" in collection
-        or "\0" in collection
-        or "%" in collection
-        or collection.startswith(("system.", "."))
-        or collection.endswith(".")
-        or ".." in collection
-    ):
+    if _NOT_IN_COLLECTION.search(collection):
         raise PlaceError(f"no collection can be named {collection!r}: {_FORM}")
+    if _OF_OURS.search(collection):
+        raise PlaceError(f"{collection!r} is the name of a part of a store: give the store's own")
     if len(f"{database}.{collection}".encode()) + _LONGEST_SUFFIX > _MAX_NAMESPACE:
         raise PlaceError(f"the name {database}.{collection} is too long for a place in MongoDB")
-    options = frozenset(part.partition("=")[0].lower() for part in query.split("&") if part)
+    options = frozenset(map(_name, _parts(query)))
     return MongoPlace(text, database, collection, f"{shown_server}{database}.{collection}", options)
+
+
+def _parts(query: str) -> list[str]:
+    """Gives the options of a connection string; the driver takes semicolons too."""
+    return [part for part in re.split("[&;]", query) if part]
+
+
+def _name(option: str) -> str:
+    return option.partition("=")[0].lower()

@@ -7,44 +7,45 @@ from multiprocessing.context import get_spawning_popen
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pymongo
 from bson.codec_options import CodecOptions
 from bson.errors import BSONError
 from bson.raw_bson import RawBSONDocument
-from gridfs.errors import CorruptGridFile, NoFile
 from typing_extensions import override
 
-from dbloader.columns import CHUNK, COLUMNS, DTYPES, is_whole, join_names, join_values, name_at
-from dbloader.errors import DamagedRecordError, DamagedStoreError, RecordNotFoundError
+from dbloader.columns import CHUNK, COLUMNS, DTYPES, join_names, join_values, name_at
+from dbloader.errors import DamagedRecordError, RecordNotFoundError
 from dbloader.records import decode, decode_values
 from dbloader.stores.base import Store
 from dbloader.stores.mongo.handle import ElsewhereError, Handle
+from dbloader.stores.mongo.large import LostError
 from dbloader.stores.mongo.layout import (
     COLUMNS_INDEX,
     COVERED,
     ID_DTYPE,
     MARKER,
     STUB,
-    beginning_with,
-    column_key,
-    event_key,
     fields_of,
+    file_of,
     index_of,
-    is_stub,
 )
 from dbloader.stores.mongo.place import MongoPlace, parse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pymongo.collection import Collection
 
     from dbloader.columns import Names
     from dbloader.manifest import Manifest
     from dbloader.records import Record
+    from dbloader.stores.mongo.handle import Ask
 
 _RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
-# Chunks of columns asked for at a time: 64 of names are about 8 MB.
-_CHUNKS = 64
+# Records asked for at a time: more _ids would come near the limit of a document.
+_ASKED = 2**16
+# A query without an index may have the server look through all images.
+_QUERY_SECONDS = 600.0
 
 
 class MongoStore(Store):
@@ -77,8 +78,10 @@ class MongoStore(Store):
         # The driver decodes large binaries over twice as fast as it hands out raw documents.
         handle = self._open()
 
-        def ask(collection: Collection[Any], wanted: list[Any]) -> dict[Any, Any]:
-            return {document["_id"]: document for document in collection.find({"_id": {"$in": wanted}}, **_one(wanted))}
+        def ask(collection: Collection[Any], wanted: list[Any]) -> Iterable[tuple[Any, Any]]:
+            return (
+                (document["_id"], document) for document in collection.find({"_id": {"$in": wanted}}, **_one(wanted))
+            )
 
         try:
             found = self._found(handle, indices, ask)
@@ -90,16 +93,9 @@ class MongoStore(Store):
     def documents(self, indices: Sequence[int]) -> list[bytes]:
         handle = self._open()
 
-        def ask(collection: Collection[Any], wanted: list[Any]) -> dict[Any, Any]:
+        def ask(collection: Collection[Any], wanted: list[Any]) -> Iterable[tuple[Any, Any]]:
             raw = collection.with_options(codec_options=_RAW)
-            found: dict[Any, Any] = {}
-            for document in raw.find({"_id": {"$in": wanted}}, **_one(wanted)):
-                index = index_of(document.raw)
-                if index is None:
-                    found[MARKER] = document
-                else:
-                    found[index] = document.raw
-            return found
+            return ((index_of(found.raw), found) for found in raw.find({"_id": {"$in": wanted}}, **_one(wanted)))
 
         found = self._found(handle, indices, ask)
         return [self._document(handle, int(index), found.get(index)) for index in indices]
@@ -109,18 +105,18 @@ class MongoStore(Store):
         if name not in DTYPES:
             raise ValueError(f"a column is one of {', '.join(DTYPES)}, got {name!r}")
         handle = self._open()
-        return join_values(self._chunks(handle, name), name, handle.manifest.length)
+        return join_values(handle.chunks(name), name, handle.manifest.length)
 
     @override
     def names(self) -> Names:
         handle = self._open()
-        return join_names(self._chunks(handle, "name"), handle.manifest.length)
+        return join_names(handle.chunks("name"), handle.manifest.length)
 
     @override
     def name(self, index: int) -> str | None:
         handle = self._open()
         self._check_index(index)
-        (chunk,) = self._chunks(handle, "name", range(index // CHUNK, index // CHUNK + 1))
+        (chunk,) = handle.chunks("name", range(index // CHUNK, index // CHUNK + 1))
         return name_at(chunk, index % CHUNK) or None
 
     @override
@@ -128,12 +124,22 @@ class MongoStore(Store):
         handle = self._open()
 
         def ask(collection: Collection[Any]) -> int | None:
-            least = next(collection.find({"name": name}, {"_id": 1}, limit=1, sort=[("name", 1), ("_id", 1)]), None)
-            if not handle.is_here(collection):
+            # Both in one answer, of one collection; the marker has no name and comes first.
+            of_name = {"name": name, "_id": {"$gte": 0, "$lt": handle.manifest.length}}
+            marker_and_least = collection.find(
+                {"$or": [{"name": None, "_id": MARKER}, of_name]},
+                {"store": 1},
+                sort=[("name", 1), ("_id", 1)],
+                limit=2,
+            )
+            found = list(marker_and_least)
+            if not found or found[0]["_id"] != MARKER or found[0].get("store") != handle.store:
                 raise ElsewhereError
-            return None if least is None else int(least["_id"])
+            return int(found[1]["_id"]) if len(found) > 1 else None
 
         index = handle.of_records(ask) if _is_text(name) else None
+        if index is None and handle.may_lag and _is_text(name):
+            index = handle.of_records(ask, newest=True)
         if index is None:
             raise RecordNotFoundError(f"no record of {self.place} is named {name!r}")
         return index
@@ -141,7 +147,7 @@ class MongoStore(Store):
     @override
     def events(self) -> Iterator[dict[str, Any]]:
         number = 0
-        while batch := self._events(self._open(), number):
+        while batch := self._open().events(number):
             yield from batch
             number += len(batch)
 
@@ -157,106 +163,64 @@ class MongoStore(Store):
             StoreError: The server does not understand the query.
         """
         handle = self._open()
-        asked: dict[str, Any] = {"filter": {"$and": [{"_id": {"$gte": 0}}, dict(query)]}, "projection": {"_id": 1}}
+        of_this = {"_id": {"$gte": 0, "$lt": handle.manifest.length}}
+        asked: dict[str, Any] = {"filter": {"$and": [of_this, dict(query)]}, "projection": {"_id": 1}}
         fields = fields_of(query)
         if len(fields) > 1 and fields <= set(COVERED):
             asked["hint"] = COLUMNS_INDEX  # left to itself, the server would look for one field and read the documents
 
         def ask(collection: Collection[Any]) -> np.ndarray[Any, Any]:
-            parts = [np.frombuffer(batch, ID_DTYPE)["_id"] for batch in collection.find_raw_batches(**asked)]
-            if not handle.is_here(collection):
-                raise ElsewhereError
+            handle.check_here(collection)
+            with pymongo.timeout(_QUERY_SECONDS):
+                parts = [np.frombuffer(batch, ID_DTYPE)["_id"] for batch in collection.find_raw_batches(**asked)]
+            handle.check_here(collection)
             return np.concatenate([np.empty(0, np.int64), *parts])
 
-        return np.unique(handle.of_records(ask))
+        return np.unique(handle.of_records(ask, newest=True))
 
     @override
     def close(self) -> None:
         self._handle = None
 
-    def _events(self, handle: Handle, first: int) -> list[dict[str, Any]]:
-        """Gives some events, from one on."""
-        keys = {**beginning_with(f"{handle.store}/event/"), "$gte": event_key(handle.store, first)}
-        return handle.connection.run(
-            lambda: [found["event"] for found in handle.meta.find({"_id": keys}, sort=[("_id", 1)], limit=CHUNK)]
-        )
-
-    def _found(
-        self,
-        handle: Handle,
-        indices: Sequence[int],
-        ask: Callable[[Collection[Any], list[Any]], dict[Any, Any]],
-    ) -> dict[Any, Any]:
-        """Gives the documents at some indices by their indices; one that is missing is not among them.
-
-        ``ask`` gives the documents in a collection that have some _ids, by their _ids.
-        """
+    def _found(self, handle: Handle, indices: Sequence[int], ask: Ask) -> dict[int, Any]:
+        """Gives the documents at some indices by their indices; one that is missing is not among them."""
         length = handle.manifest.length
         for index in indices:
             if not 0 <= index < length:
                 self._check_index(index)
-        if not len(indices):
-            return {}
-        wanted: list[Any] = [*dict.fromkeys(map(int, indices)), MARKER]
-
-        def ask_here(collection: Collection[Any]) -> dict[Any, Any]:
-            found: dict[Any, Any] = ask(collection, wanted)
-            if found.get(MARKER, {}).get("store") != handle.store:
-                raise ElsewhereError
-            return found
-
-        return handle.of_records(ask_here)
+        wanted = list(dict.fromkeys(map(int, indices)))
+        found: dict[int, Any] = {}
+        for start in range(0, len(wanted), _ASKED):
+            found |= handle.documents(wanted[start : start + _ASKED], ask)
+        return found
 
     def _record(self, handle: Handle, index: int, values: dict[str, Any] | None) -> Record:
         if values is None:
             raise self._damaged(index, "it is missing")
         try:
-            if values.get(STUB) is True:
-                return decode(self._large(handle, index), index)
+            if STUB in values:
+                return decode(self._large(handle, index, values[STUB]), index)
             return decode_values(values, index)
         except DamagedRecordError as error:
             raise self._damaged(index, str(error)) from error
 
-    def _document(self, handle: Handle, index: int, document: bytes | None) -> bytes:
+    def _document(self, handle: Handle, index: int, document: RawBSONDocument | None) -> bytes:
         if document is None:
             raise self._damaged(index, "it is missing")
-        return self._large(handle, index) if is_stub(document) else document
+        data = bytes(document.raw)
+        file = file_of(data)
+        return data if file is None else self._large(handle, index, file)
 
-    def _large(self, handle: Handle, index: int) -> bytes:
-        def ask() -> bytes:
-            with handle.large.open_download_stream(index) as stream:
-                return stream.read()
-
+    def _large(self, handle: Handle, index: int, file: str) -> bytes:
         try:
-            return handle.connection.run(ask)
-        except NoFile:
-            raise self._damaged(index, "it is missing in GridFS") from None
-        except CorruptGridFile as error:
-            raise self._damaged(index, f"it is not whole in GridFS: {error}") from error
+            return handle.connection.run(lambda: handle.large.get(file))
+        except LostError as error:
+            raise self._damaged(index, str(error)) from error
 
     @override
     def _stored_chunk(self, number: int) -> dict[str, bytes]:
         handle = self._open()
-        return {name: next(self._chunks(handle, name, range(number, number + 1))) for name in COLUMNS}
-
-    def _chunks(self, handle: Handle, column: str, numbers: range | None = None) -> Iterator[bytes]:
-        """Yields chunks of a column, in order; by default all."""
-        length = handle.manifest.length
-        if numbers is None:
-            numbers = range(-(-length // CHUNK))
-        for first in range(numbers.start, numbers.stop, _CHUNKS):
-            asked = range(first, min(first + _CHUNKS, numbers.stop))
-            keys = [column_key(handle.store, column, number) for number in asked]
-            found = handle.connection.run(
-                lambda: {document["_id"]: document["data"] for document in handle.meta.find({"_id": {"$in": keys}})}  # noqa: B023
-            )
-            for number, key in zip(asked, keys, strict=True):
-                chunk = found.get(key)
-                if chunk is None or not is_whole(column, chunk, min(CHUNK, length - number * CHUNK)):
-                    raise DamagedStoreError(
-                        f"{self.place}: chunk {number} of its column {column} is missing or damaged; convert again",
-                    )
-                yield chunk
+        return {name: next(handle.chunks(name, range(number, number + 1))) for name in COLUMNS}
 
     def _open(self) -> Handle:
         handle = self._handle

@@ -1,0 +1,227 @@
+"""The records, columns and events of a store that is being written."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from bson.raw_bson import RawBSONDocument
+from pymongo import ReplaceOne
+from pymongo.errors import BulkWriteError
+
+from dbloader.columns import CHUNK, COLUMNS, DTYPES, ColumnChunk, is_whole
+from dbloader.errors import FieldError, StoreLockedError
+from dbloader.stores.mongo.connection import without_duplicates
+from dbloader.stores.mongo.large import Large, LostError
+from dbloader.stores.mongo.layout import (
+    COLUMNS_INDEX,
+    ID_CRC_DTYPE,
+    INDEXES,
+    MANIFEST,
+    MARKER,
+    MAX_DOCUMENT,
+    PARTIAL,
+    STUB,
+    beginning_with,
+    column_key,
+    crc32_in,
+    event_key,
+    own_collection,
+    record_file,
+    stub_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pymongo.collection import Collection
+    from pymongo.database import Database
+
+    from dbloader.stores.mongo.claim import Claim
+    from dbloader.stores.mongo.place import MongoPlace
+
+# Of one insert, and how many of them are under way at once: the server works on one while the next is sent.
+BATCH_BYTES = 4 * 2**20
+IN_FLIGHT = 3
+# A chunk's document has little beside its data.
+_MAX_CHUNK = MAX_DOCUMENT - 2**10
+
+
+class Unfinished:
+    """What is written of one store before it is finished. Every method can be called again after it was cut off.
+
+    A writer that was overtaken while it was silent may still write. It changes nothing that its successor writes:
+    records are only ever inserted, and those that are there already are compared; columns and events carry the number
+    of the run that wrote them and give way to later ones only; files in GridFS have the writer's token in their names.
+
+    Attributes:
+        run: How many writers there have been, with this one.
+    """
+
+    def __init__(self, database: Database[Any], place: MongoPlace, store: str, claim: Claim) -> None:
+        self.run = 0
+        self._place = place
+        self._id = store
+        self._claim = claim
+        self._meta: Collection[Any] = database[place.collection + MANIFEST]
+        self._records: Collection[Any] = database[own_collection(place.collection, store)]
+        self._large = Large(database, place.collection, store)
+
+    def begin(self, length: int, events: int) -> None:
+        """Makes the collections ready; removes what was stored after the last commit of what is resumed."""
+        self._claim.check()
+        self._records.update_one({"_id": MARKER}, {"$set": {"store": self._id}}, upsert=True)
+        for name, keys in INDEXES.items():
+            self._records.create_index(keys, name=name)
+        self._records.delete_many({"_id": {"$gte": length}})
+        self._large.remove({"$gte": record_file(length), "$lt": beginning_with("record/")["$lt"]})
+        later = {**beginning_with(f"{self._id}/event/"), "$gte": event_key(self._id, events)}
+        self._meta.delete_many({"_id": later})
+
+    def store(
+        self,
+        first: int,
+        documents: Sequence[bytes],
+        chunks: Mapping[int, Mapping[str, bytes]],
+        first_event: int,
+        events: Sequence[Mapping[str, Any]],
+    ) -> None:
+        """Stores records from an index on, chunks of columns by their numbers, and events.
+
+        Raises:
+            StoreLockedError: A later writer has been here.
+            FieldError: A record's name is too long for a document.
+        """
+        with ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="dbloader-insert") as executor:
+            inserts = [executor.submit(self._insert, batch) for batch in _batches(first, documents)]
+            for insert in inserts:
+                insert.result()
+        beside = [
+            self._chunk_document(number, name, packed)
+            for number, chunk in chunks.items()
+            for name, packed in chunk.items()
+        ]
+        beside += [
+            {"_id": event_key(self._id, number), "event": dict(event)}
+            for number, event in enumerate(events, first_event)
+        ]
+        if not beside:
+            return
+        # One of a later run is not found by this, and cannot be inserted anew.
+        ours = {"run": {"$lte": self.run}}
+        try:
+            self._meta.bulk_write(
+                [
+                    ReplaceOne({"_id": document["_id"], **ours}, {**document, "run": self.run}, upsert=True)
+                    for document in beside
+                ]
+            )
+        except BulkWriteError as error:
+            if without_duplicates(error):
+                raise self._overtaken() from None
+            raise
+
+    def _insert(self, batch: Sequence[tuple[int, bytes]]) -> None:
+        """Inserts records, of which some may be there already from an attempt before."""
+        documents = [RawBSONDocument(self._document(index, document)) for index, document in batch]
+        self._claim.check()
+        try:
+            self._records.insert_many(documents, ordered=False)
+        except BulkWriteError as error:
+            if not without_duplicates(error):
+                raise
+            self._replace_others({index: crc32_in(document) for index, document in batch}, documents)
+
+    def _document(self, index: int, document: bytes) -> bytes:
+        if len(document) <= MAX_DOCUMENT:
+            return document
+        file = record_file(index, self._claim.token)
+        stub = stub_of(document, file)
+        if len(stub) > MAX_DOCUMENT:
+            raise FieldError(f"the name of record {index} is too long for {self._place.shown}: it has over 16 MiB")
+        if self._records.find_one({"_id": index, STUB: file}, {"_id": 1}) is None:
+            self._large.put(file, document)
+        return stub
+
+    def _replace_others(self, crcs: Mapping[int, int], documents: Sequence[RawBSONDocument]) -> None:
+        """Puts in their place records where a writer that was overtaken has inserted others."""
+        found = self._records.find(
+            {"_id": {"$in": list(crcs)}}, {"_id": 1, "crc32": 1}, hint=COLUMNS_INDEX, batch_size=len(crcs)
+        )
+        stored = {other["_id"]: other.get("crc32") for other in found}
+        differing = {
+            index: document
+            for (index, crc), document in zip(crcs.items(), documents, strict=True)
+            if stored.get(index) != crc
+        }
+        if differing and self._meta.find_one({"_id": PARTIAL, "writer": self._claim.token}, {"_id": 1}) is None:
+            raise self._overtaken()
+        for index, document in differing.items():
+            self._records.replace_one({"_id": index}, document, upsert=True)
+
+    def _chunk_document(self, number: int, name: str, packed: bytes) -> dict[str, Any]:
+        key = column_key(self._id, name, number)
+        if len(packed) <= _MAX_CHUNK:
+            return {"_id": key, "data": packed}
+        # Names of 4 kB and more. The file of the commit before is needed until this commit is durable.
+        file = f"{key}/{len(packed)}/{self._claim.token}"
+        if not self._large.has(file):
+            self._large.put(file, packed)
+        return {"_id": key, STUB: file}
+
+    def chunks(self, length: int) -> int:
+        """Gives the number of chunks of a column of so many records."""
+        return -(-length // CHUNK)
+
+    def chunk(self, number: int, length: int) -> dict[str, bytes] | None:
+        """Gives the packed columns of one chunk of a store of so many records; None if they are not whole."""
+        keys = {column_key(self._id, name, number): name for name in COLUMNS}
+        found = list(self._meta.find({"_id": {"$in": list(keys)}}))
+        try:
+            packed = {keys[document["_id"]]: self._large.data_of(document) for document in found}
+        except LostError:
+            return None
+        count = min(CHUNK, length - number * CHUNK)
+        if len(packed) < len(COLUMNS):
+            return None
+        if number == length // CHUNK:  # a commit that was cut off may have made it longer
+            chunk = ColumnChunk.unpack(packed)
+            chunk.names = chunk.names[:count]
+            chunk.values = {name: values[:count] for name, values in chunk.values.items()}
+            packed = chunk.pack()
+        return packed if all(is_whole(name, value, count) for name, value in packed.items()) else None
+
+    def is_stored(self, number: int, crcs: bytes) -> bool:
+        """Tells whether the server has the records of one chunk, by their CRC-32."""
+        expected = np.frombuffer(crcs, DTYPES["crc32"])
+        indices = np.arange(number * CHUNK, number * CHUNK + len(expected))
+        batches = self._records.find_raw_batches(
+            {"_id": {"$gte": int(indices[0]), "$lte": int(indices[-1])}},
+            {"_id": 1, "crc32": 1},
+            hint=COLUMNS_INDEX,
+            sort=[("_id", 1)],
+            batch_size=len(expected),
+        )
+        answer = b"".join(batches)
+        if len(answer) != len(expected) * ID_CRC_DTYPE.itemsize:
+            return False
+        stored = np.frombuffer(answer, ID_CRC_DTYPE)
+        return np.array_equal(stored["_id"], indices) and np.array_equal(stored["crc32"], expected)
+
+    def _overtaken(self) -> StoreLockedError:
+        return StoreLockedError(f"another process has taken over the conversion at {self._place.shown}")
+
+
+def _batches(first: int, documents: Sequence[bytes]) -> Iterator[list[tuple[int, bytes]]]:
+    """Gives records with their indices, some megabytes at a time."""
+    batch: list[tuple[int, bytes]] = []
+    nbytes = 0
+    for index, document in enumerate(documents, first):
+        batch.append((index, document))
+        nbytes += len(document)
+        if nbytes >= BATCH_BYTES:
+            yield batch
+            batch, nbytes = [], 0
+    if batch:
+        yield batch

@@ -1,0 +1,64 @@
+"""A file beside one that is written without syncing: it tells whether the machine has been restarted since.
+
+What a process has written is safe when the process is killed, synced or not; a crash of the machine may lose any part
+of what was not synced.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SUFFIX = ".unsynced"
+
+
+def boot_id() -> str:
+    """Names this start of the machine; empty where the system does not tell, as only Linux does."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:  # noqa: PTH123 - nothing else is wanted
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+class Unsynced:
+    """The mark beside a file that is not synced.
+
+    Args:
+        path: The file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._mark = path.with_name(path.name + SUFFIX)
+
+    def set(self) -> None:
+        """Marks the file as one of this start of the machine; lasts from here on."""
+        with self._mark.open("w", encoding="ascii") as file:
+            file.write(boot_id())
+            file.flush()
+            os.fsync(file.fileno())
+        sync_folder(self._mark.parent)
+
+    def is_set(self) -> bool:
+        """Tells whether the file is marked."""
+        return self._mark.exists()
+
+    def may_be_broken(self) -> bool:
+        """Tells whether the machine has been restarted since the file was marked."""
+        return self.is_set() and self._mark.read_text("ascii", "replace") != boot_id()
+
+    def clear(self) -> None:
+        """Takes the mark away: the file is synced, or gone."""
+        self._mark.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes what was created, renamed or removed in a folder last."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,135 @@
+"""Writing without syncing each commit: what a kill leaves is good, what a crash of the machine leaves is not used."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+import lmdb
+import pytest
+from store_contract import documents_of, make_records, write_one_by_one
+
+import dbloader.stores.writer as writing
+from dbloader import convert, create_store, open_store
+from dbloader.errors import DamagedStoreError
+from dbloader.stores import lmdb_writer, unsynced
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RECORDS = make_records(12)
+
+
+def write_and_die(place: Path) -> None:
+    with create_store(place, resumable=True, durable=False) as writer:
+        write_one_by_one(writer, RECORDS[:5])
+        writer.commit()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.fixture
+def killed(tmp_path: Path) -> Path:
+    """The place of an unfinished store whose writer was killed after five records."""
+    place = tmp_path / "store.lmdb"
+    process = multiprocessing.get_context("fork").Process(target=write_and_die, args=(place,))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    process.close()
+    return place
+
+
+def left_at(place: Path) -> list[str]:
+    return sorted(path.name.removeprefix(place.name) for path in place.parent.glob(f"{place.name}*"))
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_what_a_killed_writer_did_not_sync_is_resumed(killed: Path, durable: bool) -> None:
+    assert left_at(killed) == [".partial", ".partial.unsynced"]
+    with create_store(killed, resume=True, resumable=True, durable=durable) as writer:
+        assert writer.length == 5
+        assert left_at(killed) == ([".partial"] if durable else [".partial", ".partial.unsynced"])
+        write_one_by_one(writer, RECORDS)
+        writer.finish()
+    assert left_at(killed) == [""]
+    with open_store(killed) as store:
+        assert store.documents(range(len(RECORDS))) == documents_of(RECORDS)
+
+
+def test_what_was_not_synced_before_a_restart_of_the_machine_is_not_trusted(
+    killed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unsynced, "boot_id", lambda: "another start")
+    for durable in (False, True):
+        with (
+            pytest.raises(DamagedStoreError, match=r"the machine was restarted .* begin anew with overwrite"),
+            create_store(killed, resume=True, resumable=True, durable=durable),
+        ):
+            pass
+    assert left_at(killed) == [".partial", ".partial.unsynced"]
+    with create_store(killed, overwrite=True) as writer:
+        assert writer.length == 0
+        assert left_at(killed) == [".partial"]
+        write_one_by_one(writer, RECORDS)
+        writer.finish()
+    assert left_at(killed) == [""]
+
+
+def test_a_writer_that_is_left_takes_its_mark_away(tmp_path: Path) -> None:
+    with create_store(tmp_path / "store.lmdb", durable=False) as writer:
+        write_one_by_one(writer, RECORDS)
+        writer.commit()
+        assert left_at(tmp_path / "store.lmdb") == [".partial", ".partial.unsynced"]
+    assert left_at(tmp_path / "store.lmdb") == []
+
+
+def test_where_a_restart_could_not_be_told_every_commit_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lmdb_writer, "boot_id", lambda: "")
+    with create_store(tmp_path / "store.lmdb", durable=False) as writer:
+        assert writer.durable
+        assert left_at(tmp_path / "store.lmdb") == [".partial"]
+
+
+@pytest.mark.parametrize(("check", "synced"), [("none", False), ("structure", True), ("decode", True)])
+def test_only_a_conversion_without_checks_leaves_commits_unsynced_and_none_its_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check: str, synced: bool
+) -> None:
+    from PIL import Image
+
+    (tmp_path / "images" / "a").mkdir(parents=True)
+    for number in range(4):
+        Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / "images" / "a" / f"{number}.png")
+    opened: list[dict[str, Any]] = []
+    at_the_end: list[bool] = []
+    real = lmdb.open
+
+    def spying(path: str, **options: Any) -> Any:
+        if path.endswith(".partial"):
+            opened.append(options)
+        return real(path, **options)
+
+    class Watching(lmdb_writer.LMDBWriter):
+        def _publish(self, manifest: Any) -> None:
+            sync = self._env.sync
+
+            class Env:
+                def __getattr__(this, name: str) -> Any:  # noqa: N805 - self is the writer's
+                    return getattr(env, name)
+
+                def sync(this, force: bool) -> None:  # noqa: N805
+                    at_the_end.append(force)
+                    sync(force)
+
+            env, self._env = self._env, Env()
+            super()._publish(manifest)
+
+    monkeypatch.setattr(lmdb, "open", spying)
+    monkeypatch.setattr(lmdb_writer, "LMDBWriter", Watching)
+    monkeypatch.setattr(writing, "COMMIT_BYTES", 1)
+    convert(tmp_path / "images", tmp_path / "store.lmdb", check=check)
+    assert [options["sync"] for options in opened] == [synced]
+    assert at_the_end == [True]  # all of it, before it is renamed
