@@ -1,6 +1,6 @@
 """Conversion of the corpus against `tar cf` of the same folder: whole processes, in turn, medians.
 
-python scripts/bench_conversion.py BENCH [--rounds 7]
+python scripts/bench_conversion.py BENCH [--rounds 5] [--corpus large]
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ def run(*command: str) -> Run:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Time conversions against tar.")
     parser.add_argument("bench", type=Path)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--corpus", default="large", help="folder in BENCH: large (20,000 images) or corpus (5,000)")
     parser.add_argument("--only", nargs="*", help="contenders to run beside tar")
     options = parser.parse_args()
-    corpus, out, archive = options.bench / "corpus", options.bench / "out.lmdb", options.bench / "out.tar"
+    corpus, out, archive = options.bench / options.corpus, options.bench / "out.lmdb", options.bench / "out.tar"
     nbytes = sum(path.stat().st_size for path in corpus.rglob("*.jpg"))
     convert = [sys.executable, "-m", "dbloader", "convert", str(corpus), str(out), "--quiet"]
     contenders = {

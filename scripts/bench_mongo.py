@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 ROUNDS = 7
 NBYTES = 100_000
+BATCHES = 4  # a turn
+WRITTEN = 4000
 RECORDS = 1000  # fit the server's cache of 0.25 GB, so that its disk plays no part
 RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
 
@@ -47,12 +49,14 @@ RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument
 def interleaved(contenders: dict[str, Callable[[], object]], rounds: int = ROUNDS) -> dict[str, float]:
     """Gives the median seconds of each, all taking turns, after a round that warms up."""
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    turns = list(contenders.items())
     for number in range(rounds + 1):
-        for name, contender in contenders.items():
+        for name, contender in turns:
             started = time.perf_counter()
             contender()
             if number:
                 seconds[name].append(time.perf_counter() - started)
+        turns.append(turns.pop(0))  # nobody always comes after the same one
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 
@@ -121,42 +125,49 @@ def reading(server: Mongod, _: Path) -> None:
 def batch_of(place: str, size: int, delay_ms: int) -> None:
     at = parse(place)
     numbers = random.Random(0)
+    client: pymongo.MongoClient[Any]
     with pymongo.MongoClient(place) as client, open_store(place) as store, ThreadPoolExecutor(2) as executor:
-        collection = client[at.database][at.collection]
+        collection: Any = client[at.database][at.collection]
         raw = collection.with_options(codec_options=RAW)
 
-        def indices() -> list[int]:
-            return numbers.sample(range(RECORDS), size)
+        def batches(read: Callable[[list[int]], object]) -> Callable[[], None]:
+            def turn() -> None:
+                for _ in range(BATCHES):
+                    read(numbers.sample(range(RECORDS), size))
+
+            return turn
 
         medians = interleaved({
-            "one find_one by name a sample": lambda: one_by_one(collection, indices()),
-            "`store.read`, CRC-32 verified": lambda: store.read(indices()),
-            "bare find, decoded": lambda: plain(collection, indices()),
-            "bare find, RawBSONDocument": lambda: plain(raw, indices()),
-            "bare find_raw_batches": lambda: raw_batches(collection, indices()),
-            "bare find, decoded, in two threads": lambda: in_threads(collection, indices(), executor),
-        })  # fmt: skip
+            "one find_one by name a sample": batches(lambda indices: one_by_one(collection, indices)),
+            "`store.read`, CRC-32 verified": batches(store.read),
+            "bare find, decoded": batches(lambda indices: plain(collection, indices)),
+            "bare find, RawBSONDocument": batches(lambda indices: plain(raw, indices)),
+            "bare find_raw_batches": batches(lambda indices: raw_batches(collection, indices)),
+            "bare find, decoded, in two threads": batches(lambda indices: in_threads(collection, indices, executor)),
+        }, 12)  # fmt: skip
     title = f"batch of {size} of {NBYTES:,} bytes" + (f", round trips {delay_ms} ms longer" if delay_ms else "")
-    table(title, medians, size, "records", "one find_one by name a sample")
+    table(title, medians, BATCHES * size, "records", "one find_one by name a sample")
 
 
 def writing(server: Mongod, _: Path) -> None:
-    encoded = list(noise(RECORDS))
+    encoded = list(noise(WRITTEN))
     documents = [record.document(index) for index, record in enumerate(encoded)]
     numbers = itertools.count()
 
     def bare(documents: list[Any], **concern: Any) -> None:
+        client: pymongo.MongoClient[Any]
         with pymongo.MongoClient(server.uri, **concern) as client:
             database = client["bench_writing"]
             database[f"bare{next(numbers)}"].insert_many(documents, ordered=False)
 
     def ours() -> None:
         with create_store(f"{server.uri}bench_writing.ours{next(numbers)}") as writer:
-            for start in range(0, RECORDS, 16):
+            for start in range(0, WRITTEN, 16):
                 writer.write(encoded[start : start + 16])
             writer.finish()
 
     def clean() -> None:
+        client: pymongo.MongoClient[Any]
         with pymongo.MongoClient(server.uri) as client:
             client.drop_database("bench_writing")
             client.admin.command("fsync")
@@ -168,7 +179,7 @@ def writing(server: Mongod, _: Path) -> None:
         "(clearing up)": clean,
     })  # fmt: skip
     del medians["(clearing up)"]
-    table(f"{RECORDS} records of {NBYTES:,} bytes", medians, RECORDS, "records", "insert_many, unordered, raw")
+    table(f"{WRITTEN:,} records of {NBYTES:,} bytes", medians, WRITTEN, "records", "insert_many, unordered, raw")
 
 
 def epochs(server: Mongod, bench: Path) -> None:
@@ -204,10 +215,18 @@ def pixels(image: Any) -> np.ndarray[Any, Any]:
 
 
 def epoch_of(dataset: Any, method: str) -> Callable[[], None]:
+    # Workers that stay: what it takes to start them is not the store's.
+    loader = DataLoader(
+        dataset,
+        64,
+        shuffle=True,
+        num_workers=2,
+        multiprocessing_context=method,
+        collate_fn=len,
+        persistent_workers=True,
+    )
+
     def epoch() -> None:
-        loader = DataLoader(
-            dataset, 64, shuffle=True, num_workers=2, multiprocessing_context=method, collate_fn=len, prefetch_factor=4
-        )
         assert sum(loader) == len(dataset)
 
     return epoch

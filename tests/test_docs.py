@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pymongo
 import pytest
@@ -184,8 +184,9 @@ def test_the_examples_of_a_command_run(command: click.Command, shop: Path, mongo
 def fill_collection(uri: str, folder: Path) -> None:
     """Makes a collection as other programs have it, of a name and a file in each document."""
     at = parse(uri)
+    client: pymongo.MongoClient[Any]
     with pymongo.MongoClient(uri) as client:
-        collection = client[at.database][at.collection]
+        collection: Any = client[at.database][at.collection]
         collection.create_index("img_name")
         names = [str(path.relative_to(folder)) for path in sorted(folder.rglob("*.jpg"))]
         collection.insert_many([{"img_name": name, "bson_img": (folder / name).read_bytes()} for name in names])

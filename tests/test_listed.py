@@ -47,15 +47,17 @@ class Old:
 
     def fill(self, files: dict[str, bytes], key: str = "img_name", image: str = "bson_img") -> None:
         at = parse(self.uri)
+        client: pymongo.MongoClient[Any]
         with pymongo.MongoClient(self.uri) as client:
-            collection = client[at.database][at.collection]
+            collection: Any = client[at.database][at.collection]
             collection.insert_many([{key: name, image: data, "uploaded": 2019} for name, data in files.items()])
             collection.create_index(key)
 
     def change(self, name: str, data: bytes | None) -> None:
         at = parse(self.uri)
+        client: pymongo.MongoClient[Any]
         with pymongo.MongoClient(self.uri) as client:
-            collection = client[at.database][at.collection]
+            collection: Any = client[at.database][at.collection]
             if data is None:
                 collection.delete_one({"img_name": name})
             else:
@@ -140,9 +142,11 @@ def test_two_files_of_one_name_are_refused(old: Old) -> None:
 
 def test_a_collection_without_an_index_on_the_names_is_warned_of(mongo_uri: str, tmp_path: Path) -> None:
     at = parse(mongo_uri)
+    client: pymongo.MongoClient[Any]
     with pymongo.MongoClient(mongo_uri) as client:
         documents = [{"img_name": name_of(number), "bson_img": jpeg(number)} for number in range(COUNT)]
-        client[at.database][at.collection].insert_many(documents)
+        collection: Any = client[at.database][at.collection]
+        collection.insert_many(documents)
     old = Old(mongo_uri, tmp_path)
     with pytest.warns(UserWarning, match=r"has no index on 'img_name'.*createIndex\(\{img_name: 1\}\)"):
         dataset = MongoDataset.from_listing(old.uri, old.listing)

@@ -124,7 +124,8 @@ def test_only_a_conversion_without_checks_leaves_commits_unsynced_and_none_its_s
                     at_the_end.append(force)
                     sync(force)
 
-            env, self._env = self._env, Env()
+            env: Any = self._env
+            self._env = Env()  # type: ignore[assignment]  # it is asked for nothing that it has not
             super()._publish(manifest)
 
     monkeypatch.setattr(lmdb, "open", spying)

@@ -186,7 +186,7 @@ class LMDBWriter(Writer):
             self._unsynced.clear()
         elif self._unsynced.may_be_broken():
             raise DamagedStoreError(
-                f"the machine was restarted while the unfinished conversion at {self.place} was not synced to its disk, "
+                f"the machine was restarted while the unfinished conversion at {self.place} was not synced, "
                 "so it may not be whole: begin anew with overwrite (--overwrite)",
             )
         if not self.durable:

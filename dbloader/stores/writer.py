@@ -59,6 +59,9 @@ class Writer(ABC):
         StoreAccessError: The place may not be written.
     """
 
+    commits_at_once = 1
+    """How many times COMMIT_BYTES a commit has, where one costs more than a sync of the disk."""
+
     def __init__(
         self,
         place: str,
@@ -164,7 +167,10 @@ class Writer(ABC):
         self.outcome.update(outcome or {})
         if position is not None:
             self.position = position
-        if self._nbytes >= COMMIT_BYTES or time.monotonic() - self._committed_at >= COMMIT_SECONDS:
+        if (
+            self._nbytes >= COMMIT_BYTES * self.commits_at_once
+            or time.monotonic() - self._committed_at >= COMMIT_SECONDS
+        ):
             self._begin_commit()
 
     def commit(self) -> None:

@@ -45,8 +45,7 @@ INDEXES: dict[str, list[tuple[str, int]]] = {
 }
 """The indexes of a collection of records. All end in _id: what they find, they give without touching a document."""
 
-# In the order of a covered answer: {_id: int64} and {_id: int64, crc32: int64}, each with its closing zero.
-ID_DTYPE = np.dtype([("length", "<i4"), ("key", "V5"), ("_id", "<i8"), ("end", "u1")])
+# A document of a covered answer, {_id: int64, crc32: int64}, with its closing zero.
 ID_CRC_DTYPE = np.dtype(
     [("length", "<i4"), ("key", "V5"), ("_id", "<i8"), ("crc_key", "V7"), ("crc32", "<i8"), ("end", "u1")]
 )

@@ -22,7 +22,6 @@ from dbloader.stores.mongo.large import LostError
 from dbloader.stores.mongo.layout import (
     COLUMNS_INDEX,
     COVERED,
-    ID_DTYPE,
     MARKER,
     STUB,
     fields_of,
@@ -44,6 +43,8 @@ if TYPE_CHECKING:
 _RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
 # Records asked for at a time: more _ids would come near the limit of a document.
 _ASKED = 2**16
+# Indices that a query's answer gives at a time: each is a small dict of the driver's for a moment.
+_IDS = 2**14
 # A query without an index may have the server look through all images.
 _QUERY_SECONDS = 600.0
 
@@ -154,7 +155,8 @@ class MongoStore(Store):
     def matching(self, query: Mapping[str, Any]) -> np.ndarray[Any, Any]:
         """Gives the indices of the records that a query finds: int64, shape (records,), ascending.
 
-        A query about nothing but name, label, width and height is answered from an index, without reading a document.
+        A query about nothing but name, label, width and height is answered from an index, without reading a document,
+        unless it has an ``$or``.
 
         Args:
             query: As MongoDB's ``find`` takes it.
@@ -164,7 +166,11 @@ class MongoStore(Store):
         """
         handle = self._open()
         of_this = {"_id": {"$gte": 0, "$lt": handle.manifest.length}}
-        asked: dict[str, Any] = {"filter": {"$and": [of_this, dict(query)]}, "projection": {"_id": 1}}
+        asked: dict[str, Any] = {
+            "filter": {"$and": [of_this, dict(query)]},
+            "projection": {"_id": 1},
+            "batch_size": _IDS,
+        }
         fields = fields_of(query)
         if len(fields) > 1 and fields <= set(COVERED):
             asked["hint"] = COLUMNS_INDEX  # left to itself, the server would look for one field and read the documents
@@ -172,9 +178,9 @@ class MongoStore(Store):
         def ask(collection: Collection[Any]) -> np.ndarray[Any, Any]:
             handle.check_here(collection)
             with pymongo.timeout(_QUERY_SECONDS):
-                parts = [np.frombuffer(batch, ID_DTYPE)["_id"] for batch in collection.find_raw_batches(**asked)]
+                found = np.fromiter((document["_id"] for document in collection.find(**asked)), np.int64)
             handle.check_here(collection)
-            return np.concatenate([np.empty(0, np.int64), *parts])
+            return found
 
         return np.unique(handle.of_records(ask, newest=True))
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from dbloader.stores.mongo.place import MongoPlace
 
 # Of one insert, and how many of them are under way at once: the server works on one while the next is sent.
-BATCH_BYTES = 4 * 2**20
+BATCH_BYTES = 8 * 2**20
 IN_FLIGHT = 3
 # A chunk's document has little beside its data.
 _MAX_CHUNK = MAX_DOCUMENT - 2**10

@@ -43,6 +43,9 @@ class MongoWriter(Writer):
         resumable: See Writer.
     """
 
+    # Round trips, and a wait for the journal: of 100 MB, 8 MiB at a time took 1.2 to 1.7 times as long as 32.
+    commits_at_once = 4
+
     def __init__(
         self,
         place: str | os.PathLike[str],
