@@ -41,10 +41,10 @@ def _replace(batch: Batch, function: Callable[[Any], Any]) -> Batch:
     else:
         return batch
     new = {key: _replace(value, function) for key, value in old.items()}
-    return batch if all(new[key] is value for key, value in old.items()) else _rebuild(batch, new)
+    return batch if all(new[key] is value for key, value in old.items()) else rebuild(batch, new)
 
 
-def _rebuild(batch: Batch, values: dict[Any, Any]) -> Batch:
+def rebuild(batch: Batch, values: dict[Any, Any]) -> Batch:
     """A container of the same type with these values: by key, position or name."""
     if isinstance(batch, tuple):
         return type(batch)(*values.values()) if hasattr(batch, "_fields") else type(batch)(values.values())

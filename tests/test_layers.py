@@ -19,6 +19,7 @@ LAYERS = (
     {"__main__"},
     {"cli"},
     {"prefetch"},
+    {"preparation"},
     {"ahead", "device"},
     {"datasets"},
     {"decoding"},

@@ -13,6 +13,7 @@ import torch
 from dbloader import mixing
 from dbloader.errors import OptionError
 from dbloader.preparation import CutMix, Mixup, Normalize, Preparation, RandomErasing, SampleKeys
+from dbloader.preparation.noise import _quantiles as quantiles
 from dbloader.preparation.noise import normal
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -615,15 +616,26 @@ def test_a_mapping_may_have_other_names() -> None:
 
 
 def test_modules_that_draw_get_the_keys_each_a_stream_of_its_own() -> None:
-    first, second, inner = Recorder(), Recorder(), Recorder()
-    prepared = Preparation(first, doubled, second, Preparation(inner))
+    first, second = Recorder(), Recorder()
+    prepared = Preparation(first, doubled, second)
     given = keys(range(2))
     prepared((torch.ones(2, 1, 1, 1), torch.zeros(2)), keys=given)
     prepared(torch.ones(2, 1, 1, 1))
-    seen = [recorder.seen[0] for recorder in (first, second, inner)]
-    assert [each.stream for each in seen] == [0, 1, 2]
-    assert [(each.seed, each.epoch, each.indices.tolist()) for each in seen] == [(1, 2, [0, 1])] * 3
-    assert [recorder.seen[1] for recorder in (first, second, inner)] == [None] * 3
+    seen = [recorder.seen[0] for recorder in (first, second)]
+    assert [each.stream for each in seen] == [0, 1]
+    assert [(each.seed, each.epoch, each.indices.tolist()) for each in seen] == [(1, 2, [0, 1])] * 2
+    assert [recorder.seen[1] for recorder in (first, second)] == [None] * 2
+    prepared(torch.ones(2, 1, 1, 1), keys=keys(range(2), stream=5))
+    assert [recorder.seen[2].stream for recorder in (first, second)] == [5, 6]
+
+
+def test_the_modules_of_a_preparation_in_another_stand_in_its_place() -> None:
+    recorders = [Recorder() for _ in range(4)]
+    prepared = Preparation(recorders[0], Preparation(*recorders[1:3], with_targets), recorders[3])
+    images, targets = prepared((torch.ones(2, 1, 1, 1), torch.zeros(2)), keys=keys(range(2)))
+    assert [recorder.seen[0].stream for recorder in recorders] == [0, 1, 2, 3]
+    assert (images == 2).all()
+    assert (targets == 1).all()
 
 
 def test_a_compiled_module_gets_the_keys_too() -> None:
@@ -656,6 +668,16 @@ def test_a_preparation_gives_the_same_for_any_split_into_batches() -> None:
         for part in (slice(0, 5), slice(5, 6), slice(6, 24))
     ]
     assert torch.equal(torch.cat(parts), whole)
+
+
+def test_the_default_device_of_torch_changes_nothing() -> None:
+    prepared, images = Preparation(Normalize(MEAN, STD), RandomErasing(mode="pixel")), pixels()
+    expected = prepared(images, keys=keys(range(4)))
+    quantiles.cache_clear()
+    with torch.device("meta"):
+        result = prepared(images, keys=keys(range(4)))
+        assert prepared(images).device == CPU
+    assert torch.equal(result, expected)
 
 
 def test_a_preparation_without_modules_gives_the_batch_as_it_is() -> None:
