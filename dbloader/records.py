@@ -6,18 +6,18 @@ run in parallel before the order of the records is settled; ``EncodedRecord.docu
 
 from __future__ import annotations
 
-import io
 import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import bson
 import numpy as np
-from bson.binary import BINARY_SUBTYPE, USER_DEFINED_SUBTYPE, Binary
+from bson.binary import BINARY_SUBTYPE, Binary
 from bson.int64 import Int64
 from isal.isal_zlib import crc32
 
 from dbloader.errors import DamagedRecordError, FieldError
+from dbloader.values import INT64_MIN, UINT32_MAX, checked_int, checked_size, checked_str, pack, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,9 +34,6 @@ _CRC32 = b"\x12crc32\x00"
 # The element image up to its bytes: its name, their number, their subtype.
 _IMAGE = struct.Struct("<7siB")
 _MAX_DOCUMENT = 2**31 - 1  # BSON's length is an int32
-_MAX_DEPTH = 100  # levels, the document itself included, that MongoDB promises to store
-_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
-_UINT32_MAX = 2**32 - 1  # of the columns width and height
 
 
 @dataclass(slots=True)
@@ -108,21 +105,21 @@ def encode(record: Record) -> EncodedRecord:
         before["name"] = _checked_name(record.name)
     if record.label is not None:
         # The least int64 stands for "no label" in the label column.
-        before["label"] = Int64(_checked_int("label", record.label, _INT64_MIN + 1))
+        before["label"] = Int64(checked_int("label", record.label, INT64_MIN + 1))
     image = () if record.image is None else _image_element(record.image)
     after: dict[str, Any] = {}
     for side in ("width", "height"):
         pixels = getattr(record, side)
         if pixels is not None:
-            after[side] = Int64(_checked_int(side, pixels, 0, _UINT32_MAX))
+            after[side] = Int64(checked_int(side, pixels, 0, UINT32_MAX))
     for text in ("format", "damaged"):
         value = getattr(record, text)
         if value is not None:
-            after[text] = _checked_str(text, value)
+            after[text] = checked_str(text, value)
     if record.resized_from is not None:
-        after["resized_from"] = _checked_size("resized_from", record.resized_from)
+        after["resized_from"] = checked_size("resized_from", record.resized_from)
     for key, value in record.fields.items():
-        after[checked_field_name(key)] = _pack(key, value)
+        after[checked_field_name(key)] = pack(key, value)
     try:
         elements = (bson.encode(before)[4:-1], *image, bson.encode(after)[4:-1])
     except (bson.errors.BSONError, OverflowError, ValueError) as error:  # fields of 2 GiB together
@@ -192,7 +189,7 @@ def _record(values: dict[str, Any], index: int) -> Record:
     del values["_id"], values["crc32"]
     for key, value in values.items():
         if value.__class__ is not bytes and value.__class__ is not str:
-            values[key] = _unpack(value)
+            values[key] = unpack(value)
     pop = values.pop
     name, label, image, width, height, image_format = [pop(key, None) for key in STANDARD_FIELDS[:6]]
     record = Record(name, label, image, width, height, image_format, fields=values, index=int(index))
@@ -261,7 +258,7 @@ def checked_field_name(name: object) -> str:
     if not name or name.startswith("$") or "." in name or "\0" in name:
         # MongoDB gives dots and a leading dollar sign a meaning of their own.
         raise FieldError(f"a field's name may not be empty, hold '.' or NUL or begin with '$', got {name!r}")
-    return _checked_str(name, name)
+    return checked_str(name, name)
 
 
 def _verify(document: bytes | memoryview, index: int) -> None:
@@ -283,7 +280,7 @@ def _image_element(image: Any) -> tuple[bytes, bytes]:
     """Gives the element ``image`` as its head and the image, which bson would copy three times."""
     if not isinstance(image, (bytes, bytearray, memoryview, np.ndarray)):
         raise FieldError(f"field 'image' must be the bytes of an image file or an array, got {image!r:.100}")
-    data = _pack("image", image)
+    data = pack("image", image)
     if len(data) > _MAX_DOCUMENT:
         raise FieldError(f"field 'image' has {len(data):,} bytes; a document has at most {_MAX_DOCUMENT:,}")
     subtype = data.subtype if isinstance(data, Binary) else BINARY_SUBTYPE
@@ -291,105 +288,7 @@ def _image_element(image: Any) -> tuple[bytes, bytes]:
 
 
 def _checked_name(name: object) -> str:
-    text = _checked_str("name", name)
+    text = checked_str("name", name)
     if not text:
         raise FieldError("field 'name' may not be empty; leave it out (None) instead")
     return text
-
-
-def _checked_str(key: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise FieldError(f"field {key!r} must be a str, got {value!r}")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise FieldError(f"field {key!r} is not valid Unicode: {value!r}") from error
-    return value
-
-
-def _checked_int(key: str, value: object, least: int = _INT64_MIN, greatest: int = _INT64_MAX) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise FieldError(f"field {key!r} must be an int, got {value!r}")
-    number = int(value)
-    if not least <= number <= greatest:
-        raise FieldError(f"field {key!r} must be from {least} to {greatest}, got {number}")
-    return number
-
-
-def _checked_size(key: str, value: object) -> list[Int64]:
-    if not isinstance(value, (tuple, list)) or len(value) != 2:
-        raise FieldError(f"field {key!r} must be (width, height), got {value!r}")
-    return [Int64(_checked_int(key, pixels, 0, _UINT32_MAX)) for pixels in value]
-
-
-def _pack(key: str, value: Any, depth: int = 1) -> Any:
-    """Gives what BSON stores for a value."""
-    if value is None or isinstance(value, (bool, float)):
-        return value
-    if isinstance(value, str):
-        return _checked_str(key, value)
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return bytes(value)  # which BSON stores as a binary of subtype 0
-    if isinstance(value, int):
-        return _checked_int(key, value)
-    if isinstance(value, np.ndarray):
-        return _pack_array(key, value)
-    if isinstance(value, np.generic) and value.dtype.kind in "biuf" and value.dtype.itemsize <= 8:
-        return _pack(key, value.item())
-    if isinstance(value, (list, tuple, dict)) and depth == _MAX_DEPTH:
-        raise FieldError(f"field {key.split('.')[0].split('[')[0]!r} has more than {_MAX_DEPTH - 1} levels")
-    if isinstance(value, (list, tuple)):
-        return [_pack(f"{key}[{position}]", item, depth + 1) for position, item in enumerate(value)]
-    if isinstance(value, dict):
-        for name in value:
-            if not isinstance(name, str) or "\0" in name or name.startswith("$"):
-                # BSON ends names with a NUL, and takes {"$ref": ...} for a reference to another document.
-                raise FieldError(f"field {key!r} has a key that is no str, holds NUL or begins with '$': {name!r}")
-            _checked_str(key, name)
-        return {name: _pack(f"{key}.{name}", item, depth + 1) for name, item in value.items()}
-    raise FieldError(
-        f"field {key!r} is a {type(value).__module__}.{type(value).__qualname__}; a record holds bytes, str, int, "
-        "float, bool, None, numpy arrays, and lists and dicts of these",
-    )
-
-
-def _unpack(value: Any) -> Any:
-    if isinstance(value, Binary):
-        return _unpack_array(value) if value.subtype == USER_DEFINED_SUBTYPE else bytes(value)
-    if isinstance(value, list):
-        return [_unpack(item) for item in value]
-    if isinstance(value, dict):
-        return {name: _unpack(item) for name, item in value.items()}
-    return int(value) if isinstance(value, Int64) else value
-
-
-def _pack_array(key: str, array: np.ndarray[Any, Any]) -> Binary:
-    """An array is stored as the bytes of a NumPy .npy file (https://numpy.org/neps/nep-0001-npy-format.html)."""
-    if array.dtype.hasobject:
-        raise FieldError(f"field {key!r} is an array of Python objects (dtype {array.dtype}), which cannot be stored")
-    if isinstance(array, np.ma.MaskedArray):
-        raise FieldError(f"field {key!r} is a masked array; store its data and its mask as two fields")
-    if not _is_kept(array.dtype):
-        raise FieldError(f"field {key!r} is an array of the dtype {array.dtype}, which a .npy file does not keep")
-    file = io.BytesIO()
-    try:
-        np.lib.format.write_array(file, array, version=(1, 0), allow_pickle=False)
-    except ValueError:  # names of fields that are long or not Latin; left to itself, NumPy would also warn
-        np.lib.format.write_array(file, array, version=(3, 0), allow_pickle=False)
-    return Binary(file.getvalue(), USER_DEFINED_SUBTYPE)
-
-
-def _is_kept(dtype: np.dtype[Any]) -> bool:
-    """Tells whether a .npy file gives back a dtype: not those of other packages, nor fields that overlap."""
-    try:
-        return np.lib.format.descr_to_dtype(np.lib.format.dtype_to_descr(dtype)) == dtype
-    except (TypeError, ValueError):
-        return False
-
-
-def _unpack_array(data: bytes) -> np.ndarray[Any, Any]:
-    try:
-        # A dtype of many fields has a header longer than the 10,000 bytes that numpy reads unasked.
-        return np.lib.format.read_array(io.BytesIO(data), allow_pickle=False, max_header_size=len(data))
-    except ValueError as error:
-        raise DamagedRecordError(f"one of its arrays cannot be read: {error}") from error

@@ -37,6 +37,7 @@ LAYERS = (
     {"manifest"},
     {"columns"},
     {"records"},
+    {"values"},
     {"errors", "version"},
 )
 ROWS = {name: row for row, names in enumerate(LAYERS) for name in names}

@@ -41,7 +41,8 @@ from dbloader.errors import (
 from dbloader.records import encode
 from dbloader.stores import environments
 from dbloader.stores.lmdb import RECORDS, LMDBStore, record_key
-from dbloader.stores.mirrored import MirroredStore, _Mirror
+from dbloader.stores.mirror_file import MirrorFile
+from dbloader.stores.mirrored import MirroredStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -141,7 +142,7 @@ def path(tmp_path: Path) -> Path:
 def opener_of(store: MirroredStore) -> int:
     """Gives the id of the process that opened the mirror which a store object holds."""
     assert store._opened is not None
-    assert isinstance(store._opened.local, _Mirror)
+    assert isinstance(store._opened.local, MirrorFile)
     return store._opened.local._shared.pid
 
 
@@ -167,7 +168,7 @@ def test_a_pickle_holds_the_manifest_and_no_handle(place: Path, path: Path) -> N
     with mirror_of(place, path) as store:
         store.read([3])
         data = pickle.dumps(store)
-        for handle in (b"_Mirror", b"Environment", b"_Handle"):
+        for handle in (b"MirrorFile", b"Environment", b"_Handle"):
             assert handle not in data
         place.unlink()  # nothing needs to be asked of the origin that the mirror has
         with pickle.loads(data) as copy:  # noqa: S301 - our own
@@ -286,7 +287,7 @@ def test_a_forked_child_of_a_process_that_has_the_mirror_open_reads_and_fills_it
 
 def kept_by(store: MirroredStore) -> dict[int, bytes]:
     opened = store._open()
-    assert isinstance(opened.local, _Mirror)
+    assert isinstance(opened.local, MirrorFile)
     return opened.local.documents(range(len(store)))
 
 
@@ -337,7 +338,7 @@ def test_a_process_that_is_killed_while_it_fills_a_mirror_leaves_a_usable_one(
         with mirror_of(place, path) as store:
             store.read(range(8))
             local = store._open().local
-            assert isinstance(local, _Mirror)
+            assert isinstance(local, MirrorFile)
             if when == "during":
                 local.keep(Dying(zip(range(8, 16), store.documents(range(8, 16)), strict=True)))
             with local._shared.held(fcntl.LOCK_EX):
@@ -365,7 +366,7 @@ def test_a_child_does_not_keep_the_lock_of_its_parent_that_was_killed(place: Pat
         with mirror_of(place, path) as store:
             store.read([0])
             local = store._open().local
-            assert isinstance(local, _Mirror)
+            assert isinstance(local, MirrorFile)
             if not os.fork():
                 os.close(writing)
                 os.read(reading, 1)  # until the test ends

@@ -12,7 +12,8 @@ pytest.register_assert_rewrite("store_contract")
 from store_contract import StoreContract  # noqa: E402
 
 from dbloader.stores.lmdb import RECORDS, LMDBStore, record_key  # noqa: E402
-from dbloader.stores.mirrored import MirroredStore, _Mirror  # noqa: E402
+from dbloader.stores.mirror_file import MirrorFile  # noqa: E402
+from dbloader.stores.mirrored import MirroredStore  # noqa: E402
 
 if TYPE_CHECKING:
     from dbloader.stores import Store
@@ -23,7 +24,7 @@ def opener_of(store: Store) -> int | None:
     opened = store._opened
     if opened is None:
         return None
-    assert isinstance(opened.local, _Mirror)
+    assert isinstance(opened.local, MirrorFile)
     return opened.local._shared.pid
 
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import stat
 import threading
-import warnings
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import lmdb
@@ -21,11 +17,11 @@ from dbloader.errors import (
     StoreAccessError,
     StoreFullError,
 )
-from dbloader.manifest import Manifest
 from dbloader.records import decode
 from dbloader.stores import environments
 from dbloader.stores.base import Store
-from dbloader.stores.lmdb import META, MIRROR, NO_ROOM, RECORDS, LMDBStore, checked_path, record_key
+from dbloader.stores.lmdb import NO_ROOM, LMDBStore, checked_path
+from dbloader.stores.mirror_file import MirrorFile, begin, explained, without_writers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -33,13 +29,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from dbloader.columns import Names
+    from dbloader.manifest import Manifest
     from dbloader.records import Record
-
-# Of address space, not of memory or disk; the same for all processes, so that none has to make it larger.
-_MAP_SIZE = 2**40
-# What LMDB needs at worst: a page and a half beside each record, and for each commit the paths through its trees.
-_BESIDE_A_RECORD = 2**13
-_BESIDE_A_COMMIT = 2**17
 
 # One thread at a time looks what a file is: it is opened as a store for that, and cannot be opened twice.
 _looking = threading.Lock()
@@ -136,7 +127,9 @@ class MirroredStore(Store):
         self._check_origin(manifest)
         return self.origin
 
-    def _found(self, manifest: Manifest, local: _Mirror, indices: Sequence[int]) -> tuple[dict[int, bytes], set[int]]:
+    def _found(
+        self, manifest: Manifest, local: MirrorFile, indices: Sequence[int]
+    ) -> tuple[dict[int, bytes], set[int]]:
         """Gives the documents at some indices, and which of them were not in the mirror."""
         wanted = list(dict.fromkeys(map(int, indices)))
         for index in wanted:
@@ -177,21 +170,21 @@ class MirroredStore(Store):
             self._check_same(opened.local.manifest, opened.manifest)  # each process has opened it for itself
         return opened
 
-    def _local(self, manifest: Manifest) -> _Mirror | LMDBStore:
+    def _local(self, manifest: Manifest) -> MirrorFile | LMDBStore:
         try:
             with environments.gate, _looking:
                 whole = self._whole_store()
                 if whole is not None:
                     return whole
-                _begin(self._path, self.path)
-                local = _Mirror(self._path, self.path, manifest, self.max_bytes)
+                begin(self._path, self.path)
+                local = MirrorFile(self._path, self.path, manifest, self.max_bytes)
         except OSError as error:
             if isinstance(error, (StoreAccessError, StoreFullError)):
                 raise
             kind = StoreFullError if error.errno in NO_ROOM else StoreAccessError
             raise kind(f"the mirror {self.path} cannot be written: {error.strerror or error}") from error
         except lmdb.Error as error:
-            raise _explained(error, self.path) from error
+            raise explained(error, self.path) from error
         self._check_same(local.manifest, manifest)
         return local
 
@@ -199,7 +192,7 @@ class MirroredStore(Store):
         """Gives the store that the file is; None if it is a mirror, something else, or not there."""
         whole = LMDBStore(self._path)
         try:
-            with _without_writers(self._path):
+            with without_writers(self._path):
                 len(whole)
         except (FileNotFoundError, NotAStoreError):
             return None
@@ -227,115 +220,5 @@ class _Opened(NamedTuple):
     """What one process has opened."""
 
     manifest: Manifest
-    local: _Mirror | LMDBStore
+    local: MirrorFile | LMDBStore
     pid: int
-
-
-class _Mirror:
-    """A file that is being filled, as one process has it open."""
-
-    def __init__(self, path: str, shown: str, manifest: Manifest, max_bytes: int | None) -> None:
-        self._shown = shown
-        self._max_bytes = _MAP_SIZE if max_bytes is None else max_bytes
-        self._full = False
-        self._shared = environments.acquire(path, map_size=_MAP_SIZE)
-        env = self._shared.env
-        with self._shared.held(fcntl.LOCK_EX):
-            with env.begin() as txn:
-                begun = txn.stat()["entries"] > 0
-            if not begun:
-                with env.begin(write=True) as txn:
-                    env.open_db(RECORDS, txn)
-                    txn.put(MIRROR, manifest.encode(), db=env.open_db(META, txn))
-            try:
-                self._records = env.open_db(RECORDS, create=False)
-                with env.begin(db=env.open_db(META, create=False)) as txn:
-                    data = txn.get(MIRROR)
-            except (lmdb.NotFoundError, lmdb.IncompatibleError):
-                data = None
-        if data is None:
-            raise _something_else(shown)
-        self.manifest = Manifest.decode(data, shown)
-
-    def documents(self, indices: Sequence[int]) -> dict[int, bytes]:
-        """Gives those of some records that are there."""
-        found = {}
-        try:
-            with environments.gate, self._shared.held(fcntl.LOCK_SH), self._shared.env.begin(db=self._records) as txn:
-                for index in indices:
-                    document = txn.get(record_key(index))
-                    if document is not None:
-                        found[index] = document
-        except lmdb.Error as error:
-            raise _explained(error, self._shown) from error
-        return found
-
-    def keep(self, documents: dict[int, bytes]) -> None:
-        """Keeps records, unless there is no room for them."""
-        if self._full:
-            return
-        env = self._shared.env
-        try:
-            with (
-                environments.gate,
-                self._shared.held(fcntl.LOCK_EX),
-                env.begin(write=True, db=self._records) as txn,
-            ):
-                used = (env.info()["last_pgno"] + 1) * env.stat()["psize"] + _BESIDE_A_COMMIT
-                for index, document in documents.items():
-                    used += len(document) + _BESIDE_A_RECORD
-                    if used > self._max_bytes:
-                        self._full = True
-                        break
-                    txn.put(record_key(index), document, overwrite=False)
-        except (lmdb.Error, OSError) as error:
-            # Training goes on from the server; no record is lost by it.
-            self._full = True
-            warnings.warn(f"the mirror {self._shown} takes no more records: {error}", RuntimeWarning, stacklevel=2)
-
-    def __del__(self) -> None:
-        if hasattr(self, "_shared"):
-            environments.release(self._shared)
-
-
-@contextmanager
-def _without_writers(path: str) -> Iterator[None]:
-    """Keeps those out who fill a mirror."""
-    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would wait for a writer
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH)
-        yield
-    finally:
-        os.close(file)
-
-
-def _begin(path: str, shown: str) -> None:
-    """Makes an LMDB file where there is none; two processes that did so at once would undo what the first one wrote."""
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        status = os.fstat(file)
-        if not stat.S_ISREG(status.st_mode):
-            raise _something_else(shown)
-        if not status.st_size:
-            try:
-                lmdb.open(path, subdir=False, lock=False).close()
-            except BaseException:
-                os.ftruncate(file, 0)  # half a header would be taken for something else
-                raise
-    finally:
-        os.close(file)
-
-
-def _something_else(shown: str) -> NotAStoreError:
-    return NotAStoreError(f"{shown} is something else than a mirror: remove it, or name another file")
-
-
-def _explained(error: lmdb.Error, shown: str) -> Exception:
-    """Gives the error of ours that says what an error of LMDB means for a mirror."""
-    text = str(error)
-    if isinstance(error, (lmdb.InvalidError, lmdb.VersionMismatchError)):
-        return _something_else(shown)
-    if any(os.strerror(number) in text for number in NO_ROOM):
-        return StoreFullError(f"no room is left for the mirror {shown}: {text}")
-    return DamagedStoreError(f"the mirror {shown} cannot be used: {text}; remove that file, and it is filled anew")

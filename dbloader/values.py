@@ -1,0 +1,138 @@
+"""The values that a record may hold, and what BSON keeps of them; docs/format.md has the table."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+from bson.binary import USER_DEFINED_SUBTYPE, Binary
+from bson.int64 import Int64
+
+from dbloader.errors import DamagedRecordError, FieldError
+
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+UINT32_MAX = 2**32 - 1  # of the columns width and height
+_MAX_DEPTH = 100  # levels, the document itself included, that MongoDB promises to store
+
+
+def checked_str(key: str, value: object) -> str:
+    """Gives a text back.
+
+    Raises:
+        FieldError: It is none, or one that UTF-8 cannot hold.
+    """
+    if not isinstance(value, str):
+        raise FieldError(f"field {key!r} must be a str, got {value!r}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise FieldError(f"field {key!r} is not valid Unicode: {value!r}") from error
+    return value
+
+
+def checked_int(key: str, value: object, least: int = INT64_MIN, greatest: int = INT64_MAX) -> int:
+    """Gives an integer.
+
+    Raises:
+        FieldError: The value is none, or out of its range.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise FieldError(f"field {key!r} must be an int, got {value!r}")
+    number = int(value)
+    if not least <= number <= greatest:
+        raise FieldError(f"field {key!r} must be from {least} to {greatest}, got {number}")
+    return number
+
+
+def checked_size(key: str, value: object) -> list[Int64]:
+    """Gives a width and a height in pixels.
+
+    Raises:
+        FieldError: The value is no pair of them.
+    """
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        raise FieldError(f"field {key!r} must be (width, height), got {value!r}")
+    return [Int64(checked_int(key, pixels, 0, UINT32_MAX)) for pixels in value]
+
+
+def pack(key: str, value: Any, depth: int = 1) -> Any:
+    """Gives what BSON stores for a value.
+
+    Raises:
+        FieldError: It is of a kind that a record cannot hold.
+    """
+    if value is None or isinstance(value, (bool, float)):
+        return value
+    if isinstance(value, str):
+        return checked_str(key, value)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)  # which BSON stores as a binary of subtype 0
+    if isinstance(value, int):
+        return checked_int(key, value)
+    if isinstance(value, np.ndarray):
+        return _pack_array(key, value)
+    if isinstance(value, np.generic) and value.dtype.kind in "biuf" and value.dtype.itemsize <= 8:
+        return pack(key, value.item())
+    if isinstance(value, (list, tuple, dict)) and depth == _MAX_DEPTH:
+        raise FieldError(f"field {key.split('.')[0].split('[')[0]!r} has more than {_MAX_DEPTH - 1} levels")
+    if isinstance(value, (list, tuple)):
+        return [pack(f"{key}[{position}]", item, depth + 1) for position, item in enumerate(value)]
+    if isinstance(value, dict):
+        for name in value:
+            if not isinstance(name, str) or "\0" in name or name.startswith("$"):
+                # BSON ends names with a NUL, and takes {"$ref": ...} for a reference to another document.
+                raise FieldError(f"field {key!r} has a key that is no str, holds NUL or begins with '$': {name!r}")
+            checked_str(key, name)
+        return {name: pack(f"{key}.{name}", item, depth + 1) for name, item in value.items()}
+    raise FieldError(
+        f"field {key!r} is a {type(value).__module__}.{type(value).__qualname__}; a record holds bytes, str, int, "
+        "float, bool, None, numpy arrays, and lists and dicts of these",
+    )
+
+
+def unpack(value: Any) -> Any:
+    """Gives the value of which ``pack`` made what BSON stored.
+
+    Raises:
+        DamagedRecordError: An array cannot be read.
+    """
+    if isinstance(value, Binary):
+        return _unpack_array(value) if value.subtype == USER_DEFINED_SUBTYPE else bytes(value)
+    if isinstance(value, list):
+        return [unpack(item) for item in value]
+    if isinstance(value, dict):
+        return {name: unpack(item) for name, item in value.items()}
+    return int(value) if isinstance(value, Int64) else value
+
+
+def _pack_array(key: str, array: np.ndarray[Any, Any]) -> Binary:
+    """An array is stored as the bytes of a NumPy .npy file (https://numpy.org/neps/nep-0001-npy-format.html)."""
+    if array.dtype.hasobject:
+        raise FieldError(f"field {key!r} is an array of Python objects (dtype {array.dtype}), which cannot be stored")
+    if isinstance(array, np.ma.MaskedArray):
+        raise FieldError(f"field {key!r} is a masked array; store its data and its mask as two fields")
+    if not _is_kept(array.dtype):
+        raise FieldError(f"field {key!r} is an array of the dtype {array.dtype}, which a .npy file does not keep")
+    file = io.BytesIO()
+    try:
+        np.lib.format.write_array(file, array, version=(1, 0), allow_pickle=False)
+    except ValueError:  # names of fields that are long or not Latin; left to itself, NumPy would also warn
+        np.lib.format.write_array(file, array, version=(3, 0), allow_pickle=False)
+    return Binary(file.getvalue(), USER_DEFINED_SUBTYPE)
+
+
+def _is_kept(dtype: np.dtype[Any]) -> bool:
+    """Tells whether a .npy file gives back a dtype: not those of other packages, nor fields that overlap."""
+    try:
+        return np.lib.format.descr_to_dtype(np.lib.format.dtype_to_descr(dtype)) == dtype
+    except (TypeError, ValueError):
+        return False
+
+
+def _unpack_array(data: bytes) -> np.ndarray[Any, Any]:
+    try:
+        # A dtype of many fields has a header longer than the 10,000 bytes that numpy reads unasked.
+        return np.lib.format.read_array(io.BytesIO(data), allow_pickle=False, max_header_size=len(data))
+    except ValueError as error:
+        raise DamagedRecordError(f"one of its arrays cannot be read: {error}") from error
