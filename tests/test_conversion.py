@@ -189,6 +189,16 @@ def test_a_listing_gives_order_labels_and_fields(root: Path, place: Path, tmp_pa
         assert store.manifest.source["listing"] == str(listing)
 
 
+def test_a_row_that_cannot_be_used_is_not_something_to_resume_after(root: Path, place: Path, tmp_path: Path) -> None:
+    # The list of files, which a resumed conversion compares, would be another once the row is mended.
+    listing = tmp_path / "listing.json"
+    listing.write_text(json.dumps([{"path": ""}, {"path": "a.jpg"}]))
+    with pytest.raises(
+        ConversionError, match=r"^row 1: it has no path; mend that and begin anew, or resume with --on-bad reject$"
+    ):
+        convert(root, place, listing=listing, on_bad="fail")
+
+
 def test_a_listing_may_name_what_is_not_there_or_no_file(root: Path, place: Path, tmp_path: Path) -> None:
     plant_photos(root, 2)
     listing = tmp_path / "all.csv"
@@ -271,7 +281,8 @@ def test_every_file_is_accounted_for(root: Path, place: Path, check: str, on_bad
     ending = [kind for kind in kinds.values() if fails.get(KINDS[kind].outcome(check))]
     if ending:
         with pytest.raises(
-            ConversionError, match=r"\w+/\d+\.\w+: .*; mend the file and resume \(--resume\), or resume"
+            ConversionError,
+            match=r"\w+/\d+\.\w+: .*; mend (the file and resume \(--resume\)|that and begin anew), or resume",
         ):
             convert(root, place, **options)  # type: ignore[arg-type]
         assert not place.exists()

@@ -187,7 +187,7 @@ def _source(
 class _Done(NamedTuple):
     """An item of the source and what became of it."""
 
-    name: str
+    item: Entry | Problem
     prepared: Prepared
 
 
@@ -217,7 +217,7 @@ def _prepared(
                 prepared = Prepared(outcome="rejected", reason="is not in the collection", bad=True)
             else:
                 prepared = preparation.prepare(item, lambda nbytes: budget.take(task, nbytes), data)
-            done.append(_Done(item.name, prepared))
+            done.append(_Done(item, prepared))
         return done
 
     executor = ThreadPoolExecutor(workers, thread_name_prefix="dbloader-convert")
@@ -245,20 +245,20 @@ def _write(writer: Writer, batch: list[_Done], fail_on: set[str]) -> None:
     """Writes what became of some files."""
     outcome: Counter[str] = Counter()
     events, records = [], []
-    for name, prepared in batch:
+    for item, prepared in batch:
         if prepared.record is not None:
             records.append(prepared.record)
         if prepared.outcome:
             outcome[prepared.outcome] += 1
-            events.append({"name": name, "event": prepared.outcome, "reason": prepared.reason})
+            events.append({"name": item.name, "event": prepared.outcome, "reason": prepared.reason})
         outcome["resized"] += prepared.resized
         if prepared.outcome == "rejected" and ("bad" if prepared.bad else "damaged") in fail_on:
             option = "on-bad" if prepared.bad else "on-damaged"
-            raise ConversionError(
-                f"{name}: {prepared.reason}; mend the file and resume (--resume), or resume with --{option} reject",
-            )
+            # What is no file is a part of the list that a resumed conversion compares.
+            mend = "mend that and begin anew" if isinstance(item, Problem) else "mend the file and resume (--resume)"
+            raise ConversionError(f"{item.name}: {prepared.reason}; {mend}, or resume with --{option} reject")
     writer.write(records, events=events, outcome=outcome, position=writer.position + len(batch))
 
 
 def _first_rejected(batch: list[_Done]) -> str:
-    return next((f"{name}: {done.reason}" for name, done in batch if done.outcome == "rejected"), "")
+    return next((f"{item.name}: {done.reason}" for item, done in batch if done.outcome == "rejected"), "")
