@@ -197,7 +197,7 @@ def kill_at(whole: Whole, place: Path, moment: tuple[str, str, int], *options: s
     return done.returncode == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("moment", [("lmdb_writer", "_sync_folder", 0), ("lmdb_writer.Path", "replace", 1)])
+@pytest.mark.parametrize("moment", [("lmdb_writer", "sync_folder", 0), ("lmdb_writer.Path", "replace", 1)])
 def test_a_conversion_killed_after_its_store_is_in_place_has_made_it(
     whole: Whole, tmp_path: Path, moment: tuple[str, str, int]
 ) -> None:
