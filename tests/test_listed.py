@@ -13,7 +13,15 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from dbloader import MongoDataset, convert, open_store
-from dbloader.errors import DamagedImageError, DamagedRecordError, NotAStoreError, OptionError, SourceError, StoreError
+from dbloader.errors import (
+    DamagedImageError,
+    DamagedRecordError,
+    NotAStoreError,
+    OptionError,
+    SourceError,
+    StoreError,
+    StoreNotFoundError,
+)
 from dbloader.stores.mongo.place import parse
 
 if TYPE_CHECKING:
@@ -148,7 +156,7 @@ def test_a_collection_without_an_index_on_the_names_is_warned_of(mongo_uri: str,
         collection: Any = client[at.database][at.collection]
         collection.insert_many(documents)
     old = Old(mongo_uri, tmp_path)
-    with pytest.warns(UserWarning, match=r"has no index on 'img_name'.*createIndex\(\{img_name: 1\}\)"):
+    with pytest.warns(UserWarning, match=r"has no index on 'img_name'.*createIndex\(\{\"img_name\": 1\}\)"):
         dataset = MongoDataset.from_listing(old.uri, old.listing)
     dataset.close()
     report = convert(old.uri, tmp_path / "out.lmdb", listing=old.listing)
@@ -157,8 +165,29 @@ def test_a_collection_without_an_index_on_the_names_is_warned_of(mongo_uri: str,
 
 def test_a_collection_of_something_else_is_refused(mongo_uri: str, tmp_path: Path) -> None:
     old = Old(mongo_uri, tmp_path)
+    with pytest.raises(StoreNotFoundError, match=r"^mongodb://.*\.store does not exist$"):
+        MongoDataset.from_listing(old.uri, old.listing)
+    old.fill({name_of(number): jpeg(number) for number in range(COUNT)}, key="file")
     with pytest.raises(NotAStoreError, match=r"has no document with a name in 'img_name' and a file's bytes"):
         MongoDataset.from_listing(old.uri, old.listing)
+
+
+@pytest.mark.parametrize("field", ["", "meta.name", "$name"])
+def test_the_fields_of_a_document_must_be_its_own(field: str, tmp_path: Path) -> None:
+    options: Any
+    for options in ({"key": field}, {"image": field}):
+        with pytest.raises(OptionError, match="must be names of fields of the documents themselves, got"):
+            MongoDataset.from_listing("mongodb://nowhere/db.images", tmp_path / "a.json", **options)
+
+
+def test_a_list_of_names_is_no_name(old: Old) -> None:
+    at = parse(old.uri)
+    client: pymongo.MongoClient[Any]
+    with pymongo.MongoClient(old.uri) as client:
+        collection: Any = client[at.database][at.collection]
+        collection.insert_one({"img_name": [name_of(0), "other"], "bson_img": b"no image"})
+    with MongoDataset.from_listing(old.uri, old.listing, decode=None) as dataset:
+        assert dataset[0][0] == jpeg(old.numbers[0])
 
 
 def test_a_listing_with_a_mistake_is_refused(old: Old) -> None:

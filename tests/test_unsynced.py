@@ -47,10 +47,10 @@ def left_at(place: Path) -> list[str]:
 
 @pytest.mark.parametrize("durable", [False, True])
 def test_what_a_killed_writer_did_not_sync_is_resumed(killed: Path, durable: bool) -> None:
-    assert left_at(killed) == [".partial", ".partial.unsynced"]
+    assert left_at(killed) == [".nosync", ".partial"]
     with create_store(killed, resume=True, resumable=True, durable=durable) as writer:
         assert writer.length == 5
-        assert left_at(killed) == ([".partial"] if durable else [".partial", ".partial.unsynced"])
+        assert left_at(killed) == ([".partial"] if durable else [".nosync", ".partial"])
         write_one_by_one(writer, RECORDS)
         writer.finish()
     assert left_at(killed) == [""]
@@ -68,7 +68,7 @@ def test_what_was_not_synced_before_a_restart_of_the_machine_is_not_trusted(
             create_store(killed, resume=True, resumable=True, durable=durable),
         ):
             pass
-    assert left_at(killed) == [".partial", ".partial.unsynced"]
+    assert left_at(killed) == [".nosync", ".partial"]
     with create_store(killed, overwrite=True) as writer:
         assert writer.length == 0
         assert left_at(killed) == [".partial"]
@@ -81,7 +81,7 @@ def test_a_writer_that_is_left_takes_its_mark_away(tmp_path: Path) -> None:
     with create_store(tmp_path / "store.lmdb", durable=False) as writer:
         write_one_by_one(writer, RECORDS)
         writer.commit()
-        assert left_at(tmp_path / "store.lmdb") == [".partial", ".partial.unsynced"]
+        assert left_at(tmp_path / "store.lmdb") == [".nosync", ".partial"]
     assert left_at(tmp_path / "store.lmdb") == []
 
 

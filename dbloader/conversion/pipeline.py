@@ -7,6 +7,7 @@ import time
 from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 # Files of one task: enough that handing it to a thread costs nothing, few enough that all threads have work.
 _TASK_FILES = 16
+# Of these, files that a source is asked for at once: up to 16 MiB each are held before the budget can know.
+_READ_FILES = 4
 # Bytes of files, and of pixels where those are held, that all tasks together may hold ahead of the writer.
 _HELD_BYTES = 96 * 2**20
 # Tasks that may be ahead of the writer, so that the threads have work while it is busy.
@@ -204,8 +207,7 @@ def _prepared(
     def run(task: int) -> list[_Done]:
         items = [spool[position] for position in order[task * _TASK_FILES : (task + 1) * _TASK_FILES].tolist()]
         entries = [item for item in items if isinstance(item, Entry)]
-        contents = files.read(entries)
-        done = []
+        done, contents = [], _contents(files, entries)
         for item in items:
             if budget.closed:
                 break  # nobody will write it
@@ -213,7 +215,7 @@ def _prepared(
                 prepared = Prepared(outcome="rejected", reason=item.reason, bad=True)
             elif contents is None:
                 prepared = preparation.prepare(item, lambda nbytes: budget.take(task, nbytes))
-            elif (data := contents.pop(0)) is None:
+            elif (data := next(contents)) is None:
                 prepared = Prepared(outcome="rejected", reason="is not in the collection", bad=True)
             else:
                 prepared = preparation.prepare(item, lambda nbytes: budget.take(task, nbytes), data)
@@ -233,6 +235,14 @@ def _prepared(
     finally:
         budget.close()
         executor.shutdown(cancel_futures=True)
+
+
+def _contents(files: Source, entries: list[Entry]) -> Iterator[bytes | None] | None:
+    """Yields the bytes of files that the source reads itself, some at a time."""
+    if not files.reads:
+        return None
+    blocks = (entries[start : start + _READ_FILES] for start in range(0, len(entries), _READ_FILES))
+    return chain.from_iterable(map(files.read, blocks))
 
 
 def _oldest(running: deque[tuple[int, Future[list[_Done]]]], budget: Budget) -> Iterator[list[_Done]]:

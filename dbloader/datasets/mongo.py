@@ -88,8 +88,9 @@ class MongoDataset(StoreDataset):
         mirror: str | os.PathLike[str] | None = None,
         mirror_bytes: int | None = None,
     ) -> None:
-        if mirror_bytes is not None and (mirror is None or mirror_bytes < 1):
-            raise OptionError(f"mirror_bytes must be at least 1, and needs a mirror, got {mirror_bytes}")
+        size: Any = mirror_bytes
+        if size is not None and (mirror is None or not isinstance(size, int) or size < 1):
+            raise OptionError(f"mirror_bytes must be at least 1, and needs a mirror, got {mirror_bytes!r}")
         self._origin = MongoStore(place)
         self.query = None if query is None else _checked(query)
         store = self._origin if mirror is None else MirroredStore(self._origin, mirror, max_bytes=mirror_bytes)
@@ -147,7 +148,7 @@ class MongoDataset(StoreDataset):
         return {
             "place": self.root,
             "digest": self.manifest.digest,
-            "query": self.query,
+            "query": copy.deepcopy(self.query),
             "length": len(self),
             "indices_sha256": hashlib.sha256(indices.astype("<i8").tobytes()).hexdigest(),
         }

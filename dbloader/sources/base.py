@@ -80,12 +80,12 @@ class Source(ABC):
             SourceError: The source turns out to be unusable as a whole.
         """
 
-    def read(self, entries: Sequence[Entry]) -> list[bytes | None] | None:
-        """Gives the bytes of some files, None for one that is not there; or None: they are files below the root.
+    reads = False
+    """Whether ``read`` gives the bytes of files; else they are files below the root."""
 
-        Any thread may call it.
-        """
-        return None
+    def read(self, entries: Sequence[Entry]) -> list[bytes | None]:
+        """Gives the bytes of some files, None for one that is not there. Any thread may call it."""
+        raise NotImplementedError
 
     def close(self) -> None:  # noqa: B027 - most have nothing to let go of
         """Lets go of what ``read`` has opened."""

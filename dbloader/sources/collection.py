@@ -46,6 +46,8 @@ def read_collection(
 class CollectionSource(ListingSource):
     """The images that a listing names, from a collection; made by ``read_collection``."""
 
+    reads = True
+
     def __init__(self, named: ListingSource, files: FileCollection, warnings: Sequence[str]) -> None:
         super().__init__(Path(os.sep), named.classes, [*named.warnings, *warnings], named.listing, named.labels)
         self._files = files
@@ -56,7 +58,7 @@ class CollectionSource(ListingSource):
         return self._files.place
 
     @override
-    def read(self, entries: Sequence[Entry]) -> list[bytes | None] | None:
+    def read(self, entries: Sequence[Entry]) -> list[bytes | None]:
         names = [os.fsdecode(entry.path) for entry in entries]
         found = self._files.read(names)
         return [found.get(name) for name in names]

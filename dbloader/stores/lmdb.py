@@ -27,6 +27,7 @@ from dbloader.errors import (
 from dbloader.manifest import Manifest
 from dbloader.stores import environments, name_index
 from dbloader.stores.base import Store
+from dbloader.stores.mongo.place import is_mongo
 from dbloader.stores.name_index import bucket_bits, bucket_of, candidates
 
 if TYPE_CHECKING:
@@ -69,6 +70,8 @@ def checked_path(place: str | os.PathLike[str]) -> str:
     if not isinstance(path, str) or not path:
         raise PlaceError(f"a place is the path of an LMDB file, got {place!r}")
     if "://" in path:
+        if is_mongo(path):
+            raise PlaceError("the path of a file is wanted here, got a place in MongoDB (MongoDataset reads from one)")
         scheme = path.split("://", 1)[0]
         raise PlaceError(
             f"{scheme}:// is no place that this version of dbloader knows; give the path of an LMDB file or mongodb://host/database.collection"

@@ -82,7 +82,7 @@ class LMDBWriter(Writer):
         super().__init__(checked_path(place), overwrite=overwrite, resume=resume, resumable=resumable, durable=durable)
         self._target = Path(self.place).absolute()
         self._partial = Path(f"{self._target}{PARTIAL}")
-        self._unsynced = Unsynced(self._partial)
+        self._unsynced = Unsynced(self._target)
         self.durable = durable or not boot_id()  # where a crash could not be told from a kill, nothing is left to it
         self.scratch = self._target.parent
         self._committed = False
@@ -100,6 +100,9 @@ class LMDBWriter(Writer):
                 if begins:
                     self._remove_partial()
                 raise
+        except OSError as error:
+            _unlock(self._lock)
+            raise error if isinstance(error, StoreError) else self._refused(error) from error
         except BaseException:
             _unlock(self._lock)
             raise

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-SUFFIX = ".unsynced"
+# No longer than the suffix of the file itself, so that a name that is long enough for that is for this.
+SUFFIX = ".nosync"
 
 
 def boot_id() -> str:
@@ -28,7 +29,7 @@ class Unsynced:
     """The mark beside a file that is not synced.
 
     Args:
-        path: The file.
+        path: Where the file will be when it is finished.
     """
 
     def __init__(self, path: Path) -> None:

@@ -102,7 +102,7 @@ class Claim:
         fields = {key: {"$literal": value} for key, value in {"token": self.token, **_identity()}.items()}
         # $$NOW is the server's clock.
         change = [{"$set": {**fields, "expires": {"$add": ["$$NOW", round(1000 * LEASE_SECONDS)]}}}]
-        over = {"$expr": {"$lt": ["$expires", "$$NOW"]}}
+        over = {"token": {"$exists": True}, "$expr": {"$lt": ["$expires", "$$NOW"]}}
         if not self._meta.update_one({"_id": CLAIM, "$or": [{"token": self.token}, over]}, change).matched_count:
             try:
                 self._meta.update_one({"_id": CLAIM, "token": self.token}, change, upsert=True)

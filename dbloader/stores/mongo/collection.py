@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 from multiprocessing.context import get_spawning_popen
 from typing import TYPE_CHECKING, Any
 
-from dbloader.errors import NotAStoreError, StoreError
+from dbloader.errors import NotAStoreError, OptionError, StoreError, StoreNotFoundError
 from dbloader.stores.mongo.connection import Connection
 from dbloader.stores.mongo.place import MongoPlace, parse
 
@@ -24,9 +25,13 @@ class FileCollection:
 
     Raises:
         PlaceError: The place is no such URI, or names no database or collection.
+        OptionError: A field is one within another.
     """
 
     def __init__(self, place: str | os.PathLike[str], key: str, image: str) -> None:
+        for field in (key, image):
+            if not field or "." in field or field.startswith("$"):
+                raise OptionError(f"key and image must be names of fields of the documents themselves, got {field!r}")
         self._place = parse(place)
         self.place = self._place.shown
         self.key = key
@@ -43,15 +48,18 @@ class FileCollection:
         collection = connection.database[self._place.collection]
         wanted = {self.key: {"$exists": True}, self.image: {"$type": "binData"}}
         if connection.run(lambda: collection.find_one(wanted, {"_id": 1})) is None:
+            if not connection.run(lambda: connection.database.list_collection_names(filter={"name": collection.name})):
+                raise StoreNotFoundError(f"{self.place} does not exist")
             raise NotAStoreError(
                 f"{self.place} has no document with a name in {self.key!r} and a file's bytes in {self.image!r}",
             )
         indexes = connection.run(collection.index_information).values()
         if self.key == "_id" or any(index["key"][0][0] == self.key for index in indexes):
             return []
+        line = f"db.getCollection({json.dumps(self._place.collection)}).createIndex({{{json.dumps(self.key)}: 1}})"
         return [
             f"{self.place} has no index on {self.key!r}, so that the server looks through all of it for every batch; "
-            f"make one in mongosh: db.getCollection({self._place.collection!r}).createIndex({{{self.key}: 1}})",
+            f"make one in mongosh: {line}",
         ]
 
     def read(self, names: Sequence[str]) -> dict[str, bytes]:
@@ -70,6 +78,8 @@ class FileCollection:
         files: dict[str, bytes] = {}
         for document in connection.run(ask):
             name, data = document[self.key], document.get(self.image)
+            if not isinstance(name, str):
+                continue  # an array with a name in it is found too
             if name in files:
                 raise StoreError(f"{self.place} has several documents whose {self.key!r} is {name!r}")
             if isinstance(data, bytes):

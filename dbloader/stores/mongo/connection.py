@@ -178,11 +178,11 @@ class Connection:
             return PlaceError(f"{shown} cannot be used: {text}")
         if isinstance(error, errors.ConnectionFailure) and not self._reached:
             return StoreUnreachableError(
-                f"no server answers at {shown} within {SELECTION_SECONDS:g} s ({text}): "
+                f"no server answers at {shown} within {self.client.options.server_selection_timeout:g} s ({text}): "
                 "is the host right, is the server running, may it be reached from here?",
             )
         if is_transient(error):
-            return StoreUnreachableError(f"the server of {shown} was away for {RETRY_SECONDS:g} s ({text})")
+            return StoreUnreachableError(f"the server of {shown} was away for too long ({text})")
         return StoreError(f"{shown}: {text}")
 
     def close(self) -> None:

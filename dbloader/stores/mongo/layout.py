@@ -50,7 +50,7 @@ ID_CRC_DTYPE = np.dtype(
     [("length", "<i4"), ("key", "V5"), ("_id", "<i8"), ("crc_key", "V7"), ("crc32", "<i8"), ("end", "u1")]
 )
 
-_OF_STUB = ("name", "label", "width", "height", "format", "crc32")
+_OF_STUB = ("name", "label", "width", "height", "format", "damaged", "resized_from", "crc32")
 _HEAD = struct.Struct("<i5sq")
 _INT64_ID = b"\x12_id\x00"
 _STUB_KEY = b"\x02gridfs\x00"  # a string; no record has a field of that name
@@ -63,8 +63,8 @@ def own_collection(collection: str, store: str) -> str:
 
 
 def is_own_collection(name: str, collection: str) -> bool:
-    """Tells whether a collection, or a part of one's GridFS, is some store's own beside ``collection``."""
-    store = name.removeprefix(f"{collection}.").split(".")[0]
+    """Tells whether a collection has the name of some store's own beside ``collection``."""
+    store = name.removeprefix(f"{collection}.")
     return name.startswith(f"{collection}.") and len(store) == 24 and set(store) <= set("0123456789abcdef")
 
 
@@ -100,10 +100,18 @@ def crc32_in(document: bytes) -> int:
 
 
 def stub_of(document: bytes, file: str) -> bytes:
-    """Gives what is kept among the records of one that is too large: all but its image and further fields."""
+    """Gives what is kept among the records of one that is too large: all but its image.
+
+    Where that is too large as well, its largest further fields are left out too.
+    """
     values: dict[str, Any] = bson.decode(document)
-    kept = {name: values[name] for name in _OF_STUB if name in values}
-    return bson.encode({"_id": values["_id"], STUB: file, **kept})
+    index, kept = values.pop("_id"), {name: value for name, value in values.items() if name != "image"}
+    sizes = {name: len(bson.encode({name: value})) for name, value in kept.items() if name not in _OF_STUB}
+    for name in sorted(sizes, key=sizes.__getitem__, reverse=True):
+        if len(bson.encode(kept)) < MAX_DOCUMENT - 2**10:
+            break
+        del kept[name]
+    return bson.encode({"_id": index, STUB: file, **kept})
 
 
 def file_of(document: bytes) -> str | None:

@@ -99,7 +99,9 @@ def parse(place: str | os.PathLike[str]) -> MongoPlace:
     if not slash or not database:
         raise PlaceError(f"{shown_server} names no database and no collection: {_FORM}")
     if not dot or not collection:
-        raise PlaceError(f"{shown_server}{database} names no collection: {_FORM}, such as {shown_server}{path}.train")
+        raise PlaceError(
+            f"{shown_server}{database} names no collection: {_FORM}, such as {shown_server}{database}.train"
+        )
     if _NOT_IN_DATABASE.search(database) or len(database.encode()) > 63:
         raise PlaceError(f"no database can be named {database!r}: {_FORM}")
     if _NOT_IN_COLLECTION.search(collection):

@@ -155,8 +155,8 @@ class MongoStore(Store):
     def matching(self, query: Mapping[str, Any]) -> np.ndarray[Any, Any]:
         """Gives the indices of the records that a query finds: int64, shape (records,), ascending.
 
-        A query about nothing but name, label, width and height is answered from an index, without reading a document,
-        unless it has an ``$or``.
+        A query that compares nothing but name, label, width and height is answered from an index, without reading a
+        document; but not with ``$or``, ``$exists`` or ``$not``.
 
         Args:
             query: As MongoDB's ``find`` takes it.
@@ -233,6 +233,15 @@ class MongoStore(Store):
         if handle is None or handle.pid != os.getpid():
             handle = self._handle = Handle(self._place)
         return handle
+
+    def __copy__(self) -> MongoStore:
+        return self.__deepcopy__({})
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> MongoStore:
+        # Within this process the credentials come along.
+        copied = type(self).__new__(type(self))
+        copied.__setstate__({"place": self.place, "_place": tuple(self._place)})
+        return copied
 
     def __getstate__(self) -> dict[str, Any]:
         # As multiprocessing does with its own keys: a secret goes through the pipe to a process that is being started,

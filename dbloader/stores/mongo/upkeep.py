@@ -12,6 +12,8 @@ from pymongo.write_concern import WriteConcern
 from dbloader.errors import DamagedStoreError, NotAStoreError, StoreExistsError, StoreVersionError
 from dbloader.manifest import Manifest
 from dbloader.stores.mongo.layout import (
+    CLAIM,
+    LARGE,
     MANIFEST,
     MARKER,
     PARTIAL,
@@ -75,6 +77,19 @@ class Upkeep:
                 message = f"{self._place.shown} is not a dbloader store and will not be overwritten"
                 raise StoreExistsError(message) from error
 
+    def check_is_ours(self) -> None:
+        """Looks at the manifest collection, in which whoever is not ours might have documents of our names.
+
+        Raises:
+            StoreExistsError: Some other program has.
+        """
+        kinds = {STORE: ("store", "manifest"), PARTIAL: ("store",), CLAIM: ("token", "expires")}
+        for document in self.meta.find({"_id": {"$in": list(kinds)}}):
+            if not all(name in document for name in kinds[document["_id"]]):
+                raise StoreExistsError(
+                    f"{self.meta.full_name} has documents of some other program's: choose another collection's name",
+                )
+
     def settle(self) -> None:
         """Ends what a writer was doing with whole stores when it was killed, or this one has only begun."""
         partial = self.partial()
@@ -129,10 +144,12 @@ class Upkeep:
         """Removes the stores that are neither at the place nor ``kept``: replaced ones, and what was left of others."""
         at_place = self.store_at_place()
         names = self._database.list_collection_names()
+        # A collection of some other program's may have such a name: one of ours has had its marker from the beginning.
         stores = {
-            name.removeprefix(f"{self._place.collection}.").split(".")[0]
+            name.removeprefix(f"{self._place.collection}.")
             for name in names
             if is_own_collection(name, self._place.collection)
+            and f"{self._place.collection}.{self._store_in(self._database[name])}" == name
         }
         firsts = {"_id": {"$regex": "/(column/label|event)/0{16}$"}}
         stores |= {key.split("/")[0] for key in self.meta.distinct("_id", firsts)}
@@ -145,9 +162,8 @@ class Upkeep:
     def remove(self, store: str) -> None:
         """Removes a store that is not the one at the place."""
         own = own_collection(self._place.collection, store)
-        for name in self._database.list_collection_names():
-            if name == own or name.startswith(f"{own}."):
-                self._database.drop_collection(name)
+        for name in (f"{own}{LARGE}.files", f"{own}{LARGE}.chunks", own):  # in the last is the marker
+            self._database.drop_collection(name)
         self.meta.delete_many({"_id": beginning_with(f"{store}/")})
 
     def _store_in(self, collection: Collection[Any]) -> str | None:

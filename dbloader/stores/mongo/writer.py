@@ -67,6 +67,7 @@ class MongoWriter(Writer):
         self._connection = Connection(self._place, writing=True)
         try:
             self._upkeep = Upkeep(self._connection.database, self._place)
+            self._connection.run(self._upkeep.check_is_ours)
             partial = self._connection.run(self._upkeep.partial)
             if not (self.resume and partial):
                 self._check_replaceable()
@@ -195,9 +196,9 @@ class MongoWriter(Writer):
             raise StoreExistsError(f"{self.place} has been made by somebody else meanwhile; move it away and resume")
         if not self.overwrite and self.resume:
             raise StoreExistsError(f"{self.place} is finished already: there is nothing to resume")
+        self._connection.run(self._upkeep.check_is_store)
         if not self.overwrite:
             raise StoreExistsError(f"{self.place} exists already; overwrite (--overwrite) replaces it")
-        self._connection.run(self._upkeep.check_is_store)
 
     def _remove_partial(self) -> None:
         """Removes the unfinished store, unless another writer has it by now or it has come to the place."""
