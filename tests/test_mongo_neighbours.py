@@ -88,7 +88,7 @@ def test_a_query_finds_records_in_gridfs_by_all_their_fields(mongo_uri: str) -> 
         ({"caption": {"$exists": True}}, [0, 1, 2, 3]),
     ):
         with MongoDataset(mongo_uri, query=query, decode=None, fields=("index", "image")) as dataset:
-            assert [sample["index"] for sample in dataset] == found
+            assert [sample["index"] for sample in dataset.__getitems__(range(len(dataset)))] == found
     with open_store(mongo_uri) as store:
         assert store[1].image == LARGE
         assert store.verify() == store.manifest.digest
