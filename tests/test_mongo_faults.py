@@ -173,13 +173,13 @@ def test_a_server_that_stays_away_is_one_clear_error(
         len(store)
         with (
             fault(mongod, "find", code=91, times=None),
-            pytest.raises(StoreUnreachableError, match=r"^the server of .*store was away for 0\.5 s \("),
+            pytest.raises(StoreUnreachableError, match=r"^the server of .*store was away for too long \("),
         ):
             store.read([3])
         assert store.documents([3]) == documents_of(RECORDS)[3:4]
         mongod.kill()
         began = time.monotonic()
-        with pytest.raises(StoreUnreachableError, match=r"was away for 0\.5 s \(.*refused"):
+        with pytest.raises(StoreUnreachableError, match=r"was away for too long \(.*refused"):
             store.read([3])
         assert time.monotonic() - began < 3
         mongod.start()
@@ -460,7 +460,7 @@ def test_a_server_that_stays_away_leaves_what_can_be_resumed(
             writer.finish()
 
     began = time.monotonic()
-    with pytest.raises(StoreUnreachableError, match=r"^the server of .*store was away for 0\.5 s \(.*refused"):
+    with pytest.raises(StoreUnreachableError, match=r"^the server of .*store was away for too long \(.*refused"):
         write_on()
     assert time.monotonic() - began < 10
     mongod.start()
