@@ -822,7 +822,8 @@ def test_a_store_that_is_gone_is_told_by_its_place(tmp_path: Path) -> None:
 @pytest.mark.parametrize("place", ["mongodb://user:secret@host/db.images", "", b"train.lmdb"])
 def test_a_place_that_is_no_path_is_refused_without_its_password(place: Any) -> None:
     with pytest.raises(
-        PlaceError, match=r"give the path of an LMDB file|a place is the path of an LMDB file"
+        PlaceError,
+        match=r"the path of a file is wanted here, got a place in MongoDB|a place is the path of an LMDB file",
     ) as caught:
         LMDBDataset(place)
     assert "secret" not in str(caught.value)

@@ -187,7 +187,7 @@ def test_a_size_of_less_than_a_byte_is_refused(place: Path, path: Path, size: in
 
 
 def test_a_path_that_is_none_is_refused_without_its_password(place: Path) -> None:
-    with pytest.raises(PlaceError, match=r"^(?!.*secret).*mongodb:// is no place") as raised:
+    with pytest.raises(PlaceError, match=r"^(?!.*secret).*the path of a file is wanted here") as raised:
         MirroredStore(LMDBStore(place), "mongodb://user:secret@host/a.b")
     assert "secret" not in str(raised.value)
 
