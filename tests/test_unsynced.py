@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import signal
@@ -9,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import lmdb
 import pytest
-from store_contract import documents_of, make_records, write_one_by_one
 
-import dbloader.stores.writer as writing
-from dbloader import convert, create_store, open_store
-from dbloader.errors import DamagedStoreError
-from dbloader.stores import lmdb_writer, unsynced
+pytest.register_assert_rewrite("store_contract")
+from store_contract import documents_of, make_records, write_one_by_one  # noqa: E402
+
+import dbloader.stores.writer as writing  # noqa: E402
+from dbloader import convert, create_store, open_store  # noqa: E402
+from dbloader.errors import DamagedStoreError, StoreFullError  # noqa: E402
+from dbloader.stores import lmdb_writer, unsynced  # noqa: E402
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,6 +78,29 @@ def test_what_was_not_synced_before_a_restart_of_the_machine_is_not_trusted(
         write_one_by_one(writer, RECORDS)
         writer.finish()
     assert left_at(killed) == [""]
+
+
+def test_a_mark_that_cannot_be_made_is_one_clear_error_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(folder: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(unsynced, "sync_folder", full)
+    with (
+        pytest.raises(StoreFullError, match=r"no room is left for .*store\.lmdb: No space left on device"),
+        create_store(tmp_path / "store.lmdb", durable=False),
+    ):
+        pass
+    assert left_at(tmp_path / "store.lmdb") == []
+
+
+def test_a_name_that_is_long_enough_for_the_partial_file_is_for_the_mark(tmp_path: Path) -> None:
+    place = tmp_path / ("x" * (255 - len(".partial")))
+    with create_store(place, durable=False) as writer:
+        write_one_by_one(writer, RECORDS)
+        writer.finish()
+    assert left_at(place) == [""]
 
 
 def test_a_writer_that_is_left_takes_its_mark_away(tmp_path: Path) -> None:

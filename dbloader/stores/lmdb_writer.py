@@ -18,7 +18,6 @@ from dbloader.columns import CHUNK, COLUMNS, DTYPES, is_whole
 from dbloader.errors import (
     DamagedStoreError,
     NotAStoreError,
-    OptionError,
     StoreAccessError,
     StoreError,
     StoreExistsError,
@@ -77,8 +76,6 @@ class LMDBWriter(Writer):
         resumable: bool = False,
         durable: bool = True,
     ) -> None:
-        if overwrite and resume:
-            raise OptionError("overwrite begins anew and resume goes on: choose one of them")
         super().__init__(checked_path(place), overwrite=overwrite, resume=resume, resumable=resumable, durable=durable)
         self._target = Path(self.place).absolute()
         self._partial = Path(f"{self._target}{PARTIAL}")
@@ -92,19 +89,17 @@ class LMDBWriter(Writer):
     def _open(self) -> None:
         self._check_target()
         self._lock = self._locked()
+        begins = False
         try:
-            begins = self._prepare_partial()
-            try:
-                self._open_partial()
-            except BaseException:
-                if begins:
-                    self._remove_partial()
-                raise
-        except OSError as error:
+            begins = self._begins()
+            self._check_synced(begins=begins)
+            self._open_partial()
+        except BaseException as error:
+            if begins:
+                self._remove_partial()
             _unlock(self._lock)
-            raise error if isinstance(error, StoreError) else self._refused(error) from error
-        except BaseException:
-            _unlock(self._lock)
+            if isinstance(error, OSError) and not isinstance(error, StoreError):
+                raise self._refused(error) from error
             raise
 
     @override
@@ -174,7 +169,7 @@ class LMDBWriter(Writer):
                 return lock
             os.close(lock)
 
-    def _prepare_partial(self) -> bool:
+    def _begins(self) -> bool:
         """Says whether the partial file is a new one, or emptied to begin anew."""
         begins = not self._partial.stat().st_size
         if not begins and not self.resume:
@@ -185,6 +180,10 @@ class LMDBWriter(Writer):
                 )
             os.ftruncate(self._lock, 0)
             begins = True
+        return begins
+
+    def _check_synced(self, *, begins: bool) -> None:
+        """Refuses to go on with what a crash of the machine may have broken; notes if this writer does not sync."""
         if begins:
             self._unsynced.clear()
         elif self._unsynced.may_be_broken():
@@ -194,7 +193,6 @@ class LMDBWriter(Writer):
             )
         if not self.durable:
             self._unsynced.set()
-        return begins
 
     def _open_partial(self) -> None:
         try:

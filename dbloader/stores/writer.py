@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import bson
 
 from dbloader.columns import CHUNK, ColumnChunk
-from dbloader.errors import FieldError, StoreError, StoreExistsError
+from dbloader.errors import FieldError, OptionError, StoreError, StoreExistsError
 from dbloader.manifest import Manifest, Summary
 from dbloader.version import VERSION
 
@@ -52,6 +52,9 @@ class Writer(ABC):
             file is faster, and what was committed is of no use after a restart of the machine; a finished store is
             always durable.
 
+    Raises:
+        OptionError: Both ``overwrite`` and ``resume`` are given.
+
     Raises (on entering the block):
         StoreExistsError: A finished store is there and ``overwrite`` is not given; or an unfinished one, and
             neither ``overwrite`` nor ``resume`` is.
@@ -71,6 +74,8 @@ class Writer(ABC):
         resumable: bool = False,
         durable: bool = True,
     ) -> None:
+        if overwrite and resume:
+            raise OptionError("overwrite begins anew and resume goes on: choose one of them")
         self.place = place
         self.overwrite = overwrite
         self.resume = resume

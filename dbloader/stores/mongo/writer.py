@@ -10,7 +10,7 @@ import bson
 from pymongo.errors import DuplicateKeyError
 from typing_extensions import override
 
-from dbloader.errors import DamagedStoreError, OptionError, StoreError, StoreExistsError, StoreLockedError
+from dbloader.errors import DamagedStoreError, StoreError, StoreExistsError, StoreLockedError
 from dbloader.stores.mongo.claim import Claim
 from dbloader.stores.mongo.connection import Connection
 from dbloader.stores.mongo.layout import PARTIAL
@@ -54,8 +54,6 @@ class MongoWriter(Writer):
         resume: bool = False,
         resumable: bool = False,
     ) -> None:
-        if overwrite and resume:
-            raise OptionError("overwrite begins anew and resume goes on: choose one of them")
         self._place = parse(place)
         super().__init__(self._place.shown, overwrite=overwrite, resume=resume, resumable=resumable)
         self.report_path = Path(f"{self._place.database}.{self._place.collection}.report.jsonl")
