@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from dbloader.datasets.mongo import MongoDataset
     from dbloader.decoding import decode_pil
     from dbloader.errors import DBLoaderError
+    from dbloader.keys import SampleKeys
     from dbloader.manifest import Manifest
     from dbloader.prefetch import PrefetchLoader
-    from dbloader.preparation import CutMix, Mixup, Normalize, Preparation, RandomErasing, SampleKeys
+    from dbloader.preparation import CutMix, Mixup, Normalize, Preparation, RandomErasing
     from dbloader.records import Record
     from dbloader.sampling import (
         BlockShuffleSampler,
@@ -51,7 +52,7 @@ _MODULES = {
     "RandomErasing": "preparation",
     "Record": "records",
     "Report": "conversion",
-    "SampleKeys": "preparation",
+    "SampleKeys": "keys",
     "ShuffleSampler": "sampling",
     "WeightedSampler": "sampling",
     "background": "ahead",

@@ -26,7 +26,7 @@ LAYERS = (
     {"writing", "conversion", "copying", "listed"},
     {"samples"},
     {"sampling"},
-    {"permutation"},
+    {"keys", "permutation"},
     {"mixing"},
     {"tiled"},
     {"sources", "images"},

@@ -12,7 +12,8 @@ import torch
 
 from dbloader import mixing
 from dbloader.errors import OptionError
-from dbloader.preparation import CutMix, Mixup, Normalize, Preparation, RandomErasing, SampleKeys
+from dbloader.keys import SampleKeys
+from dbloader.preparation import CutMix, Mixup, Normalize, Preparation, RandomErasing
 from dbloader.preparation.noise import _quantiles as quantiles
 from dbloader.preparation.noise import normal
 

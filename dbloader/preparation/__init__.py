@@ -7,8 +7,7 @@ input as it is. ``train()`` and ``eval()`` make no difference to them, as to tor
 
 from dbloader.preparation.compose import Preparation
 from dbloader.preparation.erasing import RandomErasing
-from dbloader.preparation.keys import SampleKeys
 from dbloader.preparation.mixup import CutMix, Mixup
 from dbloader.preparation.normalize import Normalize
 
-__all__ = ["CutMix", "Mixup", "Normalize", "Preparation", "RandomErasing", "SampleKeys"]
+__all__ = ["CutMix", "Mixup", "Normalize", "Preparation", "RandomErasing"]

@@ -15,7 +15,7 @@ from dbloader.device import rebuild
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dbloader.preparation.keys import SampleKeys
+    from dbloader.keys import SampleKeys
 
 Batch: TypeAlias = Any
 

@@ -12,8 +12,8 @@ from torch import nn
 from typing_extensions import override
 
 from dbloader.errors import OptionError
+from dbloader.keys import SampleKeys
 from dbloader.preparation import checks, noise
-from dbloader.preparation.keys import SampleKeys
 from dbloader.preparation.sending import send
 
 if TYPE_CHECKING:

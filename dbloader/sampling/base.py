@@ -109,6 +109,19 @@ class ResumableSampler(Sampler[int], ABC):
         return len(self._share(0))
 
     @property
+    def started(self) -> bool:
+        """Whether the present epoch was begun by an ``iter()``, so that the next one belongs to the next epoch."""
+        return self._begun is not None
+
+    def positions(self, since: Mapping[str, Any] | None = None) -> range:
+        """Gives where in the global order this rank's samples stand; beyond ``length`` the order begins again.
+
+        Args:
+            since: The state where the iteration began; else that of the next ``iter()``.
+        """
+        return self._share((self._next() if since is None else self._read(since)).position)
+
+    @property
     def remaining(self) -> int:
         """How many samples the next ``iter()`` gives."""
         return len(self._share(self._position))

@@ -7,12 +7,13 @@ from operator import index as as_index
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from dbloader import mixing
 from dbloader.errors import OptionError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from typing_extensions import Self
 
     from dbloader.mixing import Array
@@ -60,6 +61,8 @@ class SampleKeys:
     @classmethod
     def drawn(cls, count: int) -> Self:
         """Gives keys that torch's global generator chooses, for ``count`` samples."""
+        import torch  # which samplers and numpy can do without
+
         return cls(int(torch.randint(2**62, (), device="cpu")), 0, np.arange(count))
 
     def __len__(self) -> int:
@@ -85,3 +88,37 @@ class SampleKeys:
 
     def _key(self, purpose: str) -> Array:
         return mixing.keys(2, self.seed, self.epoch, self.stream, purpose)
+
+
+class KeyedIndices(list[int]):
+    """The indices of a batch, which know where in their epoch they stand.
+
+    To all who know nothing of that it is a list of ints. A dataset that gets it in ``__getitems__``, in whatever
+    process, can make what is random about each sample a pure function of ``keys``.
+
+    Args:
+        indices: One for each sample.
+        seed: As in SampleKeys, like ``epoch``.
+        epoch: From 0.
+        positions: Where they stand in the global order of the epoch, one for each.
+    """
+
+    __slots__ = ("epoch", "positions", "seed")
+
+    def __init__(self, indices: Iterable[int], seed: int, epoch: int, positions: range) -> None:
+        super().__init__(indices)
+        self.seed = seed
+        self.epoch = epoch
+        self.positions = positions
+        if len(self) != len(positions):
+            raise OptionError(f"positions must be one for each of {len(self)} indices, got {len(positions)}")
+
+    @property
+    def keys(self) -> SampleKeys:
+        """Names the samples, so that random numbers can be made of it."""
+        return SampleKeys(
+            self.seed, self.epoch, np.arange(self.positions.start, self.positions.stop, self.positions.step)
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (list(self), self.seed, self.epoch, self.positions)
