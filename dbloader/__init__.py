@@ -13,21 +13,28 @@ if TYPE_CHECKING:
     from dbloader.copying import copy_store
     from dbloader.datasets import LMDBDataset
     from dbloader.datasets.mongo import MongoDataset
-    from dbloader.decoding import decode_pil
+    from dbloader.decoding import DecodeTensor, RandomResizedCrop, ResizeCenterCrop, decode_pil
     from dbloader.errors import DBLoaderError
+    from dbloader.headspace import Headspace
     from dbloader.keys import SampleKeys
+    from dbloader.loading import create_loader
     from dbloader.manifest import Manifest
     from dbloader.prefetch import PrefetchLoader
     from dbloader.preparation import CutMix, Mixup, Normalize, Preparation, RandomErasing
+    from dbloader.recipes import DataLoaderX
     from dbloader.records import Record
     from dbloader.sampling import (
         BlockShuffleSampler,
         ClassBalancedSampler,
+        KeyedBatchSampler,
         OrderedSampler,
         ShuffleSampler,
         WeightedSampler,
     )
     from dbloader.stores import create_store, open_store
+    from dbloader.threads import ThreadLoader
+    from dbloader.timing import Stats
+    from dbloader.warming import warm
     from dbloader.writing import write_store
 
 __version__ = VERSION
@@ -40,6 +47,10 @@ _MODULES = {
     "ClassBalancedSampler": "sampling",
     "CutMix": "preparation",
     "DBLoaderError": "errors",
+    "DataLoaderX": "recipes",
+    "DecodeTensor": "decoding",
+    "Headspace": "headspace",
+    "KeyedBatchSampler": "sampling",
     "LMDBDataset": "datasets",
     "Manifest": "manifest",
     "Mixup": "preparation",
@@ -50,17 +61,23 @@ _MODULES = {
     "Preparation": "preparation",
     "Progress": "conversion",
     "RandomErasing": "preparation",
+    "RandomResizedCrop": "decoding",
     "Record": "records",
     "Report": "conversion",
+    "ResizeCenterCrop": "decoding",
     "SampleKeys": "keys",
     "ShuffleSampler": "sampling",
+    "Stats": "timing",
+    "ThreadLoader": "threads",
     "WeightedSampler": "sampling",
     "background": "ahead",
     "convert": "conversion",
     "copy_store": "copying",
+    "create_loader": "loading",
     "create_store": "stores",
     "decode_pil": "decoding",
     "open_store": "stores",
+    "warm": "warming",
     "write_store": "writing",
 }
 
@@ -70,6 +87,10 @@ __all__ = [
     "ClassBalancedSampler",
     "CutMix",
     "DBLoaderError",
+    "DataLoaderX",
+    "DecodeTensor",
+    "Headspace",
+    "KeyedBatchSampler",
     "LMDBDataset",
     "Manifest",
     "Mixup",
@@ -80,18 +101,24 @@ __all__ = [
     "Preparation",
     "Progress",
     "RandomErasing",
+    "RandomResizedCrop",
     "Record",
     "Report",
+    "ResizeCenterCrop",
     "SampleKeys",
     "ShuffleSampler",
+    "Stats",
+    "ThreadLoader",
     "WeightedSampler",
     "__version__",
     "background",
     "convert",
     "copy_store",
+    "create_loader",
     "create_store",
     "decode_pil",
     "open_store",
+    "warm",
     "write_store",
 ]
 

@@ -21,6 +21,7 @@ from typing import Generic, NamedTuple, ParamSpec, TypeVar
 from typing_extensions import Self, override
 
 from dbloader.errors import LoaderError
+from dbloader.timing import Clock, now
 
 CLOSE_WAIT_S = 10.0  # torch can take 5 s to notice a dead DataLoader worker
 EXIT_WAIT_S = 2.0  # C++ code that its thread leaves after the interpreter's end can abort the process
@@ -43,14 +44,14 @@ class Run(threading.Thread, Generic[T]):
     Attributes:
         stopped: Nobody will take another item. Never unset.
         why: Where the consumer cannot know the reason, and must be told.
-        waited: Seconds that the consumer has waited for items.
+        clock: What both sides have spent their time on.
     """
 
-    def __init__(self, source: Iterator[T], depth: int) -> None:
+    def __init__(self, source: Iterator[T], depth: int, clock: Clock | None = None) -> None:
         super().__init__(name="dbloader-background", daemon=True)
         self.stopped = False
         self.why: str | None = None
-        self.waited = 0.0
+        self.clock = clock or Clock()
         self._pid, self._begin_lock = os.getpid(), threading.Lock()
         self._source = [source]  # whoever pops it closes it: the thread or, before there is one, stop()
         self._items: SimpleQueue[T | _Failure | _End] = SimpleQueue()
@@ -100,7 +101,9 @@ class Run(threading.Thread, Generic[T]):
 
     def _wait_for_room(self) -> bool:
         if self._bounded:
+            began = now()
             self._room.get()
+            self.clock.blocked += now() - began
         return not self.stopped
 
     def take(self) -> T:
@@ -108,12 +111,13 @@ class Run(threading.Thread, Generic[T]):
         if self._pid != os.getpid():
             raise LoaderError(f"iterator of process {self._pid}, inherited through a fork: call iter() here")
         self.begin()
-        began = time.perf_counter()
+        asked = self.clock.asked()
         item = _End.END if self.stopped else self._items.get()
-        self.waited += time.perf_counter() - began
+        self.clock.answered(asked)
         if item is not _End.END and not isinstance(item, _Failure):
             if self._bounded:
                 self._room.put(None)
+            self.clock.received()
             return item
         if self.why is not None:
             raise LoaderError(self.why)
@@ -191,13 +195,14 @@ class BackgroundIterator(Iterator[T]):
     Args:
         source: Used by the thread alone from now on.
         depth: Most items ahead of the consumer, the one in production included; 0 or less is no limit.
+        clock: Counts the times of both sides; None for one of its own.
 
     Raises:
         LoaderError: From ``next()`` in a process that was forked from the iterator's.
     """
 
-    def __init__(self, source: Iterable[T], depth: int = 1) -> None:
-        self.run = Run(iter(source), depth)
+    def __init__(self, source: Iterable[T], depth: int = 1, clock: Clock | None = None) -> None:
+        self.run = Run(iter(source), depth, clock)
         weakref.finalize(self, self.run.stop).atexit = False  # _end_all does that, and waits
 
     @override

@@ -1,17 +1,19 @@
 """Moving batches to a device.
 
 A batch is a tensor, or tensors nested in tuples, named tuples, lists, mappings and dataclasses. It is rebuilt
-with the same types around the moved tensors. An object whose class has a method ``to`` (PackedSequence,
-BatchEncoding) moves itself. Everything else (None, str, numbers, numpy arrays, sets) stays as it is.
+with the same types around the moved tensors. An object whose class has a method ``to`` (PackedSequence, a graph of
+PyTorch Geometric) moves itself. Everything else (None, str, numbers, numpy arrays, sets, EncodedImages) stays as it is.
 """
 
 import copy
 import dataclasses
+from collections import UserDict
 from collections.abc import Callable, Mapping, MutableMapping
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
+from torch.nn.utils.rnn import PackedSequence
 from typing_extensions import Self, override
 
 from dbloader.errors import OptionError
@@ -28,8 +30,9 @@ def to_device(batch: Batch, device: Device) -> Batch:
 def _replace(batch: Batch, function: Callable[[Any], Any]) -> Batch:
     """The batch with ``function(leaf)`` in place of every tensor and of every object that moves itself."""
     # First, as some of those are also a named tuple or a mapping: a PackedSequence keeps one tensor on the
-    # CPU. Asked of the class, as the instances of some answer every name.
-    if callable(getattr(type(batch), "to", None)):
+    # CPU. Asked of the class, as the instances of some answer every name. Not of a UserDict, such as the tokenizers'
+    # BatchEncoding: its `to` would move the tensors in place, in the batch that the loader may still hold.
+    if callable(getattr(type(batch), "to", None)) and not isinstance(batch, UserDict):
         return function(batch)
     if isinstance(batch, Mapping):
         old = dict(batch)
@@ -90,9 +93,19 @@ class Transfer:
     def __init__(self, device: torch.device) -> None:
         self.device = device
 
-    def prepare(self, batch: Batch) -> Batch:
-        """Move a batch, or begin to, in the background thread."""
-        return to_device(batch, self.device)
+    def prepare(self, batch: Batch, then: Callable[[Batch], Batch] | None = None) -> Batch:
+        """Move a batch, or begin to, in the background thread.
+
+        Args:
+            batch: As the loader gave it.
+            then: Called with the batch on the device; what it gives takes the batch's place. It may queue work on the
+                stream that is current, and need not wait for it.
+
+        Returns:
+            What ``receive`` wants.
+        """
+        moved = to_device(batch, self.device)
+        return moved if then is None else then(moved)
 
     def receive(self, prepared: Batch) -> Batch:
         """The batch, ready for use by the consumer, in whose thread this runs."""
@@ -101,20 +114,20 @@ class Transfer:
 
 class _Copying(NamedTuple):
     batch: Batch
-    copied: torch.cuda.Event
+    done: torch.cuda.Event
 
 
 class CudaTransfer(Transfer):  # pragma: no cover - needs a CUDA device: the tests marked cuda run it
     """Copies on a CUDA stream of its own, while the consumer's stream works on earlier batches.
 
     Three things keep the streams from racing, as PyTorch's allocator knows only the stream that a tensor was
-    made on. The consumer's stream waits for a batch's copies before it gets the batch. ``record_stream`` keeps
-    the memory of a tensor that the consumer drops until the work queued on it is done. And the side stream
-    copies into memory only after the work that the consumer had queued when it last asked for a batch.
+    made on (docs/notes/cuda-race.md). The consumer's stream waits for a batch's copies before it gets the batch.
+    ``record_stream`` keeps the memory of a tensor that the consumer drops until the work queued on it is done. And the
+    side stream begins a batch only after the work that the consumer had queued when it last asked for one.
 
-    Only what is plainly one block of memory goes that way. Other tensors (sparse, nested, of a subclass,
-    inside an object that moves itself) are copied on the consumer's own stream when it gets them: correct,
-    but not overlapped.
+    What cannot be recorded (sparse and nested tensors, those of a subclass, objects that move themselves and have no
+    ``record_stream``) is copied on the consumer's own stream when it gets the batch: correct, but not overlapped, and
+    after ``then``.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -127,48 +140,80 @@ class CudaTransfer(Transfer):  # pragma: no cover - needs a CUDA device: the tes
         return type(self), (self.device,)  # streams and events belong to one process
 
     @override
-    def prepare(self, batch: Batch) -> Batch:
-        torch.cuda.set_device(self.device)  # a thread's own setting, and every epoch has a new thread
+    def prepare(self, batch: Batch, then: Callable[[Batch], Batch] | None = None) -> Batch:
+        source_stream = torch.cuda.current_stream(self.device)
         if self._stream is None:  # two threads may come here at once: harmless, a batch carries its own event
             self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         stream = self._stream
-        source_stream = torch.cuda.current_stream(self.device)
+        self._await_consumer(stream)
+
+        def copy_to_device(leaf: Any) -> Any:
+            if not _is_recordable(leaf):
+                return leaf
+            if leaf.is_cuda:  # from the source, which ran in this thread
+                stream.wait_stream(source_stream)
+                _record(leaf, stream)  # `then` may be the last to use it
+            else:
+                leaf = _pinned(leaf)  # else the copy would not be asynchronous
+            # The pinned memory may be dropped at once: PyTorch's allocator reuses it only after the copy.
+            return leaf.to(self.device, non_blocking=True)
+
+        # It makes the device current too, which is a thread's own setting, and every epoch has a new thread.
+        with torch.cuda.stream(stream):
+            moved = _replace(batch, copy_to_device)
+            return _Copying(moved if then is None else then(moved), stream.record_event())
+
+    def _await_consumer(self, stream: torch.cuda.Stream) -> None:
+        """The stream goes on only after what the consumer had queued when it last asked."""
         try:
             while True:
                 stream.wait_event(self._asked.get_nowait())
         except Empty:
             pass
 
-        def copy_to_device(leaf: Any) -> Any:
-            if not _is_plain(leaf):
-                return leaf
-            if leaf.is_cuda:  # from the source, which ran in this thread
-                stream.wait_stream(source_stream)
-            elif not leaf.is_pinned():
-                leaf = leaf.pin_memory()  # else the copy would not be asynchronous
-            # The pinned memory may be dropped at once: PyTorch's allocator reuses it only after the copy.
-            return leaf.to(self.device, non_blocking=True)
-
-        with torch.cuda.stream(stream):
-            return _Copying(_replace(batch, copy_to_device), stream.record_event())
-
     @override
     def receive(self, prepared: Batch) -> Batch:
         stream = torch.cuda.current_stream(self.device)
         self._asked.put(stream.record_event())
-        stream.wait_event(prepared.copied)
+        self._await_copies(stream, prepared.done)
 
         def hand_over(leaf: Any) -> Any:
-            if not _is_plain(leaf):
+            if not _is_recordable(leaf) or not leaf.is_cuda:
                 return leaf.to(self.device)
-            leaf.record_stream(stream)
+            self._keep(leaf, stream)
             return leaf
 
         return _replace(prepared.batch, hand_over)
 
+    def _await_copies(self, stream: torch.cuda.Stream, done: torch.cuda.Event) -> None:
+        """The consumer's stream goes on only after the batch is whole."""
+        stream.wait_event(done)
 
-def _is_plain(leaf: object) -> bool:  # pragma: no cover - used by CudaTransfer alone
-    return type(leaf) is torch.Tensor and leaf.layout is torch.strided and not leaf.is_nested
+    def _keep(self, leaf: Any, stream: torch.cuda.Stream) -> None:
+        """The leaf's memory is not used again before what the consumer queues on it is done."""
+        _record(leaf, stream)
+
+
+def _is_recordable(leaf: Any) -> bool:
+    """Whether all memory of what has moved can be recorded: of one block, or by a method of its own."""
+    if isinstance(leaf, torch.Tensor):
+        return type(leaf) is torch.Tensor and leaf.layout is torch.strided and not leaf.is_nested
+    names = ("record_stream", "pin_memory", "is_cuda")  # as a graph of PyTorch Geometric has them
+    return isinstance(leaf, PackedSequence) or all(hasattr(type(leaf), name) for name in names)
+
+
+def _record(leaf: Any, stream: torch.cuda.Stream) -> None:
+    parts = leaf if isinstance(leaf, PackedSequence) else [leaf]
+    for part in parts:
+        if part is not None and part.is_cuda:  # the lengths in a PackedSequence stay on the CPU
+            part.record_stream(stream)
+
+
+def _pinned(leaf: Any) -> Any:  # pragma: no cover - used by CudaTransfer alone
+    if not isinstance(leaf, torch.Tensor):
+        return leaf.pin_memory()
+    # Not a tensor's own pin_memory(), which refuses what is expanded.
+    return leaf if leaf.is_pinned() else torch.empty_like(leaf, pin_memory=True).copy_(leaf)
 
 
 def create_transfer(device: Device) -> Transfer:

@@ -1,19 +1,27 @@
 """Prefetching the batches of a loader, up to a GPU."""
 
-import traceback
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from typing_extensions import Self, override
+from typing_extensions import override
 
-from dbloader.ahead import BackgroundIterator
 from dbloader.errors import LoaderError, OptionError
+from dbloader.resuming import Unknown, find_resumption
+from dbloader.staging import Ahead, Batches, InTurn, Iteration
+from dbloader.timing import Clock, Stats
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     import torch
+    from typing_extensions import Self
 
     from dbloader.ahead import Run
     from dbloader.device import Transfer
+    from dbloader.preparation import Preparation
+    from dbloader.resuming import Place
 
 T = TypeVar("T")
 
@@ -30,36 +38,61 @@ class PrefetchLoader(Generic[T]):
     first ``next()``. So a DataLoader draws its seeds and forks its workers just where it does without prefetching,
     and ``torch.manual_seed`` gives the same order. With ``num_workers=0`` the samples are made in the background
     thread: what they draw from the global random generators mixes with the training's own draws, in no certain
-    order. Use workers, or a generator seeded for each sample.
+    order. Use workers, or dbloader's samplers and decoders.
 
     An iterator that was left (``break``) is waited for by the next ``iter()``, as long as its batch in production
     takes. Iterators that are alive run side by side, each in its thread; but a DataLoader with
     ``persistent_workers=True`` can do only one epoch at a time, so there a new iterator ends the one before, of
     which ``next()`` then raises LoaderError.
 
-    All other public attributes are the loader's. If it has a ``state_dict``, that counts the batches that were
-    prefetched, not those that were received.
+    **Epochs and resuming.** If the loader goes by one of dbloader's samplers, each ``iter()`` begins the next epoch of
+    it, unless ``set_epoch`` chose one since the last. Then, and if the loader has a ``state_dict`` of its own, this
+    object is a ResumablePrefetchLoader, whose ``state_dict()`` tells where the consumer is.
+
+    All other public attributes are the loader's.
 
     Args:
         loader: A DataLoader or another iterable of batches; if it is an iterator, it can be iterated once.
         device: Where the tensors go: a torch device or its name, "auto" for the best that is present, or None
             to leave them where they are. "cuda" is the one that is current now. See ``dbloader.device``.
-        depth: Most batches ahead of the consumer, the one in production included.
+        depth: Most batches ahead of the consumer, the one in production included; 0 for no thread: each is made
+            when it is asked for.
+        preparation: Called with each batch where the device is: a Preparation, or a callable or module that takes the
+            images, which is made one. On CUDA it runs on the stream of the copies, beside the training. What is random
+            in it is decided by the sample's position in its epoch, where one of dbloader's samplers tells it; else by
+            torch's global generator, from which one number is drawn with each ``iter()``.
 
     Raises:
-        TypeError: ``loader`` is not iterable, or ``depth`` not an int.
-        OptionError: ``depth`` is below 1, or ``device`` not present.
+        TypeError: ``loader`` is not iterable, ``depth`` not an int or ``preparation`` not callable.
+        OptionError: ``depth`` is below 0, or ``device`` not present.
         LoaderError: From the second ``iter()`` over an iterator. From ``next()`` where a sample raised
             StopIteration, which torch takes for the end of the epoch; after ``close()``; in a forked process.
     """
 
-    def __init__(self, loader: Iterable[T], device: "torch.device | str | int | None" = None, depth: int = 2) -> None:
+    def __new__(cls, *args: Any, **kwargs: Any) -> PrefetchLoader[T]:
+        """Gives a ResumablePrefetchLoader where the loader can be resumed.
+
+        Frameworks ask a loader whether it has a state_dict, and only one that works may be there.
+        """
+        loader = args[0] if args else kwargs.get("loader")
+        return object.__new__(
+            ResumablePrefetchLoader if cls is PrefetchLoader and find_resumption(loader) is not None else cls
+        )
+
+    def __init__(
+        self,
+        loader: Iterable[T],
+        device: torch.device | str | int | None = None,
+        depth: int = 2,
+        *,
+        preparation: Callable[..., Any] | None = None,
+    ) -> None:
         if not isinstance(loader, Iterable):
             raise TypeError(f"loader must be iterable, as a DataLoader is, got {type(loader).__name__}")
         if not isinstance(depth, int):
             raise TypeError(f"depth must be an int, got {depth!r}")
-        if depth < 1:
-            raise OptionError(f"depth must be at least 1, got {depth}")
+        if depth < 0:
+            raise OptionError(f"depth must be at least 0, got {depth}")
         self.depth = depth
         self._loader = loader
         self._transfer: Transfer | None = None
@@ -67,10 +100,16 @@ class PrefetchLoader(Generic[T]):
             from dbloader.device import create_transfer  # imports torch, which not every loader needs
 
             self._transfer = create_transfer(device)
+        self.preparation: Preparation | None = None
+        if preparation is not None:
+            from dbloader.preparation import Preparation
+
+            self.preparation = preparation if isinstance(preparation, Preparation) else Preparation(preparation)
         self._iterated = False
         self._runs: list[Run[T]] = []
+        self._iteration: Iteration | None = None
 
-    def __iter__(self) -> BackgroundIterator[T]:
+    def __iter__(self) -> Ahead[T] | InTurn[T]:
         if self._iterated and isinstance(self._loader, Iterator):
             kind = type(self._loader).__name__
             raise LoaderError(f"a loader that is an iterator can be iterated only once, got a second iter() of {kind}")
@@ -80,24 +119,50 @@ class PrefetchLoader(Generic[T]):
             if run.stopped:
                 run.wait()
         self._iterated = True
-        iterator = _PrefetchIterator(_Batches(iter(self._loader), self._transfer), self.depth, self._transfer)
-        self._runs = [*(run for run in self._runs if not run.stopped), iterator.run]
-        return iterator
+        iteration = Iteration(self._begin(), self._transfer)
+        batches = Batches(iter(self._loader), iteration, self.preparation)
+        self._runs = [run for run in self._runs if not run.stopped]
+        self._iteration = iteration
+        if not self.depth:
+            return InTurn(batches, iteration)
+        ahead: Ahead[T] = Ahead(batches, self.depth, iteration)
+        self._runs.append(ahead.run)
+        return ahead
+
+    def _begin(self) -> Place:
+        place = Unknown()
+        if self.preparation is not None:
+            place.draw()
+        return place
 
     def __len__(self) -> int:
         return len(self._loader)  # type: ignore[arg-type] # says itself what has no length
 
-    @property
-    def waited(self) -> float:
-        """Seconds that the consumer of the latest iterator has waited for its batches so far."""
-        return self._runs[-1].waited if self._runs else 0.0
+    def stats(self) -> Stats:
+        """Gives what the time of the latest iteration went into, so far; as a str, what limits it, in one line."""
+        clock = Clock() if self._iteration is None else self._iteration.clock
+        batch_size = getattr(self._loader, "batch_size", None)
+        if batch_size is None:  # as it is where a DataLoader was given a batch_sampler
+            batch_size = getattr(getattr(self._loader, "batch_sampler", None), "batch_size", None)
+        return Stats.of(clock, batch_size, getattr(self._loader, "num_workers", None))
 
     @property
-    def device(self) -> "torch.device | None":
+    def waited(self) -> float:
+        """Seconds that the consumer of the latest iterator has waited for its batches so far, the first included."""
+        clock = Clock() if self._iteration is None else self._iteration.clock
+        return clock.first + clock.waited
+
+    @property
+    def device(self) -> torch.device | None:
         """Where the tensors go; None leaves them where they are."""
         return None if self._transfer is None else self._transfer.device
 
-    dataset = _of_loader("dataset")
+    @property
+    def dataset(self) -> Any:
+        """The dataset that the batches are made of."""
+        made_of = getattr(self._loader, "made_of", None)  # where the DataLoader's own only makes the batches
+        return self._loader.dataset if made_of is None else made_of  # type: ignore[attr-defined]
+
     sampler = _of_loader("sampler")
     batch_sampler = _of_loader("batch_sampler")
     batch_size = _of_loader("batch_size")
@@ -133,55 +198,60 @@ class PrefetchLoader(Generic[T]):
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_runs": []}  # threads belong to this object
+        return {**self.__dict__, "_runs": [], "_iteration": None}  # threads belong to this object
 
 
-class _PrefetchIterator(BackgroundIterator[T]):
-    def __init__(self, source: Iterator[T], depth: int, transfer: "Transfer | None") -> None:
-        super().__init__(source, depth)
-        self._transfer = transfer
+class ResumablePrefetchLoader(PrefetchLoader[T]):
+    """A PrefetchLoader that can go on where its consumer was: PrefetchLoader(...) gives one where that is possible.
+
+    With one of dbloader's samplers, the state is a dict of ints and a str: seed, epoch, position in the global order,
+    and what the order depends on. It counts the samples that the consumer has received, whatever was prefetched, and
+    holds for another number of workers, another batch size and another number of ranks. Reading it, and going on
+    from it, takes the same time at any position.
+
+    With a loader that has a ``state_dict`` of its own (torchdata's StatefulDataLoader), the state is the one it had
+    right after it gave the batch that was received last.
+    """
+
+    def __init__(
+        self,
+        loader: Iterable[T],
+        device: torch.device | str | int | None = None,
+        depth: int = 2,
+        *,
+        preparation: Callable[..., Any] | None = None,
+    ) -> None:
+        super().__init__(loader, device, depth, preparation=preparation)
+        resumption = find_resumption(loader)
+        if resumption is None:
+            raise LoaderError(
+                f"only a loader with one of dbloader's samplers, or a state_dict of its own, can be resumed, "
+                f"got {type(loader).__name__}"
+            )
+        self._resumption = resumption
+
+    def state_dict(self) -> dict[str, Any]:
+        """Gives where the consumer of the latest iteration is, for ``load_state_dict``; to be saved with torch.save.
+
+        Where an epoch or a state was chosen since, it is the beginning of what comes next.
+
+        Raises:
+            LoaderError: The loader has a state of its own, and no batch of the iteration has been received yet.
+        """
+        chosen = self._resumption.state()
+        return self._iteration.state() if chosen is None and self._iteration is not None else chosen or {}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on, with the next ``iter()``, where the consumer was that this state tells of.
+
+        Raises:
+            OptionError: It is none of this loader's order.
+        """
+        self._resumption.load(state_dict)
 
     @override
-    def _receive(self, item: T) -> T:
-        return item if self._transfer is None else self._transfer.receive(item)
-
-
-class _Batches(Iterator[T]):
-    """What the thread iterates: the loader's batches, on their way to the device."""
-
-    def __init__(self, source: Iterator[T], transfer: "Transfer | None") -> None:
-        self._source = source
-        self._transfer = transfer
-
-    @override
-    def __next__(self) -> T:
-        try:
-            batch = next(self._source)
-            return batch if self._transfer is None else self._transfer.prepare(batch)
-        except StopIteration as stop:
-            if _is_of_a_sample(stop):
-                raise LoaderError(
-                    "StopIteration was raised in the making of a sample or batch, which would end the epoch "
-                    "early: catch it there, or give next() a default"
-                ) from stop
-            raise
-
-    def close(self) -> None:
-        if hasattr(self._source, "close"):
-            self._source.close()
-        elif hasattr(self._source, "_shutdown_workers") and not getattr(self._source, "_persistent_workers", False):
-            # A DataLoader's iterator has no close. One that raised lives on in a cycle with its error, and when the
-            # garbage collector comes upon it, that waits 5 s for each worker, in whatever thread it runs.
-            self._source._shutdown_workers()
-
-
-def _is_of_a_sample(stop: StopIteration) -> bool:
-    """Whether it came out of a map-style dataset or the transfer, and torch lets it pass for the end."""
-    for frame, _ in traceback.walk_tb(stop.__traceback__):
-        module = frame.f_globals.get("__name__")
-        if module == "torch.utils.data._utils.fetch":
-            if type(frame.f_locals["self"]).__name__ == "_MapDatasetFetcher":  # an iterable one ends this way
-                return True
-        elif module in ("torch._utils", "dbloader.device"):  # the former raises again what a worker raised
-            return True
-    return False
+    def _begin(self) -> Place:
+        place = self._resumption.begin()
+        if self.preparation is not None and isinstance(place, Unknown):
+            place.draw()
+        return place

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import traceback
 import warnings
 import weakref
@@ -20,6 +19,7 @@ import pytest
 
 from dbloader.ahead import BackgroundGenerator, BackgroundIterator, Run, background
 from dbloader.errors import LoaderError
+from dbloader.timing import Clock
 
 # By its name in sys.modules, as the package may also have a function of that name.
 module = sys.modules["dbloader.ahead"]
@@ -539,13 +539,14 @@ def test_an_iterator_stopped_while_its_thread_starts_leaves_the_source_closed_on
 
 
 def test_the_time_that_the_consumer_waited_is_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = itertools.count()
-    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
-    iterator = BackgroundIterator(range(5))
+    clock = Clock()
+    ticks = itertools.count()
+    monkeypatch.setattr("dbloader.timing.now", lambda: next(ticks))  # of the consumer's side alone
+    iterator = BackgroundIterator(range(5), clock=clock)
     next(iterator)
-    assert iterator.run.waited == 1
+    assert (clock.batches, clock.first, clock.waited, clock.computed) == (1, 1, 0, 0)
     list(iterator)
-    assert iterator.run.waited == 6  # five items and the end
+    assert (clock.batches, clock.first, clock.waited, clock.computed) == (5, 1, 5, 5)  # four items and the end
 
 
 # Processes

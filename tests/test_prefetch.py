@@ -23,6 +23,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampl
 from dbloader.ahead import Run
 from dbloader.errors import LoaderError, OptionError
 from dbloader.prefetch import PrefetchLoader
+from dbloader.staging import Ahead
 
 WAIT_S = 20.0  # for events that are on their way; only a broken test waits so long
 
@@ -321,10 +322,9 @@ def test_a_loader_must_be_iterable() -> None:
         PrefetchLoader(Numbers())  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("depth", [0, -1])
-def test_the_depth_must_be_positive(depth: int) -> None:
-    with pytest.raises(OptionError, match=f"depth must be at least 1, got {depth}"):
-        PrefetchLoader([], depth=depth)
+def test_the_depth_must_not_be_negative() -> None:
+    with pytest.raises(OptionError, match="depth must be at least 0, got -1"):
+        PrefetchLoader([], depth=-1)
 
 
 def test_the_depth_must_be_an_int() -> None:
@@ -445,6 +445,7 @@ def test_an_iterator_of_the_loader_that_can_be_closed_is_closed_once() -> None:
     prefetched = PrefetchLoader(Closable())
     iterator = iter(prefetched)
     next(iterator)
+    assert isinstance(iterator, Ahead)
     thread = iterator.run
     del iterator
     prefetched.close()

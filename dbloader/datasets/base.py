@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-from operator import index as as_index
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch.utils.data import Dataset
 from typing_extensions import override
 
-from dbloader.datasets.samples import Samples
+from dbloader.datasets.records import RecordDataset
 from dbloader.decoding import decode_pil
-from dbloader.errors import DamagedImageError, NotAStoreError, OptionError, RecordIndexError, RecordNotFoundError
+from dbloader.decoding.base import Decoder
+from dbloader.errors import DamagedImageError, OptionError
+from dbloader.keys import KeyedIndices, SampleKeys
 from dbloader.records import STANDARD_FIELDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from typing_extensions import Self
-
-    from dbloader.columns import Names
     from dbloader.manifest import Manifest
     from dbloader.records import Record
     from dbloader.stores import Store
 
 _OWN_FIELDS = (*STANDARD_FIELDS, "index")
+# Where a record of a tiled JPEG has the lengths of its tiles.
+_TILES = "tiles"
 
 
-class StoreDataset(Dataset[Any]):
+class StoreDataset(RecordDataset):
     """The records of a store as samples; LMDBDataset says more."""
 
     def __init__(
@@ -40,80 +39,29 @@ class StoreDataset(Dataset[Any]):
         decode: Callable[[bytes], Any] | None = decode_pil,
         fields: Iterable[str] | None = None,
     ) -> None:
-        self.store = store
+        super().__init__(store)
         self.transform = transform
         self.target_transform = target_transform
         self.decode = decode
         if isinstance(fields, str):
             raise OptionError(f"fields must be several names, such as ({fields!r},), got the one str {fields!r}")
         self.fields = None if fields is None else tuple(fields)
-        self.manifest: Manifest = store.manifest
-        self._indices: np.ndarray[Any, Any] | None = None  # ascending, in the store; None for all
         self._check_fields(self.manifest)
 
-    @property
-    def root(self) -> str:
-        """The place of the store."""
-        return self.store.place
+    def numbers(self, indices: Sequence[int]) -> np.ndarray[Any, Any] | None:
+        """Gives what is random in the decoding of samples: float64, shape (len(indices), decode.draws).
 
-    @property
-    def classes(self) -> list[str]:
-        """The class names in the order of their labels; empty if the labels have no names."""
-        return list(self.manifest.classes)
+        Args:
+            indices: If they are KeyedIndices, as a KeyedBatchSampler gives them, the numbers are made of their keys,
+                so they are the same in any process. Else they are drawn with torch's global generator.
 
-    @property
-    def class_to_idx(self) -> dict[str, int]:
-        """The label of each class."""
-        return {name: label for label, name in enumerate(self.manifest.classes)}
-
-    @cached_property
-    def targets(self) -> np.ndarray[Any, Any]:
-        """The labels of all records: int64, shape (len,); the least int64 where a record has none."""
-        labels = self._same_store().column("label")
-        return labels if self._indices is None else labels[self._indices]
-
-    @cached_property
-    def names(self) -> Names:
-        """The names of all records, packed; each is made a str when it is asked for."""
-        names = self._same_store().names()
-        return names if self._indices is None else names.take(self._indices)
-
-    @property
-    def samples(self) -> Samples:
-        """The (name, label) of all records, as ImageFolder has them; packed."""
-        return Samples(self.names, self.targets)
-
-    @property
-    def imgs(self) -> Samples:
-        """The same as ``samples``, as in ImageFolder."""
-        return self.samples
-
-    def record(self, index: int) -> Record:
-        """Gives the record itself, with all its fields, as it is stored.
-
-        Raises:
-            RecordIndexError: There is none at the index, which may be negative.
-            DamagedRecordError: It is not what was written.
+        Returns:
+            Numbers in [0, 1); None if the decoding takes none.
         """
-        return self._same_store().read(self._positions([index]))[0]
-
-    def find(self, name: str) -> int:
-        """Gives the index of the record with a name (the path below the root of the converted folder).
-
-        Raises:
-            RecordNotFoundError: There is none.
-        """
-        index = self._same_store().find(name)
-        if self._indices is None:
-            return index
-        position = int(np.searchsorted(self._indices, index))
-        if position == len(self._indices) or self._indices[position] != index:
-            raise RecordNotFoundError(f"the record of {self.root} that is named {name!r} is not one of the query's")
-        return position
-
-    def close(self) -> None:
-        """Lets go of the store's handle; it is opened again when it is needed."""
-        self.store.close()
+        if not isinstance(self.decode, Decoder) or not self.decode.draws:
+            return None
+        keys = indices.keys if isinstance(indices, KeyedIndices) else SampleKeys.drawn(len(indices))
+        return keys.uniform(self.decode.draws, "decode")
 
     @override
     def __getitem__(self, index: int) -> Any:
@@ -125,26 +73,19 @@ class StoreDataset(Dataset[Any]):
         Args:
             indices: From -len to len - 1.
         """
-        if type(self).__getitem__ is not StoreDataset.__getitem__:
-            return [self[index] for index in indices]  # a subclass makes its own samples
+        if self.makes_its_own_samples:
+            return [self[index] for index in indices]
         return self._batch(indices)
 
+    @property
+    def makes_its_own_samples(self) -> bool:
+        """Whether this is of a subclass that has another ``__getitem__``."""
+        return type(self).__getitem__ is not StoreDataset.__getitem__
+
     def _batch(self, indices: Sequence[int]) -> list[Any]:
-        return [self._sample(record) for record in self._same_store().read(self._positions(indices))]
-
-    def _positions(self, indices: Sequence[int]) -> list[int]:
-        """Gives where in the store the samples at some indices are, which may be negative."""
-        length = len(self)
-        positions = [as_index(index) for index in indices]  # also NumPy's and torch's integers, but no 1.5
-        for at, index in enumerate(positions):
-            if not -length <= index < length:
-                raise RecordIndexError(f"no record {index} in {self.root}, which has {length}")
-            if index < 0:
-                positions[at] = index + length
-        return positions if self._indices is None else self._indices[positions].tolist()
-
-    def __len__(self) -> int:
-        return self.manifest.length if self._indices is None else len(self._indices)
+        numbers = self.numbers(indices)
+        records = self.records(indices)
+        return [self.sample(record, None if numbers is None else numbers[at]) for at, record in enumerate(records)]
 
     def __repr__(self) -> str:
         lines = [f"Number of datapoints: {len(self)}", f"Root location: {self.root}"]
@@ -157,49 +98,71 @@ class StoreDataset(Dataset[Any]):
                 lines.append(f"{title}: " + repr(transform).replace("\n", "\n" + " " * title_width))
         return "\n    ".join([f"Dataset {type(self).__name__}", *(line.replace("\n", "\n    ") for line in lines)])
 
-    def __enter__(self) -> Self:
-        return self
+    def sample(self, record: Record, numbers: np.ndarray[Any, Any] | None = None) -> Any:
+        """Gives the sample of a record, as indexing gives it.
 
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+        Args:
+            record: One of this dataset's.
+            numbers: A row of ``numbers``.
+        """
+        if self.fields is not None and "image" not in self.fields:
+            return self.others(record)
+        return self.joined(self.image(record, numbers), self.others(record))
 
-    def __getstate__(self) -> dict[str, Any]:
-        # The columns are read again where they are asked for, which in a worker they seldom are.
-        return {key: value for key, value in self.__dict__.items() if key not in ("targets", "names")}
+    def joined(self, image: Any, others: Any) -> Any:
+        """Puts an image, or a batch of images, into the place where samples have it.
 
-    def _sample(self, record: Record) -> Any:
-        try:
+        Args:
+            image: What ``image`` gave, or many of them in one tensor.
+            others: What ``others`` gave, or what many of them became when they were collated.
+        """
+        if self.fields is None:
+            return (image, *others)
+        return {name: image if name == "image" else others[name] for name in self.fields}
+
+    def image(self, record: Record, numbers: np.ndarray[Any, Any] | None = None) -> Any:
+        """Gives the image of a record, decoded and transformed, as it stands in the sample."""
+        with self._named(record):
+            image = self._decoded(record, numbers)
+            return image if self.transform is None or image is None else self.transform(image)
+
+    def others(self, record: Record) -> Any:
+        """Gives what else is in the sample of a record: a tuple of its label, or a dict of all fields but the image."""
+        with self._named(record):
             if self.fields is None:
-                return self._image(record), self._label(record)
-            return {name: self._field(record, name) for name in self.fields}
+                return (self._label(record),)
+            return {name: self._field(record, name) for name in self.fields if name != "image"}
+
+    @contextmanager
+    def _named(self, record: Record) -> Iterator[None]:
+        """Says once, whatever is wrong with it, which record it was."""
+        try:
+            yield
         except Exception as error:
-            # Said once, whatever is wrong with it: which record it was.
             if hasattr(error, "add_note"):  # Python 3.11
                 error.add_note(f"in {self._told(record)}")
             raise
 
-    def _told(self, record: Record) -> str:
-        return f"record {record.index} ({record.name or 'without a name'}) of {self.root}"
-
     def _field(self, record: Record, name: str) -> Any:
-        if name == "image":
-            return self._image(record)
         if name == "label":
             return self._label(record)
-        if name in _OWN_FIELDS:
-            return getattr(record, name)
-        return record.fields.get(name)
+        return getattr(record, name) if name in _OWN_FIELDS else record.fields.get(name)
 
-    def _image(self, record: Record) -> Any:
+    def _decoded(self, record: Record, numbers: np.ndarray[Any, Any] | None) -> Any:
         image: Any = record.image
-        if isinstance(image, bytes) and self.decode is not None:
-            if record.damaged is not None:
-                raise DamagedImageError(
-                    f"{self._told(record)} was stored damaged: {record.damaged}; "
-                    "convert without on_damaged='keep', or pass decode=None to get its bytes",
-                )
-            image = self.decode(image)
-        return image if self.transform is None or image is None else self.transform(image)
+        decode = self.decode
+        if isinstance(image, np.ndarray):
+            return decode(image, numbers) if isinstance(decode, Decoder) else image
+        if image is None or decode is None:
+            return image
+        if record.damaged is not None:
+            raise DamagedImageError(
+                f"{self._told(record)} was stored damaged: {record.damaged}; "
+                "convert without on_damaged='keep', or pass decode=None to get its bytes",
+            )
+        if isinstance(decode, Decoder):
+            return decode(image, numbers, tiles=record.fields.get(_TILES))
+        return decode(image)
 
     def _label(self, record: Record) -> Any:
         label = record.label
@@ -215,14 +178,3 @@ class StoreDataset(Dataset[Any]):
                 f"no record of {self.root} has a label, so a sample cannot be (image, label): "
                 f"choose fields, such as fields=('image',); there are {', '.join(known)}",
             )
-
-    def _same_store(self) -> Store:
-        """Gives the store, which a worker that opens it anew must find to be the one that its indices were made for."""
-        manifest = self.store.manifest
-        if manifest is not self.manifest:
-            if (manifest.digest, manifest.classes) != (self.manifest.digest, self.manifest.classes):
-                raise NotAStoreError(
-                    f"the store at {self.root} has been replaced since this dataset was made: make the dataset anew",
-                )
-            self.manifest = manifest
-        return self.store

@@ -36,9 +36,9 @@ class ListedDataset(StoreDataset):
         self.with_index = with_index
 
     @override
-    def _sample(self, record: Record) -> Any:
-        sample = super()._sample(record)
-        return (*sample, record.index) if self.with_index else sample
+    def others(self, record: Record) -> Any:
+        others = super().others(record)
+        return (*others, record.index) if self.with_index else others
 
 
 class MongoDataset(StoreDataset):

@@ -1,0 +1,131 @@
+"""The samples of a dataset, collated to batches."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from torch.utils.data import default_collate
+from typing_extensions import override
+
+from dbloader.batches.base import BatchMaker, parts, result
+from dbloader.decoding.base import Decoder
+from dbloader.keys import KeyedIndices, SampleKeys
+from dbloader.timing import TimedBatch, Work, now
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
+
+    import numpy as np
+
+    from dbloader.batches.base import Finish, Submit
+    from dbloader.datasets.base import StoreDataset
+    from dbloader.records import Record
+
+# Some samples, and the seconds that reading and decoding them took.
+Part: TypeAlias = "tuple[list[Any], float, float]"
+
+
+class RecordBatchMaker(BatchMaker):
+    """Makes the samples of a store's dataset as it makes them itself, of records that are read together, and collates.
+
+    Args:
+        dataset: It must make its samples as StoreDataset does.
+        collate_fn: Makes a batch of a list of samples; torch's, if None.
+    """
+
+    def __init__(self, dataset: StoreDataset, collate_fn: Callable[[list[Any]], Any] | None = None) -> None:
+        self.dataset: StoreDataset = dataset
+        self.collate_fn = default_collate if collate_fn is None else collate_fn
+
+    @override
+    def begin(self, indices: Sequence[int], submit: Submit, part: int) -> Finish:
+        began = now()
+        records = self.dataset.records(indices)
+        numbers = self.dataset.numbers(indices)
+        read = now() - began
+        futures = [
+            submit(self._samples, records[some], None if numbers is None else numbers[some])
+            for some in parts(len(records), part)
+        ]
+        return functools.partial(_collated, self.collate_fn, futures, read)
+
+    def _samples(self, records: list[Record], numbers: np.ndarray[Any, Any] | None) -> Part:
+        began = now()
+        rows = [None] * len(records) if numbers is None else numbers
+        samples = [self.dataset.sample(record, row) for record, row in zip(records, rows, strict=True)]
+        return samples, 0.0, now() - began
+
+
+class SampleBatchMaker(BatchMaker):
+    """Collates the samples of any map-style dataset.
+
+    Args:
+        dataset: What has ``__getitem__`` and ``__len__``, and perhaps ``__getitems__``.
+        transform: Applied to the first element of each sample, or to its ``"image"``; None where the dataset transforms
+            it itself. A Decoder takes PIL images, arrays and encoded files, and is given its random numbers here.
+        collate_fn: Makes a batch of a list of samples; torch's, if None.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        transform: Callable[..., Any] | None = None,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+    ) -> None:
+        self.dataset = dataset
+        self.transform = transform
+        self.collate_fn = default_collate if collate_fn is None else collate_fn
+
+    @override
+    def begin(self, indices: Sequence[int], submit: Submit, part: int) -> Finish:
+        numbers = None
+        if isinstance(self.transform, Decoder) and self.transform.draws:
+            keys = indices.keys if isinstance(indices, KeyedIndices) else SampleKeys.drawn(len(indices))
+            numbers = keys.uniform(self.transform.draws, "decode")
+        futures = [
+            submit(self._samples, _some_of(indices, some), None if numbers is None else numbers[some])
+            for some in parts(len(indices), part)
+        ]
+        return functools.partial(_collated, self.collate_fn, futures, 0.0)
+
+    def _samples(self, indices: Sequence[int], numbers: np.ndarray[Any, Any] | None) -> Part:
+        began = now()
+        if callable(getattr(self.dataset, "__getitems__", None)):
+            samples = self.dataset.__getitems__(indices)
+        else:
+            samples = [self.dataset[index] for index in indices]
+        read = now()
+        if self.transform is not None:
+            rows = [None] * len(samples) if numbers is None else numbers
+            samples = [self._transformed(sample, row) for sample, row in zip(samples, rows, strict=True)]
+        return samples, read - began, now() - read
+
+    def _transformed(self, sample: Any, numbers: np.ndarray[Any, Any] | None) -> Any:
+        if isinstance(sample, dict):
+            return {**sample, "image": self._image(sample["image"], numbers)}
+        if isinstance(sample, (tuple, list)):
+            return (self._image(sample[0], numbers), *sample[1:])
+        return self._image(sample, numbers)
+
+    def _image(self, image: Any, numbers: np.ndarray[Any, Any] | None) -> Any:
+        transform: Any = self.transform
+        return transform(image, numbers) if isinstance(transform, Decoder) else transform(image)
+
+
+def _collated(collate_fn: Callable[[list[Any]], Any], futures: list[Future[Part]], read: float) -> TimedBatch:
+    done = [result(future) for future in futures]
+    samples = [sample for some, _, _ in done for sample in some]
+    began = now()
+    batch = collate_fn(samples)
+    read += sum(seconds for _, seconds, _ in done)
+    decode = sum(seconds for _, _, seconds in done)
+    return TimedBatch(batch, Work(read, decode, now() - began), len(samples))
+
+
+def _some_of(indices: Sequence[int], some: slice) -> Sequence[int]:
+    """Gives some of the indices, which know their keys if those did."""
+    if not isinstance(indices, KeyedIndices):
+        return indices[some]
+    return KeyedIndices(indices[some], indices.seed, indices.epoch, indices.positions[some])

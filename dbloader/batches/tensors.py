@@ -1,0 +1,96 @@
+"""The images of a store, decoded straight into the tensor of their batch."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import default_collate, get_worker_info
+from typing_extensions import override
+
+from dbloader.batches.base import BatchMaker, parts, result
+from dbloader.datasets.base import StoreDataset
+from dbloader.decoding.base import Decoder
+from dbloader.errors import LoaderError
+from dbloader.timing import TimedBatch, Work, now
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from concurrent.futures import Future
+
+    import numpy as np
+
+    from dbloader.batches.base import Finish, Submit
+    from dbloader.records import Record
+
+
+class TensorBatchMaker(BatchMaker):
+    """Decodes the images of a store's dataset straight into the tensor of their batch.
+
+    Args:
+        dataset: Its ``decode`` must be a Decoder whose outputs are of one size, and it must have no ``transform``.
+        pin_memory: Make the batches in pinned memory.
+    """
+
+    def __init__(self, dataset: StoreDataset, *, pin_memory: bool = False) -> None:
+        self.dataset: StoreDataset = dataset
+        self.pin_memory = pin_memory
+
+    @staticmethod
+    def suits(dataset: Any) -> bool:
+        """Says whether a dataset is of this kind."""
+        return (
+            isinstance(dataset, StoreDataset)
+            and isinstance(dataset.decode, Decoder)
+            and dataset.decode.size is not None
+            and dataset.transform is None
+            and (dataset.fields is None or "image" in dataset.fields)
+        )
+
+    @override
+    def begin(self, indices: Sequence[int], submit: Submit, part: int) -> Finish:
+        began = now()
+        records = self.dataset.records(indices)
+        numbers = self.dataset.numbers(indices)
+        images = self._empty(len(records))
+        read = now() - began
+        futures = [
+            submit(self._decode, images[some], records[some], None if numbers is None else numbers[some])
+            for some in parts(len(records), part)
+        ]
+        return functools.partial(self._finish, records, images, futures, read)
+
+    def _decode(self, images: torch.Tensor, records: list[Record], numbers: np.ndarray[Any, Any] | None) -> float:
+        """Decodes some images to where they belong, and gives the seconds it took."""
+        began = now()
+        for at, record in enumerate(records):
+            image = self.dataset.image(record, None if numbers is None else numbers[at])
+            if image is None:
+                raise LoaderError(f"a batch of images needs one in each record, got none in record {record.index}")
+            images[at] = image
+        return now() - began
+
+    def _finish(
+        self, records: list[Record], images: torch.Tensor, futures: list[Future[float]], read: float
+    ) -> TimedBatch:
+        decode = sum(result(future) for future in futures)
+        began = now()
+        others = default_collate([self.dataset.others(record) for record in records])
+        batch = self.dataset.joined(images, others)
+        if isinstance(batch, tuple):
+            batch = [*batch]  # as default_collate gives it
+        return TimedBatch(batch, Work(read, decode, now() - began), len(records))
+
+    def _empty(self, count: int) -> torch.Tensor:
+        """Gives room for images: uint8, shape (count, 3, height, width), in memory (count, height, width, 3)."""
+        decode: Any = self.dataset.decode
+        shape = (count, *decode.size, 3)
+        if get_worker_info() is not None:
+            # In the memory that the worker shares with the training; else they would be copied there.
+            storage = torch.UntypedStorage._new_shared(math.prod(shape))  # type: ignore[no-untyped-call]
+            images = torch.empty(0, dtype=torch.uint8).set_(storage).view(shape)
+        else:
+            images = torch.empty(shape, dtype=torch.uint8, pin_memory=self.pin_memory)
+        return images.permute(0, 3, 1, 2)

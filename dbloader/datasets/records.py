@@ -1,0 +1,143 @@
+"""The records of a store and the facts about them, as ImageFolder gives them."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from operator import index as as_index
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch.utils.data import Dataset
+
+from dbloader.datasets.samples import Samples
+from dbloader.errors import NotAStoreError, RecordIndexError, RecordNotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from typing_extensions import Self
+
+    from dbloader.columns import Names
+    from dbloader.manifest import Manifest
+    from dbloader.records import Record
+    from dbloader.stores import Store
+
+
+class RecordDataset(Dataset[Any]):
+    """What a dataset tells of its records beside their samples."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.manifest: Manifest = store.manifest
+        self._indices: np.ndarray[Any, Any] | None = None  # ascending, in the store; None for all
+
+    @property
+    def root(self) -> str:
+        """The place of the store."""
+        return self.store.place
+
+    @property
+    def classes(self) -> list[str]:
+        """The class names in the order of their labels; empty if the labels have no names."""
+        return list(self.manifest.classes)
+
+    @property
+    def class_to_idx(self) -> dict[str, int]:
+        """The label of each class."""
+        return {name: label for label, name in enumerate(self.manifest.classes)}
+
+    @cached_property
+    def targets(self) -> np.ndarray[Any, Any]:
+        """The labels of all records: int64, shape (len,); the least int64 where a record has none."""
+        labels = self._same_store().column("label")
+        return labels if self._indices is None else labels[self._indices]
+
+    @cached_property
+    def names(self) -> Names:
+        """The names of all records, packed; each is made a str when it is asked for."""
+        names = self._same_store().names()
+        return names if self._indices is None else names.take(self._indices)
+
+    @property
+    def samples(self) -> Samples:
+        """The (name, label) of all records, as ImageFolder has them; packed."""
+        return Samples(self.names, self.targets)
+
+    @property
+    def imgs(self) -> Samples:
+        """The same as ``samples``, as in ImageFolder."""
+        return self.samples
+
+    def record(self, index: int) -> Record:
+        """Gives the record itself, with all its fields, as it is stored.
+
+        Raises:
+            RecordIndexError: There is none at the index, which may be negative.
+            DamagedRecordError: It is not what was written.
+        """
+        return self.records([index])[0]
+
+    def records(self, indices: Sequence[int]) -> list[Record]:
+        """Gives the records themselves, in the order asked, repeats included, in one transaction or round trip.
+
+        Raises:
+            RecordIndexError: There is none at an index; each may be negative.
+            DamagedRecordError: A record is not what was written.
+        """
+        return self._same_store().read(self._positions(indices))
+
+    def find(self, name: str) -> int:
+        """Gives the index of the record with a name (the path below the root of the converted folder).
+
+        Raises:
+            RecordNotFoundError: There is none.
+        """
+        index = self._same_store().find(name)
+        if self._indices is None:
+            return index
+        position = int(np.searchsorted(self._indices, index))
+        if position == len(self._indices) or self._indices[position] != index:
+            raise RecordNotFoundError(f"the record of {self.root} that is named {name!r} is not one of the query's")
+        return position
+
+    def close(self) -> None:
+        """Lets go of the store's handle; it is opened again when it is needed."""
+        self.store.close()
+
+    def _positions(self, indices: Sequence[int]) -> list[int]:
+        """Gives where in the store the samples at some indices are, which may be negative."""
+        length = len(self)
+        positions = [as_index(index) for index in indices]  # also NumPy's and torch's integers, but no 1.5
+        for at, index in enumerate(positions):
+            if not -length <= index < length:
+                raise RecordIndexError(f"no record {index} in {self.root}, which has {length}")
+            if index < 0:
+                positions[at] = index + length
+        return positions if self._indices is None else self._indices[positions].tolist()
+
+    def __len__(self) -> int:
+        return self.manifest.length if self._indices is None else len(self._indices)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The columns are read again where they are asked for, which in a worker they seldom are.
+        return {key: value for key, value in self.__dict__.items() if key not in ("targets", "names")}
+
+    def _told(self, record: Record) -> str:
+        return f"record {record.index} ({record.name or 'without a name'}) of {self.root}"
+
+    def _same_store(self) -> Store:
+        """Gives the store, which a worker that opens it anew must find to be the one that its indices were made for."""
+        manifest = self.store.manifest
+        if manifest is not self.manifest:
+            if (manifest.digest, manifest.classes) != (self.manifest.digest, self.manifest.classes):
+                raise NotAStoreError(
+                    f"the store at {self.root} has been replaced since this dataset was made: make the dataset anew",
+                )
+            self.manifest = manifest
+        return self.store

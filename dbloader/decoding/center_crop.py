@@ -1,0 +1,76 @@
+"""Resized images' centres, for evaluation."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
+
+from dbloader.decoding.base import Crop, Decoder
+from dbloader.decoding.options import checked_pixels, checked_share, checked_size
+from dbloader.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+_CROP_PCT = 0.875  # 224 of 256 pixels, as networks for ImageNet are commonly evaluated
+
+
+class ResizeCenterCrop(Decoder):
+    """Decodes an image, resizes it to a length of its shorter side, and cuts out its centre.
+
+    It stands for torchvision's Resize and CenterCrop together, with the same sizes and places, and resizes bilinearly
+    with antialiasing. Where the resized image is smaller than the output, the rest is black.
+
+    Its Crop is the whole image, the size to which that is resized, and the centre as a window on it.
+
+    Args:
+        size: Height and width of the output in pixels, or one number for both.
+        crop_pct: Share of the resized image's shorter side that the output has, above 0 and at most 1, for a square
+            output (timm's word); 0.875 if ``resize`` is not given either.
+        resize: Length of the shorter side in pixels, in place of ``crop_pct``.
+        exif_transpose: Whether an image whose EXIF says so is turned upright.
+
+    Raises:
+        OptionError: An option is out of its range, or both ways to give the length of the shorter side are used, or
+            the output is not square and ``resize`` is not given.
+    """
+
+    def __init__(
+        self,
+        size: int | Sequence[int],
+        crop_pct: float | None = None,
+        *,
+        resize: int | None = None,
+        exif_transpose: bool = False,
+    ) -> None:
+        super().__init__(exif_transpose=exif_transpose)
+        self.size: tuple[int, int] = checked_size(size)
+        if resize is not None:
+            if crop_pct is not None:
+                raise OptionError(f"crop_pct and resize exclude each other, got {crop_pct!r} and {resize!r}")
+            self.resize = checked_pixels("resize", resize)
+            return
+        if self.size[0] != self.size[1]:
+            raise OptionError(f"resize must be given where the output is not square, got size={self.size}")
+        share = checked_share("crop_pct", _CROP_PCT if crop_pct is None else crop_pct, above=True)
+        self.resize = math.floor(self.size[0] / share)
+
+    @override
+    def choose(self, numbers: Sequence[float] | npt.NDArray[Any], width: int, height: int) -> Crop:
+        self._checked(numbers)
+        longer = int(self.resize * max(width, height) / min(width, height))
+        resized = (longer, self.resize) if width <= height else (self.resize, longer)
+        window = (_first(resized[0], self.size[0]), _first(resized[1], self.size[1]))
+        return Crop(0, 0, width, height, resized=resized, window=window)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.size}, resize={self.resize}, exif_transpose={self.exif_transpose})"
+
+
+def _first(full: int, length: int) -> int:
+    """Gives where a centre begins, as CenterCrop rounds it: to even numbers, but down where it must pad."""
+    return -((length - full) // 2) if length > full else round((full - length) / 2)

@@ -1,0 +1,101 @@
+"""What a decoder is given, as one thing: an image that has a size, and of which a part can be had."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from PIL import Image
+
+from dbloader.decoding.jpegs import open_jpeg
+from dbloader.decoding.orientation import UPRIGHT, Turned, read_orientation
+from dbloader.decoding.pictures import Picture, open_picture
+from dbloader.errors import OptionError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+
+class Source(Protocol):
+    """An image of which a part can be had."""
+
+    @property
+    def width(self) -> int:
+        """Of the image, in pixels."""
+
+    @property
+    def height(self) -> int:
+        """Of the image, in pixels."""
+
+    def crop(
+        self, left: int, top: int, width: int, height: int, tiles: bytes | memoryview | None, factor: int
+    ) -> npt.NDArray[np.uint8]:
+        """Gives a part of the image.
+
+        Args:
+            left: Of its left edge in pixels, as the next three.
+            top: Of its upper edge.
+            width: At least 1.
+            height: At least 1.
+            tiles: Lengths of the tiles, where it is a tiled JPEG.
+            factor: 1, 2, 4 or 8: a part that is so many times smaller will do, if it is had faster.
+
+        Returns:
+            uint8, shape (height, width, 3), RGB, 0 to 255; writable, without negative strides, the caller's alone.
+
+        Raises:
+            DamagedImageError: The image does not decode, or only with a warning.
+        """
+
+
+def open_image(image: bytes | memoryview | npt.NDArray[Any] | Image.Image, *, exif_transpose: bool = False) -> Source:
+    """Gives what a decoder was given, whatever it is; little is decoded yet.
+
+    Args:
+        image: As Decoder's call takes it.
+        exif_transpose: Whether it is turned upright if its EXIF says so.
+
+    Raises:
+        NotAnImageError: It is in no known format, or has more pixels than Pillow allows.
+        DamagedImageError: Its header cannot be read.
+        OptionError: It is an array of another dtype or shape.
+    """
+    if isinstance(image, np.ndarray):
+        return _Pixels(image)
+    if isinstance(image, Image.Image):
+        picture = image
+    else:
+        jpeg = open_jpeg(image)
+        if jpeg is not None and not exif_transpose:
+            return jpeg
+        picture = open_picture(image)
+        if jpeg is not None:
+            return _turned(jpeg, picture)
+    return _turned(Picture(picture), picture) if exif_transpose else Picture(picture)
+
+
+def _turned(source: Source, picture: Image.Image) -> Source:
+    orientation = read_orientation(picture)
+    return source if orientation == UPRIGHT else Turned(source, orientation)
+
+
+class _Pixels:
+    """An array of pixels, RGB or gray."""
+
+    def __init__(self, array: npt.NDArray[Any]) -> None:
+        gray_or_rgb = array.ndim == 2 or (array.ndim == 3 and array.shape[2] == 3)
+        if array.dtype != np.uint8 or not gray_or_rgb or not array.size:
+            raise OptionError(
+                "an array must be uint8 of the shape (height, width, 3) or (height, width), at least a pixel, "
+                f"got {array.dtype} of the shape {array.shape}"
+            )
+        self.array = array
+        self.height, self.width = array.shape[:2]
+
+    def crop(
+        self, left: int, top: int, width: int, height: int, tiles: bytes | memoryview | None, factor: int
+    ) -> npt.NDArray[np.uint8]:
+        part = self.array[top : top + height, left : left + width]
+        if part.ndim == 2:
+            part = np.broadcast_to(part[..., None], (height, width, 3))
+        return part.copy()  # torch takes none that may not be written, and the output must share no memory with it

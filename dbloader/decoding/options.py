@@ -1,0 +1,68 @@
+"""What the decoders ask of their options."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from numbers import Real
+from typing import Any
+
+from dbloader.errors import OptionError
+
+
+def checked_size(size: Any) -> tuple[int, int]:
+    """Gives an option that is a height and a width in pixels, or one number for both, as (height, width).
+
+    Raises:
+        OptionError: It is none.
+    """
+    sides = (size, size) if _is_pixels(size) else size
+    if not (isinstance(sides, Sequence) and len(sides) == 2 and all(map(_is_pixels, sides))):
+        raise OptionError(f"size must be a number of pixels or a (height, width), each at least 1, got {size!r}")
+    return int(sides[0]), int(sides[1])
+
+
+def checked_pixels(name: str, value: Any) -> int:
+    """Gives an option that is a number of pixels.
+
+    Raises:
+        OptionError: It is none, or less than 1.
+    """
+    if not _is_pixels(value):
+        raise OptionError(f"{name} must be a number of pixels, at least 1, got {value!r}")
+    return int(value)
+
+
+def checked_share(name: str, value: Any, *, above: bool = False) -> float:
+    """Gives an option that is a number of 0 (or, with ``above``, more) to 1.
+
+    Raises:
+        OptionError: It is none, or out of its range.
+    """
+    if not _is_number(value) or not 0 <= value <= 1 or (above and not value):
+        raise OptionError(
+            f"{name} must be a number {'above' if above else 'of at least'} 0 and at most 1, got {value!r}"
+        )
+    return float(value)
+
+
+def checked_range(name: str, value: Any, most: float = math.inf) -> tuple[float, float]:
+    """Gives an option that is a least and a greatest number, above 0 and at most ``most``.
+
+    Raises:
+        OptionError: It is none, or out of its range.
+    """
+    pair = isinstance(value, Sequence) and len(value) == 2 and all(map(_is_number, value))
+    if not pair or not 0 < value[0] <= value[1] <= most or math.isinf(value[1]):
+        limit = "finite" if math.isinf(most) else f"at most {most:g}"
+        raise OptionError(f"{name} must be a (least, greatest), above 0 and {limit}, got {value!r}")
+    return float(value[0]), float(value[1])
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _is_pixels(value: Any) -> bool:
+    # Also NumPy's integers, but no 224.5.
+    return _is_number(value) and value >= 1 and math.isfinite(value) and value == int(value)

@@ -1,0 +1,77 @@
+"""Images that Pillow decodes."""
+
+from __future__ import annotations
+
+import io
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from dbloader.errors import DamagedImageError, NotAnImageError
+from dbloader.images import told
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
+
+def open_picture(data: bytes | memoryview) -> Image.Image:
+    """Opens an image file with Pillow; its pixels are not decoded yet.
+
+    Raises:
+        NotAnImageError: It is in no known format, or has more pixels than Pillow allows.
+        DamagedImageError: Its header cannot be read.
+    """
+    try:
+        return Image.open(io.BytesIO(data))
+    except UnidentifiedImageError as error:
+        what = f"begins with {bytes(data[:4])!r}" if len(data) else "is empty"
+        raise NotAnImageError(f"the image is in no known format: it {what}") from error
+    except Image.DecompressionBombError as error:
+        raise NotAnImageError(f"the image is too large to be decoded: {told(error)}") from error
+    except Exception as error:  # a Pillow plugin raises whatever its parsing meets
+        raise DamagedImageError(f"the header of the image cannot be read: {told(error)}") from error
+
+
+class Picture:
+    """An image of Pillow's, of any mode.
+
+    Raises:
+        DamagedImageError: It does not decode.
+    """
+
+    def __init__(self, image: Image.Image) -> None:
+        with _damage_told():
+            image.load()  # before which a TIFF has its size as stored, and its orientation still to be applied
+        self.image = image
+        self.width, self.height = image.size
+
+    def crop(
+        self,
+        left: int,
+        top: int,
+        width: int,
+        height: int,
+        tiles: bytes | memoryview | None = None,
+        factor: int = 1,
+    ) -> npt.NDArray[np.uint8]:
+        """Gives a part of the image, as Source does."""
+        with _damage_told():
+            part = self.image
+            if (width, height) != part.size:
+                part = part.crop((left, top, left + width, top + height))
+            # np.asarray would point into memory that may not be written.
+            return np.array(part if part.mode == "RGB" else part.convert("RGB"))
+
+
+@contextmanager
+def _damage_told() -> Iterator[None]:
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:  # a Pillow plugin raises whatever its parsing meets
+        raise DamagedImageError(f"the image does not decode: {told(error)}") from error

@@ -1,0 +1,175 @@
+"""What happens to each batch between a loader and its consumer: it is counted, sent to a device and prepared."""
+
+from __future__ import annotations
+
+import functools
+import traceback
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from typing_extensions import override
+
+from dbloader.ahead import BackgroundIterator
+from dbloader.errors import LoaderError
+from dbloader.timing import Clock, now
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dbloader.device import Transfer
+    from dbloader.resuming import Place, State
+
+T = TypeVar("T")
+
+
+class _Staged(NamedTuple):
+    """A batch on its way, and what was captured beside it, so that it can be told which batch was received last."""
+
+    batch: Any
+    captured: State | None
+
+
+class Iteration:
+    """All that is known of one run over a loader, by whoever makes its batches and whoever receives them.
+
+    Attributes:
+        clock: Its times.
+        place: Where in the order of the samples it began.
+        transfer: How its batches get to a device, if they do.
+    """
+
+    def __init__(self, place: Place, transfer: Transfer | None) -> None:
+        self.clock = Clock()
+        self.place = place
+        self.transfer = transfer
+        self._captured: State | None = None
+        self._ended = False
+
+    def received(self, staged: _Staged) -> Any:
+        """Gives the batch to its consumer, in whose thread this runs."""
+        self._captured = staged.captured
+        return staged.batch if self.transfer is None else self.transfer.receive(staged.batch)
+
+    def ended(self) -> None:
+        """The consumer has seen the end."""
+        self._ended = True
+
+    def state(self) -> State:
+        """Gives the state of the consumer."""
+        return self.place.state(self.clock.batches, self._captured, ended=self._ended)
+
+
+class Batches(Iterator[Any]):
+    """The batches of a loader, ready for the device's consumer: what the background thread iterates."""
+
+    def __init__(self, source: Iterator[Any], iteration: Iteration, preparation: Callable[..., Any] | None) -> None:
+        self._source = source
+        self._iteration = iteration
+        self._preparation = preparation
+        self._number = 0
+
+    @override
+    def __next__(self) -> _Staged:
+        clock, place = self._iteration.clock, self._iteration.place
+        try:
+            began = now()
+            batch = next(self._source)
+            captured = place.capture()
+            made = now()
+            clock.produced += made - began
+            batch = self._sent(clock.unwrapped(batch))
+            clock.copied += now() - made
+        except StopIteration as stop:
+            if _is_of_a_sample(stop):
+                raise LoaderError(
+                    "StopIteration was raised in the making of a sample or batch, which would end the epoch "
+                    "early: catch it there, or give next() a default"
+                ) from stop
+            raise
+        self._number += 1
+        return _Staged(batch, captured)
+
+    def _sent(self, batch: Any) -> Any:
+        """Gives the batch prepared, on its way to the device."""
+        prepare = None
+        if self._preparation is not None:
+            keys = self._iteration.place.keys(self._number, batch)
+            prepare = functools.partial(self._preparation, keys=keys)
+        if self._iteration.transfer is not None:
+            return self._iteration.transfer.prepare(batch, prepare)
+        return batch if prepare is None else prepare(batch)
+
+    def close(self) -> None:
+        """Lets go of the loader's iterator, and ends its workers unless they are persistent."""
+        if hasattr(self._source, "close"):
+            self._source.close()
+        elif hasattr(self._source, "_shutdown_workers") and not getattr(self._source, "_persistent_workers", False):
+            # A DataLoader's iterator has no close. One that raised lives on in a cycle with its error, and when the
+            # garbage collector comes upon it, that waits 5 s for each worker, in whatever thread it runs.
+            self._source._shutdown_workers()
+
+
+def _is_of_a_sample(stop: StopIteration) -> bool:
+    """Whether it came out of a map-style dataset or the stages, and torch lets it pass for the end."""
+    for frame, _ in traceback.walk_tb(stop.__traceback__):
+        module = frame.f_globals.get("__name__")
+        if module == "torch.utils.data._utils.fetch":
+            if type(frame.f_locals["self"]).__name__ == "_MapDatasetFetcher":  # an iterable one ends this way
+                return True
+        elif module == "torch._utils" or frame.f_code is Batches._sent.__code__:
+            return True  # the former raises again what a worker raised
+    return False
+
+
+class Ahead(BackgroundIterator[T]):
+    """The batches, made ahead in a thread."""
+
+    def __init__(self, batches: Batches, depth: int, iteration: Iteration) -> None:
+        super().__init__(batches, depth, iteration.clock)
+        self._iteration = iteration
+
+    @override
+    def __next__(self) -> T:
+        try:
+            return super().__next__()
+        except StopIteration:
+            self._iteration.ended()
+            raise
+
+    @override
+    def _receive(self, item: Any) -> T:
+        batch: T = self._iteration.received(item)
+        return batch
+
+
+class InTurn(Iterator[T]):
+    """The batches, each made when it is asked for, by whoever asks: without a thread."""
+
+    def __init__(self, batches: Batches, iteration: Iteration) -> None:
+        self._batches: Batches | None = batches
+        self._iteration = iteration
+
+    @override
+    def __next__(self) -> T:
+        if self._batches is None:
+            raise StopIteration
+        clock = self._iteration.clock
+        asked = clock.asked()
+        try:
+            staged = next(self._batches)
+        except BaseException as error:
+            if isinstance(error, StopIteration):
+                self._iteration.ended()
+            self.close()
+            raise
+        finally:
+            clock.answered(asked)
+        clock.received()
+        batch: T = self._iteration.received(staged)
+        return batch
+
+    def close(self) -> None:
+        """Lets go of the loader's iterator."""
+        batches, self._batches = self._batches, None
+        if batches is not None:
+            batches.close()
