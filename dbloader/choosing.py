@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import BatchSampler, get_worker_info
 from typing_extensions import override
 
-from dbloader.batches import TensorBatchMaker
+from dbloader.batches import EncodedBatchMaker, TensorBatchMaker
 from dbloader.datasets.base import StoreDataset
 from dbloader.decoding import Decoder, RandomResizedCrop, ResizeCenterCrop, decode_pil
 from dbloader.errors import OptionError
@@ -35,7 +35,7 @@ _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch
 def suits_threads(maker: BatchMaker) -> bool:
     """Says whether threads make the batches at least as fast as processes do."""
     free = not getattr(sys, "_is_gil_enabled", lambda: True)()
-    return free or isinstance(maker, TensorBatchMaker)
+    return free or isinstance(maker, (TensorBatchMaker, EncodedBatchMaker))
 
 
 def height_and_width(input_size: int | Sequence[int]) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from dbloader.batches import MadeBatches, TensorBatchMaker, as_made, choose_maker
+from dbloader.batches import MadeBatches, as_made, choose_maker
 from dbloader.choosing import (
     Seeded,
     create_batch_sampler,
@@ -21,6 +21,7 @@ from dbloader.choosing import (
     with_transform,
 )
 from dbloader.device import resolve_device
+from dbloader.device_decoding import DeviceDecoder
 from dbloader.errors import OptionError
 from dbloader.prefetch import PrefetchLoader
 from dbloader.preparation import Preparation, RandomErasing
@@ -50,6 +51,7 @@ def create_loader(
     is_training: bool = False,
     transform: Transform | Literal["auto"] | None = "auto",
     collate_fn: Callable[[list[Any]], Any] | None = None,
+    decode: Literal["workers", "device"] = "workers",
     device: torch.device | str | int | None = "auto",
     mean: Sequence[float] | None = IMAGENET_MEAN,
     std: Sequence[float] | None = IMAGENET_STD,
@@ -90,6 +92,9 @@ def create_loader(
             unless the dataset has a transform of its own, which then counts (so does a dataset's own ``decode``). A
             Decoder, such as these with other options, or a callable that takes PIL images. None: nothing is applied.
         collate_fn: Makes a batch of a list of samples; None is torch's, and the fastest for the stores' datasets.
+        decode: Where the images of a store's dataset are decoded: by the ``"workers"``; or on the ``"device"``, to
+            which they go as files. On CUDA nvImageCodec or torchvision does that, where one is installed, and the CPU
+            what they do not take; see ``dbloader.device_decoding``. The crops are the same, the pixels nearly.
         device: Where the batches go, as in PrefetchLoader; None leaves them where they are made.
         mean: Of each channel, for images in 0 to 1; None does not normalize, and the images stay uint8.
         std: Likewise.
@@ -137,6 +142,8 @@ def create_loader(
     if count < 0:
         raise OptionError(f"num_workers must be at least 0, got {num_workers}")
 
+    if decode not in ("workers", "device"):
+        raise OptionError(f"decode must be 'workers' or 'device', got {decode!r}")
     steps: list[Any] = [
         normalizing(mean, std, dtype, channels_last=channels_last),
         RandomErasing(re_prob, mode=re_mode, max_count=re_count) if is_training and re_prob else None,
@@ -152,16 +159,23 @@ def create_loader(
         seed=seed,
         drop_last=is_training if drop_last is None else drop_last,
     )
-    maker = choose_maker(maker_dataset, collate_fn, transform=transform)
+    maker = choose_maker(maker_dataset, collate_fn, transform=transform, encoded=decode == "device")
     by_threads = workers == "threads" or (workers == "auto" and suits_threads(maker))
+    if decode == "device":
+        if device is None:
+            raise OptionError("decode='device' needs a device to decode on, got device=None")
+        steps.insert(0, DeviceDecoder(maker.dataset.decode, device))
     loader: Any
     if by_threads:
         if worker_threads != 1:
             raise OptionError(f"worker_threads is of worker processes: got {worker_threads} with workers={workers!r}")
-        if isinstance(maker, TensorBatchMaker):
-            maker.pin_memory = on_cuda
         loader = ThreadLoader(
-            dataset, batch_sampler=batches, num_workers=count, prefetch_factor=prefetch_factor, maker=maker
+            dataset,
+            batch_sampler=batches,
+            num_workers=count,
+            pin_memory=on_cuda,
+            prefetch_factor=prefetch_factor,
+            maker=maker,
         )
     else:
         loader = DataLoader(

@@ -106,7 +106,8 @@ class ThreadLoader:
         self.pin_memory = pin_memory
         self.timed = timed
         self._length = plan.__len__
-        self._maker = maker or choose_maker(dataset, collate_fn, pin_memory=pin_memory)
+        self._maker = maker or choose_maker(dataset, collate_fn)
+        self._maker.pin_memory = pin_memory
 
     def __len__(self) -> int:
         return self._length()

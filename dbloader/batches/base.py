@@ -11,11 +11,15 @@ from abc import ABC, abstractmethod
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from torch.utils.data import default_collate
+
 from dbloader.errors import LoaderError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from dbloader.datasets.base import StoreDataset
+    from dbloader.records import Record
     from dbloader.timing import TimedBatch
 
 Submit: TypeAlias = "Callable[..., Future[Any]]"
@@ -30,9 +34,11 @@ class BatchMaker(ABC):
 
     Attributes:
         dataset: What the batches are made of.
+        pin_memory: Whether the tensors that it makes itself are in pinned memory, from which they are copied to a GPU.
     """
 
     dataset: Any
+    pin_memory = False
 
     @abstractmethod
     def begin(self, indices: Sequence[int], submit: Submit, part: int) -> Finish:
@@ -50,6 +56,12 @@ class BatchMaker(ABC):
     def make(self, indices: Sequence[int]) -> TimedBatch:
         """Makes a batch in this thread."""
         return self.begin(indices, call, max(1, len(indices)))()
+
+
+def put_together(dataset: StoreDataset, images: Any, records: list[Record]) -> Any:
+    """Gives a batch of records as default_collate gives that of their samples, of which the images are together."""
+    batch = dataset.joined(images, default_collate([dataset.others(record) for record in records]))
+    return [*batch] if isinstance(batch, tuple) else batch
 
 
 def parts(length: int, part: int) -> list[slice]:

@@ -7,10 +7,10 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.data import default_collate, get_worker_info
+from torch.utils.data import get_worker_info
 from typing_extensions import override
 
-from dbloader.batches.base import BatchMaker, parts, result
+from dbloader.batches.base import BatchMaker, parts, put_together, result
 from dbloader.datasets.base import StoreDataset
 from dbloader.decoding.base import Decoder
 from dbloader.errors import LoaderError
@@ -31,12 +31,10 @@ class TensorBatchMaker(BatchMaker):
 
     Args:
         dataset: Its ``decode`` must be a Decoder whose outputs are of one size, and it must have no ``transform``.
-        pin_memory: Make the batches in pinned memory.
     """
 
-    def __init__(self, dataset: StoreDataset, *, pin_memory: bool = False) -> None:
+    def __init__(self, dataset: StoreDataset) -> None:
         self.dataset: StoreDataset = dataset
-        self.pin_memory = pin_memory
 
     @staticmethod
     def suits(dataset: Any) -> bool:
@@ -47,6 +45,7 @@ class TensorBatchMaker(BatchMaker):
             and dataset.decode.size is not None
             and dataset.transform is None
             and (dataset.fields is None or "image" in dataset.fields)
+            and not dataset.makes_its_own_samples
         )
 
     @override
@@ -77,10 +76,7 @@ class TensorBatchMaker(BatchMaker):
     ) -> TimedBatch:
         decode = sum(result(future) for future in futures)
         began = now()
-        others = default_collate([self.dataset.others(record) for record in records])
-        batch = self.dataset.joined(images, others)
-        if isinstance(batch, tuple):
-            batch = [*batch]  # as default_collate gives it
+        batch = put_together(self.dataset, images, records)
         return TimedBatch(batch, Work(read, decode, now() - began), len(records))
 
     def _empty(self, count: int) -> torch.Tensor:

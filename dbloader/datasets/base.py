@@ -133,6 +133,18 @@ class StoreDataset(RecordDataset):
                 return (self._label(record),)
             return {name: self._field(record, name) for name in self.fields if name != "image"}
 
+    def check_whole(self, record: Record) -> None:
+        """Refuses the image of a record of which data is missing.
+
+        Raises:
+            DamagedImageError: It was stored nevertheless.
+        """
+        if record.damaged is not None:
+            raise DamagedImageError(
+                f"{self.told(record)} was stored damaged: {record.damaged}; "
+                "convert without on_damaged='keep', or pass decode=None to get its bytes",
+            )
+
     @contextmanager
     def _named(self, record: Record) -> Iterator[None]:
         """Says once, whatever is wrong with it, which record it was."""
@@ -140,7 +152,7 @@ class StoreDataset(RecordDataset):
             yield
         except Exception as error:
             if hasattr(error, "add_note"):  # Python 3.11
-                error.add_note(f"in {self._told(record)}")
+                error.add_note(f"in {self.told(record)}")
             raise
 
     def _field(self, record: Record, name: str) -> Any:
@@ -155,11 +167,7 @@ class StoreDataset(RecordDataset):
             return decode(image, numbers) if isinstance(decode, Decoder) else image
         if image is None or decode is None:
             return image
-        if record.damaged is not None:
-            raise DamagedImageError(
-                f"{self._told(record)} was stored damaged: {record.damaged}; "
-                "convert without on_damaged='keep', or pass decode=None to get its bytes",
-            )
+        self.check_whole(record)
         if isinstance(decode, Decoder):
             return decode(image, numbers, tiles=record.fields.get(_TILES))
         return decode(image)

@@ -128,7 +128,8 @@ class RecordDataset(Dataset[Any]):
         # The columns are read again where they are asked for, which in a worker they seldom are.
         return {key: value for key, value in self.__dict__.items() if key not in ("targets", "names")}
 
-    def _told(self, record: Record) -> str:
+    def told(self, record: Record) -> str:
+        """Gives what a record is called in a message: its index, its name and the place of the store."""
         return f"record {record.index} ({record.name or 'without a name'}) of {self.root}"
 
     def _same_store(self) -> Store:

@@ -1,0 +1,56 @@
+"""The image files of a store in batches, to be decoded where the batch goes."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from dbloader.batches.base import BatchMaker, put_together
+from dbloader.encoded import EncodedImages
+from dbloader.errors import OptionError
+from dbloader.timing import TimedBatch, Work, now
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dbloader.batches.base import Finish, Submit
+    from dbloader.datasets.base import StoreDataset
+    from dbloader.records import Record
+
+
+class EncodedBatchMaker(BatchMaker):
+    """Hands over the files of a batch, and the numbers that decide what its dataset's Decoder would make of each.
+
+    Args:
+        dataset: Its ``decode`` must be a Decoder, and it must have no ``transform``.
+    """
+
+    def __init__(self, dataset: StoreDataset) -> None:
+        self.dataset: StoreDataset = dataset
+
+    @override
+    def begin(self, indices: Sequence[int], submit: Submit, part: int) -> Finish:
+        began = now()
+        records = self.dataset.records(indices)
+        images = EncodedImages(
+            [self._file(record) for record in records],
+            self.dataset.numbers(indices),
+            [self.dataset.told(record) for record in records],
+        )
+        return functools.partial(self._finish, records, images, now() - began)
+
+    def _file(self, record: Record) -> bytes:
+        self.dataset.check_whole(record)
+        if not isinstance(record.image, bytes):
+            raise OptionError(
+                f"{self.dataset.told(record)} has no image file that a device could decode, but "
+                f"{'none' if record.image is None else 'pixels'}: leave decode='device' out"
+            )
+        return record.image
+
+    def _finish(self, records: list[Record], images: EncodedImages, read: float) -> TimedBatch:
+        began = now()
+        batch = put_together(self.dataset, images, records)
+        return TimedBatch(batch, Work(read, 0.0, now() - began), len(records))
