@@ -54,7 +54,7 @@ class Decoder(ABC):
     them of (seed, epoch, position) gets the same tensor in any process, and a decoder for a GPU can do the same thing:
     ``choose`` tells it what, of the numbers and the image's size alone.
 
-    The pixels, before they are resized, are those of `decode_pil`, bit for bit.
+    The pixels, before they are resized, are those of `decode_pil`, bit for bit, unless an option says otherwise.
 
     Args:
         exif_transpose: Whether an image whose EXIF says so is turned upright. Its size is then that of the upright

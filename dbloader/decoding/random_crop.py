@@ -76,7 +76,8 @@ class RandomResizedCrop(Decoder):
             aspect = math.exp(low + values[at + 1] * (high - low))
             w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
             if 0 < w <= width and 0 < h <= height:
-                return Crop(_below(values[2], width - w + 1), _below(values[1], height - h + 1), w, h, flip)
+                # A float64 below 1 times an integer, rounded, is below that integer.
+                return Crop(int(values[2] * (width - w + 1)), int(values[1] * (height - h + 1)), w, h, flip)
         w, h = self._largest(width, height)
         return Crop((width - w) // 2, (height - h) // 2, w, h, flip)
 
@@ -98,8 +99,3 @@ class RandomResizedCrop(Decoder):
     def __repr__(self) -> str:
         names = ("size", "scale", "ratio", "flip", "scaled", "exif_transpose")
         return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
-
-
-def _below(number: float, limit: int) -> int:
-    """Gives an integer of 0 to limit - 1, where rounding could make the product the limit itself."""
-    return min(int(number * limit), limit - 1)
