@@ -169,7 +169,9 @@ class StoreDataset(RecordDataset):
             return image
         self.check_whole(record)
         if isinstance(decode, Decoder):
-            return decode(image, numbers, tiles=record.fields.get(_TILES))
+            # What conversion has decoded, and of which the CRC is right, has no damage that decoding could find.
+            checked = self.manifest.source.get("check") == "decode"
+            return decode(image, numbers, tiles=record.fields.get(_TILES), checked=checked)
         return decode(image)
 
     def _label(self, record: Record) -> Any:

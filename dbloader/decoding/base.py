@@ -90,6 +90,7 @@ class Decoder(ABC):
         numbers: Sequence[float] | npt.NDArray[Any] | None = None,
         *,
         tiles: bytes | memoryview | None = None,
+        checked: bool = False,
     ) -> torch.Tensor:
         """Decodes one image.
 
@@ -101,6 +102,9 @@ class Decoder(ABC):
             numbers: ``draws`` numbers in [0, 1); None draws them from torch's global generator.
             tiles: Lengths of the tiles, where the file is a tiled JPEG: then only those that are needed are decoded.
                 They are ignored where the image must be decoded whole.
+            checked: Whether the file is known to decode without a warning, as one that was decoded when it was
+                converted, and of which the CRC is right. Then it is not decoded below what is needed of it. Else it is,
+                for the warnings of libjpeg, each of which is an error.
 
         Returns:
             uint8, shape (3, height, width), in memory (height, width, 3). It shares no memory with the image.
@@ -111,7 +115,7 @@ class Decoder(ABC):
             NotAnImageError: It is in no known format, or has more pixels than Pillow allows.
             OptionError: The numbers are not ``draws``, or not in [0, 1); or an array has another dtype or shape.
         """
-        source = open_image(image, exif_transpose=self.exif_transpose)
+        source = open_image(image, exif_transpose=self.exif_transpose, checked=checked)
         if numbers is None:
             numbers = torch.rand(self.draws, dtype=torch.float64).tolist() if self.draws else ()
         crop = self.choose(numbers, source.width, source.height)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 import simplejpeg
@@ -11,6 +12,7 @@ from dbloader.decoding.pictures import Picture, open_picture
 from dbloader.errors import DamagedImageError, NotTiledError
 from dbloader.images import Facts, check_decodes
 from dbloader.tiled import decode_crop, join_crop
+from dbloader.tiled.grid import BASELINE, read_header
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,11 +31,15 @@ _COLOURSPACES = ("YCbCr", "Gray", "RGB")
 _MARGIN = 8
 
 
+# Share of an image's height. Changing the header has its price.
+_UPPER_TO = 0.95
+_HEIGHT = struct.Struct(">H")
+
 # Pixels of the side of a block. Images smaller than one have the same size by several of libjpeg's factors.
 _BLOCK = 8
 
 
-def open_jpeg(data: bytes | memoryview) -> JPEG | None:
+def open_jpeg(data: bytes | memoryview, *, checked: bool = False) -> JPEG | None:
     """Gives a JPEG, of which the header is read; None for all that is left to Pillow, or to its errors."""
     if data[:2] != b"\xff\xd8":
         return None
@@ -42,15 +48,23 @@ def open_jpeg(data: bytes | memoryview) -> JPEG | None:
     except (ValueError, KeyError):  # KeyError: a chroma subsampling that it has no name for
         return None
     allowed = Image.MAX_IMAGE_PIXELS is None or width * height <= Image.MAX_IMAGE_PIXELS
-    return JPEG(data, width, height) if allowed and colourspace in _COLOURSPACES else None
+    return JPEG(data, width, height, checked) if allowed and colourspace in _COLOURSPACES else None
 
 
 class JPEG(NamedTuple):
-    """A JPEG as a Source of parts."""
+    """A JPEG as a Source of parts.
+
+    Attributes:
+        data: The file.
+        width: In pixels.
+        height: In pixels.
+        checked: Whether all of it is known to decode without a warning.
+    """
 
     data: bytes | memoryview
     width: int
     height: int
+    checked: bool
 
     def crop(
         self, left: int, top: int, width: int, height: int, tiles: bytes | memoryview | None, factor: int
@@ -65,10 +79,33 @@ class JPEG(NamedTuple):
                 return self._decode_smaller_crop(left, top, width, height, tiles, factor)
             except NotTiledError:
                 pass
+        if self.checked and factor == 1:
+            pixels = self._decode_upper(top + height)
+            return pixels[top : top + height, left : left + width]
         pixels = self._decode(factor)
         if len(pixels) == self.height:
             factor = 1
         return pixels[_edges(top, height, factor), _edges(left, width, factor)]
+
+    def _decode_upper(self, bottom: int) -> npt.NDArray[np.uint8]:
+        """Decodes the image down to a row at least, with the pixels that the whole has there.
+
+        A decoder reads no further than the height that the header tells, and what is left of the data it skips, with a
+        warning. That hides all others, so this is only for files that are known to have none.
+        """
+        if bottom < _UPPER_TO * self.height:
+            try:
+                header = read_header(memoryview(self.data))
+            except NotTiledError:
+                return self._decode(1)
+            # Whole MCUs, and what upsampling of chroma looks at below.
+            height = -(-(bottom + header.margin_y) // header.mcu_height) * header.mcu_height
+            if header.process in BASELINE and header.interleaved and height < self.height:
+                upper = bytearray().join([*header.parts, memoryview(self.data)[header.scan :]])
+                _HEIGHT.pack_into(upper, header.size_at, height)
+                pixels: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(upper, "RGB", strict=False)
+                return pixels
+        return self._decode(1)
 
     def _decode(self, factor: int) -> npt.NDArray[np.uint8]:
         """Decodes the whole, smaller by the factor; as it is, if libjpeg warns of it in vain.

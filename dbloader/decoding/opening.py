@@ -48,12 +48,15 @@ class Source(Protocol):
         """
 
 
-def open_image(image: bytes | memoryview | npt.NDArray[Any] | Image.Image, *, exif_transpose: bool = False) -> Source:
+def open_image(
+    image: bytes | memoryview | npt.NDArray[Any] | Image.Image, *, exif_transpose: bool = False, checked: bool = False
+) -> Source:
     """Gives what a decoder was given, whatever it is; little is decoded yet.
 
     Args:
         image: As Decoder's call takes it.
         exif_transpose: Whether it is turned upright if its EXIF says so.
+        checked: As Decoder's call takes it.
 
     Raises:
         NotAnImageError: It is in no known format, or has more pixels than Pillow allows.
@@ -65,7 +68,7 @@ def open_image(image: bytes | memoryview | npt.NDArray[Any] | Image.Image, *, ex
     if isinstance(image, Image.Image):
         picture = image
     else:
-        jpeg = open_jpeg(image)
+        jpeg = open_jpeg(image, checked=checked)
         if jpeg is not None and not exif_transpose:
             return jpeg
         picture = open_picture(image)

@@ -23,6 +23,8 @@ _APP0, _APP14, _APP15 = 0xE0, 0xEE, 0xEF  # the first two are JFIF's and Adobe's
 _TABLES = (_DHT, _DAC, _DQT, _APP0, _APP14)
 _FRAMES = frozenset(range(_SOF0, _SOF15 + 1)) - {_DHT, 0xC8, _DAC}
 END = 0xD9
+# Frames with Huffman codes in one pass: baseline, and extended sequential.
+BASELINE = (_SOF0, _SOF1)
 
 # As many as the tiles of nearly all images; longer ones are made anew. Its length is a multiple of 8.
 _CYCLE = (np.arange(2**14, dtype=np.uint16) & 7 | 0xD0).astype(np.uint8)
@@ -100,7 +102,7 @@ def read_grid(header: Header) -> Grid:
     Raises:
         NotTiledError: The tiles are no grid, or the JPEG is not baseline (or extended with Huffman codes).
     """
-    if header.process not in (_SOF0, _SOF1):
+    if header.process not in BASELINE:
         raise not_tiled(f"its process is SOF{header.process - _SOF0}, not baseline")
     if not header.interleaved:
         raise not_tiled("its components have scans of their own")
