@@ -37,25 +37,25 @@ class Resources(NamedTuple):
 
 
 @contextlib.contextmanager
-def no_leaks(wait_s: float = WAIT_S) -> Iterator[None]:
-    """Raise LeakError if the block leaves a thread, child process or open file that was not there before.
+def no_leaks(wait_s: float = WAIT_S, *, files: bool = True) -> Iterator[None]:
+    """Raise LeakError if the block leaves a thread, child process or (with ``files``) open file that was not there.
 
     Where something seems left, garbage that may hold on to it is collected (only then: with torch loaded that takes
     75 ms) and what is just ending is waited for.
     """
-    before = find_resources()
+    before = find_resources(files=files)
     yield
-    left = find_resources().without(before)
+    left = find_resources(files=files).without(before)
     if any(left):
         gc.collect()
         _wait_for(left, wait_s)
         gc.collect()  # what the threads held
-        left = find_resources().without(before)
+        left = find_resources(files=files).without(before)
     if any(left):
         raise LeakError(f"left behind: {left}")
 
 
-def find_resources() -> Resources:
+def find_resources(*, files: bool = True) -> Resources:
     """What this process has running and open, but for what belongs to the process itself rather than to its user."""
     multiprocessing.active_children()  # reaps those that have ended
     # multiprocessing starts these helpers once in a process, at the first use of shared memory or of forkserver, and
@@ -66,7 +66,7 @@ def find_resources() -> Resources:
     return Resources(
         {thread for thread in threading.enumerate() if not _belongs_to_process(thread)},
         {pid for pid in _children() if pid not in helper_pids},
-        {(descriptor, target) for descriptor, target in _files() if descriptor not in helper_files},
+        {(descriptor, target) for descriptor, target in _files() if descriptor not in helper_files} if files else set(),
     )
 
 

@@ -1,9 +1,11 @@
 """Batches move to a device as they are nested, and keep their types."""
 
+import contextlib
 import dataclasses
 import pickle
 import types
-from collections import Counter, OrderedDict, defaultdict, namedtuple
+from collections import Counter, OrderedDict, UserDict, defaultdict, namedtuple
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,14 +13,21 @@ import pytest
 import torch
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
-from dbloader.device import CudaTransfer, Transfer, create_transfer, resolve_device, to_device
+from dbloader.device import (
+    CudaTransfer,
+    Transfer,
+    _is_recordable,
+    _record,
+    create_transfer,
+    resolve_device,
+    to_device,
+)
 from dbloader.errors import LoaderError, OptionError
 from dbloader.prefetch import PrefetchLoader
 
 # The meta device is always there, and nothing is on it by itself: what is on it afterwards has moved.
 META = torch.device("meta")
 
-cuda = pytest.mark.cuda
 without_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without CUDA")
 
 
@@ -69,6 +78,14 @@ class Mover:
 
     def to(self, device: Any) -> "Mover":
         return Mover(device)
+
+
+class Tokens(UserDict[str, Any]):
+    """Moves its tensors in place and gives itself, as a BatchEncoding does."""
+
+    def to(self, device: Any) -> "Tokens":
+        self.data = {key: value.to(device) for key, value in self.data.items()}
+        return self
 
 
 class Stopping:
@@ -152,6 +169,13 @@ def test_an_object_that_moves_itself_does_so_even_if_it_is_a_tuple() -> None:
     assert (moved.data.device, moved.batch_sizes.device.type) == (META, "cpu")
 
 
+def test_a_user_dict_is_moved_by_its_values_and_stays_as_it_was() -> None:
+    tokens = Tokens(ids=tensor())
+    moved = to_device(tokens, META)
+    assert (type(moved), moved["ids"].device) == (Tokens, META)
+    assert tokens["ids"].device.type == "cpu"
+
+
 # Which device
 
 
@@ -227,85 +251,184 @@ def test_a_transfer_to_a_device_without_streams_is_one_step() -> None:
     assert transfer.receive(transfer.prepare(batch)) is batch
 
 
+def test_what_follows_gets_the_batch_on_the_device_and_takes_its_place() -> None:
+    def follow(batch: Any) -> Any:
+        assert batch["image"].device == META
+        return batch["image"], "prepared"
+
+    transfer = create_transfer("meta")
+    image, word = transfer.receive(transfer.prepare({"image": tensor()}, follow))
+    assert (image.device, word) == (META, "prepared")
+
+
 def test_a_cuda_transfer_is_pickled_without_its_stream() -> None:
     transfer = pickle.loads(pickle.dumps(CudaTransfer(torch.device("cuda:1"))))  # noqa: S301
     assert type(transfer) is CudaTransfer
     assert transfer.device == torch.device("cuda:1")
 
 
-# On a GPU
+# The order of what CUDA is asked to do, on a device of CUDA that is not there
+
+
+class Event:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+class Stream:
+    def __init__(self, name: str, log: list[str]) -> None:
+        self.name = name
+        self.log = log
+        self.events = 0
+
+    def record_event(self) -> Event:
+        self.events += 1
+        event = Event(f"{self.name} {self.events}")
+        self.log.append(f"{event.name} recorded")
+        return event
+
+    def wait_event(self, event: Event) -> None:
+        self.log.append(f"{self.name} waits for {event.name}")
+
+    def wait_stream(self, stream: "Stream") -> None:
+        self.log.append(f"{self.name} waits for all of {stream.name}")
+
+
+class Graph:
+    """Is moved, pinned and recorded as a whole, like a graph of PyTorch Geometric; it knows what was done to it."""
+
+    is_cuda = False
+
+    def __init__(self, name: str, cuda: "Cuda", *, is_cuda: bool = False) -> None:
+        self.name = name
+        self.cuda = cuda
+        self.is_cuda = is_cuda
+
+    def pin_memory(self) -> "Graph":
+        self.cuda.log.append(f"{self.name} pinned")
+        return Graph(self.name, self.cuda)
+
+    def to(self, device: torch.device, *, non_blocking: bool = False) -> "Graph":
+        self.cuda.log.append(f"{self.name} to {device} on {self.cuda.current.name}{' at leisure' * non_blocking}")
+        return Graph(self.name, self.cuda, is_cuda=True)
+
+    def record_stream(self, stream: Stream) -> None:
+        self.cuda.log.append(f"{self.name} kept for {stream.name}")
+
+
+class Cuda:
+    """Stands for torch.cuda, and writes down in which order it is asked for what."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.log: list[str] = []
+        self.current = self.consumer = Stream("consumer", self.log)
+        self.sides = 0
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: self.current)
+        monkeypatch.setattr(torch.cuda, "Stream", self.new_stream)
+        monkeypatch.setattr(torch.cuda, "stream", self.stream)
+
+    def new_stream(self, device: torch.device) -> Stream:
+        self.sides += 1
+        return Stream("side", self.log)
+
+    @contextlib.contextmanager
+    def stream(self, stream: Stream) -> Iterator[None]:
+        self.current = stream
+        yield
+        self.current = self.consumer
+
+    def happened(self) -> list[str]:
+        log = self.log[:]
+        self.log.clear()
+        return log
 
 
 @pytest.fixture
-def gpu() -> torch.device:
-    if not torch.cuda.is_available():
-        pytest.skip("there is no CUDA device")
-    return torch.device("cuda", torch.cuda.current_device())
+def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
+    return Cuda(monkeypatch)
 
 
-@cuda
-def test_batches_arrive_on_the_gpu_with_their_values(gpu: torch.device) -> None:
-    batches: list[dict[str, Any]] = [
-        {"image": torch.full((64, 64), float(number)), "name": str(number)} for number in range(50)
+def test_the_streams_wait_for_each_other_and_keep_memory_in_this_order(fake_cuda: Cuda) -> None:
+    transfer = CudaTransfer(torch.device("cuda:1"))
+    prepared = transfer.prepare([Graph("batch", fake_cuda), "a.jpg"])
+    assert fake_cuda.happened() == ["batch pinned", "batch to cuda:1 on side at leisure", "side 1 recorded"]
+    batch, name = transfer.receive(prepared)
+    assert fake_cuda.happened() == ["consumer 1 recorded", "consumer waits for side 1", "batch kept for consumer"]
+    assert (batch.is_cuda, name) == (True, "a.jpg")
+    transfer.prepare([Graph("next", fake_cuda)])
+    assert fake_cuda.happened()[0] == "side waits for consumer 1"
+    transfer.prepare([Graph("third", fake_cuda)])
+    assert fake_cuda.happened()[0] == "third pinned"
+    assert fake_cuda.sides == 1
+
+
+def test_a_preparation_runs_on_the_stream_of_the_copies_and_what_it_makes_is_kept(fake_cuda: Cuda) -> None:
+    def halve(batch: list[Graph]) -> tuple[Graph, int]:
+        fake_cuda.log.append(f"{batch[0].name} halved on {fake_cuda.current.name}")
+        return Graph("half", fake_cuda, is_cuda=True), 1
+
+    transfer = CudaTransfer(torch.device("cuda:1"))
+    prepared = transfer.prepare([Graph("whole", fake_cuda)], halve)
+    assert fake_cuda.happened()[1:] == [
+        "whole to cuda:1 on side at leisure",
+        "whole halved on side",
+        "side 1 recorded",
     ]
-    for number, batch in enumerate(PrefetchLoader(batches, device="cuda")):
-        assert batch["image"].device == gpu
-        assert (batch["image"].sum().item(), batch["name"]) == (64 * 64 * number, str(number))
+    assert transfer.receive(prepared)[1] == 1
+    assert fake_cuda.happened()[1:] == ["consumer waits for side 1", "half kept for consumer"]
 
 
-@cuda
-def test_work_on_a_batch_that_was_dropped_at_once_is_not_overwritten(gpu: torch.device) -> None:
-    # Each batch is dropped while slow work on it is still queued: memory that was reused too early shows in its sum.
-    batches = [torch.full((256, 1024, 1024), number, dtype=torch.uint8) for number in range(4)] * 6
-    weight = torch.rand(4096, 4096, device=gpu)
-    sums = []
-    for batch in PrefetchLoader(batches, device="cuda", depth=3):
-        for _ in range(20):
-            weight = torch.nn.functional.normalize(weight @ weight)
-        sums.append(batch.sum(dtype=torch.int64))
-        del batch
-    expected = [number * 256 * 1024 * 1024 for number in range(4)] * 6
-    assert [value.item() for value in sums] == expected
+def test_what_a_preparation_leaves_on_the_cpu_goes_to_the_device_on_the_stream_of_the_consumer(fake_cuda: Cuda) -> None:
+    transfer = CudaTransfer(torch.device("cuda:1"))
+    prepared = transfer.prepare([Graph("batch", fake_cuda)], lambda batch: [Graph("other", fake_cuda)])
+    fake_cuda.happened()
+    assert transfer.receive(prepared)[0].is_cuda
+    assert fake_cuda.happened()[2:] == ["other to cuda:1 on consumer"]
 
 
-@cuda
-def test_a_consumer_on_a_stream_of_its_own_gets_whole_batches(gpu: torch.device) -> None:
-    batches = [torch.full((64, 1024, 1024), number, dtype=torch.uint8) for number in range(20)]
-    with torch.cuda.stream(torch.cuda.Stream(gpu)):  # type: ignore[no-untyped-call]
-        sums = [batch.sum(dtype=torch.int64) for batch in PrefetchLoader(PrefetchLoader(batches, "cuda"), "cuda")]
-        assert [value.item() for value in sums] == [number * 64 * 1024 * 1024 for number in range(20)]
+def test_what_the_source_made_on_the_device_is_waited_for_and_kept(fake_cuda: Cuda) -> None:
+    transfer = CudaTransfer(torch.device("cuda:1"))
+    transfer.prepare([Graph("made", fake_cuda, is_cuda=True)])
+    assert fake_cuda.happened()[:2] == ["side waits for all of consumer", "made kept for side"]
 
 
-@cuda
-def test_the_loader_has_one_stream_for_all_epochs(gpu: torch.device) -> None:
-    loader = PrefetchLoader([torch.zeros(2)] * 3, device="cuda")
-    streams = set()
-    for _ in range(3):
-        assert all(batch.device == gpu for batch in loader)
-        assert isinstance(loader._transfer, CudaTransfer)
-        streams.add(loader._transfer._stream)
-    assert len(streams) == 1
+def test_what_cannot_be_kept_goes_to_the_device_on_the_stream_of_the_consumer(fake_cuda: Cuda) -> None:
+    transfer = CudaTransfer(torch.device("cuda:1"))
+    prepared = transfer.prepare([Mover("cpu")])
+    assert prepared.batch[0].device == "cpu"
+    assert transfer.receive(prepared)[0].device == torch.device("cuda:1")
 
 
-@cuda
-def test_what_is_not_one_block_of_memory_arrives_too(gpu: torch.device) -> None:
+def test_an_error_in_a_preparation_leaves_the_stream_of_the_thread_as_it_was(fake_cuda: Cuda) -> None:
+    def fail(batch: Any) -> None:
+        raise ValueError("no batch like that")
+
+    transfer = CudaTransfer(torch.device("cuda:1"))
+    with pytest.raises(ValueError, match="no batch like that"):
+        transfer.prepare([Graph("batch", fake_cuda)], fail)
+    assert transfer.receive(transfer.prepare([Graph("next", fake_cuda)]))[0].name == "next"
+
+
+@pytest.mark.parametrize(
+    ("leaf", "recordable"),
+    [
+        (torch.zeros(2), True),
+        (torch.zeros(2).expand(3, 2), True),
+        (pack_sequence([torch.ones(3), torch.ones(2)]), True),
+        (torch.eye(2).to_sparse(), False),
+        (torch.nn.Parameter(torch.ones(2)), False),
+        (Mover(), False),
+    ],
+)
+def test_only_what_can_be_recorded_is_copied_beside_the_consumer(leaf: Any, recordable: bool) -> None:
+    assert _is_recordable(leaf) is recordable
+
+
+def test_all_of_a_packed_sequence_is_recorded_but_its_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = []
+    monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda self: self.dtype is torch.float32))
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: recorded.append((self, stream)))
     packed = pack_sequence([torch.ones(3), torch.ones(2)])
-    batch = (torch.eye(3).to_sparse(), packed, torch.nn.Parameter(torch.ones(2)), torch.ones(3, device=gpu))
-    sparse, moved, parameter, there = next(iter(PrefetchLoader([batch], device="cuda")))
-    assert [part.device for part in (sparse, moved.data, parameter, there)] == [gpu] * 4
-    assert sparse.to_dense().sum().item() == 3.0
-    assert moved.batch_sizes.device.type == "cpu"
-
-
-@cuda
-def test_the_current_device_of_the_consumer_is_left_alone(gpu: torch.device) -> None:
-    list(PrefetchLoader([torch.zeros(2)], device=f"cuda:{torch.cuda.device_count() - 1}"))
-    assert torch.cuda.current_device() == gpu.index
-
-
-@cuda
-def test_a_gpu_that_is_not_there_is_an_error(gpu: torch.device) -> None:
-    count = torch.cuda.device_count()
-    assert count > gpu.index
-    with pytest.raises(OptionError, match=f"torch finds {count} CUDA devices here, got device='cuda:{count}'"):
-        PrefetchLoader([], device=f"cuda:{count}")
+    stream: Any = object()
+    _record(packed, stream)
+    assert recorded == [(packed.data, stream)]

@@ -53,40 +53,41 @@ class TensorBatchMaker(BatchMaker):
         began = now()
         records = self.dataset.records(indices)
         numbers = self.dataset.numbers(indices)
-        images = self._empty(len(records))
-        read = now() - began
+        read = now()
+        room = self._empty(len(records))
+        batch = put_together(self.dataset, room.permute(0, 3, 1, 2), records)
+        work = Work(read - began, 0.0, now() - read)
+        slots = room.numpy()
         futures = [
-            submit(self._decode, images[some], records[some], None if numbers is None else numbers[some])
+            submit(self._decode, slots[some], records[some], None if numbers is None else numbers[some])
             for some in parts(len(records), part)
         ]
-        return functools.partial(self._finish, records, images, futures, read)
+        return functools.partial(_finish, batch, len(records), futures, work)
 
-    def _decode(self, images: torch.Tensor, records: list[Record], numbers: np.ndarray[Any, Any] | None) -> float:
+    def _decode(
+        self, slots: np.ndarray[Any, Any], records: list[Record], numbers: np.ndarray[Any, Any] | None
+    ) -> float:
         """Decodes some images to where they belong, and gives the seconds it took."""
         began = now()
         for at, record in enumerate(records):
             image = self.dataset.image(record, None if numbers is None else numbers[at])
             if image is None:
                 raise LoaderError(f"a batch of images needs one in each record, got none in record {record.index}")
-            images[at] = image
+            # By NumPy, as torch would divide so small a copy among threads of its own.
+            slots[at] = image.permute(1, 2, 0).numpy()
         return now() - began
 
-    def _finish(
-        self, records: list[Record], images: torch.Tensor, futures: list[Future[float]], read: float
-    ) -> TimedBatch:
-        decode = sum(result(future) for future in futures)
-        began = now()
-        batch = put_together(self.dataset, images, records)
-        return TimedBatch(batch, Work(read, decode, now() - began), len(records))
-
     def _empty(self, count: int) -> torch.Tensor:
-        """Gives room for images: uint8, shape (count, 3, height, width), in memory (count, height, width, 3)."""
+        """Gives room for images: uint8, shape (count, height, width, 3)."""
         decode: Any = self.dataset.decode
         shape = (count, *decode.size, 3)
         if get_worker_info() is not None:
             # In the memory that the worker shares with the training; else they would be copied there.
             storage = torch.UntypedStorage._new_shared(math.prod(shape))  # type: ignore[no-untyped-call]
-            images = torch.empty(0, dtype=torch.uint8).set_(storage).view(shape)
-        else:
-            images = torch.empty(shape, dtype=torch.uint8, pin_memory=self.pin_memory)
-        return images.permute(0, 3, 1, 2)
+            return torch.empty(0, dtype=torch.uint8).set_(storage).view(shape)
+        return torch.empty(shape, dtype=torch.uint8, pin_memory=self.pin_memory)
+
+
+def _finish(batch: Any, count: int, futures: list[Future[float]], work: Work) -> TimedBatch:
+    decode = sum(result(future) for future in futures)
+    return TimedBatch(batch, work + Work(decode=decode), count)

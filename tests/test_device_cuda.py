@@ -1,0 +1,374 @@
+"""On a GPU: the streams do not race, and nothing waits that need not."""
+
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.nn.utils.rnn import pack_sequence
+
+from dbloader.decoding.center_crop import ResizeCenterCrop
+from dbloader.decoding.random_crop import RandomResizedCrop
+from dbloader.device import CudaTransfer, create_transfer
+from dbloader.device_decoding import DeviceDecoder
+from dbloader.encoded import EncodedImages
+from dbloader.errors import OptionError
+from dbloader.keys import SampleKeys
+from dbloader.prefetch import PrefetchLoader
+from dbloader.preparation import Normalize, Preparation, RandomErasing
+
+pytestmark = pytest.mark.cuda
+
+BYTES = 2**24  # of a batch: its copy takes about a millisecond
+DELAY = 500_000_000  # clock cycles, about a quarter of a second, in which a GPU does a hundred times what a test asks
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+@pytest.fixture
+def gpu() -> Iterator[torch.device]:
+    if not torch.cuda.is_available():
+        pytest.skip("there is no CUDA device")
+    yield torch.device("cuda", torch.cuda.current_device())
+    torch.cuda.synchronize()
+
+
+# The three rules. Each is broken once, in a subclass, to see that the test would see it: nothing below is left to
+# chance but the length of DELAY, in which the host must have queued a few operations. Whatever could make the host or
+# the device wait in between (the first use of a kernel, new memory of the device or pinned memory) is done before.
+
+
+class NotWaitingForCopies(CudaTransfer):
+    def _await_copies(self, stream: torch.cuda.Stream, done: torch.cuda.Event) -> None:
+        pass
+
+
+class NotKeeping(CudaTransfer):
+    def _keep(self, leaf: Any, stream: torch.cuda.Stream) -> None:
+        pass
+
+
+class NotWaitingForTheConsumer(CudaTransfer):
+    def _await_consumer(self, stream: torch.cuda.Stream) -> None:
+        pass
+
+
+def delayed(cycles: int) -> None:
+    """Keeps the current stream busy, and nobody waiting."""
+    torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
+
+
+def pinned(value: int) -> torch.Tensor:
+    return torch.full((BYTES,), value, dtype=torch.uint8).pin_memory()
+
+
+def total(batch: torch.Tensor) -> torch.Tensor:
+    return batch.sum(dtype=torch.int64)
+
+
+def value_read_at_once(transfer: CudaTransfer, value: int, delay: int) -> int:
+    """Gives the value that a consumer reads of a batch whose stream is delayed before the batch is made."""
+
+    def late(batch: torch.Tensor) -> torch.Tensor:
+        delayed(delay)
+        return batch + 1
+
+    batch = transfer.receive(transfer.prepare(pinned(value - 1), late))
+    return int(total(batch)) // BYTES
+
+
+@pytest.mark.parametrize(("kind", "right"), [(CudaTransfer, True), (NotWaitingForCopies, False)])
+def test_a_consumer_reads_a_batch_only_when_it_is_whole(
+    gpu: torch.device, kind: type[CudaTransfer], right: bool
+) -> None:
+    transfer = kind(gpu)
+    value_read_at_once(transfer, 3, 1)
+    torch.cuda.synchronize()
+    assert (value_read_at_once(transfer, 7, DELAY) == 7) is right
+
+
+@pytest.mark.parametrize(("kind", "right"), [(CudaTransfer, True), (NotKeeping, False)])
+def test_the_memory_of_a_batch_that_was_dropped_is_kept_until_the_work_on_it_is_done(
+    gpu: torch.device, kind: type[CudaTransfer], right: bool
+) -> None:
+    transfer = kind(gpu)
+    first, second = pinned(7), pinned(9)
+    transfer.receive(transfer.prepare(first))
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()  # so that the memory of the dropped batch is the only one of its stream
+    total(torch.zeros(BYTES, dtype=torch.uint8, device=gpu)).item()
+    delayed(1)
+    batch = transfer.receive(transfer.prepare(first))
+    place = batch.data_ptr()
+    delayed(DELAY)
+    read = total(batch)
+    del batch
+    later = transfer.receive(transfer.prepare(second))
+    assert (later.data_ptr() != place) is right
+    assert int(read) // BYTES == (7 if right else 9)
+
+
+class TwoBuffers:
+    """Puts every other batch into the same memory, as a preparation may that is captured in a CUDA graph."""
+
+    def __init__(self, gpu: torch.device) -> None:
+        self.buffers = [torch.zeros(BYTES, dtype=torch.uint8, device=gpu) for _ in range(2)]
+
+    def __call__(self, batch: torch.Tensor) -> torch.Tensor:
+        self.buffers.reverse()
+        return self.buffers[0].copy_(batch)
+
+
+@pytest.mark.parametrize(("kind", "right"), [(CudaTransfer, True), (NotWaitingForTheConsumer, False)])
+def test_memory_is_written_again_only_after_what_the_consumer_did_before_it_asked(
+    gpu: torch.device, kind: type[CudaTransfer], right: bool
+) -> None:
+    transfer, buffers = kind(gpu), TwoBuffers(gpu)
+    batches = [pinned(value) for value in (7, 8, 9)]
+    for batch in batches:
+        total(transfer.receive(transfer.prepare(batch, buffers))).item()
+    delayed(1)
+    torch.cuda.synchronize()
+    waiting = [transfer.prepare(batch, buffers) for batch in batches[:2]]
+    first = transfer.receive(waiting[0])
+    delayed(DELAY)
+    read = total(first)
+    transfer.receive(waiting[1])
+    transfer.prepare(batches[2], buffers)
+    assert int(read) // BYTES == (7 if right else 9)
+
+
+# In a loader
+
+
+def test_batches_arrive_on_the_gpu_with_their_values(gpu: torch.device) -> None:
+    batches: list[dict[str, Any]] = [
+        {"image": torch.full((64, 64), float(number)), "name": str(number)} for number in range(50)
+    ]
+    for number, batch in enumerate(PrefetchLoader(batches, device="cuda")):
+        assert batch["image"].device == gpu
+        assert (batch["image"].sum().item(), batch["name"]) == (64 * 64 * number, str(number))
+
+
+def test_work_on_a_batch_that_was_dropped_at_once_is_not_overwritten(gpu: torch.device) -> None:
+    # Each batch is dropped while slow work on it is still queued: memory that was reused too early shows in its sum.
+    batches = [torch.full((BYTES,), number, dtype=torch.uint8) for number in range(4)] * 6
+    sums = []
+    for batch in PrefetchLoader(batches, device="cuda", depth=3):
+        delayed(DELAY // 50)
+        sums.append(total(batch))
+        del batch
+    assert [value.item() for value in sums] == [number * BYTES for number in range(4)] * 6
+
+
+def test_a_consumer_on_a_stream_of_its_own_gets_whole_batches(gpu: torch.device) -> None:
+    batches = [torch.full((BYTES,), number, dtype=torch.uint8) for number in range(20)]
+    with torch.cuda.stream(torch.cuda.Stream(gpu)):  # type: ignore[no-untyped-call]
+        sums = [total(batch) for batch in PrefetchLoader(PrefetchLoader(batches, "cuda"), "cuda")]
+        assert [value.item() for value in sums] == [number * BYTES for number in range(20)]
+
+
+@pytest.mark.parametrize("depth", [0, 1, 3])
+def test_a_gpu_prepares_the_batches_that_the_cpu_prepares(gpu: torch.device, depth: int) -> None:
+    generator = torch.Generator().manual_seed(3)
+    batches = [
+        (torch.randint(0, 256, (count, 3, 64, 48), dtype=torch.uint8, generator=generator), torch.arange(count))
+        for count in [16] * 6 + [5]
+    ]
+
+    preparation = Preparation(Normalize(MEAN, STD), RandomErasing(1, mode="pixel"))
+
+    def keyed(batch: Any) -> Any:
+        return preparation(batch, SampleKeys(1, 2, np.arange(len(batch[1]))))
+
+    def prepared(device: str) -> list[Any]:
+        transfer = create_transfer(device)
+        staged = [transfer.prepare(batch, keyed) for batch in batches]
+        return [transfer.receive(each) for each in staged]
+
+    for (images, labels), (expected, _) in zip(prepared("cuda"), prepared("cpu"), strict=True):
+        assert images.device == labels.device == gpu
+        assert torch.equal(images.cpu(), expected)  # not only nearly: Normalize says why
+    normalized = PrefetchLoader(batches, "cuda", depth, preparation=Normalize(MEAN, STD))
+    for (images, _), (given, _) in zip(normalized, batches, strict=True):
+        assert torch.equal(images.cpu(), Normalize(MEAN, STD)(given))
+    for (images, _), (given, _) in zip(PrefetchLoader(batches, "cuda", depth), batches, strict=True):
+        assert torch.equal(images.cpu(), given)
+
+
+def test_the_loader_has_one_stream_for_all_epochs(gpu: torch.device) -> None:
+    loader = PrefetchLoader([torch.zeros(2)] * 3, device="cuda")
+    streams = set()
+    for _ in range(3):
+        assert all(batch.device == gpu for batch in loader)
+        assert isinstance(loader._transfer, CudaTransfer)
+        streams.add(loader._transfer._stream)
+    assert len(streams) == 1
+
+
+def test_what_is_not_one_block_of_memory_arrives_too(gpu: torch.device) -> None:
+    packed = pack_sequence([torch.ones(3), torch.ones(2)])
+    batch = (torch.eye(3).to_sparse(), packed, torch.nn.Parameter(torch.ones(2)), torch.ones(3, device=gpu))
+    sparse, moved, parameter, there = next(iter(PrefetchLoader([batch], device="cuda")))
+    assert [part.device for part in (sparse, moved.data, parameter, there)] == [gpu] * 4
+    assert sparse.to_dense().sum().item() == 3.0
+    assert moved.data.sum().item() == 5.0
+    assert moved.batch_sizes.device.type == "cpu"
+
+
+@pytest.mark.usefixtures("gpu")
+def test_tensors_keep_their_values_however_they_lie_in_memory() -> None:
+    whole = torch.arange(24.0).reshape(1, 2, 3, 4)
+    batch = (
+        whole.to(memory_format=torch.channels_last),
+        whole.transpose(1, 3),
+        whole[..., ::2],
+        torch.ones(()).expand(5),
+        torch.empty(0, 3),
+    )
+    moved = next(iter(PrefetchLoader([batch], device="cuda")))
+    assert [torch.equal(part.cpu(), given) for part, given in zip(moved, batch, strict=True)] == [True] * 5
+    assert [part.stride() for part in moved[:2]] == [part.stride() for part in batch[:2]]
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_loader_without_batches_is_empty() -> None:
+    assert list(PrefetchLoader([], device="cuda")) == []
+
+
+def test_an_epoch_that_was_left_or_failed_leaves_the_next_one_whole(gpu: torch.device) -> None:
+    batches = [torch.full((BYTES,), number, dtype=torch.uint8) for number in range(6)]
+    loader = PrefetchLoader[Any](batches, device="cuda", depth=3)
+    for _ in loader:
+        break
+    assert [int(total(batch)) // BYTES for batch in loader] == list(range(6))
+
+    def failing() -> Iterator[torch.Tensor]:
+        yield batches[5]
+        raise ValueError("no further batch")
+
+    iterator = iter(PrefetchLoader(failing(), device="cuda"))
+    assert int(total(next(iterator))) // BYTES == 5
+    with pytest.raises(ValueError, match="no further batch"):
+        next(iterator)
+    assert next(iter(loader)).device == gpu
+    loader.close()
+
+
+def test_the_current_device_and_stream_of_the_consumer_are_left_alone(gpu: torch.device) -> None:
+    stream = torch.cuda.current_stream()
+    for depth in (0, 2):
+        list(PrefetchLoader([torch.zeros(2)], device=f"cuda:{torch.cuda.device_count() - 1}", depth=depth))
+        assert (torch.cuda.current_device(), torch.cuda.current_stream()) == (gpu.index, stream)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_another_gpu_than_the_current_one_is_fed() -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("there is one CUDA device only")
+    batches = [torch.full((BYTES,), number, dtype=torch.uint8) for number in range(20)]
+    source = [batch.to("cuda:0") if number % 2 else batch for number, batch in enumerate(batches)]
+    sums = []
+    for batch in PrefetchLoader(source, device="cuda:1"):
+        assert batch.device == torch.device("cuda:1")
+        sums.append(total(batch))
+    assert [value.item() for value in sums] == [number * BYTES for number in range(20)]
+
+
+def test_a_gpu_that_is_not_there_is_an_error(gpu: torch.device) -> None:
+    count = torch.cuda.device_count()
+    assert count > gpu.index
+    with pytest.raises(OptionError, match=f"torch finds {count} CUDA devices here, got device='cuda:{count}'"):
+        PrefetchLoader([], device=f"cuda:{count}")
+
+
+# Nothing waits
+
+
+def run_through(loader: PrefetchLoader[Any]) -> list[torch.Tensor]:
+    """Uses each batch without waiting for the device."""
+    return [batch[0].sum() for batch in loader]
+
+
+def epoch() -> PrefetchLoader[Any]:
+    batches = [(torch.full((8, 3, 64, 64), 5, dtype=torch.uint8), torch.arange(8))] * 20
+    preparation = Preparation(Normalize(MEAN, STD), RandomErasing(1, mode="pixel"))
+    return PrefetchLoader(batches, device="cuda", preparation=preparation)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_neither_side_of_a_loader_waits_for_the_device() -> None:
+    loader = epoch()
+    run_through(loader)  # CUDA may wait when a kernel is loaded and memory pinned for the first time
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")  # it is the process's, not a thread's: so the loader's thread has it too
+    try:
+        run_through(loader)
+        with pytest.raises(RuntimeError, match="synchronizing"):
+            list(PrefetchLoader([torch.ones(1)], device="cuda", preparation=lambda images: images.item()))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.usefixtures("gpu")
+def test_no_call_that_waits_is_in_a_profile_of_a_loader() -> None:
+    loader = epoch()
+    run_through(loader)
+    torch.cuda.synchronize()
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profile:
+        run_through(loader)
+    calls = {event.name for event in profile.events()}
+    assert "cudaMemcpyAsync" in calls
+    # cudaDeviceSynchronize is the profiler's own, at its end.
+    assert not {"cudaStreamSynchronize", "cudaEventSynchronize", "cudaMemcpy"} & calls
+
+
+# Decoding on the GPU
+
+
+def photographs(count: int) -> list[bytes]:
+    """Gives smooth JPEGs of different sizes, a gray one, and a PNG at the end."""
+    files = []
+    for number in range(count):
+        across, down = np.meshgrid(np.linspace(0, 1, 300 + 16 * number), np.linspace(0, 1, 260))
+        planes = np.stack([250 * across, 250 * down, 250 * across * (1 - down)], axis=2).astype(np.uint8)
+        image, file = Image.fromarray(planes).convert("L" if number == 1 else "RGB"), io.BytesIO()
+        if number == count - 1:
+            image.save(file, "PNG")
+        else:
+            image.save(file, "JPEG", quality=90, progressive=number % 3 == 2)
+        files.append(file.getvalue())
+    return files
+
+
+def device_decoder(decoder: Any) -> DeviceDecoder:
+    try:
+        return DeviceDecoder(decoder, "cuda")
+    except OptionError as error:
+        if "no library here decodes JPEGs" not in str(error):
+            raise
+        pytest.skip(str(error))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torchvision's, of decode_jpeg
+@pytest.mark.parametrize("decoder", [RandomResizedCrop(224), ResizeCenterCrop(224)])
+def test_images_decoded_on_the_gpu_are_those_of_the_cpu_within_a_few_levels(gpu: torch.device, decoder: Any) -> None:
+    files = photographs(8)
+    rows = np.random.default_rng(1).random((30, 8, decoder.draws))
+    batches = [(EncodedImages(files, row).pin_memory(), torch.arange(8)) for row in rows]
+    loader = PrefetchLoader[Any](batches, device="cuda", preparation=Preparation(device_decoder(decoder)))
+    kept = []
+    for images, _ in loader:
+        delayed(DELAY // 100)
+        kept.append(images.clone())
+        del images
+    for images, row in zip(kept, rows, strict=True):
+        assert images.device == gpu
+        assert images.is_contiguous(memory_format=torch.channels_last)
+        for image, file, numbers in zip(images.cpu(), files, row, strict=True):
+            difference = (image.int() - decoder(file, numbers).int()).abs()
+            assert difference.float().mean() < 2
+        assert torch.equal(images[-1].cpu(), decoder(files[-1], row[-1]))
