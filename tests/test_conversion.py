@@ -38,11 +38,11 @@ from imagefolders import (
 )
 from PIL import Image, ImageFile
 
-import dbloader.conversion.pipeline
 import dbloader.conversion.prepare
 import dbloader.stores.writer
 from dbloader.conversion import Progress, convert
 from dbloader.conversion.budget import Budget
+from dbloader.conversion.forms import Form
 from dbloader.conversion.prepare import Preparation, Prepared
 from dbloader.decoding import decode_pil
 from dbloader.errors import (
@@ -496,7 +496,7 @@ def test_memory_is_asked_for_before_it_is_used(root: Path) -> None:
 def test_memory_that_is_asked_for_to_make_an_image_smaller_is_what_that_takes(root: Path) -> None:
     plant(root, {"0.jpg": photo(width=160, height=120), "1.png": encoded(jpegs.draw(160, 120), "PNG")})
     sizes: list[int] = []
-    shrinking = Preparation(check="none", root=os.fsencode(root), max_side=20)
+    shrinking = Preparation(check="none", root=os.fsencode(root), form=Form(max_side=20))
     for name in ("0.jpg", "1.png"):
         shrinking.prepare(Entry(name, name.encode(), None, {}), sizes.append)
     # From a JPEG, libjpeg makes one of less than 80 x 60 pixels.
@@ -1015,8 +1015,8 @@ def peak_memory(root: Path, place: Path, *options: str, task_files: int = 16) ->
     """Gives the bytes of memory that a real conversion had at most."""
     # VmHWM begins with the program; ru_maxrss would begin with what the process had when it was forked from this one.
     code = (
-        "import sys\nfrom dbloader.cli import main\nimport dbloader.conversion.pipeline as pipeline\n"
-        f"pipeline._TASK_FILES = {task_files}\n"
+        "import sys\nfrom dbloader.cli import main\nimport dbloader.conversion.tasks as tasks\n"
+        f"tasks._TASK_FILES = {task_files}\n"
         "try:\n    main()\nfinally:\n"
         "    peak = next(line for line in open('/proc/self/status') if line.startswith('VmHWM'))\n"
         "    print(peak.split()[1], file=sys.stderr)\n"

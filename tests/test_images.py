@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 from imagefolders import END, encoded, multi_picture, photo
 from PIL import Image, ImageCms
 
+from dbloader.conversion.resizing import reduced_size, resize
 from dbloader.decoding import decode_pil
 from dbloader.entropy import Frame
 from dbloader.errors import DamagedImageError, NotAnImageError
-from dbloader.images import Facts, check_decodes, facts, reduced_size, resize
+from dbloader.images import Facts, check_decodes, facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -630,6 +631,14 @@ def test_the_chroma_subsampling_of_a_jpeg_is_kept(subsampling: int, layer: tuple
 def test_a_rare_chroma_subsampling_loses_nothing() -> None:
     smaller = opened(resize(exotic(0x31, 0x11, 0x11), (24, 24))[0])
     assert smaller.layer[0][1:3] == (1, 1)  # type: ignore[attr-defined]
+
+
+def test_noise_is_encoded_although_it_takes_more_bytes_than_pillow_has_room_for() -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (401, 401, 3), np.uint8)
+    data = jpegs.encode(Image.fromarray(noise), quality=95, subsampling=0)
+    smaller, its_facts = resize(data, (400, 400), quality=100)
+    assert its_facts == ("JPEG", 400, 400)
+    assert decode_pil(smaller).size == (400, 400)
 
 
 def test_what_cannot_be_decoded_cannot_be_resized() -> None:

@@ -14,7 +14,8 @@ from tqdm import tqdm
 
 from dbloader.cli.text import counted, size
 from dbloader.conversion import convert
-from dbloader.images import DEFAULT_QUALITY
+from dbloader.conversion.resizing import DEFAULT_QUALITY
+from dbloader.tiled import TILE_WIDTH
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -38,6 +39,7 @@ In the last two cases nothing is at DESTINATION but what was there before.
 Examples:
   dbloader convert imagenet/train/ train.lmdb
   dbloader convert imagenet/train/ small.lmdb --short-side 256 --quality 90
+  dbloader convert imagenet/train/ tiled.lmdb --tile
   dbloader convert photos/ captions.lmdb --list captions.csv
   dbloader convert imagenet/train/ mongodb://server/images.train
   dbloader convert mongodb://server/images.old train.lmdb --list listing.json
@@ -86,7 +88,20 @@ Examples:
     "--quality",
     metavar="Q",
     type=int,
-    help=f"JPEG and WebP quality of images made smaller, 1 to 100.  [default: {DEFAULT_QUALITY}]",
+    help="JPEG and WebP quality of images made smaller, 1 to 100; with --tile, of all JPEGs.  "
+    f"[default: {DEFAULT_QUALITY}]",
+)
+@click.option(
+    "--tile",
+    is_flag=True,
+    help="Store JPEGs tiled, so that crops are decoded without the rest: those made smaller, or all with --quality, "
+    "are encoded so, the others made so without loss (by the program jpegtran).",
+)
+@click.option("--tile-width", metavar="PX", type=int, help=f"How wide tiles are, nearly.  [default: {TILE_WIDTH}]")
+@click.option(
+    "--raw",
+    is_flag=True,
+    help="Store pixels, not files: nothing is decoded any more, but a store of JPEGs gets some 6x as large.",
 )
 @click.option(
     "--shuffle", metavar="SEED", type=int, help="Store the records in a random order, the same for the same SEED."
@@ -114,7 +129,7 @@ def convert_command(*, quiet: bool, as_json: bool, **options: Any) -> int:
     if as_json:
         click.echo(json.dumps(asdict(report), indent=2))
     elif not quiet:
-        _print(report)
+        _print(report, raw=options["raw"])
     return SOME_REJECTED if report.rejected else 0
 
 
@@ -146,7 +161,7 @@ class _Bar:
         self._bar.close()
 
 
-def _print(report: Report) -> None:
+def _print(report: Report, *, raw: bool) -> None:
     done = report.files - report.resumed_at
     click.echo(
         f"{report.place}: {counted(report.records, 'record')}, {size(report.image_bytes)} of images, "
@@ -154,16 +169,21 @@ def _print(report: Report) -> None:
         f"{report.bytes_read / report.seconds / 1e6:,.1f} MB/s)",
     )
     click.echo(f"  digest    {report.digest}")
+    if raw and report.bytes_read and not report.resumed_at:
+        growth = report.image_bytes / report.bytes_read
+        click.echo(f"  raw       {size(report.bytes_read)} of files became {growth:.1f} times as much")
     for count, text in (
         (report.resumed_at, "resumed   after {} files of an earlier run"),
         (report.resized, "resized   {}"),
+        (report.reencoded, "reencoded {}: other pixels than in the files"),
         (report.repaired, "repaired  {}: only the end marker was missing"),
         (report.damaged, "damaged   {}, stored nevertheless"),
+        (report.untiled, "untiled   {}: must be decoded whole"),
         (report.rejected, "rejected  {} of {files:,}"),
     ):
         if count:
             click.echo("  " + text.format(f"{count:,}", files=report.files))
-    if report.report_file and (report.repaired or report.damaged or report.rejected):
+    if report.report_file and (report.repaired or report.damaged or report.rejected or report.untiled):
         _print_events(report)
     if report.skipped:
         kinds = [f"{extension or 'no extension'} {count:,}" for extension, count in report.skipped.items()]
@@ -176,9 +196,15 @@ def _print(report: Report) -> None:
 
 
 def _print_events(report: Report) -> None:
+    # What is not in the store, or not whole, comes before what is only stored in another form.
+    graver = report.repaired + report.damaged + report.rejected
     with Path(report.report_file).open(encoding="utf-8") as file:
-        for line in islice(file, _NAMED):
-            event = json.loads(line)
-            click.echo(f"    {event['event']:8}  {event['name']}: {event['reason']}")
-    more = report.repaired + report.damaged + report.rejected - _NAMED
+        events = (json.loads(line) for line in file)
+        named = list(islice((event for event in events if event["event"] != "untiled"), min(graver, _NAMED)))
+        file.seek(0)
+        events = (json.loads(line) for line in file)
+        named += islice((event for event in events if event["event"] == "untiled"), _NAMED - len(named))
+    for event in named:
+        click.echo(f"    {event['event']:8}  {event['name']}: {event['reason']}")
+    more = graver + report.untiled - len(named)
     click.echo(f"    {f'and {more:,} more, all' if more > 0 else 'all of them'} in {report.report_file}")

@@ -50,6 +50,8 @@ def info_command(place: str, *, as_json: bool, report: bool) -> None:
 def _print(place: str, manifest: Manifest) -> None:
     click.echo(f"{place}: dbloader store, format version {manifest.version}")
     formats = ", ".join(f"{count:,} {name}" for name, count in manifest.formats.items())
+    if manifest.source.get("raw"):
+        formats = "pixels, uint8"
     rows = [
         ("records", f"{manifest.length:,}"),
         ("images", f"{size(manifest.image_bytes)}" + (f" ({formats})" if formats else "")),

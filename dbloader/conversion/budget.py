@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 
 class Budget:
@@ -48,3 +53,15 @@ class Budget:
         with self._changed:
             self.closed = True
             self._changed.notify_all()
+
+
+@contextmanager
+def held(hold: Callable[[int], object], nbytes: int) -> Iterator[None]:
+    """Holds bytes for the time of a block: says so before, and gives them back after it, whatever happens in it."""
+    if nbytes:
+        hold(nbytes)
+    try:
+        yield
+    finally:
+        if nbytes:
+            hold(-nbytes)

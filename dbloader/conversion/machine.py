@@ -1,9 +1,8 @@
-"""What a conversion needs of the machine and of libraries: memory, processors, Pillow's settings."""
+"""What a conversion needs of the machine and of libraries: memory, Pillow's settings."""
 
 from __future__ import annotations
 
 import ctypes
-import os
 import warnings
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
@@ -28,11 +27,6 @@ def keep_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_TRIM_THRESHOLD, 64 * 2**20)
         mallopt(_M_MMAP_THRESHOLD, 4 * 2**20)
-
-
-def processors() -> int:
-    """Gives how many processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager

@@ -4,39 +4,30 @@ from __future__ import annotations
 
 import os
 import time
-from collections import Counter, deque
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter
 from contextlib import closing
-from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dbloader.conversion.budget import Budget
-from dbloader.conversion.machine import keep_freed_memory, processors, strict_pillow
-from dbloader.conversion.prepare import Preparation, Prepared
+from dbloader.conversion.forms import Form
+from dbloader.conversion.machine import keep_freed_memory
+from dbloader.conversion.prepare import Preparation
 from dbloader.conversion.report import Progress, Report, write_report
 from dbloader.conversion.spool import Spool, permutation
+from dbloader.conversion.tasks import prepare_in_order
 from dbloader.errors import ConversionError, OptionError
-from dbloader.sources import Entry, Problem, read_listing, scan
+from dbloader.machine import processors
+from dbloader.sources import Problem, read_listing, scan
 from dbloader.sources.base import readable
 from dbloader.stores import create_store, is_mongo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
+    from collections.abc import Callable
 
+    from dbloader.conversion.tasks import Done
     from dbloader.sources import Source
     from dbloader.stores import Writer
-
-# Files of one task: enough that handing it to a thread costs nothing, few enough that all threads have work.
-_TASK_FILES = 16
-# Of these, files that a source is asked for at once: up to 16 MiB each are held before the budget can know.
-_READ_FILES = 4
-# Bytes of files, and of pixels where those are held, that all tasks together may hold ahead of the writer.
-_HELD_BYTES = 96 * 2**20
-# Tasks that may be ahead of the writer, so that the threads have work while it is busy.
-_TASKS_AHEAD = 8
 
 
 def convert(
@@ -53,6 +44,9 @@ def convert(
     max_side: int | None = None,
     short_side: int | None = None,
     quality: int | None = None,
+    tile: bool = False,
+    tile_width: int | None = None,
+    raw: bool = False,
     shuffle: int | None = None,
     overwrite: bool = False,
     resume: bool = False,
@@ -77,14 +71,22 @@ def convert(
         on_damaged: The same for an image of which data is missing, or ``"keep"``: store it with a field ``damaged``.
         max_side: Make images smaller whose longer side has more pixels than this.
         short_side: Make images smaller whose shorter side has more pixels than this.
-        quality: JPEG and WebP quality, 1 to 100, of images made smaller; default 95.
+        quality: JPEG and WebP quality, 1 to 100, of images made smaller; default 95. With ``tile``, of all JPEGs.
+        tile: Store JPEGs tiled, so that crops of them are decoded without the rest (`dbloader.tiled`), with the lengths
+            of their tiles in the field ``tiles``. Those made smaller are encoded so; the others are tiled without loss,
+            for which the program ``jpegtran`` is needed, or, if a ``quality`` is given, encoded anew. Bytes after the
+            end of a JPEG, such as a second picture, are left out. What cannot be tiled is stored as it would be
+            without, and reported.
+        tile_width: Pixels that tiles are wide, as near as can be; default 32.
+        raw: Store pixels instead of files: uint8 arrays of shape (height, width, 3), RGB, as ``decode_pil`` gives them;
+            some six times as large as photographs in JPEG.
         shuffle: Seed of an order to store the records in; None for the source's order.
         overwrite: Replace the store at the destination, once the new one is finished.
         resume: Go on with an interrupted conversion.
         progress: Called from this thread as the conversion advances.
 
     Raises:
-        OptionError: An option is out of its range, or two exclude each other.
+        OptionError: An option is out of its range, or two exclude each other; or ``jpegtran`` is missing.
         SourceError: The source cannot be converted.
         StoreError: The destination cannot be written, or is taken.
         ConversionError: A file is bad and ``"fail"`` was asked for; or no file could be stored.
@@ -102,9 +104,7 @@ def convert(
     preparation = Preparation(
         check=check,
         keep_damaged=on_damaged == "keep",
-        max_side=max_side,
-        short_side=short_side,
-        quality=quality,
+        form=Form(max_side=max_side, short_side=short_side, quality=quality, tile=tile, tile_width=tile_width, raw=raw),
         root=b"" if is_mongo(source) else os.fsencode(source),
     )
     fail_on = {name for name, value in (("bad", on_bad), ("damaged", on_damaged)) if value == "fail"}
@@ -126,7 +126,7 @@ def convert(
             order = np.arange(len(spool)) if shuffle is None else permutation(len(spool), shuffle)
             bytes_read, first_rejected = 0, ""
             progress(Progress(len(spool), resumed_at, 0))
-            for batch in _prepared(preparation, files, spool, order[resumed_at:], workers or processors()):
+            for batch in prepare_in_order(preparation, files, spool, order[resumed_at:], workers or processors()):
                 _write(writer, batch, fail_on)
                 bytes_read += sum(item.prepared.nbytes for item in batch)
                 first_rejected = first_rejected or _first_rejected(batch)
@@ -155,6 +155,8 @@ def convert(
         rejected=outcome["rejected"],
         damaged=outcome["damaged"],
         resized=outcome["resized"],
+        reencoded=outcome["reencoded"],
+        untiled=outcome["untiled"],
         resumed_at=resumed_at,
         bytes_read=bytes_read,
         image_bytes=manifest.image_bytes,
@@ -187,71 +189,7 @@ def _source(
     return scan(source) if listing is None else read_listing(listing, source)
 
 
-class _Done(NamedTuple):
-    """An item of the source and what became of it."""
-
-    item: Entry | Problem
-    prepared: Prepared
-
-
-def _prepared(
-    preparation: Preparation,
-    files: Source,
-    spool: Spool,
-    order: np.ndarray[Any, Any],
-    workers: int,
-) -> Iterator[list[_Done]]:
-    """Yields what became of the items at the positions in ``order``, in that order, some at a time."""
-    budget = Budget(_HELD_BYTES)
-
-    def run(task: int) -> list[_Done]:
-        items = [spool[position] for position in order[task * _TASK_FILES : (task + 1) * _TASK_FILES].tolist()]
-        entries = [item for item in items if isinstance(item, Entry)]
-        done, contents = [], _contents(files, entries)
-        for item in items:
-            if budget.closed:
-                break  # nobody will write it
-            if isinstance(item, Problem):
-                prepared = Prepared(outcome="rejected", reason=item.reason, bad=True)
-            elif contents is None:
-                prepared = preparation.prepare(item, lambda nbytes: budget.take(task, nbytes))
-            elif (data := next(contents)) is None:
-                prepared = Prepared(outcome="rejected", reason="is not in the collection", bad=True)
-            else:
-                prepared = preparation.prepare(item, lambda nbytes: budget.take(task, nbytes), data)
-            done.append(_Done(item, prepared))
-        return done
-
-    executor = ThreadPoolExecutor(workers, thread_name_prefix="dbloader-convert")
-    running: deque[tuple[int, Future[list[_Done]]]] = deque()
-    try:
-        with strict_pillow():
-            for task in range(-(-len(order) // _TASK_FILES)):
-                running.append((task, executor.submit(run, task)))
-                if len(running) > max(_TASKS_AHEAD, 2 * workers):
-                    yield from _oldest(running, budget)
-            while running:
-                yield from _oldest(running, budget)
-    finally:
-        budget.close()
-        executor.shutdown(cancel_futures=True)
-
-
-def _contents(files: Source, entries: list[Entry]) -> Iterator[bytes | None] | None:
-    """Yields the bytes of files that the source reads itself, some at a time."""
-    if not files.reads:
-        return None
-    blocks = (entries[start : start + _READ_FILES] for start in range(0, len(entries), _READ_FILES))
-    return chain.from_iterable(map(files.read, blocks))
-
-
-def _oldest(running: deque[tuple[int, Future[list[_Done]]]], budget: Budget) -> Iterator[list[_Done]]:
-    task, future = running.popleft()
-    yield future.result()
-    budget.give_back(task)
-
-
-def _write(writer: Writer, batch: list[_Done], fail_on: set[str]) -> None:
+def _write(writer: Writer, batch: list[Done], fail_on: set[str]) -> None:
     """Writes what became of some files."""
     outcome: Counter[str] = Counter()
     events, records = [], []
@@ -261,14 +199,16 @@ def _write(writer: Writer, batch: list[_Done], fail_on: set[str]) -> None:
         if prepared.outcome:
             outcome[prepared.outcome] += 1
             events.append({"name": item.name, "event": prepared.outcome, "reason": prepared.reason})
-        outcome["resized"] += prepared.resized
+        if prepared.untiled:
+            events.append({"name": item.name, "event": "untiled", "reason": prepared.untiled})
+        outcome.update(resized=prepared.resized, reencoded=prepared.reencoded, untiled=bool(prepared.untiled))
         if prepared.outcome == "rejected" and ("bad" if prepared.bad else "damaged") in fail_on:
             option = "on-bad" if prepared.bad else "on-damaged"
             # What is no file is a part of the list that a resumed conversion compares.
             mend = "mend that and begin anew" if isinstance(item, Problem) else "mend the file and resume (--resume)"
             raise ConversionError(f"{item.name}: {prepared.reason}; {mend}, or resume with --{option} reject")
-    writer.write(records, events=events, outcome=outcome, position=writer.position + len(batch))
+    writer.write(records, events=events, outcome=+outcome, position=writer.position + len(batch))
 
 
-def _first_rejected(batch: list[_Done]) -> str:
+def _first_rejected(batch: list[Done]) -> str:
     return next((f"{item.name}: {done.reason}" for item, done in batch if done.outcome == "rejected"), "")

@@ -8,8 +8,10 @@ import stat
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dbloader.errors import DamagedImageError, DBLoaderError, NotAnImageError, OptionError
-from dbloader.images import DEFAULT_QUALITY, check_decodes, facts, reduced_size, resize, resizing_bytes
+from dbloader.conversion.budget import held
+from dbloader.conversion.forms import TILES, Form, Stored
+from dbloader.errors import DamagedImageError, FieldError, ImageError, NotAnImageError, OptionError, RecordError
+from dbloader.images import check_decodes, facts
 from dbloader.jpeg import State, examine, repair
 from dbloader.records import Record, encode
 
@@ -40,7 +42,9 @@ class Prepared:
             stored nevertheless).
         reason: Why, in words that follow the file's name and a colon.
         bad: Whether it is no image at all, or cannot be read; only with ``"rejected"``.
+        untiled: Why its JPEG could not be tiled, likewise; "" if it was, or was not to be.
         resized: Whether it was made smaller.
+        reencoded: Whether it was encoded anew in its own size.
         nbytes: Bytes read.
     """
 
@@ -48,7 +52,9 @@ class Prepared:
     outcome: str = ""
     reason: str = ""
     bad: bool = False
+    untiled: str = ""
     resized: bool = False
+    reencoded: bool = False
     nbytes: int = 0
 
 
@@ -60,9 +66,7 @@ class Preparation:
         check: ``"decode"``: each image is decoded; ``"structure"``: its segments or headers are walked; ``"none"``:
             it is stored whatever it is.
         keep_damaged: Store images of which data is missing, marked by a field ``damaged``.
-        max_side: Pixels that the longer side has at the most.
-        short_side: Pixels that the shorter side has at the most.
-        quality: JPEG and WebP quality, 1 to 100, of the images that are made smaller.
+        form: In which form images are stored.
 
     Raises:
         OptionError: A value is out of its range, or two exclude each other.
@@ -70,33 +74,20 @@ class Preparation:
 
     check: str = "decode"
     keep_damaged: bool = False
-    max_side: int | None = None
-    short_side: int | None = None
-    quality: int | None = None
-    root: bytes = field(default=b"", metadata={"setting": False})
+    form: Form = field(default_factory=Form)
+    root: bytes = b""
 
     def __post_init__(self) -> None:
         if self.check not in CHECKS:
             raise OptionError(f"check must be one of {', '.join(CHECKS)}, got {self.check!r}")
-        for name in ("max_side", "short_side"):
-            pixels = getattr(self, name)
-            if pixels is not None and pixels < 1:
-                raise OptionError(f"{name} must be at least 1 pixel, got {pixels}")
-        if self.max_side is not None and self.short_side is not None:
-            raise OptionError("max_side and short_side both say how small an image becomes: choose one")
-        if self.quality is not None and self.max_side is None and self.short_side is None:
-            raise OptionError(
-                "quality is that of images made smaller: give max_side or short_side too "
-                "(all others are stored byte for byte)",
-            )
-        if self.quality is not None and not 1 <= self.quality <= 100:
-            raise OptionError(f"quality must be from 1 to 100, got {self.quality}")
         if self.check == "none" and self.keep_damaged:
             raise OptionError("check='none' finds no damage that could be kept: leave keep_damaged out")
+        if self.form.raw and self.keep_damaged:
+            raise OptionError("raw stores pixels, which a damaged image has not all of: leave keep_damaged out")
 
     def settings(self) -> dict[str, Any]:
         """Gives what decides the records' bytes."""
-        return {key: value for key, value in asdict(self).items() if key != "root"}
+        return {"check": self.check, "keep_damaged": self.keep_damaged, **asdict(self.form)}
 
     def prepare(self, entry: Entry, hold: Callable[[int], object], data: bytes | None = None) -> Prepared:
         """Reads a file, unless its bytes are given, checks it and gives its record.
@@ -104,57 +95,59 @@ class Preparation:
         Args:
             entry: The file.
             hold: Called with the number of bytes about to be held in memory, before they are; with a negative number
-                when they have been let go. What is left is the file's bytes.
+                when they have been let go. What is left is the file's bytes, and pixels that are stored.
             data: The file's bytes, where they have been read.
+
+        Raises:
+            OSError: The machine is in want of something, or ``jpegtran`` was ended: not the file's fault.
+            OptionError: ``jpegtran`` is not there any more.
         """
         result = Prepared()
-        pixels = 0
-
-        def hold_pixels(nbytes: int) -> None:
-            nonlocal pixels
-            hold(nbytes)
-            pixels += nbytes
-
         try:
+            if self.form.tile and TILES in entry.fields:
+                raise FieldError(f"field {TILES!r} is where tile keeps the lengths of tiles: give yours another name")
             if data is None:
-                data = _read(os.path.join(self.root, entry.path), hold)  # noqa: PTH118 - paths are bytes here
+                data = _content(os.path.join(self.root, entry.path), hold)  # noqa: PTH118 - paths are bytes here
             else:
                 hold(len(data))
             result.nbytes = len(data)
-            self._fill(result, entry, data, hold_pixels)
-        except OSError as error:
-            if error.errno in _NOT_THE_FILE:
-                raise
-            result.outcome, result.bad, result.reason = "rejected", True, f"cannot be read: {error.strerror or error}"
-        except DBLoaderError as error:
+            self._fill(result, entry, data, hold)
+        except (ImageError, RecordError) as error:
             result.outcome, result.reason = "rejected", str(error)
             result.bad = not isinstance(error, DamagedImageError)
-        finally:
-            if pixels:
-                hold(-pixels)
         return result
 
     def _fill(self, result: Prepared, entry: Entry, data: bytes, hold: Callable[[int], object]) -> None:
-        record = Record(entry.name, entry.label, fields=entry.fields)
-        image: Facts | None = None
         try:
             data, image = self._checked(result, data, hold)
-            size = image and reduced_size(image, max_side=self.max_side, short_side=self.short_side)
-            if image and size:
-                hold(resizing_bytes(image, size))
-                original = image.width, image.height
-                data, image = resize(data, size, quality=self.quality or DEFAULT_QUALITY)
-                record.resized_from, result.resized = original, True
+            meanwhile, kept = self.form.memory(image) if image else (0, 0)
+            if kept:
+                hold(kept)
+            with held(hold, meanwhile):
+                stored = self._formed(data, image)
+                record = _record(entry, stored)
+                if image and stored.encoded_anew:
+                    record.resized_from = image.width, image.height
+                result.record = encode(record)
+            result.untiled = stored.untiled
+            if record.resized_from is not None:
+                result.resized = record.resized_from != (record.width, record.height)
+                result.reencoded = not result.resized
         except DamagedImageError as error:
             if not self.keep_damaged:
                 raise
             result.outcome, result.reason = "damaged", f"{error} (stored nevertheless)"
+            record = _record(entry, _as_it_is(data, _facts_or_none(data)))
             record.damaged = str(error)
-            image = _facts_or_none(data)
-        record.image = data
-        if image:
-            record.format, record.width, record.height = image
-        result.record = encode(record)
+            result.record = encode(record)
+
+    def _formed(self, data: bytes, image: Facts | None) -> Stored:
+        """Gives an image file in the form in which it is to be stored."""
+        if image is None and self.form.raw:
+            image = _facts(data)  # which says what is wrong with it: nothing else than pixels can be stored
+        if image is None:
+            return _as_it_is(data, None, untiled="is in no known image format" if self.form.tile else "")
+        return self.form.make(data, image)
 
     def _checked(self, result: Prepared, data: bytes, hold: Callable[[int], object]) -> tuple[bytes, Facts | None]:
         """Gives the image file as it is to be stored, repaired if that is all it needs."""
@@ -168,12 +161,41 @@ class Preparation:
             result.outcome, result.reason = "repaired", "its end marker was missing: appended FF D9"
         image = _facts(data)
         if self.check == "decode":
+            bytes_a_pixel = 0
             if structure.state is State.NOT_JPEG:
-                hold(4 * image.width * image.height)  # its pixels
+                bytes_a_pixel = 4
             elif structure.progressive:
-                hold(2 * structure.components * image.width * image.height)  # its coefficients
-            check_decodes(data, image)
+                bytes_a_pixel = 2 * structure.components  # its coefficients
+            with held(hold, bytes_a_pixel * image.width * image.height):
+                check_decodes(data, image)
         return data, image
+
+
+def _record(entry: Entry, stored: Stored) -> Record:
+    tiles = {} if stored.lengths is None else {TILES: stored.lengths}
+    return Record(
+        entry.name,
+        entry.label,
+        stored.image,
+        stored.width,
+        stored.height,
+        stored.format,
+        fields={**entry.fields, **tiles},
+    )
+
+
+def _as_it_is(data: bytes, image: Facts | None, untiled: str = "") -> Stored:
+    name, width, height = image or (None, None, None)
+    return Stored(data, name, width, height, untiled=untiled)
+
+
+def _content(path: bytes, hold: Callable[[int], object]) -> bytes:
+    try:
+        return _read(path, hold)
+    except OSError as error:
+        if error.errno in _NOT_THE_FILE:
+            raise
+        raise NotAnImageError(f"cannot be read: {error.strerror or error}") from error
 
 
 def _read(path: bytes, hold: Callable[[int], object]) -> bytes:

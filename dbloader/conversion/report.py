@@ -43,6 +43,8 @@ class Report:
         rejected: Files that are not in the store.
         damaged: Files in the store of which data is missing (``on_damaged="keep"``).
         resized: Images that were made smaller.
+        reencoded: JPEGs that were encoded anew in their own size (``tile`` with a ``quality``).
+        untiled: Images that could not be tiled (``tile``).
         resumed_at: Files that an earlier, interrupted run had done.
         bytes_read: Bytes of the files read in this run.
         image_bytes: Bytes of all images in the store.
@@ -50,9 +52,9 @@ class Report:
         warnings: What a person should know of the source as a whole.
         skipped: Files left out because they are no images, by extension, the most frequent first.
         hidden: Files and folders left out because their name begins with a dot.
-        report_file: JSON lines, one for each repaired, rejected or damaged file: ``name``, ``event``, ``reason``.
-            Beside an LMDB store, in the working directory for one in MongoDB; "" if the file could not be written, of
-            which ``warnings`` tells.
+        report_file: JSON lines, one for each repaired, rejected, damaged or untiled file, two for one that is repaired
+            and untiled: ``name``, ``event``, ``reason``. Beside an LMDB store, in the working directory for one in
+            MongoDB; "" if the file could not be written, of which ``warnings`` tells.
     """
 
     place: str
@@ -63,6 +65,8 @@ class Report:
     rejected: int = 0
     damaged: int = 0
     resized: int = 0
+    reencoded: int = 0
+    untiled: int = 0
     resumed_at: int = 0
     bytes_read: int = 0
     image_bytes: int = 0

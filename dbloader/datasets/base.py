@@ -169,9 +169,10 @@ class StoreDataset(RecordDataset):
             return image
         self.check_whole(record)
         if isinstance(decode, Decoder):
+            source = self.manifest.source
+            tiles = record.fields.get(_TILES) if source.get("tile") else None  # else a field of the listing's own
             # What conversion has decoded, and of which the CRC is right, has no damage that decoding could find.
-            checked = self.manifest.source.get("check") == "decode"
-            return decode(image, numbers, tiles=record.fields.get(_TILES), checked=checked)
+            return decode(image, numbers, tiles=tiles, checked=source.get("check") == "decode")
         return decode(image)
 
     def _label(self, record: Record) -> Any:

@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import lmdb
 
+from dbloader.stores.readahead import ReadAhead
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 
 class Environment:
@@ -43,6 +45,7 @@ class Environment:
         except BaseException:
             self._close_file()
             raise
+        self._ahead = None if self.writable else ReadAhead(path, key, b"records")
 
     @contextmanager
     def held(self, how: int) -> Iterator[None]:
@@ -59,10 +62,17 @@ class Environment:
             finally:
                 fcntl.flock(self._file, fcntl.LOCK_UN)
 
+    def will_read(self, indices: Sequence[int]) -> None:
+        """Lets the records at some indices be brought into memory, if the file never changes; waits for none."""
+        if self._ahead is not None:
+            self._ahead.will_read(indices)
+
     def close(self) -> None:
         """Closes the environment; in a forked child, what it has of its parent's."""
         self.env.close()
         self._close_file()
+        if self._ahead is not None:
+            self._ahead.close()
 
     def _close_file(self) -> None:
         if self._file is not None:

@@ -42,6 +42,9 @@ MIRROR = b"mirror"  # the manifest of the store that a mirror has some of the re
 PARTIAL = ".partial"
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
+# Records that are asked for ahead of the first of them: a large batch, and little memory.
+_AHEAD = 128
+
 record_key = struct.Struct(">Q").pack
 
 
@@ -230,7 +233,9 @@ class LMDBStore(Store):
         results = []
         with self._reading(handle) as txn:
             get = txn.get
-            for index in indices:
+            for position, index in enumerate(indices):
+                if not position % _AHEAD:
+                    handle.shared.will_read(indices[position : position + _AHEAD])
                 if not 0 <= index < length:
                     self._check_index(index)
                 document = get(record_key(index), None, records)

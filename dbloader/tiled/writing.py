@@ -50,6 +50,7 @@ def tile(jpeg: bytes, *, tile_width: int = TILE_WIDTH) -> TiledJPEG:
         DamagedImageError: Data is missing or corrupted.
         NotTiledError: It is of a kind that must be decoded whole, such as CMYK, 12 bits or lossless.
         OptionError: The program ``jpegtran`` is not installed, or `tile_width` is none.
+        OSError: It could not be run to its end.
     """
     program = find_jpegtran()
     header = read_header(memoryview(jpeg))
@@ -57,7 +58,10 @@ def tile(jpeg: bytes, *, tile_width: int = TILE_WIDTH) -> TiledJPEG:
         raise not_tiled(f"its process is SOF{header.process - 0xC0}, which jpegtran does not know")
     interval = choose_interval(header.row, header.mcu_width, tile_width)
     command = [program, "-copy", "all", "-optimize", "-restart", f"{interval}B"]
-    done = subprocess.run(command, input=jpeg, capture_output=True, check=False)
+    # In a session of its own, so that Ctrl-C in a terminal does not end it, as if the image were at fault.
+    done = subprocess.run(command, input=jpeg, capture_output=True, check=False, start_new_session=True)
+    if done.returncode < 0:
+        raise ChildProcessError(f"jpegtran was ended by signal {-done.returncode}")
     if done.returncode:
         raise DamagedImageError(f"jpegtran: {done.stderr.decode(errors='replace').strip()}")
     lengths = find_lengths(done.stdout)

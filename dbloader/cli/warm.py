@@ -1,0 +1,48 @@
+"""``dbloader warm``."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+from tqdm import tqdm
+
+from dbloader.cli.text import size
+from dbloader.warming import warm
+
+
+@click.command(
+    "warm",
+    short_help="Read a store's file into memory.",
+    epilog="""\b
+Example:
+  dbloader warm train.lmdb""",
+)
+@click.argument("place", type=click.Path())
+@click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
+def warm_command(place: str, *, quiet: bool) -> None:
+    """Read the file of the store PLACE once, from its beginning to its end, into the system's page cache.
+
+    A first epoch then reads from memory, as the later ones do; without, its reads jump about on the disk. The file
+    stays in memory until that is needed for something else. One that is larger than the memory available does not fit:
+    then this gains little, and says so.
+    """
+    with tqdm(
+        unit="B", unit_scale=True, disable=quiet or not sys.stderr.isatty(), dynamic_ncols=True, desc="Warming"
+    ) as bar:
+
+        def show(done: int, nbytes: int, available: int | None) -> None:
+            if not done:
+                bar.reset(total=nbytes)
+                if not quiet and available is not None and nbytes > available:
+                    bar.write(
+                        f"Warning: the file has {size(nbytes)}, the memory available {size(available)}: "
+                        "it will not stay there as a whole",
+                        file=sys.stderr,
+                    )
+            bar.update(done - bar.n)
+
+        done = warm(place, progress=show)
+    if not quiet:
+        kept = "" if done.resident is None else f"; {done.resident:.0%} of it is in memory now"
+        click.echo(f"{done.place}: {size(done.nbytes)} read in {done.seconds:.1f} s, {size(done.rate)}/s{kept}")

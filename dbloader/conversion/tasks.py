@@ -1,0 +1,104 @@
+"""Files become records, many at a time, in threads that run ahead of the writer in bounded memory."""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dbloader.conversion.budget import Budget
+from dbloader.conversion.machine import strict_pillow
+from dbloader.conversion.prepare import Prepared
+from dbloader.sources import Entry, Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from concurrent.futures import Future
+
+    import numpy as np
+
+    from dbloader.conversion.prepare import Preparation
+    from dbloader.conversion.spool import Spool
+    from dbloader.sources import Source
+
+# Files of one task: enough that handing it to a thread costs nothing, few enough that all threads have work.
+_TASK_FILES = 16
+# Of these, files that a source is asked for at once: up to 16 MiB each are held before the budget can know.
+_READ_FILES = 4
+# Bytes of files, and of pixels where those are held, that all tasks together may hold ahead of the writer.
+_HELD_BYTES = 96 * 2**20
+# Tasks that may be ahead of the writer, so that the threads have work while it is busy.
+_TASKS_AHEAD = 8
+
+
+class Done(NamedTuple):
+    """An item of the source and what became of it."""
+
+    item: Entry | Problem
+    prepared: Prepared
+
+
+def prepare_in_order(
+    preparation: Preparation,
+    files: Source,
+    spool: Spool,
+    order: np.ndarray[Any, Any],
+    workers: int,
+) -> Iterator[list[Done]]:
+    """Yields what became of the items at the positions in ``order``, in that order, some at a time.
+
+    Args:
+        preparation: What is done with each.
+        files: Their source.
+        spool: The source's items.
+        order: Positions in the spool: int64, shape (items,).
+        workers: Threads.
+    """
+    budget = Budget(_HELD_BYTES)
+
+    def run(task: int) -> list[Done]:
+        items = [spool[position] for position in order[task * _TASK_FILES : (task + 1) * _TASK_FILES].tolist()]
+        entries = [item for item in items if isinstance(item, Entry)]
+        done, contents = [], _contents(files, entries)
+        for item in items:
+            if budget.closed:
+                break  # nobody will write it
+            if isinstance(item, Problem):
+                prepared = Prepared(outcome="rejected", reason=item.reason, bad=True)
+            elif contents is None:
+                prepared = preparation.prepare(item, lambda nbytes: budget.take(task, nbytes))
+            elif (data := next(contents)) is None:
+                prepared = Prepared(outcome="rejected", reason="is not in the collection", bad=True)
+            else:
+                prepared = preparation.prepare(item, lambda nbytes: budget.take(task, nbytes), data)
+            done.append(Done(item, prepared))
+        return done
+
+    executor = ThreadPoolExecutor(workers, thread_name_prefix="dbloader-convert")
+    running: deque[tuple[int, Future[list[Done]]]] = deque()
+    try:
+        with strict_pillow():
+            for task in range(-(-len(order) // _TASK_FILES)):
+                running.append((task, executor.submit(run, task)))
+                if len(running) > max(_TASKS_AHEAD, 2 * workers):
+                    yield from _oldest(running, budget)
+            while running:
+                yield from _oldest(running, budget)
+    finally:
+        budget.close()
+        executor.shutdown(cancel_futures=True)
+
+
+def _contents(files: Source, entries: list[Entry]) -> Iterator[bytes | None] | None:
+    """Yields the bytes of files that the source reads itself, some at a time."""
+    if not files.reads:
+        return None
+    blocks = (entries[start : start + _READ_FILES] for start in range(0, len(entries), _READ_FILES))
+    return chain.from_iterable(map(files.read, blocks))
+
+
+def _oldest(running: deque[tuple[int, Future[list[Done]]]], budget: Budget) -> Iterator[list[Done]]:
+    task, future = running.popleft()
+    yield future.result()
+    budget.give_back(task)
