@@ -16,24 +16,28 @@ from bson.binary import BINARY_SUBTYPE, Binary
 from bson.int64 import Int64
 from isal.isal_zlib import crc32
 
+from dbloader.documents import (
+    CRC32,
+    HEAD,
+    ID,
+    IMAGE,
+    IMAGE_TAG,
+    LENGTH,
+    MAX_DOCUMENT,
+    TAIL,
+    crc32_of,
+    crc32_of_values,
+    find_image,
+    verify,
+)
 from dbloader.errors import DamagedRecordError, FieldError
-from dbloader.values import INT64_MIN, UINT32_MAX, checked_int, checked_size, checked_str, pack, unpack
+from dbloader.values import INT64_MIN, UINT32_MAX, checked_int, checked_size, checked_str, pack, unpack, unpack_array
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 STANDARD_FIELDS = ("name", "label", "image", "width", "height", "format", "damaged", "resized_from")
 RESERVED_FIELDS = frozenset(STANDARD_FIELDS) | {"_id", "index", "crc32", "gridfs"}
-
-# A document is HEAD, the elements in between, TAIL. HEAD: int32 length of the document, then the element _id.
-_HEAD = struct.Struct("<i5sq")
-_ID = b"\x12_id\x00"
-# TAIL: the element crc32 and the document's closing zero.
-_TAIL = struct.Struct("<7sqB")
-_CRC32 = b"\x12crc32\x00"
-# The element image up to its bytes: its name, their number, their subtype.
-_IMAGE = struct.Struct("<7siB")
-_MAX_DOCUMENT = 2**31 - 1  # BSON's length is an int32
 
 
 @dataclass(slots=True)
@@ -45,7 +49,8 @@ class Record:
     Attributes:
         name: Path of the source file below the root, POSIX.
         label: Class index or any other int64.
-        image: The encoded file; or an array of any dtype and shape, kept as it is.
+        image: The encoded file; or an array of any dtype and shape, kept as it is. While a store lends its records, a
+            file may be a memoryview, and an array one that cannot be written to.
         width: Pixels, as encoded (before any EXIF rotation).
         height: Pixels, as encoded.
         format: Pillow's name of the image format, such as ``"JPEG"``.
@@ -58,7 +63,7 @@ class Record:
 
     name: str | None = None
     label: int | None = None
-    image: bytes | np.ndarray[Any, Any] | None = None
+    image: bytes | memoryview | np.ndarray[Any, Any] | None = None
     width: int | None = None
     height: int | None = None
     format: str | None = None
@@ -90,8 +95,8 @@ class EncodedRecord(NamedTuple):
 
     def document(self, index: int) -> bytes:
         """Gives the whole BSON document of the record at an index."""
-        length = _HEAD.size + sum(map(len, self.elements)) + _TAIL.size
-        return b"".join((_HEAD.pack(length, _ID, index), *self.elements, _TAIL.pack(_CRC32, self.crc32, 0)))
+        length = HEAD.size + sum(map(len, self.elements)) + TAIL.size
+        return b"".join((HEAD.pack(length, ID, index), *self.elements, TAIL.pack(CRC32, self.crc32, 0)))
 
 
 def encode(record: Record) -> EncodedRecord:
@@ -124,8 +129,8 @@ def encode(record: Record) -> EncodedRecord:
         elements = (bson.encode(before)[4:-1], *image, bson.encode(after)[4:-1])
     except (bson.errors.BSONError, OverflowError, ValueError) as error:  # fields of 2 GiB together
         raise FieldError(f"record {record.name!r} cannot be stored: {error}") from error
-    if (size := _HEAD.size + sum(map(len, elements)) + _TAIL.size) > _MAX_DOCUMENT:
-        raise FieldError(f"record {record.name!r} has {size:,} bytes; a document has at most {_MAX_DOCUMENT:,}")
+    if (size := HEAD.size + sum(map(len, elements)) + TAIL.size) > MAX_DOCUMENT:
+        raise FieldError(f"record {record.name!r} has {size:,} bytes; a document has at most {MAX_DOCUMENT:,}")
     checksum = 0
     for part in elements:
         checksum = crc32(part, checksum)
@@ -142,22 +147,33 @@ def encode(record: Record) -> EncodedRecord:
     )
 
 
-def decode(document: bytes | memoryview, index: int) -> Record:
+def decode(document: bytes | memoryview, index: int, *, view: bool = False) -> Record:
     """Gives the record in a document, after checking its length, index and CRC-32.
 
     Args:
-        document: The BSON document; nothing of the result points into it.
+        document: The BSON document.
         index: The index it was stored under.
+        view: Whether the record's image may point into the document: a memoryview in place of bytes, an array that
+            cannot be written to. Nothing else does.
 
     Raises:
         DamagedRecordError: The bytes are not those that were written.
     """
-    _verify(document, index)
+    verify(document, index)
     try:
+        begin, end, image = find_image(document)
+        if image is not None:
+            # All else: bson would copy the image several times.
+            document = b"".join((LENGTH.pack(len(document) - (end - begin)), document[4:begin], document[end:]))
         values = bson.decode(document)
-    except (bson.errors.BSONError, ValueError) as error:
+    except (bson.errors.BSONError, ValueError, struct.error) as error:
         raise DamagedRecordError(f"its BSON cannot be decoded: {error}") from error
-    return _record(values, index)
+    record = _record(values, index)
+    if image is not None and image.is_array:
+        record.image = unpack_array(image.data) if view else unpack_array(image.data).copy(order="K")
+    elif image is not None:
+        record.image = image.data if view else bytes(image.data)
+    return record
 
 
 def decode_values(values: Mapping[str, Any], index: int) -> Record:
@@ -211,7 +227,7 @@ def encoded(document: bytes, index: int) -> EncodedRecord:
     if image is not None and not isinstance(image, bytes):
         image = bson.decode(document)["image"]  # the bytes of an array
     return EncodedRecord(
-        (document[_HEAD.size : -_TAIL.size],),
+        (document[HEAD.size : -TAIL.size],),
         crc32_of(document),
         record.name,
         record.label,
@@ -221,28 +237,6 @@ def encoded(document: bytes, index: int) -> EncodedRecord:
         record.format,
         tuple(record.fields),
     )
-
-
-def crc32_of(document: bytes | memoryview) -> int:
-    """Computes a document's CRC-32 anew: of the bytes between its elements ``_id`` and ``crc32``."""
-    return crc32(memoryview(document)[_HEAD.size : -_TAIL.size])
-
-
-def crc32_of_values(values: Mapping[str, Any]) -> int:
-    """Computes the CRC-32 of a document that is decoded, from its values between ``_id`` and ``crc32``."""
-    before: dict[str, Any] = {}
-    after: dict[str, Any] = {}
-    image, part = b"", before
-    for key, value in values.items():
-        if key == "image" and isinstance(value, bytes):  # a Binary too; copied nowhere
-            subtype = value.subtype if isinstance(value, Binary) else BINARY_SUBTYPE
-            image, part = _IMAGE.pack(b"\x05image\x00", len(value), subtype), after
-        elif key not in ("_id", "crc32"):
-            part[key] = value
-    crc = crc32(bson.encode(before)[4:-1])
-    if part is after:
-        crc = crc32(bson.encode(after)[4:-1], crc32(values["image"], crc32(image, crc)))
-    return crc
 
 
 def checked_field_name(name: object) -> str:
@@ -261,30 +255,15 @@ def checked_field_name(name: object) -> str:
     return checked_str(name, name)
 
 
-def _verify(document: bytes | memoryview, index: int) -> None:
-    if len(document) < _HEAD.size + _TAIL.size:
-        raise DamagedRecordError(f"it has only {len(document)} bytes")
-    length, tag, stored_index = _HEAD.unpack_from(document)
-    if length != len(document) or tag != _ID:
-        raise DamagedRecordError(f"it does not begin with its length of {len(document)} bytes and its _id")
-    if stored_index != index:
-        raise DamagedRecordError(f"it is record {stored_index}")
-    tag, stored_crc, end = _TAIL.unpack_from(document, length - _TAIL.size)
-    if tag != _CRC32 or end:
-        raise DamagedRecordError("it does not end with its crc32")
-    if crc32_of(document) != stored_crc:
-        raise DamagedRecordError(f"its CRC-32 is {crc32_of(document):08x}, not {stored_crc:08x}")
-
-
 def _image_element(image: Any) -> tuple[bytes, bytes]:
     """Gives the element ``image`` as its head and the image, which bson would copy three times."""
     if not isinstance(image, (bytes, bytearray, memoryview, np.ndarray)):
         raise FieldError(f"field 'image' must be the bytes of an image file or an array, got {image!r:.100}")
     data = pack("image", image)
-    if len(data) > _MAX_DOCUMENT:
-        raise FieldError(f"field 'image' has {len(data):,} bytes; a document has at most {_MAX_DOCUMENT:,}")
+    if len(data) > MAX_DOCUMENT:
+        raise FieldError(f"field 'image' has {len(data):,} bytes; a document has at most {MAX_DOCUMENT:,}")
     subtype = data.subtype if isinstance(data, Binary) else BINARY_SUBTYPE
-    return _IMAGE.pack(b"\x05image\x00", len(data), subtype), data
+    return IMAGE.pack(IMAGE_TAG, len(data), subtype), data
 
 
 def _checked_name(name: object) -> str:

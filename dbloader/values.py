@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import io
+import struct
 from typing import Any
 
 import numpy as np
@@ -98,7 +100,7 @@ def unpack(value: Any) -> Any:
         DamagedRecordError: An array cannot be read.
     """
     if isinstance(value, Binary):
-        return _unpack_array(value) if value.subtype == USER_DEFINED_SUBTYPE else bytes(value)
+        return unpack_array(value).copy(order="K") if value.subtype == USER_DEFINED_SUBTYPE else bytes(value)
     if isinstance(value, list):
         return [unpack(item) for item in value]
     if isinstance(value, dict):
@@ -130,9 +132,33 @@ def _is_kept(dtype: np.dtype[Any]) -> bool:
         return False
 
 
-def _unpack_array(data: bytes) -> np.ndarray[Any, Any]:
+def unpack_array(data: bytes | memoryview) -> np.ndarray[Any, Any]:
+    """Gives the array in the bytes of a .npy file, which may point into them.
+
+    Raises:
+        DamagedRecordError: There is none, or it would hold Python objects.
+    """
     try:
-        # A dtype of many fields has a header longer than the 10,000 bytes that numpy reads unasked.
-        return np.lib.format.read_array(io.BytesIO(data), allow_pickle=False, max_header_size=len(data))
-    except ValueError as error:
+        if data[6:8] != b"\x01\x00":  # the version: those with a longer header
+            return np.lib.format.read_array(io.BytesIO(data), allow_pickle=False, max_header_size=len(data))
+        begin = _HEADER.size + _HEADER.unpack_from(data)[1]
+        shape, fortran_order, dtype = _read_header(bytes(data[:begin]))
+        return np.ndarray(shape, dtype, data, begin, order="F" if fortran_order else "C")
+    except (ValueError, TypeError, struct.error) as error:
         raise DamagedRecordError(f"one of its arrays cannot be read: {error}") from error
+
+
+# Magic and version, and how long the rest of the header is.
+_HEADER = struct.Struct("<8sH")
+
+
+@functools.lru_cache(maxsize=1024)  # NumPy takes 40 us, and the arrays of a store have a few hundred shapes
+def _read_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Gives the shape, whether it is in Fortran's order, and the dtype."""
+    file = io.BytesIO(header)
+    np.lib.format.read_magic(file)
+    # A dtype of many fields has a header longer than the 10,000 bytes that numpy reads unasked.
+    shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(file, max_header_size=len(header))
+    if dtype.hasobject:
+        raise ValueError("Object arrays cannot be loaded, as that could run any code")
+    return shape, fortran_order, dtype
