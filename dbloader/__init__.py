@@ -9,6 +9,7 @@ from dbloader.version import VERSION
 
 if TYPE_CHECKING:
     from dbloader.ahead import BackgroundGenerator, background
+    from dbloader.benchmarking import Benchmark, benchmark
     from dbloader.conversion import Progress, Report, convert
     from dbloader.copying import copy_store
     from dbloader.datasets import LMDBDataset
@@ -31,9 +32,9 @@ if TYPE_CHECKING:
         ShuffleSampler,
         WeightedSampler,
     )
+    from dbloader.stats import Stats
     from dbloader.stores import create_store, open_store
     from dbloader.threads import ThreadLoader
-    from dbloader.timing import Stats
     from dbloader.warming import warm
     from dbloader.writing import write_store
 
@@ -43,6 +44,7 @@ __version__ = VERSION
 # line need none of it.
 _MODULES = {
     "BackgroundGenerator": "ahead",
+    "Benchmark": "benchmarking",
     "BlockShuffleSampler": "sampling",
     "ClassBalancedSampler": "sampling",
     "CutMix": "preparation",
@@ -67,10 +69,11 @@ _MODULES = {
     "ResizeCenterCrop": "decoding",
     "SampleKeys": "keys",
     "ShuffleSampler": "sampling",
-    "Stats": "timing",
+    "Stats": "stats",
     "ThreadLoader": "threads",
     "WeightedSampler": "sampling",
     "background": "ahead",
+    "benchmark": "benchmarking",
     "convert": "conversion",
     "copy_store": "copying",
     "create_loader": "loading",
@@ -83,6 +86,7 @@ _MODULES = {
 
 __all__ = [
     "BackgroundGenerator",
+    "Benchmark",
     "BlockShuffleSampler",
     "ClassBalancedSampler",
     "CutMix",
@@ -112,6 +116,7 @@ __all__ = [
     "WeightedSampler",
     "__version__",
     "background",
+    "benchmark",
     "convert",
     "copy_store",
     "create_loader",

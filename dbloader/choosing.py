@@ -6,24 +6,24 @@ import copy
 import os
 import random
 import sys
+from collections.abc import Iterable
 from operator import index as as_index
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
-from torch.utils.data import BatchSampler, get_worker_info
+from torch.utils.data import BatchSampler, ConcatDataset, Subset, get_worker_info
 from typing_extensions import override
 
-from dbloader.batches import EncodedBatchMaker, TensorBatchMaker
 from dbloader.datasets.base import StoreDataset
 from dbloader.decoding import Decoder, RandomResizedCrop, ResizeCenterCrop, decode_pil
 from dbloader.errors import OptionError
 from dbloader.machine import processors
-from dbloader.preparation import Normalize
+from dbloader.preparation import Normalize, RandomErasing
 from dbloader.sampling import KeyedBatchSampler, OrderedSampler, ResumableSampler, ShuffleSampler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from torch.utils.data import Sampler
 
@@ -34,31 +34,64 @@ _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch
 
 def suits_threads(maker: BatchMaker) -> bool:
     """Says whether threads make the batches at least as fast as processes do."""
-    free = not getattr(sys, "_is_gil_enabled", lambda: True)()
-    return free or isinstance(maker, (TensorBatchMaker, EncodedBatchMaker))
+    return maker.frees_lock or not getattr(sys, "_is_gil_enabled", lambda: True)()
+
+
+def whole_number(name: str, value: Any, least: int | None = None) -> int:
+    """Gives an option that is an int, of ``least`` or more.
+
+    Raises:
+        TypeError: It is no int.
+        OptionError: It is less.
+    """
+    try:
+        number = as_index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an int, got {value!r}") from None
+    if least is not None and number < least:
+        raise OptionError(f"{name} must be at least {least}, got {value}")
+    return number
 
 
 def height_and_width(input_size: int | Sequence[int]) -> tuple[int, int]:
     """Gives the height and width in pixels that one number, two, or timm's three say."""
-    sides = (input_size, input_size) if isinstance(input_size, int) else tuple(input_size)
+    try:
+        sides = [as_index(side) for side in input_size] if isinstance(input_size, Iterable) else [as_index(input_size)]
+    except TypeError:
+        sides = []
     if len(sides) == 3 and sides[0] == 3:
-        sides = sides[1:]
-    if len(sides) != 2 or min(sides) < 1:
-        raise OptionError(f"input_size must be a height and a width in pixels, or one number, got {input_size}")
-    return as_index(sides[0]), as_index(sides[1])
+        del sides[0]
+    if len(sides) not in (1, 2) or min(sides) < 1:
+        raise OptionError(f"input_size must be a height and a width in pixels, or one number, got {input_size!r}")
+    return sides[0], sides[-1]
 
 
 def default_transform(dataset: Any, size: tuple[int, int], *, is_training: bool) -> Decoder | None:
     """Gives the transform of a dataset that has none of its own."""
-    if getattr(dataset, "transform", None) is not None:
+    if _transforms(dataset):
         return None
+    if is_training:
+        return RandomResizedCrop(size)
+    # Of an output that is not square the longer side is the measure, so that none of it is left black.
+    return ResizeCenterCrop(size, resize=ResizeCenterCrop(max(size)).resize)
+
+
+def _transforms(dataset: Any) -> bool:
+    """Says whether a dataset, or one that it takes its samples from, has a transform of its own."""
+    if isinstance(dataset, Subset):
+        return _transforms(dataset.dataset)
+    if isinstance(dataset, ConcatDataset):
+        return any(map(_transforms, dataset.datasets))
     if isinstance(dataset, StoreDataset) and dataset.decode is not decode_pil:
-        return None
-    return RandomResizedCrop(size) if is_training else ResizeCenterCrop(size)
+        return True
+    return any(getattr(dataset, name, None) is not None for name in ("transform", "transforms"))
 
 
 def with_transform(dataset: Any, transform: Callable[..., Any] | None) -> tuple[Any, Callable[..., Any] | None]:
     """Gives the dataset that makes the samples, and the transform that it does not apply itself."""
+    if type(dataset) is Subset:
+        inner, transform = with_transform(dataset.dataset, transform)
+        return Subset(inner, dataset.indices), transform
     if transform is None or not isinstance(dataset, StoreDataset) or dataset.makes_its_own_samples:
         return dataset, transform
     dataset = copy.copy(dataset)  # the caller's stays as it is
@@ -67,6 +100,11 @@ def with_transform(dataset: Any, transform: Callable[..., Any] | None) -> tuple[
     else:
         dataset.transform = transform
     return dataset, None
+
+
+def decoder_of(dataset: Any) -> Any:
+    """Gives what decodes the images of a store's dataset, or of a part of one."""
+    return decoder_of(dataset.dataset) if type(dataset) is Subset else dataset.decode
 
 
 def create_batch_sampler(
@@ -80,11 +118,17 @@ def create_batch_sampler(
     drop_last: bool,
 ) -> Any:
     """Gives the indices of the batches, in the order that the options of create_loader say."""
+    if distributed not in (None, True, False):
+        raise OptionError(f"distributed must be True, False or None, got {distributed!r}")
     ranks: dict[str, Any] = {"num_replicas": 1, "rank": 0} if distributed is False else {}
     if distributed and not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         raise OptionError("distributed=True needs torch.distributed: call init_process_group() first")
     if sampler is None:
         sampler = ShuffleSampler(dataset, **ranks, seed=seed) if shuffle else OrderedSampler(dataset, **ranks)
+    elif not isinstance(sampler, Iterable):
+        raise TypeError(f"sampler must be an iterable of indices, got {type(sampler).__name__}")
+    elif hasattr(sampler, "batch_size"):
+        raise OptionError(f"sampler must give single indices, got a {type(sampler).__name__}, which gives batches")
     elif distributed:
         raise OptionError("distributed is for the sampler that is made here: got one, which must know of the ranks")
     if isinstance(sampler, ResumableSampler):
@@ -103,10 +147,22 @@ def normalizing(
             raise OptionError(f"dtype must be one of {', '.join(_DTYPES)}, got {dtype!r}")
         dtype = _DTYPES[dtype]
     if mean is None or std is None:
-        if channels_last:
-            raise OptionError("channels_last is of normalized images: got mean=None, which leaves them as they come")
+        for name, chosen in (("channels_last", channels_last), ("dtype", dtype is not torch.float32)):
+            if chosen:
+                raise OptionError(f"{name} is of normalized images: got mean=None, which leaves them as they come")
         return None
     return NormalizeBytes(mean, std, dtype=dtype, channels_last=channels_last)
+
+
+def erasing(
+    probability: float, mode: Literal["const", "rand", "pixel"], count: int, *, is_training: bool
+) -> Callable[..., Any] | None:
+    """Gives what erases parts of the images, if that is to be."""
+    try:
+        module = RandomErasing(probability, mode=mode, max_count=count)
+    except (OptionError, TypeError) as error:
+        raise type(error)(f"re_prob, re_mode and re_count are RandomErasing's: {error}") from None
+    return module if is_training and probability else None
 
 
 class NormalizeBytes(Normalize):

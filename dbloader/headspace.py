@@ -54,7 +54,8 @@ class Headspace(Generic[T]):
         return (self._batch[0] for _ in range(count))
 
     def __getattr__(self, name: str) -> Any:
-        # As a PrefetchLoader is the loader behind it: so that a training finds its dataset and its sampler.
-        if name.startswith("_"):
+        # As a PrefetchLoader is the loader behind it: so that a training finds its dataset and its sampler. But where
+        # the loader is tells nothing of this.
+        if name.startswith("_") or name in ("state_dict", "load_state_dict"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self._loader, name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import index as as_index
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
@@ -13,18 +12,21 @@ from dbloader.batches import MadeBatches, as_made, choose_maker
 from dbloader.choosing import (
     Seeded,
     create_batch_sampler,
+    decoder_of,
     default_transform,
+    erasing,
     height_and_width,
     normalizing,
     share_of_processors,
     suits_threads,
+    whole_number,
     with_transform,
 )
 from dbloader.device import resolve_device
 from dbloader.device_decoding import DeviceDecoder
 from dbloader.errors import OptionError
 from dbloader.prefetch import PrefetchLoader
-from dbloader.preparation import Preparation, RandomErasing
+from dbloader.preparation import Preparation
 from dbloader.threads import ThreadLoader
 
 if TYPE_CHECKING:
@@ -82,11 +84,12 @@ def create_loader(
     and CutMix, which are torchvision's or timm's.)
 
     Args:
-        dataset: Any map-style dataset: LMDBDataset, MongoDataset, torchvision's, timm's; of those with ``fields``, the
-            batches are dicts.
+        dataset: Any map-style dataset: LMDBDataset, MongoDataset, a Subset of one, torchvision's, timm's; of those with
+            ``fields``, the batches are dicts. It is left as it is. (In a ConcatDataset, a Decoder that draws must be
+            given as ``transform``: as the ``decode`` of a part it cannot know its place in the epoch.)
         batch_size: Samples in a batch, of this process.
         input_size: Height and width in pixels of the images: one number for both, two, or timm's three of which the
-            first is 3.
+            first is 3. In evaluation, 7/8 of the shorter side of an image are seen along the longer side of the output.
         is_training: Shuffle, crop at random and flip; else keep the order, resize and crop the middle.
         transform: Applied to each image. ``"auto"`` is RandomResizedCrop(input_size) or ResizeCenterCrop(input_size),
             unless the dataset has a transform of its own, which then counts (so does a dataset's own ``decode``). A
@@ -114,9 +117,10 @@ def create_loader(
             started several). 0 makes the batches in the background thread.
         workers: What they are. ``"threads"`` have no start-up and little memory, and suit the stores' datasets with
             decoders, which need little of Python's lock; ``"processes"`` suit transforms in Python. ``"auto"`` chooses.
-        worker_threads: Threads in each worker process, for machines with many cores; only with processes.
+        worker_threads: Threads in each worker process, for machines with many cores; an error without such workers.
         worker_seeding: How torch's, Python's and numpy's global random generators are seeded in worker processes:
-            ``"all"``, each differently, as torch does it; or a callable from torch's WorkerInfo to the seed of all.
+            ``"all"``, each differently, as torch does it; or a callable from torch's WorkerInfo to the seed of all,
+            which is an error where the workers are threads.
         persistent_workers: Keep worker processes from one epoch to the next.
         prefetch_factor: Batches ahead for each worker process, or of all threads together; 2 if None.
         use_prefetcher: False makes and sends each batch when it is asked for, without a thread: to compare, and to
@@ -129,62 +133,52 @@ def create_loader(
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
         raise OptionError(f"dataset must be map-style, with samples at indices, got {type(dataset).__name__}")
     size = height_and_width(input_size)
-    if workers not in _WORKERS:
-        raise OptionError(f"workers must be one of {', '.join(_WORKERS)}, got {workers!r}")
-    if worker_seeding != "all" and not callable(worker_seeding):
-        raise OptionError(f"worker_seeding must be 'all' or a callable, got {worker_seeding!r}")
+    _check_kinds(workers=workers, decode=decode, transform=transform, collate_fn=collate_fn, seeding=worker_seeding)
+    count = share_of_processors() if num_workers is None else whole_number("num_workers", num_workers, 0)
+    ahead = 2 if prefetch_factor is None else whole_number("prefetch_factor", prefetch_factor, 1)
+    threads = whole_number("worker_threads", worker_threads, 1)
+    if decode == "device" and device is None:
+        raise OptionError("decode='device' needs a device to decode on, got device=None")
     on_cuda = device is not None and resolve_device(device).type == "cuda"
     if isinstance(transform, str):
-        if transform != "auto":
-            raise OptionError(f"transform must be 'auto', a callable or None, got {transform!r}")
         transform = default_transform(dataset, size, is_training=is_training)
-    count = share_of_processors() if num_workers is None else as_index(num_workers)
-    if count < 0:
-        raise OptionError(f"num_workers must be at least 0, got {num_workers}")
-
-    if decode not in ("workers", "device"):
-        raise OptionError(f"decode must be 'workers' or 'device', got {decode!r}")
-    steps: list[Any] = [
-        normalizing(mean, std, dtype, channels_last=channels_last),
-        RandomErasing(re_prob, mode=re_mode, max_count=re_count) if is_training and re_prob else None,
-        preparation,
-    ]
     maker_dataset, transform = with_transform(dataset, transform)
     batches = create_batch_sampler(
         dataset,
         sampler,
-        batch_size,
+        whole_number("batch_size", batch_size, 1),
         shuffle=is_training,
         distributed=distributed,
-        seed=seed,
+        seed=whole_number("seed", seed),
         drop_last=is_training if drop_last is None else drop_last,
     )
     maker = choose_maker(maker_dataset, collate_fn, transform=transform, encoded=decode == "device")
-    by_threads = workers == "threads" or (workers == "auto" and suits_threads(maker))
-    if decode == "device":
-        if device is None:
-            raise OptionError("decode='device' needs a device to decode on, got device=None")
-        steps.insert(0, DeviceDecoder(maker.dataset.decode, device))
+    steps: list[Any] = [
+        DeviceDecoder(decoder_of(maker_dataset), device) if decode == "device" and device is not None else None,
+        normalizing(mean, std, dtype, channels_last=channels_last),
+        erasing(re_prob, re_mode, re_count, is_training=is_training),
+        preparation,
+    ]
     loader: Any
-    if by_threads:
-        if worker_threads != 1:
-            raise OptionError(f"worker_threads is of worker processes: got {worker_threads} with workers={workers!r}")
+    if workers == "threads" or (workers == "auto" and suits_threads(maker)):
+        if threads != 1 or worker_seeding != "all":
+            raise OptionError(
+                "worker_threads and worker_seeding are of worker processes, and these workers are threads: "
+                f"pass workers='processes', got workers={workers!r}"
+            )
         loader = ThreadLoader(
-            dataset,
-            batch_sampler=batches,
-            num_workers=count,
-            pin_memory=on_cuda,
-            prefetch_factor=prefetch_factor,
-            maker=maker,
+            dataset, batch_sampler=batches, num_workers=count, pin_memory=on_cuda, prefetch_factor=ahead, maker=maker
         )
     else:
+        if threads != 1 and not count:
+            raise OptionError(f"worker_threads are in each worker process: got {threads} with num_workers=0")
         loader = DataLoader(
-            MadeBatches(maker, worker_threads),
+            MadeBatches(maker, threads),
             batch_sampler=batches,
             num_workers=count,
             collate_fn=as_made,
             persistent_workers=persistent_workers and count > 0,
-            prefetch_factor=(2 if prefetch_factor is None else prefetch_factor) if count else None,
+            prefetch_factor=ahead if count else None,
             worker_init_fn=None if worker_seeding == "all" else Seeded(worker_seeding),
         )
         loader.made_of = dataset
@@ -194,3 +188,17 @@ def create_loader(
         2 if use_prefetcher else 0,
         preparation=Preparation(*steps) if any(step is not None for step in steps) else None,
     )
+
+
+def _check_kinds(*, workers: Any, decode: Any, transform: Any, collate_fn: Any, seeding: Any) -> None:
+    """Checks the options that are one of some words, or a callable."""
+    if workers not in _WORKERS:
+        raise OptionError(f"workers must be one of {', '.join(_WORKERS)}, got {workers!r}")
+    if decode not in ("workers", "device"):
+        raise OptionError(f"decode must be 'workers' or 'device', got {decode!r}")
+    if transform is not None and transform != "auto" and not callable(transform):
+        raise OptionError(f"transform must be 'auto', a callable or None, got {transform!r}")
+    if collate_fn is not None and not callable(collate_fn):
+        raise TypeError(f"collate_fn must be a callable or None, got {collate_fn!r}")
+    if seeding != "all" and not callable(seeding):
+        raise OptionError(f"worker_seeding must be 'all' or a callable, got {seeding!r}")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import weakref
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from typing_extensions import override
-
 from dbloader.errors import LoaderError, OptionError
+from dbloader.progress import with_bar
 from dbloader.resuming import Unknown, find_resumption
 from dbloader.staging import Ahead, Batches, InTurn, Iteration
-from dbloader.timing import Clock, Stats
+from dbloader.stats import Stats
+from dbloader.timing import Clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -21,9 +23,14 @@ if TYPE_CHECKING:
     from dbloader.ahead import Run
     from dbloader.device import Transfer
     from dbloader.preparation import Preparation
-    from dbloader.resuming import Place
+    from dbloader.resuming import Resumption
 
 T = TypeVar("T")
+
+
+_ENDED = "ended by a new iterator over the same DataLoader, as persistent_workers=True demands"
+# What the loader says of these is of what it has made, not of what the consumer has received.
+_OWN = ("state_dict", "load_state_dict")
 
 
 def _of_loader(name: str) -> property:
@@ -47,7 +54,8 @@ class PrefetchLoader(Generic[T]):
 
     **Epochs and resuming.** If the loader goes by one of dbloader's samplers, each ``iter()`` begins the next epoch of
     it, unless ``set_epoch`` chose one since the last. Then, and if the loader has a ``state_dict`` of its own, this
-    object is a ResumablePrefetchLoader, whose ``state_dict()`` tells where the consumer is.
+    object is a ResumablePrefetchLoader, whose ``state_dict()`` tells where the consumer is. (A batch sampler must be
+    KeyedBatchSampler or torch's for that. A subclass says itself whether it is resumable, by deriving from the other.)
 
     All other public attributes are the loader's.
 
@@ -105,46 +113,72 @@ class PrefetchLoader(Generic[T]):
             from dbloader.preparation import Preparation
 
             self.preparation = preparation if isinstance(preparation, Preparation) else Preparation(preparation)
+        self._resumption = find_resumption(loader)
         self._iterated = False
-        self._runs: list[Run[T]] = []
         self._iteration: Iteration | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        """Knows of no iterators; those that run without a thread end by being dropped."""
+        self._runs: list[Run[T]] = []
+        self._in_turn: weakref.WeakSet[InTurn[T]] = weakref.WeakSet()
 
     def __iter__(self) -> Ahead[T] | InTurn[T]:
         if self._iterated and isinstance(self._loader, Iterator):
             kind = type(self._loader).__name__
             raise LoaderError(f"a loader that is an iterator can be iterated only once, got a second iter() of {kind}")
+        if getattr(self._loader, "persistent_workers", False):
+            self._stop(_ENDED)
         for run in self._runs:
-            if getattr(self._loader, "persistent_workers", False):
-                run.stop("ended by a new iterator over the same DataLoader, as persistent_workers=True demands")
             if run.stopped:
                 run.wait()
         self._iterated = True
-        iteration = Iteration(self._begin(), self._transfer)
-        batches = Batches(iter(self._loader), iteration, self.preparation)
+        if self._resumption is not None:
+            self._resumption.begin()
+        source = iter(self._loader)
+        place = Unknown() if self._resumption is None else self._resumption.place()
+        if self.preparation is not None:
+            place.draw()
+        iteration = self._iteration = Iteration(place, self._transfer)
+        # With batch_size=None nobody knows whether a DataLoader gives samples or batches.
+        counts = getattr(self._loader, "batch_sampler", self) is not None
+        batches = Batches(source, iteration, self.preparation, counts=counts)
         self._runs = [run for run in self._runs if not run.stopped]
-        self._iteration = iteration
         if not self.depth:
-            return InTurn(batches, iteration)
+            in_turn: InTurn[T] = InTurn(batches, iteration)
+            self._in_turn.add(in_turn)
+            return in_turn
         ahead: Ahead[T] = Ahead(batches, self.depth, iteration)
         self._runs.append(ahead.run)
         return ahead
 
-    def _begin(self) -> Place:
-        place = Unknown()
-        if self.preparation is not None:
-            place.draw()
-        return place
+    def progress(self, desc: str | None = None, **options: Any) -> Iterator[T]:
+        """Gives the batches of one ``iter()`` under a progress bar that shows images a second and the share of waiting.
+
+        Args:
+            desc: In front of the bar.
+            **options: Others of tqdm's, such as ``leave``, ``position``, ``file`` and ``disable``.
+        """
+        batches = iter(self)
+        stats = functools.partial(self._stats, self._iteration)
+        return with_bar(batches, stats, {"total": self._known_length(), "desc": desc, **options})
+
+    def _known_length(self) -> int | None:
+        try:
+            return len(self)
+        except TypeError:  # of an iterable, also behind another loader
+            return None
 
     def __len__(self) -> int:
         return len(self._loader)  # type: ignore[arg-type] # says itself what has no length
 
     def stats(self) -> Stats:
         """Gives what the time of the latest iteration went into, so far; as a str, what limits it, in one line."""
-        clock = Clock() if self._iteration is None else self._iteration.clock
-        batch_size = getattr(self._loader, "batch_size", None)
-        if batch_size is None:  # as it is where a DataLoader was given a batch_sampler
-            batch_size = getattr(getattr(self._loader, "batch_sampler", None), "batch_size", None)
-        return Stats.of(clock, batch_size, getattr(self._loader, "num_workers", None))
+        return self._stats(self._iteration)
+
+    def _stats(self, iteration: Iteration | None) -> Stats:
+        clock = Clock() if iteration is None else iteration.clock
+        return Stats.of(clock, getattr(self._loader, "num_workers", None), self.depth)
 
     @property
     def waited(self) -> float:
@@ -171,25 +205,34 @@ class PrefetchLoader(Generic[T]):
 
     def __getattr__(self, name: str) -> Any:
         # Not for private names: pickle and copy ask for some of those before there is a loader to ask.
-        if name.startswith("_"):
+        if name.startswith("_") or name in _OWN:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        if hasattr(type(self), name):
+            # A property has just found that the loader has none. To ask again would double the work at each of many
+            # loaders in front of each other.
+            raise AttributeError(f"{type(self._loader).__name__!r} object has no attribute {name!r}")
         return getattr(self._loader, name)
 
     def set_epoch(self, epoch: int) -> None:
         """Tell the loader, before ``iter()``, the epoch; or else its samplers and dataset."""
         parts: list[Any] = [self._loader]
         if not hasattr(self._loader, "set_epoch"):
-            parts = [getattr(self._loader, name, None) for name in ("batch_sampler", "sampler", "dataset")]
+            parts = [getattr(self, name, None) for name in ("batch_sampler", "sampler", "dataset")]
             parts.append(getattr(parts[0], "sampler", None))  # not the loader's, where it was given a batch_sampler
         for part in {id(part): part for part in parts if hasattr(part, "set_epoch")}.values():
             part.set_epoch(epoch)
 
     def close(self) -> None:
         """End all iterators; wait for their batches in production, 10 s for each before a RuntimeWarning."""
-        for run in self._runs:
-            run.stop("its PrefetchLoader was closed")
+        self._stop("its PrefetchLoader was closed")
         for run in self._runs:
             run.close()
+
+    def _stop(self, why: str) -> None:
+        for run in self._runs:
+            run.stop(why)
+        for in_turn in [*self._in_turn]:
+            in_turn.close(why)
 
     def __enter__(self) -> Self:
         return self
@@ -198,7 +241,12 @@ class PrefetchLoader(Generic[T]):
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_runs": [], "_iteration": None}  # threads belong to this object
+        own = ("_runs", "_in_turn", "_iteration")  # threads belong to this object
+        return {name: value for name, value in self.__dict__.items() if name not in own}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _iteration=None)
+        self._forget()
 
 
 class ResumablePrefetchLoader(PrefetchLoader[T]):
@@ -222,13 +270,11 @@ class ResumablePrefetchLoader(PrefetchLoader[T]):
         preparation: Callable[..., Any] | None = None,
     ) -> None:
         super().__init__(loader, device, depth, preparation=preparation)
-        resumption = find_resumption(loader)
-        if resumption is None:
+        if self._resumption is None:
             raise LoaderError(
                 f"only a loader with one of dbloader's samplers, or a state_dict of its own, can be resumed, "
                 f"got {type(loader).__name__}"
             )
-        self._resumption = resumption
 
     def state_dict(self) -> dict[str, Any]:
         """Gives where the consumer of the latest iteration is, for ``load_state_dict``; to be saved with torch.save.
@@ -238,8 +284,10 @@ class ResumablePrefetchLoader(PrefetchLoader[T]):
         Raises:
             LoaderError: The loader has a state of its own, and no batch of the iteration has been received yet.
         """
-        chosen = self._resumption.state()
-        return self._iteration.state() if chosen is None and self._iteration is not None else chosen or {}
+        chosen = self._resumer.state()
+        if chosen is not None:
+            return chosen
+        return self._resumer.following() if self._iteration is None else self._iteration.state()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on, with the next ``iter()``, where the consumer was that this state tells of.
@@ -247,11 +295,9 @@ class ResumablePrefetchLoader(PrefetchLoader[T]):
         Raises:
             OptionError: It is none of this loader's order.
         """
-        self._resumption.load(state_dict)
+        self._resumer.load(state_dict)
 
-    @override
-    def _begin(self) -> Place:
-        place = self._resumption.begin()
-        if self.preparation is not None and isinstance(place, Unknown):
-            place.draw()
-        return place
+    @property
+    def _resumer(self) -> Resumption:
+        assert self._resumption is not None, "else it was not made"
+        return self._resumption

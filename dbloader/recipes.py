@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from dbloader.timing import Stats
+    from dbloader.stats import Stats
 
 T_co = TypeVar("T_co", covariant=True)
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from typing_extensions import override
 
 from dbloader.errors import LoaderError
 from dbloader.keys import SampleKeys
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 State = dict[str, Any]
 
@@ -46,21 +49,37 @@ class Place(ABC):
         """Gives what must be kept beside the batch that was just made, in the thread that made it."""
         return None
 
+    def draw(self) -> None:  # noqa: B027 - most need not
+        """Draws, in the consumer's thread, the names of samples that have none, so that torch.manual_seed decides."""
+
     @abstractmethod
-    def keys(self, number: int, batch: Any) -> SampleKeys:
-        """Names the samples of a batch, for what is random in its preparation."""
+    def keys(self, number: int, samples: int) -> SampleKeys:
+        """Names the samples of a batch, for what is random in its preparation.
+
+        Args:
+            number: Of the batch in the iteration, from 0.
+            samples: How many are in it.
+        """
 
 
 class Resumption(ABC):
     """How a loader is resumed."""
 
     @abstractmethod
-    def begin(self) -> Place:
-        """An iteration is about to begin."""
+    def begin(self) -> None:
+        """The loader's iterator is about to be made."""
+
+    @abstractmethod
+    def place(self) -> Place:
+        """Gives the place of the iterator that was just made."""
 
     @abstractmethod
     def state(self) -> State | None:
         """Gives the state if the next iteration was chosen, by an epoch or a state; None if the last one counts."""
+
+    @abstractmethod
+    def following(self) -> State:
+        """Gives the state of what comes next, where others have begun what counts last: another loader, a copy."""
 
     @abstractmethod
     def load(self, state: Mapping[str, Any]) -> None:
@@ -76,14 +95,21 @@ class BySampler(Resumption):
         self._drop_last = drop_last
 
     @override
-    def begin(self) -> Place:
+    def begin(self) -> None:
         if self._sampler.started:
             self._sampler.set_epoch(self._sampler.epoch + 1)
+
+    @override
+    def place(self) -> Place:
         return _InOrder(self._sampler, self._batch_size, drop_last=self._drop_last)
 
     @override
     def state(self) -> State | None:
         return None if self._sampler.started else self._sampler.state_dict()
+
+    @override
+    def following(self) -> State:
+        return _next_epoch(self._sampler.state_dict())
 
     @override
     def load(self, state: Mapping[str, Any]) -> None:
@@ -93,25 +119,40 @@ class BySampler(Resumption):
 class _InOrder(Place):
     def __init__(self, sampler: _Sampler, batch_size: int, *, drop_last: bool) -> None:
         self._sampler = sampler
-        self._since = sampler.state_dict()
-        self._positions = sampler.positions(self._since)
         self._batch_size = batch_size
+        self._drop_last = drop_last
+        # torch's BatchSampler, where a DataLoader has no workers, takes the order with its first batch only.
+        self._settled = sampler.started
+        self._take()
+
+    def _take(self) -> None:
+        self._since = self._sampler.state_dict()
+        self._positions = self._sampler.positions(self._since)
         self._samples = len(self._positions)
-        if drop_last:
-            self._samples -= self._samples % batch_size
+        if self._drop_last:
+            self._samples -= self._samples % self._batch_size
+
+    @override
+    def capture(self) -> None:
+        if not self._settled:
+            self._settled = True
+            self._take()
 
     @override
     def state(self, received: int, captured: State | None, *, ended: bool) -> State:
         consumed = min(received * self._batch_size, self._samples)
         if consumed < self._samples:
             return self._sampler.state_dict(consumed, since=self._since)
-        # Nothing is left of it, so what comes next is the epoch after it, from its beginning.
-        return {**self._since, "epoch": self._since["epoch"] + 1, "position": 0}
+        return _next_epoch(self._since)  # nothing is left of this one
 
     @override
-    def keys(self, number: int, batch: Any) -> SampleKeys:
+    def keys(self, number: int, samples: int) -> SampleKeys:
         part = self._positions[number * self._batch_size : (number + 1) * self._batch_size]
         return SampleKeys(self._since["seed"], self._since["epoch"], np.arange(part.start, part.stop, part.step))
+
+
+def _next_epoch(state: State) -> State:
+    return {**state, "epoch": state["epoch"] + 1, "position": 0}
 
 
 class ByLoader(Resumption):
@@ -122,13 +163,20 @@ class ByLoader(Resumption):
         self._begun = False
 
     @override
-    def begin(self) -> Place:
+    def begin(self) -> None:
         self._begun = True
+
+    @override
+    def place(self) -> Place:
         return _Captured(self._loader)
 
     @override
     def state(self) -> State | None:
-        return None if self._begun else self._loader.state_dict()
+        return None if self._begun else self.following()
+
+    @override
+    def following(self) -> State:
+        return self._loader.state_dict()  # type: ignore[no-any-return]
 
     @override
     def load(self, state: Mapping[str, Any]) -> None:
@@ -147,13 +195,13 @@ class Unknown(Place):
     def state(self, received: int, captured: State | None, *, ended: bool) -> State:
         raise LoaderError("a loader without one of dbloader's samplers, and without a state of its own, has no state")
 
+    @override
     def draw(self) -> None:
-        """Draws the names; in the consumer's thread, so that torch.manual_seed decides them."""
         self._seed = SampleKeys.drawn(0).seed
 
     @override
-    def keys(self, number: int, batch: Any) -> SampleKeys:
-        first, self._samples = self._samples, self._samples + _samples(batch)
+    def keys(self, number: int, samples: int) -> SampleKeys:
+        first, self._samples = self._samples, self._samples + samples
         return SampleKeys(self._seed or 0, 0, np.arange(first, self._samples))
 
 
@@ -178,25 +226,27 @@ class _Captured(Unknown):
         return captured
 
 
-def _samples(batch: Any) -> int:
-    """Gives the length of the first thing in a batch that has a first axis: its images."""
-    if hasattr(batch, "shape") and len(batch.shape):
-        return int(batch.shape[0])
-    parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (tuple, list)) else ()
-    return next((count for count in map(_samples, parts) if count), 0)
-
-
 def find_resumption(loader: Any) -> Resumption | None:
     """Gives how a loader is resumed, or None if it cannot be."""
-    batches: Any = getattr(loader, "batch_sampler", None)
-    samplers: list[Any] = [getattr(batches, "sampler", None), getattr(loader, "sampler", None)]
-    for sampler in samplers:
-        if not hasattr(sampler, "positions") or not hasattr(sampler, "load_state_dict"):
-            continue
-        if batches is None:  # batches are samples
+    batches: Any = getattr(loader, "batch_sampler", Ellipsis)
+    sampler: Any = getattr(loader if batches is None else batches, "sampler", None)
+    if all(hasattr(sampler, name) for name in ("positions", "started", "load_state_dict")):
+        if batches is None:  # as a DataLoader with batch_size=None says that its batches are samples
             return BySampler(sampler, 1, drop_last=False)
-        if hasattr(batches, "batch_size") and hasattr(batches, "drop_last"):
+        if _in_order(batches):
             return BySampler(sampler, batches.batch_size, drop_last=batches.drop_last)
     if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict"):
         return ByLoader(loader)
     return None
+
+
+def _in_order(batches: Any) -> bool:
+    """Says whether each batch is the next ``batch_size`` samples of its sampler's order: of other classes nobody knows.
+
+    Nothing is imported for that: where a class is not, this is not of it.
+    """
+    for module, name in (("torch.utils.data", "BatchSampler"), ("dbloader.sampling", "KeyedBatchSampler")):
+        known = getattr(sys.modules.get(module), name, None)
+        if known is not None and type(batches).__iter__ is known.__iter__:
+            return True
+    return False

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from typing_extensions import override
 
 from dbloader.ahead import BackgroundIterator
 from dbloader.errors import LoaderError
-from dbloader.timing import Clock, now
+from dbloader.timing import Clock, TimedBatch, now
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,10 +23,11 @@ T = TypeVar("T")
 
 
 class _Staged(NamedTuple):
-    """A batch on its way, and what was captured beside it, so that it can be told which batch was received last."""
+    """A batch on its way, and what is to be told of the one that was received last."""
 
     batch: Any
     captured: State | None
+    samples: int
 
 
 class Iteration:
@@ -48,6 +49,7 @@ class Iteration:
     def received(self, staged: _Staged) -> Any:
         """Gives the batch to its consumer, in whose thread this runs."""
         self._captured = staged.captured
+        self.clock.samples += staged.samples
         return staged.batch if self.transfer is None else self.transfer.receive(staged.batch)
 
     def ended(self) -> None:
@@ -60,12 +62,28 @@ class Iteration:
 
 
 class Batches(Iterator[Any]):
-    """The batches of a loader, ready for the device's consumer: what the background thread iterates."""
+    """The batches of a loader, ready for the device's consumer: what the background thread iterates.
 
-    def __init__(self, source: Iterator[Any], iteration: Iteration, preparation: Callable[..., Any] | None) -> None:
+    Args:
+        source: The loader's iterator.
+        iteration: Is told what is measured.
+        preparation: Called with each batch on the device.
+        counts: Whether the samples in the batches are to be counted.
+    """
+
+    def __init__(
+        self,
+        source: Iterator[Any],
+        iteration: Iteration,
+        preparation: Callable[..., Any] | None,
+        *,
+        counts: bool = True,
+    ) -> None:
         self._source = source
         self._iteration = iteration
         self._preparation = preparation
+        self._counts = counts
+        self._image = getattr(preparation, "image", "image")  # its name for the images of a mapping
         self._number = 0
 
     @override
@@ -76,8 +94,12 @@ class Batches(Iterator[Any]):
             batch = next(self._source)
             captured = place.capture()
             made = now()
-            clock.produced += made - began
-            batch = self._sent(clock.unwrapped(batch))
+            clock.made(batch, made - began)
+            if type(batch) is TimedBatch:
+                batch, samples = batch.batch, batch.samples
+            else:
+                samples = count_samples(batch, self._image)
+            batch = self._sent(batch, samples)
             clock.copied += now() - made
         except StopIteration as stop:
             if _is_of_a_sample(stop):
@@ -87,13 +109,13 @@ class Batches(Iterator[Any]):
                 ) from stop
             raise
         self._number += 1
-        return _Staged(batch, captured)
+        return _Staged(batch, captured, samples if self._counts else 0)
 
-    def _sent(self, batch: Any) -> Any:
+    def _sent(self, batch: Any, samples: int) -> Any:
         """Gives the batch prepared, on its way to the device."""
         prepare = None
         if self._preparation is not None:
-            keys = self._iteration.place.keys(self._number, batch)
+            keys = self._iteration.place.keys(self._number, samples)
             prepare = functools.partial(self._preparation, keys=keys)
         if self._iteration.transfer is not None:
             return self._iteration.transfer.prepare(batch, prepare)
@@ -119,6 +141,23 @@ def _is_of_a_sample(stop: StopIteration) -> bool:
         elif module == "torch._utils" or frame.f_code is Batches._sent.__code__:
             return True  # the former raises again what a worker raised
     return False
+
+
+def count_samples(batch: Any, image: str = "image") -> int:
+    """Gives the length of the images of a batch, or of the first thing in it that has a length; 0 if nothing has.
+
+    Args:
+        batch: As a loader gives it.
+        image: Where a mapping has its images.
+    """
+    shape = getattr(batch, "shape", None)
+    if shape is not None:
+        return int(shape[0]) if len(shape) else 0
+    if isinstance(batch, Mapping):
+        parts = [batch[image]] if image in batch else [*batch.values()]
+    else:
+        parts = [*batch] if isinstance(batch, (tuple, list)) else []
+    return next(filter(None, (count_samples(part, image) for part in parts)), 0)
 
 
 class Ahead(BackgroundIterator[T]):
@@ -148,11 +187,12 @@ class InTurn(Iterator[T]):
     def __init__(self, batches: Batches, iteration: Iteration) -> None:
         self._batches: Batches | None = batches
         self._iteration = iteration
+        self._why: str | None = None
 
     @override
     def __next__(self) -> T:
         if self._batches is None:
-            raise StopIteration
+            raise StopIteration if self._why is None else LoaderError(self._why)
         clock = self._iteration.clock
         asked = clock.asked()
         try:
@@ -168,8 +208,9 @@ class InTurn(Iterator[T]):
         batch: T = self._iteration.received(staged)
         return batch
 
-    def close(self) -> None:
-        """Lets go of the loader's iterator."""
+    def close(self, why: str | None = None) -> None:
+        """Lets go of the loader's iterator; tells why, where the consumer cannot know."""
         batches, self._batches = self._batches, None
         if batches is not None:
+            self._why = why
             batches.close()

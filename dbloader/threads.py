@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from operator import index as as_index
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch.utils.data import DataLoader, IterableDataset
+from typing_extensions import override
 
-from dbloader.batches import choose_maker, part_size
+from dbloader.batches import call, choose_maker, part_size, whole
 from dbloader.errors import OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    import torch
     from torch.utils.data import Sampler
 
     from dbloader.batches import BatchMaker
-    from dbloader.batches.base import Finish
+    from dbloader.batches.base import Finish, Submit
     from dbloader.timing import TimedBatch
 
 _THREAD_NAME = "dbloader-worker"
@@ -36,7 +39,8 @@ class ThreadLoader:
 
     Batches come in their order, with the errors of their samples at their place. They are TimedBatches, as a
     PrefetchLoader in front wants them, unless ``timed=False``; ``create_loader`` puts both together. The threads begin
-    with the first ``next()``, and end with the iterator: at its end, with its ``close()``, and when it is dropped.
+    with the first ``next()``. They have ended when the consumer sees the end or an error, and after the iterator's
+    ``close()``; where it is only dropped, they end after the batches that were begun.
 
     Args:
         dataset: A map-style dataset, which threads can share.
@@ -87,7 +91,7 @@ class ThreadLoader:
         self.prefetch_factor = 2 if prefetch_factor is None else as_index(prefetch_factor)
         if self.prefetch_factor < 1:
             raise OptionError(f"prefetch_factor must be at least 1, got {prefetch_factor}")
-        # Its samplers, its checks of the arguments and its length are wanted, not its iterator.
+        # Its samplers and its checks of the arguments are wanted, not its iterator.
         plan: DataLoader[Any] = DataLoader(
             dataset,
             batch_size,
@@ -102,51 +106,96 @@ class ThreadLoader:
         self.drop_last = plan.drop_last
         self.sampler = plan.sampler
         self.batch_sampler: Any = plan.batch_sampler
+        self.generator = generator
         self.collate_fn = collate_fn
-        self.pin_memory = pin_memory
+        self.pin_memory = pin_memory and torch.cuda.is_available()
         self.timed = timed
-        self._length = plan.__len__
         self._maker = maker or choose_maker(dataset, collate_fn)
-        self._maker.pin_memory = pin_memory
+        self._maker.pin_memory = self.pin_memory
 
     def __len__(self) -> int:
-        return self._length()
+        return len(self.batch_sampler)
 
     def __iter__(self) -> Iterator[Any]:
-        # No generator itself: the order is taken now, not with the first next().
-        return self._batches(iter(self.batch_sampler))
+        order = iter(self.batch_sampler)
+        # As a DataLoader draws for the seeds of its workers: so that torch.manual_seed gives the same order with both.
+        torch.empty((), dtype=torch.int64).random_(generator=self.generator)
+        return _Batches(self._maker, order, self.num_workers, self.prefetch_factor, timed=self.timed)
 
-    def _batches(self, order: Iterator[Sequence[int]]) -> Iterator[Any]:
-        if not self.num_workers:
-            for indices in order:
-                yield self._given(self._maker.make(indices))
+
+class _Batches(Iterator[Any]):
+    """One run over a ThreadLoader.
+
+    No generator, as that would do something when it is dropped, which may be in the middle of anything, and to end an
+    executor takes locks. An executor that is dropped itself ends its threads without.
+    """
+
+    def __init__(
+        self, maker: BatchMaker, order: Iterator[Sequence[int]], threads: int, ahead: int, *, timed: bool
+    ) -> None:
+        self._maker = maker
+        # The first now: a sampler that is a generator takes its epoch and draws its seed with that, not with iter().
+        self._order: Iterator[Sequence[int]] | None = itertools.chain([*itertools.islice(order, 1)], order)
+        self._threads = threads
+        self._ahead = ahead if threads else 0
+        self._timed = timed
+        self._pending: deque[Finish] = deque()
+        self._pool: ThreadPoolExecutor | None = None
+
+    @override
+    def __next__(self) -> Any:
+        try:
+            while self._order is not None and len(self._pending) <= self._ahead:
+                self._begin_one()
+            if self._pending:
+                batch = whole(self._pending.popleft())
+                return batch if self._timed else batch.batch
+        except BaseException as error:
+            self._end(wait=isinstance(error, Exception))  # Ctrl-C must get out of a dataset that hangs
+            raise
+        self.close()
+        raise StopIteration
+
+    def _begin_one(self) -> None:
+        """Begins the next batch; an error in that, too, comes at the place of its batch, after those before it."""
+        assert self._order is not None, "else there is none"
+        try:
+            indices = next(self._order)
+        except StopIteration:
+            self._order = None
             return
-        pool = ThreadPoolExecutor(self.num_workers, _THREAD_NAME)
-        try:
-            pending: deque[Finish] = deque()
-            beginnings = self._beginnings(order, pool)
-            for finish in beginnings:
-                pending.append(finish)
-                if len(pending) > self.prefetch_factor:
-                    yield self._given(pending.popleft()())
-            while pending:
-                yield self._given(pending.popleft()())
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-    def _beginnings(self, order: Iterator[Sequence[int]], pool: ThreadPoolExecutor) -> Iterator[Finish]:
-        """Begins the batches; an error in that, too, comes at the place of its batch, after those before it."""
-        try:
-            for indices in order:
-                yield self._begun(indices, pool)
         except Exception as error:
-            yield functools.partial(_fail, error)
+            self._fail_with(error)
+            return
+        try:
+            self._pending.append(whole(self._maker.begin, indices, self._submit(), self._part(len(indices))))
+        except Exception as error:
+            self._fail_with(error)
 
-    def _begun(self, indices: Sequence[int], pool: ThreadPoolExecutor) -> Finish:
-        return self._maker.begin(indices, pool.submit, part_size(len(indices), self.num_workers))
+    def _fail_with(self, error: Exception) -> None:
+        self._order = None
+        self._pending.append(functools.partial(_fail, error))
 
-    def _given(self, batch: TimedBatch) -> Any:
-        return batch if self.timed else batch.batch
+    def _submit(self) -> Submit:
+        if not self._threads:
+            return call
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._threads, _THREAD_NAME)
+        return self._pool.submit
+
+    def _part(self, length: int) -> int:
+        return part_size(length, self._threads) if self._threads else max(1, length)
+
+    def close(self) -> None:
+        """Ends the threads; waits for what they are in the middle of."""
+        self._end(wait=True)
+
+    def _end(self, *, wait: bool) -> None:
+        self._order = None
+        self._pending.clear()
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait, cancel_futures=True)
 
 
 def _fail(error: Exception) -> TimedBatch:

@@ -122,6 +122,21 @@ def test_damaged_images_that_are_kept_are_told_and_are_no_failure(shell: Shell, 
     assert "    damaged   cat/000.jpg: is damaged: " in outcome.stdout
 
 
+def test_what_is_not_tiled_is_told_after_what_is_not_there(shell: Shell, root: Path, place: Path) -> None:
+    plant_kinds(root, *["png"] * 12, "text")
+    outcome = shell("convert", root, place, "--tile", "--quality", "90")
+    assert outcome.status == 1
+    _, _, *lines = outcome.stdout.splitlines()
+    assert lines[:5] == [
+        "  reencoded 13: other pixels than in the files",
+        "  untiled   12: must be decoded whole",
+        "  rejected  1 of 26",
+        "    rejected  cat/012.jpg: is in no known image format (it begins with b'<htm')",
+        "    untiled   cat/000.png: is a PNG, not a JPEG",
+    ]
+    assert lines[13:] == [f"    and 3 more, all in {place}.report.jsonl"]
+
+
 def test_of_many_rejected_files_ten_are_named(shell: Shell, root: Path, place: Path) -> None:
     plant_kinds(root, *["text"] * 13)
     outcome = shell("convert", root, place)
@@ -179,6 +194,8 @@ def test_the_report_comes_as_json(shell: Shell, root: Path, place: Path) -> None
         (["--on-damaged", "keep"], {"on_damaged": "keep"}),
         (["--max-side", "20"], {"max_side": 20}),
         (["--short-side", "20", "--quality", "60"], {"short_side": 20, "quality": 60}),
+        (["--tile", "--tile-width", "64"], {"tile": True, "tile_width": 64}),
+        (["--raw"], {"raw": True}),
         (["--shuffle", "-7"], {"shuffle": -7}),
         (["--overwrite"], {"overwrite": True}),
         (["--resume"], {"resume": True}),
@@ -200,7 +217,8 @@ def test_every_option_reaches_the_conversion(
     defaults = {
         "listing": None, "key": None, "image": None, "workers": None,
         "check": "decode", "on_bad": "reject", "on_damaged": "reject",
-        "max_side": None, "short_side": None, "quality": None, "shuffle": None, "overwrite": False, "resume": False,
+        "max_side": None, "short_side": None, "quality": None, "tile": False, "tile_width": None, "raw": False,
+        "shuffle": None, "overwrite": False, "resume": False,
     }  # fmt: skip
     assert seen == {**defaults, **passed, "source": "images", "destination": "out.lmdb"}
 

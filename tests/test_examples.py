@@ -13,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
-from dbloader import Record, write_store
+from dbloader import write_store
 
 SCRIPT = Path(__file__).parent.parent / "docs" / "examples" / "train.py"
 SAMPLES = 48

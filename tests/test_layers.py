@@ -18,13 +18,15 @@ ROOT = Path(dbloader.__file__).parent
 LAYERS = (
     {"__main__"},
     {"cli"},
+    {"benchmarking"},
     {"loading", "recipes", "headspace"},
     {"choosing", "prefetch", "threads"},
-    {"staging"},
+    {"staging", "progress"},
     {"device_decoding", "preparation"},
     {"ahead", "device"},
     {"batches"},
-    {"resuming", "timing"},
+    {"resuming", "stats"},
+    {"timing"},
     {"datasets"},
     {"decoding", "encoded"},
     {"writing", "conversion", "copying", "listed", "warming"},
@@ -41,12 +43,12 @@ LAYERS = (
     {"manifest"},
     {"columns"},
     {"records"},
-    {"values"},
+    {"documents", "values"},
     {"errors", "machine", "version"},
 )
 ROWS = {name: row for row, names in enumerate(LAYERS) for name in names}
 # These know nothing of stores: they work on any iterable.
-OF_ANY_ITERABLE = ("prefetch", "staging", "ahead", "device", "preparation", "resuming", "timing")
+OF_ANY_ITERABLE = ("prefetch", "staging", "ahead", "device", "preparation", "resuming", "timing", "stats", "progress")
 
 
 def modules() -> list[Path]:

@@ -23,6 +23,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampl
 from dbloader.ahead import Run
 from dbloader.errors import LoaderError, OptionError
 from dbloader.prefetch import PrefetchLoader
+from dbloader.preparation import Preparation, RandomErasing
 from dbloader.staging import Ahead
 
 WAIT_S = 20.0  # for events that are on their way; only a broken test waits so long
@@ -243,10 +244,29 @@ def test_state_passes_through_where_the_loader_has_one() -> None:
     assert not hasattr(PrefetchLoader(DataLoader(Numbers())), "state_dict")
 
 
-@pytest.mark.parametrize("name", ["state_dict", "nonsense"])
-def test_an_attribute_that_the_loader_lacks_is_missed_by_name(name: str) -> None:
-    with pytest.raises(AttributeError, match=f"'DataLoader' object has no attribute '{name}'"):
-        getattr(PrefetchLoader(DataLoader(Numbers())), name)
+@pytest.mark.parametrize(
+    ("loader", "name"),
+    [(DataLoader(Numbers()), "nonsense"), ([1], "sampler"), ([1], "batch_sampler"), ([1], "dataset")],
+)
+def test_an_attribute_that_the_loader_lacks_is_missed_by_name(loader: Any, name: str) -> None:
+    with pytest.raises(AttributeError, match=f"'{type(loader).__name__}' object has no attribute '{name}'"):
+        getattr(PrefetchLoader(loader), name)
+
+
+def test_an_attribute_that_the_innermost_of_many_loaders_lacks_is_looked_for_once() -> None:
+    class Asked(Epochs):
+        asked = 0
+
+        def __getattr__(self, name: str) -> Any:
+            Asked.asked += name == "sampler"
+            raise AttributeError(name)
+
+    prefetched: Any = Asked()
+    for _ in range(20):
+        prefetched = PrefetchLoader(prefetched)
+    Asked.asked = 0
+    assert not hasattr(prefetched, "sampler")
+    assert Asked.asked == 1
 
 
 def test_private_attributes_are_not_those_of_the_loader() -> None:
@@ -507,6 +527,27 @@ print(len(next(iterator)))
 """
     done = run_python(code)
     assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
+
+
+# What is random in a preparation
+
+
+def erased(loader: Any) -> list[torch.Tensor]:
+    torch.manual_seed(3)
+    return [
+        batch["pixels"] for batch in PrefetchLoader(loader, preparation=Preparation(RandomErasing(1.0), image="pixels"))
+    ]
+
+
+def test_where_no_sampler_of_ours_names_the_samples_torchs_seed_decides_what_is_random() -> None:
+    pixels = torch.ones(12, 3, 8, 8)
+    # The first tensor is not the images.
+    batches = [{"scale": torch.ones(1), "pixels": part} for part in (pixels[:5], pixels[5:])]
+    first = torch.cat(erased(batches))
+    assert torch.equal(torch.cat(erased([{"pixels": part} for part in (pixels[:3], pixels[3:])])), first)
+    assert len({image.numpy().tobytes() for image in first}) > 6  # each is erased otherwise
+    loader = PrefetchLoader(batches, preparation=Preparation(RandomErasing(1.0), image="pixels"))
+    assert not torch.equal(torch.cat([batch["pixels"] for batch in loader]), first)
 
 
 # Time, imports

@@ -331,7 +331,7 @@ def test_a_state_counts_from_where_the_iteration_began() -> None:
     sampler.load_state_dict(sampler.state_dict(3))
     assert sampler.state_dict()["position"] == 6
     assert sampler.state_dict(2)["position"] == 10
-    iter(sampler)
+    next(iter(sampler))
     assert sampler.state_dict(2)["position"] == 10  # of the one that was begun, not of the next
     iter(sampler)
     assert sampler.state_dict(2)["position"] == 4

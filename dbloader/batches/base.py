@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from torch.utils.data import default_collate
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from dbloader.datasets.base import StoreDataset
-    from dbloader.records import Record
     from dbloader.timing import TimedBatch
 
+T = TypeVar("T")
 Submit: TypeAlias = "Callable[..., Future[Any]]"
 Finish: TypeAlias = "Callable[[], TimedBatch]"
 
@@ -35,10 +35,12 @@ class BatchMaker(ABC):
     Attributes:
         dataset: What the batches are made of.
         pin_memory: Whether the tensors that it makes itself are in pinned memory, from which they are copied to a GPU.
+        frees_lock: Whether nearly all of the work is done without Python's lock, so that threads share it well.
     """
 
     dataset: Any
     pin_memory = False
+    frees_lock = False
 
     @abstractmethod
     def begin(self, indices: Sequence[int], submit: Submit, part: int) -> Finish:
@@ -58,9 +60,9 @@ class BatchMaker(ABC):
         return self.begin(indices, call, max(1, len(indices)))()
 
 
-def put_together(dataset: StoreDataset, images: Any, records: list[Record]) -> Any:
-    """Gives a batch of records as default_collate gives that of their samples, of which the images are together."""
-    batch = dataset.joined(images, default_collate([dataset.others(record) for record in records]))
+def put_together(dataset: StoreDataset, images: Any, others: list[Any]) -> Any:
+    """Gives a batch as default_collate gives that of samples, of which the images are together already."""
+    batch = dataset.joined(images, default_collate(others))
     return [*batch] if isinstance(batch, tuple) else batch
 
 
@@ -84,16 +86,16 @@ def call(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
     return future
 
 
-def result(future: Future[Any]) -> Any:
-    """Gives what a part of a batch came to.
+def whole(function: Callable[..., T], *arguments: Any) -> T:
+    """Gives what a function gives that makes a batch, or begins to.
 
     Raises:
         LoaderError: A sample raised StopIteration, which would be taken for the end of the epoch.
     """
     try:
-        return future.result()
+        return function(*arguments)
     except StopIteration as stop:
         raise LoaderError(
-            "StopIteration was raised in the making of a sample, which would end the epoch early: "
+            "StopIteration was raised in the making of a sample or batch, which would end the epoch early: "
             "catch it there, or give next() a default"
         ) from stop

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from torch.utils.data import Subset
+
 from dbloader.batches.encoded import EncodedBatchMaker
 from dbloader.batches.samples import RecordBatchMaker, SampleBatchMaker
+from dbloader.batches.subsets import SubsetBatchMaker
 from dbloader.batches.tensors import TensorBatchMaker
 from dbloader.datasets.base import StoreDataset
 from dbloader.errors import OptionError
@@ -26,7 +29,7 @@ def choose_maker(
     """Gives what makes the batches of a dataset with the fewest copies.
 
     Args:
-        dataset: A map-style dataset.
+        dataset: A map-style dataset; a torch Subset of one gets what that would get.
         collate_fn: Makes a batch of a list of samples; torch's if None.
         transform: Applied to the images of a dataset that is no store's.
         encoded: Hand over image files, which are decoded on the device.
@@ -35,6 +38,10 @@ def choose_maker(
         OptionError: ``encoded``, and the dataset is no store's, has a transform of its own, makes its samples itself,
             or has no Decoder with outputs of one size; or there is a ``collate_fn``.
     """
+    if type(dataset) is Subset:  # a subclass may do otherwise
+        return SubsetBatchMaker(
+            dataset, choose_maker(dataset.dataset, collate_fn, transform=transform, encoded=encoded)
+        )
     if encoded:
         if transform is not None or collate_fn is not None or not TensorBatchMaker.suits(dataset):
             raise OptionError(

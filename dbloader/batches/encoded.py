@@ -27,6 +27,8 @@ class EncodedBatchMaker(BatchMaker):
         dataset: Its ``decode`` must be a Decoder, and it must have no ``transform``.
     """
 
+    frees_lock = True
+
     def __init__(self, dataset: StoreDataset) -> None:
         self.dataset: StoreDataset = dataset
 
@@ -52,5 +54,6 @@ class EncodedBatchMaker(BatchMaker):
 
     def _finish(self, records: list[Record], images: EncodedImages, read: float) -> TimedBatch:
         began = now()
-        batch = put_together(self.dataset, images, records)
-        return TimedBatch(batch, Work(read, 0.0, now() - began), len(records))
+        batch = put_together(self.dataset, images, [self.dataset.others(record) for record in records])
+        work = Work(read, 0.0, now() - began)
+        return TimedBatch(batch, work, len(records), serial=work.total)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from torch.utils.data import default_collate
 from typing_extensions import override
 
-from dbloader.batches.base import BatchMaker, parts, result
+from dbloader.batches.base import BatchMaker, parts
 from dbloader.decoding.base import Decoder
 from dbloader.keys import KeyedIndices, SampleKeys
 from dbloader.timing import TimedBatch, Work, now
@@ -114,14 +114,15 @@ class SampleBatchMaker(BatchMaker):
         return transform(image, numbers) if isinstance(transform, Decoder) else transform(image)
 
 
-def _collated(collate_fn: Callable[[list[Any]], Any], futures: list[Future[Part]], read: float) -> TimedBatch:
-    done = [result(future) for future in futures]
+def _collated(collate_fn: Callable[[list[Any]], Any], futures: list[Future[Part]], begun: float) -> TimedBatch:
+    done = [future.result() for future in futures]
     samples = [sample for some, _, _ in done for sample in some]
     began = now()
     batch = collate_fn(samples)
-    read += sum(seconds for _, seconds, _ in done)
+    collate = now() - began
+    read = begun + sum(seconds for _, seconds, _ in done)
     decode = sum(seconds for _, _, seconds in done)
-    return TimedBatch(batch, Work(read, decode, now() - began), len(samples))
+    return TimedBatch(batch, Work(read, decode, collate), len(samples), serial=begun + collate)
 
 
 def _some_of(indices: Sequence[int], some: slice) -> Sequence[int]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.utils.data import get_worker_info
 from typing_extensions import override
 
-from dbloader.batches.base import BatchMaker, parts, put_together, result
+from dbloader.batches.base import BatchMaker, parts, put_together
 from dbloader.datasets.base import StoreDataset
 from dbloader.decoding.base import Decoder
 from dbloader.errors import LoaderError
@@ -26,12 +26,21 @@ if TYPE_CHECKING:
     from dbloader.records import Record
 
 
+class _Part(NamedTuple):
+    """What else is in some samples, and what it took to make them."""
+
+    others: list[Any]
+    work: Work
+
+
 class TensorBatchMaker(BatchMaker):
     """Decodes the images of a store's dataset straight into the tensor of their batch.
 
     Args:
         dataset: Its ``decode`` must be a Decoder whose outputs are of one size, and it must have no ``transform``.
     """
+
+    frees_lock = True
 
     def __init__(self, dataset: StoreDataset) -> None:
         self.dataset: StoreDataset = dataset
@@ -51,31 +60,48 @@ class TensorBatchMaker(BatchMaker):
     @override
     def begin(self, indices: Sequence[int], submit: Submit, part: int) -> Finish:
         began = now()
-        records = self.dataset.records(indices)
         numbers = self.dataset.numbers(indices)
-        read = now()
-        room = self._empty(len(records))
-        batch = put_together(self.dataset, room.permute(0, 3, 1, 2), records)
-        work = Work(read - began, 0.0, now() - read)
+        room = self._empty(len(indices))
         slots = room.numpy()
+        # A store that lends its records is read by whoever decodes; of others all are read at once, in one round trip.
+        records = indices if self.dataset.store.lends else self.dataset.records(indices)
         futures = [
             submit(self._decode, slots[some], records[some], None if numbers is None else numbers[some])
-            for some in parts(len(records), part)
+            for some in parts(len(indices), part)
         ]
-        return functools.partial(_finish, batch, len(records), futures, work)
+        return functools.partial(self._finish, room.permute(0, 3, 1, 2), futures, now() - began)
 
     def _decode(
-        self, slots: np.ndarray[Any, Any], records: list[Record], numbers: np.ndarray[Any, Any] | None
-    ) -> float:
-        """Decodes some images to where they belong, and gives the seconds it took."""
-        began = now()
-        for at, record in enumerate(records):
+        self, slots: np.ndarray[Any, Any], records: Sequence[Any], numbers: np.ndarray[Any, Any] | None
+    ) -> _Part:
+        """Decodes some images to where they belong."""
+        began, others, decode, at = now(), [], 0.0, 0
+
+        def decode_one(record: Record) -> None:
+            nonlocal decode, at
+            begun = now()
             image = self.dataset.image(record, None if numbers is None else numbers[at])
             if image is None:
                 raise LoaderError(f"a batch of images needs one in each record, got none in record {record.index}")
             # By NumPy, as torch would divide so small a copy among threads of its own.
             slots[at] = image.permute(1, 2, 0).numpy()
-        return now() - began
+            at += 1
+            decode += now() - begun
+            others.append(self.dataset.others(record))
+
+        if self.dataset.store.lends:
+            self.dataset.lend(records, decode_one)
+        else:
+            for record in records:
+                decode_one(record)
+        return _Part(others, Work(now() - began - decode, decode))
+
+    def _finish(self, images: torch.Tensor, futures: list[Future[_Part]], read: float) -> TimedBatch:
+        done = [future.result() for future in futures]
+        began = now()
+        batch = put_together(self.dataset, images, [others for part in done for others in part.others])
+        serial = Work(read, 0.0, now() - began)
+        return TimedBatch(batch, sum((part.work for part in done), serial), len(images), serial=serial.total)
 
     def _empty(self, count: int) -> torch.Tensor:
         """Gives room for images: uint8, shape (count, height, width, 3)."""
@@ -86,8 +112,3 @@ class TensorBatchMaker(BatchMaker):
             storage = torch.UntypedStorage._new_shared(math.prod(shape))  # type: ignore[no-untyped-call]
             return torch.empty(0, dtype=torch.uint8).set_(storage).view(shape)
         return torch.empty(shape, dtype=torch.uint8, pin_memory=self.pin_memory)
-
-
-def _finish(batch: Any, count: int, futures: list[Future[float]], work: Work) -> TimedBatch:
-    decode = sum(result(future) for future in futures)
-    return TimedBatch(batch, work + Work(decode=decode), count)

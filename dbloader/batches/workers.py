@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from concurrent.futures import ThreadPoolExecutor
 from operator import index as as_index
 from typing import TYPE_CHECKING, Any
@@ -52,10 +53,12 @@ class MadeBatches(Dataset[Any]):
     def __getitems__(self, indices: Sequence[int]) -> TimedBatch:
         """Makes a batch; the DataLoader must pass it on as it is, with ``as_made`` for its ``collate_fn``."""
         if self.threads == 1:
-            return self.maker.make(indices)
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self.threads, "dbloader-decoding")
-        return self.maker.begin(indices, self._pool.submit, part_size(len(indices), self.threads))()
+            batch = self.maker.make(indices)
+        else:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(self.threads, "dbloader-decoding")
+            batch = self.maker.begin(indices, self._pool.submit, part_size(len(indices), self.threads))()
+        return dataclasses.replace(batch, serial=0.0)  # each worker process does that for its own batches
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_pool": None}

@@ -8,10 +8,12 @@ import sys
 
 import click
 
+from dbloader.cli.bench import bench_command
 from dbloader.cli.convert import convert_command
 from dbloader.cli.info import info_command
 from dbloader.cli.mirror import mirror_command
 from dbloader.cli.verify import verify_command
+from dbloader.cli.warm import warm_command
 from dbloader.errors import DBLoaderError
 from dbloader.sources.base import readable
 from dbloader.version import VERSION
@@ -29,6 +31,8 @@ Examples:
   dbloader convert imagefolder/ mongodb://server/images.train
   dbloader info train.lmdb
   dbloader verify train.lmdb
+  dbloader warm train.lmdb
+  dbloader bench train.lmdb
 
 \b
 In Python:
@@ -47,6 +51,8 @@ group.add_command(convert_command)
 group.add_command(info_command)
 group.add_command(verify_command)
 group.add_command(mirror_command)
+group.add_command(warm_command)
+group.add_command(bench_command)
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from dbloader.datasets.samples import Samples
 from dbloader.errors import NotAStoreError, RecordIndexError, RecordNotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from typing_extensions import Self
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dbloader.manifest import Manifest
     from dbloader.records import Record
     from dbloader.stores import Store
+    from dbloader.stores.base import T
 
 
 class RecordDataset(Dataset[Any]):
@@ -85,6 +86,10 @@ class RecordDataset(Dataset[Any]):
             DamagedRecordError: A record is not what was written.
         """
         return self._same_store().read(self._positions(indices))
+
+    def lend(self, indices: Sequence[int], function: Callable[[Record], T]) -> list[T]:
+        """Calls a function with each record while the store has hold of it; see ``Store.lend``."""
+        return self._same_store().lend(self._positions(indices), function)
 
     def find(self, name: str) -> int:
         """Gives the index of the record with a name (the path below the root of the converted folder).

@@ -57,8 +57,9 @@ class ResumableSampler(Sampler[int], ABC):
         sampler.set_epoch(checkpoint["epoch"])  # harmless: the same epoch
         for batch in batches:  # goes on where it was
 
-    The next ``iter()`` goes on there, the one after it begins at the beginning of an epoch. An epoch of which all was
-    consumed has nothing left (``remaining`` is 0), so there a loader keeps the state of the epoch after it.
+    The next ``iter()`` goes on there; one after its first sample was taken begins at the beginning of an epoch. An
+    epoch of which all was consumed has nothing left (``remaining`` is 0), so there a loader keeps the state of the
+    epoch after it.
 
     Attributes:
         length: Positions in the global order, before it is padded.
@@ -102,8 +103,13 @@ class ResumableSampler(Sampler[int], ABC):
     def __iter__(self) -> Iterator[int]:
         # No generator itself: it would not begin before the first next(), and take the epoch as it is then.
         self._begun = self._next()
-        self._position = 0
-        return _indices(self._share(self._begun.position), self.length, self._order())
+        return self._given(self._begun, self._order())
+
+    def _given(self, begun: _Point, order: Callable[[Array], Array]) -> Iterator[int]:
+        if self._begun is begun:
+            # Only with the first sample: a DataLoader with workers makes two iterators, and takes nothing from one.
+            self._position = 0
+        yield from _indices(self._share(begun.position), self.length, order)
 
     def __len__(self) -> int:
         return len(self._share(0))

@@ -6,7 +6,7 @@ Each sentence of these docstrings is a test in tests/store_contract.py, which ev
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dbloader.columns import CHUNK, COLUMNS, ColumnChunk
 from dbloader.errors import DamagedRecordError, DamagedStoreError, RecordIndexError
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from dbloader.columns import Names
     from dbloader.manifest import Manifest
     from dbloader.records import EncodedRecord, Record
+
+T = TypeVar("T")
 
 # Records read at a time where all of them are read: enough to hide the cost of a call, little memory.
 _BLOCK = 64
@@ -60,6 +62,23 @@ class Store(ABC):
             RecordIndexError: An index is not from 0 to len - 1.
             DamagedRecordError: A record is not what was written; the message names place, index and name.
         """
+
+    lends = False
+    """Whether ``lend`` saves a copy of each image, and is best called for parts of a batch, by several threads."""
+
+    def lend(self, indices: Sequence[int], function: Callable[[Record], T]) -> list[T]:
+        """Calls a function with each record, in the order asked, while the store still has hold of it.
+
+        The record's image may be a memoryview, or an array that cannot be written to, which is the function's during
+        the call only: nothing of it may be kept. Otherwise as ``read``.
+
+        Returns:
+            What the function gave for each record.
+
+        Raises:
+            BufferError: Something of an image was kept.
+        """
+        return [function(record) for record in self.read(indices)]
 
     @abstractmethod
     def documents(self, indices: Sequence[int]) -> list[bytes]:
@@ -148,9 +167,9 @@ class Store(ABC):
     def _stored_chunk(self, number: int) -> dict[str, bytes]:
         """Gives the packed columns of one chunk, for ``verify``."""
 
-    def _decode(self, document: bytes | memoryview, index: int) -> Record:
+    def _decode(self, document: bytes | memoryview, index: int, *, view: bool = False) -> Record:
         try:
-            return decode(document, index)
+            return decode(document, index, view=view)
         except DamagedRecordError as error:
             raise self._damaged(index, str(error)) from error
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from dbloader.columns import Names
     from dbloader.records import Record
+    from dbloader.stores.base import T
 
 RECORDS, META = b"records", b"meta"
 MANIFEST, PROGRESS, EVENT = b"manifest", b"progress", b"event/"
@@ -156,6 +157,23 @@ class LMDBStore(Store):
     def read(self, indices: Sequence[int]) -> list[Record]:
         # The document is decoded where it lies in the map; only what the record holds is copied.
         return self._each(indices, self._decode)
+
+    lends = True
+
+    @override
+    def lend(self, indices: Sequence[int], function: Callable[[Record], T]) -> list[T]:
+        def lent(document: memoryview, index: int) -> T:
+            record = self._decode(document, index, view=True)
+            result = function(record)
+            image, record.image = record.image, None
+            view = image.base if isinstance(image, np.ndarray) else image
+            del image
+            if isinstance(view, memoryview):
+                # What is kept of it would crash the process, some time after the transaction: here it is an error.
+                view.release()
+            return result
+
+        return self._each(indices, lent)
 
     @override
     def documents(self, indices: Sequence[int]) -> list[bytes]:

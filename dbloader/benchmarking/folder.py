@@ -1,0 +1,83 @@
+"""Images of a folder as trainings commonly read them, to compare: a file each, Pillow, and torch's DataLoader."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.utils.data import Dataset
+from typing_extensions import override
+
+from dbloader.decoding import RandomResizedCrop
+from dbloader.errors import DamagedImageError
+from dbloader.sources import Problem, scan
+from dbloader.sources.base import readable
+
+
+class PillowCrop:
+    """Crops an image at random, resizes the part, and mirrors it at random, as torchvision's transforms do to Pillow's.
+
+    Args:
+        size: Height and width of what comes of it in pixels.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.crop = RandomResizedCrop(size)
+
+    def __call__(self, image: Image.Image) -> torch.Tensor:
+        """Gives uint8, shape (3, size, size), RGB, 0 to 255; resized bilinearly, which Pillow does with antialiasing.
+
+        Args:
+            image: Of any mode and size.
+        """
+        image = image.convert("RGB")
+        left, top, width, height, flip, *_ = self.crop.choose(torch.rand(self.crop.draws).tolist(), *image.size)
+        box = (left, top, left + width, top + height)
+        image = image.crop(box).resize((self.size, self.size), Image.Resampling.BILINEAR)
+        if flip:
+            image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
+
+
+class FolderDataset(Dataset[tuple[torch.Tensor, int]]):
+    """The images of a folder, cropped at random, as torchvision's ImageFolder and transforms give them.
+
+    A sample is (image, label): the file is opened and decoded whole by Pillow, and cropped by PillowCrop. It is uint8,
+    shape (3, size, size), RGB, 0 to 255.
+
+    Args:
+        folder: It holds a folder for each class.
+        size: Height and width of the images in pixels.
+
+    Attributes:
+        place: The folder, as it may be shown.
+        samples: Path below it, in bytes, and label of each image.
+
+    Raises:
+        SourceNotFoundError: There is no such folder.
+        SourceError: It cannot be read, or there is no image in it.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], size: int) -> None:
+        source = scan(folder)
+        self.place = source.place
+        self.root = os.fsencode(source.root)
+        self.transform = PillowCrop(size)
+        entries = [entry for entry in source.entries() if not isinstance(entry, Problem)]
+        self.samples = [(entry.path, entry.label or 0) for entry in entries]
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    @override
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        name, label = self.samples[index]
+        path = os.path.join(self.root, name)  # noqa: PTH118 - bytes, as the file system has them
+        try:
+            with Image.open(path) as file:
+                return self.transform(file), label
+        except OSError as error:
+            raise DamagedImageError(f"{readable(path)} does not decode: {error}; take it out of the folder") from error

@@ -1,0 +1,107 @@
+"""``dbloader bench``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+from tqdm import tqdm
+
+from dbloader.cli.text import counted, size
+
+if TYPE_CHECKING:
+    from dbloader.benchmarking import Benchmark, Measurement
+
+
+def _numbers(_context: click.Context, _parameter: click.Parameter, value: str | None) -> list[int] | None:
+    """Gives the whole numbers in a text with commas between them."""
+    try:
+        return None if value is None else [int(part) for part in value.split(",")]
+    except ValueError as error:
+        raise click.BadParameter(
+            f"must be whole numbers with commas between them, such as 0,1,2, got {value}"
+        ) from error
+
+
+@click.command(
+    "bench",
+    short_help="Measure how fast a store gives images on this machine, and what limits it.",
+    epilog="""\b
+Examples:
+  dbloader bench train.lmdb
+  dbloader bench train.lmdb --folder imagenet/train/ --workers 0,1,2 --plot bench.svg
+  dbloader bench mongodb://server/images.train --json | jq -r .verdict""",
+)
+@click.argument("place", type=click.Path())
+@click.option(
+    "--folder",
+    metavar="DIR",
+    type=click.Path(),
+    help="Measure a folder of images beside it, as trainings commonly read one (a file each, Pillow, DataLoader).",
+)
+@click.option("--batch-size", metavar="N", type=int, default=64, show_default=True, help="Images in a batch.")
+@click.option(
+    "--size", metavar="PX", type=int, default=224, show_default=True, help="Height and width of the images in it."
+)
+@click.option(
+    "--workers",
+    metavar="N,N,...",
+    callback=_numbers,
+    help="Numbers of threads and of processes.  [default: 0,1,2,4 and so on to the number of processors]",
+)
+@click.option(
+    "--seconds", metavar="S", type=float, default=2, show_default=True, help="Of each measurement in each round."
+)
+@click.option("--rounds", metavar="N", type=int, default=3, show_default=True, help="Turns; the medians count.")
+@click.option("--plot", metavar="FILE", type=click.Path(), help="Draw a bar chart: .png, .svg or .pdf.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+def bench_command(*, as_json: bool, **options: Any) -> None:
+    """Measure how fast the store PLACE gives images on this machine, and say what limits it.
+
+    Measured are reading records and decoding images by themselves, in one thread, and whole batches for a training
+    (random crops resized to --size, uint8), made by threads and by processes, with a consumer that does nothing else.
+    All take turns. Programs that run meanwhile make the figures worse.
+
+    Whether a training of yours waits for its data is told by the stats() of its loader; how fast it would be if data
+    were free, by dbloader.Headspace(loader) in the loader's place.
+    """
+    from dbloader.benchmarking import benchmark  # imports torch, which takes over a second
+
+    with tqdm(disable=as_json or not sys.stderr.isatty(), dynamic_ncols=True, leave=False, unit=" runs") as bar:
+
+        def show(done: int, total: int, name: str) -> None:
+            bar.total = total
+            bar.set_description(f"Measuring: {name}", refresh=False)
+            bar.update(done - bar.n)
+            bar.refresh()
+
+        result = benchmark(**options, progress=show)
+    if as_json:
+        click.echo(json.dumps(asdict(result), indent=2))
+    else:
+        _print(result)
+
+
+def _print(result: Benchmark) -> None:
+    images = f"{counted(result.images, 'image')} of {size(result.image_bytes)}"
+    without = result.records - result.images
+    left_out = f" ({counted(without, 'record')} without one left out)" if without else ""
+    click.echo(f"{result.place}: {images}{left_out}, to {result.size} x {result.size}, batches of {result.batch_size}")
+    if result.folder:
+        click.echo(f"folder: {result.folder}")
+    click.echo(f"{result.machine}")
+    width = max(len(one.name) for one in result.measurements)
+    click.echo(f"\n  {'':<{width}}  {'images/s':>10}  {'least - greatest':>19}  {'MB/s':>8}  {'first batch':>11}")
+    for one in result.measurements:
+        click.echo(f"  {one.name:<{width}}  {_row(one)}".rstrip())
+    click.echo(f"\n{result.verdict}")
+
+
+def _row(one: Measurement) -> str:
+    spread = f"{min(one.rounds):,.0f} - {max(one.rounds):,.0f}"
+    megabytes = "" if one.bytes_per_s is None else f"{one.bytes_per_s / 1e6:,.0f}"
+    first = "" if one.first_batch_s is None else f"{one.first_batch_s:.2f} s"
+    return f"{one.images_per_s:>10,.0f}  {spread:>19}  {megabytes:>8}  {first:>11}"

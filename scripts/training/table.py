@@ -1,0 +1,73 @@
+"""Tables and a chart of what was measured."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from statistics import median
+from typing import TYPE_CHECKING
+
+from data import LIMIT, REFERENCE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from data import Row
+
+    Runs = Mapping[str, Sequence[Mapping[str, float]]]
+
+_HEAD = (
+    "contender", "images/s", "least - greatest", f"/ {REFERENCE}", f"/ {LIMIT}", "first batch s", "MB", "MB a worker"
+)  # fmt: skip
+
+
+def print_tables(rows: Sequence[Row], runs: Runs) -> None:
+    """Prints a Markdown table for each kind of images."""
+    for images, group in groupby((row for row in rows if runs[row.key]), key=lambda row: row.images):
+        print(f"\n### {images[0].upper()}{images[1:]}\n")
+        print(f"| {' | '.join(_HEAD)} |")
+        print(f"| --- | {' | '.join(['---:'] * (len(_HEAD) - 1))} |")
+        for row in group:
+            print(f"| {row.name} | {' | '.join(_cells(row, images, runs))} |")
+
+
+def _cells(row: Row, images: str, runs: Runs) -> list[str]:
+    some = runs[row.key]
+    rates = [run["images_per_s"] for run in some]
+    middle = {name: median(run[name] for run in some) for name in some[0]}
+    return [
+        f"{median(rates):,.0f}",
+        f"{min(rates):,.0f} - {max(rates):,.0f}",
+        *(_ratio(rates, runs.get(f"{images}: {other}", ())) for other in (REFERENCE, LIMIT)),
+        f"{middle['first_s']:.2f}",
+        f"{middle['private_mb']:,.0f}",
+        f"{middle['worker_mb']:,.0f}" if middle["worker_mb"] else "",
+    ]
+
+
+def _ratio(rates: Sequence[float], others: Sequence[Mapping[str, float]]) -> str:
+    """Gives the median of the ratios within each round, in which the machine was the same."""
+    if not others:
+        return ""
+    return f"{median(rate / other['images_per_s'] for rate, other in zip(rates, others, strict=True)):.2f}"
+
+
+def draw(rows: Sequence[Row], runs: Runs, path: Path) -> None:
+    """Draws the medians, a panel for each kind of images."""
+    from matplotlib.figure import Figure  # not needed for the tables
+
+    groups = [[*group] for _, group in groupby((row for row in rows if runs[row.key]), key=lambda row: row.images)]
+    figure = Figure(figsize=(8, 1.5 + 0.3 * sum(map(len, groups))), layout="constrained")
+    panels = figure.subplots(
+        len(groups), squeeze=False, sharex=True, gridspec_kw={"height_ratios": [len(group) for group in groups]}
+    )
+    for axes, group in zip(panels[:, 0], groups, strict=True):
+        rates = [median(run["images_per_s"] for run in runs[row.key]) for row in group]
+        colours = ["#1b9e77" if row.form is not None else "#b3b3b3" for row in group]
+        bars = axes.barh([row.name for row in group], rates, color=colours)
+        axes.bar_label(bars, [f"{rate:,.0f}" for rate in rates], padding=4)
+        axes.set_title(group[0].images, loc="left")
+        axes.margins(x=0.12)
+        axes.invert_yaxis()
+    panels[-1, 0].set_xlabel("images/s")
+    figure.savefig(path, dpi=150)

@@ -1,0 +1,486 @@
+"""A loader goes on where its consumer was, however far ahead it had run: at any position, for any workers and ranks."""
+
+import copy
+import inspect
+import io
+import itertools
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, Sampler
+
+from dbloader.batches import MadeBatches, as_made, choose_maker
+from dbloader.errors import LoaderError, OptionError
+from dbloader.permutation import Permutation
+from dbloader.prefetch import PrefetchLoader, ResumablePrefetchLoader
+from dbloader.resuming import Unknown
+from dbloader.sampling import KeyedBatchSampler, OrderedSampler, ResumableSampler, ShuffleSampler
+from dbloader.threads import ThreadLoader
+
+LENGTH = 23
+WORLDS = (1, 2, 3)
+
+
+class Numbers(Dataset[int]):
+    """The indices; counts how many were asked for."""
+
+    def __init__(self, length: int = LENGTH) -> None:
+        self.length = length
+        self.asked = 0
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> int:
+        self.asked += 1
+        return index
+
+
+def make(
+    sampler: ResumableSampler, batch_size: int = 2, *, kind: str = "threads", workers: int = 0, **options: Any
+) -> ResumablePrefetchLoader[torch.Tensor]:
+    dataset = Numbers(sampler.length)
+    drop_last = options.pop("drop_last", False)
+    if kind == "torch":
+        loader: Any = DataLoader(dataset, batch_size, sampler=sampler, num_workers=workers, drop_last=drop_last)
+    elif kind == "processes":
+        batches = KeyedBatchSampler(sampler, batch_size, drop_last)
+        made = MadeBatches(choose_maker(dataset))
+        loader = DataLoader(made, batch_sampler=batches, num_workers=workers, collate_fn=as_made)
+    else:
+        batches = KeyedBatchSampler(sampler, batch_size, drop_last)
+        loader = ThreadLoader(dataset, batch_sampler=batches, num_workers=workers)
+    prefetched = PrefetchLoader(loader, **options)
+    assert isinstance(prefetched, ResumablePrefetchLoader)
+    return prefetched
+
+
+def taken(loader: Any, batches: int | None = None) -> list[int]:
+    """The samples of the first batches of an iteration, which is then left; or of all."""
+    return [sample for batch in itertools.islice(loader, batches) for sample in batch.tolist()]
+
+
+def interleaved(shares: list[list[int]]) -> list[int]:
+    rounds = itertools.zip_longest(*shares)
+    return [sample for one in rounds for sample in one if sample is not None]
+
+
+def order_of(epoch: int, seed: int = 0, length: int = LENGTH) -> list[int]:
+    order: list[int] = Permutation(length, seed, epoch)[:].tolist()
+    return order
+
+
+# Every position
+
+ENGINES = [("threads", 0), ("threads", 2), ("processes", 0), ("torch", 0)]
+
+
+@pytest.mark.parametrize(("kind", "workers"), ENGINES)
+@pytest.mark.parametrize("after", WORLDS)
+@pytest.mark.parametrize("before", WORLDS)
+def test_any_number_of_ranks_goes_on_at_every_position(before: int, after: int, kind: str, workers: int) -> None:
+    order = order_of(epoch=3)
+    share = -(-LENGTH // before)
+    for batches in range(-(-share // 2) + 1):
+        loaders = [make(ShuffleSampler(range(LENGTH), before, rank), kind=kind) for rank in range(before)]
+        states = []
+        for loader in loaders:
+            loader.set_epoch(3)
+            taken(loader, batches) if batches else None
+            states.append(loader.state_dict())
+        assert all(state == states[0] for state in states)
+        consumed = min(batches * 2, share) * before
+        resumed = [
+            make(ShuffleSampler(range(LENGTH), after, rank), 3, kind=kind, workers=workers) for rank in range(after)
+        ]
+        for loader in resumed:
+            loader.load_state_dict(states[0])
+            assert loader.state_dict() == states[0]
+        rest = interleaved([taken(loader) for loader in resumed])
+        if consumed >= LENGTH:
+            assert states[0]["epoch"] == 4
+            assert rest[:LENGTH] == order_of(4)
+        else:
+            left = order[consumed:]
+            assert rest[: len(left)] == left
+            assert rest[len(left) :] == order[: len(rest) - len(left)]  # padding, fewer than there are ranks
+            assert len(rest) - len(left) < after
+
+
+@pytest.mark.parametrize("kind", ["processes", "torch"])
+def test_worker_processes_go_on_too(kind: str) -> None:
+    order = order_of(epoch=0)
+    for batches in (1, 5, 11):
+        loader = make(ShuffleSampler(range(LENGTH)), kind=kind, workers=2)
+        assert taken(loader, batches) == order[: 2 * batches]
+        state = loader.state_dict()
+        loader.close()
+        assert state["position"] == 2 * batches
+        resumed = make(ShuffleSampler(range(LENGTH)), 4, kind=kind, workers=2)
+        resumed.load_state_dict(state)
+        assert taken(resumed) == order[2 * batches :]
+        assert taken(resumed, 1) == order_of(epoch=1)[:4]
+        resumed.close()
+
+
+@pytest.mark.parametrize("depth", [0, 1, 50])
+@pytest.mark.parametrize("kind", ["threads", "torch"])
+def test_the_state_is_that_of_the_consumer_however_far_ahead_the_loader_is(kind: str, depth: int) -> None:
+    loader = make(ShuffleSampler(range(LENGTH), seed=5), 4, kind=kind, depth=depth)
+    positions = []
+    for epoch in range(2):
+        positions.append(loader.state_dict()["position"])
+        for _ in loader:
+            state = loader.state_dict()
+            positions.append(state["position"])
+            assert state["seed"] == 5
+            assert state["epoch"] == epoch + (state["position"] == 0)
+        assert loader.state_dict() == state
+    assert positions == [0, 4, 8, 12, 16, 20, 0] * 2
+
+
+@pytest.mark.parametrize("kind", ["threads", "processes", "torch"])
+def test_what_drop_last_leaves_out_does_not_count(kind: str) -> None:
+    loader = make(ShuffleSampler(range(LENGTH)), 4, kind=kind, drop_last=True)
+    assert taken(loader, 4) == order_of(0)[:16]
+    state = loader.state_dict()
+    resumed = make(ShuffleSampler(range(LENGTH)), 5, kind=kind, drop_last=True)
+    resumed.load_state_dict(state)
+    assert taken(resumed, 1) == order_of(0)[16:21]  # all that is left but 2
+    assert (resumed.state_dict()["epoch"], resumed.state_dict()["position"]) == (1, 0)
+    assert taken(resumed) == order_of(1)[:20]
+    # Where less than a batch is left, the iteration has none, and the next one is the next epoch.
+    loader.load_state_dict({**state, "position": 21})
+    assert taken(loader) == []
+    assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (1, 0)
+    assert taken(loader, 1) == order_of(1)[:4]
+
+
+def test_going_on_at_sample_ten_million_makes_only_the_batches_that_are_asked_for() -> None:
+    length = 20_000_000
+    sampler = ShuffleSampler(range(length), seed=1)
+    loader = make(sampler, 64, workers=2)
+    loader.load_state_dict({**loader.state_dict(), "epoch": 7, "position": 10_000_000})
+    assert taken(loader, 2) == Permutation(length, 1, 7)[10_000_000:10_000_128].tolist()
+    assert loader.state_dict()["position"] == 10_000_128
+    loader.close()
+    # Two batches received, two ahead in the thread and two in its loader, and the one in production in each.
+    assert loader.dataset.asked <= 64 * 8
+
+
+def test_a_state_survives_torch_save_and_a_safe_load() -> None:
+    loader = make(ShuffleSampler(range(LENGTH)))
+    expected = taken(loader, 3)
+    file = io.BytesIO()
+    torch.save({"loader": loader.state_dict()}, file)
+    file.seek(0)
+    resumed = make(ShuffleSampler(range(LENGTH)))
+    resumed.load_state_dict(torch.load(file, weights_only=True)["loader"])
+    assert expected + taken(resumed) == order_of(0)
+
+
+# Loops as frameworks have them
+
+
+def test_a_loop_like_lightnings_goes_on_after_each_of_its_saves() -> None:
+    """The state is taken after each batch in the loop's body; the loop sets the epoch itself, and so it does again."""
+
+    def fit(loader: Any, first: int, stop: tuple[int, int] | None = None) -> tuple[list[list[int]], dict[str, Any]]:
+        seen: list[list[int]] = []
+        state = loader.state_dict()
+        for epoch in range(first, 3):
+            loader.set_epoch(epoch)
+            for step, batch in enumerate(loader):
+                seen.append(batch.tolist())
+                state = loader.state_dict()
+                if (epoch, step) == stop:
+                    return seen, state
+        return seen, state
+
+    whole, _ = fit(make(ShuffleSampler(range(LENGTH)), 4), 0)
+    for stop in itertools.product(range(2), range(6)):
+        seen, state = fit(make(ShuffleSampler(range(LENGTH)), 4), 0, stop)
+        resumed = make(ShuffleSampler(range(LENGTH)), 4)
+        resumed.load_state_dict(state)
+        assert seen + fit(resumed, state["epoch"])[0] == whole
+
+
+def test_a_loop_like_accelerates_goes_on_without_ever_setting_an_epoch() -> None:
+    """One iterator after the other, left with break, and the state taken afterwards."""
+    loader = make(ShuffleSampler(range(LENGTH)), 4)
+    assert taken(loader) == order_of(0)
+    assert taken(loader, 2) == order_of(1)[:8]
+    state = loader.state_dict()
+    resumed = make(ShuffleSampler(range(LENGTH)), 4)
+    resumed.load_state_dict(state)
+    assert taken(resumed) == order_of(1)[8:]
+    assert taken(resumed) == order_of(2)
+    # In the same process, too, only load_state_dict goes on: another iter() is the next epoch.
+    assert taken(loader, 1) == order_of(2)[:4]
+    loader.load_state_dict(state)
+    assert taken(loader) == order_of(1)[8:]
+
+
+@pytest.mark.parametrize("kind", ["threads", "torch"])
+def test_before_the_first_batch_the_state_is_the_beginning(kind: str) -> None:
+    loader = make(ShuffleSampler(range(LENGTH)), kind=kind)
+    fresh = loader.state_dict()
+    assert (fresh["epoch"], fresh["position"]) == (0, 0)
+    iterator = iter(loader)
+    assert loader.state_dict() == fresh
+    next(iterator)
+    assert loader.state_dict()["position"] == 2
+    loader.set_epoch(4)
+    assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (4, 0)
+
+
+def test_a_state_that_was_loaded_is_the_state_until_it_is_used_up() -> None:
+    loader = make(ShuffleSampler(range(LENGTH)))
+    state = {**loader.state_dict(), "epoch": 2, "position": 7}
+    loader.load_state_dict(state)
+    assert loader.state_dict() == state
+    loader.set_epoch(2)  # harmless: the same epoch
+    iterator = iter(loader)
+    assert loader.state_dict() == state
+    next(iterator)
+    assert loader.state_dict()["position"] == 9
+
+
+# Epochs
+
+
+@pytest.mark.parametrize("kind", ["threads", "processes", "torch"])
+@pytest.mark.parametrize("depth", [0, 2])
+def test_each_iter_is_the_next_epoch_unless_one_was_chosen(kind: str, depth: int) -> None:
+    sampler = ShuffleSampler(range(LENGTH))
+    loader = make(sampler, kind=kind, depth=depth)
+    assert [taken(loader) for _ in range(3)] == [order_of(epoch) for epoch in range(3)]
+    loader.set_epoch(7)
+    assert [taken(loader), taken(loader, 1)] == [order_of(7), order_of(8)[:2]]
+    sampler.set_epoch(5)
+    assert [taken(loader), taken(loader)] == [order_of(5), order_of(6)]
+    loader.set_epoch(6)  # the same once more
+    assert taken(loader) == order_of(6)
+
+
+@pytest.mark.parametrize(("kind", "epoch"), [("threads", 0), ("processes", 0), ("torch", 9)])
+def test_an_epoch_chosen_between_iter_and_next_loses_nothing(kind: str, epoch: int) -> None:
+    """torch's BatchSampler takes the order only then, where there are no workers: the state follows it."""
+    loader = make(ShuffleSampler(range(LENGTH)), kind=kind)
+    iterator = iter(loader)
+    loader.set_epoch(9)
+    received = next(iterator).tolist() + next(iterator).tolist()
+    assert received == order_of(epoch)[:4]
+    if kind == "torch":
+        state = loader.state_dict()
+        assert (state["epoch"], state["position"]) == (9, 4)
+    assert received + taken(iterator) == order_of(epoch)
+
+
+def test_an_epoch_whose_iterator_could_not_be_made_is_not_skipped() -> None:
+    class Failing(KeyedBatchSampler):
+        fails = False
+
+        @property
+        def drop_last(self) -> bool:
+            if self.fails:
+                raise ValueError("not now")
+            return False
+
+        @drop_last.setter
+        def drop_last(self, _: bool) -> None: ...
+
+    batches = Failing(ShuffleSampler(range(LENGTH)), 2)
+    loader = PrefetchLoader(ThreadLoader(Numbers(), batch_sampler=batches))
+    assert taken(loader) == order_of(0)
+    batches.fails = True
+    with pytest.raises(ValueError, match="not now"):
+        list(loader)
+    batches.fails = False
+    assert taken(loader) == order_of(2)  # its epoch had begun, as a first batch that fails begins one
+
+
+def test_loaders_in_front_of_each_other_go_through_the_epochs_once() -> None:
+    outer = PrefetchLoader(make(ShuffleSampler(range(LENGTH))))
+    assert isinstance(outer, ResumablePrefetchLoader)
+    assert [taken(outer), taken(outer, 3)] == [order_of(0), order_of(1)[:6]]
+    state = outer.state_dict()
+    again = PrefetchLoader(make(ShuffleSampler(range(LENGTH)), kind="torch"))
+    assert isinstance(again, ResumablePrefetchLoader)
+    again.load_state_dict(state)
+    assert taken(again, 2) == order_of(1)[6:10]
+    assert again.state_dict()["position"] == 10
+
+
+# Copies
+
+
+@pytest.mark.parametrize("kind", ["threads", "torch"])
+@pytest.mark.parametrize("clone", [copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])  # noqa: S301
+def test_a_copy_in_the_middle_of_an_epoch_begins_the_next_and_leaves_the_other_alone(clone: Any, kind: str) -> None:
+    loader = make(ShuffleSampler(range(LENGTH)), kind=kind)
+    iterator = iter(loader)
+    next(iterator)
+    other = clone(loader)
+    assert type(other) is ResumablePrefetchLoader
+    state = other.state_dict()
+    assert (state["epoch"], state["position"]) == (1, 0)
+    assert taken(other) == order_of(1)
+    assert loader.state_dict()["position"] == 2
+    assert taken(iterator) == order_of(0)[2:]
+
+
+# What cannot be resumed
+
+
+def has_state(loader: Any) -> bool:
+    """As Python 3.12's isinstance with a runtime-checkable protocol asks, and as hasattr does."""
+    by_class = inspect.getattr_static(loader, "state_dict", None) is not None
+    assert by_class == hasattr(loader, "state_dict") == hasattr(loader, "load_state_dict")
+    return by_class
+
+
+class Grouping(Sampler[list[int]]):
+    """A batch sampler with a batch size whose batches are not in its sampler's order, as one that groups by shape."""
+
+    def __init__(self, sampler: ResumableSampler) -> None:
+        self.sampler, self.batch_size, self.drop_last = sampler, 2, False
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = sorted(self.sampler)
+        return iter([order[at : at + 2] for at in range(0, len(order), 2)])
+
+    def __len__(self) -> int:
+        return -(-len(self.sampler) // 2)
+
+
+class OfThree(KeyedBatchSampler):
+    def __iter__(self) -> Iterator[list[int]]:
+        return itertools.islice(super().__iter__(), 3)
+
+
+class Batching:
+    """A loader that is no DataLoader, has a sampler and makes batches of it in its own way."""
+
+    def __init__(self) -> None:
+        self.sampler = ShuffleSampler(range(LENGTH))
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return iter(torch.tensor([*self.sampler]).reshape(-1, 1))
+
+
+@pytest.mark.parametrize(
+    "loader",
+    [
+        [1, 2],
+        DataLoader(Numbers(), 2),
+        DataLoader(Numbers(), 2, sampler=DistributedSampler(Numbers(), 2, 0)),
+        DataLoader(Numbers(), batch_sampler=Grouping(ShuffleSampler(range(LENGTH)))),
+        DataLoader(Numbers(), batch_sampler=OfThree(ShuffleSampler(range(LENGTH)), 2)),
+        Batching(),
+    ],
+    ids=["list", "no sampler", "torch's sampler", "groups", "some", "no DataLoader"],
+)
+def test_a_loader_of_which_nobody_knows_where_it_is_has_no_state(loader: Any) -> None:
+    assert not has_state(PrefetchLoader(loader))
+    with pytest.raises(LoaderError, match=f"can be resumed, got {type(loader).__name__}"):
+        ResumablePrefetchLoader(loader)
+    with pytest.raises(LoaderError, match="without one of dbloader's samplers, and without a state of its own"):
+        Unknown().state(0, None, ended=False)
+
+
+def test_a_subclass_goes_through_the_epochs_and_is_resumable_if_it_says_so() -> None:
+    class Own(PrefetchLoader[Any]):
+        pass
+
+    class Resumable(ResumablePrefetchLoader[Any]):
+        pass
+
+    def source() -> Any:
+        return DataLoader(Numbers(), 2, sampler=ShuffleSampler(range(LENGTH)))
+
+    assert not has_state(Own(source()))
+    assert not has_state(Own(Stateful()))  # its own state is of what it has made, not of what was received
+    assert has_state(Resumable(source()))
+    own = Own(source())
+    assert [taken(own), taken(own)] == [order_of(0), order_of(1)]
+
+
+def test_a_subclass_of_torchs_batch_sampler_that_keeps_its_order_is_resumable() -> None:
+    class Named(BatchSampler):
+        pass
+
+    loader = PrefetchLoader(DataLoader(Numbers(), batch_sampler=Named(ShuffleSampler(range(LENGTH)), 2, False)))
+    assert has_state(loader)
+
+
+def test_without_batches_each_sample_counts() -> None:
+    samples: Any = [torch.full((3,), number) for number in range(LENGTH)]
+    loader = PrefetchLoader(DataLoader(samples, batch_size=None, sampler=OrderedSampler(range(LENGTH))))
+    assert isinstance(loader, ResumablePrefetchLoader)
+    assert [sample[0].item() for sample in itertools.islice(loader, 5)] == [0, 1, 2, 3, 4]
+    assert loader.state_dict()["position"] == 5
+    assert loader.stats().samples is None  # and not three in each
+
+
+# Loaders with a state of their own
+
+
+class Stateful:
+    """As torchdata's StatefulDataLoader: its state is where its latest iterator is, which may be ahead of all."""
+
+    def __init__(self, length: int = 6) -> None:
+        self.length = length
+        self.next = 0
+        self.loaded = False
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        if not self.loaded:
+            self.next = 0
+        self.loaded = False
+        return self.produce()
+
+    def produce(self) -> Iterator[torch.Tensor]:
+        while self.next < self.length:
+            self.next += 1
+            yield torch.tensor([self.next - 1])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"next": self.next}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.next = state["next"]
+        self.loaded = True
+
+
+@pytest.mark.parametrize("depth", [0, 1, 50])
+def test_the_state_of_a_loader_that_has_one_is_that_right_after_the_batch_received_last(depth: int) -> None:
+    loader: Any = PrefetchLoader(Stateful(), depth=depth)
+    assert loader.state_dict() == {"next": 0}
+    iterator = iter(loader)
+    with pytest.raises(LoaderError, match=r"no batch of this epoch has been received yet.*before iter\(\), or after"):
+        loader.state_dict()
+    states = [loader.state_dict() for _ in iterator]
+    assert states == [{"next": number} for number in range(1, 7)]
+    assert loader.state_dict() == {"next": 6}
+    resumed: Any = PrefetchLoader(Stateful(), depth=depth)
+    resumed.load_state_dict(states[1])
+    assert resumed.state_dict() == {"next": 2}
+    assert taken(resumed) == [2, 3, 4, 5]
+    assert taken(resumed) == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_copy_of_a_loader_with_a_state_tells_that() -> None:
+    loader: Any = PrefetchLoader(Stateful(), depth=0)
+    next(iter(loader))
+    assert copy.deepcopy(loader).state_dict() == {"next": 1}
+
+
+def test_a_state_of_another_order_is_refused() -> None:
+    loader = make(ShuffleSampler(range(LENGTH)))
+    state = make(ShuffleSampler(range(LENGTH + 1))).state_dict()
+    with pytest.raises(OptionError, match=f"the state must have length {LENGTH}"):
+        loader.load_state_dict(state)
