@@ -1,4 +1,4 @@
-"""The training script of the documentation, run as its users run it: alone, by torchrun, and once more after a break."""
+"""The training script of the documentation, run as its users run it: alone, by torchrun, and again after a break."""
 
 from __future__ import annotations
 
