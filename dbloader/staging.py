@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# Longest that the end of a process may take to be seen, after its connections are.
+_DIES_IN_S = 1.0
+
 
 class _Staged(NamedTuple):
     """A batch on its way, and what is to be told of the one that was received last."""
@@ -108,6 +111,12 @@ class Batches(Iterator[Any]):
                     "early: catch it there, or give next() a default"
                 ) from stop
             raise
+        except (OSError, EOFError) as error:
+            killed = _killed_worker(self._source, error)
+            if killed is None:
+                raise
+            # Torch tells of a worker that it finds dead, but not of one that dies while its batch is fetched from it.
+            raise LoaderError(f"DataLoader worker (pid {killed.pid}) exited unexpectedly: {error}") from error
         self._number += 1
         return _Staged(batch, captured, samples if self._counts else 0)
 
@@ -129,6 +138,17 @@ class Batches(Iterator[Any]):
             # A DataLoader's iterator has no close. One that raised lives on in a cycle with its error, and when the
             # garbage collector comes upon it, that waits 5 s for each worker, in whatever thread it runs.
             self._source._shutdown_workers()
+
+
+def _killed_worker(source: Any, error: BaseException) -> Any:
+    """Gives the process of a DataLoader's worker whose end an error of its connections tells of, if there is one."""
+    workers = getattr(source, "_workers", [])
+    modules = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__))
+    if not any(module.startswith("multiprocessing.") for module in modules):
+        return None  # of a sample
+    for worker in workers:
+        worker.join(_DIES_IN_S / len(workers))
+    return next((worker for worker in workers if worker.exitcode), None)
 
 
 def _is_of_a_sample(stop: StopIteration) -> bool:

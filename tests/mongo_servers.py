@@ -317,6 +317,9 @@ class Mongod(Server):
     def pause(self) -> None:
         """Let it take connections but neither read nor answer, until `resume`."""
         self._signal(signal.SIGSTOP)
+        tasks = Path(f"/proc/{self.pid}/task")
+        while any(state_of(task) not in "TXZ" for task in tasks.glob("*/stat")):
+            time.sleep(0.001)  # a signal is only on its way when kill returns
 
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
@@ -647,9 +650,9 @@ class Proxy:
             if broken:
                 continue  # the queue is emptied, or who fills it would wait for ever
             time.sleep(max(0.0, due - time.monotonic()))
+            self._count(len(data), to_server=to_server)  # first, as its answer may be there before the next line
             try:
                 target.sendall(data)
-                self._count(len(data), to_server=to_server)
             except OSError:
                 broken = True
                 _shut(target)
@@ -660,6 +663,14 @@ class Proxy:
                 self.bytes_to_server += count
             else:
                 self.bytes_to_client += count
+
+
+def state_of(task: Path) -> str:
+    """The state of a thread, from its file `stat` in /proc: T is stopped; X if there is none any more."""
+    try:
+        return task.read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "X"
 
 
 def _shut(end: socket.socket) -> None:
