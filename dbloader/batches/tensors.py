@@ -11,6 +11,7 @@ from torch.utils.data import get_worker_info
 from typing_extensions import override
 
 from dbloader.batches.base import BatchMaker, parts, put_together
+from dbloader.batches.memory import BatchMemory
 from dbloader.datasets.base import StoreDataset
 from dbloader.decoding.base import Decoder
 from dbloader.errors import LoaderError
@@ -44,6 +45,7 @@ class TensorBatchMaker(BatchMaker):
 
     def __init__(self, dataset: StoreDataset) -> None:
         self.dataset: StoreDataset = dataset
+        self._memory = BatchMemory()
 
     @staticmethod
     def suits(dataset: Any) -> bool:
@@ -65,11 +67,12 @@ class TensorBatchMaker(BatchMaker):
         slots = room.numpy()
         # A store that lends its records is read by whoever decodes; of others all are read at once, in one round trip.
         records = indices if self.dataset.store.lends else self.dataset.records(indices)
+        read = now() - began
         futures = [
             submit(self._decode, slots[some], records[some], None if numbers is None else numbers[some])
             for some in parts(len(indices), part)
         ]
-        return functools.partial(self._finish, room.permute(0, 3, 1, 2), futures, now() - began)
+        return functools.partial(self._finish, room.permute(0, 3, 1, 2), futures, read)
 
     def _decode(
         self, slots: np.ndarray[Any, Any], records: Sequence[Any], numbers: np.ndarray[Any, Any] | None
@@ -84,7 +87,7 @@ class TensorBatchMaker(BatchMaker):
             if image is None:
                 raise LoaderError(f"a batch of images needs one in each record, got none in record {record.index}")
             # By NumPy, as torch would divide so small a copy among threads of its own.
-            slots[at] = image.permute(1, 2, 0).numpy()
+            slots[at] = image.numpy().transpose(1, 2, 0)
             at += 1
             decode += now() - begun
             others.append(self.dataset.others(record))
@@ -111,4 +114,6 @@ class TensorBatchMaker(BatchMaker):
             # In the memory that the worker shares with the training; else they would be copied there.
             storage = torch.UntypedStorage._new_shared(math.prod(shape))  # type: ignore[no-untyped-call]
             return torch.empty(0, dtype=torch.uint8).set_(storage).view(shape)
-        return torch.empty(shape, dtype=torch.uint8, pin_memory=self.pin_memory)
+        if self.pin_memory:
+            return torch.empty(shape, dtype=torch.uint8, pin_memory=True)  # of memory that torch uses again
+        return self._memory.empty(shape)

@@ -121,7 +121,8 @@ class Decoder(ABC):
         crop = self.choose(numbers, source.width, source.height)
         factor = self._reduction(crop)
         pixels = source.crop(crop.left, crop.top, crop.width, crop.height, tiles, factor)
-        return render(pixels, crop.resized or self.size, crop.window, self.size, flip=crop.flip)
+        output = render(pixels, crop.resized or self.size, crop.window, self.size, flip=crop.flip)
+        return torch.from_numpy(output.transpose(2, 0, 1))
 
     def _reduction(self, crop: Crop) -> int:
         """Gives by what factor, 1, 2, 4 or 8, a JPEG may be decoded smaller."""
