@@ -12,7 +12,7 @@ import signal
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -511,6 +511,24 @@ class StoreContract:
             twice = store.read([5, 5])
             twice[0].fields["changed"] = True
             assert twice[1].fields == records[5].fields
+
+    def test_lent_records_are_those_that_are_read(self, tmp_path: Path) -> None:
+        records = make_records(30)
+        place = self.place(tmp_path)
+        self.write(place, records)
+
+        def facts_of(record: Record) -> Any:
+            if isinstance(record.image, memoryview):
+                return facts(replace(record, image=bytes(record.image)))
+            return facts(record)
+
+        with self.open(place) as store:
+            indices = [29, 0, 0, 17, 29, 3]
+            assert store.lend(indices, facts_of) == [facts(records[index]) for index in indices]
+            with pytest.raises(ZeroDivisionError):
+                store.lend([2], lambda record: 1 // 0)
+            with pytest.raises(RecordIndexError, match="no record 30 in"):
+                store.lend([30], facts_of)
 
     def test_read_takes_any_sequence_of_indices(self, tmp_path: Path) -> None:
         place = self.place(tmp_path)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import bson
 import lmdb
+import numpy as np
 import pytest
 
 pytest.register_assert_rewrite("store_contract")
@@ -37,7 +38,7 @@ from store_contract import (  # noqa: E402 - after the line above
     write_one_by_one,
 )
 
-from dbloader import Record, create_store, open_store  # noqa: E402
+from dbloader import Record, create_store, open_store, write_store  # noqa: E402
 from dbloader.columns import CHUNK, COLUMNS  # noqa: E402
 from dbloader.errors import (  # noqa: E402
     DamagedRecordError,
@@ -1253,3 +1254,13 @@ def test_a_database_of_another_program_is_not_overwritten_whatever_its_keys_are(
     ):
         pass
     assert place.read_bytes() == before
+
+
+def test_a_lent_image_lies_in_the_map_and_a_read_one_does_not(tmp_path: Path) -> None:
+    place = tmp_path / "a.lmdb"
+    write_store([Record(image=b"a file"), Record(image=np.arange(12, dtype=np.uint8).reshape(2, 2, 3))], place)
+    with open_store(place) as store:
+        assert store.lend([0, 1], lambda record: type(record.image)) == [memoryview, np.ndarray]
+        assert store.lend([1], lambda record: np.asarray(record.image).flags.writeable) == [False]
+        assert [type(record.image) for record in store.read([0, 1])] == [bytes, np.ndarray]
+        assert store.read([1])[0].image.flags.writeable  # type: ignore[union-attr]

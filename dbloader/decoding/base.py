@@ -98,7 +98,7 @@ class Decoder(ABC):
 
         Args:
             image: An encoded file; or pixels, uint8, shape (height, width, 3) RGB or (height, width) gray; or a PIL
-                image of any mode.
+                image of any mode. Its memory may be a store's, lent for this call: nothing that points into it is kept.
             numbers: ``draws`` numbers in [0, 1); None draws them from torch's global generator.
             tiles: Lengths of the tiles, where the file is a tiled JPEG: then only those that are needed are decoded.
                 They are ignored where the image must be decoded whole.

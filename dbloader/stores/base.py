@@ -70,13 +70,11 @@ class Store(ABC):
         """Calls a function with each record, in the order asked, while the store still has hold of it.
 
         The record's image may be a memoryview, or an array that cannot be written to, which is the function's during
-        the call only: nothing of it may be kept. Otherwise as ``read``.
+        the call only. It must keep nothing that points into it: that could crash the process later. Otherwise as
+        ``read``.
 
         Returns:
             What the function gave for each record.
-
-        Raises:
-            BufferError: Something of an image was kept.
         """
         return [function(record) for record in self.read(indices)]
 

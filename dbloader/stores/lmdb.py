@@ -162,18 +162,7 @@ class LMDBStore(Store):
 
     @override
     def lend(self, indices: Sequence[int], function: Callable[[Record], T]) -> list[T]:
-        def lent(document: memoryview, index: int) -> T:
-            record = self._decode(document, index, view=True)
-            result = function(record)
-            image, record.image = record.image, None
-            view = image.base if isinstance(image, np.ndarray) else image
-            del image
-            if isinstance(view, memoryview):
-                # What is kept of it would crash the process, some time after the transaction: here it is an error.
-                view.release()
-            return result
-
-        return self._each(indices, lent)
+        return self._each(indices, lambda document, index: function(self._decode(document, index, view=True)))
 
     @override
     def documents(self, indices: Sequence[int]) -> list[bytes]:
