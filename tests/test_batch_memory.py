@@ -32,7 +32,7 @@ def test_memory_is_nobody_elses_while_anything_shares_it() -> None:
         tensor.numpy()[1:],
         tensor[2],
         tensor.untyped_storage(),
-        memoryview(tensor.numpy()),
+        tensor.numpy().data,
     ]
     address = tensor.data_ptr()
     del tensor
