@@ -6,13 +6,13 @@ import copy
 import os
 import random
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from operator import index as as_index
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
-from torch.utils.data import BatchSampler, ConcatDataset, Subset, get_worker_info
+from torch.utils.data import BatchSampler, ConcatDataset, IterableDataset, Subset, get_worker_info
 from typing_extensions import override
 
 from dbloader.datasets.base import StoreDataset
@@ -21,6 +21,7 @@ from dbloader.errors import OptionError
 from dbloader.machine import processors
 from dbloader.preparation import Normalize, RandomErasing
 from dbloader.sampling import KeyedBatchSampler, OrderedSampler, ResumableSampler, ShuffleSampler
+from dbloader.stores.base import Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -64,6 +65,20 @@ def height_and_width(input_size: int | Sequence[int]) -> tuple[int, int]:
     if len(sides) not in (1, 2) or min(sides) < 1:
         raise OptionError(f"input_size must be a height and a width in pixels, or one number, got {input_size!r}")
     return sides[0], sides[-1]
+
+
+def check_dataset(dataset: Any) -> None:
+    """Refuses what has no samples at indices.
+
+    Raises:
+        OptionError: It is iterable-style, a place or a store; or a dataset that gives image files of no certain size.
+    """
+    if isinstance(dataset, (str, bytes, os.PathLike, Store)):
+        raise OptionError(
+            f"dataset must be a dataset, got {dataset!r}: open a store with LMDBDataset(place) or MongoDataset(place)"
+        )
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
+        raise OptionError(f"dataset must be map-style, with samples at indices, got {type(dataset).__name__}")
 
 
 def default_transform(dataset: Any, size: tuple[int, int], *, is_training: bool) -> Decoder | None:
@@ -131,9 +146,18 @@ def create_batch_sampler(
         raise OptionError(f"sampler must give single indices, got a {type(sampler).__name__}, which gives batches")
     elif distributed:
         raise OptionError("distributed is for the sampler that is made here: got one, which must know of the ranks")
+    batches: Any
     if isinstance(sampler, ResumableSampler):
-        return KeyedBatchSampler(sampler, batch_size, drop_last)
-    return BatchSampler(sampler, batch_size, drop_last)
+        batches = KeyedBatchSampler(sampler, batch_size, drop_last)
+    else:
+        batches = BatchSampler(sampler, batch_size, drop_last)
+    samples = len(sampler) if isinstance(sampler, Sized) else batch_size
+    if drop_last and 0 < samples < batch_size:
+        raise OptionError(
+            f"a batch of batch_size={batch_size} is more than the {samples} samples of this process, and incomplete "
+            "batches are left out in training: pass a smaller one, or drop_last=False"
+        )
+    return batches
 
 
 def normalizing(

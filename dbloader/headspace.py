@@ -43,15 +43,22 @@ class Headspace(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         count = len(self)
         if not self._batch:
-            iterator = iter(self._loader)
-            for batch in iterator:
-                self._batch.append(batch)
-                break
-            if hasattr(iterator, "close"):
-                iterator.close()
+            self._take_one()
         if not self._batch:
             raise LoaderError("the loader has no batch that could be given again and again")
         return (self._batch[0] for _ in range(count))
+
+    def _take_one(self) -> None:
+        # Where the loader's consumer is stays as it was.
+        state = self._loader.state_dict() if hasattr(self._loader, "state_dict") else None
+        iterator = iter(self._loader)
+        for batch in iterator:
+            self._batch.append(batch)
+            break
+        if hasattr(iterator, "close"):
+            iterator.close()
+        if state is not None and hasattr(self._loader, "load_state_dict"):
+            self._loader.load_state_dict(state)
 
     def __getattr__(self, name: str) -> Any:
         # As a PrefetchLoader is the loader behind it: so that a training finds its dataset and its sampler. But where

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
 from dbloader.batches import MadeBatches, as_made, choose_maker
 from dbloader.choosing import (
     Seeded,
+    check_dataset,
     create_batch_sampler,
     decoder_of,
     default_transform,
@@ -109,7 +110,8 @@ def create_loader(
         preparation: What else is to be done with each batch on the device, after that: a callable on the images, or a
             Preparation, such as of Mixup.
         sampler: The order, in place of ShuffleSampler or OrderedSampler. With one that is not dbloader's the loader
-            cannot be resumed.
+            cannot be resumed. What is random in
+            the images is then drawn with torch's global generator, by whoever makes the batch: anew in each run.
         distributed: Whether the samples are shared by the processes of torch.distributed; None: if it is initialized.
         seed: Of the order and all that is random; the same in all processes.
         drop_last: Leave out the last batch if it has fewer samples; None: in training.
@@ -130,8 +132,7 @@ def create_loader(
         OptionError: An option is out of its range or does not fit another; the device is not present.
         TypeError: An option is of another type.
     """
-    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
-        raise OptionError(f"dataset must be map-style, with samples at indices, got {type(dataset).__name__}")
+    check_dataset(dataset)
     size = height_and_width(input_size)
     _check_kinds(workers=workers, decode=decode, transform=transform, collate_fn=collate_fn, seeding=worker_seeding)
     count = share_of_processors() if num_workers is None else whole_number("num_workers", num_workers, 0)
@@ -167,7 +168,13 @@ def create_loader(
                 f"pass workers='processes', got workers={workers!r}"
             )
         loader = ThreadLoader(
-            dataset, batch_sampler=batches, num_workers=count, pin_memory=on_cuda, prefetch_factor=ahead, maker=maker
+            dataset,
+            batch_sampler=batches,
+            num_workers=count,
+            pin_memory=on_cuda,
+            prefetch_factor=ahead,
+            timed=True,
+            maker=maker,
         )
     else:
         if threads != 1 and not count:

@@ -37,10 +37,10 @@ class ThreadLoader:
     into the tensor of the batch. Python code holds the lock, so a transform in Python gains little from threads; on a
     free-threaded Python it does.
 
-    Batches come in their order, with the errors of their samples at their place. They are TimedBatches, as a
-    PrefetchLoader in front wants them, unless ``timed=False``; ``create_loader`` puts both together. The threads begin
-    with the first ``next()``. They have ended when the consumer sees the end or an error, and after the iterator's
-    ``close()``; where it is only dropped, they end after the batches that were begun.
+    Batches come in their order, with the errors of their samples at their place. A PrefetchLoader in front takes
+    TimedBatches too, and then tells in its ``stats()`` what they took; ``create_loader`` puts both together. The
+    threads begin with the first ``next()``. They have ended when the consumer sees the end or an error, and after the
+    iterator's ``close()``; where it is only dropped, they end after the batches that were begun.
 
     Args:
         dataset: A map-style dataset, which threads can share.
@@ -55,7 +55,7 @@ class ThreadLoader:
         prefetch_factor: Batches that are in the making or made, at the most, beside the one that was given last; 2 if
             None. Unlike DataLoader's, it is not for each worker.
         generator: Of the shuffling.
-        timed: Whether the batches come as TimedBatches.
+        timed: Whether the batches come as TimedBatches, for a PrefetchLoader in front.
         maker: Makes the batches; chosen for the dataset if None.
 
     Raises:
@@ -78,7 +78,7 @@ class ThreadLoader:
         drop_last: bool = False,
         prefetch_factor: int | None = None,
         generator: torch.Generator | None = None,
-        timed: bool = True,
+        timed: bool = False,
         maker: BatchMaker | None = None,
     ) -> None:
         if isinstance(dataset, IterableDataset):

@@ -622,8 +622,8 @@ class Proxy:
         buffer = memoryview(bytearray(CHUNK_BYTES))
         with contextlib.suppress(OSError):  # one end has closed or was cut
             while count := source.recv_into(buffer):
+                self._count(count, to_server=to_server)  # first, as its answer may be there before the next line
                 target.sendall(buffer[:count])
-                self._count(count, to_server=to_server)
         _shut(source)
         _shut(target)
 
@@ -650,7 +650,7 @@ class Proxy:
             if broken:
                 continue  # the queue is emptied, or who fills it would wait for ever
             time.sleep(max(0.0, due - time.monotonic()))
-            self._count(len(data), to_server=to_server)  # first, as its answer may be there before the next line
+            self._count(len(data), to_server=to_server)
             try:
                 target.sendall(data)
             except OSError:

@@ -159,7 +159,7 @@ def test_the_first_error_of_a_batch_comes_out_with_its_record(tmp_path: Path, wo
     images = [encoded(0), encoded(1), b"\xff\xd8\xff damaged", encoded(3), b"\xff\xd8\xff too", encoded(5)]
     write_store((Record(f"{n}.jpg", 0, image) for n, image in enumerate(images)), tmp_path / "some.lmdb")
     with LMDBDataset(tmp_path / "some.lmdb", decode=RandomResizedCrop(8)) as dataset:
-        iterator = iter(ThreadLoader(dataset, 2, num_workers=workers))
+        iterator = iter(ThreadLoader(dataset, 2, num_workers=workers, timed=True))
         assert next(iterator).samples == 2
         with pytest.raises(NotAnImageError, match="in no known format") as caught:
             next(iterator)
@@ -171,7 +171,7 @@ def test_the_first_error_of_a_batch_comes_out_with_its_record(tmp_path: Path, wo
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_index_beyond_the_records_is_told_at_the_place_of_its_batch(place: Path, workers: int) -> None:
     dataset = LMDBDataset(place, decode=RandomResizedCrop(8))
-    iterator = iter(ThreadLoader(dataset, batch_sampler=[[1, 2], [3, 99], [4]], num_workers=workers))
+    iterator = iter(ThreadLoader(dataset, batch_sampler=[[1, 2], [3, 99], [4]], num_workers=workers, timed=True))
     assert next(iterator).samples == 2
     with pytest.raises(RecordIndexError, match="no record 99"):
         next(iterator)

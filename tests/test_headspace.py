@@ -1,6 +1,7 @@
 """Headspace is the first batch of a loader again and again: a training without its data."""
 
 import itertools
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch.utils.data import DataLoader
 from dbloader.errors import LoaderError, OptionError
 from dbloader.headspace import Headspace
 from dbloader.prefetch import PrefetchLoader
-from dbloader.sampling import ShuffleSampler
+from dbloader.sampling import KeyedBatchSampler, ShuffleSampler
 
 DATA: Any = list(range(10))
 
@@ -76,3 +77,14 @@ def test_a_loader_without_batches_or_length_is_told() -> None:
         list(Headspace(itertools.count()))
     with pytest.raises(OptionError, match="batches must be at least 1, got 0"):
         Headspace(DATA, 0)
+
+
+def test_where_the_loader_is_stays_as_it_was() -> None:
+    data: Any = range(20)
+    loader: Any = PrefetchLoader(DataLoader(data, batch_sampler=KeyedBatchSampler(ShuffleSampler(data), 4)))
+    deque(loader, maxlen=0)
+    state = loader.state_dict()
+    assert (state["epoch"], state["position"]) == (1, 0)
+    deque(Headspace(loader), maxlen=0)
+    assert loader.state_dict() == state
+    assert len(list(loader)) == 5

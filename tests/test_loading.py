@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import jpegs
+import lmdb
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 from torch.utils.data import BatchSampler, ConcatDataset, Dataset, IterableDataset, SequentialSampler, Subset
 
-from dbloader import LMDBDataset, Record, write_store
+from dbloader import LMDBDataset, Record, open_store, write_store
 from dbloader.batches import choose_maker
 from dbloader.choosing import share_of_processors
 from dbloader.decoding import DecodeTensor, RandomResizedCrop, ResizeCenterCrop
@@ -494,3 +495,63 @@ def test_a_free_threaded_python_takes_threads_for_all(monkeypatch: pytest.Monkey
     monkeypatch.setattr("sys._is_gil_enabled", lambda: False, raising=False)
     assert type(create_loader(Folder(), **CPU)._loader) is ThreadLoader
     assert isinstance(create_loader(Folder(), **CPU), PrefetchLoader)
+
+
+class Negative(LMDBDataset):
+    """Overrides a part of how samples are made."""
+
+    def sample(self, record: Record, numbers: Any = None) -> Any:
+        image, label = super().sample(record, numbers)
+        return 255 - image, label + 100
+
+
+class Thousand(LMDBDataset):
+    def __getitems__(self, indices: Any) -> list[Any]:
+        return [(image, label + 1000) for image, label in super().__getitems__(indices)]
+
+
+@pytest.mark.parametrize(("kind", "added"), [(Negative, 100), (Thousand, 1000)])
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+def test_what_a_subclass_of_a_dataset_makes_is_what_comes(place: Path, kind: Any, added: int, workers: Any) -> None:
+    dataset = kind(place, decode=ResizeCenterCrop(8))
+    expected = dataset.__getitems__([0, 1, 2])
+    loader = create_loader(dataset, batch_size=3, device=None, mean=None, std=None, num_workers=0, workers=workers)
+    images, labels = next(iter(loader))
+    assert torch.equal(images, torch.stack([image for image, _ in expected]))
+    assert labels.tolist() == [label for _, label in expected]
+    assert min(labels) >= added
+
+
+@pytest.mark.parametrize("thing", ["train.lmdb", Path("train.lmdb")])
+def test_a_place_is_no_dataset(thing: Any) -> None:
+    with pytest.raises(OptionError, match=r"got .*train\.lmdb.*: open a store with LMDBDataset\(place\)"):
+        create_loader(thing, batch_size=3)
+
+
+def test_a_store_is_no_dataset(place: Path) -> None:
+    with open_store(place) as store, pytest.raises(OptionError, match="open a store with LMDBDataset"):
+        create_loader(store, batch_size=3)
+
+
+def test_tensors_that_are_to_be_decoded_are_refused_with_the_remedy() -> None:
+    samples = [(torch.zeros(3, 8, 8), 0)] * 4
+    with pytest.raises(TypeError, match="got a Tensor: where a dataset gives tensors, pass transform=None"):
+        next(iter(create_loader(samples, batch_size=2, num_workers=0, device=None)))
+
+
+def test_a_training_without_a_whole_batch_is_refused(place: Path) -> None:
+    dataset = LMDBDataset(place)
+    message = rf"batch_size={len(dataset) + 1} is more than the {len(dataset)} samples of this process"
+    with pytest.raises(OptionError, match=message):
+        create_loader(dataset, batch_size=len(dataset) + 1, is_training=True)
+    loader = create_loader(dataset, batch_size=len(dataset) + 1, is_training=True, drop_last=False)
+    assert len(loader) == 1
+
+
+def test_an_error_of_lmdb_in_the_callers_code_stays_what_it_is(place: Path) -> None:
+    def look_up(label: int) -> int:
+        raise lmdb.NotFoundError(f"my own database: {label}")
+
+    dataset = LMDBDataset(place, target_transform=look_up, decode=ResizeCenterCrop(8))
+    with pytest.raises(lmdb.NotFoundError, match="my own database"):
+        next(iter(create_loader(dataset, batch_size=2, device=None, num_workers=0)))

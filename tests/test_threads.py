@@ -404,7 +404,7 @@ def test_shuffling_is_torchs() -> None:
 
 
 def test_a_batch_tells_what_it_took_and_how_many_samples_it_has() -> None:
-    batch = next(iter(ThreadLoader(Numbers(5), 4, num_workers=2)))
+    batch = next(iter(ThreadLoader(Numbers(5), 4, num_workers=2, timed=True)))
     assert type(batch) is TimedBatch
     assert batch.batch.tolist() == [0, 1, 2, 3]
     assert batch.samples == 4

@@ -81,7 +81,7 @@ def test_each_second_is_counted_where_it_went(clock: Turned) -> None:
 
 
 def test_an_epoch_that_is_not_finished_counts_what_was_received_and_not_what_was_made() -> None:
-    loader = PrefetchLoader(ThreadLoader(range(100), 4, num_workers=2), depth=10)
+    loader = PrefetchLoader(ThreadLoader(range(100), 4, num_workers=2, timed=True), depth=10)
     iterator = iter(loader)
     for received in range(1, 4):
         next(iterator)
@@ -119,7 +119,7 @@ def test_the_samples_of_any_batch_are_counted_where_it_shows_them(batch: Any, sa
 def test_what_the_workers_measure_arrives(kind: str) -> None:
     data = list(torch.arange(40.0).reshape(20, 2))
     if kind == "threads":
-        source: Any = ThreadLoader(data, 4, num_workers=2)
+        source: Any = ThreadLoader(data, 4, num_workers=2, timed=True)
     else:
         made = MadeBatches(choose_maker(data, transform=torch.neg))
         source = DataLoader(made, 4, num_workers=2, collate_fn=as_made)

@@ -65,6 +65,8 @@ class TensorBatchMaker(BatchMaker):
         numbers = self.dataset.numbers(indices)
         room = self._empty(len(indices))
         slots = room.numpy()
+        if self.dataset.store.lends:
+            self.dataset.will_read(indices)
         # A store that lends its records is read by whoever decodes; of others all are read at once, in one round trip.
         records = indices if self.dataset.store.lends else self.dataset.records(indices)
         read = now() - began

@@ -39,7 +39,8 @@ class PillowCrop:
         image = image.crop(box).resize((self.size, self.size), Image.Resampling.BILINEAR)
         if flip:
             image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-        return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
+        # By NumPy: torch would divide so small a copy among threads, in each process as many as there are processors.
+        return torch.from_numpy(np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1)))
 
 
 class FolderDataset(Dataset[tuple[torch.Tensor, int]]):

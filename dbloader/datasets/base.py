@@ -73,14 +73,15 @@ class StoreDataset(RecordDataset):
         Args:
             indices: From -len to len - 1.
         """
-        if self.makes_its_own_samples:
-            return [self[index] for index in indices]
+        if type(self).__getitem__ is not StoreDataset.__getitem__:
+            return [self[index] for index in indices]  # as a subclass makes them
         return self._batch(indices)
 
     @property
     def makes_its_own_samples(self) -> bool:
-        """Whether this is of a subclass that has another ``__getitem__``."""
-        return type(self).__getitem__ is not StoreDataset.__getitem__
+        """Whether this is of a subclass that makes its samples in another way."""
+        names = ("__getitem__", "__getitems__", "sample", "joined")
+        return any(getattr(type(self), name) is not getattr(StoreDataset, name) for name in names)
 
     def _batch(self, indices: Sequence[int]) -> list[Any]:
         numbers = self.numbers(indices)

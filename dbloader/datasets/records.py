@@ -91,6 +91,10 @@ class RecordDataset(Dataset[Any]):
         """Calls a function with each record while the store has hold of it; see ``Store.lend``."""
         return self._same_store().lend(self._positions(indices), function)
 
+    def will_read(self, indices: Sequence[int]) -> None:
+        """Tells the store which records will be read next; see ``Store.will_read``."""
+        self._same_store().will_read(self._positions(indices))
+
     def find(self, name: str) -> int:
         """Gives the index of the record with a name (the path below the root of the converted folder).
 

@@ -67,6 +67,11 @@ def open_image(
         return _Pixels(image)
     if isinstance(image, Image.Image):
         picture = image
+    elif not isinstance(image, (bytes, bytearray, memoryview)):
+        raise TypeError(
+            "an image must be the bytes of a file, an array or a PIL image to be decoded, got a "
+            f"{type(image).__name__}: where a dataset gives tensors, pass transform=None to leave them as they are"
+        )
     else:
         jpeg = open_jpeg(image, checked=checked)
         if jpeg is not None and not exif_transpose:

@@ -78,6 +78,10 @@ class Store(ABC):
         """
         return [function(record) for record in self.read(indices)]
 
+    def will_read(self, indices: Sequence[int]) -> None:
+        """Lets the store make ready what will be read soon, where it can; waits for nothing, and does no more."""
+        del indices  # most stores have nothing that they could do
+
     @abstractmethod
     def documents(self, indices: Sequence[int]) -> list[bytes]:
         """Gives records as they are stored, BSON documents, unverified; otherwise as ``read``."""

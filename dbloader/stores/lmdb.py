@@ -83,6 +83,14 @@ def checked_path(place: str | os.PathLike[str]) -> str:
     return path
 
 
+class _OfCallerError(Exception):
+    """Carries an error of a function that records are lent to past those of this file."""
+
+    def __init__(self, error: lmdb.Error) -> None:
+        super().__init__()
+        self.error = error
+
+
 class _Handle:
     """What one process opens: the environment it shares with other stores, the sub-databases, the manifest."""
 
@@ -158,11 +166,24 @@ class LMDBStore(Store):
         # The document is decoded where it lies in the map; only what the record holds is copied.
         return self._each(indices, self._decode)
 
+    @override
+    def will_read(self, indices: Sequence[int]) -> None:
+        handle = self._open()
+        with environments.gate:
+            handle.shared.will_read(indices)
+
     lends = True
 
     @override
     def lend(self, indices: Sequence[int], function: Callable[[Record], T]) -> list[T]:
-        return self._each(indices, lambda document, index: function(self._decode(document, index, view=True)))
+        def lent(document: memoryview, index: int) -> T:
+            record = self._decode(document, index, view=True)
+            try:
+                return function(record)
+            except lmdb.Error as error:
+                raise _OfCallerError(error) from None  # of another file, which says nothing of this one
+
+        return self._each(indices, lent)
 
     @override
     def documents(self, indices: Sequence[int]) -> list[bytes]:
@@ -282,6 +303,8 @@ class LMDBStore(Store):
         try:
             with environments.gate, handle.env.begin(buffers=True) as txn:
                 yield txn
+        except _OfCallerError as error:
+            raise error.error from error.error.__cause__
         except lmdb.Error as error:
             raise explained(error, self.place) from error
 
