@@ -33,9 +33,9 @@ class ThreadLoader:
     """A DataLoader whose workers are threads of this process: nothing is pickled, copied to it, or started anew.
 
     It suits datasets that let Python's lock go where they work. LMDBDataset and MongoDataset with one of dbloader's
-    decoders do: the records of a batch are read in one transaction, and their images decoded by all threads straight
-    into the tensor of the batch. Python code holds the lock, so a transform in Python gains little from threads; on a
-    free-threaded Python it does.
+    decoders do: the records of a batch are read at once from a server, or by all threads from a file, which has been
+    told of them, and their images decoded by all threads straight into the tensor of the batch. Python code holds the
+    lock, so a transform in Python gains little from threads; on a free-threaded Python it does.
 
     Batches come in their order, with the errors of their samples at their place. A PrefetchLoader in front takes
     TimedBatches too, and then tells in its ``stats()`` what they took; ``create_loader`` puts both together. The

@@ -1,4 +1,4 @@
-"""Whole batches of a dataset: read together, decoded in parts, and put together once."""
+"""Whole batches of a dataset: decoded in parts, and put together once."""
 
 from dbloader.batches.base import BatchMaker, call, part_size, whole
 from dbloader.batches.choice import choose_maker

@@ -1,8 +1,8 @@
 """What makes a batch, in one thread or in many.
 
-A batch is made in three steps. ``begin`` reads its records; parts of them are decoded, by whatever thread ``submit``
-gives them to; and the function that ``begin`` returned waits for the parts and puts the rest together. Who makes it,
-and in how many parts, makes no difference to the batch.
+A batch is made in three steps. ``begin`` reads its records, or tells the store of them where those who decode read
+them; parts of them are decoded, by whatever thread ``submit`` gives them to; and the function that ``begin`` returned
+waits for the parts and puts the rest together. Who makes it, and in how many parts, makes no difference to the batch.
 """
 
 from __future__ import annotations

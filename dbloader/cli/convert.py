@@ -101,7 +101,8 @@ Examples:
 @click.option(
     "--raw",
     is_flag=True,
-    help="Store pixels, not files: nothing is decoded any more, but a store of JPEGs gets some 6x as large.",
+    help="Store pixels, not files: nothing is decoded any more, but a store of JPEGs gets some 6x as large. EXIF is "
+    "not kept, nor its orientation applied.",
 )
 @click.option(
     "--shuffle", metavar="SEED", type=int, help="Store the records in a random order, the same for the same SEED."

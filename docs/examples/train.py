@@ -51,6 +51,8 @@ def main() -> None:
         loader.load_state_dict(saved["loader"])  # the same in all processes, however many they are
 
     state = loader.state_dict()
+    if first and state["epoch"] >= options.epochs:
+        print(f"nothing is left to do: {options.checkpoint} is of {state['epoch']} epochs, --epochs {options.epochs}")
     for epoch in range(state["epoch"], options.epochs):
         model.train()
         loss = torch.zeros(())
