@@ -555,3 +555,27 @@ def test_an_error_of_lmdb_in_the_callers_code_stays_what_it_is(place: Path) -> N
     dataset = LMDBDataset(place, target_transform=look_up, decode=ResizeCenterCrop(8))
     with pytest.raises(lmdb.NotFoundError, match="my own database"):
         next(iter(create_loader(dataset, batch_size=2, device=None, num_workers=0)))
+
+
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+def test_images_decoded_on_the_device_are_those_that_workers_decode(place: Path, workers: Any) -> None:
+    options: dict[str, Any] = {"batch_size": 4, "input_size": 16, "is_training": True, "re_prob": 0.5, "device": "cpu"}
+    expected = create_loader(LMDBDataset(place), num_workers=0, **options)
+    loader = create_loader(LMDBDataset(place), num_workers=2, workers=workers, decode="device", **options)
+    compared = 0
+    for (images, labels), (others, their_labels) in zip(expected, loader, strict=True):
+        assert torch.equal(images, others)
+        assert torch.equal(labels, their_labels)
+        compared += 1
+    assert compared == len(expected) > 1
+
+
+def test_pixels_are_not_decoded_on_a_device(tmp_path: Path) -> None:
+    write_store([Record(label=0, image=np.zeros((9, 9, 3), np.uint8))] * 4, tmp_path / "raw.lmdb")
+    loader = create_loader(
+        LMDBDataset(tmp_path / "raw.lmdb"), batch_size=2, decode="device", device="cpu", num_workers=0
+    )
+    with pytest.raises(OptionError, match="has no image file that a device could decode, but pixels"):
+        next(iter(loader))
+    with pytest.raises(OptionError, match="decode='device' is for an LMDBDataset or MongoDataset"):
+        create_loader([(0, 0)], batch_size=1, decode="device", device="cpu")
