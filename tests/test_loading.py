@@ -579,3 +579,19 @@ def test_pixels_are_not_decoded_on_a_device(tmp_path: Path) -> None:
         next(iter(loader))
     with pytest.raises(OptionError, match="decode='device' is for an LMDBDataset or MongoDataset"):
         create_loader([(0, 0)], batch_size=1, decode="device", device="cpu")
+
+
+class Scaled(LMDBDataset):
+    """Overrides the image alone, with one that uint8 cannot hold."""
+
+    def image(self, record: Record, numbers: Any = None) -> Any:
+        return super().image(record, numbers).float() / 255
+
+
+def test_an_image_that_a_subclass_makes_keeps_its_values(place: Path) -> None:
+    dataset = Scaled(place, decode=ResizeCenterCrop(8))
+    images, _ = next(iter(create_loader(dataset, batch_size=2, device=None, mean=None, std=None, num_workers=0)))
+    assert images.dtype is torch.float32
+    assert torch.equal(images[1], dataset[1][0])
+    with pytest.raises(OptionError, match="decode='device' is for an LMDBDataset or MongoDataset"):
+        create_loader(dataset, batch_size=2, decode="device", device="cpu")

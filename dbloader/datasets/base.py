@@ -80,7 +80,7 @@ class StoreDataset(RecordDataset):
     @property
     def makes_its_own_samples(self) -> bool:
         """Whether this is of a subclass that makes its samples in another way."""
-        names = ("__getitem__", "__getitems__", "sample", "joined")
+        names = ("__getitem__", "__getitems__", "sample", "joined", "image")
         return any(getattr(type(self), name) is not getattr(StoreDataset, name) for name in names)
 
     def _batch(self, indices: Sequence[int]) -> list[Any]:
