@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
-from torch.utils.data import BatchSampler, ConcatDataset, IterableDataset, Subset, get_worker_info
+from torch.utils.data import ConcatDataset, IterableDataset, Subset, get_worker_info
 from typing_extensions import override
 
 from dbloader.datasets.base import StoreDataset
@@ -20,7 +20,7 @@ from dbloader.decoding import Decoder, RandomResizedCrop, ResizeCenterCrop, deco
 from dbloader.errors import OptionError
 from dbloader.machine import processors
 from dbloader.preparation import Normalize, RandomErasing
-from dbloader.sampling import KeyedBatchSampler, OrderedSampler, ResumableSampler, ShuffleSampler
+from dbloader.sampling import CountedBatchSampler, KeyedBatchSampler, OrderedSampler, ResumableSampler, ShuffleSampler
 from dbloader.stores.base import Store
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def create_batch_sampler(
     if distributed not in (None, True, False):
         raise OptionError(f"distributed must be True, False or None, got {distributed!r}")
     ranks: dict[str, Any] = {"num_replicas": 1, "rank": 0} if distributed is False else {}
-    if distributed and not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+    if distributed and not _is_distributed():
         raise OptionError("distributed=True needs torch.distributed: call init_process_group() first")
     if sampler is None:
         sampler = ShuffleSampler(dataset, **ranks, seed=seed) if shuffle else OrderedSampler(dataset, **ranks)
@@ -150,7 +150,8 @@ def create_batch_sampler(
     if isinstance(sampler, ResumableSampler):
         batches = KeyedBatchSampler(sampler, batch_size, drop_last)
     else:
-        batches = BatchSampler(sampler, batch_size, drop_last)
+        rank = torch.distributed.get_rank() if distributed is not False and _is_distributed() else 0
+        batches = CountedBatchSampler(sampler, batch_size, drop_last, seed=seed, rank=rank)
     samples = len(sampler) if isinstance(sampler, Sized) else batch_size
     if drop_last and 0 < samples < batch_size:
         raise OptionError(
@@ -158,6 +159,10 @@ def create_batch_sampler(
             "batches are left out in training: pass a smaller one, or drop_last=False"
         )
     return batches
+
+
+def _is_distributed() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def normalizing(

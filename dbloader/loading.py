@@ -110,8 +110,8 @@ def create_loader(
         preparation: What else is to be done with each batch on the device, after that: a callable on the images, or a
             Preparation, such as of Mixup.
         sampler: The order, in place of ShuffleSampler or OrderedSampler. With one that is not dbloader's the loader
-            cannot be resumed. What is random in
-            the images is then drawn with torch's global generator, by whoever makes the batch: anew in each run.
+            cannot be resumed, as nobody knows what its order depends on. What is random in the decoding is the same for
+            all workers nevertheless; RandomErasing draws a number with torch's global generator at each ``iter()``.
         distributed: Whether the samples are shared by the processes of torch.distributed; None: if it is initialized.
         seed: Of the order and all that is random; the same in all processes.
         drop_last: Leave out the last batch if it has fewer samples; None: in training.

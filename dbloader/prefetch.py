@@ -7,6 +7,8 @@ import weakref
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from typing_extensions import override
+
 from dbloader.errors import LoaderError, OptionError
 from dbloader.progress import with_bar
 from dbloader.resuming import Unknown, find_resumption
@@ -113,10 +115,14 @@ class PrefetchLoader(Generic[T]):
             from dbloader.preparation import Preparation
 
             self.preparation = preparation if isinstance(preparation, Preparation) else Preparation(preparation)
-        self._resumption = find_resumption(loader)
+        self._resumption = self._find_resumption(loader)
         self._iterated = False
         self._iteration: Iteration | None = None
         self._forget()
+
+    @staticmethod
+    def _find_resumption(loader: Any) -> Resumption | None:
+        return find_resumption(loader)
 
     def _forget(self) -> None:
         """Knows of no iterators; those that run without a thread end by being dropped."""
@@ -261,20 +267,16 @@ class ResumablePrefetchLoader(PrefetchLoader[T]):
     right after it gave the batch that was received last.
     """
 
-    def __init__(
-        self,
-        loader: Iterable[T],
-        device: torch.device | str | int | None = None,
-        depth: int = 2,
-        *,
-        preparation: Callable[..., Any] | None = None,
-    ) -> None:
-        super().__init__(loader, device, depth, preparation=preparation)
-        if self._resumption is None:
+    @staticmethod
+    @override
+    def _find_resumption(loader: Any) -> Resumption:
+        resumption = find_resumption(loader)
+        if resumption is None:
             raise LoaderError(
                 f"only a loader with one of dbloader's samplers, or a state_dict of its own, can be resumed, "
                 f"got {type(loader).__name__}"
             )
+        return resumption
 
     def state_dict(self) -> dict[str, Any]:
         """Gives where the consumer of the latest iteration is, for ``load_state_dict``; to be saved with torch.save.

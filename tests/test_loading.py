@@ -595,3 +595,38 @@ def test_an_image_that_a_subclass_makes_keeps_its_values(place: Path) -> None:
     assert torch.equal(images[1], dataset[1][0])
     with pytest.raises(OptionError, match="decode='device' is for an LMDBDataset or MongoDataset"):
         create_loader(dataset, batch_size=2, decode="device", device="cpu")
+
+
+def test_with_any_sampler_the_batches_are_the_same_whoever_makes_them(place: Path) -> None:
+    def two_epochs(workers: Any, num_workers: int) -> tuple[list[Any], Any]:
+        sampler = SequentialSampler(LMDBDataset(place))
+        loader = create_loader(
+            LMDBDataset(place),
+            batch_size=4,
+            input_size=16,
+            is_training=True,
+            sampler=sampler,
+            seed=3,
+            device=None,
+            mean=None,
+            std=None,
+            workers=workers,
+            num_workers=num_workers,
+        )
+        torch.manual_seed(0)
+        images = []
+        for _ in range(2):
+            for batch, _ in loader:
+                images.append(batch.clone())
+                torch.rand(3)  # the training's own draws
+        return images, torch.rand(3)
+
+    expected, drawn = two_epochs("threads", 0)
+    half = len(expected) // 2
+    assert not torch.equal(expected[0], expected[half]), "another epoch, other crops"
+    for engine, count in (("threads", 2), ("processes", 0), ("processes", 2)):
+        images, after = two_epochs(engine, count)
+        assert all(map(torch.equal, images, expected))
+        assert len(images) == len(expected)
+        if engine == "threads":
+            assert torch.equal(after, drawn), "who makes the batches draws nothing of the training's"

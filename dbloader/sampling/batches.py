@@ -6,14 +6,14 @@ from itertools import islice
 from operator import index as as_index
 from typing import TYPE_CHECKING
 
-from torch.utils.data import Sampler
+from torch.utils.data import BatchSampler, Sampler
 from typing_extensions import override
 
 from dbloader.errors import OptionError
 from dbloader.keys import KeyedIndices
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from dbloader.sampling.base import ResumableSampler
 
@@ -64,3 +64,39 @@ class KeyedBatchSampler(Sampler[list[int]]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.sampler!r}, batch_size={self.batch_size}, drop_last={self.drop_last})"
+
+
+class CountedBatchSampler(BatchSampler):
+    """The indices of any other sampler in batches that know their keys, as torch's BatchSampler gives them.
+
+    Nobody knows what the sampler's order depends on. But what is random in the samples is a function of the seed, of
+    how often a batch has been the first of an iteration, and of the place in that: the same for whoever makes them.
+
+    Args:
+        sampler: Gives indices.
+        batch_size: As in BatchSampler.
+        drop_last: As in BatchSampler.
+        seed: Of what is random.
+        rank: Of the process, so that those which share an epoch do not draw the same.
+    """
+
+    def __init__(self, sampler: Iterable[int], batch_size: int, drop_last: bool, *, seed: int, rank: int) -> None:
+        super().__init__(sampler, batch_size, drop_last)
+        self.seed = seed
+        self.rank = rank
+        self.epoch = -1
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next iteration."""
+        self.epoch = as_index(epoch) - 1
+
+    @override
+    def __iter__(self) -> Iterator[list[int]]:
+        at = epoch = 0
+        for batch in super().__iter__():
+            if not at:
+                # Not with iter(): torch calls that twice where it has workers.
+                self.epoch = epoch = self.epoch + 1
+            positions = range(at, at + len(batch))
+            at += len(batch)
+            yield KeyedIndices(batch, self.seed + (self.rank << 32), epoch, positions)
