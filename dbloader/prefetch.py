@@ -166,8 +166,11 @@ class PrefetchLoader(Generic[T]):
             **options: Others of tqdm's, such as ``leave``, ``position``, ``file`` and ``disable``.
         """
         batches = iter(self)
-        stats = functools.partial(self._stats, self._iteration)
-        return with_bar(batches, stats, {"total": self._known_length(), "desc": desc, **options})
+        iteration = self._iteration
+        left = None if iteration is None else iteration.place.batches()  # fewer than the length after a resume
+        total = self._known_length() if left is None else left
+        stats = functools.partial(self._stats, iteration)
+        return with_bar(batches, stats, {"total": total, "desc": desc, **options})
 
     def _known_length(self) -> int | None:
         try:

@@ -49,6 +49,10 @@ class Place(ABC):
         """Gives what must be kept beside the batch that was just made, in the thread that made it."""
         return None
 
+    def batches(self) -> int | None:
+        """Gives how many batches the iteration has in all, where that is known."""
+        return None
+
     def draw(self) -> None:  # noqa: B027 - most need not
         """Draws, in the consumer's thread, the names of samples that have none, so that torch.manual_seed decides."""
 
@@ -131,6 +135,10 @@ class _InOrder(Place):
         self._samples = len(self._positions)
         if self._drop_last:
             self._samples -= self._samples % self._batch_size
+
+    @override
+    def batches(self) -> int:
+        return -(-self._samples // self._batch_size)
 
     @override
     def capture(self) -> None:

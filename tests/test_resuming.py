@@ -484,3 +484,15 @@ def test_a_state_of_another_order_is_refused() -> None:
     state = make(ShuffleSampler(range(LENGTH + 1))).state_dict()
     with pytest.raises(OptionError, match=f"the state must have length {LENGTH}"):
         loader.load_state_dict(state)
+
+
+@pytest.mark.parametrize(("drop_last", "left"), [(False, 3), (True, 2)])
+def test_the_bar_after_a_resume_is_that_of_what_is_left(drop_last: bool, left: int) -> None:
+    data: Any = range(18)
+    loader: Any = PrefetchLoader(
+        DataLoader(data, batch_sampler=KeyedBatchSampler(ShuffleSampler(data), 4, drop_last=drop_last))
+    )
+    loader.load_state_dict({**loader.state_dict(), "position": 8})
+    shown = io.StringIO()
+    assert len(list(loader.progress(file=shown, mininterval=0))) == left
+    assert f"{left}/{left} [" in shown.getvalue()
