@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import uuid
 from collections.abc import Iterator
 
@@ -13,6 +14,10 @@ from pymongo import common, periodic_executor
 # Seconds. A closed client's threads sleep for so long before they notice: 0.5, in every test that has a client, by
 # default. (It is also how long a client at least waits before it asks a server again that does not answer.)
 common.MIN_HEARTBEAT_INTERVAL = 0.02
+
+# Whoever runs the tests in the background has them ignore Ctrl-C, which their children would inherit.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
