@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 from typing_extensions import override
 
-from dbloader.batches import call, choose_maker, part_size, whole
+from dbloader.batches import call, choose_maker, compute_alone, part_size, whole
 from dbloader.errors import OptionError
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ class ThreadLoader:
     It suits datasets that let Python's lock go where they work. LMDBDataset and MongoDataset with one of dbloader's
     decoders do: the records of a batch are read at once from a server, or by all threads from a file, which has been
     told of them, and their images decoded by all threads straight into the tensor of the batch. Python code holds the
-    lock, so a transform in Python gains little from threads; on a free-threaded Python it does.
+    lock, so a transform in Python gains little from threads; on a free-threaded Python it does. What a worker calls of
+    torch runs in its own thread alone, as in a DataLoader's processes.
 
     Batches come in their order, with the errors of their samples at their place. A PrefetchLoader in front takes
     TimedBatches too, and then tells in its ``stats()`` what they took; ``create_loader`` puts both together. The
@@ -180,7 +181,7 @@ class _Batches(Iterator[Any]):
         if not self._threads:
             return call
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._threads, _THREAD_NAME)
+            self._pool = ThreadPoolExecutor(self._threads, _THREAD_NAME, initializer=compute_alone)
         return self._pool.submit
 
     def _part(self, length: int) -> int:

@@ -17,6 +17,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import bson
+import lmdb
 import numpy as np
 import pytest
 
@@ -524,11 +525,12 @@ class StoreContract:
 
         with self.open(place) as store:
             indices = [29, 0, 0, 17, 29, 3]
-            assert store.lend(indices, facts_of) == [facts(records[index]) for index in indices]
-            with pytest.raises(ZeroDivisionError):
-                store.lend([2], lambda record: 1 // 0)
-            with pytest.raises(RecordIndexError, match="no record 30 in"):
-                store.lend([30], facts_of)
+            with store.lend(indices) as lent:
+                assert [facts_of(record) for record in lent] == [facts(records[index]) for index in indices]
+            with pytest.raises(lmdb.Error, match="of the caller"), store.lend([2]) as lent:
+                raise lmdb.Error("of the caller")
+            with pytest.raises(RecordIndexError, match="no record 30 in"), store.lend([30]) as lent:
+                next(lent)
 
     def test_read_takes_any_sequence_of_indices(self, tmp_path: Path) -> None:
         place = self.place(tmp_path)

@@ -19,8 +19,9 @@ from dbloader.batches.samples import RecordBatchMaker, SampleBatchMaker
 from dbloader.batches.subsets import SubsetBatchMaker
 from dbloader.batches.tensors import TensorBatchMaker
 from dbloader.decoding import DecodeTensor, RandomResizedCrop, ResizeCenterCrop
+from dbloader.decoding.base import Plan
 from dbloader.encoded import EncodedImages
-from dbloader.errors import NotAnImageError, OptionError, RecordIndexError
+from dbloader.errors import DamagedImageError, DamagedRecordError, NotAnImageError, OptionError, RecordIndexError
 from dbloader.keys import KeyedIndices
 from dbloader.threads import ThreadLoader
 
@@ -108,6 +109,18 @@ def test_a_dataset_is_made_by_what_costs_least(place: Path) -> None:
     assert type(choose_maker(store, encoded=True)) is EncodedBatchMaker
 
 
+def test_a_decoder_that_is_called_in_a_way_of_its_own_is_called(place: Path) -> None:
+    class Dark(RandomResizedCrop):
+        def __call__(self, *arguments: Any, **options: Any) -> torch.Tensor:
+            return super().__call__(*arguments, **options) // 2
+
+    indices = keyed([3, 1])
+    bright, dark = (
+        choose_maker(LMDBDataset(place, decode=kind(8))).make(indices) for kind in (RandomResizedCrop, Dark)
+    )
+    assert torch.equal(dark.batch[0], bright.batch[0] // 2)
+
+
 def test_files_for_a_device_are_handed_over_with_their_numbers(place: Path) -> None:
     dataset = LMDBDataset(place, decode=RandomResizedCrop(8))
     indices = keyed([3, 1])
@@ -168,6 +181,59 @@ def test_the_first_error_of_a_batch_comes_out_with_its_record(tmp_path: Path, wo
         assert list(iterator) == []
 
 
+@pytest.mark.parametrize("planned", [0, 2000, 2**23])
+def test_large_files_are_planned_a_few_at_a_time(place: Path, planned: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dbloader.batches.tensors._PLANNED", planned)
+    dataset = LMDBDataset(place, decode=RandomResizedCrop(8))
+    lent: list[int] = []
+    plan, decode = dataset.plan, Plan.decode
+    ahead: list[int] = []
+
+    def planning(record: Record, numbers: Any) -> Any:
+        assert isinstance(record.image, memoryview)
+        lent.append(len(record.image))
+        return plan(record, numbers)
+
+    def decoding(self: Plan, out: Any = None) -> Any:
+        ahead.append(sum(lent[len(ahead) : -1]))
+        return decode(self, out)
+
+    monkeypatch.setattr(dataset, "plan", planning)
+    monkeypatch.setattr(Plan, "decode", decoding)
+    indices = keyed([*range(LENGTH)])
+    batch = choose_maker(dataset).make(indices).batch
+    monkeypatch.undo()
+    assert torch.equal(batch[0], choose_maker(dataset).make(indices).batch[0])
+    assert len(ahead) == LENGTH
+    assert max(ahead) <= planned
+    assert (max(ahead) > 0) == (planned > 0)
+
+
+@pytest.mark.parametrize("later", ["plan", "read", "others"])
+def test_an_error_found_earlier_of_a_later_sample_does_not_come_first(tmp_path: Path, later: str) -> None:
+    cut = encoded(1)[:-200] + encoded(1)[-2:]  # which only decoding tells
+    images = [encoded(0), cut, b"no image" if later == "plan" else encoded(2)]
+    place = tmp_path / "some.lmdb"
+    write_store((Record(f"{n}.jpg", n, image) for n, image in enumerate(images)), place)
+    if later == "read":
+        data = bytearray(place.read_bytes())
+        data[data.index(images[2]) + 9] ^= 1
+        place.write_bytes(data)
+
+    def label_of(label: int) -> int:
+        if later == "others" and label == 2:
+            raise ValueError("of the label")
+        return label
+
+    expected = {"plan": NotAnImageError, "read": DamagedRecordError, "others": ValueError}[later]
+    with LMDBDataset(place, target_transform=label_of, decode=RandomResizedCrop(8)) as dataset:
+        maker = choose_maker(dataset)
+        with pytest.raises(DamagedImageError):
+            maker.make([0, 1, 2])
+        with pytest.raises(expected):
+            maker.make([0, 2, 1])
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_index_beyond_the_records_is_told_at_the_place_of_its_batch(place: Path, workers: int) -> None:
     dataset = LMDBDataset(place, decode=RandomResizedCrop(8))
@@ -179,7 +245,7 @@ def test_an_index_beyond_the_records_is_told_at_the_place_of_its_batch(place: Pa
 
 
 def test_a_batch_is_divided_so_that_all_threads_have_a_part() -> None:
-    assert [part_size(64, 2), part_size(8, 3), part_size(1, 8), part_size(0, 2), part_size(30, 1)] == [16, 3, 1, 1, 16]
+    assert [part_size(*of) for of in ((64, 2), (8, 3), (1, 8), (0, 2), (60, 1))] == [32, 3, 1, 1, 32]
     assert parts(5, 2) == [slice(0, 2), slice(2, 4), slice(4, 6)]
 
 

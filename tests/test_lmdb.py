@@ -1260,7 +1260,10 @@ def test_a_lent_image_lies_in_the_map_and_a_read_one_does_not(tmp_path: Path) ->
     place = tmp_path / "a.lmdb"
     write_store([Record(image=b"a file"), Record(image=np.arange(12, dtype=np.uint8).reshape(2, 2, 3))], place)
     with open_store(place) as store:
-        assert store.lend([0, 1], lambda record: type(record.image)) == [memoryview, np.ndarray]
-        assert store.lend([1], lambda record: np.asarray(record.image).flags.writeable) == [False]
+        with store.lend([0, 1]) as lent:
+            file, array = [record.image for record in lent]
+            assert type(file) is memoryview
+            assert type(array) is np.ndarray
+            assert not array.flags.writeable
         assert [type(record.image) for record in store.read([0, 1])] == [bytes, np.ndarray]
         assert store.read([1])[0].image.flags.writeable  # type: ignore[union-attr]

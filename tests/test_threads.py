@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import pytest
@@ -419,6 +420,19 @@ def test_a_loader_of_threads_can_be_pickled() -> None:
     clone = pickle.loads(pickle.dumps(loader))  # noqa: S301
     assert numbers(clone) == [[0, 1], [2, 3]]
     assert (clone.batch_size, clone.num_workers, clone.drop_last, len(clone)) == (2, 2, True, 2)
+
+
+def test_workers_compute_alone_and_nobody_else_does() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        loader = ThreadLoader(Numbers(8, lambda _: torch.get_num_threads()), 2, num_workers=2)
+        assert numbers(loader) == [[1, 1]] * 4
+        with ThreadPoolExecutor(1) as another:
+            assert another.submit(torch.get_num_threads).result() == 3
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_pinned_memory_is_only_asked_for_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """Whole batches of a dataset: decoded in parts, and put together once."""
 
+from dbloader.batches.alone import compute_alone
 from dbloader.batches.base import BatchMaker, call, part_size, whole
 from dbloader.batches.choice import choose_maker
 from dbloader.batches.workers import MadeBatches, as_made
@@ -10,6 +11,7 @@ __all__ = [
     "as_made",
     "call",
     "choose_maker",
+    "compute_alone",
     "part_size",
     "whole",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -18,13 +19,18 @@ from dbloader.errors import LoaderError
 from dbloader.timing import TimedBatch, Work, now
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from concurrent.futures import Future
 
     import numpy as np
 
     from dbloader.batches.base import Finish, Submit
+    from dbloader.decoding.base import Plan
     from dbloader.records import Record
+
+
+# Bytes of the image files whose decoding a thread plans at a time: a plan may hold a copy of nearly all of a file.
+_PLANNED = 2**23
 
 
 class _Part(NamedTuple):
@@ -34,11 +40,28 @@ class _Part(NamedTuple):
     work: Work
 
 
+def _next_of(records: Iterator[Record]) -> tuple[list[Record], Exception | None]:
+    """Gives the next records, all of them unless their files are large; and the error that came after them."""
+    some: list[Record] = []
+    nbytes = 0
+    try:
+        for record in records:
+            some.append(record)
+            if isinstance(record.image, (bytes, memoryview)):
+                nbytes += len(record.image)
+                if nbytes > _PLANNED:
+                    break
+    except Exception as error:
+        return some, error
+    return some, None
+
+
 class TensorBatchMaker(BatchMaker):
     """Decodes the images of a store's dataset straight into the tensor of their batch.
 
     Args:
-        dataset: Its ``decode`` must be a Decoder whose outputs are of one size, and it must have no ``transform``.
+        dataset: Its ``decode`` must be a Decoder whose outputs are of one size, and which is called as all are; and it
+            must have no ``transform``.
     """
 
     frees_lock = True
@@ -53,6 +76,7 @@ class TensorBatchMaker(BatchMaker):
         return (
             isinstance(dataset, StoreDataset)
             and isinstance(dataset.decode, Decoder)
+            and type(dataset.decode).__call__ is Decoder.__call__
             and dataset.decode.size is not None
             and dataset.transform is None
             and (dataset.fields is None or "image" in dataset.fields)
@@ -79,27 +103,38 @@ class TensorBatchMaker(BatchMaker):
     def _decode(
         self, slots: np.ndarray[Any, Any], records: Sequence[Any], numbers: np.ndarray[Any, Any] | None
     ) -> _Part:
-        """Decodes some images to where they belong."""
-        began, others, decode, at = now(), [], 0.0, 0
+        """Decodes some images to where they belong; first it does what Python does of many, as Decoder.plan says."""
+        others: list[Any] = []
+        work, began = Work(), now()
+        with self.dataset.lend(records) if self.dataset.store.lends else nullcontext(iter(records)) as lent:
+            while len(others) < len(slots):
+                some, failure = _next_of(lent)
+                read, plans, first = now(), [], len(others)
+                try:
+                    for record in some:
+                        plans.append(self._plan(record, None if numbers is None else numbers[len(others)]))
+                        others.append(self.dataset.others(record))
+                except Exception as error:
+                    failure = error
+                for slot, record, plan in zip(slots[first:], some, plans, strict=False):
+                    with self.dataset.named(record):
+                        plan.decode(slot)
+                if failure is not None:  # not before those of the images before it
+                    try:
+                        raise failure
+                    finally:
+                        del failure  # which has this frame, in its traceback
+                decoded = now()
+                work += Work(read - began, decoded - read)
+                began = decoded
+        return _Part(others, work)
 
-        def decode_one(record: Record) -> None:
-            nonlocal decode, at
-            begun = now()
-            image = self.dataset.image(record, None if numbers is None else numbers[at])
-            if image is None:
-                raise LoaderError(f"a batch of images needs one in each record, got none in record {record.index}")
-            # By NumPy, as torch would divide so small a copy among threads of its own.
-            slots[at] = image.numpy().transpose(1, 2, 0)
-            at += 1
-            decode += now() - begun
-            others.append(self.dataset.others(record))
-
-        if self.dataset.store.lends:
-            self.dataset.lend(records, decode_one)
-        else:
-            for record in records:
-                decode_one(record)
-        return _Part(others, Work(now() - began - decode, decode))
+    def _plan(self, record: Record, numbers: np.ndarray[Any, Any] | None) -> Plan:
+        with self.dataset.named(record):
+            plan = self.dataset.plan(record, numbers)
+        if plan is None:
+            raise LoaderError(f"a batch of images needs one in each record, got none in record {record.index}")
+        return plan
 
     def _finish(self, images: torch.Tensor, futures: list[Future[_Part]], read: float) -> TimedBatch:
         done = [future.result() for future in futures]

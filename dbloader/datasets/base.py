@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,8 +15,10 @@ from dbloader.keys import KeyedIndices, SampleKeys
 from dbloader.records import STANDARD_FIELDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+    from contextlib import AbstractContextManager
 
+    from dbloader.decoding.base import Plan
     from dbloader.manifest import Manifest
     from dbloader.records import Record
     from dbloader.stores import Store
@@ -123,13 +124,13 @@ class StoreDataset(RecordDataset):
 
     def image(self, record: Record, numbers: np.ndarray[Any, Any] | None = None) -> Any:
         """Gives the image of a record, decoded and transformed, as it stands in the sample."""
-        with self._named(record):
+        with self.named(record):
             image = self._decoded(record, numbers)
             return image if self.transform is None or image is None else self.transform(image)
 
     def others(self, record: Record) -> Any:
         """Gives what else is in the sample of a record: a tuple of its label, or a dict of all fields but the image."""
-        with self._named(record):
+        with self.named(record):
             if self.fields is None:
                 return (self._label(record),)
             return {name: self._field(record, name) for name in self.fields if name != "image"}
@@ -146,15 +147,25 @@ class StoreDataset(RecordDataset):
                 "convert without on_damaged='keep', or pass decode=None to get its bytes",
             )
 
-    @contextmanager
-    def _named(self, record: Record) -> Iterator[None]:
-        """Says once, whatever is wrong with it, which record it was."""
-        try:
-            yield
-        except Exception as error:
-            if hasattr(error, "add_note"):  # Python 3.11
-                error.add_note(f"in {self.told(record)}")
-            raise
+    def named(self, record: Record) -> AbstractContextManager[None]:
+        """Says of errors, whatever is wrong with a record, which one it was."""
+        return _Named(self, record)
+
+    def plan(self, record: Record, numbers: np.ndarray[Any, Any] | None = None) -> Plan | None:
+        """Gives what is left to do for the image of a record, where ``decode`` is a Decoder; see ``Decoder.plan``.
+
+        Args:
+            record: One of this dataset's; as long as it is lent, the plan is good for.
+            numbers: A row of ``numbers``.
+
+        Returns:
+            None if the record has no image.
+        """
+        decode: Any = self.decode
+        plan: Plan | None = None
+        if record.image is not None:
+            plan = decode.plan(record.image, numbers, **self._known(record))
+        return plan
 
     def _field(self, record: Record, name: str) -> Any:
         if name == "label":
@@ -164,17 +175,22 @@ class StoreDataset(RecordDataset):
     def _decoded(self, record: Record, numbers: np.ndarray[Any, Any] | None) -> Any:
         image: Any = record.image
         decode = self.decode
-        if isinstance(image, np.ndarray):
-            return decode(image, numbers) if isinstance(decode, Decoder) else image
-        if image is None or decode is None:
+        if image is not None and isinstance(decode, Decoder):
+            return decode(image, numbers, **self._known(record))
+        if image is None or decode is None or isinstance(image, np.ndarray):
             return image
         self.check_whole(record)
-        if isinstance(decode, Decoder):
-            source = self.manifest.source
-            tiles = record.fields.get(_TILES) if source.get("tile") else None  # else a field of the listing's own
-            # What conversion has decoded, and of which the CRC is right, has no damage that decoding could find.
-            return decode(image, numbers, tiles=tiles, checked=source.get("check") == "decode")
         return decode(image)
+
+    def _known(self, record: Record) -> dict[str, Any]:
+        """Gives what a Decoder may know of an image beside its bytes or pixels, after checking that it is whole."""
+        if isinstance(record.image, np.ndarray):
+            return {}
+        self.check_whole(record)
+        source = self.manifest.source
+        tiles = record.fields.get(_TILES) if source.get("tile") else None  # else a field of the listing's own
+        # What conversion has decoded, and of which the CRC is right, has no damage that decoding could find.
+        return {"tiles": tiles, "checked": source.get("check") == "decode"}
 
     def _label(self, record: Record) -> Any:
         label = record.label
@@ -190,3 +206,20 @@ class StoreDataset(RecordDataset):
                 f"no record of {self.root} has a label, so a sample cannot be (image, label): "
                 f"choose fields, such as fields=('image',); there are {', '.join(known)}",
             )
+
+
+class _Named:
+    """Adds to errors the record that they are of; a class, as it is entered for each sample, and is a third as dear."""
+
+    __slots__ = ("dataset", "record")
+
+    def __init__(self, dataset: StoreDataset, record: Record) -> None:
+        self.dataset = dataset
+        self.record = record
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, Exception) and hasattr(error, "add_note"):  # Python 3.11
+            error.add_note(f"in {self.dataset.told(self.record)}")

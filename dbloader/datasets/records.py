@@ -13,7 +13,8 @@ from dbloader.datasets.samples import Samples
 from dbloader.errors import NotAStoreError, RecordIndexError, RecordNotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from typing_extensions import Self
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from dbloader.manifest import Manifest
     from dbloader.records import Record
     from dbloader.stores import Store
-    from dbloader.stores.base import T
 
 
 class RecordDataset(Dataset[Any]):
@@ -87,9 +87,9 @@ class RecordDataset(Dataset[Any]):
         """
         return self._same_store().read(self._positions(indices))
 
-    def lend(self, indices: Sequence[int], function: Callable[[Record], T]) -> list[T]:
-        """Calls a function with each record while the store has hold of it; see ``Store.lend``."""
-        return self._same_store().lend(self._positions(indices), function)
+    def lend(self, indices: Sequence[int]) -> AbstractContextManager[Iterator[Record]]:
+        """Gives records while the store has hold of them; see ``Store.lend``."""
+        return self._same_store().lend(self._positions(indices))
 
     def will_read(self, indices: Sequence[int]) -> None:
         """Tells the store which records will be read next; see ``Store.will_read``."""

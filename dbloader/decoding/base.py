@@ -12,8 +12,9 @@ from dbloader.decoding.resizing import render
 from dbloader.errors import OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    import numpy as np
     import numpy.typing as npt
     from PIL import Image
 
@@ -43,6 +44,32 @@ class Crop(NamedTuple):
     flip: bool = False
     resized: tuple[int, int] | None = None
     window: tuple[int, int] = (0, 0)
+
+
+class Plan(NamedTuple):
+    """The decoding of one image, still to be done.
+
+    Attributes:
+        part: Decodes the part that the crop takes.
+        crop: What becomes of the image.
+        size: Height and width of the output; None for all that is resized.
+    """
+
+    part: Callable[[], npt.NDArray[np.uint8]]
+    crop: Crop
+    size: tuple[int, int] | None
+
+    def decode(self, out: npt.NDArray[np.uint8] | None = None) -> npt.NDArray[np.uint8]:
+        """Gives the output: uint8, shape (height, width, 3), RGB, one block of memory.
+
+        Args:
+            out: Where to write it; new memory if None.
+
+        Raises:
+            DamagedImageError: The image does not decode, or only with a warning.
+        """
+        crop = self.crop
+        return render(self.part(), crop.resized or self.size, crop.window, self.size, flip=crop.flip, out=out)
 
 
 class Decoder(ABC):
@@ -115,14 +142,33 @@ class Decoder(ABC):
             NotAnImageError: It is in no known format, or has more pixels than Pillow allows.
             OptionError: The numbers are not ``draws``, or not in [0, 1); or an array has another dtype or shape.
         """
+        output = self.plan(image, numbers, tiles=tiles, checked=checked).decode()
+        return torch.from_numpy(output.transpose(2, 0, 1))
+
+    def plan(
+        self,
+        image: bytes | memoryview | npt.NDArray[Any] | Image.Image,
+        numbers: Sequence[float] | npt.NDArray[Any] | None = None,
+        *,
+        tiles: bytes | memoryview | None = None,
+        checked: bool = False,
+    ) -> Plan:
+        """Does what Python does of a call, and gives what libraries do of it, which hold no lock.
+
+        Who decodes many images does the first of all of them at once, while the code and data of Python are in the
+        processor's caches, from which decoding drives them; and so threads seldom wait for Python's lock.
+
+        Arguments and errors are those of a call; of the errors, each comes here or where the plan is carried out.
+
+        Returns:
+            The plan, which may point into the image.
+        """
         source = open_image(image, exif_transpose=self.exif_transpose, checked=checked)
         if numbers is None:
             numbers = torch.rand(self.draws, dtype=torch.float64).tolist() if self.draws else ()
         crop = self.choose(numbers, source.width, source.height)
-        factor = self._reduction(crop)
-        pixels = source.crop(crop.left, crop.top, crop.width, crop.height, tiles, factor)
-        output = render(pixels, crop.resized or self.size, crop.window, self.size, flip=crop.flip)
-        return torch.from_numpy(output.transpose(2, 0, 1))
+        part = source.part(crop.left, crop.top, crop.width, crop.height, tiles, self._reduction(crop))
+        return Plan(part, crop, self.size)
 
     def _reduction(self, crop: Crop) -> int:
         """Gives by what factor, 1, 2, 4 or 8, a JPEG may be decoded smaller."""

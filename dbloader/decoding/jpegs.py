@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,10 +12,12 @@ from PIL import Image
 from dbloader.decoding.pictures import Picture, open_picture
 from dbloader.errors import DamagedImageError, NotTiledError
 from dbloader.images import Facts, check_decodes
-from dbloader.tiled import decode_crop, join_crop
+from dbloader.tiled.crop import decode_joined, join_crop
 from dbloader.tiled.grid import BASELINE, read_header
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy as np
     import numpy.typing as npt
 
@@ -29,7 +32,6 @@ _COLOURSPACES = ("YCbCr", "Gray", "RGB")
 # Pixels of the smaller image that are decoded around a crop of it. One is what upsampling of chroma looks at; with more
 # than four, no joined JPEG is as narrow as those that libjpeg-turbo upsamples otherwise (dbloader/tiled/crop.py).
 _MARGIN = 8
-
 
 # Share of an image's height. Changing the header has its price.
 _UPPER_TO = 0.95
@@ -66,19 +68,24 @@ class JPEG(NamedTuple):
     height: int
     checked: bool
 
-    def crop(
+    def part(
         self, left: int, top: int, width: int, height: int, tiles: bytes | memoryview | None, factor: int
-    ) -> npt.NDArray[np.uint8]:
-        """Gives a part of the image, as Source does: bit for bit the same with tiles and without."""
+    ) -> Callable[[], npt.NDArray[np.uint8]]:
+        """Gives what decodes a part of the image, as Source does: bit for bit the same with tiles and without."""
         if max(self.width, self.height) < _BLOCK:
             factor = 1
         if tiles is not None and width * height < _WHOLE_FROM * self.width * self.height:
             try:
-                if factor == 1:
-                    return decode_crop(self.data, tiles, left, top, width, height)
-                return self._decode_smaller_crop(left, top, width, height, tiles, factor)
+                if factor > 1:
+                    return self._smaller_part(left, top, width, height, tiles, factor)
+                joined = join_crop(self.data, tiles, left, top, width, height, checked=self.checked)
+                return functools.partial(decode_joined, *joined, width, height)
             except NotTiledError:
                 pass
+        return functools.partial(self._crop, left, top, width, height, factor)
+
+    def _crop(self, left: int, top: int, width: int, height: int, factor: int) -> npt.NDArray[np.uint8]:
+        """Gives a part of the image without its tiles."""
         if self.checked and factor == 1:
             pixels = self._decode_upper(top + height)
             return pixels[top : top + height, left : left + width]
@@ -124,21 +131,25 @@ class JPEG(NamedTuple):
                 raise DamagedImageError(f"the image {error}") from error
             return Picture(open_picture(data)).crop(0, 0, self.width, self.height)
 
-    def _decode_smaller_crop(
+    def _smaller_part(
         self, left: int, top: int, width: int, height: int, tiles: bytes | memoryview, factor: int
-    ) -> npt.NDArray[np.uint8]:
+    ) -> Callable[[], npt.NDArray[np.uint8]]:
         margin = _MARGIN * factor
         x, y = max(left - margin, 0), max(top - margin, 0)
         right, bottom = min(left + width + margin, self.width), min(top + height + margin, self.height)
-        joined, inner_x, inner_y = join_crop(self.data, tiles, x, y, right - x, bottom - y)
-        joined_height, joined_width, _, _ = simplejpeg.decode_jpeg_header(joined)
-        try:
-            pixels = _decode_smaller(joined, joined_width, joined_height, factor)
-        except ValueError as error:
-            raise DamagedImageError(f"tiles of the JPEG do not decode: {str(error).rstrip('. ')}") from error
+        joined, inner_x, inner_y = join_crop(self.data, tiles, x, y, right - x, bottom - y, checked=self.checked)
         # Tiles begin at multiples of 8, and so of the factor.
         rows, columns = _edges(top + inner_y - y, height, factor), _edges(left + inner_x - x, width, factor)
-        return pixels[rows, columns]
+
+        def decode() -> npt.NDArray[np.uint8]:
+            joined_height, joined_width, _, _ = simplejpeg.decode_jpeg_header(joined)
+            try:
+                pixels = _decode_smaller(joined, joined_width, joined_height, factor)
+            except ValueError as error:
+                raise DamagedImageError(f"tiles of the JPEG do not decode: {str(error).rstrip('. ')}") from error
+            return pixels[rows, columns]
+
+        return decode
 
 
 def _decode_smaller(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -13,6 +14,8 @@ from dbloader.decoding.pictures import Picture, open_picture
 from dbloader.errors import OptionError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy.typing as npt
 
 
@@ -27,10 +30,10 @@ class Source(Protocol):
     def height(self) -> int:
         """Of the image, in pixels."""
 
-    def crop(
+    def part(
         self, left: int, top: int, width: int, height: int, tiles: bytes | memoryview | None, factor: int
-    ) -> npt.NDArray[np.uint8]:
-        """Gives a part of the image.
+    ) -> Callable[[], npt.NDArray[np.uint8]]:
+        """Gives what decodes a part of the image, with as little of Python's work as may be left.
 
         Args:
             left: Of its left edge in pixels, as the next three.
@@ -41,10 +44,11 @@ class Source(Protocol):
             factor: 1, 2, 4 or 8: a part that is so many times smaller will do, if it is had faster.
 
         Returns:
-            uint8, shape (height, width, 3), RGB, 0 to 255; writable, without negative strides, the caller's alone.
+            A function that gives uint8, shape (height, width, 3), RGB, 0 to 255; writable, without negative strides,
+            the caller's alone. It is called once at most.
 
         Raises:
-            DamagedImageError: The image does not decode, or only with a warning.
+            DamagedImageError: The image does not decode, or only with a warning; here or from the function.
         """
 
 
@@ -100,9 +104,12 @@ class _Pixels:
         self.array = array
         self.height, self.width = array.shape[:2]
 
-    def crop(
+    def part(
         self, left: int, top: int, width: int, height: int, tiles: bytes | memoryview | None, factor: int
-    ) -> npt.NDArray[np.uint8]:
+    ) -> Callable[[], npt.NDArray[np.uint8]]:
+        return functools.partial(self._copied, left, top, width, height)
+
+    def _copied(self, left: int, top: int, width: int, height: int) -> npt.NDArray[np.uint8]:
         part = self.array[top : top + height, left : left + width]
         if part.ndim == 2:
             part = np.broadcast_to(part[..., None], (height, width, 3))

@@ -14,6 +14,8 @@ from dbloader.decoding.pictures import open_picture
 from dbloader.errors import DamagedImageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy as np
     import numpy.typing as npt
 
@@ -69,12 +71,13 @@ class Turned:
         if _TURNS[orientation][0]:
             self.width, self.height = self.height, self.width
 
-    def crop(
+    def part(
         self, left: int, top: int, width: int, height: int, tiles: bytes | memoryview | None, factor: int
-    ) -> npt.NDArray[np.uint8]:
-        """Gives a part of the upright image, as Source does."""
+    ) -> Callable[[], npt.NDArray[np.uint8]]:
+        """Gives what decodes a part of the upright image, as Source does."""
         box = stored_box(self.orientation, left, top, width, height, (self.width, self.height))
-        return turn_upright(self.stored.crop(*box, tiles, factor), self.orientation).copy()
+        part = self.stored.part(*box, tiles, factor)
+        return lambda: turn_upright(part(), self.orientation).copy()
 
 
 def stored_box(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from dbloader.errors import DamagedImageError, NotAnImageError
 from dbloader.images import told
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import numpy.typing as npt
 
@@ -49,16 +50,14 @@ class Picture:
         self.image = image
         self.width, self.height = image.size
 
-    def crop(
-        self,
-        left: int,
-        top: int,
-        width: int,
-        height: int,
-        tiles: bytes | memoryview | None = None,
-        factor: int = 1,
-    ) -> npt.NDArray[np.uint8]:
-        """Gives a part of the image, as Source does."""
+    def part(
+        self, left: int, top: int, width: int, height: int, tiles: bytes | memoryview | None, factor: int
+    ) -> Callable[[], npt.NDArray[np.uint8]]:
+        """Gives what makes a part of the image, as Source does."""
+        return functools.partial(self.crop, left, top, width, height)
+
+    def crop(self, left: int, top: int, width: int, height: int) -> npt.NDArray[np.uint8]:
+        """Gives a part of the image: uint8, shape (height, width, 3), RGB."""
         with _damage_told():
             part = self.image
             if (width, height) != part.size:

@@ -1,8 +1,9 @@
 """From a part of an image to the output: resized, cut and mirrored.
 
-Each step runs on the calling thread alone, as loaders run many at a time. torch's own copies would not: it divides
-those of more than 32,768 values between threads, of which every calling thread gets a team of its own. With teams of 8
-on two cores, resizing a view took twice the processor's time, and mirroring ten times.
+Each step runs on the calling thread alone, as loaders run many at a time. In a loader's workers torch has been told so;
+elsewhere its copies would not: it divides those of more than 32,768 values between threads, of which every calling
+thread gets a team of its own. With teams of 8 on two cores, resizing a view took twice the processor's time, and
+mirroring ten times.
 
 Views are made by NumPy. torch lets go of Python's lock for each of its own, and another thread may take it meanwhile.
 """
@@ -28,6 +29,7 @@ def render(
     size: tuple[int, int] | None,
     *,
     flip: bool,
+    out: npt.NDArray[np.uint8] | None = None,
 ) -> npt.NDArray[np.uint8]:
     """Gives the output that a part of an image becomes; Crop says how.
 
@@ -38,9 +40,10 @@ def render(
         size: Height and width of the output; None for all that is resized.
         flip: Whether left and right are exchanged. Mirroring the small output comes to the same bytes as mirroring
             the part.
+        out: Where to write the output; new memory if None.
 
     Returns:
-        uint8, shape (height, width, 3), one block of memory.
+        uint8, shape (height, width, 3), one block of memory: ``out``, if that is given.
     """
     if resized is not None and resized != pixels.shape[:2]:
         pixels = _resize(pixels, resized)
@@ -48,7 +51,10 @@ def render(
         pixels = _cut(pixels, window, size)
     if flip:
         pixels = _mirror(pixels)
-    return np.ascontiguousarray(pixels)
+    if out is None:
+        return np.ascontiguousarray(pixels)
+    out[...] = pixels  # by NumPy, as torch would divide so small a copy among threads of its own
+    return out
 
 
 def _resize(pixels: npt.NDArray[np.uint8], size: tuple[int, int]) -> npt.NDArray[np.uint8]:

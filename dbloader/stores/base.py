@@ -6,7 +6,8 @@ Each sentence of these docstrings is a test in tests/store_contract.py, which ev
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, TypeVar
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from dbloader.columns import CHUNK, COLUMNS, ColumnChunk
 from dbloader.errors import DamagedRecordError, DamagedStoreError, RecordIndexError
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from dbloader.columns import Names
     from dbloader.manifest import Manifest
     from dbloader.records import EncodedRecord, Record
-
-T = TypeVar("T")
 
 # Records read at a time where all of them are read: enough to hide the cost of a call, little memory.
 _BLOCK = 64
@@ -66,17 +65,14 @@ class Store(ABC):
     lends = False
     """Whether ``lend`` saves a copy of each image, and is best called for parts of a batch, by several threads."""
 
-    def lend(self, indices: Sequence[int], function: Callable[[Record], T]) -> list[T]:
-        """Calls a function with each record, in the order asked, while the store still has hold of it.
+    @contextmanager
+    def lend(self, indices: Sequence[int]) -> Iterator[Iterator[Record]]:
+        """Gives records, in the order asked, while the store has hold of them: until the ``with`` block ends.
 
-        The record's image may be a memoryview, or an array that cannot be written to, which is the function's during
-        the call only. It must keep nothing that points into it: that could crash the process later. Otherwise as
-        ``read``.
-
-        Returns:
-            What the function gave for each record.
+        A record's image may be a memoryview, or an array that cannot be written to. Nothing that points into it may be
+        used after the block: that could crash the process. Otherwise as ``read``.
         """
-        return [function(record) for record in self.read(indices)]
+        yield iter(self.read(indices))
 
     def will_read(self, indices: Sequence[int]) -> None:
         """Lets the store make ready what will be read soon, where it can; waits for nothing, and does no more."""

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from dbloader.columns import Names
     from dbloader.records import Record
-    from dbloader.stores.base import T
 
 RECORDS, META = b"records", b"meta"
 MANIFEST, PROGRESS, EVENT = b"manifest", b"progress", b"event/"
@@ -81,14 +80,6 @@ def checked_path(place: str | os.PathLike[str]) -> str:
             f"{scheme}:// is no place that this version of dbloader knows; give the path of an LMDB file or mongodb://host/database.collection"
         )
     return path
-
-
-class _OfCallerError(Exception):
-    """Carries an error of a function that records are lent to past those of this file."""
-
-    def __init__(self, error: lmdb.Error) -> None:
-        super().__init__()
-        self.error = error
 
 
 class _Handle:
@@ -163,8 +154,10 @@ class LMDBStore(Store):
 
     @override
     def read(self, indices: Sequence[int]) -> list[Record]:
-        # The document is decoded where it lies in the map; only what the record holds is copied.
-        return self._each(indices, self._decode)
+        handle = self._open()
+        with self._reading(handle) as txn:
+            # The document is decoded where it lies in the map; only what the record holds is copied.
+            return [self._decode(document, index) for document, index in self._documents(txn, handle, indices)]
 
     @override
     def will_read(self, indices: Sequence[int]) -> None:
@@ -175,19 +168,18 @@ class LMDBStore(Store):
     lends = True
 
     @override
-    def lend(self, indices: Sequence[int], function: Callable[[Record], T]) -> list[T]:
-        def lent(document: memoryview, index: int) -> T:
-            record = self._decode(document, index, view=True)
-            try:
-                return function(record)
-            except lmdb.Error as error:
-                raise _OfCallerError(error) from None  # of another file, which says nothing of this one
-
-        return self._each(indices, lent)
+    @contextmanager
+    def lend(self, indices: Sequence[int]) -> Iterator[Iterator[Record]]:
+        handle = self._open()
+        with environments.gate, self._begin(handle) as txn:
+            documents = self._documents(txn, handle, indices)
+            yield (self._decode(document, index, view=True) for document, index in documents)
 
     @override
     def documents(self, indices: Sequence[int]) -> list[bytes]:
-        return self._each(indices, lambda document, _: bytes(document))
+        handle = self._open()
+        with self._reading(handle) as txn:
+            return [bytes(document) for document, _ in self._documents(txn, handle, indices)]
 
     @override
     def column(self, name: str) -> np.ndarray[Any, Any]:
@@ -255,22 +247,23 @@ class LMDBStore(Store):
     def close(self) -> None:
         self._handle = None
 
-    def _each(self, indices: Sequence[int], function: Callable[[Any, int], Any]) -> list[Any]:
-        handle = self._open()
-        length, records = handle.manifest.length, handle.records
-        results = []
-        with self._reading(handle) as txn:
-            get = txn.get
+    def _documents(
+        self, txn: lmdb.Transaction, handle: _Handle, indices: Sequence[int]
+    ) -> Iterator[tuple[memoryview, int]]:
+        """Gives the documents of records and their indices; views into the map, valid until the transaction ends."""
+        get, length, records = txn.get, handle.manifest.length, handle.records
+        try:
             for position, index in enumerate(indices):
                 if not position % _AHEAD:
                     handle.shared.will_read(indices[position : position + _AHEAD])
                 if not 0 <= index < length:
                     self._check_index(index)
-                document = get(record_key(index), None, records)
+                document: Any = get(record_key(index), None, records)
                 if document is None:
                     raise self._damaged(index, "it is missing")
-                results.append(function(document, index))
-        return results
+                yield document, index
+        except lmdb.Error as error:
+            raise explained(error, self.place) from error
 
     @override
     def _stored_chunk(self, number: int) -> dict[str, bytes]:
@@ -299,12 +292,17 @@ class LMDBStore(Store):
 
     @contextmanager
     def _reading(self, handle: _Handle) -> Iterator[lmdb.Transaction]:
+        """A transaction for what raises no errors of LMDB's but about this file."""
+        with environments.gate, self._begin(handle) as txn:
+            try:
+                yield txn
+            except lmdb.Error as error:
+                raise explained(error, self.place) from error
+
+    def _begin(self, handle: _Handle) -> lmdb.Transaction:
         """A transaction whose values are views into the map, valid until it ends."""
         try:
-            with environments.gate, handle.env.begin(buffers=True) as txn:
-                yield txn
-        except _OfCallerError as error:
-            raise error.error from error.error.__cause__
+            return handle.env.begin(buffers=True)
         except lmdb.Error as error:
             raise explained(error, self.place) from error
 

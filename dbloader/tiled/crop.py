@@ -48,20 +48,40 @@ def decode_crop(
         DamagedImageError: The lengths are not those of its tiles, or the tiles do not decode, or only with a warning.
         NotTiledError: The JPEG is whole, but not tiled.
     """
-    joined, x, y = join_crop(jpeg, lengths, left, top, width, height)
+    return decode_joined(*join_crop(jpeg, lengths, left, top, width, height), width, height)
+
+
+def decode_joined(joined: bytearray, left: int, top: int, width: int, height: int) -> npt.NDArray[np.uint8]:
+    """Decodes the JPEG that `join_crop` gave, and cuts out the crop; the rest is as in `decode_crop`."""
     try:
         pixels: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(joined, colorspace="RGB", strict=True)
     except ValueError as error:
         raise DamagedImageError(f"tiles of the JPEG do not decode: {str(error).rstrip('. ')}") from error
-    return pixels[y : y + height, x : x + width]
+    return pixels[top : top + height, left : left + width]
 
 
 def join_crop(
-    jpeg: bytes | memoryview, lengths: bytes | memoryview, left: int, top: int, width: int, height: int
+    jpeg: bytes | memoryview,
+    lengths: bytes | memoryview,
+    left: int,
+    top: int,
+    width: int,
+    height: int,
+    *,
+    checked: bool = False,
 ) -> tuple[bytearray, int, int]:
     """Joins the tiles that a crop touches to a small JPEG, which any decoder takes; decodes nothing.
 
     Arguments and errors are those of `decode_crop`, but damage within the tiles is not found.
+
+    Args:
+        jpeg: The whole file.
+        lengths: Of its tiles.
+        left: Of the crop's left edge, in pixels as the other three.
+        top: Of its upper edge.
+        width: Of the crop.
+        height: Of the crop.
+        checked: Whether the lengths are known to be those of this JPEG, as where a checksum covers both.
 
     Returns:
         The JPEG, without metadata; the crop's left and upper edge in it, in pixels.
@@ -87,8 +107,9 @@ def join_crop(
     if len(lengths) != 2 * total:
         raise _wrong(f"they are {len(lengths) // 2}, not {total}")
     edges = np.empty(total + 1, np.int64)
-    edges[0], edges[1:] = header.scan, np.frombuffer(lengths, "<u2")
-    edges = edges.cumsum()
+    edges[0] = header.scan
+    np.cumsum(np.frombuffer(lengths, "<u2"), out=edges[1:])
+    edges[1:] += header.scan
     starts = edges[:-1].reshape(grid.down, grid.across)[row:rows, column]
     ends = edges[1:].reshape(grid.down, grid.across)[row:rows, column:columns]
     stops = ends[:, -1]
@@ -98,14 +119,15 @@ def join_crop(
     slices = [data[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
     joined = bytearray().join(header.parts + slices)
     # Each tile came with the marker that closes it. A row of tiles was moved as a whole, so the markers are here now:
-    moved = header.nbytes + (stops - starts).cumsum() - stops
-    marks = (ends + moved[:, None]).ravel() - 1
+    moved = (stops - starts).cumsum() - stops + (header.nbytes - 1)
+    marks = (ends + moved[:, None]).ravel()
     out = np.frombuffer(joined, np.uint8)
-    codes = closing_codes(total).reshape(grid.down, grid.across)[row:rows, column:columns]
-    _check_markers(out, marks, codes)
-    first = 0 if row or column else 1  # before the image's first tile is no marker
-    codes = restart_codes(total + 7)[7:].reshape(grid.down, grid.across)[row:rows, column]
-    _check_markers(np.frombuffer(data, np.uint8), starts[first:] - 1, codes[first:])
+    if not checked:
+        codes = closing_codes(total).reshape(grid.down, grid.across)[row:rows, column:columns]
+        _check_markers(out, marks, codes)
+        first = 0 if row or column else 1  # before the image's first tile is no marker
+        codes = restart_codes(total + 7)[7:].reshape(grid.down, grid.across)[row:rows, column]
+        _check_markers(np.frombuffer(data, np.uint8), starts[first:] - 1, codes[first:])
 
     out[marks] = restart_codes(len(marks))
     out[-1] = END
