@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
-from torch.utils.data import DataLoader
 
-from dbloader.batches import MadeBatches, as_made, choose_maker
+from dbloader.batches import choose_maker
 from dbloader.choosing import (
     Seeded,
     check_dataset,
@@ -28,6 +27,7 @@ from dbloader.device_decoding import DeviceDecoder
 from dbloader.errors import OptionError
 from dbloader.prefetch import PrefetchLoader
 from dbloader.preparation import Preparation
+from dbloader.processes import ProcessLoader
 from dbloader.threads import ThreadLoader
 
 if TYPE_CHECKING:
@@ -137,6 +137,7 @@ def create_loader(
     _check_kinds(workers=workers, decode=decode, transform=transform, collate_fn=collate_fn, seeding=worker_seeding)
     count = share_of_processors() if num_workers is None else whole_number("num_workers", num_workers, 0)
     ahead = 2 if prefetch_factor is None else whole_number("prefetch_factor", prefetch_factor, 1)
+    largest = whole_number("batch_size", batch_size, 1)
     threads = whole_number("worker_threads", worker_threads, 1)
     if decode == "device" and device is None:
         raise OptionError("decode='device' needs a device to decode on, got device=None")
@@ -147,7 +148,7 @@ def create_loader(
     batches = create_batch_sampler(
         dataset,
         sampler,
-        whole_number("batch_size", batch_size, 1),
+        largest,
         shuffle=is_training,
         distributed=distributed,
         seed=whole_number("seed", seed),
@@ -179,16 +180,18 @@ def create_loader(
     else:
         if threads != 1 and not count:
             raise OptionError(f"worker_threads are in each worker process: got {threads} with num_workers=0")
-        loader = DataLoader(
-            MadeBatches(maker, threads),
-            batch_sampler=batches,
-            num_workers=count,
-            collate_fn=as_made,
-            persistent_workers=persistent_workers and count > 0,
-            prefetch_factor=ahead if count else None,
+        loader = ProcessLoader(
+            maker,
+            threads,
+            largest,
+            batches,
+            count,
+            made_of=dataset,
+            prefetch_factor=ahead,
+            persistent_workers=persistent_workers,
             worker_init_fn=None if worker_seeding == "all" else Seeded(worker_seeding),
+            ahead=3 if use_prefetcher else 0,
         )
-        loader.made_of = dataset
     return PrefetchLoader(
         loader,
         device,

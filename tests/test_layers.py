@@ -20,7 +20,7 @@ LAYERS = (
     {"cli"},
     {"benchmarking"},
     {"loading", "recipes", "headspace"},
-    {"choosing", "prefetch", "threads"},
+    {"choosing", "prefetch", "processes", "threads"},
     {"staging", "progress"},
     {"device_decoding", "preparation"},
     {"ahead", "device"},

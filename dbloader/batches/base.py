@@ -18,6 +18,7 @@ from dbloader.errors import LoaderError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from dbloader.batches.blocks import Blocks
     from dbloader.datasets.base import StoreDataset
     from dbloader.timing import TimedBatch
 
@@ -37,11 +38,15 @@ class BatchMaker(ABC):
         dataset: What the batches are made of.
         pin_memory: Whether the tensors that it makes itself are in pinned memory, from which they are copied to a GPU.
         frees_lock: Whether nearly all of the work is done without Python's lock, so that threads share it well.
+        image_nbytes: Bytes of each image in the batches, if they come in one tensor of uint8; else None.
+        blocks: Where the worker processes that it is sent to are to make that tensor.
     """
 
     dataset: Any
     pin_memory = False
     frees_lock = False
+    image_nbytes: int | None = None
+    blocks: Blocks | None = None
 
     @abstractmethod
     def begin(self, indices: Sequence[int], submit: Submit, part: int) -> Finish:

@@ -29,10 +29,12 @@ class SubsetBatchMaker(BatchMaker):
         self.dataset = subset
         self._maker = maker
         self.frees_lock = maker.frees_lock
+        self.image_nbytes = maker.image_nbytes
 
     @override
     def begin(self, indices: Sequence[int], submit: Submit, part: int) -> Finish:
         self._maker.pin_memory = self.pin_memory
+        self._maker.blocks = self.blocks
         chosen = [self.dataset.indices[index] for index in indices]
         if isinstance(indices, KeyedIndices):
             chosen = KeyedIndices(chosen, indices.seed, indices.epoch, indices.positions)

@@ -68,6 +68,8 @@ class TensorBatchMaker(BatchMaker):
 
     def __init__(self, dataset: StoreDataset) -> None:
         self.dataset: StoreDataset = dataset
+        decode: Any = dataset.decode
+        self.image_nbytes = 3 * math.prod(decode.size)
         self._memory = BatchMemory()
 
     @staticmethod
@@ -87,8 +89,7 @@ class TensorBatchMaker(BatchMaker):
     def begin(self, indices: Sequence[int], submit: Submit, part: int) -> Finish:
         began = now()
         numbers = self.dataset.numbers(indices)
-        room = self._empty(len(indices))
-        slots = room.numpy()
+        images, slots = self._room(len(indices))
         if self.dataset.store.lends:
             self.dataset.will_read(indices)
         # A store that lends its records is read by whoever decodes; of others all are read at once, in one round trip.
@@ -98,7 +99,7 @@ class TensorBatchMaker(BatchMaker):
             submit(self._decode, slots[some], records[some], None if numbers is None else numbers[some])
             for some in parts(len(indices), part)
         ]
-        return functools.partial(self._finish, room.permute(0, 3, 1, 2), futures, read)
+        return functools.partial(self._finish, images, len(indices), futures, read)
 
     def _decode(
         self, slots: np.ndarray[Any, Any], records: Sequence[Any], numbers: np.ndarray[Any, Any] | None
@@ -136,19 +137,28 @@ class TensorBatchMaker(BatchMaker):
             raise LoaderError(f"a batch of images needs one in each record, got none in record {record.index}")
         return plan
 
-    def _finish(self, images: torch.Tensor, futures: list[Future[_Part]], read: float) -> TimedBatch:
+    def _finish(self, images: Any, count: int, futures: list[Future[_Part]], read: float) -> TimedBatch:
         done = [future.result() for future in futures]
         began = now()
         batch = put_together(self.dataset, images, [others for part in done for others in part.others])
         serial = Work(read, 0.0, now() - began)
-        return TimedBatch(batch, sum((part.work for part in done), serial), len(images), serial=serial.total)
+        return TimedBatch(batch, sum((part.work for part in done), serial), count, serial=serial.total)
 
-    def _empty(self, count: int) -> torch.Tensor:
-        """Gives room for images: uint8, shape (count, height, width, 3)."""
+    def _room(self, count: int) -> tuple[Any, np.ndarray[Any, Any]]:
+        """Gives what the images of a batch will be in it, and its memory: uint8, shape (count, height, width, 3)."""
         decode: Any = self.dataset.decode
         shape = (count, *decode.size, 3)
-        if get_worker_info() is not None:
-            # In the memory that the worker shares with the training; else they would be copied there.
+        worker = get_worker_info()
+        if worker is not None and self.blocks is not None:
+            block = self.blocks.take(worker.id, shape)
+            if block is not None:
+                return block, block.pixels
+        room = self._empty(shape, shared=worker is not None)
+        return room.permute(0, 3, 1, 2), room.numpy()
+
+    def _empty(self, shape: tuple[int, ...], *, shared: bool) -> torch.Tensor:
+        if shared:
+            # In memory that the worker shares with the training; else they would be copied there.
             storage = torch.UntypedStorage._new_shared(math.prod(shape))  # type: ignore[no-untyped-call]
             return torch.empty(0, dtype=torch.uint8).set_(storage).view(shape)
         if self.pin_memory:

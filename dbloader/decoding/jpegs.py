@@ -16,7 +16,7 @@ from dbloader.tiled.crop import decode_joined, join_crop
 from dbloader.tiled.grid import BASELINE, read_header
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import numpy as np
     import numpy.typing as npt
@@ -82,37 +82,40 @@ class JPEG(NamedTuple):
                 return functools.partial(decode_joined, *joined, width, height)
             except NotTiledError:
                 pass
+        upper = self._upper(top + height) if self.checked and factor == 1 else None
+        if upper is not None:
+            return functools.partial(_decode_upper, upper, left, top, width, height)
         return functools.partial(self._crop, left, top, width, height, factor)
 
     def _crop(self, left: int, top: int, width: int, height: int, factor: int) -> npt.NDArray[np.uint8]:
-        """Gives a part of the image without its tiles."""
-        if self.checked and factor == 1:
-            pixels = self._decode_upper(top + height)
-            return pixels[top : top + height, left : left + width]
+        """Decodes the whole image, and gives a part of it."""
         pixels = self._decode(factor)
         if len(pixels) == self.height:
             factor = 1
         return pixels[_edges(top, height, factor), _edges(left, width, factor)]
 
-    def _decode_upper(self, bottom: int) -> npt.NDArray[np.uint8]:
-        """Decodes the image down to a row at least, with the pixels that the whole has there.
+    def _upper(self, bottom: int) -> Sequence[bytes | bytearray | memoryview] | None:
+        """Gives the parts of a JPEG that ends at a row or below, with the pixels that the whole has down to there.
 
         A decoder reads no further than the height that the header tells, and what is left of the data it skips, with a
         warning. That hides all others, so this is only for files that are known to have none.
+
+        Returns:
+            None if it must be decoded whole.
         """
-        if bottom < _UPPER_TO * self.height:
-            try:
-                header = read_header(memoryview(self.data))
-            except NotTiledError:
-                return self._decode(1)
-            # Whole MCUs, and what upsampling of chroma looks at below.
-            height = -(-(bottom + header.margin_y) // header.mcu_height) * header.mcu_height
-            if header.process in BASELINE and header.interleaved and height < self.height:
-                upper = bytearray().join([*header.parts, memoryview(self.data)[header.scan :]])
-                _HEIGHT.pack_into(upper, header.size_at, height)
-                pixels: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(upper, "RGB", strict=False)
-                return pixels
-        return self._decode(1)
+        if bottom >= _UPPER_TO * self.height:
+            return None
+        try:
+            header = read_header(memoryview(self.data))
+        except NotTiledError:
+            return None
+        # Whole MCUs, and what upsampling of chroma looks at below.
+        height = -(-(bottom + header.margin_y) // header.mcu_height) * header.mcu_height
+        if header.process not in BASELINE or not header.interleaved or height >= self.height:
+            return None
+        joined = bytearray().join(header.parts)
+        _HEIGHT.pack_into(joined, header.size_at, height)
+        return [joined, memoryview(self.data)[header.scan :]]
 
     def _decode(self, factor: int) -> npt.NDArray[np.uint8]:
         """Decodes the whole, smaller by the factor; as it is, if libjpeg warns of it in vain.
@@ -150,6 +153,14 @@ class JPEG(NamedTuple):
             return pixels[rows, columns]
 
         return decode
+
+
+def _decode_upper(
+    parts: Sequence[bytes | bytearray | memoryview], left: int, top: int, width: int, height: int
+) -> npt.NDArray[np.uint8]:
+    """Decodes the JPEG whose parts ``JPEG._upper`` gave, and gives a part of the image."""
+    pixels: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(b"".join(parts), "RGB", strict=False)
+    return pixels[top : top + height, left : left + width]
 
 
 def _decode_smaller(

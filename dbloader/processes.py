@@ -1,0 +1,82 @@
+"""A DataLoader whose worker processes make whole batches."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.data import DataLoader
+from typing_extensions import override
+
+from dbloader.batches import Blocks, MadeBatches, as_made
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from dbloader.batches import BatchMaker
+
+# Batches that a consumer has at a time: the one it works on, and the one before, while it asks for the next.
+_HELD = 2
+
+
+class ProcessLoader(DataLoader[Any]):
+    """A DataLoader for batches that a BatchMaker makes, in memory that its workers share with it and use again.
+
+    Args:
+        maker: Makes the batches.
+        threads: Threads in each worker.
+        batch_size: Most samples of a batch.
+        batch_sampler: Gives their indices.
+        num_workers: Processes; 0 makes them in this one.
+        made_of: The dataset that they are batches of.
+        prefetch_factor: Batches ahead for each of them.
+        persistent_workers: As in DataLoader.
+        worker_init_fn: As in DataLoader.
+        ahead: Batches that whoever takes them has, beside those that the consumer works on.
+    """
+
+    def __init__(
+        self,
+        maker: BatchMaker,
+        threads: int,
+        batch_size: int,
+        batch_sampler: Iterable[list[Any]],
+        num_workers: int,
+        *,
+        made_of: Any,
+        prefetch_factor: int,
+        persistent_workers: bool,
+        worker_init_fn: Callable[[int], None] | None,
+        ahead: int,
+    ) -> None:
+        super().__init__(
+            MadeBatches(maker, threads),
+            batch_sampler=batch_sampler,
+            num_workers=num_workers,
+            collate_fn=as_made,
+            persistent_workers=persistent_workers and num_workers > 0,
+            prefetch_factor=prefetch_factor if num_workers else None,
+            worker_init_fn=worker_init_fn,
+        )
+        self.made_of = made_of
+        self._maker = maker
+        self._most = batch_size
+        self._kept = ahead + _HELD
+        self._started = False
+
+    @override
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override] # torch names a private class
+        image = self._maker.image_nbytes
+        if not self.num_workers or image is None or (self.persistent_workers and self._started):
+            return super().__iter__()
+        # What each worker has made and nobody has asked for yet, and its share of what was given.
+        each = int(self.prefetch_factor or 1) + -(-self._kept // self.num_workers)
+        # Of each run its own: the numbers of its workers are those of another's that is still going on.
+        blocks = self._maker.blocks = Blocks(self.num_workers, each, self._most * image)
+        try:
+            iterator = super().__iter__()
+        finally:
+            self._maker.blocks = None
+        self._started = True
+        weakref.finalize(iterator, lambda _: None, blocks).atexit = False
+        return iterator

@@ -1,0 +1,216 @@
+"""Worker processes make batches in memory that is used again, and never while somebody still has it."""
+
+import gc
+import io
+import os
+import pickle
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jpegs
+import pytest
+import torch
+
+from dbloader import LMDBDataset, Record, create_loader, write_store
+from dbloader.batches import Blocks, MadeBatches, choose_maker
+from dbloader.batches.blocks import Block
+from dbloader.decoding import RandomResizedCrop
+
+LENGTH = 48
+SHAPE = (2, 8, 8, 3)
+NBYTES = 2 * 8 * 8 * 3
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("stores") / "photos.lmdb"
+
+    def encoded(seed: int) -> bytes:
+        file = io.BytesIO()
+        jpegs.draw(40, 30, seed=seed).save(file, "JPEG")
+        return file.getvalue()
+
+    write_store((Record(f"{n}.jpg", n, encoded(n)) for n in range(LENGTH)), place)
+    return place
+
+
+def make(place: Path, workers: Any, **options: Any) -> Any:
+    given = {"batch_size": 4, "input_size": 8, "is_training": True, "mean": None, "std": None, **options}
+    return create_loader(LMDBDataset(place), num_workers=2, workers=workers, **given)
+
+
+def expected(place: Path, epochs: int = 1, **options: Any) -> list[list[Any]]:
+    loader = make(place, "threads", **options)
+    return [list(loader) for _ in range(epochs)]
+
+
+def same(batches: list[Any], others: list[Any]) -> bool:
+    return len(batches) == len(others) and all(
+        torch.equal(a[0], b[0]) and torch.equal(a[1], b[1]) for a, b in zip(batches, others, strict=True)
+    )
+
+
+def taken(block: Block | None) -> Block:
+    assert block is not None
+    return block
+
+
+def arrived(block: Block) -> torch.Tensor:
+    tensor = pickle.loads(pickle.dumps(block))  # noqa: S301
+    assert isinstance(tensor, torch.Tensor)
+    return tensor
+
+
+def test_a_block_is_in_use_until_the_last_that_shares_it_is_gone() -> None:
+    blocks = Blocks(2, 1, NBYTES)
+    block = taken(blocks.take(1, SHAPE))
+    assert blocks.take(1, SHAPE) is None
+    assert blocks.take(0, SHAPE) is not None, "which is another worker's"
+    block.pixels[:] = 7
+    tensor = arrived(block)
+    assert (tensor.shape, tensor.dtype) == ((2, 3, 8, 8), torch.uint8)
+    del block
+    keepers = [tensor[1], tensor.numpy()[:, :1], tensor.untyped_storage(), tensor.numpy().data]
+    del tensor
+    while keepers:
+        assert blocks.take(1, SHAPE) is None
+        assert bytes(blocks._bytes[blocks.nbytes : blocks.nbytes + NBYTES]) == b"\7" * NBYTES
+        keepers.pop()
+        gc.collect()
+    assert blocks.take(1, (1, 8, 8, 3)) is not None, "a smaller batch fits too"
+
+
+def test_a_block_that_is_not_sent_is_given_back_when_nobody_writes_to_it() -> None:
+    blocks = Blocks(1, 1, NBYTES)
+    pixels = taken(blocks.take(0, SHAPE)).pixels[1:]
+    assert blocks.take(0, SHAPE) is None, "a thread may still be decoding into it"
+    del pixels
+    assert blocks.take(0, SHAPE) is not None
+
+
+def test_a_batch_that_is_too_large_has_no_block() -> None:
+    blocks = Blocks(1, 1, 4096)
+    assert blocks.take(0, (22, 8, 8, 3)) is None
+    assert blocks.take(0, (21, 8, 8, 3)) is not None
+
+
+def test_blocks_do_not_overlap() -> None:
+    blocks = Blocks(2, 3, NBYTES)
+    tensors = []
+    for number in range(6):
+        block = taken(blocks.take(number // 3, SHAPE))
+        block.pixels[:] = number
+        tensors.append(arrived(block))
+    assert [set(tensor.flatten().tolist()) for tensor in tensors] == [{number} for number in range(6)]
+
+
+def test_a_forked_process_does_not_give_back_what_its_parent_has() -> None:
+    blocks = Blocks(1, 1, NBYTES)
+    tensor = arrived(taken(blocks.take(0, SHAPE)))
+    child = os.fork()
+    if not child:
+        del tensor
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert blocks.take(0, SHAPE) is None
+    del tensor
+    assert blocks.take(0, SHAPE) is not None
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_batches_are_those_of_threads_and_few_places_hold_them(place: Path, persistent: bool) -> None:
+    loader = make(place, "processes", persistent_workers=persistent, input_size=96)  # too large to be sent by value
+    for batches in expected(place, 3, input_size=96):
+        addresses, got = set(), []
+        for images, labels in loader:
+            assert not images.is_shared(), "as memory of torch's, new for this batch, would be"
+            addresses.add(images.data_ptr())
+            got.append((images.clone(), labels.clone()))
+            del images
+        assert same(got, batches)
+        assert len(addresses) < len(batches), "memory is used again"
+    loader.close()
+
+
+def test_batches_that_are_kept_stay_what_they_are(place: Path) -> None:
+    loader = make(place, "processes")
+    batches = expected(place, 2)
+    first, second = list(loader), list(loader)
+    del loader
+    gc.collect()
+    assert same(first, batches[0])
+    assert same(second, batches[1])
+
+
+def test_runs_side_by_side_have_memory_of_their_own(place: Path) -> None:
+    loader = make(place, "processes", persistent_workers=False)
+    other = make(place, "processes")
+    runs = list(zip(loader, loader, other, strict=True))
+    for number, epoch in enumerate((0, 1, 0)):
+        assert same([run[number] for run in runs], expected(place, 2)[epoch])
+    other.close()
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_after_a_break_all_is_as_before(place: Path, persistent: bool) -> None:
+    loader = make(place, "processes", persistent_workers=persistent)
+    batches = expected(place, 3)
+    for epoch in range(2):
+        for at, batch in enumerate(loader):
+            assert same([batch], [batches[epoch][at]])
+            if at == epoch:
+                break
+    assert same(list(loader), batches[2])
+    loader.close()
+
+
+def test_an_error_in_a_batch_costs_no_block(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dbloader.batches.tensors.get_worker_info", lambda: SimpleNamespace(id=0))
+    wrong: list[int] = []
+
+    def label_of(label: int) -> int:
+        return label if label not in wrong else 1 // 0
+
+    maker = choose_maker(LMDBDataset(place, target_transform=label_of, decode=RandomResizedCrop(8)))
+    maker.blocks = Blocks(1, 1, NBYTES)
+    made = MadeBatches(maker).__getitems__([1, 2]).batch
+    assert isinstance(made[0], Block)
+    assert maker.blocks.take(0, SHAPE) is None
+    del made
+    wrong.append(2)
+    for _ in range(3):
+        with pytest.raises(ZeroDivisionError):
+            MadeBatches(maker).__getitems__([1, 2])
+    gc.collect()
+    assert maker.blocks.take(0, SHAPE) is not None
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_workers_that_are_started_anew_share_the_memory_too(place: Path, method: str) -> None:
+    program = textwrap.dedent(
+        f"""
+        import multiprocessing, sys
+        from dbloader import LMDBDataset, create_loader
+        if __name__ == "__main__":
+            multiprocessing.set_start_method("{method}")
+            def loader(workers):
+                return create_loader(LMDBDataset(sys.argv[1]), batch_size=4, input_size=8, is_training=True, mean=None,
+                                     std=None, num_workers=1, workers=workers)
+            addresses, total = set(), 0
+            for images, labels in loader("processes"):
+                addresses.add(images.data_ptr())
+                total += int(images.sum()) + int(labels.sum())
+                del images
+            assert len(addresses) < 12, addresses
+            assert total == sum(int(images.sum()) + int(labels.sum()) for images, labels in loader("threads"))
+            print("same")
+        """
+    )
+    file = place.with_name(f"{method}.py")
+    file.write_text(program)
+    done = subprocess.run([sys.executable, file, place], capture_output=True, text=True, check=False, timeout=120)
+    assert (done.stdout, done.returncode) == ("same\n", 0), done.stderr
