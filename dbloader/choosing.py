@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import multiprocessing
 import os
 import random
 import sys
@@ -30,12 +31,37 @@ if TYPE_CHECKING:
 
     from dbloader.batches import BatchMaker
 
+# Threads hold Python's lock for a tenth of the time that an image takes, small ones a fifth.
+_MOST_THREADS = 4
+
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
-def suits_threads(maker: BatchMaker) -> bool:
-    """Says whether threads make the batches at least as fast as processes do."""
-    return maker.frees_lock or not getattr(sys, "_is_gil_enabled", lambda: True)()
+def suits_threads(maker: BatchMaker, workers: int, batch_size: int, ahead: int) -> bool:
+    """Says whether threads are to make the batches, where their user did not say.
+
+    Args:
+        maker: Makes them.
+        workers: How many there are.
+        batch_size: Samples of a batch.
+        ahead: Batches ahead for each process.
+    """
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        return True
+    if workers <= _MOST_THREADS or maker.image_nbytes is None:
+        return maker.frees_lock
+    # Processes that begin at once, and find room for their batches; who has not, says so himself.
+    forks = (multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]) == "fork"
+    return maker.frees_lock and not (forks and _has_shared(2 * workers * (ahead + 1) * batch_size * maker.image_nbytes))
+
+
+def _has_shared(nbytes: int) -> bool:
+    """Says whether so much memory can be shared by processes; in containers it is often little."""
+    try:
+        free = os.statvfs("/dev/shm")
+    except (OSError, AttributeError):
+        return True
+    return free.f_bavail * free.f_frsize >= nbytes
 
 
 def whole_number(name: str, value: Any, least: int | None = None) -> int:

@@ -185,7 +185,11 @@ class _Batches(Iterator[Any]):
         return self._pool.submit
 
     def _part(self, length: int) -> int:
-        return part_size(length, self._threads) if self._threads else max(1, length)
+        if not self._threads:
+            return max(1, length)
+        # Decoding wants large parts; all threads have something to do nevertheless, as batches are begun ahead.
+        batches = self._ahead if self._maker.frees_lock else 1
+        return part_size(length, -(-self._threads // batches))
 
     def close(self) -> None:
         """Ends the threads; waits for what they are in the middle of."""

@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jpegs
@@ -25,6 +26,7 @@ from dbloader.errors import LoaderError, OptionError
 from dbloader.loading import IMAGENET_MEAN, IMAGENET_STD, create_loader
 from dbloader.prefetch import PrefetchLoader, ResumablePrefetchLoader
 from dbloader.preparation import Normalize, Preparation
+from dbloader.processes import ProcessLoader
 from dbloader.sampling import KeyedBatchSampler, OrderedSampler, ShuffleSampler
 from dbloader.threads import ThreadLoader
 
@@ -489,6 +491,36 @@ def test_a_part_of_a_store_is_made_as_the_whole(place: Path) -> None:
     images, labels = makers[1].make([0, 1]).batch
     assert labels.tolist() == [0, 1]
     assert images.shape == (2, 3, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("options", "method", "shared", "threads"),
+    [
+        ({"num_workers": 4}, "fork", 2**30, True),
+        ({"num_workers": 5}, "fork", 2**30, False),
+        ({"num_workers": 5}, "spawn", 2**30, True),
+        ({"num_workers": 5}, "fork", 2**16, True),
+        ({"num_workers": 5}, "fork", None, False),
+        ({"num_workers": 5, "decode": "device", "device": "cpu"}, "fork", 2**30, True),
+        ({"num_workers": 5, "collate_fn": len}, "fork", 2**30, False),
+        ({"num_workers": 1, "collate_fn": len}, "fork", 2**30, False),
+        ({"num_workers": 5, "workers": "threads"}, "fork", 2**30, True),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 5 worker processes")
+def test_workers_are_what_suits_their_number_and_the_machine(
+    place: Path, options: Any, method: str, shared: int | None, threads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def room(_: str) -> Any:
+        if shared is None:
+            raise FileNotFoundError
+        return SimpleNamespace(f_bavail=shared // 4096, f_frsize=4096)
+
+    monkeypatch.setattr("multiprocessing.get_start_method", lambda *, allow_none: None)
+    monkeypatch.setattr("multiprocessing.get_all_start_methods", lambda: [method, "other"])
+    monkeypatch.setattr("os.statvfs", room)
+    loader: Any = create_loader(LMDBDataset(place), **{**CPU, **options})
+    assert type(loader._loader) is (ThreadLoader if threads else ProcessLoader)
 
 
 def test_a_free_threaded_python_takes_threads_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
