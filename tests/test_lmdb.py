@@ -54,7 +54,7 @@ from dbloader.errors import (  # noqa: E402
     StoreVersionError,
 )
 from dbloader.records import encode  # noqa: E402
-from dbloader.stores import environments, lmdb_writer  # noqa: E402
+from dbloader.stores import environments, growing, lmdb_writer  # noqa: E402
 from dbloader.stores.lmdb import LMDBStore, bucket_key, column_key, record_key  # noqa: E402
 
 if TYPE_CHECKING:
@@ -806,9 +806,31 @@ def test_a_damaged_record_whose_name_is_damaged_too_is_told_by_its_index(place: 
 # ---- Writing
 
 
+@pytest.fixture(params=["through the map", "by calls"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How LMDB writes: where room can be reserved, or as if it could not be."""
+    if request.param == "by calls":
+        monkeypatch.setattr(growing, "_KEEPS_ROOM", ())
+    return str(request.param)
+
+
+def is_mapped(path: Path) -> bool:
+    """Says whether this process has the file mapped to be written to."""
+    maps = (line.split(maxsplit=5) for line in Path("/proc/self/maps").read_text().splitlines())
+    return any(fields[1] == "rw-s" for fields in maps if fields[5:] == [str(path)])
+
+
+def test_files_are_written_through_the_map_where_room_is_kept(tmp_path: Path, way: str) -> None:
+    with create_store(tmp_path / "store.lmdb") as writer:
+        assert is_mapped(tmp_path / "store.lmdb.partial") == (way == "through the map")
+        writer.finish()
+
+
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("first", [2**15, 2**16, 2**20])
 def test_the_map_grows_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int) -> None:
-    monkeypatch.setattr(lmdb_writer, "_FIRST_MAP_SIZE", first)
+    for name in ("_FIRST_MAP_SIZE", "_STEP", "_SPARE"):
+        monkeypatch.setattr(growing, name, first)
     monkeypatch.setattr("dbloader.stores.writer.COMMIT_BYTES", 100_000)
     records = [Record(name=f"{number}", image=bytes(size)) for number, size in enumerate([10, 9**7, 10_000] * 3)]
     place = tmp_path / "store.lmdb"
@@ -823,8 +845,38 @@ def test_the_map_grows_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert 3 * 9**7 < size < 4 * 9**7
 
 
+def test_a_transaction_that_takes_more_than_was_reckoned_is_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_STEP", "_SPARE"):
+        monkeypatch.setattr(growing, name, 2**16)
+    monkeypatch.setattr(growing.GrowingFile, "make_room", lambda self, values: [*values])
+    records = [Record(name=f"{number}", image=bytes(100_000)) for number in range(20)]
+    write(tmp_path / "store.lmdb", records)
+    with open_store(tmp_path / "store.lmdb") as store:
+        assert store.documents(range(20)) == documents_of(records)
+
+
+def test_a_store_begun_in_one_way_is_finished_in_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    records = [Record(name=f"{number}", image=bytes([number]) * 30_000) for number in range(40)]
+    place, partial = tmp_path / "store.lmdb", tmp_path / "store.lmdb.partial"
+    monkeypatch.setattr("dbloader.stores.writer.COMMIT_BYTES", 100_000)
+    for stop, kinds in ((10, ()), (25, growing._KEEPS_ROOM), (40, ()), (40, growing._KEEPS_ROOM)):
+        monkeypatch.setattr(growing, "_KEEPS_ROOM", kinds)
+        with create_store(place, resumable=True, resume=partial.exists()) as writer:
+            write_one_by_one(writer, records[:stop])
+            writer.commit()
+        assert partial.stat().st_size < 3 * 30_000 * stop + 10**6, "no reserved room is left in it"
+    with create_store(place, resume=True) as writer:
+        writer.finish()
+    with open_store(place) as store:
+        assert store.documents(range(40)) == documents_of(records)
+        assert store.verify() == store.manifest.digest
+
+
+@pytest.mark.usefixtures("way")
 def test_a_partial_store_larger_than_the_first_map_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lmdb_writer, "_FIRST_MAP_SIZE", 2**16)
+    monkeypatch.setattr(growing, "_FIRST_MAP_SIZE", 2**16)
     place = tmp_path / "store.lmdb"
     records = [Record(name=f"{number}", image=bytes(100_000)) for number in range(20)]
     with create_store(place, resumable=True) as writer:
@@ -1158,6 +1210,7 @@ def fill(place: Path, records: list[Record], **options: bool) -> None:
         writer.finish()
 
 
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("room", ["freed", "elsewhere"])
 def test_a_full_disk_loses_nothing_that_was_committed(
     small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: str
@@ -1186,12 +1239,39 @@ def test_a_full_disk_loses_nothing_that_was_committed(
         assert store.verify() == store.manifest.digest
 
 
+def test_a_disk_that_others_fill_ends_no_process(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dbloader.stores.writer.COMMIT_BYTES", 10**6)
+    monkeypatch.setattr(growing, "_STEP", 2 * 10**6)
+    place = small_disk / "store.lmdb"
+
+    def write_beside_another() -> None:
+        with create_store(place, resumable=True) as writer:
+            write_one_by_one(writer, big_records(4))
+            with suppress(OSError), open(small_disk / "other", "wb", buffering=0) as other:  # noqa: PTH123
+                while other.write(bytes(4096)):
+                    pass
+            write_one_by_one(writer, big_records(32))
+
+    def write_refused() -> None:
+        with pytest.raises(StoreFullError, match=r"no room is left for .*: free some space and resume"):
+            write_beside_another()
+
+    assert in_child(write_refused) == 0  # else the signal that ended it
+    (small_disk / "other").unlink()
+    with create_store(place, resume=True) as writer:
+        assert writer.length >= 4
+        write_one_by_one(writer, big_records(32))
+        writer.finish()
+
+
+@pytest.mark.usefixtures("way")
 def test_a_full_disk_leaves_nothing_of_a_store_that_cannot_be_resumed(small_disk: Path) -> None:
     with pytest.raises(StoreFullError, match=r"no room is left for .*store\.lmdb: nothing was written$"):
         write(small_disk / "store.lmdb", big_records(60))
     assert list(small_disk.iterdir()) == []
 
 
+@pytest.mark.usefixtures("way")
 def test_a_disk_without_room_for_another_file_is_full(small_disk: Path) -> None:
     with suppress(OSError):
         for number in range(100):
@@ -1204,6 +1284,7 @@ def test_a_disk_without_room_for_another_file_is_full(small_disk: Path) -> None:
         pass
 
 
+@pytest.mark.usefixtures("way")
 def test_a_quota_that_is_used_up_is_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A limit of the process stands for a quota: here too much is free, and LMDB says only "Input/output error".
     monkeypatch.setattr("dbloader.stores.writer.COMMIT_BYTES", 10**6)

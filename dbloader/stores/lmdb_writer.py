@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import itertools
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -26,6 +27,7 @@ from dbloader.errors import (
     StoreVersionError,
 )
 from dbloader.stores import name_index
+from dbloader.stores.growing import GrowingFile
 from dbloader.stores.lmdb import (
     MANIFEST,
     META,
@@ -47,9 +49,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from dbloader.manifest import Manifest
-
-# Only where the map begins: it is doubled whenever it is full. A map is address space, not memory or disk.
-_FIRST_MAP_SIZE = 2**30
 
 # Bytes that must still fit for a disk not to be full: more than a block of any file system.
 _PROBE = 2**20
@@ -104,9 +103,10 @@ class LMDBWriter(Writer):
 
     @override
     def _close(self) -> None:
-        self._env.close()
-        if not (self._published or (self.resumable and self._committed)):
-            self._remove_partial()
+        if not self._published:
+            self._file.close()
+            if not (self.resumable and self._committed):
+                self._remove_partial()
         _unlock(self._lock)
 
     def _remove_partial(self) -> None:
@@ -196,15 +196,8 @@ class LMDBWriter(Writer):
 
     def _open_partial(self) -> None:
         try:
-            self._env = lmdb.open(
-                str(self._partial),
-                subdir=False,
-                lock=False,  # ours is on the file itself, and ends with the process
-                map_size=max(_FIRST_MAP_SIZE, self._partial.stat().st_size),
-                max_dbs=2,
-                metasync=False,  # a crash of the machine may undo the last commit, no more
-                sync=self.durable,
-            )
+            self._file = GrowingFile(str(self._partial), self._lock, sync=self.durable)
+            self._env = self._file.env
             try:
                 if self.durable and self._unsynced.is_set():  # by the writer before
                     self._env.sync(True)
@@ -212,7 +205,7 @@ class LMDBWriter(Writer):
                 self._records, self._meta = self._env.open_db(RECORDS), self._env.open_db(META)
                 self._take_up()
             except BaseException:
-                self._env.close()
+                self._file.close()
                 raise
         except lmdb.Error as error:
             raise self._explained(error) from error
@@ -246,6 +239,15 @@ class LMDBWriter(Writer):
 
     def _put(self, documents: Sequence[bytes], first: int, meta: Sequence[tuple[bytes, bytes]]) -> None:
         """Stores all in one transaction, in a larger map when this one is full."""
+        try:
+            self._file.make_room(itertools.chain(documents, (value for _, value in meta)))
+            self._put_all(documents, first, meta)
+        except lmdb.Error as error:
+            raise self._explained(error) from error
+        except OSError as error:
+            raise self._full() if error.errno in NO_ROOM else self._refused(error) from error
+
+    def _put_all(self, documents: Sequence[bytes], first: int, meta: Sequence[tuple[bytes, bytes]]) -> None:
         while True:
             try:
                 with self._env.begin(write=True) as txn:
@@ -254,9 +256,7 @@ class LMDBWriter(Writer):
                     for key, value in meta:
                         txn.put(key, value, db=self._meta)
             except lmdb.MapFullError:
-                self._env.set_mapsize(2 * self._env.info()["map_size"])
-            except lmdb.Error as error:
-                raise self._explained(error) from error
+                self._file.grow()
             else:
                 return
 
@@ -285,7 +285,7 @@ class LMDBWriter(Writer):
             self._env.sync(True)
         except lmdb.Error as error:
             raise self._explained(error) from error
-        self._env.close()
+        self._file.close()
         self._check_replaceable()
         try:
             self._partial.replace(self._target)
@@ -310,6 +310,10 @@ class LMDBWriter(Writer):
         finally:
             os.ftruncate(self._lock, size)
 
+    def _full(self) -> Exception:
+        kept = "free some space and resume (--resume)" if self.resumable else "nothing was written"
+        return StoreFullError(f"no room is left for {self.place}: {kept}")
+
     def _refused(self, error: OSError) -> Exception:
         if error.errno in NO_ROOM:
             return StoreFullError(f"no room is left for {self.place}: {error.strerror}")
@@ -321,8 +325,7 @@ class LMDBWriter(Writer):
         if any(os.strerror(number) in text for number in NO_ROOM) or (
             os.strerror(errno.EIO) in text and self._is_full()
         ):
-            kept = "free some space and resume (--resume)" if self.resumable else "nothing was written"
-            return StoreFullError(f"no room is left for {self.place}: {kept}")
+            return self._full()
         if any(reason in text for reason in _NO_RIGHT):
             return StoreAccessError(f"{self.place} cannot be written: {text}")
         if isinstance(error, (lmdb.InvalidError, lmdb.CorruptedError, lmdb.VersionMismatchError)):

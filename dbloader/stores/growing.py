@@ -1,0 +1,154 @@
+"""An LMDB file that is written to, and grows.
+
+LMDB writes either with system calls or through its memory map (``MDB_WRITEMAP``). Through the map is faster: what is
+stored is copied once, not twice, and a page at a time, where the kernel may search long for the large pieces of its
+cache that large writes take. But a disk without room for a page that is written through a map ends the process, with
+SIGBUS. So that is done only where room can be reserved: the file systems of ``_KEEPS_ROOM`` keep the blocks that
+posix_fallocate(3) has given a file, whatever else is written to the disk.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import lmdb
+
+from dbloader.stores.lmdb import NO_ROOM
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+# Not those that copy what they write (btrfs, ZFS), nor those of which a server or a program decides.
+_KEEPS_ROOM = ("ext4", "xfs", "tmpfs")
+
+# Bytes of a map without reserved room, where it begins; it is doubled whenever it is full. A map is address space, not
+# memory or disk.
+_FIRST_MAP_SIZE = 2**30
+
+# Bytes that are reserved at a time. What was written through a map counts as memory of the process until the map grows.
+_STEP = 2**26
+# And at the least: for the pages of LMDB's trees that a transaction replaces.
+_SPARE = 2**18
+_HEAD = 16  # bytes of a page of LMDB's that it needs itself
+
+
+class GrowingFile:
+    """An LMDB file that this process alone writes to.
+
+    Args:
+        path: The file, which exists, and may be empty.
+        fd: The file, open to be written to. It is the caller's.
+        sync: Whether a commit waits for the disk.
+
+    Attributes:
+        env: LMDB's environment.
+
+    Raises:
+        OSError: There is no room on the disk. The file is as it was then.
+        lmdb.Error: It is no LMDB file, or cannot be written to.
+    """
+
+    def __init__(self, path: str, fd: int, *, sync: bool) -> None:
+        self._fd = fd
+        self._reserves = _keeps_room(fd)
+        size = os.fstat(fd).st_size
+        self._map_size = _whole_pages(size + _SPARE) if self._reserves else max(_FIRST_MAP_SIZE, size)
+        self._closed = False
+        self.env = lmdb.open(
+            path,
+            subdir=False,
+            lock=False,  # the caller's is on the file itself, and ends with the process
+            map_size=self._map_size,
+            max_dbs=2,
+            metasync=False,  # a crash of the machine may undo the last commit, no more
+            sync=sync,
+            writemap=self._reserves,
+        )
+        if self._reserves:  # before anything is written; LMDB takes a file that has room only for a broken one
+            try:
+                self._reserve(self._map_size + _STEP, self._map_size)
+            except BaseException:
+                self.env.close()
+                os.ftruncate(fd, size)
+                raise
+
+    def make_room(self, values: Iterable[bytes]) -> None:
+        """Reserves what a transaction that stores some values takes, where the map is written to.
+
+        Raises:
+            OSError: The disk has no room for that.
+        """
+        if not self._reserves:
+            return
+        page = int(self.env.stat()["psize"])
+        # Pages of its own for each, and of the trees' one for 32 at the most: they have short keys.
+        pages = sum(-(-(len(value) + _HEAD) // page) + 1 / 32 for value in values)
+        least = self._used() + int(pages + 1) * page + _SPARE
+        if least > self._map_size:
+            self._reserve(least + _STEP, least)
+
+    def grow(self) -> None:
+        """Makes the map larger, because a transaction found it full.
+
+        Raises:
+            OSError: The disk has no room for that.
+        """
+        if self._reserves:
+            self._reserve(self._map_size + _STEP, self._map_size + _SPARE)
+        else:
+            self._map_size *= 2
+            self.env.set_mapsize(self._map_size)
+
+    def close(self) -> None:
+        """Closes the environment, and gives back what room was reserved and is not used; once."""
+        if self._closed:
+            return
+        self._closed = True
+        used = self._used()
+        self.env.close()
+        if self._reserves:
+            os.ftruncate(self._fd, used)
+
+    def _used(self) -> int:
+        return (int(self.env.info()["last_pgno"]) + 1) * int(self.env.stat()["psize"])
+
+    def _reserve(self, wanted: int, least: int) -> None:
+        """Makes the map as large as is wanted, or, if the disk has too little room, the least that will do."""
+        try:
+            self._map_reserved(_whole_pages(wanted))
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            self._map_reserved(_whole_pages(least))
+
+    def _map_reserved(self, size: int) -> None:
+        try:
+            os.posix_fallocate(self._fd, 0, size)  # all of it: a file that was written otherwise may have holes
+        except OSError:
+            os.ftruncate(self._fd, self._map_size)  # what was added nevertheless
+            raise
+        self.env.set_mapsize(size)
+        self._map_size = size
+
+
+def _whole_pages(nbytes: int) -> int:
+    return -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+
+
+def _keeps_room(fd: int) -> bool:
+    """Says whether the room that is reserved for a file is kept for it."""
+    status = os.fstat(fd)
+    device = f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return False
+    for mount in mounts:
+        # man proc_pid_mountinfo: the third field is the device; the type follows a hyphen, after optional fields.
+        before, _, after = mount.partition(" - ")
+        if before.split()[2] == device:
+            return after.split()[0] in _KEEPS_ROOM and hasattr(os, "posix_fallocate")
+    return False
