@@ -16,6 +16,7 @@ import torch
 from torch.utils.data import ConcatDataset, IterableDataset, Subset, get_worker_info
 from typing_extensions import override
 
+from dbloader.batches import Blocks
 from dbloader.datasets.base import StoreDataset
 from dbloader.decoding import Decoder, RandomResizedCrop, ResizeCenterCrop, decode_pil
 from dbloader.errors import OptionError
@@ -37,31 +38,21 @@ _MOST_THREADS = 4
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
-def suits_threads(maker: BatchMaker, workers: int, batch_size: int, ahead: int) -> bool:
+def suits_threads(maker: BatchMaker, workers: int) -> bool:
     """Says whether threads are to make the batches, where their user did not say.
 
     Args:
         maker: Makes them.
         workers: How many there are.
-        batch_size: Samples of a batch.
-        ahead: Batches ahead for each process.
     """
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
         return True
     if workers <= _MOST_THREADS or maker.image_nbytes is None:
         return maker.frees_lock
-    # Processes that begin at once, and find room for their batches; who has not, says so himself.
+    # Else processes, if they begin at once, may be begun at all, and send batches without copying them.
     forks = (multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]) == "fork"
-    return maker.frees_lock and not (forks and _has_shared(2 * workers * (ahead + 1) * batch_size * maker.image_nbytes))
-
-
-def _has_shared(nbytes: int) -> bool:
-    """Says whether so much memory can be shared by processes; in containers it is often little."""
-    try:
-        free = os.statvfs("/dev/shm")
-    except (OSError, AttributeError):
-        return True
-    return free.f_bavail * free.f_frsize >= nbytes
+    well = forks and not multiprocessing.current_process().daemon and Blocks.can_be_made()
+    return maker.frees_lock and not well
 
 
 def whole_number(name: str, value: Any, least: int | None = None) -> int:

@@ -119,8 +119,8 @@ def create_loader(
             started several). 0 makes the batches in the background thread.
         workers: What they are. ``"threads"`` have no start-up and little memory, and suit the stores' datasets with
             decoders, which need little of Python's lock; ``"processes"`` suit transforms in Python, and many workers.
-            ``"auto"`` chooses: with such datasets, threads for up to 4 workers, and where processes are not forked or
-            find too little shared memory.
+            ``"auto"`` chooses: with such datasets, threads for up to 4 workers, and where processes are not forked.
+            Processes have the dataset as it was when they began.
         worker_threads: Threads in each worker process, for machines with many cores; an error without such workers.
         worker_seeding: How torch's, Python's and numpy's global random generators are seeded in worker processes:
             ``"all"``, each differently, as torch does it; or a callable from torch's WorkerInfo to the seed of all,
@@ -164,7 +164,7 @@ def create_loader(
         preparation,
     ]
     loader: Any
-    if workers == "threads" or (workers == "auto" and suits_threads(maker, count, largest, ahead)):
+    if workers == "threads" or (workers == "auto" and suits_threads(maker, count)):
         if threads != 1 or worker_seeding != "all":
             raise OptionError(
                 "worker_threads and worker_seeding are of worker processes, and these workers are threads: "

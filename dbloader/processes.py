@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 # Batches that a consumer has at a time: the one it works on, and the one before, while it asks for the next.
 _HELD = 2
+
+# Held while the workers of a run are started, so that they get the blocks of their own run.
+_starting = threading.Lock()
 
 
 class ProcessLoader(DataLoader[Any]):
@@ -67,16 +71,19 @@ class ProcessLoader(DataLoader[Any]):
     @override
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override] # torch names a private class
         image = self._maker.image_nbytes
-        if not self.num_workers or image is None or (self.persistent_workers and self._started):
+        again = self.persistent_workers and self._started
+        if not self.num_workers or image is None or again or not Blocks.can_be_made():
             return super().__iter__()
         # What each worker has made and nobody has asked for yet, and its share of what was given.
         each = int(self.prefetch_factor or 1) + -(-self._kept // self.num_workers)
         # Of each run its own: the numbers of its workers are those of another's that is still going on.
-        blocks = self._maker.blocks = Blocks(self.num_workers, each, self._most * image)
-        try:
-            iterator = super().__iter__()
-        finally:
-            self._maker.blocks = None
+        with _starting:
+            blocks = self._maker.blocks = Blocks(self.num_workers, each, self._most * image)
+            try:
+                iterator = super().__iter__()
+            finally:
+                self._maker.blocks = None
+                blocks.started()
         self._started = True
         weakref.finalize(iterator, lambda _: None, blocks).atexit = False
         return iterator

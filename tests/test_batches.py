@@ -3,6 +3,7 @@
 import io
 import pickle
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,14 @@ from dbloader.batches.tensors import TensorBatchMaker
 from dbloader.decoding import DecodeTensor, RandomResizedCrop, ResizeCenterCrop
 from dbloader.decoding.base import Plan
 from dbloader.encoded import EncodedImages
-from dbloader.errors import DamagedImageError, DamagedRecordError, NotAnImageError, OptionError, RecordIndexError
+from dbloader.errors import (
+    DamagedImageError,
+    DamagedRecordError,
+    LoaderError,
+    NotAnImageError,
+    OptionError,
+    RecordIndexError,
+)
 from dbloader.keys import KeyedIndices
 from dbloader.threads import ThreadLoader
 
@@ -207,6 +215,14 @@ def test_large_files_are_planned_a_few_at_a_time(place: Path, planned: int, monk
     assert len(ahead) == LENGTH
     assert max(ahead) <= planned
     assert (max(ahead) > 0) == (planned > 0)
+
+
+def test_a_store_that_gives_too_few_records_is_told(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = LMDBDataset(place, decode=RandomResizedCrop(8))
+    records = dataset.records([0, 1])
+    monkeypatch.setattr(dataset, "lend", lambda _: nullcontext(iter(records)))
+    with pytest.raises(LoaderError, match="gave fewer records than it was asked for"):
+        choose_maker(dataset).make([0, 1, 2])
 
 
 @pytest.mark.parametrize("later", ["plan", "read", "others"])

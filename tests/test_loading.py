@@ -494,31 +494,29 @@ def test_a_part_of_a_store_is_made_as_the_whole(place: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "method", "shared", "threads"),
+    ("options", "machine", "threads"),
     [
-        ({"num_workers": 4}, "fork", 2**30, True),
-        ({"num_workers": 5}, "fork", 2**30, False),
-        ({"num_workers": 5}, "spawn", 2**30, True),
-        ({"num_workers": 5}, "fork", 2**16, True),
-        ({"num_workers": 5}, "fork", None, False),
-        ({"num_workers": 5, "decode": "device", "device": "cpu"}, "fork", 2**30, True),
-        ({"num_workers": 5, "collate_fn": len}, "fork", 2**30, False),
-        ({"num_workers": 1, "collate_fn": len}, "fork", 2**30, False),
-        ({"num_workers": 5, "workers": "threads"}, "fork", 2**30, True),
+        ({"num_workers": 4}, {}, True),
+        ({"num_workers": 5}, {}, False),
+        ({"num_workers": 5}, {"method": "spawn"}, True),
+        ({"num_workers": 5}, {"daemon": True}, True),
+        ({"num_workers": 5}, {"blocks": False}, True),
+        ({"num_workers": 5, "decode": "device", "device": "cpu"}, {}, True),
+        ({"num_workers": 5, "collate_fn": len}, {}, False),
+        ({"num_workers": 1, "collate_fn": len}, {}, False),
+        ({"num_workers": 5, "workers": "threads"}, {}, True),
     ],
 )
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 5 worker processes")
 def test_workers_are_what_suits_their_number_and_the_machine(
-    place: Path, options: Any, method: str, shared: int | None, threads: bool, monkeypatch: pytest.MonkeyPatch
+    place: Path, options: Any, machine: dict[str, Any], threads: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def room(_: str) -> Any:
-        if shared is None:
-            raise FileNotFoundError
-        return SimpleNamespace(f_bavail=shared // 4096, f_frsize=4096)
-
+    methods = [machine.get("method", "fork"), "other"]
+    process = SimpleNamespace(daemon=machine.get("daemon", False))
     monkeypatch.setattr("multiprocessing.get_start_method", lambda *, allow_none: None)
-    monkeypatch.setattr("multiprocessing.get_all_start_methods", lambda: [method, "other"])
-    monkeypatch.setattr("os.statvfs", room)
+    monkeypatch.setattr("multiprocessing.get_all_start_methods", lambda: methods)
+    monkeypatch.setattr("multiprocessing.current_process", lambda: process)
+    monkeypatch.setattr("dbloader.batches.Blocks.can_be_made", lambda: machine.get("blocks", True))
     loader: Any = create_loader(LMDBDataset(place), **{**CPU, **options})
     assert type(loader._loader) is (ThreadLoader if threads else ProcessLoader)
 

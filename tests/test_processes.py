@@ -78,7 +78,7 @@ def test_a_block_is_in_use_until_the_last_that_shares_it_is_gone() -> None:
     del tensor
     while keepers:
         assert blocks.take(1, SHAPE) is None
-        assert bytes(blocks._bytes[blocks.nbytes : blocks.nbytes + NBYTES]) == b"\7" * NBYTES
+        assert blocks._blocks[1].tobytes() == b"\7" * NBYTES
         keepers.pop()
         gc.collect()
     assert blocks.take(1, (1, 8, 8, 3)) is not None, "a smaller batch fits too"
@@ -117,8 +117,43 @@ def test_a_forked_process_does_not_give_back_what_its_parent_has() -> None:
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert blocks.take(0, SHAPE) is None
+
+
+def test_a_block_that_a_forked_process_has_too_is_not_used_again() -> None:
+    blocks = Blocks(1, 2, NBYTES)
+    tensor = arrived(taken(blocks.take(0, SHAPE)))
+    tensor[:] = 7
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.read(reading, 1)
+        os._exit(int(tensor.sum() != 7 * NBYTES))
     del tensor
-    assert blocks.take(0, SHAPE) is not None
+    for _ in range(2):
+        taken(blocks.take(0, SHAPE)).pixels[:] = 9
+    os.write(writing, b".")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    os.close(reading)
+    os.close(writing)
+
+
+def test_memory_is_taken_when_it_is_written_to_and_is_each_blocks_own() -> None:
+    def shared() -> int:
+        lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
+        return next(int(fields[1]) * 1024 for fields in lines if fields[0] == "Shmem:")
+
+    before = shared()
+    blocks = Blocks(4, 4, 2**26)
+    assert shared() - before < 2**25
+    tensors = []
+    for worker in range(4):
+        block = taken(blocks.take(worker, (2**26,)))
+        block.pixels[:] = 1
+        tensors.append(torch.from_numpy(block.pixels))
+    assert shared() - before > 3 * 2**26
+    del blocks, block, tensors[1:]
+    gc.collect()
+    assert shared() - before < 2 * 2**26, "one that is kept keeps no others"
 
 
 @pytest.mark.parametrize("persistent", [False, True])

@@ -66,9 +66,18 @@ class BatchMaker(ABC):
         return self.begin(indices, call, max(1, len(indices)))()
 
 
-def put_together(dataset: StoreDataset, images: Any, others: list[Any]) -> Any:
-    """Gives a batch as default_collate gives that of samples, of which the images are together already."""
-    batch = dataset.joined(images, default_collate(others))
+def put_together(
+    dataset: StoreDataset, images: Any, others: list[Any], sent: Callable[[Any], Any] = lambda collated: collated
+) -> Any:
+    """Gives a batch as default_collate gives that of samples, of which the images are together already.
+
+    Args:
+        dataset: Theirs.
+        images: Their images.
+        others: What else is in each of them.
+        sent: What is to be done with the rest, collated, for it to be sent.
+    """
+    batch = dataset.joined(images, sent(default_collate(others)))
     return [*batch] if isinstance(batch, tuple) else batch
 
 

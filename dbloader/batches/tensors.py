@@ -12,6 +12,7 @@ from torch.utils.data import get_worker_info
 from typing_extensions import override
 
 from dbloader.batches.base import BatchMaker, parts, put_together
+from dbloader.batches.blocks import Block, ByValue, small_by_value
 from dbloader.batches.memory import BatchMemory
 from dbloader.datasets.base import StoreDataset
 from dbloader.decoding.base import Decoder
@@ -110,6 +111,8 @@ class TensorBatchMaker(BatchMaker):
         with self.dataset.lend(records) if self.dataset.store.lends else nullcontext(iter(records)) as lent:
             while len(others) < len(slots):
                 some, failure = _next_of(lent)
+                if not some and failure is None:
+                    raise LoaderError(f"{self.dataset.root} gave fewer records than it was asked for")
                 read, plans, first = now(), [], len(others)
                 try:
                     for record in some:
@@ -140,7 +143,11 @@ class TensorBatchMaker(BatchMaker):
     def _finish(self, images: Any, count: int, futures: list[Future[_Part]], read: float) -> TimedBatch:
         done = [future.result() for future in futures]
         began = now()
-        batch = put_together(self.dataset, images, [others for part in done for others in part.others])
+        others = [others for part in done for others in part.others]
+        if isinstance(images, (Block, ByValue)):
+            batch = put_together(self.dataset, images, others, small_by_value)
+        else:
+            batch = put_together(self.dataset, images, others)
         serial = Work(read, 0.0, now() - began)
         return TimedBatch(batch, sum((part.work for part in done), serial), count, serial=serial.total)
 
@@ -153,6 +160,9 @@ class TensorBatchMaker(BatchMaker):
             block = self.blocks.take(worker.id, shape)
             if block is not None:
                 return block, block.pixels
+            # The consumer keeps batches, and may keep them all: of memory that is shared, or open files, there is less.
+            private = torch.empty(shape, dtype=torch.uint8)
+            return ByValue(private, (0, 3, 1, 2)), private.numpy()
         room = self._empty(shape, shared=worker is not None)
         return room.permute(0, 3, 1, 2), room.numpy()
 

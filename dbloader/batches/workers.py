@@ -7,8 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from operator import index as as_index
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch.utils.data import Dataset, get_worker_info
+from torch.utils.data import Dataset
 from typing_extensions import override
 
 from dbloader.batches.base import part_size
@@ -17,15 +16,8 @@ from dbloader.errors import OptionError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
-
     from dbloader.batches.base import BatchMaker
     from dbloader.timing import TimedBatch
-
-
-# Bytes of a tensor that are sent through a pipe, which is as fast then as sending shared memory for them.
-_SMALL = 2**16
-_OF_NUMPY = (torch.int64, torch.int32, torch.float64, torch.float32, torch.uint8, torch.bool)
 
 
 class MadeBatches(Dataset[Any]):
@@ -66,37 +58,10 @@ class MadeBatches(Dataset[Any]):
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(self.threads, "dbloader-decoding")
             batch = self.maker.begin(indices, self._pool.submit, part_size(len(indices), self.threads))()
-        made = batch.batch if get_worker_info() is None else _small_by_value(batch.batch)
-        # What is serial, each worker process does for its own batches.
-        return dataclasses.replace(batch, batch=made, serial=0.0)
+        return dataclasses.replace(batch, serial=0.0)  # each worker process does that for its own batches
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_pool": None}
-
-
-def _small_by_value(batch: Any) -> Any:
-    """Gives a batch whose small tensors, such as the labels, are sent by value, not as shared memory of their own."""
-    if type(batch) is dict:
-        return {key: _small_by_value(value) for key, value in batch.items()}
-    if type(batch) in (list, tuple):
-        return type(batch)(map(_small_by_value, batch))
-    if type(batch) is torch.Tensor and batch.dtype in _OF_NUMPY and batch.nbytes <= _SMALL:
-        return _ByValue(batch)
-    return batch
-
-
-class _ByValue:
-    """A tensor that arrives as one with the same values."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self._array = tensor.numpy()
-
-    def __reduce__(self) -> tuple[Any, tuple[Any]]:
-        return _tensor_of, (self._array,)
-
-
-def _tensor_of(array: npt.NDArray[Any]) -> torch.Tensor:
-    return torch.from_numpy(array)
 
 
 def as_made(batch: Any) -> Any:
