@@ -88,7 +88,7 @@ def check_dataset(dataset: Any) -> None:
     """Refuses what has no samples at indices.
 
     Raises:
-        OptionError: It is iterable-style, a place or a store; or a dataset that gives image files of no certain size.
+        OptionError: It is iterable-style, or the place of a store, or a store.
     """
     if isinstance(dataset, (str, bytes, os.PathLike, Store)):
         raise OptionError(

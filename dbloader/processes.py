@@ -78,7 +78,10 @@ class ProcessLoader(DataLoader[Any]):
         each = int(self.prefetch_factor or 1) + -(-self._kept // self.num_workers)
         # Of each run its own: the numbers of its workers are those of another's that is still going on.
         with _starting:
-            blocks = self._maker.blocks = Blocks(self.num_workers, each, self._most * image)
+            try:
+                blocks = self._maker.blocks = Blocks(self.num_workers, each, self._most * image)
+            except OSError:  # too many open files: then as torch does it
+                return super().__iter__()
             try:
                 iterator = super().__iter__()
             finally:

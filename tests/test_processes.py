@@ -1,5 +1,6 @@
 """Worker processes make batches in memory that is used again, and never while somebody still has it."""
 
+import errno
 import gc
 import io
 import os
@@ -169,6 +170,25 @@ def test_batches_are_those_of_threads_and_few_places_hold_them(place: Path, pers
         assert same(got, batches)
         assert len(addresses) < len(batches), "memory is used again"
     loader.close()
+
+
+def test_without_files_to_spare_batches_come_nevertheless(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    create = os.memfd_create
+    made: list[int] = []
+
+    def refuse_the_third(name: str) -> int:
+        if len(made) == 2:
+            raise OSError(errno.EMFILE, "Too many open files")
+        made.append(create(name))
+        return made[-1]
+
+    monkeypatch.setattr(os, "memfd_create", refuse_the_third)
+    loader = make(place, "processes", persistent_workers=False)
+    assert same(list(loader), expected(place)[0])
+    assert len(made) == 2
+    for file in made:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(file)
 
 
 def test_batches_that_are_kept_stay_what_they_are(place: Path) -> None:

@@ -40,13 +40,19 @@ class Blocks:
         workers: How many there are.
         each: Blocks of each.
         nbytes: Of a block.
+
+    Raises:
+        OSError: The process may open no more files: each block is one, as long as it is there.
     """
 
     def __init__(self, workers: int, each: int, nbytes: int) -> None:
         self.token = f"{os.getpid()}.{next(_tokens)}"
         self.each = each
         self.nbytes = nbytes
-        self._files = [_new_file(size) for size in (workers * each, *itertools.repeat(nbytes, workers * each))]
+        self._files: list[int] = []
+        for size in (workers * each, *itertools.repeat(nbytes, workers * each)):
+            self._files.append(os.memfd_create("dbloader"))  # not in /dev/shm, of which containers have little
+            os.ftruncate(self._files[-1], size)
         self._open()
         _made[self.token] = self
 
@@ -96,12 +102,6 @@ class Blocks:
 
     def __del__(self) -> None:
         self.started()
-
-
-def _new_file(nbytes: int) -> int:
-    file = os.memfd_create("dbloader")  # not in /dev/shm, of which containers have little
-    os.ftruncate(file, nbytes)
-    return file
 
 
 class _Lent(np.ndarray[Any, Any]):

@@ -4,7 +4,8 @@ LMDB writes either with system calls or through its memory map (``MDB_WRITEMAP``
 stored is copied once, not twice, and a page at a time, where the kernel may search long for the large pieces of its
 cache that large writes take. But a disk without room for a page that is written through a map ends the process, with
 SIGBUS. So that is done only where room can be reserved: the file systems of ``_KEEPS_ROOM`` keep the blocks that
-posix_fallocate(3) has given a file, whatever else is written to the disk.
+posix_fallocate(3) has given a file, whatever else is written to the disk. (But for an unfinished store that was copied
+within XFS and shares its blocks with the copy.)
 """
 
 from __future__ import annotations
