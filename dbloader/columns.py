@@ -6,6 +6,7 @@ docs/format.md gives every byte.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, overload
@@ -101,7 +102,7 @@ class ColumnChunk:
 
     def __init__(self) -> None:
         self.names: list[bytes] = []
-        self.values: dict[str, list[int]] = {name: [] for name in DTYPES}
+        self.values = {name: array(dtype.char) for name, dtype in DTYPES.items()}
 
     def __len__(self) -> int:
         return len(self.names)
@@ -128,7 +129,8 @@ class ColumnChunk:
         """Gives the chunk that ``pack`` packed, to be continued."""
         chunk = cls()
         chunk.names = names_in(packed["name"])
-        chunk.values = {name: np.frombuffer(packed[name], dtype).tolist() for name, dtype in DTYPES.items()}
+        for name, dtype in DTYPES.items():
+            chunk.values[name].extend(np.frombuffer(packed[name], dtype).tolist())
         return chunk
 
 

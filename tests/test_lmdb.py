@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import gc
+import mmap
 import multiprocessing
 import os
 import random
@@ -843,6 +845,46 @@ def test_the_map_grows_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert store.verify() == manifest.digest
         size = place.stat().st_size
         assert 3 * 9**7 < size < 4 * 9**7
+
+
+def pages_in_memory(fd: int, length: int) -> list[bool]:
+    """Says of each page of a file whether the system holds it in memory."""
+    found = (ctypes.c_ubyte * (length // mmap.PAGESIZE))()
+    with mmap.mmap(fd, length) as mapped:
+        first = ctypes.c_char.from_buffer(mapped)
+        assert not ctypes.CDLL(None).mincore(ctypes.byref(first), ctypes.c_size_t(length), found)
+        del first
+    return [bool(byte & 1) for byte in found]
+
+
+def test_the_next_step_of_the_map_is_in_memory_before_it_is_written_to(tmp_path: Path) -> None:
+    page, pages = mmap.PAGESIZE, 64
+    with open(tmp_path / "file", "w+b", buffering=0) as file:  # noqa: PTH123
+        file.write(b"not to be changed".ljust(page))
+        os.posix_fallocate(file.fileno(), page, (pages - 1) * page)
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        if any(pages_in_memory(file.fileno(), pages * page)[1:]):
+            pytest.skip("this file system keeps reserved room in memory")
+        growing._prepare(file.fileno(), range(page), range((pages - 32) * page, pages * page))
+        assert all(pages_in_memory(file.fileno(), pages * page)[-32:])
+        assert (tmp_path / "file").read_bytes() == b"not to be changed".ljust(page).ljust(pages * page, b"\0")
+
+
+def test_a_kernel_that_cannot_bring_pages_into_memory_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(growing, "_MADV_POPULATE_WRITE", 9999)
+    monkeypatch.setattr(growing, "_SYNC_FILE_RANGE_WRITE", 9999)
+    for name in ("_STEP", "_SPARE"):
+        monkeypatch.setattr(growing, name, 2**16)
+    monkeypatch.setattr("dbloader.stores.writer.COMMIT_BYTES", 100_000)
+    records = [Record(name=f"{number}", image=bytes([number]) * 30_000) for number in range(40)]
+    with create_store(tmp_path / "store.lmdb", durable=False) as writer:
+        write_one_by_one(writer, records)
+        writer.finish()
+    with open_store(tmp_path / "store.lmdb") as store:
+        assert store.documents(range(40)) == documents_of(records)
 
 
 def test_a_transaction_that_takes_more_than_was_reckoned_is_repeated(

@@ -61,6 +61,13 @@ def test_items_come_back_from_any_position() -> None:
             assert type(spool[position]) is type(items[position])
 
 
+@pytest.mark.parametrize("positions", [[], [3], [3, 4, 5], [5, 4, 3], [0, 1, 1, 2, 9, 7, 8, 0], list(range(10))])
+def test_many_items_come_back_in_the_order_asked_for(positions: list[int]) -> None:
+    items = [entry(number, fields={"text": "x" * number}) for number in range(10)]
+    with Spool(Listed(*items), None, lambda _: None) as spool:
+        assert spool.items(positions) == [items[position] for position in positions]
+
+
 def test_an_empty_source_is_an_empty_spool() -> None:
     with Spool(Listed(), None, lambda _: None) as spool:
         assert len(spool) == 0

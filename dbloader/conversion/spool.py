@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import bson
@@ -17,7 +18,7 @@ import numpy as np
 from dbloader.sources import Entry, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from typing_extensions import Self
@@ -68,9 +69,25 @@ class Spool:
 
     def __getitem__(self, position: int) -> Entry | Problem:
         """Gives one item; any thread may ask."""
-        bounds = os.pread(self._offsets.fileno(), 2 * _OFFSET.itemsize, position * _OFFSET.itemsize)
-        begin, end = np.frombuffer(bounds, _OFFSET).tolist()
-        return _unpacked(bson.decode(os.pread(self._data.fileno(), end - begin, begin)))
+        return self.items([position])[0]
+
+    def items(self, positions: Sequence[int]) -> list[Entry | Problem]:
+        """Gives some items, those of neighbouring positions with one reading; any thread may ask."""
+        found: list[Entry | Problem] = []
+        while len(found) < len(positions):
+            first = positions[len(found)]
+            count = 1
+            while positions[len(found) + count : len(found) + count + 1] == [first + count]:
+                count += 1
+            found += self._neighbours(first, count)
+        return found
+
+    def _neighbours(self, first: int, count: int) -> Iterator[Entry | Problem]:
+        packed = os.pread(self._offsets.fileno(), (count + 1) * _OFFSET.itemsize, first * _OFFSET.itemsize)
+        offsets = np.frombuffer(packed, _OFFSET).tolist()
+        data = os.pread(self._data.fileno(), offsets[-1] - offsets[0], offsets[0])
+        for begin, end in pairwise(offsets):
+            yield _unpacked(bson.decode(data[begin - offsets[0] : end - offsets[0]]))
 
     def __enter__(self) -> Self:
         return self

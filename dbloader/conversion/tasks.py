@@ -58,7 +58,7 @@ def prepare_in_order(
     budget = Budget(_HELD_BYTES)
 
     def run(task: int) -> list[Done]:
-        items = [spool[position] for position in order[task * _TASK_FILES : (task + 1) * _TASK_FILES].tolist()]
+        items = spool.items(order[task * _TASK_FILES : (task + 1) * _TASK_FILES].tolist())
         entries = [item for item in items if isinstance(item, Entry)]
         done, contents = [], _contents(files, entries)
         for item in items:

@@ -6,12 +6,22 @@ cache that large writes take. But a disk without room for a page that is written
 SIGBUS. So that is done only where room can be reserved: the file systems of ``_KEEPS_ROOM`` keep the blocks that
 posix_fallocate(3) has given a file, whatever else is written to the disk. (But for an unfinished store that was copied
 within XFS and shares its blocks with the copy.)
+
+A page that is written through a map for the first time is a fault, and the kernel finds memory for it then. That took
+longer than all the rest of storing. So while one step of the map is filled, a thread has the kernel bring the pages of
+the next into memory, with ``MADV_POPULATE_WRITE`` (madvise(2), Linux 5.14), which changes no byte. They lie beyond what
+LMDB has mapped, so that LMDB does not use them before. Where commits do not wait for the disk, the thread also has the
+kernel begin to write the step before, with sync_file_range(2), so that the disk is not idle until the end.
 """
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import mmap
 import os
+import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +44,9 @@ _STEP = 2**26
 # And at the least: for the pages of LMDB's trees that a transaction replaces.
 _SPARE = 2**18
 _HEAD = 16  # bytes of a page of LMDB's that it needs itself
+# linux/mman.h and linux/fs.h. Python's mmap does not know the first, and its madvise keeps Python's lock.
+_MADV_POPULATE_WRITE = 23
+_SYNC_FILE_RANGE_WRITE = 2
 
 
 class GrowingFile:
@@ -57,6 +70,8 @@ class GrowingFile:
         self._reserves = _keeps_room(fd)
         size = os.fstat(fd).st_size
         self._map_size = _whole_pages(size + _SPARE) if self._reserves else max(_FIRST_MAP_SIZE, size)
+        self._writes_at_once = sync
+        self._preparing: threading.Thread | None = None
         self._closed = False
         self.env = lmdb.open(
             path,
@@ -70,7 +85,7 @@ class GrowingFile:
         )
         if self._reserves:  # before anything is written; LMDB takes a file that has room only for a broken one
             try:
-                self._reserve(self._map_size + _STEP, self._map_size)
+                self._reserve(self._map_size)
             except BaseException:
                 self.env.close()
                 os.ftruncate(fd, size)
@@ -89,7 +104,8 @@ class GrowingFile:
         pages = sum(-(-(len(value) + _HEAD) // page) + 1 / 32 for value in values)
         least = self._used() + int(pages + 1) * page + _SPARE
         if least > self._map_size:
-            self._reserve(least + _STEP, least)
+            self._reserve(least)
+            self._prepare_next()
 
     def grow(self) -> None:
         """Makes the map larger, because a transaction found it full.
@@ -98,7 +114,7 @@ class GrowingFile:
             OSError: The disk has no room for that.
         """
         if self._reserves:
-            self._reserve(self._map_size + _STEP, self._map_size + _SPARE)
+            self._reserve(self._map_size + _SPARE)
         else:
             self._map_size *= 2
             self.env.set_mapsize(self._map_size)
@@ -109,6 +125,7 @@ class GrowingFile:
             return
         self._closed = True
         used = self._used()
+        self._end_preparing()
         self.env.close()
         if self._reserves:
             os.ftruncate(self._fd, used)
@@ -116,10 +133,11 @@ class GrowingFile:
     def _used(self) -> int:
         return (int(self.env.info()["last_pgno"]) + 1) * int(self.env.stat()["psize"])
 
-    def _reserve(self, wanted: int, least: int) -> None:
-        """Makes the map as large as is wanted, or, if the disk has too little room, the least that will do."""
+    def _reserve(self, least: int) -> None:
+        """Makes the map a step larger, or as large as is needed at the least: if that is more, or the disk is full."""
+        self._end_preparing()
         try:
-            self._map_reserved(_whole_pages(wanted))
+            self._map_reserved(_whole_pages(max(self._map_size + _STEP, least)))
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
@@ -131,8 +149,47 @@ class GrowingFile:
         except OSError:
             os.ftruncate(self._fd, self._map_size)  # what was added nevertheless
             raise
-        self.env.set_mapsize(size)
+        self.env.set_mapsize(size)  # which also makes the file as long as the map
         self._map_size = size
+
+    def _prepare_next(self) -> None:
+        """Begins to bring the pages of the next step into memory, if there is room for it."""
+        try:
+            os.posix_fallocate(self._fd, self._map_size, _STEP)
+        except OSError:
+            os.ftruncate(self._fd, self._map_size)
+            return
+        begun = self._map_size - _STEP  # of the step that is filled now
+        written = range(0) if self._writes_at_once else range(max(begun - _STEP, 0), begun)
+        self._preparing = threading.Thread(
+            target=_prepare,
+            args=(self._fd, written, range(self._map_size, self._map_size + _STEP)),
+            name="dbloader: memory for the next records",
+        )
+        self._preparing.start()
+
+    def _end_preparing(self) -> None:
+        if self._preparing is not None:
+            self._preparing.join()
+            self._preparing = None
+
+
+def _prepare(fd: int, written: range, following: range) -> None:
+    """Begins to write one part of a file to the disk, and brings another into memory, as far as the kernel can."""
+    if written:
+        _libc().sync_file_range(fd, written.start, len(written), _SYNC_FILE_RANGE_WRITE)
+    with suppress(OSError), mmap.mmap(fd, len(following), offset=following.start) as pages:
+        first = ctypes.c_char.from_buffer(pages)
+        _libc().madvise(ctypes.byref(first), len(following), _MADV_POPULATE_WRITE)
+        del first  # the map cannot be closed before
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    libc = ctypes.CDLL(None)  # whose calls are made without Python's lock
+    libc.sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+    libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    return libc
 
 
 def _whole_pages(nbytes: int) -> int:
