@@ -39,6 +39,13 @@ def main() -> None:
     parser.add_argument("bench", type=Path)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--corpus", default="large", help="folder in BENCH: large (20,000 images) or corpus (5,000)")
+    parser.add_argument(
+        "--rest",
+        type=float,
+        default=8,
+        help="seconds between runs, so that none is lucky to get memory that the one before has just freed: "
+        "a virtual machine may give it back to its host within seconds, and getting it again is slow (default 8)",
+    )
     parser.add_argument("--only", nargs="*", help="contenders to run beside tar")
     options = parser.parse_args()
     corpus, out, archive = options.bench / options.corpus, options.bench / "out.lmdb", options.bench / "out.tar"
@@ -59,6 +66,7 @@ def main() -> None:
         for name, command in contenders.items():
             out.unlink(missing_ok=True)
             archive.unlink(missing_ok=True)
+            time.sleep(options.rest)
             runs[name].append(run(*command))
     print(f"\nConversion of {nbytes / 1e6:,.0f} MB, {options.rounds} rounds, medians:\n")
     print("| contender | seconds | MB/s | speed / tar cf | peak MB |")

@@ -866,7 +866,9 @@ def test_the_next_step_of_the_map_is_in_memory_before_it_is_written_to(tmp_path:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         if any(pages_in_memory(file.fileno(), pages * page)[1:]):
             pytest.skip("this file system keeps reserved room in memory")
-        growing._prepare(file.fileno(), range(page), range((pages - 32) * page, pages * page))
+        preparation = growing._Preparation(file.fileno(), range(page), range((pages - 32) * page, pages * page))
+        preparation.start()
+        preparation.join()
         assert all(pages_in_memory(file.fileno(), pages * page)[-32:])
         assert (tmp_path / "file").read_bytes() == b"not to be changed".ljust(page).ljust(pages * page, b"\0")
 

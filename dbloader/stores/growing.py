@@ -9,9 +9,9 @@ within XFS and shares its blocks with the copy.)
 
 A page that is written through a map for the first time is a fault, and the kernel finds memory for it then. That took
 longer than all the rest of storing. So while one step of the map is filled, a thread has the kernel bring the pages of
-the next into memory, with ``MADV_POPULATE_WRITE`` (madvise(2), Linux 5.14), which changes no byte. They lie beyond what
-LMDB has mapped, so that LMDB does not use them before. Where commits do not wait for the disk, the thread also has the
-kernel begin to write the step before, with sync_file_range(2), so that the disk is not idle until the end.
+the next into memory, with ``MADV_POPULATE_WRITE`` (madvise(2), Linux 5.14), which changes no byte, so that it does not
+matter whether LMDB is there already. Where commits do not wait for the disk, the thread also has the kernel begin to
+write the step before, with sync_file_range(2), so that the disk is not idle until the end.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import lmdb
+from typing_extensions import override
 
 from dbloader.stores.lmdb import NO_ROOM
 
@@ -43,6 +44,7 @@ _FIRST_MAP_SIZE = 2**30
 _STEP = 2**26
 # And at the least: for the pages of LMDB's trees that a transaction replaces.
 _SPARE = 2**18
+_PIECE = 2**22  # bytes that are brought into memory at a time
 _HEAD = 16  # bytes of a page of LMDB's that it needs itself
 # linux/mman.h and linux/fs.h. Python's mmap does not know the first, and its madvise keeps Python's lock.
 _MADV_POPULATE_WRITE = 23
@@ -71,7 +73,7 @@ class GrowingFile:
         size = os.fstat(fd).st_size
         self._map_size = _whole_pages(size + _SPARE) if self._reserves else max(_FIRST_MAP_SIZE, size)
         self._writes_at_once = sync
-        self._preparing: threading.Thread | None = None
+        self._preparation: _Preparation | None = None
         self._closed = False
         self.env = lmdb.open(
             path,
@@ -125,7 +127,7 @@ class GrowingFile:
             return
         self._closed = True
         used = self._used()
-        self._end_preparing()
+        self._end_preparation()
         self.env.close()
         if self._reserves:
             os.ftruncate(self._fd, used)
@@ -135,7 +137,6 @@ class GrowingFile:
 
     def _reserve(self, least: int) -> None:
         """Makes the map a step larger, or as large as is needed at the least: if that is more, or the disk is full."""
-        self._end_preparing()
         try:
             self._map_reserved(_whole_pages(max(self._map_size + _STEP, least)))
         except OSError as error:
@@ -154,6 +155,7 @@ class GrowingFile:
 
     def _prepare_next(self) -> None:
         """Begins to bring the pages of the next step into memory, if there is room for it."""
+        self._end_preparation()  # LMDB is there by now
         try:
             os.posix_fallocate(self._fd, self._map_size, _STEP)
         except OSError:
@@ -161,27 +163,48 @@ class GrowingFile:
             return
         begun = self._map_size - _STEP  # of the step that is filled now
         written = range(0) if self._writes_at_once else range(max(begun - _STEP, 0), begun)
-        self._preparing = threading.Thread(
-            target=_prepare,
-            args=(self._fd, written, range(self._map_size, self._map_size + _STEP)),
-            name="dbloader: memory for the next records",
-        )
-        self._preparing.start()
+        self._preparation = _Preparation(self._fd, written, range(self._map_size, self._map_size + _STEP))
+        self._preparation.start()
 
-    def _end_preparing(self) -> None:
-        if self._preparing is not None:
-            self._preparing.join()
-            self._preparing = None
+    def _end_preparation(self) -> None:
+        if self._preparation is not None:
+            self._preparation.stop()
+            self._preparation.join()
+            self._preparation = None
 
 
-def _prepare(fd: int, written: range, following: range) -> None:
-    """Begins to write one part of a file to the disk, and brings another into memory, as far as the kernel can."""
-    if written:
-        _libc().sync_file_range(fd, written.start, len(written), _SYNC_FILE_RANGE_WRITE)
-    with suppress(OSError), mmap.mmap(fd, len(following), offset=following.start) as pages:
-        first = ctypes.c_char.from_buffer(pages)
-        _libc().madvise(ctypes.byref(first), len(following), _MADV_POPULATE_WRITE)
-        del first  # the map cannot be closed before
+class _Preparation(threading.Thread):
+    """Begins to write one part of a file to the disk, and brings another into memory, as far as the kernel can.
+
+    Args:
+        fd: The file, open to be written to until the thread has ended.
+        written: Bytes to write.
+        following: Bytes to bring into memory. Where the file becomes shorter meanwhile, nothing happens.
+    """
+
+    def __init__(self, fd: int, written: range, following: range) -> None:
+        super().__init__(name="dbloader: memory for the next records")
+        self._fd = fd
+        self._written = written
+        self._following = following
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Lets it end after the piece that it is at."""
+        self._stopped = True
+
+    @override
+    def run(self) -> None:
+        if self._written:
+            _libc().sync_file_range(self._fd, self._written.start, len(self._written), _SYNC_FILE_RANGE_WRITE)
+        length = len(self._following)
+        with suppress(OSError), mmap.mmap(self._fd, length, offset=self._following.start) as pages:
+            first = ctypes.c_char.from_buffer(pages)
+            for begin in range(0, length, _PIECE):
+                if self._stopped:
+                    break
+                _libc().madvise(ctypes.byref(first, begin), min(_PIECE, length - begin), _MADV_POPULATE_WRITE)
+            del first  # the map cannot be closed before
 
 
 @functools.cache
