@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dbloader.errors import PlaceError
 from dbloader.stores import is_mongo, open_store
-from dbloader.stores.lmdb import checked_path
+from dbloader.stores.lmdb.layout import checked_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable

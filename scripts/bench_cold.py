@@ -12,9 +12,9 @@ import statistics
 import time
 from pathlib import Path
 
-import dbloader.stores.environments
+import dbloader.stores.lmdb.environments
 from dbloader import open_store
-from dbloader.stores.environments import Environment
+from dbloader.stores.lmdb.environments import Environment
 from dbloader.warming import warm
 
 BATCH = 64
@@ -57,7 +57,7 @@ def main() -> None:
             for reading in ("on", "off"):
                 for hinted in ("no", "yes"):
                     # The two things that dbloader decides itself.
-                    dbloader.stores.environments._fits_memory = lambda _, on=reading == "on": on  # type: ignore[misc]
+                    dbloader.stores.lmdb.environments._fits_memory = lambda _, on=reading == "on": on  # type: ignore[misc]
                     Environment.will_read = hint if hinted == "yes" else lambda *_: None  # type: ignore[method-assign]
                     if cache == "cold":
                         empty_cache(place)

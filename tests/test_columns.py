@@ -29,7 +29,7 @@ from dbloader.columns import (
     pack_names,
 )
 from dbloader.records import encode
-from dbloader.stores import name_index
+from dbloader.stores.lmdb import name_index
 
 if TYPE_CHECKING:
     from dbloader.columns import (

@@ -25,8 +25,8 @@ from dbloader.errors import (  # noqa: E402
     StoreNotFoundError,
 )
 from dbloader.records import encode  # noqa: E402
-from dbloader.stores.lmdb import META, RECORDS, column_key, record_key  # noqa: E402
-from dbloader.stores.lmdb_writer import LMDBWriter  # noqa: E402
+from dbloader.stores.lmdb.layout import META, RECORDS, column_key, record_key  # noqa: E402
+from dbloader.stores.lmdb.writer import LMDBWriter  # noqa: E402
 from dbloader.stores.mongo.place import parse  # noqa: E402
 
 if TYPE_CHECKING:

@@ -30,8 +30,8 @@ CODE = "import dbloader.stores.writer as writer; writer.COMMIT_BYTES = 60_000; f
 
 # The same, killed by itself at a call of one function of the package, to meet the moments that are short.
 AT_CALL = """
-import os, signal, sys
-import dbloader.stores.writer as writer, dbloader.stores.lmdb_writer as lmdb_writer
+import os, pathlib, signal, sys
+import dbloader.stores.writer as writer, dbloader.stores.lmdb.writer as lmdb_writer
 from dbloader.cli import main
 writer.COMMIT_BYTES = 60_000
 owner, name, number = eval(sys.argv.pop(1)), sys.argv.pop(1), int(sys.argv.pop(1))
@@ -170,7 +170,7 @@ MOMENTS = {
     "before the store is finished": ("lmdb_writer.LMDBWriter", "_publish", 0),
     "before the index of names": ("lmdb_writer.name_index", "build", 0),
     "before the manifest": ("writer.Manifest", "encode", 0),
-    "before the store is put in place": ("lmdb_writer.Path", "replace", 0),
+    "before the store is put in place": ("pathlib.Path", "replace", 0),
 }
 
 
@@ -197,7 +197,7 @@ def kill_at(whole: Whole, place: Path, moment: tuple[str, str, int], *options: s
     return done.returncode == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("moment", [("lmdb_writer", "sync_folder", 0), ("lmdb_writer.Path", "replace", 1)])
+@pytest.mark.parametrize("moment", [("lmdb_writer", "sync_folder", 0), ("pathlib.Path", "replace", 1)])
 def test_a_conversion_killed_after_its_store_is_in_place_has_made_it(
     whole: Whole, tmp_path: Path, moment: tuple[str, str, int]
 ) -> None:

@@ -43,8 +43,8 @@ from dbloader.errors import (
 )
 from dbloader.records import encode
 from dbloader.stores import create_store
-from dbloader.stores.lmdb import LMDBStore
-from dbloader.stores.lmdb_writer import LMDBWriter
+from dbloader.stores.lmdb.store import LMDBStore
+from dbloader.stores.lmdb.writer import LMDBWriter
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 

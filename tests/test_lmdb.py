@@ -56,8 +56,10 @@ from dbloader.errors import (  # noqa: E402
     StoreVersionError,
 )
 from dbloader.records import encode  # noqa: E402
-from dbloader.stores import environments, growing, lmdb_writer  # noqa: E402
-from dbloader.stores.lmdb import LMDBStore, bucket_key, column_key, record_key  # noqa: E402
+from dbloader.stores.lmdb import environments, growing  # noqa: E402
+from dbloader.stores.lmdb import writer as lmdb_writer  # noqa: E402
+from dbloader.stores.lmdb.layout import bucket_key, column_key, record_key  # noqa: E402
+from dbloader.stores.lmdb.store import LMDBStore  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -1042,7 +1044,7 @@ def test_a_writer_that_cannot_begin_leaves_nothing(tmp_path: Path, monkeypatch: 
     def refuse(*arguments: object, **options: object) -> None:
         raise lmdb.Error("No space left on device")
 
-    monkeypatch.setattr("dbloader.stores.lmdb_writer.lmdb.open", refuse)
+    monkeypatch.setattr("dbloader.stores.lmdb.writer.lmdb.open", refuse)
     with (
         pytest.raises(StoreFullError, match=r"no room is left for .*store\.lmdb"),
         create_store(tmp_path / "store.lmdb", resumable=True),
@@ -1362,7 +1364,7 @@ def test_an_error_of_the_disk_is_not_called_a_lack_of_room(tmp_path: Path) -> No
             ("mdb_txn_commit: Input/output error", StoreError),
             ("mdb_env_sync: Read-only file system", StoreAccessError),
         ):
-            error = writer._explained(lmdb.Error(text))
+            error = writer._partial.explained(lmdb.Error(text))
             assert type(error) is kind
             assert str(error) == f"{place} cannot be written: {text}"
         assert Path(f"{place}.partial").stat().st_size == size

@@ -39,8 +39,9 @@ from dbloader.errors import (
     StoreExistsError,
 )
 from dbloader.records import encode
-from dbloader.stores import environments
-from dbloader.stores.lmdb import RECORDS, LMDBStore, record_key
+from dbloader.stores.lmdb import environments
+from dbloader.stores.lmdb.layout import RECORDS, record_key
+from dbloader.stores.lmdb.store import LMDBStore
 from dbloader.stores.mirror_file import MirrorFile
 from dbloader.stores.mirrored import MirroredStore
 
@@ -466,7 +467,7 @@ def test_records_with_large_further_fields_are_kept_too(tmp_path: Path, path: Pa
 
 FULL_DISK = """
 import os, resource, sys, warnings
-from dbloader.stores.lmdb import LMDBStore
+from dbloader.stores.lmdb.store import LMDBStore
 from dbloader.stores.mirrored import MirroredStore
 place, path, limit = sys.argv[1:]
 store = MirroredStore(LMDBStore(place), path)

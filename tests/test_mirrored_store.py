@@ -11,7 +11,8 @@ import pytest
 pytest.register_assert_rewrite("store_contract")
 from store_contract import StoreContract  # noqa: E402
 
-from dbloader.stores.lmdb import RECORDS, LMDBStore, record_key  # noqa: E402
+from dbloader.stores.lmdb.layout import RECORDS, record_key  # noqa: E402
+from dbloader.stores.lmdb.store import LMDBStore  # noqa: E402
 from dbloader.stores.mirror_file import MirrorFile  # noqa: E402
 from dbloader.stores.mirrored import MirroredStore  # noqa: E402
 

@@ -13,8 +13,8 @@ from page_cache import PAGE, empty_cache, pages_in_memory
 
 from dbloader import Record, write_store
 from dbloader.stores import open_store
-from dbloader.stores.environments import Environment
-from dbloader.stores.readahead import ReadAhead
+from dbloader.stores.lmdb.environments import Environment
+from dbloader.stores.lmdb.readahead import ReadAhead
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

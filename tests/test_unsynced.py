@@ -17,7 +17,8 @@ from store_contract import documents_of, make_records, write_one_by_one  # noqa:
 import dbloader.stores.writer as writing  # noqa: E402
 from dbloader import convert, create_store, open_store  # noqa: E402
 from dbloader.errors import DamagedStoreError, StoreFullError  # noqa: E402
-from dbloader.stores import lmdb_writer, unsynced  # noqa: E402
+from dbloader.stores.lmdb import unsynced  # noqa: E402
+from dbloader.stores.lmdb import writer as lmdb_writer  # noqa: E402
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from dbloader.datasets.base import StoreDataset
 from dbloader.decoding import decode_pil
-from dbloader.stores.lmdb import LMDBStore
+from dbloader.stores.lmdb.store import LMDBStore
 
 if TYPE_CHECKING:
     import os

@@ -24,7 +24,7 @@ def open_store(place: str | os.PathLike[str]) -> Store:
         from dbloader.stores.mongo.store import MongoStore
 
         return MongoStore(place)
-    from dbloader.stores.lmdb import LMDBStore
+    from dbloader.stores.lmdb.store import LMDBStore
 
     return LMDBStore(place)
 
@@ -47,6 +47,6 @@ def create_store(
         from dbloader.stores.mongo.writer import MongoWriter
 
         return MongoWriter(place, overwrite=overwrite, resume=resume, resumable=resumable)
-    from dbloader.stores.lmdb_writer import LMDBWriter
+    from dbloader.stores.lmdb.writer import LMDBWriter
 
     return LMDBWriter(place, overwrite=overwrite, resume=resume, resumable=resumable, durable=durable)

@@ -17,8 +17,8 @@ import lmdb
 
 from dbloader.errors import DamagedStoreError, NotAStoreError, StoreFullError
 from dbloader.manifest import Manifest
-from dbloader.stores import environments
-from dbloader.stores.lmdb import META, MIRROR, NO_ROOM, RECORDS, record_key
+from dbloader.stores.lmdb import environments
+from dbloader.stores.lmdb.layout import META, MIRROR, NO_ROOM, RECORDS, record_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -18,9 +18,10 @@ from dbloader.errors import (
     StoreFullError,
 )
 from dbloader.records import decode
-from dbloader.stores import environments
 from dbloader.stores.base import Store
-from dbloader.stores.lmdb import NO_ROOM, LMDBStore, checked_path
+from dbloader.stores.lmdb import environments
+from dbloader.stores.lmdb.layout import NO_ROOM, checked_path
+from dbloader.stores.lmdb.store import LMDBStore
 from dbloader.stores.mirror_file import MirrorFile, begin, explained, without_writers
 
 if TYPE_CHECKING:

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dbloader.columns import CHUNK, DTYPES
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 _BUCKET = 2048
 # Sorting this many at a time takes about 150 MB; a larger store takes several passes over its hashes.
@@ -59,6 +61,12 @@ def build(hashes: Callable[[], Iterable[Array]], named: int) -> Iterator[tuple[i
             begin, end = np.searchsorted(numbers, [number, number + 1]).tolist()
             if end > begin:
                 yield number, sorted_hashes[begin:end].tobytes() + sorted_indices[begin:end].tobytes()
+
+
+def hashes_in(stored_chunk: Callable[[int], Mapping[str, bytes]], length: int) -> Iterator[Array]:
+    """Yields the name_hash column of so many records in parts, from a function that gives the columns of a chunk."""
+    for number in range(-(-length // CHUNK)):
+        yield np.frombuffer(stored_chunk(number)["name_hash"], DTYPES["name_hash"])
 
 
 def candidates(bucket: bytes | memoryview, name_hash: int) -> list[int]:

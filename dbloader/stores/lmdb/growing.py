@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 import lmdb
 from typing_extensions import override
 
-from dbloader.stores.lmdb import NO_ROOM
+from dbloader.stores.lmdb.layout import NO_ROOM
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import lmdb
 
-from dbloader.stores.readahead import ReadAhead
+from dbloader.stores.lmdb.readahead import ReadAhead
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

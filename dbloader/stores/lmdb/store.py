@@ -1,138 +1,40 @@
-"""A store in one LMDB file: sub-database ``records`` (8-byte big-endian index -> document) and ``meta``."""
+"""Reading a store in one LMDB file."""
 
 from __future__ import annotations
 
-import errno
 import os
-import stat
-import struct
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import bson
 import lmdb
-import numpy as np
 from typing_extensions import override
 
 from dbloader.columns import CHUNK, COLUMNS, DTYPES, is_whole, join_names, join_values, name_at, name_hash
 from dbloader.errors import (
     DamagedStoreError,
     NotAStoreError,
-    PlaceError,
     RecordNotFoundError,
     StoreAccessError,
-    StoreError,
     StoreNotFoundError,
 )
-from dbloader.manifest import Manifest
-from dbloader.stores import environments, name_index
 from dbloader.stores.base import Store
-from dbloader.stores.mongo.place import is_mongo
-from dbloader.stores.name_index import bucket_bits, bucket_of, candidates
+from dbloader.stores.lmdb import environments, name_index
+from dbloader.stores.lmdb.handle import Handle, explained
+from dbloader.stores.lmdb.layout import PARTIAL, bucket_key, checked_path, column_key, event_key, record_key
+from dbloader.stores.lmdb.name_index import bucket_bits, bucket_of, candidates, hashes_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from dbloader.columns import Names
-    from dbloader.records import Record
+    import numpy as np
 
-RECORDS, META = b"records", b"meta"
-MANIFEST, PROGRESS, EVENT = b"manifest", b"progress", b"event/"
-MIRROR = b"mirror"  # the manifest of the store that a mirror has some of the records of
-PARTIAL = ".partial"
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    from dbloader.columns import Names
+    from dbloader.manifest import Manifest
+    from dbloader.records import Record
 
 # Records that are asked for ahead of the first of them: a large batch, and little memory.
 _AHEAD = 128
-
-record_key = struct.Struct(">Q").pack
-
-
-def column_key(name: str, chunk: int) -> bytes:
-    """Gives the key in ``meta`` of one chunk of a column."""
-    return b"column/%s/%s" % (name.encode(), record_key(chunk))
-
-
-def bucket_key(number: int) -> bytes:
-    """Gives the key in ``meta`` of one bucket of the name index."""
-    return b"name_index/" + struct.pack(">I", number)
-
-
-def event_key(number: int) -> bytes:
-    """Gives the key in ``meta`` of one event of the report."""
-    return EVENT + record_key(number)
-
-
-def checked_path(place: str | os.PathLike[str]) -> str:
-    """Gives the place as a path.
-
-    Raises:
-        PlaceError: It is none; a URI is not repeated in the message, since it may hold a password.
-    """
-    path: object = os.fspath(place)
-    if not isinstance(path, str) or not path:
-        raise PlaceError(f"a place is the path of an LMDB file, got {place!r}")
-    if "://" in path:
-        if is_mongo(path):
-            raise PlaceError("the path of a file is wanted here, got a place in MongoDB (MongoDataset reads from one)")
-        scheme = path.split("://", 1)[0]
-        raise PlaceError(
-            f"{scheme}:// is no place that this version of dbloader knows; give the path of an LMDB file or mongodb://host/database.collection"
-        )
-    return path
-
-
-class _Handle:
-    """What one process opens: the environment it shares with other stores, the sub-databases, the manifest."""
-
-    def __init__(self, path: str, place: str) -> None:
-        status = os.stat(path)  # noqa: PTH116 - two numbers are all that is wanted of it
-        if stat.S_ISDIR(status.st_mode):
-            raise NotAStoreError(f"{place} is a folder; a store is one file (dbloader convert makes one of a folder)")
-        if not stat.S_ISREG(status.st_mode):
-            raise NotAStoreError(f"{place} is not an ordinary file, so not a dbloader store")
-        if not status.st_size:
-            raise NotAStoreError(f"{place} is empty, so not a dbloader store")
-        self.shared = environments.acquire(path)
-        try:
-            self._look(status.st_size, place)
-        except BaseException:
-            self._let_go()  # not when the error goes: whoever keeps it would keep the file open
-            raise
-
-    def _look(self, size: int, place: str) -> None:
-        env = self.env = self.shared.env
-        used = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
-        if size < used:
-            raise DamagedStoreError(
-                f"{place} is cut short: it has {size} bytes of {used}; copy it again from where it is whole",
-            )
-        try:
-            self.records = env.open_db(RECORDS, create=False)
-            self.meta = env.open_db(META, create=False)
-        except (lmdb.NotFoundError, lmdb.IncompatibleError) as error:
-            raise NotAStoreError(f"{place} is an LMDB file, but not a dbloader store") from error
-        with env.begin() as txn:
-            data = txn.get(MANIFEST, db=self.meta)
-            mirrored = txn.get(MIRROR, db=self.meta) is not None
-        if mirrored:
-            raise NotAStoreError(
-                f"{place} is not a whole store, but a mirror of one in MongoDB, for MongoDataset(..., mirror=...)",
-            )
-        if data is None:
-            raise NotAStoreError(
-                f"{place} is not a finished store: its conversion was interrupted "
-                "(dbloader convert with --resume goes on with it)",
-            )
-        self.manifest = Manifest.decode(data, place)
-
-    def _let_go(self) -> None:
-        if hasattr(self, "shared"):
-            environments.release(self.shared)
-            del self.shared
-
-    def __del__(self) -> None:
-        self._let_go()
 
 
 class LMDBStore(Store):
@@ -145,7 +47,7 @@ class LMDBStore(Store):
     def __init__(self, place: str | os.PathLike[str]) -> None:
         self.place = checked_path(place)
         self._path = os.path.abspath(self.place)  # noqa: PTH100 - the path may be any str
-        self._handle: _Handle | None = None
+        self._handle: Handle | None = None
 
     @property
     @override
@@ -234,7 +136,7 @@ class LMDBStore(Store):
     def verify(self, progress: Callable[[int], object] = lambda _: None) -> str:
         digest = super().verify(progress)
         handle = self._open()
-        for number, bucket in name_index.build(self._name_hashes, handle.manifest.named):
+        for number, bucket in name_index.build(lambda: hashes_in(self._stored_chunk, len(self)), handle.manifest.named):
             with self._reading(handle) as txn:
                 if txn.get(bucket_key(number), db=handle.meta) != bucket:
                     raise DamagedStoreError(
@@ -248,7 +150,7 @@ class LMDBStore(Store):
         self._handle = None
 
     def _documents(
-        self, txn: lmdb.Transaction, handle: _Handle, indices: Sequence[int]
+        self, txn: lmdb.Transaction, handle: Handle, indices: Sequence[int]
     ) -> Iterator[tuple[memoryview, int]]:
         """Gives the documents of records and their indices; views into the map, valid until the transaction ends."""
         get, length, records = txn.get, handle.manifest.length, handle.records
@@ -271,14 +173,10 @@ class LMDBStore(Store):
         with self._reading(handle) as txn:
             return {name: bytes(self._chunk(txn, handle, name, number)) for name in COLUMNS}
 
-    def _name_hashes(self) -> Iterator[np.ndarray[Any, Any]]:
-        for number in range(-(-len(self) // CHUNK)):
-            yield np.frombuffer(self._stored_chunk(number)["name_hash"], DTYPES["name_hash"])
-
-    def _chunks(self, txn: lmdb.Transaction, handle: _Handle, column: str) -> Iterator[memoryview]:
+    def _chunks(self, txn: lmdb.Transaction, handle: Handle, column: str) -> Iterator[memoryview]:
         return (self._chunk(txn, handle, column, number) for number in range(-(-handle.manifest.length // CHUNK)))
 
-    def _chunk(self, txn: lmdb.Transaction, handle: _Handle, column: str, number: int) -> memoryview:
+    def _chunk(self, txn: lmdb.Transaction, handle: Handle, column: str, number: int) -> memoryview:
         chunk: Any = txn.get(column_key(column, number), db=handle.meta)
         if chunk is None or not is_whole(column, chunk, min(CHUNK, handle.manifest.length - number * CHUNK)):
             raise DamagedStoreError(
@@ -287,11 +185,11 @@ class LMDBStore(Store):
             )
         return chunk  # type: ignore[no-any-return]  # a memoryview, with buffers=True
 
-    def _name(self, txn: lmdb.Transaction, handle: _Handle, index: int) -> str:
+    def _name(self, txn: lmdb.Transaction, handle: Handle, index: int) -> str:
         return name_at(self._chunk(txn, handle, "name", index // CHUNK), index % CHUNK)
 
     @contextmanager
-    def _reading(self, handle: _Handle) -> Iterator[lmdb.Transaction]:
+    def _reading(self, handle: Handle) -> Iterator[lmdb.Transaction]:
         """A transaction for what raises no errors of LMDB's but about this file."""
         with environments.gate, self._begin(handle) as txn:
             try:
@@ -299,19 +197,19 @@ class LMDBStore(Store):
             except lmdb.Error as error:
                 raise explained(error, self.place) from error
 
-    def _begin(self, handle: _Handle) -> lmdb.Transaction:
+    def _begin(self, handle: Handle) -> lmdb.Transaction:
         """A transaction whose values are views into the map, valid until it ends."""
         try:
             return handle.env.begin(buffers=True)
         except lmdb.Error as error:
             raise explained(error, self.place) from error
 
-    def _open(self) -> _Handle:
+    def _open(self) -> Handle:
         handle = self._handle
         if handle is None or handle.shared.pid != os.getpid():
             try:
                 with environments.gate:
-                    handle = self._handle = _Handle(self._path, self.place)
+                    handle = self._handle = Handle(self._path, self.place)
             except OSError as error:
                 raise self._absent(error) from error
             except lmdb.Error as error:
@@ -334,18 +232,3 @@ class LMDBStore(Store):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _handle=None)
-
-
-def explained(error: lmdb.Error, place: str) -> Exception:
-    """Gives the error of ours that says what an error of LMDB means for a reader."""
-    if isinstance(error, lmdb.InvalidError):
-        return NotAStoreError(f"{place} is not an LMDB file, so not a dbloader store")
-    if isinstance(error, lmdb.VersionMismatchError):
-        return NotAStoreError(f"{place} is an LMDB file of another version of LMDB: {error}")
-    text = str(error)
-    if "Permission denied" in text:
-        return StoreAccessError(f"{place} may not be read: {text}")
-    if type(error) in (lmdb.Error, lmdb.MemoryError):
-        # Too many open files, no address space, open already through lmdb itself: the store may well be whole.
-        return StoreError(f"{place} cannot be read: {text}")
-    return DamagedStoreError(f"{place} cannot be read: {text}")
