@@ -18,6 +18,7 @@ import bson
 from dbloader.columns import CHUNK, ColumnChunk
 from dbloader.errors import FieldError, OptionError, StoreError, StoreExistsError
 from dbloader.manifest import Manifest, Summary
+from dbloader.stores.pending import Pending
 from dbloader.version import VERSION
 
 if TYPE_CHECKING:
@@ -82,7 +83,6 @@ class Writer(ABC):
         self.resumable = resumable
         self.durable = durable
         self.settings: dict[str, Any] = {}
-        self.length = 0
         self.position = 0
         self.resumed = False
         self.scratch: Path | None = None  # a folder with room for temporary files; None for the system's
@@ -90,16 +90,16 @@ class Writer(ABC):
         self.outcome: Counter[str] = Counter()
         self._formats: Counter[str] = Counter()
         self._fields: Counter[str] = Counter()
-        self._chunk = ColumnChunk()
-        self._documents: list[bytes] = []
-        self._chunks: dict[int, dict[str, bytes]] = {}
-        self._events: list[dict[str, Any]] = []
+        self._pending = Pending()
         self._events_stored = 0
-        self._nbytes = 0
-        self._committed_at = time.monotonic()
         self._finished = False
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="dbloader-commit")
         self._committing: Future[None] | None = None
+
+    @property
+    def length(self) -> int:
+        """Records that have been written, those of a resumed writer included."""
+        return self._pending.length
 
     def __enter__(self) -> Self:
         self._open()
@@ -157,24 +157,17 @@ class Writer(ABC):
         """
         self._check_unfinished()
         for record in records:
-            document = record.document(self.length)
-            self._documents.append(document)
-            self._nbytes += len(document)
-            self._chunk.append(record)
+            self._pending.add(record)
             if record.format is not None:
                 self._formats[record.format] += 1
             self._fields.update(record.fields)
-            self.length += 1
-            if len(self._chunk) == CHUNK:
-                self._chunks[(self.length - 1) // CHUNK] = self._chunk.pack()
-                self._chunk = ColumnChunk()
-        self._events.extend(dict(event) for event in events)
+        self._pending.report(events)
         self.outcome.update(outcome or {})
         if position is not None:
             self.position = position
         if (
-            self._nbytes >= COMMIT_BYTES * self.commits_at_once
-            or time.monotonic() - self._committed_at >= COMMIT_SECONDS
+            self._pending.nbytes >= COMMIT_BYTES * self.commits_at_once
+            or time.monotonic() - self._pending.began_at >= COMMIT_SECONDS
         ):
             self._begin_commit()
 
@@ -191,25 +184,19 @@ class Writer(ABC):
         """Commits in the background; waits for the commit before, so that at most one is under way."""
         self._check_unfinished()
         self._end_commit()
-        if len(self._chunk):
-            self._chunks[self.length // CHUNK] = self._chunk.pack()
+        part = self._pending.take()
         progress = {
             "length": self.length,
             "position": self.position,
-            "events": self._events_stored + len(self._events),
+            "events": self._events_stored + len(part.events),
             "settings": self.settings,
             "overwrite": self.overwrite,
             "outcome": dict(self.outcome),
             "formats": dict(self._formats),
             "fields": dict(self._fields),
         }
-        first = self.length - len(self._documents)
-        self._committing = self._executor.submit(
-            self._store, first, self._documents, self._chunks, self._events, progress
-        )
-        self._events_stored += len(self._events)
-        self._documents, self._chunks, self._events, self._nbytes = [], {}, [], 0
-        self._committed_at = time.monotonic()
+        self._committing = self._executor.submit(self._store, *part, progress)
+        self._events_stored += len(part.events)
 
     def _end_commit(self) -> None:
         if self._committing is not None:
@@ -266,15 +253,15 @@ class Writer(ABC):
         """Takes up what ``commit`` stored."""
         self.resumed = True
         self.settings = progress["settings"]
-        self.length = progress["length"]
         self.position = progress["position"]
         self.overwrite = self.overwrite or progress["overwrite"]
         self.outcome = Counter(progress["outcome"])
         self._formats = Counter(progress["formats"])
         self._fields = Counter(progress["fields"])
         self._events_stored = progress["events"]
+        self._pending = Pending(progress["length"])
         if self.length % CHUNK:
-            self._chunk = ColumnChunk.unpack(self._stored_chunk(self.length // CHUNK))
+            self._pending = Pending(self.length, ColumnChunk.unpack(self._stored_chunk(self.length // CHUNK)))
 
     @abstractmethod
     def _open(self) -> None:
