@@ -6,11 +6,12 @@ python scripts/bench_cold.py BENCH [--batches 25] [--rounds 5]      (as root: it
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import statistics
 import time
 from pathlib import Path
+
+from bench_cache import empty_cache
 
 import dbloader.stores.lmdb.environments
 from dbloader import open_store
@@ -18,13 +19,6 @@ from dbloader.stores.lmdb.environments import Environment
 from dbloader.warming import warm
 
 BATCH = 64
-
-
-def empty_cache(place: Path) -> None:
-    """Takes the file out of memory; of a virtual machine, its host may still have it in its own."""
-    Path("/proc/sys/vm/drop_caches").write_text("3\n")
-    with place.open("rb") as file:
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def read_from_disk() -> int:

@@ -1,6 +1,6 @@
 """Training batches by dbloader and by its peers: each run in a fresh process, all in turn, medians.
 
-python scripts/bench_training.py BENCH [--quick] [--workers 2] [--rounds 5] [--only NAME ...] [--plot FILE.svg]
+python scripts/bench_training.py BENCH [--quick] [--workers 2] [--rounds 5] [--cold] [--only NAME ...] [--plot FILE.svg]
 
 Batches of 64, shuffled, RandomResizedCrop to 224 x 224 with antialiasing and a flip, as uint8; the consumer only takes
 them. Peers run in the environment that scripts/peers makes; what is not installed there is left out, and said so.
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).parent / "training"))
+from bench_cache import bring_into_memory, empty_cache
 from data import CONTENDER, WITHOUT_PEERS, all_rows, last_line, make_short, prepare, told
 from table import draw, print_tables
 
@@ -33,20 +34,14 @@ SHOWN = (
 )  # fmt: skip
 
 
-def bring_into_memory(place: Path) -> None:
-    """Reads what a contender is about to read: what the others have read meanwhile may have displaced it."""
-    for path in [place] if place.is_file() else place.rglob("*"):
-        if path.is_file():
-            with path.open("rb") as file:
-                while file.read(2**24):
-                    pass
-
-
-def run(row: Row, python: Path, workers: int, seconds: float) -> dict[str, float] | str:
+def run(row: Row, python: Path, workers: int, options: argparse.Namespace) -> dict[str, float] | str:
     """Gives what a contender measured, or what went wrong."""
-    bring_into_memory(row.place)
+    if options.cold:
+        empty_cache(row.place)
+    else:
+        bring_into_memory(row.place)  # what the others have read meanwhile may have displaced it
     command: list[str | Path] = [python, CONTENDER, row.module, "run", row.place]
-    command += ["--workers", str(workers), "--seconds", str(seconds)]
+    command += ["--workers", str(workers), "--seconds", str(options.seconds)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=WAIT_S)
     except subprocess.TimeoutExpired:
@@ -58,15 +53,15 @@ def run(row: Row, python: Path, workers: int, seconds: float) -> dict[str, float
 
 
 def take_turns(
-    rows: list[Row], python: Path, workers: int, seconds: float, rounds: int
+    rows: list[Row], python: Path, workers: int, options: argparse.Namespace
 ) -> dict[str, list[dict[str, float]]]:
     """Gives the runs of each contender, one in each round; none of those that fail."""
     runs: dict[str, list[dict[str, float]]] = {row.key: [] for row in rows}
     left = list(rows)
-    for number in range(rounds):
-        told(f"Round {number + 1} of {rounds} ({workers} workers) ...")
+    for number in range(options.rounds):
+        told(f"Round {number + 1} of {options.rounds} ({workers} workers) ...")
         for row in list(left):
-            result = run(row, python, workers, seconds)
+            result = run(row, python, workers, options)
             if isinstance(result, str):
                 told(f"{row.key} left out: {result}")
                 left.remove(row)
@@ -111,6 +106,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.5, help="of each measurement, after the workers' start")
     parser.add_argument("--quick", action="store_true", help="one short round, without the peers")
+    parser.add_argument("--cold", action="store_true", help="empty the page cache before each run, as root may")
     parser.add_argument("--only", nargs="+", metavar="WORD", help="contenders or images with one of these in the name")
     parser.add_argument("--plot", type=Path, help="also draw the medians of the first number of workers")
     options = parser.parse_args()
@@ -128,9 +124,10 @@ def main() -> None:
     rows = chosen(all_rows(corpus, made), python, options)
     print(f"\n## Training batches\n\n{dataclasses.replace(describe_machine(), versions=versions(python))}.")
     for number, workers in enumerate(options.workers):
-        runs = take_turns(rows, python, workers, options.seconds, options.rounds)
-        print(f"\n{workers} workers, medians; rounds: {options.rounds}. MB: memory of all processes, each shared page "
-              "counted once, without pages of files.")  # fmt: skip
+        runs = take_turns(rows, python, workers, options)
+        where = "on the disk" if options.cold else "in memory"
+        print(f"\n{workers} workers, files {where}, medians; rounds: {options.rounds}. MB: memory of all processes, "
+              "each shared page counted once, without pages of files.")  # fmt: skip
         print_tables(rows, runs)
         if options.plot and not number:
             draw(rows, runs, options.plot)
