@@ -6,7 +6,7 @@ docs/format.md gives every byte.
 
 from __future__ import annotations
 
-from array import array
+import struct
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, overload
@@ -35,6 +35,10 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "name_hash": np.dtype("<u4"),
 }
 COLUMNS = ("name", *DTYPES)
+
+# The numbers of one record, in the order of DTYPES.
+_ROW = np.dtype([*DTYPES.items()])
+_pack_row = struct.Struct("<qIIQII").pack
 
 _OFFSET = np.dtype("<u4")
 Array = np.ndarray[Any, Any]
@@ -102,7 +106,7 @@ class ColumnChunk:
 
     def __init__(self) -> None:
         self.names: list[bytes] = []
-        self.values = {name: array(dtype.char) for name, dtype in DTYPES.items()}
+        self._rows = bytearray()
 
     def __len__(self) -> int:
         return len(self.names)
@@ -110,27 +114,29 @@ class ColumnChunk:
     def append(self, record: EncodedRecord) -> None:
         """Adds the facts of one record; a missing name is empty, a missing side or image 0."""
         name = (record.name or "").encode()
+        label = NO_LABEL if record.label is None else record.label
+        width, height = record.width or 0, record.height or 0
+        self._rows += _pack_row(label, width, height, record.nbytes, record.crc32, name_hash(name))
         self.names.append(name)
-        self.values["name_hash"].append(name_hash(name))
-        self.values["label"].append(NO_LABEL if record.label is None else record.label)
-        self.values["width"].append(record.width or 0)
-        self.values["height"].append(record.height or 0)
-        self.values["nbytes"].append(record.nbytes)
-        self.values["crc32"].append(record.crc32)
+
+    def cut(self, length: int) -> None:
+        """Forgets the records after the first so many."""
+        del self.names[length:], self._rows[length * _ROW.itemsize :]
 
     def pack(self) -> dict[str, bytes]:
         """Gives each column's bytes."""
-        packed = {name: np.array(values, DTYPES[name]).tobytes() for name, values in self.values.items()}
-        packed["name"] = pack_names(self.names)
-        return packed
+        rows = np.frombuffer(bytes(self._rows), _ROW)
+        return {**{name: rows[name].tobytes() for name in DTYPES}, "name": pack_names(self.names)}
 
     @classmethod
     def unpack(cls, packed: dict[str, bytes]) -> ColumnChunk:
         """Gives the chunk that ``pack`` packed, to be continued."""
         chunk = cls()
         chunk.names = names_in(packed["name"])
+        rows = np.empty(len(chunk), _ROW)
         for name, dtype in DTYPES.items():
-            chunk.values[name].extend(np.frombuffer(packed[name], dtype).tolist())
+            rows[name] = np.frombuffer(packed[name], dtype)
+        chunk._rows += rows.tobytes()
         return chunk
 
 

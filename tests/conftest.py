@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import subprocess
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -143,3 +144,30 @@ def _fresh_place(server: Server) -> Iterator[str]:
     server.drop(database)
     for report in Path.cwd().glob(f"{database}.*.report.jsonl"):  # where a conversion into it leaves one
         report.unlink()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 20 MB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=20m,nr_inodes=20", "tmpfs", folder],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if mounted.returncode:
+        pytest.skip(f"no small file system can be mounted here: {mounted.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+@pytest.fixture(params=["through the map", "by calls"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How LMDB files are written: where room can be reserved, or as if it could not be."""
+    if request.param == "by calls":
+        monkeypatch.setattr("dbloader.stores.lmdb.growing._KEEPS_ROOM", ())
+    return str(request.param)

@@ -118,6 +118,28 @@ def test_an_unpacked_chunk_is_continued_as_if_it_had_never_been_packed() -> None
     assert second.pack() == whole.pack()
 
 
+def test_a_record_that_does_not_fit_leaves_a_chunk_as_it_was() -> None:
+    chunk, fits = ColumnChunk(), encode(Record(name="a", label=1, image=b"abc", width=3, height=4))
+    chunk.append(fits)
+    before = chunk.pack()
+    for wrong in ({"label": 2**63}, {"width": -1}, {"height": 2**32}, {"nbytes": -1}, {"crc32": 2**32}):
+        with pytest.raises(struct.error):
+            chunk.append(fits._replace(**wrong))
+        assert chunk.pack() == before
+
+
+def test_a_chunk_that_is_cut_is_that_of_its_first_records() -> None:
+    records = [encode(Record(name=f"{number}", label=number, width=number + 1, height=1)) for number in range(20)]
+    chunk, first = ColumnChunk(), ColumnChunk()
+    for record in records:
+        chunk.append(record)
+    for record in records[:7]:
+        first.append(record)
+    chunk.cut(7)
+    assert len(chunk) == 7
+    assert chunk.pack() == first.pack()
+
+
 def test_an_empty_chunk_is_empty() -> None:
     chunk = ColumnChunk()
     assert len(chunk) == 0

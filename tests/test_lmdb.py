@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import gc
-import mmap
 import multiprocessing
 import os
 import random
 import resource
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -56,7 +53,7 @@ from dbloader.errors import (  # noqa: E402
     StoreVersionError,
 )
 from dbloader.records import encode  # noqa: E402
-from dbloader.stores.lmdb import environments, growing  # noqa: E402
+from dbloader.stores.lmdb import environments  # noqa: E402
 from dbloader.stores.lmdb import writer as lmdb_writer  # noqa: E402
 from dbloader.stores.lmdb.layout import bucket_key, column_key, record_key  # noqa: E402
 from dbloader.stores.lmdb.store import LMDBStore  # noqa: E402
@@ -810,132 +807,6 @@ def test_a_damaged_record_whose_name_is_damaged_too_is_told_by_its_index(place: 
 # ---- Writing
 
 
-@pytest.fixture(params=["through the map", "by calls"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """How LMDB writes: where room can be reserved, or as if it could not be."""
-    if request.param == "by calls":
-        monkeypatch.setattr(growing, "_KEEPS_ROOM", ())
-    return str(request.param)
-
-
-def is_mapped(path: Path) -> bool:
-    """Says whether this process has the file mapped to be written to."""
-    maps = (line.split(maxsplit=5) for line in Path("/proc/self/maps").read_text().splitlines())
-    return any(fields[1] == "rw-s" for fields in maps if fields[5:] == [str(path)])
-
-
-def test_files_are_written_through_the_map_where_room_is_kept(tmp_path: Path, way: str) -> None:
-    with create_store(tmp_path / "store.lmdb") as writer:
-        assert is_mapped(tmp_path / "store.lmdb.partial") == (way == "through the map")
-        writer.finish()
-
-
-@pytest.mark.usefixtures("way")
-@pytest.mark.parametrize("first", [2**15, 2**16, 2**20])
-def test_the_map_grows_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int) -> None:
-    for name in ("_FIRST_MAP_SIZE", "_STEP", "_SPARE"):
-        monkeypatch.setattr(growing, name, first)
-    monkeypatch.setattr("dbloader.stores.writer.COMMIT_BYTES", 100_000)
-    records = [Record(name=f"{number}", image=bytes(size)) for number, size in enumerate([10, 9**7, 10_000] * 3)]
-    place = tmp_path / "store.lmdb"
-    with create_store(place) as writer:
-        for record in records:
-            writer.write([encode(record)])
-        manifest = writer.finish()
-    with open_store(place) as store:
-        assert store.documents(range(9)) == documents_of(records)
-        assert store.verify() == manifest.digest
-        size = place.stat().st_size
-        assert 3 * 9**7 < size < 4 * 9**7
-
-
-def pages_in_memory(fd: int, length: int) -> list[bool]:
-    """Says of each page of a file whether the system holds it in memory."""
-    found = (ctypes.c_ubyte * (length // mmap.PAGESIZE))()
-    with mmap.mmap(fd, length) as mapped:
-        first = ctypes.c_char.from_buffer(mapped)
-        assert not ctypes.CDLL(None).mincore(ctypes.byref(first), ctypes.c_size_t(length), found)
-        del first
-    return [bool(byte & 1) for byte in found]
-
-
-def test_the_next_step_of_the_map_is_in_memory_before_it_is_written_to(tmp_path: Path) -> None:
-    page, pages = mmap.PAGESIZE, 64
-    with open(tmp_path / "file", "w+b", buffering=0) as file:  # noqa: PTH123
-        file.write(b"not to be changed".ljust(page))
-        os.posix_fallocate(file.fileno(), page, (pages - 1) * page)
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        if any(pages_in_memory(file.fileno(), pages * page)[1:]):
-            pytest.skip("this file system keeps reserved room in memory")
-        preparation = growing._Preparation(file.fileno(), range(page), range((pages - 32) * page, pages * page))
-        preparation.start()
-        preparation.join()
-        assert all(pages_in_memory(file.fileno(), pages * page)[-32:])
-        assert (tmp_path / "file").read_bytes() == b"not to be changed".ljust(page).ljust(pages * page, b"\0")
-
-
-def test_a_kernel_that_cannot_bring_pages_into_memory_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(growing, "_MADV_POPULATE_WRITE", 9999)
-    monkeypatch.setattr(growing, "_SYNC_FILE_RANGE_WRITE", 9999)
-    for name in ("_STEP", "_SPARE"):
-        monkeypatch.setattr(growing, name, 2**16)
-    monkeypatch.setattr("dbloader.stores.writer.COMMIT_BYTES", 100_000)
-    records = [Record(name=f"{number}", image=bytes([number]) * 30_000) for number in range(40)]
-    with create_store(tmp_path / "store.lmdb", durable=False) as writer:
-        write_one_by_one(writer, records)
-        writer.finish()
-    with open_store(tmp_path / "store.lmdb") as store:
-        assert store.documents(range(40)) == documents_of(records)
-
-
-def test_a_transaction_that_takes_more_than_was_reckoned_is_repeated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("_STEP", "_SPARE"):
-        monkeypatch.setattr(growing, name, 2**16)
-    monkeypatch.setattr(growing.GrowingFile, "make_room", lambda self, values: [*values])
-    records = [Record(name=f"{number}", image=bytes(100_000)) for number in range(20)]
-    write(tmp_path / "store.lmdb", records)
-    with open_store(tmp_path / "store.lmdb") as store:
-        assert store.documents(range(20)) == documents_of(records)
-
-
-def test_a_store_begun_in_one_way_is_finished_in_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    records = [Record(name=f"{number}", image=bytes([number]) * 30_000) for number in range(40)]
-    place, partial = tmp_path / "store.lmdb", tmp_path / "store.lmdb.partial"
-    monkeypatch.setattr("dbloader.stores.writer.COMMIT_BYTES", 100_000)
-    for stop, kinds in ((10, ()), (25, growing._KEEPS_ROOM), (40, ()), (40, growing._KEEPS_ROOM)):
-        monkeypatch.setattr(growing, "_KEEPS_ROOM", kinds)
-        with create_store(place, resumable=True, resume=partial.exists()) as writer:
-            write_one_by_one(writer, records[:stop])
-            writer.commit()
-        assert partial.stat().st_size < 3 * 30_000 * stop + 10**6, "no reserved room is left in it"
-    with create_store(place, resume=True) as writer:
-        writer.finish()
-    with open_store(place) as store:
-        assert store.documents(range(40)) == documents_of(records)
-        assert store.verify() == store.manifest.digest
-
-
-@pytest.mark.usefixtures("way")
-def test_a_partial_store_larger_than_the_first_map_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(growing, "_FIRST_MAP_SIZE", 2**16)
-    place = tmp_path / "store.lmdb"
-    records = [Record(name=f"{number}", image=bytes(100_000)) for number in range(20)]
-    with create_store(place, resumable=True) as writer:
-        write_one_by_one(writer, records[:10])
-        writer.commit()
-    with create_store(place, resume=True) as writer:
-        assert writer.length == 10
-        write_one_by_one(writer, records)
-        writer.finish()
-    with open_store(place) as store:
-        assert store.documents(range(20)) == documents_of(records)
-
-
 def test_a_store_has_the_rights_that_the_umask_leaves(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
@@ -1227,25 +1098,6 @@ def test_a_folder_that_may_not_be_written_any_more_at_the_end_says_so(open_path:
 # ---- No room
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 20 MB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=20m,nr_inodes=20", "tmpfs", folder],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if mounted.returncode:
-        pytest.skip(f"no small file system can be mounted here: {mounted.stderr.strip()}")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", folder], check=True)
-
-
 def big_records(count: int) -> list[Record]:
     return [Record(name=f"{number}.jpg", image=bytes([number]) * 500_000) for number in range(count)]
 
@@ -1283,31 +1135,6 @@ def test_a_full_disk_loses_nothing_that_was_committed(
     with open_store(place) as store:
         assert store.documents(range(32)) == documents_of(records)
         assert store.verify() == store.manifest.digest
-
-
-def test_a_disk_that_others_fill_ends_no_process(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dbloader.stores.writer.COMMIT_BYTES", 10**6)
-    monkeypatch.setattr(growing, "_STEP", 2 * 10**6)
-    place = small_disk / "store.lmdb"
-
-    def write_beside_another() -> None:
-        with create_store(place, resumable=True) as writer:
-            write_one_by_one(writer, big_records(4))
-            with suppress(OSError), open(small_disk / "other", "wb", buffering=0) as other:  # noqa: PTH123
-                while other.write(bytes(4096)):
-                    pass
-            write_one_by_one(writer, big_records(32))
-
-    def write_refused() -> None:
-        with pytest.raises(StoreFullError, match=r"no room is left for .*: free some space and resume"):
-            write_beside_another()
-
-    assert in_child(write_refused) == 0  # else the signal that ended it
-    (small_disk / "other").unlink()
-    with create_store(place, resume=True) as writer:
-        assert writer.length >= 4
-        write_one_by_one(writer, big_records(32))
-        writer.finish()
 
 
 @pytest.mark.usefixtures("way")

@@ -68,6 +68,15 @@ def test_many_items_come_back_in_the_order_asked_for(positions: list[int]) -> No
         assert spool.items(positions) == [items[position] for position in positions]
 
 
+def test_there_is_nothing_beyond_the_last_item() -> None:
+    items = [entry(number) for number in range(5)]
+    with Spool(Listed(*items), None, lambda _: None) as spool:
+        assert [*spool] == items
+        for positions in ([5], [4, 5], [-1], [0, 7]):
+            with pytest.raises(IndexError, match="there are 5 items"):
+                spool.items(positions)
+
+
 def test_an_empty_source_is_an_empty_spool() -> None:
     with Spool(Listed(), None, lambda _: None) as spool:
         assert len(spool) == 0

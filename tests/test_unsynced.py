@@ -49,6 +49,37 @@ def left_at(place: Path) -> list[str]:
     return sorted(path.name.removeprefix(place.name) for path in place.parent.glob(f"{place.name}*"))
 
 
+def test_a_mark_of_this_start_of_the_machine_is_not_written_anew(tmp_path: Path) -> None:
+    mark = unsynced.Unsynced(tmp_path / "store.lmdb")
+    mark.set()
+    before = (tmp_path / "store.lmdb.nosync").stat()
+    mark.set()
+    assert (tmp_path / "store.lmdb.nosync").stat() == before
+
+
+def test_a_mark_is_whole_whenever_its_writer_is_killed(tmp_path: Path) -> None:
+    place = tmp_path / "store.lmdb"
+    old = tmp_path / "store.lmdb.nosync"
+    old.write_text("another start")
+
+    def mark_and_die(call: str) -> None:
+        setattr(os, call, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        unsynced.Unsynced(place).set()
+
+    for call in ("fsync", "replace"):
+        process = multiprocessing.get_context("fork").Process(target=mark_and_die, args=(call,))
+        process.start()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+        process.close()
+        assert old.read_text() == "another start"
+    mark = unsynced.Unsynced(place)
+    mark.set()
+    assert old.read_text() == unsynced.boot_id()
+    mark.clear()
+    assert [*tmp_path.iterdir()] == []
+
+
 @pytest.mark.parametrize("durable", [False, True])
 def test_what_a_killed_writer_did_not_sync_is_resumed(killed: Path, durable: bool) -> None:
     assert left_at(killed) == [".nosync", ".partial"]

@@ -18,7 +18,7 @@ import numpy as np
 from dbloader.sources import Entry, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from typing_extensions import Self
@@ -71,14 +71,19 @@ class Spool:
         """Gives one item; any thread may ask."""
         return self.items([position])[0]
 
-    def items(self, positions: Sequence[int]) -> list[Entry | Problem]:
-        """Gives some items, those of neighbouring positions with one reading; any thread may ask."""
+    def items(self, positions: list[int]) -> list[Entry | Problem]:
+        """Gives some items, those of neighbouring positions with one reading; any thread may ask.
+
+        Raises:
+            IndexError: There is none at a position.
+        """
         found: list[Entry | Problem] = []
         while len(found) < len(positions):
-            first = positions[len(found)]
-            count = 1
-            while positions[len(found) + count : len(found) + count + 1] == [first + count]:
+            first, count = positions[len(found)], 1
+            while len(found) + count < len(positions) and positions[len(found) + count] == first + count:
                 count += 1
+            if not 0 <= first <= first + count <= len(self):
+                raise IndexError(f"there are {len(self)} items, got positions from {first} to {first + count - 1}")
             found += self._neighbours(first, count)
         return found
 

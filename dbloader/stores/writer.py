@@ -5,6 +5,7 @@ Each sentence of these docstrings is a test in tests/store_contract.py, which ev
 
 from __future__ import annotations
 
+import os
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -93,6 +94,7 @@ class Writer(ABC):
         self._pending = Pending()
         self._events_stored = 0
         self._finished = False
+        self._process = os.getpid()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="dbloader-commit")
         self._committing: Future[None] | None = None
 
@@ -102,7 +104,13 @@ class Writer(ABC):
         return self._pending.length
 
     def __enter__(self) -> Self:
-        self._open()
+        # Its thread begins now: an interrupt while it is begun would leave a commit that nobody could wait for.
+        self._executor.submit(os.getpid).result()
+        try:
+            self._open()
+        except BaseException:
+            self._executor.shutdown()
+            raise
         return self
 
     def __exit__(
@@ -111,6 +119,8 @@ class Writer(ABC):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if os.getpid() != self._process:
+            return  # of a child that was forked within the block, in which the parent still is
         try:
             self._end_commit()
         except Exception:
@@ -205,6 +215,8 @@ class Writer(ABC):
             self._committing = None
 
     def _check_unfinished(self) -> None:
+        if os.getpid() != self._process:
+            raise StoreError(f"{self.place} is written by the process that began it; a forked one cannot go on with it")
         if self._finished:
             raise StoreError(f"{self.place} is finished: nothing can be written to it any more")
 

@@ -6,29 +6,20 @@ cache that large writes take. But a disk without room for a page that is written
 SIGBUS. So that is done only where room can be reserved: the file systems of ``_KEEPS_ROOM`` keep the blocks that
 posix_fallocate(3) has given a file, whatever else is written to the disk. (But for an unfinished store that was copied
 within XFS and shares its blocks with the copy.)
-
-A page that is written through a map for the first time is a fault, and the kernel finds memory for it then. That took
-longer than all the rest of storing. So while one step of the map is filled, a thread has the kernel bring the pages of
-the next into memory, with ``MADV_POPULATE_WRITE`` (madvise(2), Linux 5.14), which changes no byte, so that it does not
-matter whether LMDB is there already. Where commits do not wait for the disk, the thread also has the kernel begin to
-write the step before, with sync_file_range(2), so that the disk is not idle until the end.
 """
 
 from __future__ import annotations
 
-import ctypes
-import functools
 import mmap
 import os
-import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import lmdb
-from typing_extensions import override
 
 from dbloader.stores.lmdb.layout import NO_ROOM
+from dbloader.stores.lmdb.populating import Preparation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,15 +31,12 @@ _KEEPS_ROOM = ("ext4", "xfs", "tmpfs")
 # memory or disk.
 _FIRST_MAP_SIZE = 2**30
 
-# Bytes that are reserved at a time. What was written through a map counts as memory of the process until the map grows.
+# Bytes that are reserved at a time: enough that growing costs nothing, and not more, since what was written through a
+# map counts as memory of the process until the map grows.
 _STEP = 2**26
 # And at the least: for the pages of LMDB's trees that a transaction replaces.
 _SPARE = 2**18
-_PIECE = 2**22  # bytes that are brought into memory at a time
 _HEAD = 16  # bytes of a page of LMDB's that it needs itself
-# linux/mman.h and linux/fs.h. Python's mmap does not know the first, and its madvise keeps Python's lock.
-_MADV_POPULATE_WRITE = 23
-_SYNC_FILE_RANGE_WRITE = 2
 
 
 class GrowingFile:
@@ -63,35 +51,41 @@ class GrowingFile:
         env: LMDB's environment.
 
     Raises:
-        OSError: There is no room on the disk. The file is as it was then.
-        lmdb.Error: It is no LMDB file, or cannot be written to.
+        OSError: There is no room on the disk. The file is as long as it was then.
+        lmdb.Error: It is no LMDB file, is cut short or cannot be written to.
     """
 
     def __init__(self, path: str, fd: int, *, sync: bool) -> None:
         self._fd = fd
+        self._sync = sync
+        self._preparation: Preparation | None = None
+        self._closed = False
         self._reserves = _keeps_room(fd)
         size = os.fstat(fd).st_size
-        self._map_size = _whole_pages(size + _SPARE) if self._reserves else max(_FIRST_MAP_SIZE, size)
-        self._writes_at_once = sync
-        self._preparation: _Preparation | None = None
-        self._closed = False
+        self._map_size = mmap.PAGESIZE if self._reserves else max(_FIRST_MAP_SIZE, size)
         self.env = lmdb.open(
             path,
             subdir=False,
             lock=False,  # the caller's is on the file itself, and ends with the process
-            map_size=self._map_size,
+            map_size=self._map_size,  # or what is used, if that is more
             max_dbs=2,
             metasync=False,  # a crash of the machine may undo the last commit, no more
             sync=sync,
             writemap=self._reserves,
         )
-        if self._reserves:  # before anything is written; LMDB takes a file that has room only for a broken one
-            try:
-                self._reserve(self._map_size)
-            except BaseException:
-                self.env.close()
-                os.ftruncate(fd, size)
-                raise
+        try:
+            self._begin(size)
+        except BaseException:
+            self.env.close()
+            os.ftruncate(fd, size)
+            raise
+
+    def _begin(self, size: int) -> None:
+        used = self._look()
+        if 0 < size < used:
+            raise lmdb.CorruptedError(f"it is cut short: it has {size} bytes of {used}")
+        if self._reserves:  # before anything is written; also where it has holes, as one that was copied may have
+            self._map_reserved(_whole_pages(used + 2 * _SPARE), 0)  # so that a small transaction needs no step
 
     def make_room(self, values: Iterable[bytes]) -> None:
         """Reserves what a transaction that stores some values takes, where the map is written to.
@@ -99,12 +93,13 @@ class GrowingFile:
         Raises:
             OSError: The disk has no room for that.
         """
+        used = self._look()
         if not self._reserves:
             return
         page = int(self.env.stat()["psize"])
         # Pages of its own for each, and of the trees' one for 32 at the most: they have short keys.
         pages = sum(-(-(len(value) + _HEAD) // page) + 1 / 32 for value in values)
-        least = self._used() + int(pages + 1) * page + _SPARE
+        least = used + int(pages + 1) * page + _SPARE
         if least > self._map_size:
             self._reserve(least)
             self._prepare_next()
@@ -125,46 +120,52 @@ class GrowingFile:
         """Closes the environment, and gives back what room was reserved and is not used; once."""
         if self._closed:
             return
-        self._closed = True
-        used = self._used()
         self._end_preparation()
+        with suppress(lmdb.Error):  # closed by LMDB, which found no address space for a larger map
+            self._look()
         self.env.close()
         if self._reserves:
-            os.ftruncate(self._fd, used)
+            os.ftruncate(self._fd, self._used)
+        self._closed = True
 
-    def _used(self) -> int:
-        return (int(self.env.info()["last_pgno"]) + 1) * int(self.env.stat()["psize"])
+    def _look(self) -> int:
+        """Gives the bytes that are used, up to the last commit."""
+        self._used = (int(self.env.info()["last_pgno"]) + 1) * int(self.env.stat()["psize"])
+        return self._used
 
     def _reserve(self, least: int) -> None:
         """Makes the map a step larger, or as large as is needed at the least: if that is more, or the disk is full."""
+        self._end_preparation()  # LMDB is there by now
         try:
-            self._map_reserved(_whole_pages(max(self._map_size + _STEP, least)))
+            self._map_reserved(_whole_pages(max(self._map_size + _STEP, least)), self._map_size)
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
-            self._map_reserved(_whole_pages(least))
+            self._map_reserved(_whole_pages(least), self._map_size)
 
-    def _map_reserved(self, size: int) -> None:
+    def _map_reserved(self, size: int, begin: int) -> None:
+        """Makes the map so large, after reserving what is behind the beginning."""
         try:
-            os.posix_fallocate(self._fd, 0, size)  # all of it: a file that was written otherwise may have holes
+            os.posix_fallocate(self._fd, begin, size - begin)
         except OSError:
-            os.ftruncate(self._fd, self._map_size)  # what was added nevertheless
+            os.ftruncate(self._fd, max(self._map_size, self._used))  # what was added nevertheless
             raise
         self.env.set_mapsize(size)  # which also makes the file as long as the map
         self._map_size = size
 
     def _prepare_next(self) -> None:
         """Begins to bring the pages of the next step into memory, if there is room for it."""
-        self._end_preparation()  # LMDB is there by now
         try:
             os.posix_fallocate(self._fd, self._map_size, _STEP)
         except OSError:
             os.ftruncate(self._fd, self._map_size)
             return
         begun = self._map_size - _STEP  # of the step that is filled now
-        written = range(0) if self._writes_at_once else range(max(begun - _STEP, 0), begun)
-        self._preparation = _Preparation(self._fd, written, range(self._map_size, self._map_size + _STEP))
-        self._preparation.start()
+        written = range(0) if self._sync else range(max(begun - _STEP, 0), begun)
+        preparation = Preparation(self._fd, written, range(self._map_size, self._map_size + _STEP))
+        with suppress(RuntimeError):  # no thread can be started: then it goes without
+            preparation.start()
+            self._preparation = preparation
 
     def _end_preparation(self) -> None:
         if self._preparation is not None:
@@ -173,63 +174,35 @@ class GrowingFile:
             self._preparation = None
 
 
-class _Preparation(threading.Thread):
-    """Begins to write one part of a file to the disk, and brings another into memory, as far as the kernel can.
-
-    Args:
-        fd: The file, open to be written to until the thread has ended.
-        written: Bytes to write.
-        following: Bytes to bring into memory. Where the file becomes shorter meanwhile, nothing happens.
-    """
-
-    def __init__(self, fd: int, written: range, following: range) -> None:
-        super().__init__(name="dbloader: memory for the next records")
-        self._fd = fd
-        self._written = written
-        self._following = following
-        self._stopped = False
-
-    def stop(self) -> None:
-        """Lets it end after the piece that it is at."""
-        self._stopped = True
-
-    @override
-    def run(self) -> None:
-        if self._written:
-            _libc().sync_file_range(self._fd, self._written.start, len(self._written), _SYNC_FILE_RANGE_WRITE)
-        length = len(self._following)
-        with suppress(OSError), mmap.mmap(self._fd, length, offset=self._following.start) as pages:
-            first = ctypes.c_char.from_buffer(pages)
-            for begin in range(0, length, _PIECE):
-                if self._stopped:
-                    break
-                _libc().madvise(ctypes.byref(first, begin), min(_PIECE, length - begin), _MADV_POPULATE_WRITE)
-            del first  # the map cannot be closed before
-
-
-@functools.cache
-def _libc() -> ctypes.CDLL:
-    libc = ctypes.CDLL(None)  # whose calls are made without Python's lock
-    libc.sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
-    libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    return libc
-
-
 def _whole_pages(nbytes: int) -> int:
     return -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
 def _keeps_room(fd: int) -> bool:
     """Says whether the room that is reserved for a file is kept for it."""
+    if _file_system(fd) not in _KEEPS_ROOM:
+        return False
+    size = os.fstat(fd).st_size
+    try:
+        os.posix_fallocate(fd, size, _SPARE)
+    except OSError as error:
+        return error.errno in NO_ROOM  # else it cannot be reserved: by musl, where the system itself cannot
+    finally:
+        os.ftruncate(fd, size)
+    return True
+
+
+def _file_system(fd: int) -> str:
+    """Gives the type of the file system that a file is on; empty where the system does not tell, as only Linux does."""
     status = os.fstat(fd)
     device = f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
     try:
         mounts = Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()
     except OSError:
-        return False
+        return ""
     for mount in mounts:
         # man proc_pid_mountinfo: the third field is the device; the type follows a hyphen, after optional fields.
         before, _, after = mount.partition(" - ")
         if before.split()[2] == device:
-            return after.split()[0] in _KEEPS_ROOM and hasattr(os, "posix_fallocate")
-    return False
+            return after.split()[0]
+    return ""

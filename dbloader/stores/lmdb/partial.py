@@ -23,21 +23,21 @@ class PartialFile:
 
     Args:
         place: The store's place, as the user gave it.
-        kept: Whether it is left for a later writer when there is no room for more.
 
     Attributes:
-        target: Where the store will be.
+        target: Where the store will be: where a link at the place leads to.
         path: The file.
         unsynced: The mark beside the file while it is written without syncing.
+        kept: Whether there is a commit in it that is left for a later writer.
         fd: The file, open to be written to, once ``lock`` has been called.
     """
 
-    def __init__(self, place: str, *, kept: bool) -> None:
+    def __init__(self, place: str) -> None:
         self.place = place
-        self.kept = kept
-        self.target = Path(place).absolute()
+        self.target = Path(place).resolve()
         self.path = Path(f"{self.target}{PARTIAL}")
         self.unsynced = Unsynced(self.target)
+        self.kept = False
         self.fd = -1
 
     def lock(self) -> None:

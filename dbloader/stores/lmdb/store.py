@@ -219,7 +219,7 @@ class LMDBStore(Store):
     def _absent(self, error: OSError) -> Exception:
         if isinstance(error, PermissionError):
             return StoreAccessError(f"{self.place} may not be read: {error.strerror}")
-        if os.path.exists(self._path + PARTIAL):  # noqa: PTH110 - the path may be any str
+        if os.path.exists(os.path.realpath(self._path) + PARTIAL):  # noqa: PTH110 - the path may be any str
             return NotAStoreError(
                 f"{self.place} is not there, but its unfinished conversion is: "
                 "dbloader convert with --resume goes on with it",

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-# No longer than the suffix of the file itself, so that a name that is long enough for that is for this.
-SUFFIX = ".nosync"
+# No longer than the suffix of the file itself, so that a name that is short enough for that is for these.
+SUFFIX, MAKING = ".nosync", ".nosync~"
 
 
 def boot_id() -> str:
@@ -33,14 +33,17 @@ class Unsynced:
     """
 
     def __init__(self, path: Path) -> None:
-        self._mark = path.with_name(path.name + SUFFIX)
+        self._mark, self._making = (path.with_name(path.name + suffix) for suffix in (SUFFIX, MAKING))
 
     def set(self) -> None:
         """Marks the file as one of this start of the machine; lasts from here on."""
-        with self._mark.open("w", encoding="ascii") as file:
+        if self.is_set() and not self.may_be_broken():
+            return  # a mark that is being written anew would for a moment be of no start at all
+        with self._making.open("w", encoding="ascii") as file:
             file.write(boot_id())
             file.flush()
             os.fsync(file.fileno())
+        self._making.replace(self._mark)
         sync_folder(self._mark.parent)
 
     def is_set(self) -> bool:
@@ -54,6 +57,7 @@ class Unsynced:
     def clear(self) -> None:
         """Takes the mark away: the file is synced, or gone."""
         self._mark.unlink(missing_ok=True)
+        self._making.unlink(missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:

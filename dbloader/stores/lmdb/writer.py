@@ -67,11 +67,10 @@ class LMDBWriter(Writer):
         durable: bool = True,
     ) -> None:
         super().__init__(checked_path(place), overwrite=overwrite, resume=resume, resumable=resumable, durable=durable)
-        self._partial = PartialFile(self.place, kept=resumable)
+        self._partial = PartialFile(self.place)
         self._target = self._partial.target
         self.durable = durable or not boot_id()  # where a crash could not be told from a kill, nothing is left to it
         self.scratch = self._target.parent
-        self._committed = False
         self._published = False
 
     @override
@@ -93,11 +92,15 @@ class LMDBWriter(Writer):
 
     @override
     def _close(self) -> None:
-        if not self._published:
-            self._file.close()
-            if not (self.resumable and self._committed):
-                self._partial.remove()
-        self._partial.unlock()
+        try:
+            if not self._published:
+                self._file.close()
+        finally:
+            try:
+                if not self._published and not (self.resumable and self._partial.kept):
+                    self._partial.remove()
+            finally:
+                self._partial.unlock()
 
     def _check_target(self) -> None:
         """Refuses a place that may not become a new store."""
@@ -106,10 +109,9 @@ class LMDBWriter(Writer):
                 raise StoreAccessError(
                     f"{self.place} cannot be written: the folder {self._target.parent} does not exist"
                 )
-            if self._target.is_dir():
-                raise StoreExistsError(
-                    f"{self.place} is a folder; a store is one file: name one, such as {self.place}.lmdb"
-                )
+            if self._target.is_dir() or self.place.endswith("/"):
+                what, file = "is" if self._target.is_dir() else "names", f"{self.place.rstrip('/')}.lmdb"
+                raise StoreExistsError(f"{self.place} {what} a folder; a store is one file: name one, such as {file}")
             if not (self.resume and self._partial.path.exists()):
                 self._check_replaceable()
         except StoreError:
@@ -123,17 +125,23 @@ class LMDBWriter(Writer):
             return
         if not self.overwrite and self.resumed:
             raise StoreExistsError(f"{self.place} has been made by somebody else meanwhile; move it away and resume")
-        if not self.overwrite and self.resume:
-            raise StoreExistsError(f"{self.place} is finished already: there is nothing to resume")
-        if not self.overwrite:
-            raise StoreExistsError(f"{self.place} exists already; overwrite (--overwrite) replaces it")
         try:
             with LMDBStore(self.place) as store:
                 len(store)
         except NotAStoreError as error:
-            raise StoreExistsError(f"{self.place} is not a dbloader store and will not be overwritten") from error
+            raise StoreExistsError(
+                f"{self.place} is not a dbloader store and will not be overwritten: "
+                "name another place, or remove it yourself"
+            ) from error
         except (DamagedStoreError, StoreVersionError):
-            pass  # it may be replaced; what cannot even be looked at may not
+            pass  # it may be replaced
+        except StoreError:
+            if self.overwrite:  # what cannot even be looked at may not
+                raise
+        if not self.overwrite and self.resume:
+            raise StoreExistsError(f"{self.place} is finished already: there is nothing to resume")
+        if not self.overwrite:
+            raise StoreExistsError(f"{self.place} exists already; overwrite (--overwrite) replaces it")
 
     def _begins(self) -> bool:
         """Says whether the partial file is a new one, or emptied to begin anew."""
@@ -169,7 +177,7 @@ class LMDBWriter(Writer):
         with self._env.begin() as txn:
             data = txn.get(PROGRESS, db=self._meta)
         if data is not None:
-            self._committed = True
+            self._partial.kept = self.resumable
             self._restore(bson.decode(data))
         self._check_replaceable()  # again: now it is known whether the conversion that is resumed may overwrite
 
@@ -189,7 +197,7 @@ class LMDBWriter(Writer):
         meta += [(event_key(first_event + number), bson.encode(event)) for number, event in enumerate(events)]
         meta.append((PROGRESS, bson.encode(progress)))
         self._put(documents, first, meta)
-        self._committed = True
+        self._partial.kept = self.resumable
 
     def _put(self, documents: Sequence[bytes], first: int, meta: Sequence[tuple[bytes, bytes]]) -> None:
         """Stores all in one transaction, in a larger map when this one is full."""

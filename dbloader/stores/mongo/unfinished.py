@@ -187,8 +187,7 @@ class Unfinished:
             return None
         if number == length // CHUNK:  # a commit that was cut off may have made it longer
             chunk = ColumnChunk.unpack(packed)
-            chunk.names = chunk.names[:count]
-            chunk.values = {name: values[:count] for name, values in chunk.values.items()}
+            chunk.cut(count)
             packed = chunk.pack()
         return packed if all(is_whole(name, value, count) for name, value in packed.items()) else None
 
