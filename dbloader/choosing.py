@@ -55,40 +55,24 @@ def suits_threads(maker: BatchMaker, workers: int) -> bool:
     return maker.frees_lock and not well
 
 
-def whole_number(name: str, value: Any, least: int | None = None) -> int:
-    """Gives an option that is an int, of ``least`` or more.
-
-    Raises:
-        TypeError: It is no int.
-        OptionError: It is less.
-    """
-    try:
-        number = as_index(value)
-    except TypeError:
-        raise TypeError(f"{name} must be an int, got {value!r}") from None
-    if least is not None and number < least:
-        raise OptionError(f"{name} must be at least {least}, got {value}")
-    return number
-
-
 def height_and_width(input_size: int | Sequence[int]) -> tuple[int, int]:
     """Gives the height and width in pixels that one number, two, or timm's three say."""
     try:
-        sides = [as_index(side) for side in input_size] if isinstance(input_size, Iterable) else [as_index(input_size)]
+        sides = [*map(as_index, input_size if isinstance(input_size, Iterable) else (input_size, input_size))]
     except TypeError:
         sides = []
     if len(sides) == 3 and sides[0] == 3:
         del sides[0]
-    if len(sides) not in (1, 2) or min(sides) < 1:
+    if len(sides) != 2 or min(sides) < 1:
         raise OptionError(f"input_size must be a height and a width in pixels, or one number, got {input_size!r}")
-    return sides[0], sides[-1]
+    return sides[0], sides[1]
 
 
 def check_dataset(dataset: Any) -> None:
     """Refuses what has no samples at indices.
 
     Raises:
-        OptionError: It is iterable-style, or the place of a store, or a store.
+        OptionError: It is iterable-style, or the place of a store, or a store; or its length is 0.
     """
     if isinstance(dataset, (str, bytes, os.PathLike, Store)):
         raise OptionError(
@@ -96,6 +80,8 @@ def check_dataset(dataset: Any) -> None:
         )
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
         raise OptionError(f"dataset must be map-style, with samples at indices, got {type(dataset).__name__}")
+    if isinstance(dataset, Sized) and not len(dataset):
+        raise OptionError(f"dataset must have samples, got {type(dataset).__name__} of length 0")
 
 
 def default_transform(dataset: Any, size: tuple[int, int], *, is_training: bool) -> Decoder | None:
@@ -150,8 +136,6 @@ def create_batch_sampler(
     drop_last: bool,
 ) -> Any:
     """Gives the indices of the batches, in the order that the options of create_loader say."""
-    if distributed not in (None, True, False):
-        raise OptionError(f"distributed must be True, False or None, got {distributed!r}")
     ranks: dict[str, Any] = {"num_replicas": 1, "rank": 0} if distributed is False else {}
     if distributed and not _is_distributed():
         raise OptionError("distributed=True needs torch.distributed: call init_process_group() first")
@@ -165,6 +149,11 @@ def create_batch_sampler(
         raise OptionError("distributed is for the sampler that is made here: got one, which must know of the ranks")
     batches: Any
     if isinstance(sampler, ResumableSampler):
+        if isinstance(dataset, Sized) and sampler.population not in (None, len(dataset)):
+            raise OptionError(
+                f"sampler must be made for this dataset, which has {len(dataset)} samples, "
+                f"got the {type(sampler).__name__} of one of {sampler.population}"
+            )
         batches = KeyedBatchSampler(sampler, batch_size, drop_last)
     else:
         rank = torch.distributed.get_rank() if distributed is not False and _is_distributed() else 0

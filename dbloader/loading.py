@@ -19,12 +19,12 @@ from dbloader.choosing import (
     normalizing,
     share_of_processors,
     suits_threads,
-    whole_number,
     with_transform,
 )
 from dbloader.device import resolve_device
 from dbloader.device_decoding import DeviceDecoder
 from dbloader.errors import OptionError
+from dbloader.options import checked_flag, whole_number
 from dbloader.prefetch import PrefetchLoader
 from dbloader.preparation import Preparation
 from dbloader.processes import ProcessLoader
@@ -109,9 +109,10 @@ def create_loader(
         re_count: How many rectangles.
         preparation: What else is to be done with each batch on the device, after that: a callable on the images, or a
             Preparation, such as of Mixup.
-        sampler: The order, in place of ShuffleSampler or OrderedSampler. With one that is not dbloader's the loader
-            cannot be resumed, as nobody knows what its order depends on. What is random in the decoding is the same for
-            all workers nevertheless; RandomErasing draws a number with torch's global generator at each ``iter()``.
+        sampler: The order, in place of ShuffleSampler or OrderedSampler. One of dbloader's must be made for a dataset
+            of this length, however many samples it draws in an epoch. With one that is not dbloader's the loader cannot
+            be resumed, as nobody knows what its order depends on. What is random in the decoding is the same for all
+            workers nevertheless; RandomErasing draws a number with torch's global generator at each ``iter()``.
         distributed: Whether the samples are shared by the processes of torch.distributed; None: if it is initialized.
         seed: Of the order and all that is random; the same in all processes.
         drop_last: Leave out the last batch if it has fewer samples; None: in training.
@@ -131,10 +132,17 @@ def create_loader(
             debug.
 
     Raises:
-        OptionError: An option is out of its range or does not fit another; the device is not present.
-        TypeError: An option is of another type.
+        OptionError: An option is out of its range or does not fit another; the dataset has no samples; the device is
+            not present. From ``next()`` where a record without a label comes into a batch of (image, label).
+        TypeError: An option is of another type, such as a str or a number where True or False is meant.
     """
     check_dataset(dataset)
+    is_training = checked_flag("is_training", is_training)
+    channels_last = checked_flag("channels_last", channels_last)
+    persistent_workers = checked_flag("persistent_workers", persistent_workers)
+    use_prefetcher = checked_flag("use_prefetcher", use_prefetcher)
+    drop_last = checked_flag("drop_last", drop_last, none=True)
+    distributed = checked_flag("distributed", distributed, none=True)
     size = height_and_width(input_size)
     _check_kinds(workers=workers, decode=decode, transform=transform, collate_fn=collate_fn, seeding=worker_seeding)
     count = share_of_processors() if num_workers is None else whole_number("num_workers", num_workers, 0)

@@ -215,7 +215,10 @@ class PrefetchLoader(Generic[T]):
     def __getattr__(self, name: str) -> Any:
         # Not for private names: pickle and copy ask for some of those before there is a loader to ask.
         if name.startswith("_") or name in _OWN:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            why = ": resuming needs one of dbloader's samplers, or a loader with a state_dict of its own"
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}{why if name in _OWN else ''}"
+            )
         if hasattr(type(self), name):
             # A property has just found that the loader has none. To ask again would double the work at each of many
             # loaders in front of each other.
@@ -261,10 +264,14 @@ class PrefetchLoader(Generic[T]):
 class ResumablePrefetchLoader(PrefetchLoader[T]):
     """A PrefetchLoader that can go on where its consumer was: PrefetchLoader(...) gives one where that is possible.
 
-    With one of dbloader's samplers, the state is a dict of ints and a str: seed, epoch, position in the global order,
+    With one of dbloader's samplers, the state is a dict of ints and strs: seed, epoch, position in the global order,
     and what the order depends on. It counts the samples that the consumer has received, whatever was prefetched, and
     holds for another number of workers, another batch size and another number of ranks. Reading it, and going on
     from it, takes the same time at any position.
+
+    Where the loader's dataset is an LMDBDataset or a MongoDataset itself, the state also has its ``content_digest``, as
+    ``"dataset"``; so that of other images is refused, and that of a copy of the store is not. Of a Subset or any other
+    dataset nobody knows the content: there, and with a state that has no ``"dataset"``, only the length is compared.
 
     With a loader that has a ``state_dict`` of its own (torchdata's StatefulDataLoader), the state is the one it had
     right after it gave the batch that was received last.
@@ -298,7 +305,9 @@ class ResumablePrefetchLoader(PrefetchLoader[T]):
         """Go on, with the next ``iter()``, where the consumer was that this state tells of.
 
         Raises:
-            OptionError: It is none of this loader's order.
+            OptionError: It is none of this loader's order, or of another dataset; it lacks something, or has what no
+                state has.
+            TypeError: It is no dict, or something in it no int.
         """
         self._resumer.load(state_dict)
 

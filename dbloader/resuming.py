@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from typing_extensions import override
 
-from dbloader.errors import LoaderError
+from dbloader.errors import LoaderError, OptionError
 from dbloader.keys import SampleKeys
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable
 
 State = dict[str, Any]
+
+# Under which a state has the digest of the dataset's content, where that has one.
+_DATASET = "dataset"
 
 
 class _Sampler(Protocol):
@@ -91,12 +95,20 @@ class Resumption(ABC):
 
 
 class BySampler(Resumption):
-    """Counts the samples that the consumer has received, of the order that one of dbloader's samplers gives."""
+    """Counts the samples that the consumer has received, of the order that one of dbloader's samplers gives.
 
-    def __init__(self, sampler: _Sampler, batch_size: int, *, drop_last: bool) -> None:
+    Args:
+        sampler: Gives it.
+        batch_size: Samples in a batch.
+        drop_last: Whether the last batch is left out if it has fewer.
+        dataset: What the samples are of, for the state to tell it from others.
+    """
+
+    def __init__(self, sampler: _Sampler, batch_size: int, *, drop_last: bool, dataset: Any = None) -> None:
         self._sampler = sampler
         self._batch_size = batch_size
         self._drop_last = drop_last
+        self._dataset = dataset
 
     @override
     def begin(self) -> None:
@@ -105,26 +117,38 @@ class BySampler(Resumption):
 
     @override
     def place(self) -> Place:
-        return _InOrder(self._sampler, self._batch_size, drop_last=self._drop_last)
+        return _InOrder(self._sampler, self._batch_size, drop_last=self._drop_last, of_dataset=self._of_dataset)
 
     @override
     def state(self) -> State | None:
-        return None if self._sampler.started else self._sampler.state_dict()
+        return None if self._sampler.started else {**self._sampler.state_dict(), **self._of_dataset()}
 
     @override
     def following(self) -> State:
-        return _next_epoch(self._sampler.state_dict())
+        return {**_next_epoch(self._sampler.state_dict()), **self._of_dataset()}
 
     @override
-    def load(self, state: Mapping[str, Any]) -> None:
+    def load(self, state: Any) -> None:
+        own = self._of_dataset()
+        # A state need not tell: it is of an older version, or of a dataset that nobody can tell from others.
+        if own and isinstance(state, Mapping) and state.get(_DATASET, own[_DATASET]) != own[_DATASET]:
+            raise OptionError(
+                f"the state is of another dataset, with the digest {state[_DATASET]}: this loader's, "
+                f"{type(self._dataset).__name__}, has the digest {own[_DATASET]}, and would go on with other samples"
+            )
         self._sampler.load_state_dict(state)
+
+    def _of_dataset(self) -> State:
+        digest = getattr(self._dataset, "content_digest", None)
+        return {_DATASET: digest} if isinstance(digest, str) else {}
 
 
 class _InOrder(Place):
-    def __init__(self, sampler: _Sampler, batch_size: int, *, drop_last: bool) -> None:
+    def __init__(self, sampler: _Sampler, batch_size: int, *, drop_last: bool, of_dataset: Callable[[], State]) -> None:
         self._sampler = sampler
         self._batch_size = batch_size
         self._drop_last = drop_last
+        self._of_dataset = of_dataset
         # torch's BatchSampler, where a DataLoader has no workers, takes the order with its first batch only.
         self._settled = sampler.started
         self._take()
@@ -150,8 +174,10 @@ class _InOrder(Place):
     def state(self, received: int, captured: State | None, *, ended: bool) -> State:
         consumed = min(received * self._batch_size, self._samples)
         if consumed < self._samples:
-            return self._sampler.state_dict(consumed, since=self._since)
-        return _next_epoch(self._since)  # nothing is left of this one
+            state = self._sampler.state_dict(consumed, since=self._since)
+        else:
+            state = _next_epoch(self._since)  # nothing is left of this one
+        return {**state, **self._of_dataset()}
 
     @override
     def keys(self, number: int, samples: int) -> SampleKeys:
@@ -239,10 +265,12 @@ def find_resumption(loader: Any) -> Resumption | None:
     batches: Any = getattr(loader, "batch_sampler", Ellipsis)
     sampler: Any = getattr(loader if batches is None else batches, "sampler", None)
     if all(hasattr(sampler, name) for name in ("positions", "started", "load_state_dict")):
+        made_of = getattr(loader, "made_of", None)  # where the loader's own dataset only makes the batches
+        dataset = getattr(loader, "dataset", None) if made_of is None else made_of
         if batches is None:  # as a DataLoader with batch_size=None says that its batches are samples
-            return BySampler(sampler, 1, drop_last=False)
+            return BySampler(sampler, 1, drop_last=False, dataset=dataset)
         if _in_order(batches):
-            return BySampler(sampler, batches.batch_size, drop_last=batches.drop_last)
+            return BySampler(sampler, batches.batch_size, drop_last=batches.drop_last, dataset=dataset)
     if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict"):
         return ByLoader(loader)
     return None

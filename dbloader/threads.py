@@ -7,7 +7,6 @@ import itertools
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from operator import index as as_index
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +15,7 @@ from typing_extensions import override
 
 from dbloader.batches import call, choose_maker, compute_alone, part_size, whole
 from dbloader.errors import OptionError
+from dbloader.options import checked_flag, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -62,6 +62,7 @@ class ThreadLoader:
     Raises:
         OptionError: ``num_workers`` is below 0 or ``prefetch_factor`` below 1; the dataset is iterable-style, or
             ``batch_size`` is None without a ``batch_sampler``.
+        TypeError: One of them is no int; or ``shuffle``, ``pin_memory``, ``drop_last`` or ``timed`` no bool.
         ValueError: torch's DataLoader refuses the others.
     """
 
@@ -86,20 +87,16 @@ class ThreadLoader:
             raise OptionError(f"the dataset must have samples at indices, got the iterable {type(dataset).__name__}")
         if batch_size is None and batch_sampler is None:
             raise OptionError("batch_size must be an int, got None: threads make whole batches")
-        self.num_workers = as_index(num_workers)
-        if self.num_workers < 0:
-            raise OptionError(f"num_workers must be at least 0, got {num_workers}")
-        self.prefetch_factor = 2 if prefetch_factor is None else as_index(prefetch_factor)
-        if self.prefetch_factor < 1:
-            raise OptionError(f"prefetch_factor must be at least 1, got {prefetch_factor}")
+        self.num_workers = whole_number("num_workers", num_workers, 0)
+        self.prefetch_factor = 2 if prefetch_factor is None else whole_number("prefetch_factor", prefetch_factor, 1)
         # Its samplers and its checks of the arguments are wanted, not its iterator.
         plan: DataLoader[Any] = DataLoader(
             dataset,
             batch_size,
-            shuffle,
+            checked_flag("shuffle", shuffle, none=True),
             sampler,
             batch_sampler,
-            drop_last=drop_last,
+            drop_last=checked_flag("drop_last", drop_last),
             generator=generator,
         )
         self.dataset = dataset
@@ -109,8 +106,8 @@ class ThreadLoader:
         self.batch_sampler: Any = plan.batch_sampler
         self.generator = generator
         self.collate_fn = collate_fn
-        self.pin_memory = pin_memory and torch.cuda.is_available()
-        self.timed = timed
+        self.pin_memory = checked_flag("pin_memory", pin_memory) and torch.cuda.is_available()
+        self.timed = checked_flag("timed", timed)
         self._maker = maker or choose_maker(dataset, collate_fn)
         self._maker.pin_memory = self.pin_memory
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import subprocess
 import sys
 from dataclasses import asdict, replace
@@ -14,6 +15,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 from imagefolders import WAIT_S, photo, plant, plant_photos
+from PIL import Image
 
 import dbloader.benchmarking.chart
 import dbloader.benchmarking.images
@@ -56,6 +58,7 @@ READ = Measurement(name="read", kind="read", workers=0, images_per_s=9e4, rounds
 RESULT = Benchmark(
     place="out.lmdb",
     folder="/images",
+    folder_left_out=0,
     records=10,
     images=8,
     image_bytes=87_000,
@@ -145,13 +148,13 @@ def test_a_store_of_pixels_is_measured(root: Path, tmp_path: Path) -> None:
 
 def test_records_without_labels_are_measured(tmp_path: Path) -> None:
     write_store((Record(image=photo(n), label=n or None) for n in range(3)), tmp_path / "some.lmdb")
-    assert quick(tmp_path / "some.lmdb").images == 3
+    assert quick(tmp_path / "some.lmdb", batch_size=3).images == 3
 
 
 def test_records_without_images_are_left_out(tmp_path: Path) -> None:
     write_store([Record(image=None, label=0), Record(image=photo(), label=1)], tmp_path / "some.lmdb")
-    result = quick(tmp_path / "some.lmdb")
-    assert (result.records, result.images) == (2, 1)
+    result = quick(tmp_path / "some.lmdb", batch_size=None)
+    assert (result.records, result.images, result.batch_size) == (2, 1, 1)
 
 
 def test_the_endless_order_takes_each_record_equally_often(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,16 +216,63 @@ def test_a_folder_that_is_none_or_has_no_images_says_so(place: Path, tmp_path: P
         quick(place, folder=tmp_path / "texts")
 
 
-def test_a_file_that_does_not_decode_is_named(root: Path) -> None:
-    (root / "cat" / "0000.jpg").write_bytes(photo()[:200])
-    with pytest.raises(DamagedImageError, match=r"cat/0000\.jpg does not decode: .*; take it out of the folder"):
-        FolderDataset(root, 16)[0]
+@pytest.mark.parametrize("data", [photo()[:200], b"", b"<html>", b"\x89PNG\r\n\x1a\n" + bytes(40)])
+def test_a_file_of_the_folder_that_does_not_decode_is_tried_once_and_the_next_taken(
+    root: Path, data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "dog" / "0005.jpg").write_bytes(data)
+    dataset = FolderDataset(root, 16)
+    opened: list[bytes] = []
+    opens = Image.open
+
+    def spy(path: bytes) -> Image.Image:
+        opened.append(path)
+        return opens(path)
+
+    monkeypatch.setattr("PIL.Image.open", spy)
+    assert [dataset[5][1], dataset[5][1]] == [0, 0]
+    assert [os.path.basename(path) for path in opened] == [b"0005.jpg", b"0000.jpg", b"0000.jpg"]  # noqa: PTH119 - bytes
+    assert dataset.left_out == 1
+
+
+def test_files_of_the_folder_that_worker_processes_leave_out_are_counted_once(place: Path, root: Path) -> None:
+    for name in ("cat/0000.jpg", "dog/0001.jpg"):
+        (root / name).write_bytes(photo()[:200])
+    assert quick(place, folder=root, workers=[0, 2], rounds=2, batch_size=6).folder_left_out == 2
+    assert quick(place, folder=root, workers=[2], batch_size=6).folder_left_out == 2
+    assert quick(place).folder_left_out == 0
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_folder_of_which_nothing_decodes_is_an_error(place: Path, root: Path, workers: int) -> None:
+    for path in root.rglob("*.jpg"):
+        path.write_bytes(b"text")
+    with pytest.raises(DamagedImageError, match=r"images: none of its 6 images decodes: .*\.jpg does not: cannot"):
+        quick(place, folder=root, workers=[workers])
+
+
+def test_a_folder_without_class_folders_is_not_advised_a_listing(place: Path, tmp_path: Path) -> None:
+    plant(tmp_path / "flat", {"a.jpg": photo()})
+    with pytest.raises(SourceError, match=r"put each class in a folder of its own$"):
+        quick(place, folder=tmp_path / "flat")
+
+
+def test_a_batch_has_no_more_images_than_the_store(place: Path) -> None:
+    assert quick(place, batch_size=None).batch_size == 6
+    with pytest.raises(OptionError, match=rf"^batch_size \(--batch-size\) must be at most 6, as many as {place} has"):
+        quick(place, batch_size=7)
+
+
+def test_a_batch_has_64_images_if_nothing_is_said(tmp_path: Path) -> None:
+    place = tmp_path / "many.lmdb"
+    write_store((Record(image=photo(), label=n) for n in range(70)), place)
+    assert quick(place, batch_size=None).batch_size == 64
 
 
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("batch_size", 0, "batch_size must be at least 1, got 0"),
+        ("batch_size", 0, r"batch_size \(--batch-size\) must be at least 1, got 0"),
         ("size", 0, "size must be at least 1, got 0"),
         ("rounds", 0, "rounds must be at least 1, got 0"),
         ("seconds", 0, "seconds must be a number above 0, got 0"),
@@ -334,8 +384,19 @@ def test_the_command_prints_the_same_as_json(place: Path) -> None:
     assert printed["verdict"].startswith("a training can have ")
 
 
-def test_workers_that_are_no_numbers_are_refused() -> None:
-    with pytest.raises(
-        click.BadParameter, match="must be whole numbers with commas between them, such as 0,1,2, got 1;2"
-    ):
-        bench_command.make_context("bench", ["x.lmdb", "--workers", "1;2"])
+def test_images_of_the_folder_that_were_left_out_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    _print(replace(RESULT, folder_left_out=1))
+    assert "\nfolder: /images (1 image left out as it does not decode)\n" in capsys.readouterr().out
+    _print(replace(RESULT, folder_left_out=2))
+    assert "\nfolder: /images (2 images left out as they do not decode)\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("workers", ["1;2", "", "-1", "1,", "two"])
+def test_workers_that_are_no_numbers_are_refused(workers: str) -> None:
+    message = f"must be whole numbers of at least 0 with commas between them, such as 0,1,2, got '{workers}'$"
+    with pytest.raises(click.BadParameter, match=message):
+        bench_command.make_context("bench", ["x.lmdb", f"--workers={workers}"])
+
+
+def test_workers_may_have_spaces_between_them() -> None:
+    assert bench_command.make_context("bench", ["x.lmdb", "--workers", "2, 1"]).params["workers"] == [2, 1]

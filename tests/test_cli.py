@@ -170,6 +170,37 @@ def test_quiet_prints_nothing_but_errors(shell: Shell, root: Path, place: Path) 
     assert shell("verify", place, "--quiet") == Outcome(0, "", "")
 
 
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_report_that_cannot_be_printed_is_told_with_where_the_store_is(
+    root: Path, place: Path, options: list[str]
+) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command("convert", root, place, *options),
+            stdout=full, stderr=subprocess.PIPE, text=True, timeout=WAIT_S, check=False,
+        )  # fmt: skip
+    message = f"Error: standard output: No space left on device; the store is made, at {place}\n"
+    assert (done.returncode, done.stderr) == (2, message)
+    with open_store(place) as store:
+        assert len(store) == 12
+
+
+def test_beginning_where_there_is_nothing_to_resume_is_told(shell: Shell, root: Path, place: Path) -> None:
+    outcome = shell("convert", root, place, "--resume")
+    message = "Warning: there was nothing to resume: the conversion began from the start\n"
+    assert (outcome.status, outcome.stderr) == (0, message)
+    assert shell("convert", root, f"{place}.2", "--resume", "--quiet") == Outcome(0, "", "")
+
+
+def test_a_listing_without_labels_is_warned_of(shell: Shell, root: Path, place: Path) -> None:
+    listing = root / "all.csv"
+    listing.write_text("path,Label\ncat/0000.jpg,1\n")
+    outcome = shell("convert", root, place, "--list", listing)
+    assert outcome.status == 0
+    columns = "'path', 'Label' is called one of 'label', 'class', 'target'"
+    assert outcome.stderr == f"Warning: no row has a label, as none of the columns {columns}\n"
+
+
 def test_the_report_comes_as_json(shell: Shell, root: Path, place: Path) -> None:
     plant_kinds(root, "half", "text", "no end marker")
     plant(root, {"loose.jpg": b""})
@@ -256,6 +287,8 @@ def _stop(progress: Progress) -> None:
         (["convert", "images", "old.lmdb", "--resume"], "old.lmdb is finished already: there is nothing to resume"),
         (["convert", "images", "s3://bucket/x"], "s3:// is no place that this version of dbloader knows"),
         (["convert", "images", ""], "a place is the path of an LMDB file"),
+        (["convert", "images", "new.lmdb/"], "new.lmdb/ names a folder; a store is one file"),
+        (["convert", "", "new.lmdb"], "the path of a folder is wanted, got ''"),
         (["convert", "images", "new.lmdb", "--list", "none.csv"], "none.csv: the listing cannot be read: No such"),
         (["convert", "images", "new.lmdb", "--list", "file.txt"], "file.txt: a listing is one of"),
         (["convert", "images", "new.lmdb", "--workers", "0"], "workers must be at least 1, got 0"),
@@ -263,12 +296,12 @@ def _stop(progress: Progress) -> None:
         (["convert", "images", "new.lmdb", "--check", "all"], "'--check': 'all' is not one of 'decode', 'structure'"),
         (["convert", "images", "new.lmdb", "--on-bad", "keep"], "'--on-bad': 'keep' is not one of 'reject', 'fail'"),
         (["convert", "images", "new.lmdb", "--on-damaged", "x"], "'--on-damaged': 'x' is not one of 'reject', 'keep'"),
-        (["convert", "images", "new.lmdb", "--max-side", "0"], "max_side must be at least 1 pixel, got 0"),
+        (["convert", "images", "new.lmdb", "--max-side", "0"], r"\(--max-side\) must be at least 1 pixel, got 0"),
         (["convert", "images", "new.lmdb", "--max-side", "1.5"], "'--max-side': '1.5' is not a valid int"),
-        (["convert", "images", "new.lmdb", "--short-side", "-2"], "short_side must be at least 1 pixel, got -2"),
+        (["convert", "images", "new.lmdb", "--short-side", "-2"], r"\(--short-side\) must be at least 1 pixel, got"),
         (["convert", "images", "new.lmdb", "--max-side", "9", "--short-side", "9"], "choose one"),
-        (["convert", "images", "new.lmdb", "--quality", "90"], "give max_side or short_side too"),
-        (["convert", "images", "new.lmdb", "--max-side", "9", "--quality", "0"], "quality must be from 1 to 100"),
+        (["convert", "images", "new.lmdb", "--quality", "90"], r"give .* or short_side \(--short-side\) too"),
+        (["convert", "images", "new.lmdb", "--quality", "0"], r"quality \(--quality\) must be from 1 to 100"),
         (["convert", "images", "new.lmdb", "--shuffle", "1e3"], "'--shuffle': '1e3' is not a valid int"),
         (["convert", "images", "new.lmdb", "--shuffle", "9" * 20], "shuffle must be a seed of 64 bits"),
         (["convert", "images", "new.lmdb", "--overwrite", "--resume"], "overwrite begins anew and resume goes on"),

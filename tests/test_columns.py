@@ -122,9 +122,10 @@ def test_a_record_that_does_not_fit_leaves_a_chunk_as_it_was() -> None:
     chunk, fits = ColumnChunk(), encode(Record(name="a", label=1, image=b"abc", width=3, height=4))
     chunk.append(fits)
     before = chunk.pack()
-    for wrong in ({"label": 2**63}, {"width": -1}, {"height": 2**32}, {"nbytes": -1}, {"crc32": 2**32}):
+    wrong = [fits._replace(label=2**63), fits._replace(width=-1), fits._replace(nbytes=-1), fits._replace(crc32=2**32)]
+    for record in wrong:
         with pytest.raises(struct.error):
-            chunk.append(fits._replace(**wrong))
+            chunk.append(record)
         assert chunk.pack() == before
 
 

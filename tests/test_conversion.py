@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import bson
 import jpegs
 import lmdb
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -604,12 +605,13 @@ def test_if_no_file_can_be_stored_the_old_store_stays(root: Path, place: Path) -
         ({"on_damaged": "repair"}, "on_damaged must be one of reject, keep, fail, got 'repair'"),
         ({"workers": 0}, "workers must be at least 1, got 0"),
         ({"workers": -3}, "workers must be at least 1, got -3"),
-        ({"max_side": 0}, "max_side must be at least 1 pixel, got 0"),
-        ({"short_side": -1}, "short_side must be at least 1 pixel, got -1"),
-        ({"max_side": 9, "short_side": 9}, "max_side and short_side both say how small an image becomes: choose one"),
-        ({"quality": 90}, r"quality is that of images made smaller: give max_side or short_side too"),
-        ({"quality": 0, "max_side": 9}, "quality must be from 1 to 100, got 0"),
-        ({"quality": 101, "max_side": 9}, "quality must be from 1 to 100, got 101"),
+        ({"max_side": 0}, r"max_side \(--max-side\) must be at least 1 pixel, got 0"),
+        ({"short_side": -1}, r"short_side \(--short-side\) must be at least 1 pixel, got -1"),
+        ({"max_side": 9, "short_side": 9}, "both say how small an image becomes: choose one"),
+        ({"quality": 90}, r"made smaller: give max_side \(--max-side\) or short_side \(--short-side\) too"),
+        ({"quality": 0}, r"quality \(--quality\) must be from 1 to 100, got 0"),
+        ({"quality": 0, "max_side": 9}, r"quality \(--quality\) must be from 1 to 100, got 0"),
+        ({"quality": 101, "max_side": 9}, r"quality \(--quality\) must be from 1 to 100, got 101"),
         ({"shuffle": 2**63}, f"shuffle must be a seed of 64 bits, got {2**63}"),
         ({"shuffle": -(2**63) - 1}, "shuffle must be a seed of 64 bits, got -9223372036854775809"),
         ({"check": "none", "on_damaged": "keep"}, "check='none' finds no damage that could be kept"),
@@ -623,6 +625,45 @@ def test_options_are_checked_before_anything_is_done(
     with pytest.raises(OptionError, match=message):
         convert(root, place, **options)
     assert siblings(place) == set()
+
+
+@pytest.mark.parametrize("name", ["overwrite", "resume", "tile", "raw"])
+def test_text_is_neither_true_nor_false(root: Path, place: Path, name: str) -> None:
+    plant_photos(root, 1)
+    digest = convert(root, place).digest
+    with pytest.raises(TypeError, match=f"^{name} must be True or False, got 'no'$"):
+        convert(root, place, **{"overwrite": True, name: "no"})  # type: ignore[arg-type]
+    assert verified(place) == digest
+
+
+@pytest.mark.parametrize("name", ["workers", "max_side", "short_side", "quality", "tile_width", "shuffle"])
+def test_text_is_no_number(root: Path, place: Path, name: str) -> None:
+    plant_photos(root, 1)
+    with pytest.raises(TypeError, match=f"^{name} must be an int or None, got '2'$"):
+        convert(root, place, **{name: "2"})  # type: ignore[arg-type]
+    assert siblings(place) == set()
+
+
+def test_numbers_of_numpy_do_as_well(root: Path, place: Path) -> None:
+    plant_photos(root, 2)
+    options: dict[str, Any] = {"max_side": np.int64(10), "shuffle": np.int32(1), "workers": np.int8(1)}
+    report = convert(root, place, **options)
+    assert report.resized == 2
+
+
+def test_an_empty_source_is_not_the_working_directory(
+    root: Path, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant_photos(root, 1)
+    (tmp_path / "all.csv").write_text("path,label\ncat/0000.jpg,1\n")
+    monkeypatch.chdir(root)
+    for listing in (None, tmp_path / "all.csv"):
+        with pytest.raises(
+            SourceError, match=r"^the path of a folder is wanted, got '' \(the working directory is '.'"
+        ):
+            convert("", place, listing=listing)
+    assert siblings(place) <= {"all.csv"}
+    assert convert(".", place).records == 1
 
 
 @pytest.mark.parametrize("options", [{}, {"overwrite": True}, {"resume": True}])
@@ -646,7 +687,7 @@ def test_a_destination_that_cannot_be_written_is_refused_before_the_source_is_re
     for place, error, message in (
         (tmp_path / "none" / "out.lmdb", StoreAccessError, r"the folder .*none does not exist"),
         (tmp_path, StoreExistsError, "is a folder; a store is one file"),
-        (taken, StoreExistsError, r"exists already; overwrite \(--overwrite\) replaces it"),
+        (taken, StoreExistsError, r"is not a dbloader store and will not be overwritten"),
         ("ftp://host/out", PlaceError, "ftp:// is no place that this version of dbloader knows"),
         ("", PlaceError, "a place is the path of an LMDB file"),
     ):
@@ -828,6 +869,7 @@ def test_resuming_where_nothing_is_converts(root: Path, place: Path) -> None:
     plant_photos(root, 3)
     report = convert(root, place, resume=True)
     assert (report.records, report.resumed_at) == (3, 0)
+    assert report.warnings == ("there was nothing to resume: the conversion began from the start",)
     assert verified(place) == report.digest
 
 
@@ -854,12 +896,12 @@ def test_an_unfinished_conversion_is_neither_read_nor_silently_begun_anew(root: 
 @pytest.mark.parametrize(
     ("before", "after", "message"),
     [
-        ({}, {"check": "structure"}, r"another check \(decode, now structure\)"),
-        ({}, {"max_side": 9}, r"another max_side \(None, now 9\)"),
-        ({"max_side": 9}, {"max_side": 9, "quality": 50}, r"another quality \(None, now 50\)"),
-        ({"short_side": 9}, {"short_side": 10}, r"another short_side \(9, now 10\)"),
-        ({}, {"shuffle": 1}, r"another shuffle \(None, now 1\)"),
-        ({"on_damaged": "keep"}, {}, r"another keep_damaged \(True, now False\)"),
+        ({}, {"check": "structure"}, r"another check \(--check\) \(decode, now structure\)"),
+        ({}, {"max_side": 9}, r"another max_side \(--max-side\) \(None, now 9\)"),
+        ({"max_side": 9}, {"max_side": 9, "quality": 50}, r"another quality \(--quality\) \(None, now 50\)"),
+        ({"short_side": 9}, {"short_side": 10}, r"another short_side \(--short-side\) \(9, now 10\)"),
+        ({}, {"shuffle": 1}, r"another shuffle \(--shuffle\) \(None, now 1\)"),
+        ({"on_damaged": "keep"}, {}, r"another on_damaged \(--on-damaged\) \(keep, now not keep\)"),
     ],
 )
 def test_resuming_with_other_options_is_refused(

@@ -255,6 +255,26 @@ def test_targets_are_a_numpy_array_of_the_labels_of_image_folder(folder: Folder,
         assert dataset.targets is dataset.targets  # read once
 
 
+@pytest.mark.parametrize("name", ["targets", "names", "samples", "imgs", "classes", "class_to_idx"])
+def test_what_is_told_of_the_records_cannot_be_assigned(place: Path, name: str) -> None:
+    with LMDBDataset(place) as dataset:
+        before = list(getattr(dataset, name))
+        with pytest.raises(AttributeError, match=name):
+            setattr(dataset, name, [])
+        assert list(getattr(dataset, name)) == before
+
+
+def test_targets_are_read_only_so_that_samples_and_targets_agree(place: Path) -> None:
+    with LMDBDataset(place) as dataset:
+        assert not dataset.targets.flags.writeable
+        with pytest.raises(ValueError, match="read-only"):
+            dataset.targets[0] = 5
+        assert [label for _, label in dataset.samples] == dataset.targets.tolist()
+        own = dataset.targets.copy()
+        own[0] = 5
+        assert own[0] == 5
+
+
 def test_targets_outlive_the_store(place: Path) -> None:
     with LMDBDataset(place) as dataset:
         targets, names = dataset.targets, dataset.names
@@ -827,6 +847,29 @@ def test_a_place_that_is_no_path_is_refused_without_its_password(place: Any) -> 
     ) as caught:
         LMDBDataset(place)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("place", [3, None, ["mongodb://user:secret@host/db.images"]])
+def test_what_cannot_be_a_place_is_told(place: Any) -> None:
+    with pytest.raises(TypeError, match=f"^place must be the path of a store, got {type(place).__name__}$"):
+        LMDBDataset(place)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"transform": 3}, "^transform must be a callable or None, got 3$"),
+        ({"target_transform": "x"}, "^target_transform must be a callable or None, got 'x'$"),
+        ({"decode": "x"}, "^decode must be a callable or None, got 'x'$"),
+        ({"fields": 3}, r"^fields must be names, such as \('image', 'label'\), or None, got 3$"),
+    ],
+)
+def test_options_of_another_type_are_refused_when_the_dataset_is_made(
+    tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    place = small(tmp_path / "s.lmdb")
+    with pytest.raises(TypeError, match=message):
+        LMDBDataset(place, **options)
 
 
 class WithIndex(LMDBDataset):

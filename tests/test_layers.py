@@ -44,6 +44,7 @@ LAYERS = (
     {"columns"},
     {"records"},
     {"documents", "values"},
+    {"options"},
     {"errors", "machine", "version"},
 )
 ROWS = {name: row for row, names in enumerate(LAYERS) for name in names}

@@ -79,7 +79,8 @@ def test_every_format_gives_the_same_entries(tmp_path: Path, name: str, content:
 
 
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=6)
-rows_of_text = st.lists(st.tuples(texts.filter(bool), texts, texts), min_size=1, max_size=6)
+names_or_none = texts.map(lambda text: text and f"x{text}x")  # neither numbers nor padded
+rows_of_text = st.lists(st.tuples(texts.filter(bool), texts, names_or_none), min_size=1, max_size=6)
 
 
 @settings(max_examples=100, deadline=None)
@@ -94,7 +95,7 @@ def test_whatever_python_writes_as_csv_is_read_back(
     def label(entry: Entry) -> str:
         if entry.label is None:
             return ""
-        return source.classes[entry.label] if source.classes else str(entry.label)
+        return source.classes[entry.label]
 
     assert [(entry.path.decode(), entry.fields["note"], label(entry)) for entry in entries(source)] == rows
 
@@ -184,7 +185,6 @@ def test_a_label_that_was_not_there_at_first_is_an_error(tmp_path: Path) -> None
 def test_integers_are_labels_as_they_are(tmp_path: Path, content: dict[str, Any], expected: list[int | None]) -> None:
     source = listed(tmp_path, "a.json", content)
     assert source.classes == ()
-    assert source.warnings == ()
     assert labels(source) == expected
 
 
@@ -198,11 +198,63 @@ def test_an_extension_may_be_in_capitals(tmp_path: Path) -> None:
     assert labels(listed(tmp_path, "a.TSV", "path\tlabel\na\t10\n")) == [10]
 
 
-@pytest.mark.parametrize("label", ["x", "007", "+3", "-0", "1.0", " 3", "1_0", "٣", "3\n", "1234567890123456789"])
-def test_in_a_table_one_label_that_is_no_plain_integer_makes_all_of_them_names(tmp_path: Path, label: str) -> None:
-    source = listed(tmp_path, "a.csv", f'path,label\na,10\nb,"{label}"\nc,9\n')
-    assert source.classes == tuple(sorted(["10", label, "9"]))
-    assert [source.classes[found or 0] for found in labels(source)] == ["10", label, "9"]
+@pytest.mark.parametrize("label", ["x", "N/A", "-", "007", "+3", "-0", "1.0", " 3", "1_0", "٣", "3\n", "1" * 19])
+def test_in_a_table_a_label_that_is_no_plain_integer_among_integers_is_an_error(tmp_path: Path, label: str) -> None:
+    shown = re.escape(repr(label))
+    message = (
+        rf"a\.csv: the label of row 3 is the integer 10, that of row 4 is {shown}: give every row an integer .* or "
+    )
+    with pytest.raises(SourceError, match=f"{message}every row a name$"):
+        listed(tmp_path, "a.csv", f'path,label\nz,\na,10\nb,"{label}"\nc,9\n')
+
+
+@pytest.mark.parametrize("label", ["1.0", "12.", "-3.00"])
+def test_in_a_table_integers_written_as_decimals_are_an_error(tmp_path: Path, label: str) -> None:
+    message = (
+        f"integers written as decimals, that of row 3 is '{label}': write them as integers, such as {float(label):.0f}"
+    )
+    with pytest.raises(SourceError, match=rf"a\.csv: the labels are {re.escape(message)}$"):
+        listed(tmp_path, "a.csv", f"path,label\nz,\na,{label}\nb,2.0\n")
+
+
+@pytest.mark.parametrize("label", ["1.0", "1.5", "007", " 3"])
+def test_in_a_table_a_number_in_another_form_among_names_is_an_error(tmp_path: Path, label: str) -> None:
+    message = rf"a\.tsv: the label of row 3 is '{label}', which is a number, that of row 2 is 'cat': give every row an"
+    with pytest.raises(SourceError, match=message):
+        listed(tmp_path, "a.tsv", f"path\tlabel\na\tcat\nb\t{label}\n")
+
+
+@pytest.mark.parametrize("found", [["007", "0010"], ["1.5", "2.0"], ["+1", "+2"], [" 3", " 4"]])
+def test_in_a_table_numbers_in_no_plain_form_are_an_error(tmp_path: Path, found: list[str]) -> None:
+    with pytest.raises(
+        SourceError, match=rf"a\.csv: the label of row 2 is '{re.escape(found[0])}', no integer in its "
+    ):
+        listed(tmp_path, "a.csv", f"path,label\na,{found[0]}\nb,{found[1]}\n")
+
+
+@pytest.mark.parametrize(
+    "found", [["010", "009", "120"], ["2" * 19, "1" * 20], ["n01440764", "n01443537"], ["1_0", "٣"]]
+)
+def test_in_a_table_identifiers_are_names(tmp_path: Path, found: list[str]) -> None:
+    source = listed(tmp_path, "a.csv", "\n".join(["path,label", *(f"{label}.jpg,{label}" for label in found)]))
+    assert source.classes == tuple(sorted(found))
+    assert [source.classes[label or 0] for label in labels(source)] == found
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
+def test_names_that_differ_by_spaces_only_are_an_error(tmp_path: Path, name: str) -> None:
+    def content(*labels: str) -> str:
+        if name == "a.csv":
+            return "\n".join(["path,label", *(f"a,{label}" for label in labels)])
+        return "\n".join(["", *(json.dumps({"path": "a", "label": label}) for label in labels)])
+
+    with pytest.raises(
+        SourceError, match="the label of row 2 is 'cat', of row 4 'cat ': they differ by spaces only; write"
+    ):
+        listed(tmp_path, name, content("cat", "Cat", "cat ", "dog"))
+    with pytest.raises(SourceError, match=r"the label of row 3 is '  ': give it a name, or leave it empty$"):
+        listed(tmp_path, name, content("cat", "  "))
+    assert listed(tmp_path, name, content("cat", "Cat", "a dog")).classes == ("Cat", "a dog", "cat")
 
 
 def test_in_json_text_is_a_name_even_if_it_looks_like_an_integer(tmp_path: Path) -> None:
@@ -219,6 +271,25 @@ def test_rows_without_label_among_others_are_warned_of(tmp_path: Path) -> None:
     assert labels(source) == [0, None, None]
     assert source.classes == ("x",)
     assert source.warnings == ("2 of 3 rows have no label",)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", "path,Class,caption\na,x,y\nb,,\n"),
+        ("a.jsonl", '{"path": "a", "Class": 1, "caption": "x"}\n{"path": "b"}'),
+        ("a.json", {"path_list": ["a", "b"], "Class_list": [1, 2], "caption_list": [1, 2]}),
+    ],
+)
+def test_a_listing_without_labels_is_warned_of_with_what_would_be_one(tmp_path: Path, name: str, content: Any) -> None:
+    columns = "none of the columns 'path', 'Class', 'caption' is called one of 'label', 'class', 'target'"
+    assert listed(tmp_path, name, content).warnings == (f"no row has a label, as {columns}",)
+
+
+def test_a_listing_whose_labels_are_all_empty_is_warned_of(tmp_path: Path) -> None:
+    warnings = ("no row has a label, as the column 'class' is empty",)
+    assert listed(tmp_path, "a.csv", "class,path\n,a\n,b\n").warnings == warnings
+    assert listed(tmp_path, "a.json", {"path_list": ["a"], "class_list": [None]}).warnings == warnings
 
 
 def test_names_and_integers_together_are_an_error_that_names_both_rows(tmp_path: Path) -> None:
@@ -309,7 +380,6 @@ def test_a_row_with_too_few_or_too_many_fields_is_a_problem(tmp_path: Path) -> N
 def test_an_object_without_a_path_is_a_problem(tmp_path: Path) -> None:
     source = listed(tmp_path, "a.json", [{"path": "a"}, {"label": 3}])
     assert list(source.entries()) == [Entry("a", b"a", None, {}), Problem("row 2", "it has no path")]
-    assert source.warnings == ()
 
 
 # --- fields ---------------------------------------------------------------------------------------------------------

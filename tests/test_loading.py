@@ -27,7 +27,14 @@ from dbloader.loading import IMAGENET_MEAN, IMAGENET_STD, create_loader
 from dbloader.prefetch import PrefetchLoader, ResumablePrefetchLoader
 from dbloader.preparation import Normalize, Preparation
 from dbloader.processes import ProcessLoader
-from dbloader.sampling import KeyedBatchSampler, OrderedSampler, ShuffleSampler
+from dbloader.sampling import (
+    BlockShuffleSampler,
+    ClassBalancedSampler,
+    KeyedBatchSampler,
+    OrderedSampler,
+    ShuffleSampler,
+    WeightedSampler,
+)
 from dbloader.threads import ThreadLoader
 
 LENGTH = 22
@@ -291,6 +298,54 @@ def test_a_record_without_an_image_is_told(tmp_path: Path) -> None:
         list(create_loader(LMDBDataset(tmp_path / "some.lmdb"), **CPU))
 
 
+def partly_labelled(place: Path) -> Path:
+    labels = [0, 1, None, 2]
+    write_store((Record(f"{n}.png", label, encoded(photo(n))) for n, label in enumerate(labels)), place)
+    return place
+
+
+@pytest.mark.parametrize("options", [{}, {"transform": to_floats, "mean": None, "std": None}, {"decode": "device"}])
+@pytest.mark.parametrize("fields", [None, ("image", "label")])
+@pytest.mark.parametrize("engine", [0, 2, 4, 6])
+def test_a_record_without_a_label_is_told(tmp_path: Path, engine: int, fields: Any, options: Any) -> None:
+    if "decode" in options:
+        options = {**options, "device": "cpu"}
+    place = partly_labelled(tmp_path / "some.lmdb")
+    message = r"record 2 \(2\.png\) of .*some\.lmdb has no label, .*: choose fields without it, as fields=\('image',\)"
+    for dataset in (LMDBDataset(place, fields=fields), Subset(LMDBDataset(place, fields=fields), [3, 2, 1, 0])):
+        with pytest.raises(OptionError, match=message):
+            list(create_loader(dataset, **{**CPU, **options, **ENGINES[engine]}))
+
+
+def test_records_without_a_label_may_be_left_out_or_collated_by_a_function_or_left_without(tmp_path: Path) -> None:
+    place = partly_labelled(tmp_path / "some.lmdb")
+    ((_, labels),) = create_loader(Subset(LMDBDataset(place), [0, 1, 3]), **CPU)
+    assert labels.tolist() == [0, 1, 2]
+    (samples,) = create_loader(LMDBDataset(place), collate_fn=list, **{**CPU, "mean": None, "std": None})
+    assert [label for _, label in samples] == [0, 1, None, 2]
+    (batch,) = create_loader(LMDBDataset(place, fields=("image", "name")), **CPU)
+    assert batch["name"] == ["0.png", "1.png", "2.png", "3.png"]
+
+
+class SomeLabels(Folder):
+    def __getitem__(self, index: int) -> Any:
+        return photo(index), None if index == 5 else index
+
+
+def test_a_sample_without_a_label_of_any_other_dataset_is_told() -> None:
+    with pytest.raises(OptionError, match=r"^sample 5 of SomeLabels has no label, which torch cannot collate: "):
+        list(create_loader(SomeLabels(), **CPU))
+
+
+def test_an_empty_dataset_is_refused(tmp_path: Path) -> None:
+    write_store([], tmp_path / "none.lmdb")
+    for dataset in (LMDBDataset(tmp_path / "none.lmdb"), Subset(Folder(), [])):
+        choices: list[dict[str, Any]] = [{}, {"is_training": True}, {"sampler": []}]
+        for options in choices:
+            with pytest.raises(OptionError, match=f"must have samples, got {type(dataset).__name__} of length 0"):
+                create_loader(dataset, **{**CPU, **options})
+
+
 def test_the_epoch_reaches_a_dataset_behind_worker_processes() -> None:
     class Told(Folder):
         epoch = 0
@@ -330,9 +385,35 @@ def test_a_sampler_of_ones_own_gives_the_order(place: Path) -> None:
     loader: Any = create_loader(LMDBDataset(place), sampler=[5, 4, 3], **CPU)
     assert [labels.tolist() for _, labels in loader] == [[2, 1, 0]]
     assert not hasattr(loader, "state_dict")
-    ordered = create_loader(LMDBDataset(place), sampler=OrderedSampler(range(6)), **CPU)
+    part = Subset(LMDBDataset(place), range(6))
+    ordered = create_loader(part, sampler=OrderedSampler(part), **CPU)
     assert [labels.tolist() for _, labels in ordered] == [[0, 1, 2, 0], [1, 2]]
     assert hasattr(ordered, "state_dict")
+
+
+@pytest.mark.parametrize(
+    ("sampler", "population"),
+    [
+        (WeightedSampler([1, 2]), 2),
+        (WeightedSampler([1, 2], LENGTH), 2),
+        (ShuffleSampler(range(1)), 1),
+        (OrderedSampler(range(LENGTH + 1)), LENGTH + 1),
+        (BlockShuffleSampler(range(6)), 6),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_sampler_for_another_dataset_is_refused(place: Path, sampler: Any, population: int) -> None:
+    for dataset in (LMDBDataset(place), Folder()):
+        with pytest.raises(OptionError, match=f"which has {LENGTH} samples, got the .*Sampler of one of {population}$"):
+            create_loader(dataset, sampler=sampler, **CPU)
+
+
+@pytest.mark.parametrize("draws", [5, LENGTH, 3 * LENGTH])
+def test_a_sampler_may_draw_more_or_fewer_samples_than_there_are(place: Path, draws: int) -> None:
+    dataset = LMDBDataset(place)
+    weights = np.ones(LENGTH)
+    for sampler in (WeightedSampler(weights, draws), ClassBalancedSampler(dataset.targets, draws)):
+        assert sum(len(labels) for _, labels in create_loader(dataset, sampler=sampler, **CPU)) == draws
 
 
 class Drawn(Folder):
@@ -426,7 +507,16 @@ class Stream(IterableDataset[int]):
         ({"sampler": KeyedBatchSampler(OrderedSampler(range(4)), 2)}, OptionError, "got a KeyedBatchSampler, which"),
         ({"sampler": [1], "distributed": True}, OptionError, r"distributed=True needs torch.distributed: call init_"),
         ({"distributed": True}, OptionError, r"distributed=True needs torch.distributed: call init_process_group\(\)"),
-        ({"distributed": "yes"}, OptionError, "distributed must be True, False or None, got 'yes'"),
+        ({"distributed": "yes"}, TypeError, "^distributed must be True, False or None, got 'yes'$"),
+        ({"distributed": 1}, TypeError, "^distributed must be True, False or None, got 1$"),
+        ({"drop_last": "no"}, TypeError, "^drop_last must be True, False or None, got 'no'$"),
+        ({"is_training": "no"}, TypeError, "^is_training must be True or False, got 'no'$"),
+        ({"is_training": None}, TypeError, "^is_training must be True or False, got None$"),
+        ({"persistent_workers": "no"}, TypeError, "^persistent_workers must be True or False, got 'no'$"),
+        ({"channels_last": "no"}, TypeError, "^channels_last must be True or False, got 'no'$"),
+        ({"use_prefetcher": "no"}, TypeError, "^use_prefetcher must be True or False, got 'no'$"),
+        ({"num_workers": True}, TypeError, "^num_workers must be an int, got True$"),
+        ({"input_size": (16,)}, OptionError, r"^input_size must be .*, got \(16,\)$"),
         ({"seed": "x"}, TypeError, "seed must be an int, got 'x'"),
         ({"num_workers": -1}, OptionError, "num_workers must be at least 0, got -1"),
         ({"num_workers": 0.5}, TypeError, r"num_workers must be an int, got 0\.5"),
@@ -449,6 +539,19 @@ def test_a_wrong_option_is_refused_when_the_loader_is_made(
 ) -> None:
     with pytest.raises(error, match=message):
         create_loader(LMDBDataset(place), **{**CPU, **options})
+
+
+@pytest.mark.parametrize("name", ["shuffle", "pin_memory", "drop_last", "timed"])
+def test_the_flags_of_a_loader_of_threads_are_bools(name: str) -> None:
+    options: dict[str, Any] = {name: "no"}
+    with pytest.raises(TypeError, match=f"^{name} must be True.* or .*, got 'no'$"):
+        ThreadLoader(Folder(), 4, **options)
+
+
+@pytest.mark.parametrize(("name", "value"), [("num_workers", 1.5), ("num_workers", True), ("prefetch_factor", "x")])
+def test_the_numbers_of_a_loader_of_threads_are_ints(name: str, value: Any) -> None:
+    with pytest.raises(TypeError, match=f"^{name} must be an int, got {value!r}$"):
+        ThreadLoader(Folder(), 4, **{name: value})
 
 
 @pytest.mark.parametrize("dataset", [Stream(), 5, {1, 2}])

@@ -34,6 +34,7 @@ from dbloader.errors import (
     StoreNotFoundError,
     StoreUnreachableError,
 )
+from dbloader.loading import create_loader
 from dbloader.records import encode
 from dbloader.stores.mongo.layout import own_collection
 from dbloader.stores.mongo.place import parse
@@ -52,6 +53,9 @@ CONTEXTS = ("fork", "spawn", "forkserver")
 
 # Python >= 3.12 warns of every fork of a process with threads, which every client of a server has.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+
+# For tests of what a dataset without records is.
+finds_none = pytest.mark.filterwarnings("ignore:no record of .* is found by the query:UserWarning")
 
 
 class Witness:
@@ -222,6 +226,7 @@ def test_a_damaged_record_is_the_same_error_in_a_worker(mongo_uri: str) -> None:
         assert dataset.__getitems__([5, 7]) == [EXPECTED[5], EXPECTED[7]]
 
 
+@finds_none
 def test_an_empty_store_is_a_dataset_of_no_samples(mongo_uri: str) -> None:
     make(mongo_uri, 0)
     with MongoDataset(mongo_uri) as dataset, MongoDataset(mongo_uri, query={"label": 1}) as subset:
@@ -416,6 +421,7 @@ QUERIES: list[tuple[dict[str, Any], Callable[[Record], bool]]] = [
 ]
 
 
+@finds_none
 @pytest.mark.parametrize(("query", "wanted"), QUERIES, ids=lambda value: str(value) if isinstance(value, dict) else "")
 def test_a_query_is_the_subset_of_the_records_that_it_finds_in_their_order(
     place: str, query: dict[str, Any], wanted: Callable[[Record], bool]
@@ -472,8 +478,76 @@ def test_a_query_about_columns_reads_no_record(mongod: Mongod, mongod_uri: str, 
 
 
 def test_a_query_of_nothing_but_a_field_that_no_record_has_finds_none(place: str) -> None:
-    with MongoDataset(place, query={"nothing": 1}) as dataset:
+    with pytest.warns(UserWarning, match=r"^no record of .* is found by the query \{'nothing': 1\}$") as caught:
+        dataset = MongoDataset(place, query={"nothing": 1})
+    assert caught[0].filename == __file__
+    with dataset:
         assert len(dataset) == 0
+        with pytest.raises(OptionError, match="dataset must have samples, got MongoDataset of length 0"):
+            create_loader(dataset, batch_size=4)
+
+
+def test_a_refresh_that_finds_nothing_warns(mongo_uri: str) -> None:
+    make(mongo_uri)
+    at = parse(mongo_uri)
+    with MongoDataset(mongo_uri, query={"caption": "number 5"}) as dataset:
+        with pymongo.MongoClient[Any](mongo_uri) as client:
+            client[at.database][at.collection].update_one({"_id": 5}, {"$set": {"caption": "number 6"}})
+        with pytest.warns(UserWarning, match="is found by the query {'caption': 'number 5'}"):
+            dataset.refresh()
+        assert len(dataset) == 0
+
+
+def test_targets_and_names_cannot_be_changed(place: str) -> None:
+    for query in (None, {"label": 3}):
+        with MongoDataset(place, query=query) as dataset:
+            assert not dataset.targets.flags.writeable
+            for name in ("targets", "names"):
+                with pytest.raises(AttributeError, match=name):
+                    setattr(dataset, name, [])
+
+
+def test_the_digest_tells_other_records_of_the_query_and_is_computed_once(place: str) -> None:
+    with (
+        MongoDataset(place) as whole,
+        MongoDataset(place, query={"label": {"$gte": 0}}) as all_of_them,
+        MongoDataset(place, query={"label": {"$in": [2, 3]}}) as some,
+        MongoDataset(place, query={"label": {"$in": [3, 2]}}) as same,
+        MongoDataset(place, query={"label": {"$in": [3, 4]}}) as other,
+    ):
+        assert whole.content_digest == all_of_them.content_digest == whole.manifest.digest
+        assert some.content_digest == same.content_digest == f"{whole.manifest.digest}/{some.state['indices_sha256']}"
+        assert some.content_digest != other.content_digest
+        assert some.content_digest != whole.content_digest
+        assert some._indices_digest is some._indices_digest
+
+
+def test_a_loaders_state_of_another_query_is_refused(place: str) -> None:
+    def loader_of(label: int) -> Any:
+        dataset = MongoDataset(place, query={"label": label}, decode=None)
+        options: dict[str, Any] = {"transform": None, "mean": None, "std": None, "device": None, "num_workers": 0}
+        return create_loader(dataset, batch_size=2, collate_fn=list, **options)
+
+    one, same, other = loader_of(4), loader_of(4), loader_of(5)
+    assert len(one.dataset) == len(other.dataset)
+    next(iter(one))
+    same.load_state_dict(one.state_dict())
+    assert same.state_dict() == one.state_dict()
+    with pytest.raises(OptionError, match="the state is of another dataset"):
+        other.load_state_dict(one.state_dict())
+    for loader in (one, same, other):
+        loader.dataset.close()
+
+
+@pytest.mark.parametrize("place", [3, None])
+def test_what_cannot_be_a_place_is_told(place: Any) -> None:
+    with pytest.raises(TypeError, match=r"^place must be a URI such as mongodb://host/database\.collection, got "):
+        MongoDataset(place)
+
+
+def test_options_of_another_type_are_refused(place: str) -> None:
+    with pytest.raises(TypeError, match="transform must be a callable or None, got 3"):
+        MongoDataset(place, 3)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,17 @@ import io
 import itertools
 import pickle
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, Sampler
+from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, Sampler, Subset
 
+from dbloader import LMDBDataset, write_store
 from dbloader.batches import MadeBatches, as_made, choose_maker
 from dbloader.errors import LoaderError, OptionError
+from dbloader.loading import create_loader
 from dbloader.permutation import Permutation
 from dbloader.prefetch import PrefetchLoader, ResumablePrefetchLoader
 from dbloader.resuming import Unknown
@@ -484,6 +487,94 @@ def test_a_state_of_another_order_is_refused() -> None:
     state = make(ShuffleSampler(range(LENGTH + 1))).state_dict()
     with pytest.raises(OptionError, match=f"the state must have length {LENGTH}"):
         loader.load_state_dict(state)
+
+
+def store_of(place: Path, first: int = 0) -> Path:
+    """A store of LENGTH records, which begin at a number: of each number other images."""
+    write_store(((bytes([number]), number % 3) for number in range(first, first + LENGTH)), place)
+    return place
+
+
+def loaders_of(dataset: Any) -> Iterator[ResumablePrefetchLoader[Any]]:
+    for workers in ("threads", "processes"):
+        options: dict[str, Any] = {"workers": workers, "transform": None, "mean": None, "std": None, "device": None}
+        loader = create_loader(dataset, batch_size=4, num_workers=0, **options)
+        assert isinstance(loader, ResumablePrefetchLoader)
+        yield loader
+    yield ResumablePrefetchLoader(DataLoader(dataset, 4, sampler=OrderedSampler(dataset)))
+
+
+def dataset_of(place: Path) -> LMDBDataset:
+    return LMDBDataset(place, decode=None, fields=("index", "label"))
+
+
+def test_a_state_tells_of_which_store_it_is_and_no_other_takes_it(tmp_path: Path) -> None:
+    one, other = dataset_of(store_of(tmp_path / "one.lmdb")), dataset_of(store_of(tmp_path / "other.lmdb", 1))
+    for mine, others in zip(loaders_of(one), loaders_of(other), strict=True):
+        states = [mine.state_dict()]
+        for _ in mine:
+            states.append(mine.state_dict())  # noqa: PERF401 - it changes
+        states.append(mine.state_dict())
+        for state in states:
+            assert state["dataset"] == one.manifest.digest
+            assert {type(value) for value in state.values()} == {int, str}
+            with pytest.raises(
+                OptionError, match=f"another dataset, with the digest {one.manifest.digest}: this .* LM"
+            ):
+                others.load_state_dict(state)
+            assert others.state_dict()["dataset"] == other.manifest.digest
+            mine.load_state_dict(state)
+            assert mine.state_dict() == state
+
+
+def test_a_copy_of_a_store_takes_its_state(tmp_path: Path) -> None:
+    one, copied = dataset_of(store_of(tmp_path / "one.lmdb")), dataset_of(store_of(tmp_path / "two.lmdb"))
+    for mine, others in zip(loaders_of(one), loaders_of(copied), strict=True):
+        next(iter(mine))
+        others.load_state_dict(mine.state_dict())
+        assert others.state_dict()["position"] == 4
+
+
+def test_a_state_without_a_dataset_is_taken_and_nothing_is_said_of_those_that_nobody_knows(tmp_path: Path) -> None:
+    dataset = dataset_of(store_of(tmp_path / "one.lmdb"))
+    part = Subset(dataset, range(LENGTH))
+    for known, unknown in zip(loaders_of(dataset), loaders_of(part), strict=True):
+        state = unknown.state_dict()
+        assert "dataset" not in state  # as versions wrote it that did not know of this
+        known.load_state_dict({**state, "position": 4})
+        assert known.state_dict()["position"] == 4
+        unknown.load_state_dict(known.state_dict())
+        assert unknown.state_dict() == {**state, "position": 4}
+
+
+def test_a_sampler_takes_the_state_of_the_loader_in_front_of_it(tmp_path: Path) -> None:
+    dataset = dataset_of(store_of(tmp_path / "one.lmdb"))
+    loader = next(loaders_of(dataset))
+    next(iter(loader))
+    sampler = OrderedSampler(dataset)
+    sampler.load_state_dict(loader.state_dict())
+    assert [*sampler] == list(range(4, LENGTH))
+
+
+@pytest.mark.parametrize("thing", ["x", None, 3, []])
+def test_what_is_no_state_is_refused_by_loaders_too(tmp_path: Path, thing: Any) -> None:
+    for dataset in (dataset_of(store_of(tmp_path / "one.lmdb")), Numbers()):
+        loader = PrefetchLoader(DataLoader(dataset, 4, sampler=OrderedSampler(dataset)))
+        with pytest.raises(TypeError, match=r"^a state must be the dict that state_dict\(\) of the OrderedSampler or "):
+            loader.load_state_dict(thing)
+        with pytest.raises(OptionError, match="got one that lacks 'epoch', 'length', 'position', 'sampler', "):
+            loader.load_state_dict({})
+
+
+@pytest.mark.parametrize("name", ["state_dict", "load_state_dict"])
+def test_a_loader_that_cannot_be_resumed_says_what_that_needs(name: str) -> None:
+    wanted = "resuming needs one of dbloader's samplers, or a loader with a state_dict of its own"
+    for loader in (DataLoader(Numbers(), 4, shuffle=True), ThreadLoader(Numbers(), 4), [1, 2]):
+        with pytest.raises(AttributeError, match=f"'PrefetchLoader' object has no attribute '{name}': {wanted}$"):
+            getattr(PrefetchLoader(loader), name)
+    with pytest.raises(AttributeError) as caught:
+        PrefetchLoader([1]).nothing  # noqa: B018
+    assert "resuming" not in str(caught.value)
 
 
 @pytest.mark.parametrize(("drop_last", "left"), [(False, 3), (True, 2)])

@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from dbloader.prefetch import PrefetchLoader
 from dbloader.sampling import (
     BlockShuffleSampler,
     ClassBalancedSampler,
+    KeyedBatchSampler,
     OrderedSampler,
     ResumableSampler,
     ShuffleSampler,
@@ -399,7 +401,7 @@ def test_more_than_there_is_cannot_have_been_consumed() -> None:
     for consumed in (-1, 4):
         with pytest.raises(OptionError, match=f"consumed must be 0 to 3, the samples of rank 1, got {consumed}"):
             sampler.state_dict(consumed)
-    with pytest.raises(TypeError, match="float"):
+    with pytest.raises(TypeError, match=r"consumed must be an int, got 2\.0"):
         sampler.state_dict(2.0)  # type: ignore[arg-type]
 
 
@@ -410,9 +412,10 @@ def test_more_than_there_is_cannot_have_been_consumed() -> None:
         ({"sampler": "OrderedSampler"}, "must have sampler BlockShuffleSampler, as this sampler has, .* got Ordered"),
         ({"block_size": 3}, "must have block_size 2, .* got 3"),
         ({"buffer_blocks": 4}, "must have buffer_blocks 3, .* got 4"),
-        ({"position": 12}, "epoch must be at least 0 and position 0 to 11, got .*position=12"),
-        ({"position": -1}, "epoch must be at least 0 and position 0 to 11, got .*position=-1"),
-        ({"epoch": -1}, "epoch must be at least 0 and position 0 to 11, got .*epoch=-1"),
+        ({"position": 12}, "^'position' in the state must be 0 to 11, got 12$"),
+        ({"position": -1}, "^'position' in the state must be 0 to 11, got -1$"),
+        ({"epoch": -1}, "^'epoch' in the state must be at least 0, got -1$"),
+        ({"model": 1, "lr": 3}, "^a state must be the dict that .* gave, got one that also has 'lr', 'model'$"),
     ],
 )
 def test_a_state_whose_order_cannot_go_on_is_refused(changes: dict[str, Any], message: str) -> None:
@@ -427,14 +430,30 @@ def test_a_state_whose_order_cannot_go_on_is_refused(changes: dict[str, Any], me
 
 def test_what_is_no_state_is_refused() -> None:
     sampler = ShuffleSampler(range(LENGTH))
-    with pytest.raises(OptionError, match=r"gave, with epoch, length, .*, seed, got one of nothing"):
+    wanted = r"^a state must be the dict that state_dict\(\) of the ShuffleSampler or its loader gave, got "
+    with pytest.raises(OptionError, match=wanted + "one that lacks 'epoch', 'length', 'position', 'sampler', 'seed'$"):
         sampler.load_state_dict({})
     state = sampler.state_dict()
     del state["position"]
-    with pytest.raises(OptionError, match=r"of a ShuffleSampler gave, with position, got one of sampler, length, "):
+    with pytest.raises(OptionError, match=wanted + "one that lacks 'position'$"):
         sampler.load_state_dict(state)
-    with pytest.raises(TypeError, match="str"):
-        sampler.load_state_dict({**sampler.state_dict(), "epoch": "3"})
+    for thing in ("x", None, 3, [("epoch", 1)]):
+        with pytest.raises(TypeError, match=wanted + re.escape(repr(thing))):
+            sampler.load_state_dict(thing)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["seed", "epoch", "position"])
+@pytest.mark.parametrize("value", ["4", 1.5, True, None])
+def test_what_is_no_int_in_a_state_is_told_by_its_name(name: str, value: Any) -> None:
+    sampler = ShuffleSampler(range(LENGTH))
+    with pytest.raises(TypeError, match=f"^'{name}' in the state must be an int, got {value!r}$"):
+        sampler.load_state_dict({**sampler.state_dict(), name: value})
+
+
+def test_a_state_of_numpys_ints_is_one() -> None:
+    sampler = ShuffleSampler(range(LENGTH))
+    sampler.load_state_dict({**sampler.state_dict(), "epoch": np.int64(3), "position": np.int32(4)})
+    assert (sampler.epoch, sampler.remaining) == (3, LENGTH - 4)
 
 
 # Loaders
@@ -502,14 +521,47 @@ def test_ranks_out_of_range_are_refused(make: Any, world: int | None, rank: int 
 
 
 def test_options_of_another_type_are_refused() -> None:
-    with pytest.raises(TypeError, match="has no len"):
-        ShuffleSampler(5)  # type: ignore[arg-type]
-    choices: list[dict[str, Any]] = [{"seed": 1.5}, {"num_replicas": 2.0, "rank": 0}, {"num_replicas": 2, "rank": "0"}]
+    choices: list[dict[str, Any]] = [{"seed": 1.5}, {"rank": 0, "num_replicas": 2.0}, {"num_replicas": 2, "rank": "0"}]
     for options in choices:
-        with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
+        name, value = [*options.items()][-1]
+        with pytest.raises(TypeError, match=f"^{name} must be an int, got {re.escape(repr(value))}$"):
             ShuffleSampler(range(5), **options)
-    with pytest.raises(TypeError, match="float"):
+    with pytest.raises(TypeError, match=r"epoch must be an int, got 1\.0"):
         ShuffleSampler(range(5)).set_epoch(1.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [ShuffleSampler, OrderedSampler, BlockShuffleSampler])
+@pytest.mark.parametrize("thing", [5, -1, "x", b"abc", None])
+def test_what_has_no_length_or_is_a_text_is_no_dataset(kind: Any, thing: Any) -> None:
+    with pytest.raises(TypeError, match=f"dataset must be a dataset, or anything else of its length, got {thing!r}"):
+        kind(thing)
+
+
+@pytest.mark.parametrize("value", ["no", 0, None])
+def test_drop_last_is_a_bool(value: Any) -> None:
+    for make in (ShuffleSampler, weighted, balanced, blocks):
+        with pytest.raises(TypeError, match=f"^drop_last must be True or False, got {value!r}$"):
+            make(range(LENGTH), drop_last=value)
+    with pytest.raises(TypeError, match=f"^drop_last must be True or False, got {value!r}$"):
+        KeyedBatchSampler(ShuffleSampler(range(LENGTH)), 2, value)
+
+
+@pytest.mark.parametrize("seed", [2**70, -(2**70)])
+def test_a_seed_may_be_of_any_size(seed: int) -> None:
+    for make in (ShuffleSampler, weighted, blocks):
+        sampler = make(range(LENGTH), seed=seed)
+        begun = [*itertools.islice(sampler, 4)]
+        state = sampler.state_dict(4)
+        resumed = make(range(LENGTH))
+        resumed.load_state_dict(state)
+        assert [*begun, *resumed] == [*make(range(LENGTH), seed=seed)]
+
+
+def test_samplers_know_the_length_of_the_dataset_that_they_are_made_for() -> None:
+    kinds = [make(range(LENGTH)).population for make in (ShuffleSampler, OrderedSampler, blocks)]
+    assert kinds == [LENGTH] * 3
+    assert WeightedSampler([1, 2, 3], 100).population == 3
+    assert ClassBalancedSampler([0, 1, 1, 1], 2).population == 4
 
 
 def test_the_base_is_not_a_sampler_itself() -> None:

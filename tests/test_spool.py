@@ -71,7 +71,9 @@ def test_many_items_come_back_in_the_order_asked_for(positions: list[int]) -> No
 def test_there_is_nothing_beyond_the_last_item() -> None:
     items = [entry(number) for number in range(5)]
     with Spool(Listed(*items), None, lambda _: None) as spool:
-        assert [*spool] == items
+        assert spool.items([*range(5)]) == items
+        with pytest.raises(IndexError):
+            spool[5]
         for positions in ([5], [4, 5], [-1], [0, 7]):
             with pytest.raises(IndexError, match="there are 5 items"):
                 spool.items(positions)

@@ -222,9 +222,9 @@ def test_a_resumed_conversion_gives_the_same_store(root: Path, place: Path, monk
     plant_kinds(root, "png", "cmyk")
     whole = convert(root, place.with_name("whole.lmdb"), tile=True)
     interrupt(root, place, 30, tile=True)
-    with pytest.raises(OSError, match=r"another tile \(True, now False\): resume with the same"):
+    with pytest.raises(OSError, match=r"another tile \(--tile\) \(True, now False\): resume with the same"):
         convert(root, place, resume=True, progress=stop_after(99))
-    with pytest.raises(OSError, match=r"another tile_width \(None, now 64\)"):
+    with pytest.raises(OSError, match=r"another tile_width \(--tile-width\) \(None, now 64\)"):
         convert(root, place, resume=True, tile=True, tile_width=64)
     report = convert(root, place, resume=True, tile=True)
     assert 0 < report.resumed_at < 63
@@ -304,13 +304,16 @@ def test_an_image_that_cannot_be_encoded_anew_is_damaged(root: Path, place: Path
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tile_width": 32}, "tile_width is that of tiled JPEGs: give tile too"),
-        ({"tile": True, "tile_width": 0}, "tile_width must be at least 1 pixel, got 0"),
-        ({"tile": True, "quality": 101}, "quality must be from 1 to 100, got 101"),
+        ({"tile_width": 32}, r"tile_width \(--tile-width\) is that of tiled JPEGs: give tile \(--tile\) too"),
+        ({"tile": True, "tile_width": 0}, r"tile_width \(--tile-width\) must be at least 1 pixel, got 0"),
+        ({"tile": True, "quality": 101}, r"quality \(--quality\) must be from 1 to 100, got 101"),
         ({"tile": True, "raw": True}, "raw stores pixels and tile stores JPEGs: choose one"),
         ({"raw": True, "quality": 90, "max_side": 9}, "raw stores pixels, which have no quality: leave it out"),
-        ({"raw": True, "on_damaged": "keep"}, "raw stores pixels, which a damaged image has not all of"),
-        ({"quality": 90}, "give max_side or short_side too, or tile"),
+        (
+            {"raw": True, "on_damaged": "keep"},
+            r"which a damaged image lacks: leave on_damaged='keep' \(--on-damaged keep\) out",
+        ),
+        ({"quality": 90}, r"give max_side .* or short_side .* too, or tile \(--tile\)"),
     ],
 )
 def test_options_are_checked_before_anything_is_done(

@@ -13,14 +13,17 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from torch.utils.data import default_collate
 
-from dbloader.errors import LoaderError
+from dbloader.datasets.base import StoreDataset
+from dbloader.errors import LoaderError, OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from dbloader.batches.blocks import Blocks
-    from dbloader.datasets.base import StoreDataset
     from dbloader.timing import TimedBatch
+
+# What is in a sample that is a tuple.
+_PARTS = ("image", "label", "index")
 
 T = TypeVar("T")
 Submit: TypeAlias = "Callable[..., Future[Any]]"
@@ -67,18 +70,68 @@ class BatchMaker(ABC):
 
 
 def put_together(
-    dataset: StoreDataset, images: Any, others: list[Any], sent: Callable[[Any], Any] = lambda collated: collated
+    dataset: StoreDataset,
+    indices: Sequence[int],
+    images: Any,
+    others: list[Any],
+    sent: Callable[[Any], Any] = lambda collated: collated,
 ) -> Any:
     """Gives a batch as default_collate gives that of samples, of which the images are together already.
 
     Args:
         dataset: Theirs.
+        indices: Where they are in it.
         images: Their images.
         others: What else is in each of them.
         sent: What is to be done with the rest, collated, for it to be sent.
+
+    Raises:
+        OptionError: As from ``collate``.
     """
-    batch = dataset.joined(images, sent(default_collate(others)))
+    batch = dataset.joined(images, sent(collate(dataset, indices, others, _PARTS[1:])))
     return [*batch] if isinstance(batch, tuple) else batch
+
+
+def collate(dataset: Any, indices: Sequence[int], samples: list[Any], names: Sequence[str] = _PARTS) -> Any:
+    """Gives what default_collate gives of samples, and says which one has a None where it cannot take that.
+
+    Args:
+        dataset: Theirs.
+        indices: Where they are in it.
+        samples: Each a dict, a tuple or anything else.
+        names: What the elements of such a tuple are.
+
+    Raises:
+        OptionError: A sample has None where others have a value that is collated with theirs.
+    """
+    try:
+        return default_collate(samples)
+    except (TypeError, RuntimeError) as error:  # torch's own say neither where nor what
+        if not all(isinstance(sample, (dict, tuple, list)) for sample in samples):
+            raise
+        none = next(_nones(samples, names), None)
+        if none is None:
+            raise
+        raise OptionError(_without(dataset, indices[none[0]], none[1])) from error
+
+
+def _nones(samples: list[Any], names: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """Gives where samples have None, and under which name."""
+    named = [sample if isinstance(sample, dict) else dict(zip(names, sample, strict=False)) for sample in samples]
+    # Where the first is a text torch makes no more than a list, which may have None.
+    texts = {name for name, value in named[0].items() if isinstance(value, str)}
+    for at, sample in enumerate(named):
+        yield from ((at, name) for name, value in sample.items() if value is None and name not in texts)
+
+
+def _without(dataset: Any, index: int, name: str) -> str:
+    """Gives the message about a sample that lacks something."""
+    remedy = "leave it out with a Subset, or pass a collate_fn that takes None"
+    if not isinstance(dataset, StoreDataset):
+        return f"sample {index} of {type(dataset).__name__} has no {name}, which torch cannot collate: {remedy}"
+    told = dataset.told(dataset.records([index])[0])
+    fields = "('image',)" if name != "image" else "('name', 'label')"
+    return f"{told} has no {name}, which torch cannot collate: choose fields without it, as fields={fields}, {remedy}"
 
 
 def parts(length: int, part: int) -> list[slice]:

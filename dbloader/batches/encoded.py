@@ -41,7 +41,7 @@ class EncodedBatchMaker(BatchMaker):
             self.dataset.numbers(indices),
             [self.dataset.told(record) for record in records],
         )
-        return functools.partial(self._finish, records, images, now() - began)
+        return functools.partial(self._finish, indices, records, images, now() - began)
 
     def _file(self, record: Record) -> bytes:
         self.dataset.check_whole(record)
@@ -52,8 +52,8 @@ class EncodedBatchMaker(BatchMaker):
             )
         return record.image
 
-    def _finish(self, records: list[Record], images: EncodedImages, read: float) -> TimedBatch:
+    def _finish(self, indices: Sequence[int], records: list[Record], images: EncodedImages, read: float) -> TimedBatch:
         began = now()
-        batch = put_together(self.dataset, images, [self.dataset.others(record) for record in records])
+        batch = put_together(self.dataset, indices, images, [self.dataset.others(record) for record in records])
         work = Work(read, 0.0, now() - began)
         return TimedBatch(batch, work, len(records), serial=work.total)

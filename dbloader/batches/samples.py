@@ -5,10 +5,9 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from torch.utils.data import default_collate
 from typing_extensions import override
 
-from dbloader.batches.base import BatchMaker, parts
+from dbloader.batches.base import BatchMaker, collate, parts
 from dbloader.decoding.base import Decoder
 from dbloader.keys import KeyedIndices, SampleKeys
 from dbloader.timing import TimedBatch, Work, now
@@ -37,7 +36,7 @@ class RecordBatchMaker(BatchMaker):
 
     def __init__(self, dataset: StoreDataset, collate_fn: Callable[[list[Any]], Any] | None = None) -> None:
         self.dataset: StoreDataset = dataset
-        self.collate_fn = default_collate if collate_fn is None else collate_fn
+        self.collate_fn = collate_fn
 
     @override
     def begin(self, indices: Sequence[int], submit: Submit, part: int) -> Finish:
@@ -49,7 +48,7 @@ class RecordBatchMaker(BatchMaker):
             submit(self._samples, records[some], None if numbers is None else numbers[some])
             for some in parts(len(records), part)
         ]
-        return functools.partial(_collated, self.collate_fn, futures, read)
+        return functools.partial(_collated, _collating(self, indices), futures, read)
 
     def _samples(self, records: list[Record], numbers: np.ndarray[Any, Any] | None) -> Part:
         began = now()
@@ -76,7 +75,7 @@ class SampleBatchMaker(BatchMaker):
     ) -> None:
         self.dataset = dataset
         self.transform = transform
-        self.collate_fn = default_collate if collate_fn is None else collate_fn
+        self.collate_fn = collate_fn
 
     @override
     def begin(self, indices: Sequence[int], submit: Submit, part: int) -> Finish:
@@ -88,7 +87,7 @@ class SampleBatchMaker(BatchMaker):
             submit(self._samples, _some_of(indices, some), None if numbers is None else numbers[some])
             for some in parts(len(indices), part)
         ]
-        return functools.partial(_collated, self.collate_fn, futures, 0.0)
+        return functools.partial(_collated, _collating(self, indices), futures, 0.0)
 
     def _samples(self, indices: Sequence[int], numbers: np.ndarray[Any, Any] | None) -> Part:
         began = now()
@@ -112,6 +111,11 @@ class SampleBatchMaker(BatchMaker):
     def _image(self, image: Any, numbers: np.ndarray[Any, Any] | None) -> Any:
         transform: Any = self.transform
         return transform(image, numbers) if isinstance(transform, Decoder) else transform(image)
+
+
+def _collating(maker: RecordBatchMaker | SampleBatchMaker, indices: Sequence[int]) -> Callable[[list[Any]], Any]:
+    """Gives what makes a batch of samples."""
+    return functools.partial(collate, maker.dataset, indices) if maker.collate_fn is None else maker.collate_fn
 
 
 def _collated(collate_fn: Callable[[list[Any]], Any], futures: list[Future[Part]], begun: float) -> TimedBatch:

@@ -100,7 +100,7 @@ class TensorBatchMaker(BatchMaker):
             submit(self._decode, slots[some], records[some], None if numbers is None else numbers[some])
             for some in parts(len(indices), part)
         ]
-        return functools.partial(self._finish, images, len(indices), futures, read)
+        return functools.partial(self._finish, images, indices, futures, read)
 
     def _decode(
         self, slots: np.ndarray[Any, Any], records: Sequence[Any], numbers: np.ndarray[Any, Any] | None
@@ -140,16 +140,16 @@ class TensorBatchMaker(BatchMaker):
             raise LoaderError(f"a batch of images needs one in each record, got none in record {record.index}")
         return plan
 
-    def _finish(self, images: Any, count: int, futures: list[Future[_Part]], read: float) -> TimedBatch:
+    def _finish(self, images: Any, indices: Sequence[int], futures: list[Future[_Part]], read: float) -> TimedBatch:
         done = [future.result() for future in futures]
         began = now()
         others = [others for part in done for others in part.others]
         if isinstance(images, (Block, ByValue)):
-            batch = put_together(self.dataset, images, others, small_by_value)
+            batch = put_together(self.dataset, indices, images, others, small_by_value)
         else:
-            batch = put_together(self.dataset, images, others)
+            batch = put_together(self.dataset, indices, images, others)
         serial = Work(read, 0.0, now() - began)
-        return TimedBatch(batch, sum((part.work for part in done), serial), count, serial=serial.total)
+        return TimedBatch(batch, sum((part.work for part in done), serial), len(indices), serial=serial.total)
 
     def _room(self, count: int) -> tuple[Any, np.ndarray[Any, Any]]:
         """Gives what the images of a batch will be in it, and its memory: uint8, shape (count, height, width, 3)."""

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from concurrent.futures import ThreadPoolExecutor
-from operator import index as as_index
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import Dataset
 from typing_extensions import override
 
 from dbloader.batches.base import part_size
-from dbloader.errors import OptionError
+from dbloader.options import whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,9 +32,7 @@ class MadeBatches(Dataset[Any]):
 
     def __init__(self, maker: BatchMaker, threads: int = 1) -> None:
         self.maker = maker
-        self.threads = as_index(threads)
-        if self.threads < 1:
-            raise OptionError(f"threads must be at least 1, got {threads}")
+        self.threads = whole_number("threads", threads, 1)
         self._pool: ThreadPoolExecutor | None = None
 
     @property

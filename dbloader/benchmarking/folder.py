@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 
 import numpy as np
@@ -47,7 +48,8 @@ class FolderDataset(Dataset[tuple[torch.Tensor, int]]):
     """The images of a folder, cropped at random, as torchvision's ImageFolder and transforms give them.
 
     A sample is (image, label): the file is opened and decoded whole by Pillow, and cropped by PillowCrop. It is uint8,
-    shape (3, size, size), RGB, 0 to 255.
+    shape (3, size, size), RGB, 0 to 255. An image that does not decode is left out: the next one comes in its place.
+    It is tried once, by all processes together, so that it takes no time from those that follow.
 
     Args:
         folder: It holds a folder for each class.
@@ -56,6 +58,8 @@ class FolderDataset(Dataset[tuple[torch.Tensor, int]]):
     Attributes:
         place: The folder, as it may be shown.
         samples: Path below it, in bytes, and label of each image.
+        bad: Whether an image was found not to decode: bool, shape (len(samples),), in memory that worker processes
+            share.
 
     Raises:
         SourceNotFoundError: There is no such folder.
@@ -63,22 +67,35 @@ class FolderDataset(Dataset[tuple[torch.Tensor, int]]):
     """
 
     def __init__(self, folder: str | os.PathLike[str], size: int) -> None:
-        source = scan(folder)
+        source = scan(folder, listing=False)
         self.place = source.place
         self.root = os.fsencode(source.root)
         self.transform = PillowCrop(size)
         entries = [entry for entry in source.entries() if not isinstance(entry, Problem)]
         self.samples = [(entry.path, entry.label or 0) for entry in entries]
+        self.bad = torch.zeros(len(self.samples), dtype=torch.bool)
+        self.bad.share_memory_()  # type: ignore[no-untyped-call]
+
+    @property
+    def left_out(self) -> int:
+        """Number of images that were found not to decode so far; what was not read may hold more."""
+        return int(self.bad.sum())
 
     def __len__(self) -> int:
         return len(self.samples)
 
     @override
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        name, label = self.samples[index]
-        path = os.path.join(self.root, name)  # noqa: PTH118 - bytes, as the file system has them
-        try:
-            with Image.open(path) as file:
-                return self.transform(file), label
-        except OSError as error:
-            raise DamagedImageError(f"{readable(path)} does not decode: {error}; take it out of the folder") from error
+        reason = ""
+        for at in itertools.chain(range(index, len(self)), range(index)):
+            if self.bad[at]:
+                continue
+            name, label = self.samples[at]
+            path = os.path.join(self.root, name)  # noqa: PTH118 - bytes, as the file system has them
+            try:
+                with Image.open(path) as file:
+                    return self.transform(file), label
+            except Exception as error:  # a Pillow plugin raises whatever its parsing meets
+                self.bad[at] = True
+                reason = reason or f": {readable(path)} does not: {error}"
+        raise DamagedImageError(f"{self.place}: none of its {len(self):,} images decodes{reason}")

@@ -26,11 +26,14 @@ if TYPE_CHECKING:
     from dbloader.benchmarking.images import Run
 
 
+BATCH_SIZE = 64
+
+
 def benchmark(
     place: str | os.PathLike[str],
     *,
     folder: str | os.PathLike[str] | None = None,
-    batch_size: int = 64,
+    batch_size: int | None = None,
     size: int = 224,
     workers: Sequence[int] | None = None,
     seconds: float = 2.0,
@@ -50,8 +53,9 @@ def benchmark(
     Args:
         place: A store in an LMDB file or in MongoDB.
         folder: A folder of images, one folder for each class, to be measured beside it as trainings commonly read
-            one: Pillow, and torch's DataLoader with as many processes.
-        batch_size: Images in a batch.
+            one: Pillow, and torch's DataLoader with as many processes. Its images that do not decode are left out as
+            they are met, and counted.
+        batch_size: Images in a batch, no more than the store has; None for 64, or all of a smaller store.
         size: Height and width of the images in it, in pixels.
         workers: Numbers of threads and processes, each at least 0; None for 0, 1, 2, 4 and so on to the number of
             processors.
@@ -61,13 +65,14 @@ def benchmark(
         progress: Called before each measurement with the number of those done, of all, and its name; and at the end.
 
     Raises:
-        OptionError: An option is out of its range, or matplotlib is not installed; or no record has an image.
+        OptionError: An option is out of its range, or matplotlib is not installed; or no record has an image, or fewer
+            have one than a batch was to have.
         StoreError: There is no store, or it cannot be read.
         SourceError: There are no images in the folder.
-        DamagedImageError: An image does not decode.
+        DamagedImageError: An image of the store does not decode, or not one of the folder does.
     """
-    for name, value in (("batch_size", batch_size), ("size", size), ("rounds", rounds)):
-        if as_index(value) < 1:
+    for name, value in (("batch_size (--batch-size)", batch_size), ("size", size), ("rounds", rounds)):
+        if value is not None and as_index(value) < 1:
             raise OptionError(f"{name} must be at least 1, got {value}")
     if not (seconds > 0 and math.isfinite(seconds)):
         raise OptionError(f"seconds must be a number above 0, got {seconds}")
@@ -75,6 +80,7 @@ def benchmark(
     chart = None if plot is None else Chart(plot)  # which must not fail at the end
     images = Images(place)
     try:
+        batch_size = checked_batch_size(batch_size, images)
         files = None if folder is None else FolderDataset(folder, size)
         runs = take_turns(all_contenders(images, files, counts, batch_size, size), seconds, rounds, progress)
         measurements = tuple(measured(contender, some) for contender, some in runs)
@@ -84,6 +90,7 @@ def benchmark(
         result = Benchmark(
             place=images.place,
             folder=None if files is None else files.place,
+            folder_left_out=0 if files is None else files.left_out,
             records=len(images.nbytes),
             images=len(images.indices),
             image_bytes=images.image_bytes,
@@ -101,6 +108,18 @@ def benchmark(
     if chart is not None:
         chart.draw(result)
     return result
+
+
+def checked_batch_size(batch_size: int | None, images: Images) -> int:
+    """Gives the number of images in a batch, of those that a store has."""
+    most = len(images.indices)
+    if batch_size is None:
+        return min(BATCH_SIZE, most)
+    if batch_size > most:
+        raise OptionError(
+            f"batch_size (--batch-size) must be at most {most}, as many as {images.place} has images, got {batch_size}"
+        )
+    return batch_size
 
 
 def checked_workers(workers: Sequence[int] | None) -> list[int]:

@@ -44,6 +44,7 @@ class Benchmark:
     Attributes:
         place: The store, without credentials.
         folder: The folder that was measured beside it, if one was.
+        folder_left_out: Images of the folder that were read and left out, because they do not decode.
         records: In the store.
         images: Records of it that have an image: what was measured.
         image_bytes: Of a record's image, on average.
@@ -59,6 +60,7 @@ class Benchmark:
 
     place: str
     folder: str | None
+    folder_left_out: int
     records: int
     images: int
     image_bytes: float

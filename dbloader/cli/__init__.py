@@ -37,7 +37,7 @@ Examples:
 \b
 In Python:
   from dbloader import LMDBDataset
-  train = LMDBDataset("train.lmdb", transform=...)""",
+  train = LMDBDataset("train.lmdb")  # with transform=, as for ImageFolder""",
 )
 @click.version_option(VERSION, "-V", "--version", prog_name="dbloader")
 @click.pass_context

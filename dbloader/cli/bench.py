@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -17,13 +18,15 @@ if TYPE_CHECKING:
 
 
 def _numbers(_context: click.Context, _parameter: click.Parameter, value: str | None) -> list[int] | None:
-    """Gives the whole numbers in a text with commas between them."""
-    try:
-        return None if value is None else [int(part) for part in value.split(",")]
-    except ValueError as error:
+    """Gives the whole numbers, of at least 0, in a text with commas between them."""
+    if value is None:
+        return None
+    parts = [part.strip() for part in value.split(",")]
+    if not all(re.fullmatch("[0-9]{1,9}", part) for part in parts):
         raise click.BadParameter(
-            f"must be whole numbers with commas between them, such as 0,1,2, got {value}"
-        ) from error
+            f"must be whole numbers of at least 0 with commas between them, such as 0,1,2, got {value!r}"
+        )
+    return [int(part) for part in parts]
 
 
 @click.command(
@@ -42,7 +45,9 @@ Examples:
     type=click.Path(),
     help="Measure a folder of images beside it, as trainings commonly read one (a file each, Pillow, DataLoader).",
 )
-@click.option("--batch-size", metavar="N", type=int, default=64, show_default=True, help="Images in a batch.")
+@click.option(
+    "--batch-size", metavar="N", type=int, help="Images in a batch.  [default: 64, or all of a smaller store]"
+)
 @click.option(
     "--size", metavar="PX", type=int, default=224, show_default=True, help="Height and width of the images in it."
 )
@@ -91,7 +96,9 @@ def _print(result: Benchmark) -> None:
     left_out = f" ({counted(without, 'record')} without one left out)" if without else ""
     click.echo(f"{result.place}: {images}{left_out}, to {result.size} x {result.size}, batches of {result.batch_size}")
     if result.folder:
-        click.echo(f"folder: {result.folder}")
+        damaged = result.folder_left_out
+        note = f" ({counted(damaged, 'image')} left out as {'it does' if damaged == 1 else 'they do'} not decode)"
+        click.echo(f"folder: {result.folder}{note if damaged else ''}")
     click.echo(f"{result.machine}")
     width = max(len(one.name) for one in result.measurements)
     click.echo(f"\n  {'':<{width}}  {'images/s':>10}  {'least - greatest':>19}  {'MB/s':>8}  {'first batch':>11}")

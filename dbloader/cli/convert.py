@@ -33,7 +33,8 @@ _NAMED = 10
     short_help="Turn a folder of images into a store.",
     epilog="""\b
 Exit status: 0 all files are in, 1 some were rejected, 2 it failed, 130 it was interrupted.
-In the last two cases nothing is at DESTINATION but what was there before.
+In the last two cases nothing is at DESTINATION but what was there before. If only the report
+could not be printed, the status is 2 as well, but the store is there.
 
 \b
 Examples:
@@ -108,7 +109,11 @@ Examples:
     "--shuffle", metavar="SEED", type=int, help="Store the records in a random order, the same for the same SEED."
 )
 @click.option("--overwrite", is_flag=True, help="Replace the store at DESTINATION once the new one is finished.")
-@click.option("--resume", is_flag=True, help="Go on with an interrupted conversion, given the same options.")
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Go on with an interrupted conversion, given the same options; if there is none, begin.",
+)
 @click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def convert_command(*, quiet: bool, as_json: bool, **options: Any) -> int:
@@ -127,10 +132,16 @@ def convert_command(*, quiet: bool, as_json: bool, **options: Any) -> int:
     except KeyboardInterrupt as error:
         error.args = ("what is committed is kept, and --resume goes on with it",)
         raise
-    if as_json:
-        click.echo(json.dumps(asdict(report), indent=2))
-    elif not quiet:
-        _print(report, raw=options["raw"])
+    try:
+        if as_json:
+            click.echo(json.dumps(asdict(report), indent=2))
+        elif not quiet:
+            _print(report, raw=options["raw"])
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        what = f"{error.strerror}; the store is made, at {report.place}"
+        raise OSError(error.errno, what, error.filename or "standard output") from error
     return SOME_REJECTED if report.rejected else 0
 
 

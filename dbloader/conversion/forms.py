@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 TILES = "tiles"
 """The field of a record that has the lengths of its image's tiles."""
 
+_MAX_SIDE, _SHORT_SIDE = "max_side (--max-side)", "short_side (--short-side)"  # for messages: in Python, and outside
 _SUBSAMPLINGS = ("4:4:4", "4:2:2", "4:2:0")  # by Pillow's numbers
 
 # Bytes a pixel. `tile` compares two images of three bytes, which takes a third array; jpegtran, before, held six.
@@ -85,22 +86,22 @@ class Form:
         for name in ("max_side", "short_side", "tile_width"):
             pixels = getattr(self, name)
             if pixels is not None and pixels < 1:
-                raise OptionError(f"{name} must be at least 1 pixel, got {pixels}")
+                raise OptionError(f"{name} (--{name.replace('_', '-')}) must be at least 1 pixel, got {pixels}")
         if self.max_side is not None and self.short_side is not None:
-            raise OptionError("max_side and short_side both say how small an image becomes: choose one")
+            raise OptionError(f"{_MAX_SIDE} and {_SHORT_SIDE} both say how small an image becomes: choose one")
         if self.raw and (self.tile or self.tile_width is not None):
             raise OptionError("raw stores pixels and tile stores JPEGs: choose one")
         if self.raw and self.quality is not None:
             raise OptionError("raw stores pixels, which have no quality: leave it out")
         if self.tile_width is not None and not self.tile:
-            raise OptionError("tile_width is that of tiled JPEGs: give tile too")
+            raise OptionError("tile_width (--tile-width) is that of tiled JPEGs: give tile (--tile) too")
+        if self.quality is not None and not 1 <= self.quality <= 100:
+            raise OptionError(f"quality (--quality) must be from 1 to 100, got {self.quality}")
         if self.quality is not None and not self.tile and self.max_side is None and self.short_side is None:
             raise OptionError(
-                "quality is that of images made smaller: give max_side or short_side too, or tile "
-                "(all others are stored byte for byte)",
+                f"quality is that of images made smaller: give {_MAX_SIDE} or {_SHORT_SIDE} too, or tile (--tile); "
+                "all others are stored byte for byte",
             )
-        if self.quality is not None and not 1 <= self.quality <= 100:
-            raise OptionError(f"quality must be from 1 to 100, got {self.quality}")
         if self.tile and self.quality is None:
             find_jpegtran()
 

@@ -6,7 +6,7 @@ import os
 import time
 from collections import Counter
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from dbloader.conversion.spool import Spool, permutation
 from dbloader.conversion.tasks import prepare_in_order
 from dbloader.errors import ConversionError, OptionError
 from dbloader.machine import processors
+from dbloader.options import checked_flag, whole_number
 from dbloader.sources import Problem, read_listing, scan
 from dbloader.sources.base import readable
 from dbloader.stores import create_store, is_mongo
@@ -82,10 +83,11 @@ def convert(
             some six times as large as photographs in JPEG.
         shuffle: Seed of an order to store the records in; None for the source's order.
         overwrite: Replace the store at the destination, once the new one is finished.
-        resume: Go on with an interrupted conversion.
+        resume: Go on with an interrupted conversion; where there is none, begin, and say so in the report's warnings.
         progress: Called from this thread as the conversion advances.
 
     Raises:
+        TypeError: An option is of another type: text where True, False or a number is wanted.
         OptionError: An option is out of its range, or two exclude each other; or ``jpegtran`` is missing.
         SourceError: The source cannot be converted.
         StoreError: The destination cannot be written, or is taken.
@@ -97,6 +99,9 @@ def convert(
     ):
         if value not in allowed:
             raise OptionError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+    for name, flag in (("tile", tile), ("raw", raw), ("overwrite", overwrite), ("resume", resume)):
+        checked_flag(name, flag)
+    workers, shuffle = whole_number("workers", workers, none=True), whole_number("shuffle", shuffle, none=True)
     if workers is not None and workers < 1:
         raise OptionError(f"workers must be at least 1, got {workers}")
     if shuffle is not None and not -(2**63) <= shuffle < 2**63:
@@ -104,7 +109,14 @@ def convert(
     preparation = Preparation(
         check=check,
         keep_damaged=on_damaged == "keep",
-        form=Form(max_side=max_side, short_side=short_side, quality=quality, tile=tile, tile_width=tile_width, raw=raw),
+        form=Form(
+            max_side=whole_number("max_side", max_side, none=True),
+            short_side=whole_number("short_side", short_side, none=True),
+            quality=whole_number("quality", quality, none=True),
+            tile=tile,
+            tile_width=whole_number("tile_width", tile_width, none=True),
+            raw=raw,
+        ),
         root=b"" if is_mongo(source) else os.fsencode(source),
     )
     fail_on = {name for name, value in (("bad", on_bad), ("damaged", on_damaged)) if value == "fail"}
@@ -120,7 +132,7 @@ def convert(
     ):
         with Spool(files, writer.scratch, lambda found: progress(Progress(found, None, 0))) as spool:
             files_found = f"{len(spool):,} files, SHA-256 {spool.digest}"
-            writer.agree({**preparation.settings(), "shuffle": shuffle, "list of files": files_found})
+            writer.agree({**_agreed(preparation, shuffle), "list of files": files_found})
             writer.commit()  # killed from here on, it can be resumed, which says so if anything is not the same
             resumed_at = writer.position
             order = np.arange(len(spool)) if shuffle is None else permutation(len(spool), shuffle)
@@ -144,6 +156,9 @@ def convert(
                 **preparation.settings(),
             },
         )
+    warnings = [*files.warnings]
+    if resume and not writer.resumed:
+        warnings.append("there was nothing to resume: the conversion began from the start")
     outcome = Counter(manifest.outcome)
     report_file, problem = write_report(destination, writer.report_path)
     return Report(
@@ -161,11 +176,18 @@ def convert(
         bytes_read=bytes_read,
         image_bytes=manifest.image_bytes,
         seconds=time.monotonic() - started,
-        warnings=(*files.warnings, *problem),
+        warnings=(*warnings, *problem),
         skipped=dict(sorted(files.skipped.items(), key=lambda item: (-item[1], item[0]))),
         hidden=files.hidden,
         report_file=report_file,
     )
+
+
+def _agreed(preparation: Preparation, shuffle: int | None) -> dict[str, Any]:
+    """Gives what must be the same for a conversion to go on, by the names that options have in both places."""
+    settings = {**preparation.settings(), "shuffle": shuffle}
+    settings["on_damaged"] = "keep" if settings.pop("keep_damaged") else "not keep"
+    return {f"{name} (--{name.replace('_', '-')})": value for name, value in settings.items()}
 
 
 def _source(

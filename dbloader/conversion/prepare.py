@@ -81,9 +81,13 @@ class Preparation:
         if self.check not in CHECKS:
             raise OptionError(f"check must be one of {', '.join(CHECKS)}, got {self.check!r}")
         if self.check == "none" and self.keep_damaged:
-            raise OptionError("check='none' finds no damage that could be kept: leave keep_damaged out")
+            raise OptionError(
+                "check='none' finds no damage that could be kept: leave on_damaged='keep' (--on-damaged keep) out"
+            )
         if self.form.raw and self.keep_damaged:
-            raise OptionError("raw stores pixels, which a damaged image has not all of: leave keep_damaged out")
+            raise OptionError(
+                "raw stores pixels, which a damaged image lacks: leave on_damaged='keep' (--on-damaged keep) out"
+            )
 
     def settings(self) -> dict[str, Any]:
         """Gives what decides the records' bytes."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from dbloader.keys import KeyedIndices, SampleKeys
 from dbloader.records import STANDARD_FIELDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
     from dbloader.decoding.base import Plan
@@ -40,12 +42,17 @@ class StoreDataset(RecordDataset):
         decode: Callable[[bytes], Any] | None = decode_pil,
         fields: Iterable[str] | None = None,
     ) -> None:
+        for name, function in (("transform", transform), ("target_transform", target_transform), ("decode", decode)):
+            if function is not None and not callable(function):
+                raise TypeError(f"{name} must be a callable or None, got {function!r:.100}")
+        if isinstance(fields, str):
+            raise OptionError(f"fields must be several names, such as ({fields!r},), got the one str {fields!r}")
+        if fields is not None and not isinstance(fields, Iterable):
+            raise TypeError(f"fields must be names, such as ('image', 'label'), or None, got {fields!r:.100}")
         super().__init__(store)
         self.transform = transform
         self.target_transform = target_transform
         self.decode = decode
-        if isinstance(fields, str):
-            raise OptionError(f"fields must be several names, such as ({fields!r},), got the one str {fields!r}")
         self.fields = None if fields is None else tuple(fields)
         self._check_fields(self.manifest)
 
@@ -206,6 +213,17 @@ class StoreDataset(RecordDataset):
                 f"no record of {self.root} has a label, so a sample cannot be (image, label): "
                 f"choose fields, such as fields=('image',); there are {', '.join(known)}",
             )
+
+
+def checked_place(place: Any, wanted: str) -> Any:
+    """Gives the place of a store, which is checked further by the store.
+
+    Raises:
+        TypeError: It can be none; it is not repeated in the message, since it may hold a password.
+    """
+    if not isinstance(place, (str, bytes, os.PathLike)):
+        raise TypeError(f"place must be {wanted}, got {type(place).__name__}")
+    return place
 
 
 class _Named:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dbloader.datasets.base import StoreDataset
+from dbloader.datasets.base import StoreDataset, checked_place
 from dbloader.decoding import decode_pil
 from dbloader.stores.lmdb.store import LMDBStore
 
@@ -22,7 +22,8 @@ class LMDBDataset(StoreDataset):
     bytes a record.
 
     A sample is ``(image, label)``: the image as ``decode`` and ``transform`` give it, the label an int (None for a
-    record without one). With ``fields`` it is a dict of those fields.
+    record without one, which torch cannot collate, and of which ``targets`` and ``samples`` have -9223372036854775808).
+    With ``fields`` it is a dict of those fields.
 
     Args:
         place: Path of the store.
@@ -40,6 +41,8 @@ class LMDBDataset(StoreDataset):
         StoreVersionError: The store has a newer format.
         DamagedStoreError: The store is cut short or corrupted.
         OptionError: No record has one of the fields; or none has a label and no fields were chosen.
+        TypeError: The place is no path, ``fields`` no names, or ``transform``, ``target_transform`` or ``decode`` no
+            callable.
     """
 
     def __init__(
@@ -51,4 +54,5 @@ class LMDBDataset(StoreDataset):
         decode: Callable[[bytes], Any] | None = decode_pil,
         fields: Iterable[str] | None = None,
     ) -> None:
-        super().__init__(LMDBStore(place), transform, target_transform, decode=decode, fields=fields)
+        store = LMDBStore(checked_place(place, "the path of a store"))
+        super().__init__(store, transform, target_transform, decode=decode, fields=fields)

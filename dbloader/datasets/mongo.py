@@ -11,10 +11,11 @@ import bson
 import numpy as np
 from typing_extensions import override
 
-from dbloader.datasets.base import StoreDataset
+from dbloader.datasets.base import StoreDataset, checked_place
 from dbloader.decoding import decode_pil
 from dbloader.errors import NotAStoreError, OptionError, RecordNotFoundError
 from dbloader.listed import ListedStore
+from dbloader.options import checked_flag
 from dbloader.stores.mirrored import MirroredStore
 from dbloader.stores.mongo.store import MongoStore
 
@@ -30,6 +31,7 @@ class ListedDataset(StoreDataset):
     """Image files of a collection, as ``MongoDataset.from_listing`` gives them."""
 
     def __init__(self, store: ListedStore, *arguments: Any, with_index: bool, **options: Any) -> None:
+        with_index = checked_flag("with_index", with_index)
         if with_index and options.get("fields") is not None:
             raise OptionError("fields gives dicts, which with_index does not: name 'index' among the fields")
         super().__init__(store, *arguments, **options)
@@ -74,6 +76,7 @@ class MongoDataset(StoreDataset):
             store.
         StoreVersionError: The store has a newer format.
         OptionError: No record has one of the fields; or none has a label and no fields were chosen.
+        TypeError: As from LMDBDataset.
     """
 
     def __init__(
@@ -91,7 +94,7 @@ class MongoDataset(StoreDataset):
         size: Any = mirror_bytes
         if size is not None and (mirror is None or not isinstance(size, int) or size < 1):
             raise OptionError(f"mirror_bytes must be at least 1, and needs a mirror, got {mirror_bytes!r}")
-        self._origin = MongoStore(place)
+        self._origin = MongoStore(checked_place(place, "a URI such as mongodb://host/database.collection"))
         self.query = None if query is None else _checked(query)
         store = self._origin if mirror is None else MirroredStore(self._origin, mirror, max_bytes=mirror_bytes)
         super().__init__(store, transform, target_transform, decode=decode, fields=fields)
@@ -131,6 +134,7 @@ class MongoDataset(StoreDataset):
             NotAStoreError: There is no such collection, or its documents have no such fields.
             SourceError: The listing has a mistake; the message names the row.
             OptionError: Both ``fields`` and ``with_index`` are given, or no row has a label and neither is.
+            TypeError: ``with_index`` is no bool; or as from LMDBDataset.
         """
         store = ListedStore(place, listing, key=key, image=image)
         for warning in store.warnings:
@@ -144,13 +148,16 @@ class MongoDataset(StoreDataset):
         The store's place and digest, the query, the number of records, and the SHA-256 (hex) of their indices (int64,
         little-endian).
         """
-        indices = np.arange(len(self)) if self._indices is None else self._indices
+        if self._indices is None:
+            digest = hashlib.sha256(np.arange(len(self), dtype="<i8").tobytes()).hexdigest()
+        else:
+            digest = self._indices_digest
         return {
             "place": self.root,
             "digest": self.manifest.digest,
             "query": copy.deepcopy(self.query),
             "length": len(self),
-            "indices_sha256": hashlib.sha256(indices.astype("<i8").tobytes()).hexdigest(),
+            "indices_sha256": digest,
         }
 
     @override
@@ -180,8 +187,7 @@ class MongoDataset(StoreDataset):
         manifest = self.store.manifest
         self._check_fields(manifest)
         indices = self._matching(manifest)
-        for name in ("targets", "names"):
-            self.__dict__.pop(name, None)
+        self._forget()
         self.manifest, self._indices = manifest, indices
 
     def _matching(self, manifest: Manifest) -> np.ndarray[Any, Any] | None:
@@ -191,6 +197,8 @@ class MongoDataset(StoreDataset):
         indices = self._origin.matching(self.query)
         if self._origin.manifest.digest != manifest.digest:
             raise NotAStoreError(f"the store at {self.root} has been replaced just now: make the dataset anew")
+        if not len(indices):
+            warnings.warn(f"no record of {self.root} is found by the query {self.query!r}", UserWarning, stacklevel=3)
         return indices.astype(np.uint32 if manifest.length < 2**32 else np.int64)
 
     @override

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from functools import cached_property
 from operator import index as as_index
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from dbloader.manifest import Manifest
     from dbloader.records import Record
     from dbloader.stores import Store
+
+
+# What is kept of the records once it was asked for, in __dict__: a cached_property could be assigned.
+_CACHED = ("targets", "names", "_indices_digest")
 
 
 class RecordDataset(Dataset[Any]):
@@ -47,27 +52,60 @@ class RecordDataset(Dataset[Any]):
         """The label of each class."""
         return {name: label for label, name in enumerate(self.manifest.classes)}
 
-    @cached_property
+    @property
     def targets(self) -> np.ndarray[Any, Any]:
-        """The labels of all records: int64, shape (len,); the least int64 where a record has none."""
-        labels = self._same_store().column("label")
-        return labels if self._indices is None else labels[self._indices]
+        """The labels of all records: int64, shape (len,); read-only, as ``samples`` has them too.
 
-    @cached_property
+        ``torch.tensor(targets)`` copies them; torch.as_tensor and from_numpy warn that they are read-only.
+
+        A record without a label, of which the sample has None, has the least int64 here, -9223372036854775808: no
+        class, and beyond every array that it might index. ``targets >= 0`` finds the others, if no label is negative.
+        """
+        labels: np.ndarray[Any, Any] | None = self.__dict__.get("targets")
+        if labels is None:
+            labels = self._same_store().column("label")
+            if self._indices is not None:
+                labels = labels[self._indices]
+            labels.flags.writeable = False
+            self.__dict__["targets"] = labels
+        return labels
+
+    @property
     def names(self) -> Names:
         """The names of all records, packed; each is made a str when it is asked for."""
-        names = self._same_store().names()
-        return names if self._indices is None else names.take(self._indices)
+        names: Names | None = self.__dict__.get("names")
+        if names is None:
+            names = self._same_store().names()
+            if self._indices is not None:
+                names = names.take(self._indices)
+            self.__dict__["names"] = names
+        return names
 
     @property
     def samples(self) -> Samples:
-        """The (name, label) of all records, as ImageFolder has them; packed."""
+        """The (name, label) of all records, as ImageFolder has them; packed. Without a label as in ``targets``."""
         return Samples(self.names, self.targets)
 
     @property
     def imgs(self) -> Samples:
         """The same as ``samples``, as in ImageFolder."""
         return self.samples
+
+    @property
+    def content_digest(self) -> str:
+        """Tells the records from those of other datasets: equal where the images are, and come in the same order.
+
+        It is the digest of the store, as the manifest has it. Where a query has chosen records, it is followed by the
+        SHA-256 (hex) of their indices (int64, little-endian), which is computed once.
+        """
+        if self._indices is None or len(self._indices) == self.manifest.length:
+            return self.manifest.digest
+        return f"{self.manifest.digest}/{self._indices_digest}"
+
+    @cached_property
+    def _indices_digest(self) -> str:
+        assert self._indices is not None, "else the store's digest says it all"
+        return hashlib.sha256(self._indices.astype("<i8").tobytes()).hexdigest()
 
     def record(self, index: int) -> Record:
         """Gives the record itself, with all its fields, as it is stored.
@@ -113,6 +151,11 @@ class RecordDataset(Dataset[Any]):
         """Lets go of the store's handle; it is opened again when it is needed."""
         self.store.close()
 
+    def _forget(self) -> None:
+        """Lets go of what was kept of the records, as there are others now."""
+        for name in _CACHED:
+            self.__dict__.pop(name, None)
+
     def _positions(self, indices: Sequence[int]) -> list[int]:
         """Gives where in the store the samples at some indices are, which may be negative."""
         length = len(self)
@@ -135,7 +178,7 @@ class RecordDataset(Dataset[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         # The columns are read again where they are asked for, which in a worker they seldom are.
-        return {key: value for key, value in self.__dict__.items() if key not in ("targets", "names")}
+        return {key: value for key, value in self.__dict__.items() if key not in _CACHED}
 
     def told(self, record: Record) -> str:
         """Gives what a record is called in a message: its index, its name and the place of the store."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from operator import index as as_index
+from collections.abc import Mapping, Sized
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -13,15 +13,30 @@ from torch.utils.data import Sampler
 from typing_extensions import override
 
 from dbloader.errors import OptionError
+from dbloader.options import checked_flag, whole_number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from dbloader.mixing import Array
 
 # Indices made at a time. With ShuffleSampler the first of an epoch takes 0.4 ms, and each of a million 63 ns; in blocks
 # of an eighth of this or of eight times as many each takes about 120 ns.
 _BLOCK = 8192
+
+# What a loader adds to a state, as a sampler does not know it: which dataset its samples are of. See dbloader.resuming.
+_OF_LOADER = "dataset"
+
+
+def length_of(dataset: Any) -> int:
+    """Gives the length of a dataset.
+
+    Raises:
+        TypeError: It has none, or is a text, of which each letter would be a sample.
+    """
+    if not isinstance(dataset, Sized) or isinstance(dataset, (str, bytes)):
+        raise TypeError(f"dataset must be a dataset, or anything else of its length, got {dataset!r:.100}")
+    return len(dataset)
 
 
 class _Point(NamedTuple):
@@ -63,6 +78,7 @@ class ResumableSampler(Sampler[int], ABC):
 
     Attributes:
         length: Positions in the global order, before it is padded.
+        population: Length of the dataset whose indices it gives; None where only its subclass knows.
         num_replicas: Number of processes that share it.
         rank: Which of them this is, from 0.
         seed: Of all epochs.
@@ -72,12 +88,20 @@ class ResumableSampler(Sampler[int], ABC):
     """
 
     def __init__(
-        self, length: int, *, num_replicas: int | None, rank: int | None, seed: int, drop_last: bool
+        self,
+        length: int,
+        *,
+        num_replicas: int | None,
+        rank: int | None,
+        seed: int,
+        drop_last: bool,
+        population: int | None = None,
     ) -> None:  # Sampler has no state, and its constructor wants arguments with torch 2.0 that warn with later ones.
         self.length = length
+        self.population = population
         self.num_replicas, self.rank = _place(num_replicas, rank)
-        self.seed = as_index(seed)
-        self.drop_last = drop_last
+        self.seed = whole_number("seed", seed)
+        self.drop_last = checked_flag("drop_last", drop_last)
         self.epoch = 0
         self._position = 0  # of the next iter()
         self._begun: _Point | None = None  # where the last one began
@@ -137,10 +161,9 @@ class ResumableSampler(Sampler[int], ABC):
 
         Raises:
             OptionError: It is negative.
+            TypeError: It is no int.
         """
-        epoch = as_index(epoch)
-        if epoch < 0:
-            raise OptionError(f"epoch must be at least 0, got {epoch}")
+        epoch = whole_number("epoch", epoch, 0)
         if epoch != self.epoch:
             self._position = 0
         self.epoch = epoch
@@ -159,21 +182,25 @@ class ResumableSampler(Sampler[int], ABC):
 
         Raises:
             OptionError: ``consumed`` is more than there is in the iteration, or ``since`` of another sampler.
+            TypeError: ``consumed`` is no int.
         """
+        consumed = whole_number("consumed", consumed)
         begun = self._read(since) if since is not None else self._begun or self._next()
         most = len(self._share(begun.position))
         if not 0 <= consumed <= most:
             raise OptionError(f"consumed must be 0 to {most}, the samples of rank {self.rank}, got {consumed}")
-        position = min(begun.position + as_index(consumed) * self.num_replicas, self.length)
+        position = min(begun.position + consumed * self.num_replicas, self.length)
         return {**self._facts(), **begun._replace(position=position)._asdict()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on, with the next ``iter()``, where a sampler was of which this is the state.
 
-        That may have been one of another number of ranks, and its seed is taken over.
+        That may have been one of another number of ranks, and its seed is taken over. The state of a loader in front
+        of one does as well; of which dataset that is, only a loader can compare.
 
         Raises:
-            OptionError: Its order is not that of this sampler, or it is no state.
+            OptionError: Its order is not that of this sampler; or it lacks something, or has what no state has.
+            TypeError: It is no dict, or something in it no int.
         """
         self.seed, self.epoch, self._position = self._read(state_dict)
         self._begun = None
@@ -192,21 +219,24 @@ class ResumableSampler(Sampler[int], ABC):
 
     def _read(self, state: Mapping[str, Any]) -> _Point:
         facts = self._facts()
-        missing = {*facts, *_Point._fields} - {*state}
-        if missing:
-            raise OptionError(
-                f"the state must be what state_dict() of a {facts['sampler']} gave, with {', '.join(sorted(missing))}, "
-                f"got one of {', '.join(map(str, state)) or 'nothing'}"
-            )
+        wanted = f"a state must be the dict that state_dict() of the {facts['sampler']} or its loader gave"
+        if not isinstance(state, Mapping):
+            raise TypeError(f"{wanted}, got {state!r:.100}")
+        known = {*facts, *_Point._fields}
+        for what, keys in (("lacks", known - {*state}), ("also has", {*state} - known - {_OF_LOADER})):
+            if keys:
+                raise OptionError(f"{wanted}, got one that {what} {', '.join(sorted(map(repr, keys)))}")
         for name, value in facts.items():
             if state[name] != value:
                 raise OptionError(
                     f"the state must have {name} {value}, as this sampler has, for the order to go on, "
                     f"got {state[name]}",
                 )
-        point = _Point(*(as_index(state[name]) for name in _Point._fields))
-        if point.epoch < 0 or not 0 <= point.position <= self.length:
-            raise OptionError(f"epoch must be at least 0 and position 0 to {self.length}, got {point}")
+        point = _Point(*(whole_number(f"{name!r} in the state", state[name]) for name in _Point._fields))
+        if point.epoch < 0:
+            raise OptionError(f"'epoch' in the state must be at least 0, got {point.epoch}")
+        if not 0 <= point.position <= self.length:
+            raise OptionError(f"'position' in the state must be 0 to {self.length}, got {point.position}")
         return point
 
 
@@ -239,9 +269,7 @@ def _place(num_replicas: int | None, rank: int | None) -> tuple[int, int]:
                     f"(1 and 0 for all samples in each process): got neither in one of WORLD_SIZE={started} processes",
                 )
             num_replicas, rank = 1, 0
-    num_replicas, rank = as_index(num_replicas), as_index(rank)
-    if num_replicas < 1:
-        raise OptionError(f"num_replicas must be at least 1, got {num_replicas}")
+    num_replicas, rank = whole_number("num_replicas", num_replicas, 1), whole_number("rank", rank)
     if not 0 <= rank < num_replicas:
         raise OptionError(f"rank must be 0 to {num_replicas - 1}, of {num_replicas} replicas, got {rank}")
     return num_replicas, rank

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from itertools import islice
-from operator import index as as_index
 from typing import TYPE_CHECKING
 
 from torch.utils.data import BatchSampler, Sampler
 from typing_extensions import override
 
-from dbloader.errors import OptionError
 from dbloader.keys import KeyedIndices
+from dbloader.options import checked_flag, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -33,7 +32,7 @@ class KeyedBatchSampler(Sampler[list[int]]):
         drop_last: Leave out the last batch if it has fewer.
 
     Raises:
-        TypeError: The sampler is another one.
+        TypeError: The sampler is another one, ``batch_size`` no int or ``drop_last`` no bool.
         OptionError: ``batch_size`` is below 1.
     """
 
@@ -41,10 +40,8 @@ class KeyedBatchSampler(Sampler[list[int]]):
         if not hasattr(sampler, "positions"):
             raise TypeError(f"sampler must be one of dbloader's, such as ShuffleSampler, got {type(sampler).__name__}")
         self.sampler = sampler
-        self.batch_size = as_index(batch_size)
-        self.drop_last = drop_last
-        if self.batch_size < 1:
-            raise OptionError(f"batch_size must be at least 1, got {batch_size}")
+        self.batch_size = whole_number("batch_size", batch_size, 1)
+        self.drop_last = checked_flag("drop_last", drop_last)
 
     @override
     def __iter__(self) -> Iterator[list[int]]:
@@ -88,7 +85,7 @@ class CountedBatchSampler(BatchSampler):
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iteration."""
-        self.epoch = as_index(epoch) - 1
+        self.epoch = whole_number("epoch", epoch) - 1
 
     @override
     def __iter__(self) -> Iterator[list[int]]:

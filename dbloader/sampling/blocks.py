@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from dbloader.errors import OptionError
 from dbloader.permutation import Permutation
-from dbloader.sampling.base import ResumableSampler
+from dbloader.sampling.base import ResumableSampler, length_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sized
@@ -40,7 +40,7 @@ class BlockShuffleSampler(ResumableSampler):
 
     Raises:
         OptionError: As in ShuffleSampler; or ``block_size`` or ``buffer_blocks`` is below 1.
-        TypeError: ``dataset`` has no length.
+        TypeError: As in ShuffleSampler.
     """
 
     def __init__(
@@ -54,7 +54,10 @@ class BlockShuffleSampler(ResumableSampler):
         seed: int = 0,
         drop_last: bool = False,
     ) -> None:
-        super().__init__(len(dataset), num_replicas=num_replicas, rank=rank, seed=seed, drop_last=drop_last)
+        length = length_of(dataset)
+        super().__init__(
+            length, num_replicas=num_replicas, rank=rank, seed=seed, drop_last=drop_last, population=length
+        )
         self.block_size = as_index(block_size)
         self.buffer_blocks = as_index(buffer_blocks)
         if self.block_size < 1:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from dbloader.permutation import Permutation
-from dbloader.sampling.base import ResumableSampler
+from dbloader.sampling.base import ResumableSampler, length_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sized
@@ -25,13 +25,13 @@ class ShuffleSampler(ResumableSampler):
         dataset: Anything that has a length; only that is used.
         num_replicas: Number of processes that share the samples; from torch.distributed if that is initialized, else 1.
         rank: Which of them this is; likewise, else 0.
-        seed: Must be the same on all ranks.
+        seed: Any integer, of any size; must be the same on all ranks.
         drop_last: Leave out the tail that the ranks cannot share evenly, rather than repeat some samples.
 
     Raises:
         OptionError: ``rank`` or ``num_replicas`` is out of its range; or only one was given, or, in a process that
             torchrun started, none, and torch.distributed is not initialized.
-        TypeError: ``dataset`` has no length.
+        TypeError: ``dataset`` has no length, or is a str; a number is no int, or ``drop_last`` no bool.
     """
 
     def __init__(
@@ -43,7 +43,10 @@ class ShuffleSampler(ResumableSampler):
         seed: int = 0,
         drop_last: bool = False,
     ) -> None:
-        super().__init__(len(dataset), num_replicas=num_replicas, rank=rank, seed=seed, drop_last=drop_last)
+        length = length_of(dataset)
+        super().__init__(
+            length, num_replicas=num_replicas, rank=rank, seed=seed, drop_last=drop_last, population=length
+        )
 
     @override
     def _order(self) -> Callable[[Array], Array]:
@@ -63,11 +66,12 @@ class OrderedSampler(ResumableSampler):
 
     Raises:
         OptionError: As in ShuffleSampler.
-        TypeError: ``dataset`` has no length.
+        TypeError: As in ShuffleSampler.
     """
 
     def __init__(self, dataset: Sized, num_replicas: int | None = None, rank: int | None = None) -> None:
-        super().__init__(len(dataset), num_replicas=num_replicas, rank=rank, seed=0, drop_last=False)
+        length = length_of(dataset)
+        super().__init__(length, num_replicas=num_replicas, rank=rank, seed=0, drop_last=False, population=length)
 
     @override
     def _order(self) -> Callable[[Array], Array]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cached_property
-from operator import index as as_index
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -13,6 +12,7 @@ from typing_extensions import override
 from dbloader.columns import NO_LABEL
 from dbloader.errors import OptionError
 from dbloader.mixing import keys, uniform
+from dbloader.options import whole_number
 from dbloader.sampling.base import ResumableSampler
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class WeightedSampler(ResumableSampler):
     Raises:
         OptionError: As in ShuffleSampler; or the weights are not as said above, or all 0; or ``num_samples`` is not
             at least 1.
+        TypeError: A number is no int, or ``drop_last`` no bool.
     """
 
     def __init__(
@@ -60,10 +61,10 @@ class WeightedSampler(ResumableSampler):
             raise OptionError(f"weights must be finite and at least 0, got {values[bad[0]]} at index {bad[0]}")
         if not values.any():
             raise OptionError(f"weights must have one above 0, got {values.size} that are 0")
-        length = values.size if num_samples is None else as_index(num_samples)
-        if length < 1:
-            raise OptionError(f"num_samples must be at least 1, got {length}")
-        super().__init__(length, num_replicas=num_replicas, rank=rank, seed=seed, drop_last=drop_last)
+        length = values.size if num_samples is None else whole_number("num_samples", num_samples, 1)
+        super().__init__(
+            length, num_replicas=num_replicas, rank=rank, seed=seed, drop_last=drop_last, population=values.size
+        )
         self._sums = np.cumsum(values / values.max())  # the division keeps the sum from overflow and underflow
 
     @override

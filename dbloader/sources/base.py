@@ -96,8 +96,10 @@ def checked_root(folder: str | os.PathLike[str]) -> Path:
 
     Raises:
         SourceNotFoundError: There is none.
-        SourceError: It is not a folder, or may not be looked at.
+        SourceError: It is not a folder, or may not be looked at; or the path is empty.
     """
+    if not os.fspath(folder):  # which pathlib takes for the working directory
+        raise SourceError(f"the path of a folder is wanted, got {folder!r} (the working directory is '.')")
     root = Path(folder)
     try:
         mode = root.stat().st_mode

@@ -58,10 +58,14 @@ class _Contents(NamedTuple):
     problems: list[Problem]
 
 
-def scan(folder: str | os.PathLike[str]) -> FolderSource:
+def scan(folder: str | os.PathLike[str], *, listing: bool = True) -> FolderSource:
     """Gives the source of all images in a folder that holds a folder for each class.
 
     Only the folder itself is listed here; its classes are when the entries are iterated.
+
+    Args:
+        folder: The folder.
+        listing: Whether a listing may be given instead, for the message of an error.
 
     Raises:
         SourceNotFoundError: There is no such folder.
@@ -79,7 +83,7 @@ def scan(folder: str | os.PathLike[str]) -> FolderSource:
         found = "; ".join([f"{loose} directly in it", *map(": ".join, contents.problems[:1])])
         raise SourceError(
             f"{readable(root)}: there are no folders in it, one for each class ({found}): "
-            "put each class in a folder of its own or use --list FILE",
+            f"put each class in a folder of its own{' or use --list FILE' if listing else ''}",
         )
     return FolderSource(root, identity, contents, tally)
 

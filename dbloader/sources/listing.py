@@ -8,8 +8,15 @@ All are UTF-8. One column is the path, below the root or absolute; one may be th
 of the record. A row's number is that of the line it begins on (of the item, from 1, in a ``.json``).
 
 Labels are either integers, kept as they are, or names, which make the classes: the label then is the position among
-all names, sorted. In a CSV or TSV they are integers if each is written as one, in the plain form (``3``, ``-1``, but
-not ``007``). Null, or an empty label, is no label.
+all names, sorted. Null, or an empty label, is no label. In JSON, text is a name whatever it looks like. A CSV or TSV
+has nothing but text, so there
+
+- labels are integers if each is written as one, in the plain form (``3``, ``-1``);
+- they are names if none looks like a number (``3``, ``007``, `` 3``, ``3.0``), or if all are digits, equally many
+  (``001`` to ``120``);
+- anything else is an error, as either way some labels would not be what they were meant to be.
+
+Two names that differ by the spaces around them only are an error too.
 """
 
 from __future__ import annotations
@@ -28,6 +35,7 @@ from typing_extensions import override
 
 from dbloader.errors import SourceError, SourceNotFoundError
 from dbloader.sources.base import Entry, Problem, Source, checked_root, readable
+from dbloader.sources.labels import are_names, check_spaces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -51,7 +59,6 @@ RESERVED = {
     "crc32",
     "gridfs",
 }
-_INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")  # 18 digits fit into 64 bits; what is longer is an identifier
 _SURROGATE = re.compile(r"[\ud800-\udfff]")  # JSON can hold it, UTF-8 cannot
 _NO_FIELD_NAME = re.compile(r"^$|^[$\s]|[.\0\ud800-\udfff]|\s$")
 
@@ -61,6 +68,7 @@ class _Row(NamedTuple):
     path: bytes
     label: int | str | None
     fields: dict[str, Any]
+    columns: tuple[str, ...]
 
 
 def read_listing(listing: str | os.PathLike[str], root: str | os.PathLike[str]) -> ListingSource:
@@ -79,30 +87,44 @@ def read_listing(listing: str | os.PathLike[str], root: str | os.PathLike[str]) 
     """
     listing, root, where = Path(listing), checked_root(root), readable(listing)
     first_of: dict[str, int] = {}  # for each label that is text, the row that it is first in
-    first_integer = first_problem = None
+    first = first_integer = first_problem = None
     rows = unlabelled = 0
     for row in _rows(listing):
         if isinstance(row, Problem):
             first_problem = first_problem or row
             continue
         rows += 1
+        first = first or row
         if isinstance(row.label, str):
             first_of.setdefault(row.label, row.number)
         elif row.label is None:
             unlabelled += 1
         else:
             first_integer = first_integer or row
-    if not rows:
+    if first is None:
         raise SourceError(f"{where}: no row of it can be used: {': '.join(first_problem or ['there are none'])}")
     if first_integer and first_of:
         name, number = next(iter(first_of.items()))
         both = f"the label of row {first_integer.number} is the integer {first_integer.label}, of row {number} {name!r}"
         raise SourceError(f"{where}: {both}: give every row an integer or every row a name")
-    warnings = [f"{unlabelled} of {rows} rows have no label"] if 0 < unlabelled < rows else []
-    if listing.suffix.lower() in _READ_TEXT and all(map(_INTEGER.fullmatch, first_of)):
+    warnings = []
+    if unlabelled == rows:
+        warnings.append(f"no row has a label, {_why_unlabelled(first)}")
+    elif unlabelled:
+        warnings.append(f"{unlabelled} of {rows} rows have no label")
+    if listing.suffix.lower() in _READ_TEXT and not are_names(first_of, where):
         return ListingSource(root, (), warnings, listing, {name: int(name) for name in first_of})
+    check_spaces(first_of, where)
     classes = tuple(sorted(first_of))
     return ListingSource(root, classes, warnings, listing, {name: label for label, name in enumerate(classes)})
+
+
+def _why_unlabelled(row: _Row) -> str:
+    for column in row.columns:
+        if column in LABEL_COLUMNS:
+            return f"as the column {column!r} is empty"
+    columns, names = (", ".join(map(repr, some)) for some in (row.columns, LABEL_COLUMNS))
+    return f"as none of the columns {columns} is called one of {names}"
 
 
 class ListingSource(Source):
@@ -146,10 +168,11 @@ def _rows(listing: Path) -> Iterator[_Row | Problem]:
         where = f"{readable(listing)}, row {number}"
         if not isinstance(values, dict):
             raise SourceError(f"{where}: must be an object that has a path, got {values!r:.50}")
-        path_column, label_column = _checked_columns(tuple(values), where)
+        columns = tuple(values)
+        path_column, label_column = _checked_columns(columns, where)
         path = _encoded(values.pop(path_column, None))
         label = _checked_label(values.pop(label_column, None), where)
-        yield Problem(f"row {number}", path) if isinstance(path, str) else _Row(number, path, label, values)
+        yield Problem(f"row {number}", path) if isinstance(path, str) else _Row(number, path, label, values, columns)
 
 
 def _read_csv(listing: Path, delimiter: str = ",") -> Iterator[tuple[int, Any] | Problem]:

@@ -110,7 +110,9 @@ class LMDBWriter(Writer):
                     f"{self.place} cannot be written: the folder {self._target.parent} does not exist"
                 )
             if self._target.is_dir() or self.place.endswith("/"):
-                what, file = "is" if self._target.is_dir() else "names", f"{self.place.rstrip('/')}.lmdb"
+                what, file = "names", self.place.rstrip("/")
+                if self._target.is_dir() or not file.endswith(".lmdb"):
+                    what, file = "is" if self._target.is_dir() else what, f"{file}.lmdb"
                 raise StoreExistsError(f"{self.place} {what} a folder; a store is one file: name one, such as {file}")
             if not (self.resume and self._partial.path.exists()):
                 self._check_replaceable()
