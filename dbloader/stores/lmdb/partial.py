@@ -34,7 +34,7 @@ class PartialFile:
 
     def __init__(self, place: str) -> None:
         self.place = place
-        self.target = Path(place).resolve()
+        self.target = Path(os.path.realpath(place))  # of links that lead in a circle, Path.resolve makes an error
         self.path = Path(f"{self.target}{PARTIAL}")
         self.unsynced = Unsynced(self.target)
         self.kept = False
