@@ -170,13 +170,15 @@ def test_quiet_prints_nothing_but_errors(shell: Shell, root: Path, place: Path) 
     assert shell("verify", place, "--quiet") == Outcome(0, "", "")
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("options", [[], ["--json"]])
 def test_a_report_that_cannot_be_printed_is_told_with_where_the_store_is(
-    root: Path, place: Path, options: list[str]
+    root: Path, place: Path, options: list[str], unbuffered: str
 ) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             command("convert", root, place, *options),
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
             stdout=full, stderr=subprocess.PIPE, text=True, timeout=WAIT_S, check=False,
         )  # fmt: skip
     message = f"Error: standard output: No space left on device; the store is made, at {place}\n"

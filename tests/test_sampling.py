@@ -587,6 +587,7 @@ from dbloader.sampling import OrderedSampler, ShuffleSampler
 path, rank = sys.argv[1], int(sys.argv[2])
 dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
 own, given, half = OrderedSampler(range(5)), OrderedSampler(range(5), 5, 4), ShuffleSampler(range(5), rank=0)
+dist.barrier()  # while the other still connects, this one may not end
 print(list(own), list(given), half.num_replicas, half.rank)
 dist.destroy_process_group()
 """

@@ -73,14 +73,22 @@ def main() -> None:
         click.echo(": ".join(["Interrupted", *map(str, error.args)]), err=True)
         status = INTERRUPTED
     except BrokenPipeError:
-        # Somebody like head has read enough; nothing more can be said, not even at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence()  # somebody like head has read enough
         status = FAILED
     except UnicodeEncodeError as error:
         status = _fail(f"{readable(error.object)}: its name is not valid UTF-8; rename it, or a folder that it is in")
     except OSError as error:
         status = _fail(": ".join(str(part) for part in (error.filename, error.strerror or error) if part))
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _silence()  # what could not be written, Python would try again at exit
     sys.exit(status or 0)
+
+
+def _silence() -> None:
+    """Lets nothing more be written to standard output, not even at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(message: str) -> int:
