@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import multiprocessing
 import os
 import re
 import signal
@@ -17,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import lmdb
 import pytest
 
-pytest.register_assert_rewrite("store_contract")
+pytest.register_assert_rewrite("children", "store_contract")
+from children import WAIT_S, in_child  # noqa: E402
 from store_contract import documents_of, make_records, write_one_by_one  # noqa: E402
 
 from dbloader import Record, create_store, open_store  # noqa: E402
@@ -27,26 +27,7 @@ from dbloader.stores.lmdb import growing, populating  # noqa: E402
 from dbloader.stores.lmdb.growing import GrowingFile  # noqa: E402
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from dbloader.stores import Writer
-
-fork = multiprocessing.get_context("fork")
-WAIT_S = 60
-
-
-def in_child(function: Callable[[], object]) -> int:
-    """Runs a function in a forked process and gives its exit status, negative for a signal."""
-    process = fork.Process(target=function)
-    process.start()
-    try:
-        process.join(WAIT_S)
-        assert process.exitcode is not None, "the child hangs"
-        return process.exitcode
-    finally:
-        process.kill()
-        process.join()
-        process.close()
 
 
 def records_of(count: int, nbytes: int) -> list[Record]:

@@ -25,8 +25,8 @@ import lmdb
 import numpy as np
 import pytest
 
-pytest.register_assert_rewrite("store_contract")
-
+pytest.register_assert_rewrite("children", "store_contract")
+from children import in_child  # noqa: E402
 from store_contract import (  # noqa: E402 - after the line above
     DIED,
     WAIT_S,
@@ -64,7 +64,6 @@ if TYPE_CHECKING:
     from dbloader.stores import Store
 
 NOBODY = 65534
-fork = multiprocessing.get_context("fork")
 
 
 def opener_of(store: Store) -> int | None:
@@ -140,20 +139,6 @@ def open_descriptors(path: str | Path) -> int:
         with suppress(OSError):  # the one of the listing
             count += os.readlink(f"/proc/self/fd/{descriptor}") == target  # noqa: PTH115
     return count
-
-
-def in_child(function: Callable[[], object]) -> int:
-    """Runs a function in a forked process and gives its exit status, negative for a signal."""
-    process = fork.Process(target=function)
-    process.start()
-    try:
-        process.join(WAIT_S)
-        assert process.exitcode is not None, "the child hangs"
-        return process.exitcode
-    finally:
-        process.kill()
-        process.join()
-        process.close()
 
 
 @contextmanager
