@@ -23,7 +23,8 @@ def page() -> str:
     context = click.Context(group, info_name="dbloader", **settings)
     parts = [HEAD, section("dbloader", group.get_help(context))]
     for name in group.list_commands(context):
-        command = group.commands[name]
+        command = group.get_command(context, name)
+        assert command is not None
         below = click.Context(command, context, name, terminal_width=WIDTH)
         parts.append(section(below.command_path, command.get_help(below)))
     return "\n".join(parts)

@@ -11,11 +11,17 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import click
 import jpegs
+
+from dbloader.cli import group
+from dbloader.conversion import tasks
+from dbloader.conversion.pace import Pace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    import pytest
     from PIL import Image
 
 WAIT_S = 60.0  # for what ends by itself; only a test that fails takes so long
@@ -149,6 +155,18 @@ class Outcome(NamedTuple):
     status: int
     stdout: str
     stderr: str
+
+
+def hand_all_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has worker threads prepare all files of conversions, also those that the calling one would do sooner itself."""
+    monkeypatch.setattr(tasks, "Pace", lambda **_: Pace(waits=True))
+
+
+def subcommands() -> dict[str, click.Command]:
+    """The commands of the command line, by their names."""
+    context = click.Context(group)
+    commands = {name: group.get_command(context, name) for name in group.list_commands(context)}
+    return {name: command for name, command in commands.items() if command is not None}
 
 
 def command(*arguments: str | os.PathLike[str]) -> list[str | os.PathLike[str]]:

@@ -19,11 +19,22 @@ from typing import TYPE_CHECKING, Any
 import click
 import pymongo
 import pytest
-from imagefolders import WAIT_S, Outcome, command, photo, plant, plant_kinds, plant_photos, run, running
+from imagefolders import (
+    WAIT_S,
+    Outcome,
+    command,
+    photo,
+    plant,
+    plant_kinds,
+    plant_photos,
+    run,
+    running,
+    subcommands,
+)
 
 import dbloader
 import dbloader.stores.writer
-from dbloader.cli import group, main
+from dbloader.cli import main
 from dbloader.cli.convert import _Bar
 from dbloader.cli.text import counted, size
 from dbloader.conversion import Progress, Report, convert
@@ -31,6 +42,8 @@ from dbloader.stores import create_store, open_store
 
 if TYPE_CHECKING:
     from mongo_servers import Mongod
+
+COMMANDS = subcommands()
 
 
 class Shell:
@@ -246,7 +259,6 @@ def test_every_option_reaches_the_conversion(
 
     monkeypatch.setattr("dbloader.cli.convert.convert", fake)
     assert shell("convert", "images", "out.lmdb", *options).status == 0
-    del seen["progress"]
     defaults = {
         "listing": None, "key": None, "image": None, "workers": None,
         "check": "decode", "on_bad": "reject", "on_damaged": "reject",
@@ -631,16 +643,16 @@ def test_a_user_whom_the_server_refuses_is_told_without_the_password(shell: Shel
 def test_help_names_the_commands(shell: Shell, arguments: list[str]) -> None:
     outcome = shell(*arguments)
     assert (outcome.status, outcome.stderr) == (0, "")
-    for name in group.commands:
+    for name in COMMANDS:
         assert re.search(rf"^  {name}  +\w", outcome.stdout, re.MULTILINE)
 
 
-@pytest.mark.parametrize("name", sorted(group.commands))
+@pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_help_of_each_command_tells_every_option_and_ends_with_examples(shell: Shell, name: str) -> None:
     outcome = shell(name, "--help")
     assert (outcome.status, outcome.stderr) == (0, "")
     assert re.search(rf"\n\n  Examples?:\n(    dbloader {name} .*\n)+$", outcome.stdout)
-    for parameter in group.commands[name].params:
+    for parameter in COMMANDS[name].params:
         if isinstance(parameter, click.Option):
             assert parameter.help
             assert f"  {parameter.opts[-1]}" in outcome.stdout or f", {parameter.opts[0]}" in outcome.stdout
@@ -701,7 +713,7 @@ def test_the_bar_counts_what_is_found_and_then_what_is_done_in_this_run(
 ) -> None:
     clock = 1000.0
     monkeypatch.setattr("tqdm.std.time", lambda: clock)
-    with _Bar(shown=True) as bar:
+    with _Bar() as bar:
         clock += 50
         bar.update(Progress(2000, None, 0))
         clock += 50

@@ -25,8 +25,18 @@ from dbloader.stores import open_store
 KILLS = int(os.environ.get("DBLOADER_KILLS", "12"))
 FILES = 700
 
-# The command line, with a commit about every 20 files.
-CODE = "import dbloader.stores.writer as writer; writer.COMMIT_BYTES = 60_000; from dbloader.cli import main; main()"
+# The command line, with a commit about every 20 files, prepared by one thread or, half of the time, by several.
+CODE = """
+import random
+import dbloader.stores.writer as writer
+from dbloader.cli import main
+from dbloader.conversion import tasks
+from dbloader.conversion.pace import Pace
+writer.COMMIT_BYTES = 60_000
+waits = random.random() < 0.5
+tasks.Pace = lambda **_: Pace(waits=waits)
+main()
+"""
 
 # The same, killed by itself at a call of one function of the package, to meet the moments that are short.
 AT_CALL = """

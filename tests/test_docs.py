@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pymongo
 import pytest
-from imagefolders import photo, plant, plant_photos
+from imagefolders import photo, plant, plant_photos, subcommands
 
 from dbloader.cli import group
 from dbloader.stores.mongo.place import parse
@@ -162,7 +162,7 @@ def shop(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("command", [group, *group.commands.values()], ids=lambda command: command.name)
+@pytest.mark.parametrize("command", [group, *subcommands().values()], ids=lambda command: command.name)
 def test_the_examples_of_a_command_run(command: click.Command, shop: Path, mongo_uri: str) -> None:
     lines = [line.replace("mongodb://server/images.", f"{mongo_uri}.") for line in examples(command)]
     assert lines

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import jpegs
 import numpy as np
 import pytest
-from imagefolders import KINDS, encoded, photo, plant, plant_kinds, plant_photos, run
+from imagefolders import KINDS, encoded, hand_all_over, photo, plant, plant_kinds, plant_photos, run
 from PIL import Image
 from test_conversion import documents, interrupt, peak_memory, records, report_lines, verified
 
@@ -89,6 +89,7 @@ def test_workers_and_resuming_change_nothing(root: Path, place: Path, monkeypatc
     plant_photos(root, 60)
     whole = convert(root, place.with_name("whole.lmdb"), raw=True, workers=1)
     interrupt(root, place, 30, raw=True)
+    hand_all_over(monkeypatch)
     report = convert(root, place, raw=True, workers=3, resume=True)
     assert report.resumed_at > 0
     assert documents(place) == documents(whole.place)

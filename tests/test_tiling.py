@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import jpegs
 import numpy as np
 import pytest
-from imagefolders import END, KINDS, encoded, multi_picture, photo, plant, plant_kinds, plant_photos
+from imagefolders import END, KINDS, encoded, hand_all_over, multi_picture, photo, plant, plant_kinds, plant_photos
 from PIL import Image
 from test_conversion import documents, events, interrupt, records, report_lines, stop_after, verified
 
@@ -206,7 +206,10 @@ def test_damaged_images_that_are_kept_are_not_tiled(root: Path, place: Path) -> 
 
 @needs_jpegtran
 @pytest.mark.parametrize("options", [{}, {"max_side": 30}, {"quality": 60}, {"shuffle": 1}])
-def test_the_number_of_workers_changes_nothing(root: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+def test_the_number_of_workers_changes_nothing(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    hand_all_over(monkeypatch)
     plant_photos(root, 40)
     plant_kinds(root, *KINDS)
     reports = [convert(root, tmp_path / f"{n}.lmdb", workers=n, tile=True, **options) for n in (1, 3)]

@@ -5,24 +5,36 @@ from __future__ import annotations
 import io
 import os
 import sys
+from importlib import import_module
+from typing import cast
 
 import click
+from typing_extensions import override
 
-from dbloader.cli.bench import bench_command
-from dbloader.cli.convert import convert_command
-from dbloader.cli.info import info_command
-from dbloader.cli.mirror import mirror_command
-from dbloader.cli.verify import verify_command
-from dbloader.cli.warm import warm_command
 from dbloader.errors import DBLoaderError
-from dbloader.sources.base import readable
 from dbloader.version import VERSION
 
 FAILED = 2
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
+# Each in the module of its name, which is imported when it is wanted: some need much that others do not.
+_COMMANDS = ("bench", "convert", "info", "mirror", "verify", "warm")
+
+
+class _Commands(click.Group):
+    @override
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*_COMMANDS]
+
+    @override
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        return cast("click.Command", getattr(import_module(f"dbloader.cli.{cmd_name}"), f"{cmd_name}_command"))
+
 
 @click.group(
+    cls=_Commands,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="""\b
@@ -47,14 +59,6 @@ def group(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-group.add_command(convert_command)
-group.add_command(info_command)
-group.add_command(verify_command)
-group.add_command(mirror_command)
-group.add_command(warm_command)
-group.add_command(bench_command)
-
-
 def main() -> None:
     """Runs the command line; every error becomes one line and exit status 2."""
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -76,6 +80,8 @@ def main() -> None:
         _silence()  # somebody like head has read enough
         status = FAILED
     except UnicodeEncodeError as error:
+        from dbloader.sources.base import readable
+
         status = _fail(f"{readable(error.object)}: its name is not valid UTF-8; rename it, or a folder that it is in")
     except OSError as error:
         status = _fail(": ".join(str(part) for part in (error.filename, error.strerror or error) if part))

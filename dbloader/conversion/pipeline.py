@@ -222,14 +222,18 @@ def _write(writer: Writer, batch: list[Done], fail_on: set[str]) -> None:
             outcome[prepared.outcome] += 1
             events.append({"name": item.name, "event": prepared.outcome, "reason": prepared.reason})
         if prepared.untiled:
+            outcome["untiled"] += 1
             events.append({"name": item.name, "event": "untiled", "reason": prepared.untiled})
-        outcome.update(resized=prepared.resized, reencoded=prepared.reencoded, untiled=bool(prepared.untiled))
+        if prepared.resized:
+            outcome["resized"] += 1
+        if prepared.reencoded:
+            outcome["reencoded"] += 1
         if prepared.outcome == "rejected" and ("bad" if prepared.bad else "damaged") in fail_on:
             option = "on-bad" if prepared.bad else "on-damaged"
             # What is no file is a part of the list that a resumed conversion compares.
             mend = "mend that and begin anew" if isinstance(item, Problem) else "mend the file and resume (--resume)"
             raise ConversionError(f"{item.name}: {prepared.reason}; {mend}, or resume with --{option} reject")
-    writer.write(records, events=events, outcome=+outcome, position=writer.position + len(batch))
+    writer.write(records, events=events, outcome=outcome, position=writer.position + len(batch))
 
 
 def _first_rejected(batch: list[Done]) -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dbloader.conversion.budget import Budget
 from dbloader.conversion.machine import strict_pillow
+from dbloader.conversion.pace import Pace
 from dbloader.conversion.prepare import Prepared
 from dbloader.sources import Entry, Problem
 
@@ -53,36 +55,40 @@ def prepare_in_order(
         files: Their source.
         spool: The source's items.
         order: Positions in the spool: int64, shape (items,).
-        workers: Threads.
+        workers: Threads; the calling one prepares files too where that is quicker (`Pace`).
     """
     budget = Budget(_HELD_BYTES)
 
-    def run(task: int) -> list[Done]:
+    def prepared(task: int) -> Iterator[Done]:
         items = spool.items(order[task * _TASK_FILES : (task + 1) * _TASK_FILES].tolist())
-        entries = [item for item in items if isinstance(item, Entry)]
-        done, contents = [], _contents(files, entries)
+        contents = _contents(files, [item for item in items if isinstance(item, Entry)])
+        hold = partial(budget.take, task)
         for item in items:
             if budget.closed:
                 break  # nobody will write it
             if isinstance(item, Problem):
-                prepared = Prepared(outcome="rejected", reason=item.reason, bad=True)
+                yield Done(item, Prepared(outcome="rejected", reason=item.reason, bad=True))
             elif contents is None:
-                prepared = preparation.prepare(item, lambda nbytes: budget.take(task, nbytes))
+                yield Done(item, preparation.prepare(item, hold))
             elif (data := next(contents)) is None:
-                prepared = Prepared(outcome="rejected", reason="is not in the collection", bad=True)
+                yield Done(item, Prepared(outcome="rejected", reason="is not in the collection", bad=True))
             else:
-                prepared = preparation.prepare(item, lambda nbytes: budget.take(task, nbytes), data)
-            done.append(Done(item, prepared))
-        return done
+                yield Done(item, preparation.prepare(item, hold, data))
 
     executor = ThreadPoolExecutor(workers, thread_name_prefix="dbloader-convert")
     running: deque[tuple[int, Future[list[Done]]]] = deque()
+    pace = Pace(waits=files.reads)  # which asks a server
     try:
         with strict_pillow():
             for task in range(-(-len(order) // _TASK_FILES)):
-                running.append((task, executor.submit(run, task)))
-                if len(running) > max(_TASKS_AHEAD, 2 * workers):
+                while running and (pace.alone or len(running) > max(_TASKS_AHEAD, 2 * workers)):
                     yield from _oldest(running, budget)
+                if pace.alone:
+                    yield pace.timed(prepared(task))
+                    budget.give_back(task)
+                else:
+                    running.append((task, executor.submit(lambda task: [*prepared(task)], task)))
+                    pace.handed_over()
             while running:
                 yield from _oldest(running, budget)
     finally:

@@ -170,7 +170,8 @@ class Writer(ABC):
             self._pending.add(record)
             if record.format is not None:
                 self._formats[record.format] += 1
-            self._fields.update(record.fields)
+            for name in record.fields:
+                self._fields[name] += 1
         self._pending.report(events)
         self.outcome.update(outcome or {})
         if position is not None:
