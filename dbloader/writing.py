@@ -61,7 +61,8 @@ def write_store(
         FieldError: A sample holds what a record cannot, or a label that is none of the classes; the message says which
             sample and field.
         DamagedImageError: A PIL image does not decode.
-        OptionError: An option is out of its range, or the samples are not of a kind that can be iterated.
+        OptionError: An option is out of its range, or the samples are not of a kind that can be iterated, or there are
+            none and a store was to be overwritten.
         StoreError: The place cannot be written, or is taken.
     """
     form = Form.of(fields, image_format, quality)
@@ -74,6 +75,11 @@ def write_store(
                 writer.write([encode(_checked(record, class_names))])
             except (FieldError, ImageError) as error:
                 raise type(error)(f"sample {number}: {error}") from error
+        if overwrite and not writer.length:
+            raise OptionError(
+                f"there are no samples to overwrite {writer.place} with (an iterator may have been used up): "
+                "remove it yourself if an empty store is wanted"
+            )
         return writer.finish(classes=class_names, source={"kind": "samples"})
 
 

@@ -159,7 +159,7 @@ class Outcome(NamedTuple):
 
 def hand_all_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has worker threads prepare all files of conversions, also those that the calling one would do sooner itself."""
-    monkeypatch.setattr(tasks, "Pace", lambda **_: Pace(waits=True))
+    monkeypatch.setattr(tasks, "Pace", lambda workers, **_: Pace(workers, waits=True))
 
 
 def subcommands() -> dict[str, click.Command]:

@@ -231,6 +231,7 @@ def test_a_field_that_no_record_can_hold_rejects_its_row(root: Path, place: Path
     report = convert(root, place, listing=listing)
     assert [record.fields for record in records(place)] == [{"field": 1}]
     assert [event["name"] for event in report_lines(report)] == ["cat/0000.jpg"] * len(bad)
+    assert report_lines(report)[0]["reason"] == "its fields cannot be stored: an integer has more than 64 bits"
     for event in report_lines(report):
         assert event["reason"].startswith(("its fields cannot be stored: ", "field 'field' has more than"))
 
@@ -417,10 +418,13 @@ def test_a_header_that_claims_gigapixels_is_rejected(root: Path, place: Path) ->
     bomb = bytearray(photo())
     start = bomb.index(b"\xff\xc0") + 5
     bomb[start : start + 4] = b"\xea\x60\xea\x60"
-    plant(root, {"cat/0.jpg": photo(), "cat/1.jpg": bytes(bomb)})
+    large = encoded(Image.new("1", (14_000, 14_000)), "PNG", compress_level=1)
+    plant(root, {"cat/0.jpg": photo(), "cat/1.jpg": bytes(bomb), "cat/2.png": large})
     for check in ("decode", "structure"):
         report = convert(root, place, check=check, overwrite=True)
-        assert "too large to be decoded" in report_lines(report)[0]["reason"]
+        for event, name in zip(report_lines(report), ("cat/1.jpg", "cat/2.png"), strict=True):
+            assert (event["name"], event["event"]) == (name, "rejected")
+            assert event["reason"].startswith("is too large to be decoded: ")
 
 
 def test_damage_is_found_although_the_program_lets_pillow_pass_over_it(

@@ -25,16 +25,15 @@ from dbloader.stores import open_store
 KILLS = int(os.environ.get("DBLOADER_KILLS", "12"))
 FILES = 700
 
-# The command line, with a commit about every 20 files, prepared by one thread or, half of the time, by several.
+# The command line, with a commit about every 20 files; worker threads prepare all files if HANDED_OVER is true.
 CODE = """
-import random
 import dbloader.stores.writer as writer
 from dbloader.cli import main
 from dbloader.conversion import tasks
 from dbloader.conversion.pace import Pace
 writer.COMMIT_BYTES = 60_000
-waits = random.random() < 0.5
-tasks.Pace = lambda **_: Pace(waits=waits)
+if HANDED_OVER:
+    tasks.Pace = lambda workers, **_: Pace(workers, waits=True)
 main()
 """
 
@@ -94,7 +93,8 @@ def make_old(folder: Path) -> Old:
 
 def killed(whole: Whole, place: Path, option: str | None, seconds: float) -> bool:
     """Converts and kills it some time after it has begun to write; says whether it came in time."""
-    arguments = [sys.executable, "-c", CODE, "convert", whole.root, place, "--quiet", *([option] if option else [])]
+    code = CODE.replace("HANDED_OVER", str(int(seconds * 1e6) % 2 == 0))  # as random as the moment
+    arguments = [sys.executable, "-c", code, "convert", whole.root, place, "--quiet", *([option] if option else [])]
     partial = Path(f"{place}.partial")
     before = partial.stat().st_mtime_ns if partial.exists() else 0
     with running(arguments, stderr=subprocess.DEVNULL) as process:

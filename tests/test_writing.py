@@ -96,7 +96,8 @@ class Annotated:
 def written(samples: Any, folder: Path, **options: Any) -> list[Record]:
     """The records that write_store makes."""
     place = folder / "s.lmdb"
-    write_store(samples, place, overwrite=True, **options)
+    place.unlink(missing_ok=True)
+    write_store(samples, place, **options)
     with open_store(place) as store:
         return list(store)
 
@@ -626,6 +627,17 @@ def test_no_samples_make_an_empty_store(tmp_path: Path) -> None:
     with open_store(tmp_path / "s.lmdb") as store:
         assert (len(store), list(store)) == (0, [])
         assert store.verify() == manifest.digest
+
+
+def test_a_store_is_not_overwritten_with_no_samples(tmp_path: Path) -> None:
+    place, used_up = tmp_path / "s.lmdb", iter([{"x": 1}])
+    manifest = write_store([{"x": at} for at in range(5)], place)
+    next(used_up)
+    with pytest.raises(OptionError, match=r"no samples to overwrite .*s\.lmdb with \(an iterator may have been used"):
+        write_store(used_up, place, overwrite=True)
+    with open_store(place) as store:
+        assert store.verify() == manifest.digest
+    assert [path.name for path in tmp_path.iterdir()] == ["s.lmdb"]
 
 
 def test_the_manifest_is_that_of_the_store(tmp_path: Path) -> None:

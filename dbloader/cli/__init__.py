@@ -11,6 +11,7 @@ from typing import cast
 import click
 from typing_extensions import override
 
+from dbloader.cli.text import printable
 from dbloader.errors import DBLoaderError
 from dbloader.version import VERSION
 
@@ -98,7 +99,7 @@ def _silence() -> None:
 
 
 def _fail(message: str) -> int:
-    click.echo(f"Error: {' '.join(message.splitlines())}", err=True)
+    click.echo(f"Error: {printable(' '.join(message.splitlines()))}", err=True)
     return FAILED
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dbloader.cli.text import counted, size
+from dbloader.cli.text import counted, printable, size
 from dbloader.conversion import convert
 from dbloader.conversion.resizing import DEFAULT_QUALITY
 from dbloader.tiled import TILE_WIDTH
@@ -56,7 +56,12 @@ Examples:
 )
 @click.option("--key", metavar="FIELD", help="Of a collection: the field with a file's name.  [default: img_name]")
 @click.option("--image", metavar="FIELD", help="Of a collection: the field with a file's bytes.  [default: bson_img]")
-@click.option("--workers", metavar="N", type=int, help="Threads that read and check.  [default: all processors]")
+@click.option(
+    "--workers",
+    metavar="N",
+    type=int,
+    help="Threads that read and check, where that takes long.  [default: all processors]",
+)
 @click.option(
     "--check",
     type=click.Choice(["decode", "structure", "none"]),
@@ -208,7 +213,7 @@ def _print(report: Report, *, raw: bool) -> None:
     if report.hidden:
         click.echo(f"  left out  {counted(report.hidden, 'hidden file')} (names that begin with a dot)")
     for warning in report.warnings:
-        click.echo(f"Warning: {warning}", err=True)
+        click.echo(f"Warning: {printable(warning)}", err=True)
 
 
 def _print_events(report: Report) -> None:
@@ -221,6 +226,6 @@ def _print_events(report: Report) -> None:
         events = (json.loads(line) for line in file)
         named += islice((event for event in events if event["event"] == "untiled"), _NAMED - len(named))
     for event in named:
-        click.echo(f"    {event['event']:8}  {event['name']}: {event['reason']}")
+        click.echo(f"    {event['event']:8}  {printable(event['name'])}: {printable(event['reason'])}")
     more = graver + report.untiled - len(named)
     click.echo(f"    {f'and {more:,} more, all' if more > 0 else 'all of them'} in {report.report_file}")

@@ -1,4 +1,4 @@
-"""How numbers are written for people."""
+"""How numbers and names are written for people."""
 
 from __future__ import annotations
 
@@ -17,3 +17,8 @@ def size(nbytes: float) -> str:
         if nbytes < 999.95:
             return f"{nbytes:.1f} {unit}"
     return f"{nbytes / 1000:,.1f} TB"
+
+
+def printable(text: str) -> str:
+    r"""Gives a text for the terminal: of a file's name in it, ``\x1b`` and the like are written so, not sent."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)

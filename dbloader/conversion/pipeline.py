@@ -65,8 +65,8 @@ def convert(
         listing: JSON, CSV, TSV or JSON lines file that names the files, their labels and further fields.
         key: Of a collection in MongoDB, the field with a file's name; default ``"img_name"``.
         image: The field with its bytes; default ``"bson_img"``.
-        workers: Threads that read and check; None for as many as there are processors. Files that take them little
-            time are read by this thread alone, which is quicker.
+        workers: Threads that read and check; None for as many as there are processors. Files that take little time
+            are prepared by the calling thread instead, which is quicker.
         check: ``"decode"``: every image is decoded, and what does not decode is not stored; ``"structure"``: segments
             and headers are checked; ``"none"``: files are stored as they are.
         on_bad: What to do with a file that cannot be read or is no image: ``"reject"`` (and report) it or ``"fail"``.

@@ -8,6 +8,8 @@ import stat
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from PIL import Image
+
 from dbloader.conversion.budget import held
 from dbloader.conversion.forms import TILES, Form, Stored
 from dbloader.errors import DamagedImageError, FieldError, ImageError, NotAnImageError, OptionError, RecordError
@@ -227,7 +229,7 @@ def _facts(data: bytes) -> Facts:
     try:
         return facts(data)
     except NotAnImageError as error:
-        if data.startswith(_BEGINNINGS):
+        if data.startswith(_BEGINNINGS) and not isinstance(error.__cause__, Image.DecompressionBombError):
             raise DamagedImageError("is damaged: its header is cut short or wrong") from error
         raise
 

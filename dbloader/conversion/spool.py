@@ -125,7 +125,8 @@ def _encoded(item: Entry | Problem) -> bytes:
         return bson.encode(_packed(item))
     except (bson.errors.BSONError, OverflowError, ValueError, RecursionError) as error:
         # Only what a listing gives for further fields can be of any kind.
-        return bson.encode(_packed(Problem(item.name, f"its fields cannot be stored: {error}")))
+        reason = "an integer has more than 64 bits" if isinstance(error, OverflowError) else str(error)
+        return bson.encode(_packed(Problem(item.name, f"its fields cannot be stored: {reason}")))
 
 
 def _packed(item: Entry | Problem) -> dict[str, Any]:

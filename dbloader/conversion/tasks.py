@@ -1,4 +1,4 @@
-"""Files become records, many at a time, in threads that run ahead of the writer in bounded memory."""
+"""Files become records: in threads ahead of the writer, in bounded memory; or one by one, where they are quick."""
 
 from __future__ import annotations
 
@@ -77,23 +77,29 @@ def prepare_in_order(
 
     executor = ThreadPoolExecutor(workers, thread_name_prefix="dbloader-convert")
     running: deque[tuple[int, Future[list[Done]]]] = deque()
-    pace = Pace(waits=files.reads)  # which asks a server
+    pace = Pace(workers, waits=files.reads)  # which asks a server
     try:
         with strict_pillow():
             for task in range(-(-len(order) // _TASK_FILES)):
                 while running and (pace.alone or len(running) > max(_TASKS_AHEAD, 2 * workers)):
                     yield from _oldest(running, budget)
+                results = prepared(task)
+                taken = pace.timed(results) if pace.alone else []
                 if pace.alone:
-                    yield pace.timed(prepared(task))
+                    yield taken
                     budget.give_back(task)
                 else:
-                    running.append((task, executor.submit(lambda task: [*prepared(task)], task)))
+                    running.append((task, executor.submit(_joined, taken, results)))
                     pace.handed_over()
             while running:
                 yield from _oldest(running, budget)
     finally:
         budget.close()
         executor.shutdown(cancel_futures=True)
+
+
+def _joined(taken: list[Done], results: Iterator[Done]) -> list[Done]:
+    return [*taken, *results]
 
 
 def _contents(files: Source, entries: list[Entry]) -> Iterator[bytes | None] | None:
