@@ -33,7 +33,7 @@ def write_store(
     """Writes a store of samples and gives its manifest.
 
     Nothing is at the place until all samples are in; an error leaves nothing new there. No samples make an empty
-    store.
+    store, but overwrite none.
 
     Of a DataLoader, the samples are taken in its order, made by its workers, before they are collated: what a batch
     is made of is stored, not the batch, so that samples of different sizes fit too. Its ``collate_fn`` is not called
@@ -62,7 +62,7 @@ def write_store(
             sample and field.
         DamagedImageError: A PIL image does not decode.
         OptionError: An option is out of its range, or the samples are not of a kind that can be iterated, or there are
-            none and a store was to be overwritten.
+            none and ``overwrite`` is given.
         StoreError: The place cannot be written, or is taken.
     """
     form = Form.of(fields, image_format, quality)
@@ -78,7 +78,7 @@ def write_store(
         if overwrite and not writer.length:
             raise OptionError(
                 f"there are no samples to overwrite {writer.place} with (an iterator may have been used up): "
-                "remove it yourself if an empty store is wanted"
+                "leave overwrite out if an empty store is wanted"
             )
         return writer.finish(classes=class_names, source={"kind": "samples"})
 

@@ -637,8 +637,10 @@ def test_a_user_whom_the_server_refuses_is_told_without_the_password(shell: Shel
 
 
 def test_names_do_not_reach_the_terminal_as_commands_to_it(shell: Shell, root: Path, place: Path) -> None:
-    plant(root, {"cat/\x1b[2Jred\nline.jpg": b"text"})
+    plant(root, {"cat\x1b[2J/0.jpg": photo(), "cat/\x1b[2Jred\nline.jpg": b"text", "cat/a.b\x1b[2J": b""})
     outcome = shell("convert", root, place)
+    assert "  left out  1 file of other kinds (.b\\x1b[2j 1)\n" in outcome.stdout
+    assert "    cat\\x1b[2J  1  █" in shell("info", place).stdout
     assert "    rejected  cat/\\x1b[2Jred\\nline.jpg: is in no known image format" in outcome.stdout
     outcome = shell("convert", f"{root}/\x1b[2Jred\nline", place)
     assert re.fullmatch(r"Error: .*/\\x1b\[2Jred line: there is no such folder\n", outcome.stderr)

@@ -207,7 +207,7 @@ def _print(report: Report, *, raw: bool) -> None:
     if report.report_file and (report.repaired or report.damaged or report.rejected or report.untiled):
         _print_events(report)
     if report.skipped:
-        kinds = [f"{extension or 'no extension'} {count:,}" for extension, count in report.skipped.items()]
+        kinds = [f"{printable(extension) or 'no extension'} {count:,}" for extension, count in report.skipped.items()]
         kinds[_NAMED:] = [f"{len(kinds) - _NAMED:,} more"] if len(kinds) > _NAMED else []
         click.echo(f"  left out  {counted(sum(report.skipped.values()), 'file')} of other kinds ({', '.join(kinds)})")
     if report.hidden:

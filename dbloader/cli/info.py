@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dbloader.cli.text import size
+from dbloader.cli.text import printable, size
 from dbloader.stores import open_store
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def _print(place: str, manifest: Manifest) -> None:
     ]
     for title, text in rows:
         if text:
-            click.echo(f"  {title:<10}  {text}")
+            click.echo(f"  {title:<10}  {printable(text)}")
     _print_histogram(manifest)
 
 
@@ -81,8 +81,9 @@ def _print_histogram(manifest: Manifest) -> None:
         return
     title = "classes" if manifest.classes else "labels"
     click.echo(f"  {title:<10}  {len(names):,}, with {min(numbers):,} to {max(numbers):,} records")
-    width = min(30, max(len(name) for name in names[:_SHOWN]))
-    for name, number in list(zip(names, numbers, strict=True))[:_SHOWN]:
+    shown = [printable(name) for name in names[:_SHOWN]]
+    width = min(30, max(map(len, shown)))
+    for name, number in zip(shown, numbers, strict=False):
         short = name if len(name) <= width else name[: width - 1] + "…"
         bar = "█" * round(_BAR * number / max(numbers))
         click.echo(f"    {short:<{width}}  {number:>{len(f'{max(numbers):,}')},}  {bar}".rstrip())
