@@ -15,6 +15,8 @@ import numpy as np
 from isal.isal_zlib import crc32
 from typing_extensions import override
 
+from dbloader.errors import DamagedRecordError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -41,6 +43,7 @@ _ROW = np.dtype([*DTYPES.items()])
 _pack_row = struct.Struct("<qIIQII").pack
 
 _OFFSET = np.dtype("<u4")
+_CRC = struct.Struct("<I")
 Array = np.ndarray[Any, Any]
 
 
@@ -65,7 +68,7 @@ class Names(Sequence[str]):
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         position = range(len(self))[index]
-        return bytes(self.data[self.offsets[position] : self.offsets[position + 1]]).decode()
+        return decode_name(bytes(self.data[self.offsets[position] : self.offsets[position + 1]]))
 
     def take(self, indices: Array) -> Names:
         """Gives the names at some indices, in their order, packed again."""
@@ -94,7 +97,7 @@ class Names(Sequence[str]):
             block = bytes(self.data[self.offsets[start] : self.offsets[stop]])
             bounds = (self.offsets[start : stop + 1] - self.offsets[start]).tolist()
             for begin, end in pairwise(bounds):
-                yield block[begin:end].decode()
+                yield decode_name(block[begin:end])
 
     @override
     def __repr__(self) -> str:
@@ -160,8 +163,33 @@ def unpack_names(chunk: bytes | memoryview) -> tuple[Array, Array]:
     return np.frombuffer(chunk, np.uint8, int(offsets[-1]), _OFFSET.itemsize * (count + 2)), offsets
 
 
+def seal_chunk(column: str, number: int, chunk: bytes) -> bytes:
+    """Return a chunk as it is stored: with a CRC-32 after it that binds it to its column and its number."""
+    return chunk + _CRC.pack(_crc32_of_chunk(column, number, chunk))
+
+
+def unseal_chunk(column: str, number: int, stored: object) -> memoryview | None:
+    """Return the chunk of which ``seal_chunk`` made what is stored, as a view into it; None if it did not."""
+    if not isinstance(stored, (bytes, memoryview)) or len(stored) < _CRC.size:
+        return None
+    chunk = memoryview(stored)[: -_CRC.size]
+    crc = _crc32_of_chunk(column, number, chunk)
+    return chunk if _CRC.unpack_from(stored, len(chunk)) == (crc,) else None
+
+
+def whole_chunk(column: str, number: int, stored: object, length: int) -> memoryview | None:
+    """Return a chunk of a store of so many records, as a view into what is stored; None if it is damaged."""
+    chunk = unseal_chunk(column, number, stored)
+    count = min(CHUNK, length - number * CHUNK)
+    return chunk if chunk is not None and is_whole(column, chunk, count) else None
+
+
+def _crc32_of_chunk(column: str, number: int, chunk: bytes | memoryview) -> int:
+    return crc32(chunk, crc32(column.encode() + number.to_bytes(8, "big")))
+
+
 def is_whole(name: str, chunk: bytes | memoryview, count: int) -> bool:
-    """Tells whether a chunk of a column has the size that a number of records gives it."""
+    """Tell whether a chunk of a column has the size that a number of records gives it."""
     if name != "name":
         return len(chunk) == count * DTYPES[name].itemsize
     head = _OFFSET.itemsize * (count + 2)
@@ -179,9 +207,25 @@ def names_in(chunk: bytes | memoryview) -> list[bytes]:
 
 
 def name_at(chunk: bytes | memoryview, position: int) -> str:
-    """Gives one name of a chunk."""
+    """Return one name of a chunk.
+
+    Raises:
+        DamagedRecordError: It is not UTF-8.
+    """
     data, offsets = unpack_names(chunk)
-    return data[offsets[position] : offsets[position + 1]].tobytes().decode()
+    return decode_name(data[offsets[position] : offsets[position + 1]].tobytes())
+
+
+def decode_name(name: bytes) -> str:
+    """Return a name as a str.
+
+    Raises:
+        DamagedRecordError: It is not UTF-8.
+    """
+    try:
+        return name.decode()
+    except UnicodeDecodeError as error:
+        raise DamagedRecordError(f"the name {name!r} is not UTF-8, which no conversion writes") from error
 
 
 def join_names(chunks: Iterator[bytes | memoryview], length: int) -> Names:

@@ -30,15 +30,64 @@ IMAGE_TAG = b"\x05image\x00"
 _NAME, _LABEL = b"\x02name\x00", b"\x12label\x00"
 _STR = LENGTH = struct.Struct("<i")
 MAX_DOCUMENT = 2**31 - 1  # BSON's length is an int32
+UNREADABLE = (bson.errors.BSONError, ValueError, TypeError, OverflowError, RecursionError, MemoryError, struct.error)
+"""What reading bytes may raise that were never written by this package: they can be anything."""
 
 
 def crc32_of(document: bytes | memoryview) -> int:
-    """Computes a document's CRC-32 anew: of the bytes between its elements ``_id`` and ``crc32``."""
+    """Compute the CRC-32 of a record's content: of the bytes between its elements ``_id`` and ``crc32``."""
     return crc32(memoryview(document)[HEAD.size : -TAIL.size])
 
 
+def bound_crc32(content: Any, index: Any) -> Any:
+    """Return the element ``crc32`` of a record: the CRC-32 of its content, XOR the low 32 bits of its index.
+
+    Both may be arrays, int64. The content's CRC-32 can be computed before the index is known. Content that is moved to
+    another index no longer fits.
+    """
+    return content ^ (index & 0xFFFF_FFFF)
+
+
+def seal(values: Mapping[str, Any], number: int = 0) -> bytes:
+    """Return a BSON document of some values with an element ``crc32`` after them, which ``open_sealed`` checks.
+
+    Args:
+        values: What ``bson.encode`` takes, without a key ``crc32``.
+        number: Position of the document among others of its kind; the check binds the document to it.
+    """
+    elements = bson.encode(values)[LENGTH.size : -1]
+    return b"".join(
+        (
+            LENGTH.pack(LENGTH.size + len(elements) + TAIL.size),
+            elements,
+            TAIL.pack(CRC32, bound_crc32(crc32(elements), number), 0),
+        )
+    )
+
+
+def open_sealed(document: bytes | memoryview, number: int = 0) -> dict[str, Any]:
+    """Return the values that ``seal`` was given; a tuple comes back as a list, an int of 64 bits as an Int64.
+
+    Raises:
+        ValueError: The document is not what ``seal`` returned for this number.
+    """
+    end = len(document) - TAIL.size
+    if end < LENGTH.size:
+        raise ValueError(f"it has only {len(document)} bytes")
+    tag, stored, _ = TAIL.unpack_from(document, end)
+    crc = bound_crc32(crc32(memoryview(document)[LENGTH.size : end]), number)
+    if tag != CRC32 or stored != crc:
+        raise ValueError(f"its CRC-32 is {crc:08x}, which is not what its end says")
+    try:
+        values: dict[str, Any] = bson.decode(document)
+    except UNREADABLE as error:
+        raise ValueError(f"its BSON cannot be decoded: {error}") from error
+    del values["crc32"]
+    return values
+
+
 def crc32_of_values(values: Mapping[str, Any]) -> int:
-    """Computes the CRC-32 of a document that is decoded, from its values between ``_id`` and ``crc32``."""
+    """Compute the CRC-32 of the content of a decoded record, from its values between ``_id`` and ``crc32``."""
     before: dict[str, Any] = {}
     after: dict[str, Any] = {}
     image, part = b"", before
@@ -55,7 +104,7 @@ def crc32_of_values(values: Mapping[str, Any]) -> int:
 
 
 def verify(document: bytes | memoryview, index: int) -> None:
-    """Compares a document's length, index and CRC-32 with its bytes.
+    """Compare a document's length, index and CRC-32 with its bytes.
 
     Raises:
         DamagedRecordError: They are not those that were written.
@@ -70,8 +119,19 @@ def verify(document: bytes | memoryview, index: int) -> None:
     tag, stored_crc, end = TAIL.unpack_from(document, length - TAIL.size)
     if tag != CRC32 or end:
         raise DamagedRecordError("it does not end with its crc32")
-    if crc32_of(document) != stored_crc:
-        raise DamagedRecordError(f"its CRC-32 is {crc32_of(document):08x}, not {stored_crc:08x}")
+    check_crc32(crc32_of(document), index, stored_crc)
+
+
+def check_crc32(content: int, index: int, stored: object) -> None:
+    """Compare the CRC-32 of a record's content with the element ``crc32`` of its document.
+
+    Raises:
+        DamagedRecordError: The content is not what was written at this index.
+    """
+    crc = bound_crc32(content, index)
+    if stored != crc:
+        what = f"{stored:08x}" if isinstance(stored, int) else repr(stored)
+        raise DamagedRecordError(f"its CRC-32 is {crc:08x}, not {what}")
 
 
 class Image(NamedTuple):

@@ -5,13 +5,17 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import bson
 import numpy as np
 
 from dbloader.columns import DTYPES, NO_LABEL
+from dbloader.documents import UNREADABLE, open_sealed, seal
 from dbloader.errors import DamagedStoreError, NotAStoreError, StoreVersionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 FORMAT = "dbloader"
 VERSION = 1
@@ -38,6 +42,7 @@ class Manifest:
         formats: Records of each image format.
         fields: Records that have each further field.
         outcome: What the conversion counted: ``repaired``, ``rejected`` and the like.
+        events: Lines of the conversion's report.
         source: Where the records came from, and the options of the conversion.
         created: UTC, ISO 8601.
         created_by: Program and version.
@@ -56,51 +61,97 @@ class Manifest:
     formats: dict[str, int] = field(default_factory=dict)
     fields: dict[str, int] = field(default_factory=dict)
     outcome: dict[str, int] = field(default_factory=dict)
+    events: int = 0
     source: dict[str, Any] = field(default_factory=dict)
     created: str = ""
     created_by: str = ""
     version: int = VERSION
 
     def encode(self) -> bytes:
-        """Gives the manifest as a BSON document."""
+        """Return the manifest as a BSON document, which ends with its CRC-32."""
         document = asdict(self)
         if self.label_counts is not None:
             pairs = np.array(sorted(self.label_counts.items()), "<i8").reshape(-1, 2)
             document["label_counts"] = pairs.tobytes()
-        return bson.encode({"format": FORMAT, **document})
+        return seal({"format": FORMAT, **document})
 
     @classmethod
     def decode(cls, data: bytes, place: str) -> Manifest:
-        """Gives the manifest in a BSON document.
+        """Return the manifest in a BSON document.
 
         Raises:
             NotAStoreError: It is some other program's.
             StoreVersionError: It has a newer format than this version of dbloader knows.
-            DamagedStoreError: It cannot be decoded.
+            DamagedStoreError: It is not what was written.
         """
         try:
             document = bson.decode(data)
-        except (bson.errors.BSONError, ValueError) as error:
+        except UNREADABLE as error:
             raise DamagedStoreError(f"{place}: the manifest cannot be decoded: {error}") from error
-        if document.pop("format", None) != FORMAT:
+        if document.get("format") != FORMAT:
             raise NotAStoreError(f"{place} is not a dbloader store")
         version = document.get("version")
         if not isinstance(version, int) or version > VERSION:
             raise StoreVersionError(
-                f"{place} has format version {version}; this dbloader knows versions up to {VERSION}: "
+                f"{place} has format version {version!r:.20}; this dbloader knows versions up to {VERSION}: "
                 "install a newer one (pip install -U dbloader)",
             )
-        known = {name.name for name in fields(cls)}
-        values = {key: value for key, value in document.items() if key in known}
         try:
-            if values["label_counts"] is not None:
-                pairs = np.frombuffer(values["label_counts"], "<i8").reshape(-1, 2).tolist()
-                values["label_counts"] = {label: count for label, count in pairs}  # noqa: C416 - pairs are lists
-            for name in ("classes", "width", "height"):
-                values[name] = tuple(values[name])
-            return cls(**values)
-        except (KeyError, TypeError, ValueError) as error:
-            raise DamagedStoreError(f"{place}: the manifest is not whole: {error!r}") from error
+            document = open_sealed(data)
+        except ValueError as error:
+            raise DamagedStoreError(
+                f"{place}: the manifest is damaged: {error}; copy the store again from where it is whole"
+            ) from error
+        values: dict[str, Any] = {}
+        for known in fields(cls):
+            value = document.get(known.name)
+            if not _IS_VALID[known.name](value):
+                raise DamagedStoreError(f"{place}: its manifest has no valid {known.name}: {value!r:.80}")
+            values[known.name] = value
+        if values["label_counts"] is not None:
+            pairs = np.frombuffer(values["label_counts"], "<i8").reshape(-1, 2).tolist()
+            values["label_counts"] = {label: count for label, count in pairs}  # noqa: C416 - pairs are lists
+        for name in ("classes", "width", "height"):
+            values[name] = tuple(values[name])
+        return cls(**values)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and 0 <= value < 2**63
+
+
+def _is_range(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(_is_count, value))
+
+
+def _is_counts(value: object) -> bool:
+    return isinstance(value, dict) and all(map(_is_count, value.values()))
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+# What a manifest may say: one with the right CRC-32 may still be another program's work.
+_IS_VALID: dict[str, Callable[[Any], bool]] = {
+    "length": _is_count,
+    "digest": lambda value: isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef"),
+    "classes": lambda value: isinstance(value, list) and all(map(_is_text, value)),
+    "label_counts": lambda value: value is None or (isinstance(value, bytes) and len(value) % 16 == 0),
+    "labelled": _is_count,
+    "named": _is_count,
+    "image_bytes": _is_count,
+    "width": _is_range,
+    "height": _is_range,
+    "formats": _is_counts,
+    "fields": _is_counts,
+    "outcome": _is_counts,
+    "events": _is_count,
+    "source": lambda value: isinstance(value, dict),
+    "created": _is_text,
+    "created_by": _is_text,
+    "version": _is_count,
+}
 
 
 class Summary:

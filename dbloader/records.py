@@ -6,7 +6,6 @@ run in parallel before the order of the records is settled; ``EncodedRecord.docu
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,6 +24,9 @@ from dbloader.documents import (
     LENGTH,
     MAX_DOCUMENT,
     TAIL,
+    UNREADABLE,
+    bound_crc32,
+    check_crc32,
     crc32_of,
     crc32_of_values,
     find_image,
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 
 STANDARD_FIELDS = ("name", "label", "image", "width", "height", "format", "damaged", "resized_from")
 RESERVED_FIELDS = frozenset(STANDARD_FIELDS) | {"_id", "index", "crc32", "gridfs"}
+# What a record may have in each of STANDARD_FIELDS once it is decoded.
+_TYPES = ((str,), (int,), (bytes, np.ndarray), (int,), (int,), (str,), (str,), (list,))
 
 
 @dataclass(slots=True)
@@ -79,7 +83,7 @@ class EncodedRecord(NamedTuple):
     Attributes:
         elements: The document between the elements ``_id`` and ``crc32``, in parts, so that an image is copied once
             only, into the document.
-        crc32: CRC-32 of ``elements``.
+        crc32: CRC-32 of ``elements``, the record's content.
         nbytes: Bytes of the image, 0 without one.
     """
 
@@ -94,9 +98,10 @@ class EncodedRecord(NamedTuple):
     fields: tuple[str, ...]
 
     def document(self, index: int) -> bytes:
-        """Gives the whole BSON document of the record at an index."""
+        """Return the whole BSON document of the record at an index."""
         length = HEAD.size + sum(map(len, self.elements)) + TAIL.size
-        return b"".join((HEAD.pack(length, ID, index), *self.elements, TAIL.pack(CRC32, self.crc32, 0)))
+        crc = bound_crc32(self.crc32, index)
+        return b"".join((HEAD.pack(length, ID, index), *self.elements, TAIL.pack(CRC32, crc, 0)))
 
 
 def encode(record: Record) -> EncodedRecord:
@@ -165,10 +170,11 @@ def decode(document: bytes | memoryview, index: int, *, view: bool = False) -> R
         if image is not None:
             # All else: bson would copy the image several times.
             document = b"".join((LENGTH.pack(len(document) - (end - begin)), document[4:begin], document[end:]))
-        values = bson.decode(document)
-    except (bson.errors.BSONError, ValueError, struct.error) as error:
+        record = _record(bson.decode(document), index)
+    except DamagedRecordError:
+        raise
+    except UNREADABLE as error:
         raise DamagedRecordError(f"its BSON cannot be decoded: {error}") from error
-    record = _record(values, index)
     if image is not None and image.is_array:
         record.image = unpack_array(image.data) if view else unpack_array(image.data).copy(order="K")
     elif image is not None:
@@ -194,26 +200,37 @@ def decode_values(values: Mapping[str, Any], index: int) -> Record:
         raise DamagedRecordError("it does not begin with its _id and end with its crc32")
     if not isinstance(values["_id"], Int64) or values["_id"] != index:
         raise DamagedRecordError(f"it is record {values['_id']!r}")
-    crc = crc32_of_values(values)
-    if not isinstance(values["crc32"], Int64) or values["crc32"] != crc:
-        raise DamagedRecordError(f"its CRC-32 is {crc:08x}, not {values['crc32']!r}")
+    try:
+        content = crc32_of_values(values)
+    except UNREADABLE as error:
+        raise DamagedRecordError(f"its values cannot be those that were written: {error}") from error
+    check_crc32(content, index, values["crc32"] if isinstance(values["crc32"], Int64) else None)
     return _record(dict(values), index)
 
 
 def _record(values: dict[str, Any], index: int) -> Record:
-    """Makes a record of a document's values, which it uses up."""
+    """Make a record of a document's values, which it uses up.
+
+    Raises:
+        DamagedRecordError: The document has its CRC-32, but a value that no record has: another program wrote it.
+    """
     del values["_id"], values["crc32"]
     for key, value in values.items():
         if value.__class__ is not bytes and value.__class__ is not str:
             values[key] = unpack(value)
-    pop = values.pop
-    name, label, image, width, height, image_format = [pop(key, None) for key in STANDARD_FIELDS[:6]]
-    record = Record(name, label, image, width, height, image_format, fields=values, index=int(index))
-    if "damaged" in values:
-        record.damaged = pop("damaged")
-    if "resized_from" in values:
-        record.resized_from = tuple(pop("resized_from"))
-    return record
+    standard = [values.pop(key, None) for key in STANDARD_FIELDS]
+    for key, value, types in zip(STANDARD_FIELDS, standard, _TYPES, strict=True):
+        if value is not None and value.__class__ not in types:
+            raise DamagedRecordError(f"its {key} is a {type(value).__name__}")
+    name, label, image, width, height, image_format, damaged, resized_from = standard
+    for side in (width or 0, height or 0, *(resized_from or ())):
+        if side.__class__ is not int or not 0 <= side <= UINT32_MAX:
+            raise DamagedRecordError(f"it has a side of {side!r} pixels")
+    if resized_from is not None:
+        resized_from = tuple(resized_from)
+        if len(resized_from) != 2:
+            raise DamagedRecordError(f"its resized_from has {len(resized_from)} numbers, not 2")
+    return Record(name, label, image, width, height, image_format, damaged, resized_from, values, int(index))
 
 
 def encoded(document: bytes, index: int) -> EncodedRecord:

@@ -114,6 +114,8 @@ def _pack_array(key: str, array: np.ndarray[Any, Any]) -> Binary:
         raise FieldError(f"field {key!r} is an array of Python objects (dtype {array.dtype}), which cannot be stored")
     if isinstance(array, np.ma.MaskedArray):
         raise FieldError(f"field {key!r} is a masked array; store its data and its mask as two fields")
+    if not array.dtype.itemsize:
+        raise FieldError(f"field {key!r} is an array of the dtype {array.dtype}, whose elements have no bytes")
     if not _is_kept(array.dtype):
         raise FieldError(f"field {key!r} is an array of the dtype {array.dtype}, which a .npy file does not keep")
     file = io.BytesIO()
@@ -133,19 +135,23 @@ def _is_kept(dtype: np.dtype[Any]) -> bool:
 
 
 def unpack_array(data: bytes | memoryview) -> np.ndarray[Any, Any]:
-    """Gives the array in the bytes of a .npy file, which may point into them.
+    """Return the array in the bytes of a .npy file, which may point into them.
 
     Raises:
-        DamagedRecordError: There is none, or it would hold Python objects.
+        DamagedRecordError: There is none, or it would hold Python objects, or more elements than bytes.
     """
     try:
         if data[6:8] != b"\x01\x00":  # the version: those with a longer header
-            return np.lib.format.read_array(io.BytesIO(data), allow_pickle=False, max_header_size=len(data))
-        begin = _HEADER.size + _HEADER.unpack_from(data)[1]
-        shape, fortran_order, dtype = _read_header(bytes(data[:begin]))
-        return np.ndarray(shape, dtype, data, begin, order="F" if fortran_order else "C")
-    except (ValueError, TypeError, struct.error) as error:
+            array = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False, max_header_size=len(data))
+        else:
+            begin = _HEADER.size + _HEADER.unpack_from(data)[1]
+            shape, fortran_order, dtype = _read_header(bytes(data[:begin]))
+            array = np.ndarray(shape, dtype, data, begin, order="F" if fortran_order else "C")
+    except Exception as error:  # numpy's parser of headers raises whatever it meets, a MemoryError among others
         raise DamagedRecordError(f"one of its arrays cannot be read: {error}") from error
+    if not array.dtype.itemsize:  # any number of such elements fits into no bytes, and each takes its time
+        raise DamagedRecordError(f"one of its arrays has the dtype {array.dtype}, whose elements have no bytes")
+    return array
 
 
 # Magic and version, and how long the rest of the header is.

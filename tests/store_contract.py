@@ -20,6 +20,7 @@ import bson
 import lmdb
 import numpy as np
 import pytest
+from children import in_child
 
 import dbloader.stores.writer as writing
 from dbloader import Record, create_store, open_store
@@ -30,7 +31,6 @@ from dbloader.errors import (
     DBLoaderError,
     FieldError,
     NotAStoreError,
-    OptionError,
     RecordIndexError,
     RecordNotFoundError,
     StoreError,
@@ -169,7 +169,9 @@ def write_one_by_one(writer: Writer, records: list[Record]) -> None:
         record = records[position]
         writer.write(
             [encode(record)],
-            events=[{"name": record.name, "event": "repaired", "reason": f"number {position}"}] if position % 3 else [],
+            events=[{"name": record.name or "", "event": "repaired", "reason": f"number {position}"}]
+            if position % 3
+            else [],
             outcome={"repaired": int(position % 3 > 0)},
             position=position + 1,
         )
@@ -1072,10 +1074,6 @@ class StoreContract:
 
     # ---- Writer: resuming
 
-    def test_overwriting_and_resuming_exclude_each_other(self, tmp_path: Path) -> None:
-        with pytest.raises(OptionError, match="overwrite begins anew and resume goes on: choose one of them"):
-            self.create(self.place(tmp_path), overwrite=True, resume=True)
-
     def test_resuming_where_nothing_is_begins(self, tmp_path: Path) -> None:
         place = self.place(tmp_path)
         with self.create(place, resume=True) as writer:
@@ -1196,6 +1194,53 @@ class StoreContract:
         with self.open(place) as store:
             assert store.documents(range(5)) == documents_of(records)
 
+    def test_a_writer_that_is_killed_before_its_first_commit_may_still_overwrite_when_resumed(
+        self, tmp_path: Path
+    ) -> None:
+        place = self.place(tmp_path)
+        self.write(place, make_records(2, seed=1))
+
+        def begin() -> None:
+            with self.create(place, overwrite=True, resumable=True):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        assert in_child(begin) == -signal.SIGKILL
+        with self.open(place) as store:
+            assert len(store) == 2
+        records = make_records(5, seed=2)
+        with self.create(place, resume=True) as writer:
+            assert writer.resumed
+            writer.agree({"quality": 90})
+            write_one_by_one(writer, records)
+            writer.finish()
+        with self.open(place) as store:
+            assert store.documents(range(5)) == documents_of(records)
+
+    def test_a_writer_that_may_overwrite_and_writes_nothing_leaves_nothing_new(self, tmp_path: Path) -> None:
+        place = self.place(tmp_path)
+        self.write(place, make_records(2, seed=1))
+        there = self.what_is_at(place)
+        with self.create(place, overwrite=True, resumable=True):
+            pass
+        assert self.what_is_at(place) == there
+
+    @pytest.mark.parametrize("begun", [False, True])
+    def test_overwriting_and_resuming_together_go_on_where_they_can_and_replace(
+        self, tmp_path: Path, begun: bool
+    ) -> None:
+        place = self.place(tmp_path)
+        self.write(place, make_records(2, seed=1))
+        records = make_records(5, seed=2)
+        if begun:
+            self.write_partial(place, records[:3], overwrite=True)
+        with self.create(place, overwrite=True, resume=True) as writer:
+            assert writer.resumed == begun
+            assert writer.length == 3 * begun
+            write_one_by_one(writer, records)
+            writer.finish()
+        with self.open(place) as store:
+            assert store.documents(range(5)) == documents_of(records)
+
     @pytest.mark.parametrize(
         ("now", "named"),
         [
@@ -1215,7 +1260,7 @@ class StoreContract:
             writer.commit()
         there = self.what_is_at(place)
         with (
-            pytest.raises(StoreExistsError, match=rf"was begun with {named}: resume with the same, or begin anew"),
+            pytest.raises(StoreExistsError, match=rf"was begun with {named}: resume with the same, or begin again"),
             self.create(place, resume=True, resumable=True) as writer,
         ):
             writer.agree(now)

@@ -1,12 +1,11 @@
-"""Columns, and the index of names that is made from one."""
+"""Columns: the facts about records that lie beside them."""
 
 from __future__ import annotations
 
-import random
 import struct
 import tracemalloc
 import zlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -27,9 +26,12 @@ from dbloader.columns import (
     name_hash,
     names_in,
     pack_names,
+    seal_chunk,
+    unseal_chunk,
+    whole_chunk,
 )
+from dbloader.errors import DamagedRecordError
 from dbloader.records import encode
-from dbloader.stores.lmdb import name_index
 
 if TYPE_CHECKING:
     from dbloader.columns import (
@@ -222,70 +224,57 @@ def test_a_column_of_names_is_whole_if_its_offsets_lead_through_it_to_its_end() 
         assert not is_whole("name", struct.pack("<5I", *offsets) + b"abcde", 3)
 
 
-# ---- The index of names
+# ---- Chunks as they are stored
 
 
-@pytest.mark.parametrize(
-    ("named", "bits"),
-    [
-        (0, 0),
-        (1, 0),
-        (2048, 0),
-        (2049, 1),
-        (4096, 1),
-        (4097, 2),
-        (10**6, 9),
-        (2048 * 2**20, 20),
-        (2048 * 2**20 + 1, 21),
-    ],
-)
-def test_buckets_hold_about_two_thousand_names(named: int, bits: int) -> None:
-    assert name_index.bucket_bits(named) == bits
+@pytest.mark.parametrize("kind", [bytes, memoryview])
+def test_a_sealed_chunk_opens_as_what_it_was(kind: type) -> None:
+    chunk = unseal_chunk("label", 7, kind(seal_chunk("label", 7, b"0123")))
+    assert chunk is not None
+    assert bytes(chunk) == b"0123"
 
 
-@pytest.mark.parametrize(
-    ("value", "bits", "bucket"), [(2**32 - 1, 0, 0), (2**31, 1, 1), (2**31 - 1, 1, 0), (2**30, 2, 1)]
-)
-def test_a_bucket_is_told_by_the_leading_bits(value: int, bits: int, bucket: int) -> None:
-    assert name_index.bucket_of(value, bits) == bucket
+def test_the_seal_of_a_chunk_is_laid_out_byte_by_byte_as_documented() -> None:
+    crc = zlib.crc32(b"width" + struct.pack(">Q", 258) + b"0123")
+    assert seal_chunk("width", 258, b"0123") == b"0123" + struct.pack("<I", crc)
 
 
-def test_a_bucket_is_laid_out_byte_by_byte_as_documented() -> None:
-    hashes = np.array([7, 0, 3, 7, 2**32 - 1], "<u4")
-    [(number, bucket)] = name_index.build(lambda: [hashes], 4)
-    assert number == 0
-    assert bucket == struct.pack("<4I", 3, 7, 7, 2**32 - 1) + struct.pack("<4Q", 2, 0, 3, 4)
+def test_each_flipped_bit_of_a_sealed_chunk_is_found() -> None:
+    sealed = seal_chunk("name", 3, pack_names([b"a", b"", "ö".encode()]))
+    for bit in range(8 * len(sealed)):
+        flipped = bytearray(sealed)
+        flipped[bit // 8] ^= 1 << bit % 8
+        assert unseal_chunk("name", 3, bytes(flipped)) is None
+    for length in range(len(sealed)):
+        assert unseal_chunk("name", 3, sealed[:length]) is None
 
 
-@pytest.mark.parametrize("in_a_pass", [1, 7, 100, 10**6])
-@pytest.mark.parametrize("in_a_bucket", [1, 3, 50, 10**6])
-def test_every_name_is_found_however_the_index_is_dealt(
-    monkeypatch: pytest.MonkeyPatch, in_a_pass: int, in_a_bucket: int
-) -> None:
-    monkeypatch.setattr(name_index, "_BUCKET", in_a_bucket)
-    monkeypatch.setattr(name_index, "_PASS", in_a_pass)
-    rng = random.Random(in_a_pass + in_a_bucket)
-    edges = [0, 1, 2, 2**31 - 1, 2**31, 2**32 - 2, 2**32 - 1]
-    hashes = [rng.choice(edges) if rng.random() < 0.3 else rng.getrandbits(32) for _ in range(200)]
-    where: dict[int, list[int]] = {}
-    for index, value in enumerate(hashes):
-        where.setdefault(value, []).append(index)
-    named = sum(value > 0 for value in hashes)
-
-    def parts() -> list[np.ndarray[Any, Any]]:
-        return [np.array(hashes[start : start + 33], "<u4") for start in range(0, 200, 33)]
-
-    built = list(name_index.build(parts, named))
-    buckets = dict(built)
-    bits = name_index.bucket_bits(named)
-    assert [number for number, _ in built] == sorted(buckets)
-    assert sum(map(len, buckets.values())) == 12 * named
-    for value in {*where, 5, 2**32 - 5} - {0}:
-        bucket = buckets.get(name_index.bucket_of(value, bits), b"")
-        for kind in (bucket, memoryview(bucket)):
-            assert name_index.candidates(kind, value) == where.get(value, [])
+def test_a_chunk_is_not_taken_for_one_of_another_column_or_number() -> None:
+    sealed = seal_chunk("width", 3, bytes(8))
+    assert unseal_chunk("height", 3, sealed) is None
+    assert unseal_chunk("width", 4, sealed) is None
 
 
-def test_without_names_there_is_no_index() -> None:
-    assert list(name_index.build(list, 0)) == []
-    assert list(name_index.build(lambda: [np.zeros(5, "<u4")], 0)) == []
+@pytest.mark.parametrize("stored", [None, b"", b"abc", "text", 7])
+def test_what_is_no_chunk_at_all_is_not_one(stored: object) -> None:
+    assert unseal_chunk("width", 0, stored) is None
+
+
+def test_a_whole_chunk_has_as_many_records_as_its_store_gives_it() -> None:
+    sealed = seal_chunk("width", 1, bytes(3 * 4))
+    assert whole_chunk("width", 1, sealed, CHUNK + 3) is not None
+    assert whole_chunk("width", 1, sealed, CHUNK + 2) is None
+    assert whole_chunk("width", 1, sealed, CHUNK + 4) is None
+
+
+def test_a_name_that_is_not_utf8_is_a_damaged_record() -> None:
+    chunk = pack_names([b"fine", b"\xff"])
+    assert name_at(chunk, 0) == "fine"
+    with pytest.raises(DamagedRecordError, match="is not UTF-8"):
+        name_at(chunk, 1)
+    names = join_names(iter([chunk]), 2)
+    assert names[0] == "fine"
+    with pytest.raises(DamagedRecordError, match="is not UTF-8"):
+        names[1]
+    with pytest.raises(DamagedRecordError, match="is not UTF-8"):
+        list(names)

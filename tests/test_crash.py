@@ -178,7 +178,6 @@ MOMENTS = {
     "at the first commit of records": ("lmdb_writer.LMDBWriter", "_put", 1),
     "between two commits": ("lmdb_writer.LMDBWriter", "_put", 9),
     "before the store is finished": ("lmdb_writer.LMDBWriter", "_publish", 0),
-    "before the index of names": ("lmdb_writer.name_index", "build", 0),
     "before the manifest": ("writer.Manifest", "encode", 0),
     "before the store is put in place": ("pathlib.Path", "replace", 0),
 }

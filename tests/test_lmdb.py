@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 import time
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -38,7 +39,8 @@ from store_contract import (  # noqa: E402 - after the line above
 )
 
 from dbloader import Record, create_store, open_store, write_store  # noqa: E402
-from dbloader.columns import CHUNK, COLUMNS  # noqa: E402
+from dbloader.columns import CHUNK, COLUMNS, seal_chunk, unseal_chunk  # noqa: E402
+from dbloader.documents import open_sealed, seal  # noqa: E402
 from dbloader.errors import (  # noqa: E402
     DamagedRecordError,
     DamagedStoreError,
@@ -55,7 +57,7 @@ from dbloader.errors import (  # noqa: E402
 from dbloader.records import encode  # noqa: E402
 from dbloader.stores.lmdb import environments  # noqa: E402
 from dbloader.stores.lmdb import writer as lmdb_writer  # noqa: E402
-from dbloader.stores.lmdb.layout import bucket_key, column_key, record_key  # noqa: E402
+from dbloader.stores.lmdb.layout import column_key, event_key, record_key  # noqa: E402
 from dbloader.stores.lmdb.store import LMDBStore  # noqa: E402
 
 if TYPE_CHECKING:
@@ -716,11 +718,49 @@ def test_a_column_of_the_wrong_size_is_noticed(place: Path, name: str, change: s
         assert store.documents(range(20)) == documents_of(make_records(20))
 
 
+def retell(place: Path, **changes: object) -> None:
+    """Give a store another manifest, as a program would that means to lie: with the right CRC-32."""
+    manifest = open_sealed(value_at(place, b"meta", b"manifest"))
+    tamper(place, b"meta", {b"manifest": seal({**manifest, **changes})})
+
+
+def put_chunk(place: Path, column: str, number: int, chunk: bytes) -> None:
+    """Give a store another chunk of a column, with the right CRC-32."""
+    tamper(place, b"meta", {column_key(column, number): seal_chunk(column, number, chunk)})
+
+
+def chunk_at(place: Path, column: str, number: int) -> bytes:
+    chunk = unseal_chunk(column, number, value_at(place, b"meta", column_key(column, number)))
+    assert chunk is not None
+    return bytes(chunk)
+
+
 @pytest.mark.parametrize("name", COLUMNS)
-def test_verifying_compares_each_column_with_the_records(place: Path, name: str) -> None:
+def test_one_flipped_bit_of_a_column_is_found_by_whoever_reads_it(place: Path, name: str) -> None:
     key = column_key(name, 0)
     value = value_at(place, b"meta", key)
-    tamper(place, b"meta", {key: value[:-1] + bytes([value[-1] ^ 1])})
+    rng = random.Random(name)
+    for bit in rng.sample(range(8 * len(value)), 40):
+        flipped = bytearray(value)
+        flipped[bit // 8] ^= 1 << bit % 8
+        tamper(place, b"meta", {key: bytes(flipped)})
+        with open_store(place) as store:
+            uses: list[Callable[[], object]] = [store.verify]
+            if name == "name":
+                uses += [store.names, lambda: store.name(0), lambda: store.find(str(make_records(20)[19].name))]
+            else:
+                uses.append(lambda: store.column(name))
+            if name == "name_hash":
+                uses.append(lambda: store.find("class 0/0.jpg"))
+            for use in uses:
+                with pytest.raises(DamagedStoreError, match=f"chunk 0 of its column {name} is missing or damaged"):
+                    use()
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_verifying_compares_each_column_with_the_records(place: Path, name: str) -> None:
+    chunk = chunk_at(place, name, 0)
+    put_chunk(place, name, 0, chunk[:-1] + bytes([chunk[-1] ^ 1]))
     with open_store(place) as store:
         with pytest.raises(DamagedStoreError, match=f"its column {name} does not tell of the 20 records from 0 on"):
             store.verify()
@@ -731,8 +771,7 @@ def test_verifying_compares_each_column_with_the_records(place: Path, name: str)
 def test_verifying_compares_columns_of_every_chunk(tmp_path: Path) -> None:
     place = tmp_path / "store.lmdb"
     write(place, small_records(CHUNK + 100))
-    key = column_key("label", 1)
-    tamper(place, b"meta", {key: bytes(len(value_at(place, b"meta", key)))})
+    put_chunk(place, "label", 1, bytes(len(chunk_at(place, "label", 1))))
     with (
         open_store(place) as store,
         pytest.raises(DamagedStoreError, match="its column label does not tell of the 100 records from 4096 on"),
@@ -740,43 +779,97 @@ def test_verifying_compares_columns_of_every_chunk(tmp_path: Path) -> None:
         store.verify()
 
 
-@pytest.mark.parametrize("fact", ["digest", "label_counts", "labelled", "named", "image_bytes", "width", "height"])
-def test_verifying_compares_the_manifest_with_the_records(place: Path, fact: str) -> None:
-    manifest = bson.decode(value_at(place, b"meta", b"manifest"))
-    other = {"digest": "0" * 64, "label_counts": None, "width": [1, 2], "height": [3, 4]}.get(fact, 7)
-    tamper(place, b"meta", {b"manifest": bson.encode({**manifest, fact: other})})
-    with (
-        open_store(place) as store,
-        pytest.raises(DamagedStoreError, match=f"the {fact} in its manifest is not that of its records"),
-    ):
-        store.verify()
-
-
-@pytest.mark.parametrize("length", [19, 21])
-def test_verifying_notices_a_manifest_of_another_length(place: Path, length: int) -> None:
-    manifest = bson.decode(value_at(place, b"meta", b"manifest"))
-    tamper(place, b"meta", {b"manifest": bson.encode({**manifest, "length": length})})
-    with (
-        open_store(place) as store,
-        pytest.raises((DamagedStoreError, DamagedRecordError), match=r"damaged|cut|column"),
-    ):
-        store.verify()
-
-
-@pytest.mark.parametrize("change", ["missing", "empty", "shorter", "flipped"])
-def test_verifying_notices_a_damaged_index_of_names(place: Path, change: str) -> None:
-    value = value_at(place, b"meta", bucket_key(0))
-    new = {"missing": None, "empty": b"", "shorter": value[:-12], "flipped": value[:-1] + b"\x80"}[change]
-    tamper(place, b"meta", {bucket_key(0): new})
+@pytest.mark.parametrize(
+    ("fact", "other"),
+    [
+        ("digest", "0" * 64),
+        ("label_counts", None),
+        ("labelled", 7),
+        ("named", 7),
+        ("image_bytes", 7),
+        ("width", [1, 2]),
+        ("height", [3, 4]),
+        ("formats", {"JPEG": 20, "PNG": 1}),
+        ("fields", {}),
+        ("outcome", {"repaired": 1}),
+        ("events", 1),
+        ("classes", ["only one"]),
+    ],
+)
+def test_verifying_compares_the_manifest_with_the_records(tmp_path: Path, fact: str, other: object) -> None:
+    place = tmp_path / "store.lmdb"
+    lines = [{"name": f"{number}", "event": event, "reason": "why"} for number, event in enumerate(["repaired"] * 2)]
+    with create_store(place) as writer:
+        records = make_records(20)
+        writer.write((encode(record) for record in records), events=lines, outcome={"repaired": 2, "resized": 3})
+        writer.finish(classes=["a", "b", "c", "d", "e"])
     with open_store(place) as store:
-        with pytest.raises(DamagedStoreError, match="its index of names is damaged"):
+        assert store.verify() == store.manifest.digest
+    retell(place, **{fact: other})
+    with (
+        open_store(place) as store,
+        pytest.raises(DamagedStoreError, match=rf"the ({fact}|outcome) in its manifest is not that of its records"),
+    ):
+        store.verify()
+
+
+def test_one_flipped_bit_of_the_manifest_is_found_at_opening(place: Path) -> None:
+    value = value_at(place, b"meta", b"manifest")
+    for bit in random.Random(0).sample(range(8 * len(value)), 200):
+        flipped = bytearray(value)
+        flipped[bit // 8] ^= 1 << bit % 8
+        tamper(place, b"meta", {b"manifest": bytes(flipped)})
+        with pytest.raises(StoreError, match=r"store\.lmdb"):
+            len(open_store(place))
+
+
+@pytest.mark.parametrize("change", ["flipped", "missing", "exchanged", "empty", "something else"])
+def test_a_damaged_line_of_the_report_is_found_when_it_is_read(tmp_path: Path, change: str) -> None:
+    place = tmp_path / "store.lmdb"
+    lines = [{"name": f"{number}.jpg", "event": "rejected", "reason": "why"} for number in range(3)]
+    with create_store(place) as writer:
+        writer.write([], events=lines)
+        writer.finish()
+    value = value_at(place, b"meta", event_key(1))
+    new = {
+        "flipped": value.replace(b"why", b"wky"),
+        "missing": None,
+        "exchanged": value_at(place, b"meta", event_key(2)),
+        "empty": b"",
+        "something else": seal({"event": "rejected"}, 1),
+    }[change]
+    tamper(place, b"meta", {event_key(1): new})
+    with open_store(place) as store:
+        events = store.events()
+        assert next(events) == lines[0]
+        with pytest.raises(DamagedStoreError, match=r"event 1 of its report is damaged: "):
+            next(events)
+        with pytest.raises(DamagedStoreError, match=r"event 1 of its report is damaged: "):
             store.verify()
-        for record in make_records(20):
-            if record.name is not None:
-                try:
-                    assert store.name(store.find(record.name)) == record.name
-                except RecordNotFoundError as error:
-                    assert "is named" in str(error)  # noqa: PT017 - it may also be found
+
+
+@pytest.mark.parametrize("length", [19, 21, 10**12])
+def test_a_manifest_of_another_length_is_found_by_verifying_and_by_each_column(place: Path, length: int) -> None:
+    retell(place, length=length)
+    with open_store(place) as store:
+        with pytest.raises((DamagedStoreError, DamagedRecordError), match=r"is missing|is missing or damaged"):
+            store.verify()
+        for read in (lambda: store.column("label"), store.names, lambda: store.find("class 0/0.jpg")):
+            with pytest.raises(DamagedStoreError, match=r"chunk \d+ of its column \w+ is missing or damaged"):
+                read()
+
+
+def test_a_record_that_was_put_at_another_index_is_found(place: Path) -> None:
+    head = slice(9, 17)  # the index in a document
+    with open_store(place) as store:
+        one, other = store.documents([3, 4])
+    as_three = other[: head.start] + one[head] + other[head.stop :]
+    tamper(place, b"records", {record_key(3): as_three})
+    with open_store(place) as store:
+        with pytest.raises(DamagedRecordError, match=r"^record 3 .* is damaged: its CRC-32 is"):
+            store[3]
+        with pytest.raises(DamagedRecordError, match=r"^record 3 .* is damaged: its CRC-32 is"):
+            store.verify()
 
 
 def test_a_damaged_record_whose_name_is_damaged_too_is_told_by_its_index(place: Path) -> None:
@@ -886,10 +979,11 @@ def test_a_partial_file_with_a_damaged_column_is_not_resumed(tmp_path: Path, nam
     with create_store(place, resumable=True) as writer:
         write_one_by_one(writer, make_records(3))
         writer.commit()
-    for change in (value_at(partial, b"meta", column_key(name, 0))[:-4], None):
+    whole = value_at(partial, b"meta", column_key(name, 0))
+    for change in (whole[:-4], bytes([whole[0] ^ 1]) + whole[1:], None):
         tamper(partial, b"meta", {column_key(name, 0): change})
         writer = create_store(place, resume=True)
-        message = rf"partial: its column {name} is damaged; begin anew with overwrite \(--overwrite\)"
+        message = rf"partial: its column {name} is damaged; begin again with overwrite \(--overwrite\)"
         with pytest.raises(DamagedStoreError, match=message), writer:
             pass
     with create_store(place, overwrite=True) as anew:  # the refused writer has let go of the file
@@ -973,14 +1067,22 @@ def test_a_file_system_without_locks_is_not_written_to(tmp_path: Path, monkeypat
         pass
 
 
-def test_an_index_of_many_names_is_written_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_of_many_names_is_found(tmp_path: Path) -> None:
     place = tmp_path / "store.lmdb"
-    monkeypatch.setattr(lmdb_writer, "COMMIT_BYTES", 30_000)
-    write(place, small_records(10_000))
-    assert all(len(value_at(place, b"meta", bucket_key(number))) < 30_000 for number in range(8))
+    write(place, small_records(2 * CHUNK + 100))
     with open_store(place) as store:
-        assert [store.find(f"{number}.jpg") for number in range(10_000)] == list(range(10_000))
-        assert store.verify() == store.manifest.digest
+        for index in [*range(0, len(store), 97), CHUNK - 1, CHUNK, len(store) - 1]:
+            assert store.find(f"{index}.jpg") == index
+        with pytest.raises(RecordNotFoundError, match=r"is named '8292\.jpg'"):
+            store.find("8292.jpg")
+
+
+def test_names_of_one_hash_are_told_apart(tmp_path: Path) -> None:
+    one, other = "plumless", "buckeroo"  # a known collision of CRC-32
+    assert zlib.crc32(one.encode()) == zlib.crc32(other.encode())
+    write(tmp_path / "store.lmdb", [Record(name="x"), Record(name=one), Record(name=other), Record(name=one)])
+    with open_store(tmp_path / "store.lmdb") as store:
+        assert [store.find(one), store.find(other)] == [1, 2]
 
 
 def test_writing_into_a_missing_folder_says_so(tmp_path: Path) -> None:

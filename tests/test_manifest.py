@@ -6,6 +6,7 @@ import hashlib
 import pickle
 import random
 import struct
+import zlib
 from dataclasses import FrozenInstanceError, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,8 @@ import pytest
 
 from dbloader import Manifest, Record
 from dbloader.columns import CHUNK, ColumnChunk
-from dbloader.errors import DamagedStoreError, NotAStoreError, StoreVersionError
+from dbloader.documents import open_sealed, seal
+from dbloader.errors import DamagedStoreError, NotAStoreError, StoreError, StoreVersionError
 from dbloader.manifest import MAX_COUNTED_LABELS, Summary
 from dbloader.records import encode
 
@@ -35,10 +37,13 @@ MANIFEST = Manifest(
     formats={"JPEG": 3},
     fields={"caption.ü": 2},
     outcome={"rejected": 1},
+    events=1,
     source={"path": "/x", "shuffle": None, "max_side": 3},
     created="2024-05-06T07:08:09+00:00",
     created_by="dbloader 0",
 )
+CONTENT = open_sealed(MANIFEST.encode())
+CAN_BE_NULL = ("label_counts", "version")  # another test has the version
 
 
 def summarise(records: list[EncodedRecord], chunk_length: int = CHUNK) -> Summary:
@@ -53,7 +58,12 @@ def summarise(records: list[EncodedRecord], chunk_length: int = CHUNK) -> Summar
 
 @pytest.mark.parametrize(
     "manifest",
-    [MANIFEST, Manifest(length=0, digest=""), replace(MANIFEST, label_counts=None), replace(MANIFEST, label_counts={})],
+    [
+        MANIFEST,
+        Manifest(length=0, digest="0" * 64),
+        replace(MANIFEST, label_counts=None),
+        replace(MANIFEST, label_counts={}),
+    ],
 )
 def test_a_manifest_comes_back_as_it_was(manifest: Manifest) -> None:
     assert Manifest.decode(manifest.encode(), "place") == manifest
@@ -61,7 +71,9 @@ def test_a_manifest_comes_back_as_it_was(manifest: Manifest) -> None:
 
 def test_a_manifest_is_laid_out_as_documented() -> None:
     document = bson.decode(MANIFEST.encode())
-    assert list(document) == ["format", *(field.name for field in fields(Manifest))]
+    assert list(document) == ["format", *(field.name for field in fields(Manifest)), "crc32"]
+    data = MANIFEST.encode()
+    assert data[-9:] == struct.pack("<qB", zlib.crc32(data[4:-16]), 0)
     assert document["format"] == "dbloader"
     assert document["version"] == 1
     assert document["label_counts"] == struct.pack("<6q", -(2**62), 1, 0, 2**40, 7, 3)
@@ -77,25 +89,51 @@ def test_a_manifest_does_not_change_and_can_be_sent_to_another_process() -> None
 
 
 def test_what_a_later_version_adds_to_a_manifest_is_passed_over() -> None:
-    document = bson.decode(MANIFEST.encode())
-    assert Manifest.decode(bson.encode({**document, "licence": "CC0"}), "place") == MANIFEST
+    assert Manifest.decode(seal({**CONTENT, "licence": "CC0"}), "place") == MANIFEST
 
 
-@pytest.mark.parametrize("name", ["length", "digest", "classes", "label_counts", "width", "height"])
+@pytest.mark.parametrize("name", [field.name for field in fields(Manifest) if field.name not in CAN_BE_NULL])
 def test_a_manifest_that_lacks_something_is_damaged(name: str) -> None:
-    document = bson.decode(MANIFEST.encode())
-    del document[name]
-    with pytest.raises(DamagedStoreError, match=rf"^the place: the manifest is not whole: .*{name}"):
-        Manifest.decode(bson.encode(document), "the place")
+    content = {key: value for key, value in CONTENT.items() if key != name}
+    with pytest.raises(DamagedStoreError, match=rf"^the place: its manifest has no valid {name}: None$"):
+        Manifest.decode(seal(content), "the place")
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("label_counts", b"odd"), ("label_counts", bytes(8)), ("classes", None), ("width", 3)]
+    ("name", "value"),
+    [
+        ("length", -1),
+        ("length", "3"),
+        ("length", 2.0),
+        ("digest", "x" * 64),
+        ("digest", "0" * 63),
+        ("classes", None),
+        ("classes", ["a", 3]),
+        ("label_counts", b"odd"),
+        ("label_counts", bytes(8)),
+        ("label_counts", [1]),
+        ("labelled", None),
+        ("width", 3),
+        ("width", [1]),
+        ("height", [1, -1]),
+        ("formats", ["JPEG"]),
+        ("fields", {"a": "b"}),
+        ("outcome", {"a": -1}),
+        ("events", -1),
+        ("source", "x"),
+        ("created", 3),
+        ("created_by", b"x"),
+    ],
 )
 def test_a_manifest_with_a_value_that_makes_no_sense_is_damaged(name: str, value: Any) -> None:
-    document = bson.decode(MANIFEST.encode())
-    with pytest.raises(DamagedStoreError, match=r"^the place: the manifest is not whole: "):
-        Manifest.decode(bson.encode({**document, name: value}), "the place")
+    with pytest.raises(DamagedStoreError, match=rf"^the place: its manifest has no valid {name}: "):
+        Manifest.decode(seal({**CONTENT, name: value}), "the place")
+
+
+def test_a_long_value_that_makes_no_sense_is_not_told_in_full() -> None:
+    with pytest.raises(DamagedStoreError, match=r"no valid created: ") as caught:
+        Manifest.decode(seal({**CONTENT, "created": ["x"] * 10_000}), "the place")
+    assert len(str(caught.value)) < 200
 
 
 def test_a_manifest_that_is_no_bson_is_damaged() -> None:
@@ -103,6 +141,15 @@ def test_a_manifest_that_is_no_bson_is_damaged() -> None:
     for damaged in (b"", data[:-1], data[:100], b"x" * 100, data[:4] + b"\x7f" + data[5:]):
         with pytest.raises(DamagedStoreError, match=r"^the place: the manifest cannot be decoded: "):
             Manifest.decode(damaged, "the place")
+
+
+def test_every_flipped_bit_of_a_manifest_is_found() -> None:
+    data = MANIFEST.encode()
+    for bit in range(8 * len(data)):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(StoreError, match=r"^the place"):
+            Manifest.decode(bytes(flipped), "the place")
 
 
 @pytest.mark.parametrize("document", [{}, {"format": "other"}, {"format": None, "version": 1}, {"version": 1}])
@@ -113,10 +160,11 @@ def test_the_manifest_of_another_program_is_none(document: dict[str, Any]) -> No
 
 @pytest.mark.parametrize("version", [2, 2**40, None, "1", 1.5])
 def test_a_manifest_of_a_newer_version_is_refused(version: Any) -> None:
-    document = bson.decode(MANIFEST.encode())
-    message = rf"^the place has format version {version}; this dbloader knows versions up to 1: install a newer one \("
+    message = (
+        rf"^the place has format version {version!r}; this dbloader knows versions up to 1: install a newer one \("
+    )
     with pytest.raises(StoreVersionError, match=message):
-        Manifest.decode(bson.encode({**document, "version": version}), "the place")
+        Manifest.decode(seal({**CONTENT, "version": version}), "the place")
 
 
 # ---- What is gathered from the columns

@@ -307,13 +307,14 @@ def test_an_array_is_laid_out_as_a_npy_file_in_a_binary_of_the_user_defined_subt
     assert encoded.nbytes == len(npy)
 
 
-def test_the_checksum_is_of_everything_but_the_index() -> None:
+def test_the_checksum_is_of_everything_and_binds_it_to_its_index() -> None:
     encoded = encode(Record(name="a", image=b"abc"))
-    documents = [encoded.document(index) for index in (0, 1, 2**63 - 1)]
-    assert {document[HEAD:] for document in documents} == {documents[0][HEAD:]}
-    assert {crc32_of(document) for document in documents} == {encoded.crc32}
+    documents = {index: encoded.document(index) for index in (0, 1, 2**32 + 5, 2**63 - 1)}
+    assert {document[HEAD:-TAIL] for document in documents.values()} == {documents[0][HEAD:-TAIL]}
+    assert {crc32_of(document) for document in documents.values()} == {encoded.crc32}
     assert encoded.crc32 == zlib.crc32(documents[0][HEAD:-TAIL])
-    assert bson.decode(documents[1])["crc32"] == encoded.crc32
+    for index, document in documents.items():
+        assert bson.decode(document)["crc32"] == encoded.crc32 ^ index % 2**32
     others = (
         Record(name="b", image=b"abc"),
         Record(name="a", image=b"abd"),

@@ -6,10 +6,12 @@ Each sentence of these docstrings is a test in tests/store_contract.py, which ev
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from dbloader.columns import CHUNK, COLUMNS, ColumnChunk
+from dbloader.documents import open_sealed
 from dbloader.errors import DamagedRecordError, DamagedStoreError, RecordIndexError
 from dbloader.manifest import Summary
 from dbloader.records import decode, encoded
@@ -109,29 +111,39 @@ class Store(ABC):
 
     @abstractmethod
     def events(self) -> Iterator[dict[str, Any]]:
-        """Yields what the conversion reported: each repaired and each rejected file with its reason."""
+        """Yield what the conversion reported: each repaired and each rejected file with its reason.
+
+        Raises:
+            DamagedStoreError: One is missing, or not what was written.
+        """
 
     @abstractmethod
     def close(self) -> None:
         """Lets go of the handle. Using the store again opens it again."""
 
     def verify(self, progress: Callable[[int], object] = lambda _: None) -> str:
-        """Reads every record and gives the digest, computed anew from the records' bytes.
+        """Read every record and event, and return the digest, computed again from the records' bytes.
 
         Args:
             progress: Called with the number of records verified since the last call.
 
         Raises:
             DamagedRecordError: A record is not what was written.
-            DamagedStoreError: The columns or the manifest do not tell of these records.
+            DamagedStoreError: The columns, the report or the manifest do not tell of these records.
         """
         summary = Summary()
+        formats: Counter[str] = Counter()
+        fields: Counter[str] = Counter()
         for number, start in enumerate(range(0, len(self), CHUNK)):
             chunk = ColumnChunk()
             for first in range(start, min(start + CHUNK, len(self)), _BLOCK):
                 indices = range(first, min(first + _BLOCK, start + CHUNK, len(self)))
                 for index, document in zip(indices, self.documents(indices), strict=True):
-                    chunk.append(self.checked(document, index))
+                    record = self.checked(document, index)
+                    chunk.append(record)
+                    fields.update(record.fields)
+                    if record.format is not None:
+                        formats[record.format] += 1
                 progress(len(indices))
             packed, stored = chunk.pack(), self._stored_chunk(number)
             for name in COLUMNS:
@@ -141,7 +153,7 @@ class Store(ABC):
                         "convert again, or copy the store again from where it is whole",
                     )
             summary.add(packed)
-        facts = summary.facts()
+        facts = {**summary.facts(), "formats": formats, "fields": fields, **self._reported(), **self._classes(summary)}
         for name, value in facts.items():
             if value != getattr(self.manifest, name):
                 raise DamagedStoreError(
@@ -149,6 +161,35 @@ class Store(ABC):
                     "convert again, or copy the store again from where it is whole",
                 )
         return str(facts["digest"])
+
+    def _reported(self) -> dict[str, Any]:
+        """Return what the manifest must say of the report's lines: their number, and how many there are of each."""
+        lines = Counter(event["event"] for event in self.events())
+        return {"events": lines.total(), "outcome": {**self.manifest.outcome, **lines}}
+
+    def _classes(self, summary: Summary) -> dict[str, Any]:
+        """Return what the manifest must say of the classes: none of them if the labels are of other classes."""
+        classes = self.manifest.classes
+        return {} if all(0 <= label < len(classes) for label in summary.labels or ()) else {"classes": ()}
+
+    def _event(self, document: bytes | memoryview | None, number: int) -> dict[str, Any]:
+        """Return a line of the report, after checking it.
+
+        Raises:
+            DamagedStoreError: It is missing, or not what was written.
+        """
+        try:
+            event = open_sealed(document or b"", number)
+        except ValueError as error:
+            what = str(error)
+        else:
+            if all(isinstance(event.get(name), str) for name in ("name", "event", "reason")):
+                return event
+            what = "it has no name, event and reason"
+        raise DamagedStoreError(
+            f"{self.place}: event {number} of its report is damaged: {what if document else 'it is missing'}; "
+            "copy the store again from where it is whole",
+        )
 
     def checked(self, document: bytes, index: int) -> EncodedRecord:
         """Gives a record that ``documents`` gave, after checking it, to be stored elsewhere as it is.
@@ -174,7 +215,7 @@ class Store(ABC):
     def _damaged(self, index: int, what: str) -> DamagedRecordError:
         try:
             name = self.name(index) or "without a name"
-        except DamagedStoreError:
+        except (DamagedStoreError, DamagedRecordError):
             name = "its name is damaged too"
         return DamagedRecordError(
             f"record {index} ({name}) of {self.place} is damaged: {what}; "

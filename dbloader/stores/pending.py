@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dbloader.columns import CHUNK, ColumnChunk
+from dbloader.columns import CHUNK, ColumnChunk, seal_chunk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -19,7 +19,7 @@ class Part(NamedTuple):
     Attributes:
         first: Index of the first record.
         documents: The records' BSON documents.
-        chunks: Number of each chunk of the columns that has changed, and its columns, packed.
+        chunks: Number of each chunk of the columns that has changed, and its columns, packed and sealed.
         events: What is new in the report.
     """
 
@@ -60,7 +60,7 @@ class Pending:
         self._chunk.append(record)
         self.length += 1
         if len(self._chunk) == CHUNK:
-            self._part.chunks[(self.length - 1) // CHUNK] = self._chunk.pack()
+            self._pack((self.length - 1) // CHUNK)
             self._chunk = ColumnChunk()
 
     def report(self, events: Iterable[Mapping[str, Any]]) -> None:
@@ -70,7 +70,11 @@ class Pending:
     def take(self) -> Part:
         """Gives all that is pending, which is to be committed now."""
         if len(self._chunk):
-            self._part.chunks[self.length // CHUNK] = self._chunk.pack()
+            self._pack(self.length // CHUNK)
         part = self._part
         self._begin()
         return part
+
+    def _pack(self, number: int) -> None:
+        packed = self._chunk.pack()
+        self._part.chunks[number] = {name: seal_chunk(name, number, chunk) for name, chunk in packed.items()}

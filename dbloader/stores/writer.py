@@ -6,6 +6,7 @@ Each sentence of these docstrings is a test in tests/store_contract.py, which ev
 from __future__ import annotations
 
 import os
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import bson
 
 from dbloader.columns import CHUNK, ColumnChunk
-from dbloader.errors import FieldError, OptionError, StoreError, StoreExistsError
+from dbloader.errors import FieldError, StoreError, StoreExistsError
 from dbloader.manifest import Manifest, Summary
 from dbloader.stores.pending import Pending
 from dbloader.version import VERSION
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from dbloader.errors import DamagedStoreError
     from dbloader.records import EncodedRecord
 
 # A commit costs a sync of the disk, which at 8 MiB is lost in the writing; more would only fall out of the
@@ -47,15 +49,14 @@ class Writer(ABC):
     refused.
 
     Args:
-        overwrite: Replace the finished store at the place, when the new one is finished.
-        resume: Go on after the last commit of an unfinished writer at the place; begin if there is none.
+        overwrite: Replace the finished store at the place, when the new one is finished. Without ``resume``, begin
+            again where an unfinished one is.
+        resume: Go on after the last commit of an unfinished writer at the place; begin if there is none. What an
+            unfinished writer was to overwrite, this one overwrites too.
         resumable: Keep what was committed when the block is left without ``finish``.
         durable: Let each commit survive a crash of the whole machine, not only of the process. Without, writing to a
             file is faster, and what was committed is of no use after a restart of the machine; a finished store is
             always durable.
-
-    Raises:
-        OptionError: Both ``overwrite`` and ``resume`` are given.
 
     Raises (on entering the block):
         StoreExistsError: A finished store is there and ``overwrite`` is not given; or an unfinished one, and
@@ -76,8 +77,6 @@ class Writer(ABC):
         resumable: bool = False,
         durable: bool = True,
     ) -> None:
-        if overwrite and resume:
-            raise OptionError("overwrite begins anew and resume goes on: choose one of them")
         self.place = place
         self.overwrite = overwrite
         self.resume = resume
@@ -94,6 +93,7 @@ class Writer(ABC):
         self._pending = Pending()
         self._events_stored = 0
         self._finished = False
+        self._only_begun = False  # nothing is committed but that an unfinished writer may overwrite
         self._process = os.getpid()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="dbloader-commit")
         self._committing: Future[None] | None = None
@@ -111,6 +111,14 @@ class Writer(ABC):
         except BaseException:
             self._executor.shutdown()
             raise
+        if self.overwrite and self.resumable and not self.resumed:
+            # Killed from here on, a writer that resumes knows that it may overwrite.
+            try:
+                self.commit()
+            except BaseException:
+                self.__exit__(*sys.exc_info())
+                raise
+            self._only_begun = True
         return self
 
     def __exit__(
@@ -128,6 +136,7 @@ class Writer(ABC):
                 raise
         finally:
             self._executor.shutdown()
+            self.resumable = self.resumable and not self._only_begun
             self._close()
 
     def agree(self, settings: Mapping[str, Any]) -> None:
@@ -140,12 +149,13 @@ class Writer(ABC):
             StoreExistsError: A resumed conversion was begun with others.
         """
         settings = bson.decode(bson.encode(settings))  # as those of a resumed conversion are: a tuple is a list
-        for key in self.settings.keys() | settings.keys() if self.resumed else ():
+        agreed = self.resumed and (self.settings or self.length)  # else it was interrupted before that
+        for key in self.settings.keys() | settings.keys() if agreed else ():
             before, now = self.settings.get(key), settings.get(key)
             if before != now:
                 raise StoreExistsError(
                     f"the unfinished conversion at {self.place} was begun with another {key} ({before}, now {now}): "
-                    "resume with the same, or begin anew with overwrite (--overwrite)",
+                    "resume with the same, or begin again with overwrite (--overwrite, without --resume)",
                 )
         self.settings = dict(settings)
 
@@ -195,6 +205,7 @@ class Writer(ABC):
         """Commits in the background; waits for the commit before, so that at most one is under way."""
         self._check_unfinished()
         self._end_commit()
+        self._only_begun = False
         part = self._pending.take()
         progress = {
             "length": self.length,
@@ -253,6 +264,7 @@ class Writer(ABC):
             formats=dict(sorted(self._formats.items())),
             fields=dict(sorted(self._fields.items())),
             outcome=dict(self.outcome),
+            events=self._events_stored,
             source=dict(source or {}),
             created=created or datetime.now(timezone.utc).isoformat(timespec="seconds"),
             created_by=f"dbloader {VERSION}",
@@ -263,18 +275,29 @@ class Writer(ABC):
         return manifest
 
     def _restore(self, progress: Mapping[str, Any]) -> None:
-        """Takes up what ``commit`` stored."""
+        """Take up what ``commit`` stored.
+
+        Raises:
+            DamagedStoreError: It is not what ``commit`` stores.
+        """
+        try:
+            self.settings = dict(progress["settings"])
+            self.position = int(progress["position"])
+            self.overwrite = self.overwrite or bool(progress["overwrite"])
+            self.outcome = Counter(progress["outcome"])
+            self._formats = Counter(progress["formats"])
+            self._fields = Counter(progress["fields"])
+            self._events_stored = int(progress["events"])
+            self._pending = Pending(int(progress["length"]))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise self._damaged(f"how far it has come cannot be read: {error!r}") from error
         self.resumed = True
-        self.settings = progress["settings"]
-        self.position = progress["position"]
-        self.overwrite = self.overwrite or progress["overwrite"]
-        self.outcome = Counter(progress["outcome"])
-        self._formats = Counter(progress["formats"])
-        self._fields = Counter(progress["fields"])
-        self._events_stored = progress["events"]
-        self._pending = Pending(progress["length"])
         if self.length % CHUNK:
             self._pending = Pending(self.length, ColumnChunk.unpack(self._stored_chunk(self.length // CHUNK)))
+
+    @abstractmethod
+    def _damaged(self, what: str) -> DamagedStoreError:
+        """Return the error that says what of an unfinished store cannot be used."""
 
     @abstractmethod
     def _open(self) -> None:

@@ -26,11 +26,6 @@ def column_key(name: str, chunk: int) -> bytes:
     return b"column/%s/%s" % (name.encode(), record_key(chunk))
 
 
-def bucket_key(number: int) -> bytes:
-    """Gives the key in ``meta`` of one bucket of the name index."""
-    return b"name_index/" + struct.pack(">I", number)
-
-
 def event_key(number: int) -> bytes:
     """Gives the key in ``meta`` of one event of the report."""
     return EVENT + record_key(number)

@@ -28,6 +28,7 @@ class PartialFile:
         target: Where the store will be: where a link at the place leads to.
         path: The file.
         unsynced: The mark beside the file while it is written without syncing.
+        holds_nothing: Whether there is no commit in it.
         kept: Whether there is a commit in it that is left for a later writer.
         fd: The file, open to be written to, once ``lock`` has been called.
     """
@@ -37,6 +38,7 @@ class PartialFile:
         self.target = Path(os.path.realpath(place))  # of links that lead in a circle, Path.resolve makes an error
         self.path = Path(f"{self.target}{PARTIAL}")
         self.unsynced = Unsynced(self.target)
+        self.holds_nothing = False
         self.kept = False
         self.fd = -1
 

@@ -7,11 +7,11 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-import bson
 import lmdb
 from typing_extensions import override
 
-from dbloader.columns import CHUNK, COLUMNS, is_whole
+from dbloader.columns import COLUMNS, whole_chunk
+from dbloader.documents import open_sealed, seal
 from dbloader.errors import (
     DamagedStoreError,
     NotAStoreError,
@@ -20,7 +20,6 @@ from dbloader.errors import (
     StoreExistsError,
     StoreVersionError,
 )
-from dbloader.stores.lmdb import name_index
 from dbloader.stores.lmdb.growing import GrowingFile
 from dbloader.stores.lmdb.layout import (
     MANIFEST,
@@ -28,17 +27,15 @@ from dbloader.stores.lmdb.layout import (
     NO_ROOM,
     PROGRESS,
     RECORDS,
-    bucket_key,
     checked_path,
     column_key,
     event_key,
     record_key,
 )
-from dbloader.stores.lmdb.name_index import hashes_in
 from dbloader.stores.lmdb.partial import PartialFile
 from dbloader.stores.lmdb.store import LMDBStore
 from dbloader.stores.lmdb.unsynced import boot_id, sync_folder
-from dbloader.stores.writer import COMMIT_BYTES, Writer
+from dbloader.stores.writer import Writer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -77,13 +74,12 @@ class LMDBWriter(Writer):
     def _open(self) -> None:
         self._check_target()
         self._partial.lock()
-        begins = False
         try:
-            begins = self._begins()
+            begins = self._partial.holds_nothing = self._begins()
             self._partial.check_synced(begins=begins, durable=self.durable)
             self._open_partial()
         except BaseException as error:
-            if begins:
+            if self._partial.holds_nothing:
                 self._partial.remove()
             self._partial.unlock()
             if isinstance(error, OSError) and not isinstance(error, StoreError):
@@ -105,6 +101,8 @@ class LMDBWriter(Writer):
     def _check_target(self) -> None:
         """Refuses a place that may not become a new store."""
         try:
+            if self._target.is_symlink():  # where realpath has given up
+                raise StoreAccessError(f"{self.place} cannot be written: its symbolic link leads in a circle")
             if not self._target.parent.is_dir():
                 raise StoreAccessError(
                     f"{self.place} cannot be written: the folder {self._target.parent} does not exist"
@@ -141,7 +139,9 @@ class LMDBWriter(Writer):
             if self.overwrite:  # what cannot even be looked at may not
                 raise
         if not self.overwrite and self.resume:
-            raise StoreExistsError(f"{self.place} is finished already: there is nothing to resume")
+            raise StoreExistsError(
+                f"{self.place} is finished already: there is nothing to resume; overwrite (--overwrite) replaces it"
+            )
         if not self.overwrite:
             raise StoreExistsError(f"{self.place} exists already; overwrite (--overwrite) replaces it")
 
@@ -178,9 +178,14 @@ class LMDBWriter(Writer):
         """Goes on from the last commit, if there is one."""
         with self._env.begin() as txn:
             data = txn.get(PROGRESS, db=self._meta)
+        self._partial.holds_nothing = data is None
         if data is not None:
             self._partial.kept = self.resumable
-            self._restore(bson.decode(data))
+            try:
+                progress = open_sealed(data)
+            except ValueError as error:
+                raise self._damaged(f"how far it has come cannot be read: {error}") from error
+            self._restore(progress)
         self._check_replaceable()  # again: now it is known whether the conversion that is resumed may overwrite
 
     @override
@@ -196,8 +201,8 @@ class LMDBWriter(Writer):
             (column_key(name, number), packed) for number, chunk in chunks.items() for name, packed in chunk.items()
         ]
         first_event = progress["events"] - len(events)
-        meta += [(event_key(first_event + number), bson.encode(event)) for number, event in enumerate(events)]
-        meta.append((PROGRESS, bson.encode(progress)))
+        meta += [(event_key(number), seal(event, number)) for number, event in enumerate(events, first_event)]
+        meta.append((PROGRESS, seal(progress)))
         self._put(documents, first, meta)
         self._partial.kept = self.resumable
 
@@ -227,23 +232,20 @@ class LMDBWriter(Writer):
     @override
     def _stored_chunk(self, number: int) -> dict[str, bytes]:
         with self._env.begin() as txn:
-            values = {name: txn.get(column_key(name, number), db=self._meta) for name in COLUMNS}
-        for name, value in values.items():
-            if value is None or not is_whole(name, value, min(CHUNK, self.length - number * CHUNK)):
-                raise DamagedStoreError(
-                    f"{self._partial.path}: its column {name} is damaged; begin anew with overwrite (--overwrite)",
-                )
-        return values  # type: ignore[return-value]  # none is None, and without buffers=True they are bytes
+            stored = {name: txn.get(column_key(name, number), db=self._meta) for name in COLUMNS}
+        chunks: dict[str, bytes] = {}
+        for name, value in stored.items():
+            chunk = whole_chunk(name, number, value, self.length)
+            if chunk is None:
+                raise self._damaged(f"its column {name} is damaged")
+            chunks[name] = bytes(chunk)
+        return chunks
+
+    def _damaged(self, what: str) -> DamagedStoreError:
+        return DamagedStoreError(f"{self._partial.path}: {what}; begin again with overwrite (--overwrite)")
 
     @override
     def _publish(self, manifest: Manifest) -> None:
-        buckets: list[tuple[bytes, bytes]] = []
-        for number, bucket in name_index.build(lambda: hashes_in(self._stored_chunk, self.length), manifest.named):
-            buckets.append((bucket_key(number), bucket))
-            if len(buckets) * len(bucket) >= COMMIT_BYTES:
-                self._put((), 0, buckets)
-                buckets = []
-        self._put((), 0, buckets)
         self._put((), 0, [(MANIFEST, manifest.encode())])
         try:
             self._env.sync(True)

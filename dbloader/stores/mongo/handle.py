@@ -11,7 +11,7 @@ import pymongo
 from pymongo.errors import PyMongoError
 from pymongo.read_preferences import Primary, PrimaryPreferred
 
-from dbloader.columns import CHUNK, is_whole
+from dbloader.columns import CHUNK, whole_chunk
 from dbloader.errors import DamagedStoreError, NotAStoreError, StoreNotFoundError
 from dbloader.manifest import Manifest
 from dbloader.stores.mongo.connection import Connection
@@ -147,7 +147,7 @@ class Handle:
             self.of_records(ask_here, newest=True)
         return found
 
-    def chunks(self, column: str, numbers: range | None = None) -> Iterator[bytes]:
+    def chunks(self, column: str, numbers: range | None = None) -> Iterator[memoryview]:
         """Yields chunks of a column, in order; by default all.
 
         Raises:
@@ -163,8 +163,8 @@ class Handle:
                 lambda: {document["_id"]: document for document in self.meta.find({"_id": {"$in": keys}})}  # noqa: B023
             )
             for number, key in zip(asked, keys, strict=True):
-                chunk = self._chunk_in(found.pop(key, None))
-                if chunk is None or not is_whole(column, chunk, min(CHUNK, length - number * CHUNK)):
+                chunk = whole_chunk(column, number, self._chunk_in(found.pop(key, None)), length)
+                if chunk is None:
                     raise self._gone(f"chunk {number} of its column {column} is missing or damaged")
                 yield chunk
 
@@ -176,11 +176,13 @@ class Handle:
         except LostError:
             return None
 
-    def events(self, first: int) -> list[dict[str, Any]]:
-        """Gives some events of the report, from one on."""
+    def events(self, first: int) -> list[bytes]:
+        """Return the documents of some events of the report, from one on."""
         keys = {**beginning_with(f"{self.store}/event/"), "$gte": event_key(self.store, first)}
         events = self.connection.run(
-            lambda: [found["event"] for found in self.meta.find({"_id": keys}, sort=[("_id", 1)], limit=CHUNK)]
+            lambda: [
+                bson.encode(found["event"]) for found in self.meta.find({"_id": keys}, sort=[("_id", 1)], limit=CHUNK)
+            ]
         )
         if not events and self.manifest.length and not self._is_at_place():
             next(self.chunks("crc32", range(1)))  # raises if all of it has been removed

@@ -148,9 +148,13 @@ class MongoStore(Store):
     @override
     def events(self) -> Iterator[dict[str, Any]]:
         number = 0
-        while batch := self._open().events(number):
-            yield from batch
-            number += len(batch)
+        while number < self.manifest.events:
+            events = self._open().events(number)
+            if not events:
+                self._event(None, number)
+            for event in events:
+                yield self._event(event, number)
+                number += 1
 
     def matching(self, query: Mapping[str, Any]) -> np.ndarray[Any, Any]:
         """Gives the indices of the records that a query finds: int64, shape (records,), ascending.
@@ -226,7 +230,7 @@ class MongoStore(Store):
     @override
     def _stored_chunk(self, number: int) -> dict[str, bytes]:
         handle = self._open()
-        return {name: next(handle.chunks(name, range(number, number + 1))) for name in COLUMNS}
+        return {name: bytes(next(handle.chunks(name, range(number, number + 1)))) for name in COLUMNS}
 
     def _open(self) -> Handle:
         handle = self._handle

@@ -5,12 +5,14 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+import bson
 import numpy as np
 from bson.raw_bson import RawBSONDocument
 from pymongo import ReplaceOne
 from pymongo.errors import BulkWriteError
 
-from dbloader.columns import CHUNK, COLUMNS, DTYPES, ColumnChunk, is_whole
+from dbloader.columns import CHUNK, COLUMNS, DTYPES, ColumnChunk, is_whole, unseal_chunk
+from dbloader.documents import bound_crc32, seal
 from dbloader.errors import FieldError, StoreLockedError
 from dbloader.stores.mongo.connection import without_duplicates
 from dbloader.stores.mongo.large import Large, LostError
@@ -103,7 +105,7 @@ class Unfinished:
             for name, packed in chunk.items()
         ]
         beside += [
-            {"_id": event_key(self._id, number), "event": dict(event)}
+            {"_id": event_key(self._id, number), "event": bson.decode(seal(event, number))}
             for number, event in enumerate(events, first_event)
         ]
         if not beside:
@@ -179,10 +181,12 @@ class Unfinished:
         keys = {column_key(self._id, name, number): name for name in COLUMNS}
         found = list(self._meta.find({"_id": {"$in": list(keys)}}))
         try:
-            packed = {keys[document["_id"]]: self._large.data_of(document) for document in found}
+            stored = {keys[document["_id"]]: self._large.data_of(document) for document in found}
         except LostError:
             return None
         count = min(CHUNK, length - number * CHUNK)
+        chunks = {name: unseal_chunk(name, number, sealed) for name, sealed in stored.items()}
+        packed = {name: bytes(chunk) for name, chunk in chunks.items() if chunk is not None}
         if len(packed) < len(COLUMNS):
             return None
         if number == length // CHUNK:  # a commit that was cut off may have made it longer
@@ -206,7 +210,9 @@ class Unfinished:
         if len(answer) != len(expected) * ID_CRC_DTYPE.itemsize:
             return False
         stored = np.frombuffer(answer, ID_CRC_DTYPE)
-        return np.array_equal(stored["_id"], indices) and np.array_equal(stored["crc32"], expected)
+        return np.array_equal(stored["_id"], indices) and np.array_equal(
+            stored["crc32"], bound_crc32(expected.astype(np.int64), indices)
+        )
 
     def _overtaken(self) -> StoreLockedError:
         return StoreLockedError(f"another process has taken over the conversion at {self._place.shown}")

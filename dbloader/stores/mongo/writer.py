@@ -10,6 +10,7 @@ import bson
 from pymongo.errors import DuplicateKeyError
 from typing_extensions import override
 
+from dbloader.documents import open_sealed, seal
 from dbloader.errors import DamagedStoreError, StoreError, StoreExistsError, StoreLockedError
 from dbloader.stores.mongo.claim import Claim
 from dbloader.stores.mongo.connection import Connection
@@ -98,7 +99,11 @@ class MongoWriter(Writer):
         self._unfinished = Unfinished(self._connection.database, self._place, self._id, self._claim)
         if partial and "progress" in partial:
             self._committed = True
-            self._restore(partial["progress"])
+            try:
+                progress = open_sealed(bson.encode(partial["progress"]))
+            except (TypeError, ValueError) as error:
+                raise self._damaged(f"how far it has come cannot be read: {error}") from error
+            self._restore(progress)
         self._check_replaceable()  # again: now it is known whether the conversion that is resumed may overwrite
         try:
             run(lambda: self._take_over(partial))
@@ -146,7 +151,7 @@ class MongoWriter(Writer):
         def store() -> None:
             self._claim.check()
             self._unfinished.store(first, documents, chunks, first_event, events)
-            self._set_partial({"progress": progress})
+            self._set_partial({"progress": bson.decode(seal(progress))})
 
         # All of it anew after a failure: a server that was killed may have lost what it had confirmed since the last
         # journal, which only the last step waits for.
@@ -163,7 +168,7 @@ class MongoWriter(Writer):
     def _stored_chunk(self, number: int) -> dict[str, bytes]:
         packed = self._connection.run(lambda: self._unfinished.chunk(number, self.length))
         if packed is None:
-            raise self._damaged()
+            raise self._damaged("a chunk of a column is missing or damaged")
         return packed
 
     @override
@@ -171,7 +176,7 @@ class MongoWriter(Writer):
         for number in range(self._unfinished.chunks(self.length)):
             crcs = self._stored_chunk(number)["crc32"]
             if not self._connection.run(lambda: self._unfinished.is_stored(number, crcs)):  # noqa: B023
-                raise self._damaged()
+                raise self._damaged("the server does not have all of its records as they were sent")
         replaces = self._connection.run(self._upkeep.store_at_place)
         self._check_replaceable()
         done = {"manifest": bson.decode(manifest.encode()), "replaces": replaces}
@@ -193,7 +198,9 @@ class MongoWriter(Writer):
         if not self.overwrite and self.resumed:
             raise StoreExistsError(f"{self.place} has been made by somebody else meanwhile; move it away and resume")
         if not self.overwrite and self.resume:
-            raise StoreExistsError(f"{self.place} is finished already: there is nothing to resume")
+            raise StoreExistsError(
+                f"{self.place} is finished already: there is nothing to resume; overwrite (--overwrite) replaces it"
+            )
         self._connection.run(self._upkeep.check_is_store)
         if not self.overwrite:
             raise StoreExistsError(f"{self.place} exists already; overwrite (--overwrite) replaces it")
@@ -211,9 +218,10 @@ class MongoWriter(Writer):
         if run(self._upkeep.store_at_place) != store:
             run(lambda: self._upkeep.remove(store))
 
-    def _damaged(self) -> DamagedStoreError:
+    @override
+    def _damaged(self, what: str) -> DamagedStoreError:
         return DamagedStoreError(
-            f"the unfinished conversion at {self.place} is damaged: begin anew with overwrite (--overwrite)"
+            f"the unfinished conversion at {self.place} is damaged: {what}; begin again with overwrite (--overwrite)"
         )
 
     def _overtaken(self) -> StoreLockedError:
