@@ -307,6 +307,61 @@ def test_an_array_is_laid_out_as_a_npy_file_in_a_binary_of_the_user_defined_subt
     assert encoded.nbytes == len(npy)
 
 
+def test_an_array_whose_elements_have_no_bytes_is_not_stored() -> None:
+    with pytest.raises(FieldError, match=r"field 'mask' is an array of the dtype \|V0, whose elements have no bytes"):
+        encode(Record(fields={"mask": np.zeros(3, "V0")}))
+
+
+@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
+@pytest.mark.parametrize("dtype", ["|V0", "<f8"])
+@pytest.mark.parametrize("as_image", [False, True])
+def test_an_array_that_says_that_it_has_more_elements_than_bytes_is_damaged_at_once(
+    version: tuple[int, int], dtype: str, as_image: bool
+) -> None:
+    header = f"{{'descr': {dtype!r}, 'fortran_order': False, 'shape': ({10**12},), }}\n".encode()
+    npy = b"\x93NUMPY" + bytes(version) + struct.pack("<H" if version == (1, 0) else "<I", len(header)) + header
+    element = bson.encode({"image" if as_image else "mask": Binary(npy, 0x80)})[4:-1]
+    with pytest.raises(DamagedRecordError, match="one of its arrays"):
+        decode(with_elements(element), 0)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"name": 3}, "its name is a int"),
+        ({"name": b"x"}, "its name is a bytes"),
+        ({"label": "cat"}, "its label is a str"),
+        ({"label": True}, "its label is a bool"),
+        ({"label": 1.5}, "its label is a float"),
+        ({"image": "text"}, "its image is a str"),
+        ({"image": [1]}, "its image is a list"),
+        ({"width": Int64(-1)}, "it has a side of -1 pixels"),
+        ({"height": Int64(2**32)}, "it has a side of 4294967296 pixels"),
+        ({"format": 3}, "its format is a int"),
+        ({"damaged": []}, "its damaged is a list"),
+        ({"resized_from": 5}, "its resized_from is a int"),
+        ({"resized_from": [5]}, "its resized_from has 1 numbers, not 2"),
+        ({"resized_from": [5, "x"]}, "it has a side of 'x' pixels"),
+    ],
+)
+def test_a_value_that_no_record_has_is_damage_even_under_the_right_checksum(
+    values: dict[str, Any], message: str
+) -> None:
+    document = with_elements(bson.encode(values)[4:-1])
+    with pytest.raises(DamagedRecordError, match=f"^{message}$"):
+        decode(document, 0)
+    with pytest.raises(DamagedRecordError, match=f"^{message}$"):
+        decode_values(bson.decode(document), 0)
+
+
+def test_documents_within_documents_without_end_are_damage() -> None:
+    deep = b"\x05\0\0\0\0"
+    for _ in range(3000):
+        deep = struct.pack("<i", len(deep) + 8) + b"\x03a\0" + deep + b"\0"
+    with pytest.raises(DamagedRecordError, match="its BSON cannot be decoded"):
+        decode(with_elements(deep[4:-1]), 0)
+
+
 def test_the_checksum_is_of_everything_and_binds_it_to_its_index() -> None:
     encoded = encode(Record(name="a", image=b"abc"))
     documents = {index: encoded.document(index) for index in (0, 1, 2**32 + 5, 2**63 - 1)}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from dbloader.columns import CHUNK, ColumnChunk, seal_chunk
+from dbloader.errors import FieldError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -26,7 +27,7 @@ class Part(NamedTuple):
     first: int
     documents: list[bytes]
     chunks: dict[int, dict[str, bytes]]
-    events: list[dict[str, Any]]
+    events: list[dict[str, str]]
 
 
 class Pending:
@@ -63,9 +64,16 @@ class Pending:
             self._pack((self.length - 1) // CHUNK)
             self._chunk = ColumnChunk()
 
-    def report(self, events: Iterable[Mapping[str, Any]]) -> None:
-        """Adds what the report says of single files."""
-        self._part.events.extend(dict(event) for event in events)
+    def report(self, events: Iterable[Mapping[str, str]]) -> None:
+        """Add what the report says of single files.
+
+        Raises:
+            FieldError: An event has other values than ``name``, ``event`` and ``reason``, each a str.
+        """
+        for event in events:
+            if event.keys() != {"name", "event", "reason"} or not all(isinstance(said, str) for said in event.values()):
+                raise FieldError(f"an event has a name, an event and a reason, each a str, got {dict(event)!r:.200}")
+            self._part.events.append(dict(event))
 
     def take(self) -> Part:
         """Gives all that is pending, which is to be committed now."""

@@ -171,9 +171,12 @@ class Writer(ABC):
 
         Args:
             records: Their indices follow on those written before.
-            events: What the report says of single files.
+            events: What the report says of single files: ``name``, ``event`` (such as ``"rejected"``) and ``reason``.
             outcome: Counts to add to the manifest's ``outcome``.
             position: How far the source has been used up; a resumed writer has it in ``position``.
+
+        Raises:
+            FieldError: An event has other values than these three, each a str.
         """
         self._check_unfinished()
         for record in records:
