@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 FORMAT = "dbloader"
 VERSION = 1
 
+_MAX_DEPTH = 20  # of what is told about a source
+
 # A histogram of more labels is no longer a small fact; such labels (a regression target, say) are counted from
 # the label column instead.
 MAX_COUNTED_LABELS = 65_536
@@ -128,6 +130,14 @@ def _is_counts(value: object) -> bool:
     return isinstance(value, dict) and all(map(_is_count, value.values()))
 
 
+def _is_plain(value: object, depth: int = 0) -> bool:
+    """Tell whether JSON has such a value."""
+    if isinstance(value, (dict, list)):
+        parts = value.values() if isinstance(value, dict) else value
+        return depth < _MAX_DEPTH and all(_is_plain(part, depth + 1) for part in parts)
+    return value is None or isinstance(value, (bool, int, float, str))
+
+
 def _is_text(value: object) -> bool:
     return isinstance(value, str)
 
@@ -147,7 +157,7 @@ _IS_VALID: dict[str, Callable[[Any], bool]] = {
     "fields": _is_counts,
     "outcome": _is_counts,
     "events": _is_count,
-    "source": lambda value: isinstance(value, dict),
+    "source": lambda value: isinstance(value, dict) and _is_plain(value),
     "created": _is_text,
     "created_by": _is_text,
     "version": _is_count,

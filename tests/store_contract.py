@@ -1072,6 +1072,28 @@ class StoreContract:
             process.join(WAIT_S)
             process.close()
 
+    @pytest.mark.parametrize(
+        "told",
+        [
+            {"classes": ["a", 3]},
+            {"classes": ["a", "\ud800"]},
+            {"source": {"path": b"x"}},
+            {"source": {"path": object()}},
+            {"source": {"at": datetime.now(timezone.utc)}},
+            {"created": 3},
+        ],
+    )
+    def test_what_a_manifest_cannot_say_is_refused_before_a_store_is_published(
+        self, tmp_path: Path, told: dict[str, Any]
+    ) -> None:
+        place = self.place(tmp_path)
+        with (
+            self.create(place) as writer,
+            pytest.raises(FieldError, match=r"cannot be finished: "),
+        ):
+            writer.finish(**told)
+        self._check_unreadable(place)
+
     # ---- Writer: resuming
 
     def test_resuming_where_nothing_is_begins(self, tmp_path: Path) -> None:

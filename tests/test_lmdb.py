@@ -1014,6 +1014,20 @@ def test_a_store_that_is_damaged_or_newer_may_be_overwritten(place: Path, kind: 
         assert len(store) == 3
 
 
+@pytest.mark.parametrize("options", [{}, {"overwrite": True}, {"resume": True}])
+def test_a_link_that_leads_in_a_circle_is_not_replaced(tmp_path: Path, options: dict[str, bool]) -> None:
+    place, other = tmp_path / "store.lmdb", tmp_path / "other.lmdb"
+    place.symlink_to(other)
+    other.symlink_to(place)
+    with (
+        pytest.raises(StoreAccessError, match=r"store\.lmdb cannot be written: its symbolic link leads in a circle"),
+        create_store(place, **options),
+    ):
+        pass
+    assert sorted(tmp_path.iterdir()) == [other, place]
+    assert place.readlink() == other
+
+
 def test_a_file_that_cannot_be_looked_at_is_not_overwritten(open_path: Path) -> None:
     place = open_path / "store.lmdb"
     write(place, make_records(3))

@@ -183,8 +183,9 @@ class Store(ABC):
         except ValueError as error:
             what = str(error)
         else:
-            if all(isinstance(event.get(name), str) for name in ("name", "event", "reason")):
-                return event
+            said = {name: event.get(name) for name in ("name", "event", "reason")}
+            if all(isinstance(value, str) for value in said.values()):
+                return said
             what = "it has no name, event and reason"
         raise DamagedStoreError(
             f"{self.place}: event {number} of its report is damaged: {what if document else 'it is missing'}; "

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import bson
 
 from dbloader.columns import CHUNK, ColumnChunk
+from dbloader.documents import UNREADABLE
 from dbloader.errors import FieldError, StoreError, StoreExistsError
 from dbloader.manifest import Manifest, Summary
 from dbloader.stores.pending import Pending
@@ -250,7 +251,7 @@ class Writer(ABC):
             created: UTC, ISO 8601; default now.
 
         Raises:
-            FieldError: A label has no class.
+            FieldError: A label has no class; or the classes or the source are not what a manifest can say.
             StoreExistsError: A store has come to the place that is not to be replaced.
             StoreFullError: No room is left.
         """
@@ -273,6 +274,10 @@ class Writer(ABC):
             created_by=f"dbloader {VERSION}",
             **summary.facts(),
         )
+        try:
+            Manifest.decode(manifest.encode(), self.place)
+        except (*UNREADABLE, StoreError) as error:
+            raise FieldError(f"{self.place} cannot be finished: {error}") from error
         self._publish(manifest)
         self._finished = True
         return manifest
