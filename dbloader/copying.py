@@ -39,14 +39,13 @@ def copy_store(
         source: Place of the store.
         destination: Place of the copy.
         overwrite: Replace the store at the destination, once the copy is finished.
-        resume: Go on with an interrupted copy.
+        resume: Go on with an interrupted copy; begin if there is none.
         progress: Called with the records copied and the records in all.
 
     Raises:
         StoreError: The source cannot be read, or the destination cannot be written, or is taken.
         DamagedRecordError: A record of the source is damaged.
         DamagedStoreError: One is whole, but not the one that the source's columns and digest tell of.
-        OptionError: Both ``overwrite`` and ``resume`` are given.
     """
     with open_store(source) as store:
         manifest = store.manifest

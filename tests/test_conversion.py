@@ -626,7 +626,6 @@ def test_if_no_file_can_be_stored_the_old_store_stays(root: Path, place: Path) -
         ({"shuffle": 2**63}, f"shuffle must be a seed of 64 bits, got {2**63}"),
         ({"shuffle": -(2**63) - 1}, "shuffle must be a seed of 64 bits, got -9223372036854775809"),
         ({"check": "none", "on_damaged": "keep"}, "check='none' finds no damage that could be kept"),
-        ({"overwrite": True, "resume": True}, "overwrite begins anew and resume goes on: choose one of them"),
     ],
 )
 def test_options_are_checked_before_anything_is_done(
@@ -921,7 +920,7 @@ def test_resuming_with_other_options_is_refused(
     plant_photos(root, 60)
     interrupt(root, place, 30, **before)
     kept = Path(f"{place}.partial").read_bytes()
-    with pytest.raises(StoreExistsError, match=f"was begun with {message}: resume with the same, or begin anew"):
+    with pytest.raises(StoreExistsError, match=f"was begun with {message}: resume with the same, or begin again"):
         convert(root, place, resume=True, **after)
     assert Path(f"{place}.partial").stat().st_size == len(kept)
     assert convert(root, place, resume=True, **before).resumed_at > 0

@@ -116,7 +116,8 @@ Examples:
 @click.option(
     "--resume",
     is_flag=True,
-    help="Go on with an interrupted conversion, given the same options; if there is none, begin.",
+    help="Go on with an interrupted conversion, given the same options; if there is none, begin. "
+    "Without --overwrite, a finished store is replaced only if the interrupted conversion was to replace it.",
 )
 @click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")

@@ -41,7 +41,6 @@ def create_store(
 
     Raises:
         PlaceError: The place is a URI of a kind that this version does not know, or names no collection.
-        OptionError: Both ``overwrite`` and ``resume`` are given.
     """
     if is_mongo(place):
         from dbloader.stores.mongo.writer import MongoWriter
