@@ -36,6 +36,7 @@ class Manifest:
         width: Least and greatest width in pixels of the records that have one; (0, 0) if none has.
         height: The same for the height.
         formats: Records of each image format.
+        depths: Records whose images have values of each depth, such as "8-bit", "16-bit" or "32-bit float".
         fields: Records that have each further field.
         outcome: What the conversion counted: ``repaired``, ``rejected`` and the like.
         source: Where the records came from, and the options of the conversion.
@@ -54,6 +55,7 @@ class Manifest:
     width: tuple[int, int] = (0, 0)
     height: tuple[int, int] = (0, 0)
     formats: dict[str, int] = field(default_factory=dict)
+    depths: dict[str, int] = field(default_factory=dict)
     fields: dict[str, int] = field(default_factory=dict)
     outcome: dict[str, int] = field(default_factory=dict)
     source: dict[str, Any] = field(default_factory=dict)

@@ -14,6 +14,7 @@ from PIL import Image
 
 from dbloader.errors import DamagedImageError, FieldError, ImageError, NotAnImageError, OptionError
 from dbloader.images import facts
+from dbloader.pillow import FORMATS, open_pillow
 from dbloader.records import STANDARD_FIELDS, Record
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class Form:
         record.label = _label(record.label)
         if isinstance(record.image, bytes) and (record.width, record.height, record.format) == (None, None, None):
             with suppress(NotAnImageError):  # bytes that a ``decode`` of the user's understands
-                record.format, record.width, record.height = facts(record.image)
+                record.format, record.width, record.height = facts(record.image)[:3]
         return record
 
     def _named(self, sample: Any) -> Mapping[Any, Any]:
@@ -154,7 +155,7 @@ def _encoded(key: str, image: Image.Image, image_format: str, options: Mapping[s
     kept = {name: image.info[name] for name in ("icc_profile", "exif") if image.info.get(name)}
     try:
         image.save(file, image_format, **{**kept, **options})
-        with Image.open(file) as written:
+        with open_pillow(file) as written:
             lost = _lost(image, written)
     except Exception as error:  # so do those that write
         raise _unwritable(key, image, image_format, str(error)) from error
@@ -196,9 +197,9 @@ def _checked_format(image_format: str) -> str:
         raise OptionError(f"image_format must be Pillow's name of a format, such as 'PNG', got {image_format!r}")
     Image.init()
     name = image_format.upper()
-    if name not in Image.SAVE or name not in Image.OPEN:
+    if name not in Image.SAVE or name not in Image.OPEN or name not in FORMATS:
         raise OptionError(
-            f"image_format must be one that Pillow writes and reads, such as PNG or JPEG, got {image_format!r}",
+            f"image_format must be one that Pillow writes and dbloader reads, such as PNG or JPEG, got {image_format!r}"
         )
     return name
 

@@ -36,7 +36,7 @@ LAYERS = (
     {"mixing"},
     {"tiled"},
     {"sources", "images"},
-    {"jpeg"},
+    {"jpeg", "pillow"},
     {"entropy"},
     {"huffman"},
     {"stores"},

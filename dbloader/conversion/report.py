@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from dbloader.sources.base import readable
 from dbloader.stores import open_store
@@ -13,7 +13,8 @@ from dbloader.stores import open_store
 if TYPE_CHECKING:
     import os
     from pathlib import Path
-from typing import NamedTuple
+
+    from dbloader.manifest import Manifest
 
 
 class Progress(NamedTuple):
@@ -45,6 +46,8 @@ class Report:
         resized: Images that were made smaller.
         reencoded: JPEGs that were encoded anew in their own size (``tile`` with a ``quality``).
         untiled: Images that could not be tiled (``tile``).
+        deep: Images with more than 8 bits a value, such as gray of 16 bits or floats.
+        frames: Files of several frames or pages, of which the first is decoded.
         resumed_at: Files that an earlier, interrupted run had done.
         bytes_read: Bytes of the files read in this run.
         image_bytes: Bytes of all images in the store.
@@ -67,6 +70,8 @@ class Report:
     resized: int = 0
     reencoded: int = 0
     untiled: int = 0
+    deep: int = 0
+    frames: int = 0
     resumed_at: int = 0
     bytes_read: int = 0
     image_bytes: int = 0
@@ -96,3 +101,27 @@ def write_report(place: str | os.PathLike[str], path: Path) -> tuple[str, list[s
             "(dbloader info with --report)"
         ]
     return str(path), []
+
+
+def image_warnings(manifest: Manifest, *, raw: bool) -> list[str]:
+    """Return what a person should know of images of which a sample shows only a part.
+
+    Args:
+        manifest: That of the store.
+        raw: Whether pixels are stored.
+    """
+    warnings = []
+    if deep := manifest.outcome.get("deep", 0):
+        what = f"{deep:,} image{' has' if deep == 1 else 's have'} more than 8 bits a value"
+        if raw:
+            warnings.append(f"{what}, of which the stored pixels are the upper 8: leave raw out to keep all of them")
+        else:
+            depths = ", ".join(f"{count:,} of {name}" for name, count in manifest.depths.items())
+            warnings.append(
+                f"{what} (the store has {depths}): an image is decoded to the upper 8 of 16 bits, and one of floats or "
+                "32 bits not at all; give the dataset a decode= of your own to get more of them"
+            )
+    if frames := manifest.outcome.get("frames", 0):
+        what = f"{frames:,} file{' has' if frames == 1 else 's have'} several frames or pages"
+        warnings.append(f"{what}, of which the first is decoded")
+    return warnings
