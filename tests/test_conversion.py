@@ -99,6 +99,9 @@ def events(place: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
 
 def report_lines(report: Report) -> list[dict[str, Any]]:
+    if not report.report_file:
+        assert not Path(f"{report.place}.report.jsonl").exists()
+        return []
     return [json.loads(line) for line in Path(report.report_file).read_text().splitlines()]
 
 
@@ -744,9 +747,13 @@ def test_a_report_that_cannot_be_written_is_a_warning_and_the_store_is_there(roo
     assert siblings(place) == {"out.lmdb", "out.lmdb.report.jsonl"}
 
 
-def test_a_report_without_events_is_an_empty_file(root: Path, place: Path) -> None:
-    plant_photos(root, 2)
-    assert Path(convert(root, place).report_file).read_bytes() == b""
+def test_a_report_without_events_is_no_file_and_an_older_one_is_removed(root: Path, place: Path) -> None:
+    plant(root, {"cat/0.jpg": photo(), "cat/1.jpg": b"text"})
+    assert convert(root, place).report_file == f"{place}.report.jsonl"
+    (root / "cat/1.jpg").unlink()
+    report = convert(root, place, overwrite=True)
+    assert (report.report_file, report.warnings) == ("", ())
+    assert siblings(place) == {"out.lmdb"}
 
 
 def test_the_report_counts_what_is_no_image(root: Path, place: Path) -> None:

@@ -172,7 +172,9 @@ def jpeg_header(width: int, height: int) -> bytes:
 
 @pytest.mark.parametrize("header", [png_header, jpeg_header])
 def test_a_header_that_claims_more_pixels_than_pillow_opens_is_refused(header: Callable[[int, int], bytes]) -> None:
-    told = "is too large to be decoded: it has more pixels than the 178,956,970 that are allowed; set .* DBLOADER_MAX_PIXELS"
+    told = (
+        "too large to be decoded: it has more pixels than the 178,956,970 that are allowed; set .* DBLOADER_MAX_PIXELS"
+    )
     with pytest.raises(NotAnImageError, match=told):
         facts(header(60_000, 60_000))
 

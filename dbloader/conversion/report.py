@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from dbloader.sources.base import readable
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dbloader.manifest import Manifest
+
+REMARKS = ("untiled", "deep", "frames")
+"""Events of files that are stored whole."""
 
 
 class Progress(NamedTuple):
@@ -55,9 +59,9 @@ class Report:
         warnings: What a person should know of the source as a whole.
         skipped: Files left out because they are no images, by extension, the most frequent first.
         hidden: Files and folders left out because their name begins with a dot.
-        report_file: JSON lines, one for each repaired, rejected, damaged or untiled file, two for one that is repaired
-            and untiled: ``name``, ``event``, ``reason``. Beside an LMDB store, in the working directory for one in
-            MongoDB; "" if the file could not be written, of which ``warnings`` tells.
+        report_file: JSON lines, one for each event of a file that was repaired, rejected, damaged, untiled, deep or of
+            several frames: ``name``, ``event``, ``reason``. Beside an LMDB store, in the working directory for one in
+            MongoDB; "" if there is nothing to report, or the file could not be written, of which ``warnings`` tells.
     """
 
     place: str
@@ -83,15 +87,22 @@ class Report:
 
 
 def write_report(place: str | os.PathLike[str], path: Path) -> tuple[str, list[str]]:
-    """Writes the report's events to a file, whole or not at all; gives the file's path, and a warning if not.
+    """Write the report's events to a file, whole or not at all; return the file's path, and a warning if that failed.
 
-    The store is made by now and has the events too, so that nothing fails with the file.
+    Without events there is no file, and one that an earlier conversion left is removed. The store is made by now and
+    has the events too, so that nothing fails with the file.
     """
     aside = path.with_name(path.name + ".partial")
     try:
-        with open_store(place) as store, aside.open("w", encoding="utf-8") as file:
-            for event in store.events():
-                file.write(json.dumps(event, ensure_ascii=False) + "\n")
+        with open_store(place) as store:
+            events = store.events()
+            first = next(events, None)
+            if first is None:
+                path.unlink(missing_ok=True)
+                return "", []
+            with aside.open("w", encoding="utf-8") as file:
+                for event in chain([first], events):
+                    file.write(json.dumps(event, ensure_ascii=False) + "\n")
         aside.replace(path)
     except OSError as error:
         with suppress(OSError):
