@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from dbloader.errors import DamagedImageError, FieldError, ImageError, NotAnImag
 from dbloader.images import facts
 from dbloader.pillow import FORMATS, open_pillow
 from dbloader.records import STANDARD_FIELDS, Record
+from dbloader.stored import is_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -112,11 +112,6 @@ class Form:
         if isinstance(value, (list, tuple)):
             return [self._value(f"{key}[{position}]", item) for position, item in enumerate(value)]
         return value
-
-
-def is_of(value: Any, module: str, name: str) -> bool:
-    """Tells whether a value is of a class, without importing its module: if it is, the module is there."""
-    return module in sys.modules and isinstance(value, getattr(sys.modules[module], name))
 
 
 def _label(value: Any) -> int | None:

@@ -244,7 +244,7 @@ def test_a_destination_may_have_any_name(root: Path, tmp_path: Path, name: str) 
     plant_photos(root, 2)
     report = convert(root, tmp_path / name)
     assert verified(tmp_path / name) == report.digest
-    assert siblings(tmp_path / name) == {name, f"{name}.report.jsonl"}
+    assert siblings(tmp_path / name) == {name}
 
 
 def test_source_and_destination_may_be_relative_or_within_each_other(
@@ -608,7 +608,7 @@ def test_if_no_file_can_be_stored_the_old_store_stays(root: Path, place: Path) -
     with pytest.raises(ConversionError, match="none of the 2 files could be stored"):
         convert(root, place, overwrite=True)
     assert verified(place) == digest
-    assert siblings(place) == {"out.lmdb", "out.lmdb.report.jsonl"}
+    assert siblings(place) == {"out.lmdb"}
 
 
 @pytest.mark.parametrize(
@@ -721,7 +721,7 @@ def test_a_store_is_replaced_only_when_asked(root: Path, place: Path) -> None:
     assert verified(place) == old
     new = convert(root, place, overwrite=True).digest
     assert verified(place) == new != old
-    assert siblings(place) == {"out.lmdb", "out.lmdb.report.jsonl"}
+    assert siblings(place) == {"out.lmdb"}
 
 
 def test_two_conversions_to_one_place_exclude_each_other(root: Path, place: Path) -> None:

@@ -31,6 +31,7 @@ LAYERS = (
     {"decoding", "encoded"},
     {"writing", "conversion", "copying", "listed", "warming"},
     {"samples"},
+    {"stored"},
     {"sampling"},
     {"keys", "permutation"},
     {"mixing"},
