@@ -59,7 +59,7 @@ def copy_store(
                 writer.write(_records(store, indices, checksums))
             progress(writer.length, len(store))
             missing = {what: count - writer.outcome[what] for what, count in manifest.outcome.items()}
-            writer.write([], outcome=missing)
+            writer.write([], outcome=missing, depths=manifest.depths if not writer.depths else None)
             return writer.finish(classes=manifest.classes, source=manifest.source, created=manifest.created)
 
 

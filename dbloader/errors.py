@@ -20,6 +20,7 @@ DBLoaderError
 ├── ImageError
 │   ├── NotAnImageError     (ValueError)         no known image format
 │   ├── NotTiledError       (ValueError)         a JPEG that must be decoded whole
+│   ├── PixelRangeError     (ValueError)         values whose range is not known, such as floats
 │   └── DamagedImageError   (ValueError)         an image of which data is missing or corrupted
 ├── SourceError             (ValueError)         a folder or listing that cannot be converted
 │   └── SourceNotFoundError (FileNotFoundError)  there is none
@@ -113,6 +114,10 @@ class NotAnImageError(ImageError, ValueError):
 
 class NotTiledError(ImageError, ValueError):
     """A JPEG of which no part can be decoded by itself."""
+
+
+class PixelRangeError(ImageError, ValueError):
+    """The values of the image have no known range, so that they cannot be made pixels of 8 bits."""
 
 
 class DamagedImageError(ImageError, ValueError):

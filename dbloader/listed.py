@@ -130,7 +130,7 @@ class ListedStore(Store):
             record.damaged = str(structure.reason)
         record.image = data
         with suppress(NotAnImageError):  # ``decode`` may know what it is; the default says that it does not
-            record.format, record.width, record.height = facts(data)
+            record.format, record.width, record.height = facts(data)[:3]
         return record
 
     def _made_up(self) -> Manifest:

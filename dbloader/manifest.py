@@ -42,6 +42,7 @@ class Manifest:
         width: Least and greatest width in pixels of the records that have one; (0, 0) if none has.
         height: The same for the height.
         formats: Records of each image format.
+        depths: Records whose images have values of each depth, such as "8-bit", "16-bit" or "32-bit float".
         fields: Records that have each further field.
         outcome: What the conversion counted: ``repaired``, ``rejected`` and the like.
         events: Lines of the conversion's report.
@@ -61,6 +62,7 @@ class Manifest:
     width: tuple[int, int] = (0, 0)
     height: tuple[int, int] = (0, 0)
     formats: dict[str, int] = field(default_factory=dict)
+    depths: dict[str, int] = field(default_factory=dict)
     fields: dict[str, int] = field(default_factory=dict)
     outcome: dict[str, int] = field(default_factory=dict)
     events: int = 0
@@ -154,6 +156,7 @@ _IS_VALID: dict[str, Callable[[Any], bool]] = {
     "width": _is_range,
     "height": _is_range,
     "formats": _is_counts,
+    "depths": _is_counts,
     "fields": _is_counts,
     "outcome": _is_counts,
     "events": _is_count,

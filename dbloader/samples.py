@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,9 @@ from PIL import Image
 
 from dbloader.errors import DamagedImageError, FieldError, ImageError, NotAnImageError, OptionError
 from dbloader.images import facts
+from dbloader.pillow import FORMATS, open_pillow
 from dbloader.records import STANDARD_FIELDS, Record
+from dbloader.stored import is_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,7 +79,7 @@ class Form:
         record.label = _label(record.label)
         if isinstance(record.image, bytes) and (record.width, record.height, record.format) == (None, None, None):
             with suppress(NotAnImageError):  # bytes that a ``decode`` of the user's understands
-                record.format, record.width, record.height = facts(record.image)
+                record.format, record.width, record.height = facts(record.image)[:3]
         return record
 
     def _named(self, sample: Any) -> Mapping[Any, Any]:
@@ -111,11 +112,6 @@ class Form:
         if isinstance(value, (list, tuple)):
             return [self._value(f"{key}[{position}]", item) for position, item in enumerate(value)]
         return value
-
-
-def is_of(value: Any, module: str, name: str) -> bool:
-    """Tells whether a value is of a class, without importing its module: if it is, the module is there."""
-    return module in sys.modules and isinstance(value, getattr(sys.modules[module], name))
 
 
 def _label(value: Any) -> int | None:
@@ -154,7 +150,7 @@ def _encoded(key: str, image: Image.Image, image_format: str, options: Mapping[s
     kept = {name: image.info[name] for name in ("icc_profile", "exif") if image.info.get(name)}
     try:
         image.save(file, image_format, **{**kept, **options})
-        with Image.open(file) as written:
+        with open_pillow(file) as written:
             lost = _lost(image, written)
     except Exception as error:  # so do those that write
         raise _unwritable(key, image, image_format, str(error)) from error
@@ -196,9 +192,9 @@ def _checked_format(image_format: str) -> str:
         raise OptionError(f"image_format must be Pillow's name of a format, such as 'PNG', got {image_format!r}")
     Image.init()
     name = image_format.upper()
-    if name not in Image.SAVE or name not in Image.OPEN:
+    if name not in Image.SAVE or name not in Image.OPEN or name not in FORMATS:
         raise OptionError(
-            f"image_format must be one that Pillow writes and reads, such as PNG or JPEG, got {image_format!r}",
+            f"image_format must be one that Pillow writes and dbloader reads, such as PNG or JPEG, got {image_format!r}"
         )
     return name
 

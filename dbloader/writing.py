@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
-from dbloader.errors import DBLoaderError, FieldError, ImageError, OptionError
+from dbloader.errors import DBLoaderError, FieldError, ImageError, NotAnImageError, OptionError
+from dbloader.images import facts
 from dbloader.records import encode
-from dbloader.samples import Batch, Form, is_of
-from dbloader.stores import Store, create_store
+from dbloader.samples import Batch, Form
+from dbloader.stored import classes_of, comes_in_parts, each_sample, is_of, source_of
+from dbloader.stores import create_store
 
 if TYPE_CHECKING:
     import os
@@ -30,10 +32,15 @@ def write_store(
     quality: int | None = None,
     overwrite: bool = False,
 ) -> Manifest:
-    """Writes a store of samples and gives its manifest.
+    """Write a store of samples and return its manifest.
 
     Nothing is at the place until all samples are in; an error leaves nothing new there. No samples make an empty
     store, but overwrite none.
+
+    The records of a store are copied as they are: the bytes of their files, their names, labels and further fields.
+    They are those of a Store, of a dataset of ours that has no ``transform``, ``target_transform`` or ``decode`` of
+    yours, and of torch's Subsets and ConcatDatasets of these. Of a dataset with ``fields``, only these are copied. All
+    other datasets give samples, and so do these if ``image_format`` or ``quality`` asks for another encoding.
 
     Of a DataLoader, the samples are taken in its order, made by its workers, before they are collated: what a batch
     is made of is stored, not the batch, so that samples of different sizes fit too. Its ``collate_fn`` is not called
@@ -51,7 +58,7 @@ def write_store(
             str) have a meaning of their own, as have ``width``, ``height``, ``format``, ``damaged`` and
             ``resized_from``; all others are kept beside them.
         classes: Class names in the order of their labels, () for labels without names; default those of the dataset,
-            if it has such.
+            if it has such. Labels are not changed.
         image_format: Pillow's name of the format in which the field ``image`` is encoded if it is a PIL image: without
             loss in ``"PNG"``. PIL images in other fields, such as masks, are always encoded in PNG.
         quality: Quality in JPEG, WebP or AVIF, 1 to 100; default Pillow's.
@@ -62,17 +69,23 @@ def write_store(
             sample and field.
         DamagedImageError: A PIL image does not decode.
         OptionError: An option is out of its range, or the samples are not of a kind that can be iterated, or there are
-            none and ``overwrite`` is given.
+            none and ``overwrite`` is given; or datasets that are chained have different classes.
         StoreError: The place cannot be written, or is taken.
     """
     form = Form.of(fields, image_format, quality)
+    as_records = quality is None and form.image_format == "PNG"
     if isinstance(classes, str):
         raise OptionError(f"classes must be several names, such as ({classes!r},), got the one str {classes!r}")
-    class_names = _classes(samples) if classes is None else tuple(classes)
-    with create_store(place, overwrite=overwrite) as writer, closing(_records(samples, form)) as records:
+    class_names = classes_of(samples) if classes is None else tuple(classes)
+    source = source_of(samples) if as_records else {"kind": "samples"}
+    with (
+        create_store(place, overwrite=overwrite) as writer,
+        closing(_records(samples, form, as_records=as_records)) as records,
+    ):
         for number, record in enumerate(records):
             try:
-                writer.write([encode(_checked(record, class_names))])
+                checked = _checked(record, class_names)
+                writer.write([encode(checked)], depths=_depths(checked))
             except (FieldError, ImageError) as error:
                 raise type(error)(f"sample {number}: {error}") from error
         if overwrite and not writer.length:
@@ -80,16 +93,16 @@ def write_store(
                 f"there are no samples to overwrite {writer.place} with (an iterator may have been used up): "
                 "leave overwrite out if an empty store is wanted"
             )
-        return writer.finish(classes=class_names, source={"kind": "samples"})
+        return writer.finish(classes=class_names, source=source)
 
 
-def _records(samples: Any, form: Form) -> Generator[Record | DBLoaderError, None, None]:
+def _records(samples: Any, form: Form, *, as_records: bool) -> Generator[Record | DBLoaderError, None, None]:
     while is_of(samples, "dbloader.prefetch", "PrefetchLoader"):
         samples = samples._loader
     if is_of(samples, "torch.utils.data", "DataLoader"):
         yield from _loaded(samples, form)
     else:
-        for sample in _each(samples):
+        for sample in each_sample(samples) if as_records and comes_in_parts(samples) else _each(samples):
             yield form.record_or_error(sample)
 
 
@@ -132,6 +145,13 @@ def _each(samples: Any) -> Iterator[Any]:
         )
 
 
+def _depths(record: Record) -> dict[str, int]:
+    """Return how deep the image of a record is, to be counted."""
+    with suppress(NotAnImageError):
+        return {facts(record.image).depth: 1} if isinstance(record.image, bytes) else {}
+    return {}
+
+
 def _checked(record: Record | DBLoaderError, classes: Sequence[str]) -> Record:
     if isinstance(record, DBLoaderError):
         raise record
@@ -142,17 +162,3 @@ def _checked(record: Record | DBLoaderError, classes: Sequence[str]) -> Record:
             "give the names of all, or classes=() to store labels without names",
         )
     return record
-
-
-def _classes(samples: Any) -> tuple[str, ...]:
-    """Gives the class names of a store, a dataset, or the dataset in a DataLoader or Subset."""
-    if isinstance(samples, Store):
-        return samples.manifest.classes
-    names = getattr(samples, "classes", None)
-    if isinstance(names, (tuple, list)) and names and all(isinstance(name, str) for name in names):
-        return tuple(names)
-    if is_of(samples, "torch.utils.data", "ConcatDataset"):
-        parts = {_classes(part) for part in samples.datasets}
-        return parts.pop() if len(parts) == 1 else ()
-    inner = getattr(samples, "dataset", None)
-    return () if inner is None else _classes(inner)

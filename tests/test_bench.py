@@ -8,14 +8,13 @@ import os
 import subprocess
 import sys
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
 import matplotlib as mpl
 import numpy as np
 import pytest
 from imagefolders import WAIT_S, photo, plant, plant_photos
-from PIL import Image
 
 import dbloader.benchmarking.chart
 import dbloader.benchmarking.images
@@ -29,11 +28,14 @@ from dbloader.benchmarking.measuring import checked_workers
 from dbloader.benchmarking.verdict import find_limit, verdict
 from dbloader.cli.bench import _print, bench_command
 from dbloader.errors import DamagedImageError, OptionError, SourceError, SourceNotFoundError, StoreNotFoundError
+from dbloader.pillow import open_pillow
 from dbloader.timing import Work
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from PIL import ImageFile
 
 # No time to speak of: what takes one turn takes a turn.
 SHORT = 1e-6
@@ -223,13 +225,12 @@ def test_a_file_of_the_folder_that_does_not_decode_is_tried_once_and_the_next_ta
     (root / "dog" / "0005.jpg").write_bytes(data)
     dataset = FolderDataset(root, 16)
     opened: list[bytes] = []
-    opens = Image.open
 
-    def spy(path: bytes) -> Image.Image:
-        opened.append(path)
-        return opens(path)
+    def spy(file: BinaryIO) -> ImageFile.ImageFile:
+        opened.append(os.fsencode(file.name))
+        return open_pillow(file)
 
-    monkeypatch.setattr("PIL.Image.open", spy)
+    monkeypatch.setattr("dbloader.benchmarking.folder.open_pillow", spy)
     assert [dataset[5][1], dataset[5][1]] == [0, 0]
     assert [os.path.basename(path) for path in opened] == [b"0005.jpg", b"0000.jpg", b"0000.jpg"]  # noqa: PTH119 - bytes
     assert dataset.left_out == 1

@@ -99,6 +99,9 @@ def events(place: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
 
 def report_lines(report: Report) -> list[dict[str, Any]]:
+    if not report.report_file:
+        assert not Path(f"{report.place}.report.jsonl").exists()
+        return []
     return [json.loads(line) for line in Path(report.report_file).read_text().splitlines()]
 
 
@@ -241,7 +244,7 @@ def test_a_destination_may_have_any_name(root: Path, tmp_path: Path, name: str) 
     plant_photos(root, 2)
     report = convert(root, tmp_path / name)
     assert verified(tmp_path / name) == report.digest
-    assert siblings(tmp_path / name) == {name, f"{name}.report.jsonl"}
+    assert siblings(tmp_path / name) == {name}
 
 
 def test_source_and_destination_may_be_relative_or_within_each_other(
@@ -605,7 +608,7 @@ def test_if_no_file_can_be_stored_the_old_store_stays(root: Path, place: Path) -
     with pytest.raises(ConversionError, match="none of the 2 files could be stored"):
         convert(root, place, overwrite=True)
     assert verified(place) == digest
-    assert siblings(place) == {"out.lmdb", "out.lmdb.report.jsonl"}
+    assert siblings(place) == {"out.lmdb"}
 
 
 @pytest.mark.parametrize(
@@ -717,7 +720,7 @@ def test_a_store_is_replaced_only_when_asked(root: Path, place: Path) -> None:
     assert verified(place) == old
     new = convert(root, place, overwrite=True).digest
     assert verified(place) == new != old
-    assert siblings(place) == {"out.lmdb", "out.lmdb.report.jsonl"}
+    assert siblings(place) == {"out.lmdb"}
 
 
 def test_two_conversions_to_one_place_exclude_each_other(root: Path, place: Path) -> None:
@@ -743,9 +746,13 @@ def test_a_report_that_cannot_be_written_is_a_warning_and_the_store_is_there(roo
     assert siblings(place) == {"out.lmdb", "out.lmdb.report.jsonl"}
 
 
-def test_a_report_without_events_is_an_empty_file(root: Path, place: Path) -> None:
-    plant_photos(root, 2)
-    assert Path(convert(root, place).report_file).read_bytes() == b""
+def test_a_report_without_events_is_no_file_and_an_older_one_is_removed(root: Path, place: Path) -> None:
+    plant(root, {"cat/0.jpg": photo(), "cat/1.jpg": b"text"})
+    assert convert(root, place).report_file == f"{place}.report.jsonl"
+    (root / "cat/1.jpg").unlink()
+    report = convert(root, place, overwrite=True)
+    assert (report.report_file, report.warnings) == ("", ())
+    assert siblings(place) == {"out.lmdb"}
 
 
 def test_the_report_counts_what_is_no_image(root: Path, place: Path) -> None:

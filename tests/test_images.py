@@ -119,26 +119,26 @@ def exotic(*sampling: int, blocks: int = 0) -> bytes:
 @pytest.mark.parametrize("image_format", FORMATS)
 def test_facts_are_format_width_and_height(image_format: str) -> None:
     data = encoded(jpegs.draw(37, 21), image_format)
-    assert facts(data) == (image_format, 37, 21)
+    assert facts(data)[:3] == (image_format, 37, 21)
 
 
 @pytest.mark.parametrize("mode", ["L", "CMYK"])
 def test_facts_of_a_jpeg_do_not_depend_on_its_colours(mode: str) -> None:
-    assert facts(jpegs.encode(jpegs.draw(37, 21, mode))) == ("JPEG", 37, 21)
+    assert facts(jpegs.encode(jpegs.draw(37, 21, mode)))[:3] == ("JPEG", 37, 21)
 
 
 def test_a_multi_picture_file_is_a_jpeg() -> None:
-    assert facts(multi_picture()) == ("JPEG", 24, 18)
+    assert facts(multi_picture())[:3] == ("JPEG", 24, 18)
     check(multi_picture())
 
 
 @pytest.mark.parametrize("sampling", [(0x31, 0x11, 0x11), (0x14, 0x11, 0x11)])
 def test_facts_of_a_jpeg_with_rare_sampling_factors_come_from_pillow(sampling: tuple[int, ...]) -> None:
-    assert facts(exotic(*sampling)) == ("JPEG", 48, 48)
+    assert facts(exotic(*sampling))[:3] == ("JPEG", 48, 48)
 
 
 def test_facts_decode_nothing() -> None:
-    assert facts(encoded(jpegs.draw(37, 21), "PNG")[:60]) == ("PNG", 37, 21)
+    assert facts(encoded(jpegs.draw(37, 21), "PNG")[:60])[:3] == ("PNG", 37, 21)
 
 
 @pytest.mark.parametrize(
@@ -172,13 +172,16 @@ def jpeg_header(width: int, height: int) -> bytes:
 
 @pytest.mark.parametrize("header", [png_header, jpeg_header])
 def test_a_header_that_claims_more_pixels_than_pillow_opens_is_refused(header: Callable[[int, int], bytes]) -> None:
-    with pytest.raises(NotAnImageError, match=r"is too large to be decoded: Image size \(\d+ pixels\) exceeds"):
+    told = (
+        "too large to be decoded: it has more pixels than the 178,956,970 that are allowed; set .* DBLOADER_MAX_PIXELS"
+    )
+    with pytest.raises(NotAnImageError, match=told):
         facts(header(60_000, 60_000))
 
 
 def test_a_jpeg_may_have_as_many_pixels_as_the_user_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
-    assert facts(jpeg_header(60_000, 60_000)) == ("JPEG", 60_000, 60_000)
+    assert facts(jpeg_header(60_000, 60_000))[:3] == ("JPEG", 60_000, 60_000)
 
 
 # Does it decode
@@ -389,7 +392,7 @@ def test_a_smaller_image_has_the_means_of_the_pixels_of_the_larger(image_format:
     pixels = waves(256, 192, 3)
     data = encoded(Image.fromarray(pixels.round().astype(np.uint8)), image_format)
     smaller, its_facts = resize(data, (64, 48))
-    assert facts(smaller) == its_facts == (image_format, 64, 48)
+    assert facts(smaller)[:3] == its_facts[:3] == (image_format, 64, 48)
     check(smaller)
     difference = np.abs(floats(decode_pil(smaller)) - shrunk(floats(decode_pil(data)), 4))
     assert difference.mean() < 2
@@ -439,7 +442,7 @@ def test_colours_and_mode_are_kept(mode: str, image_format: str, expected: str) 
     image = patches(mode)
     data = encoded(image, image_format)
     smaller, its_facts = resize(data, (32, 32))
-    assert its_facts == (image_format, 32, 32)
+    assert its_facts[:3] == (image_format, 32, 32)
     assert opened(smaller).format == image_format
     assert opened(smaller).mode == expected
     check(smaller)
@@ -454,13 +457,13 @@ def test_colours_and_mode_are_kept(mode: str, image_format: str, expected: str) 
 @pytest.mark.parametrize("image_format", ["GIF", "JPEG2000", "TGA"])
 def test_formats_that_are_seldom_written_become_png(image_format: str) -> None:
     smaller, its_facts = resize(encoded(patches(), image_format), (32, 32))
-    assert facts(smaller) == its_facts == ("PNG", 32, 32)
+    assert facts(smaller)[:3] == its_facts[:3] == ("PNG", 32, 32)
     assert np.abs(centres(decode_pil(smaller)) - COLOURS).max() < 3
 
 
 def test_of_a_multi_picture_file_the_first_stays() -> None:
     smaller, its_facts = resize(multi_picture(), (12, 9))
-    assert facts(smaller) == its_facts == ("JPEG", 12, 9)
+    assert facts(smaller)[:3] == its_facts[:3] == ("JPEG", 12, 9)
 
 
 def test_the_inverted_inks_of_adobe_are_kept() -> None:
@@ -592,7 +595,7 @@ def test_the_colour_profile_of_cmyk_is_kept() -> None:
 @pytest.mark.parametrize("image_format", ["JPEG", "PNG", "WEBP"])
 def test_exif_is_kept_and_no_pixel_turned(image_format: str) -> None:
     smaller, its_facts = resize(encoded(Image.new("RGB", (64, 48)), image_format, exif=exif()), (32, 24))
-    assert its_facts[1:] == (32, 24)
+    assert its_facts[1:3] == (32, 24)
     assert opened(smaller).getexif()[0x0112] == 6
 
 
@@ -600,7 +603,7 @@ def test_a_tiff_that_pillow_turns_stays_turned() -> None:
     image = Image.new("RGB", (64, 48), (200, 30, 40))
     image.paste((10, 220, 90), (0, 0, 64, 24))
     data = encoded(image, "TIFF", exif=exif())
-    assert facts(data) == ("TIFF", 48, 64)
+    assert facts(data)[:3] == ("TIFF", 48, 64)
     smaller = decode_pil(resize(data, (24, 32))[0])
     assert smaller.getpixel((4, 16)) == decode_pil(data).getpixel((8, 32)) == (200, 30, 40)
     assert smaller.getpixel((19, 16)) == decode_pil(data).getpixel((38, 32)) == (10, 220, 90)
@@ -637,7 +640,7 @@ def test_noise_is_encoded_although_it_takes_more_bytes_than_pillow_has_room_for(
     noise = np.random.default_rng(0).integers(0, 256, (401, 401, 3), np.uint8)
     data = jpegs.encode(Image.fromarray(noise), quality=95, subsampling=0)
     smaller, its_facts = resize(data, (400, 400), quality=100)
-    assert its_facts == ("JPEG", 400, 400)
+    assert its_facts[:3] == ("JPEG", 400, 400)
     assert decode_pil(smaller).size == (400, 400)
 
 

@@ -889,11 +889,13 @@ def test_class_names_are_found_through_loaders_subsets_and_splits(tmp_path: Path
             (DataLoader(Subset(Subset(dataset, [0, 1]), [1]), 2), names),
             (PrefetchLoader(DataLoader(dataset)), names),
             (ConcatDataset([dataset, Subset(dataset, [0])]), names),
-            (ConcatDataset([dataset, other]), ()),  # whose labels mean different things
             ([(IMAGE, 0)], ()),
         ]
     ):
         assert write_store(source, tmp_path / f"{number}.lmdb").classes == expected
+    told = "label 0 is 'a' in a Items, which has 2, and 'c' in a Items, which has 1; give classes="
+    with pytest.raises(OptionError, match=told):
+        write_store(ConcatDataset([dataset, other]), tmp_path / "mixed.lmdb")
 
 
 def test_class_names_that_are_given_come_before_those_of_the_dataset(tmp_path: Path) -> None:

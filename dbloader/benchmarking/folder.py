@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from dbloader.decoding import RandomResizedCrop
 from dbloader.errors import DamagedImageError
+from dbloader.pillow import open_pillow, scale_to_8_bits
 from dbloader.sources import Problem, scan
 from dbloader.sources.base import readable
 
@@ -34,7 +35,7 @@ class PillowCrop:
         Args:
             image: Of any mode and size.
         """
-        image = image.convert("RGB")
+        image = scale_to_8_bits(image).convert("RGB")
         left, top, width, height, flip, *_ = self.crop.choose(torch.rand(self.crop.draws).tolist(), *image.size)
         box = (left, top, left + width, top + height)
         image = image.crop(box).resize((self.size, self.size), Image.Resampling.BILINEAR)
@@ -93,8 +94,8 @@ class FolderDataset(Dataset[tuple[torch.Tensor, int]]):
             name, label = self.samples[at]
             path = os.path.join(self.root, name)  # noqa: PTH118 - bytes, as the file system has them
             try:
-                with Image.open(path) as file:
-                    return self.transform(file), label
+                with open(path, "rb") as file, open_pillow(file) as image:  # noqa: PTH123 - bytes
+                    return self.transform(image), label
             except Exception as error:  # a Pillow plugin raises whatever its parsing meets
                 self.bad[at] = True
                 reason = reason or f": {readable(path)} does not: {error}"

@@ -13,6 +13,7 @@ import click
 
 from dbloader.cli.text import counted, printable, size
 from dbloader.conversion import convert
+from dbloader.conversion.report import REMARKS
 from dbloader.conversion.resizing import DEFAULT_QUALITY
 from dbloader.tiled import TILE_WIDTH
 
@@ -205,7 +206,7 @@ def _print(report: Report, *, raw: bool) -> None:
     ):
         if count:
             click.echo("  " + text.format(f"{count:,}", files=report.files))
-    if report.report_file and (report.repaired or report.damaged or report.rejected or report.untiled):
+    if report.report_file:
         _print_events(report)
     if report.skipped:
         kinds = [f"{printable(extension) or 'no extension'} {count:,}" for extension, count in report.skipped.items()]
@@ -218,15 +219,16 @@ def _print(report: Report, *, raw: bool) -> None:
 
 
 def _print_events(report: Report) -> None:
-    # What is not in the store, or not whole, comes before what is only stored in another form.
+    # What is not in the store, or not whole, comes before what is only remarked.
     graver = report.repaired + report.damaged + report.rejected
+    remarks = report.untiled + report.deep + report.frames
     with Path(report.report_file).open(encoding="utf-8") as file:
         events = (json.loads(line) for line in file)
-        named = list(islice((event for event in events if event["event"] != "untiled"), min(graver, _NAMED)))
+        named = list(islice((event for event in events if event["event"] not in REMARKS), min(graver, _NAMED)))
         file.seek(0)
         events = (json.loads(line) for line in file)
-        named += islice((event for event in events if event["event"] == "untiled"), _NAMED - len(named))
+        named += islice((event for event in events if event["event"] in REMARKS), _NAMED - len(named))
     for event in named:
         click.echo(f"    {event['event']:8}  {printable(event['name'])}: {printable(event['reason'])}")
-    more = graver + report.untiled - len(named)
+    more = graver + remarks - len(named)
     click.echo(f"    {f'and {more:,} more, all' if more > 0 else 'all of them'} in {report.report_file}")

@@ -55,6 +55,7 @@ def _print(place: str, manifest: Manifest) -> None:
     rows = [
         ("records", f"{manifest.length:,}"),
         ("images", f"{size(manifest.image_bytes)}" + (f" ({formats})" if formats else "")),
+        ("depths", ", ".join(f"{count:,} {name}" for name, count in manifest.depths.items())),
         ("width", f"{manifest.width[0]:,} to {manifest.width[1]:,} pixels" if manifest.width[1] else ""),
         ("height", f"{manifest.height[0]:,} to {manifest.height[1]:,} pixels" if manifest.height[1] else ""),
         ("fields", ", ".join(f"{name} ({count:,})" for name, count in manifest.fields.items())),

@@ -14,6 +14,7 @@ from dbloader.conversion.resizing import (
     resizing_bytes,
 )
 from dbloader.errors import DamagedImageError, NotTiledError, OptionError
+from dbloader.pillow import EIGHT_BITS
 from dbloader.tiled import TILE_WIDTH, encode_tiled, find_jpegtran, tile
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class Stored(NamedTuple):
         format: Pillow's name; None for pixels, and for a file in no known format.
         width: In pixels, None for a file in no known format.
         height: The same.
+        depth: How deep its values are; None for a file in no known format.
         lengths: Of its tiles, if it has any.
         untiled: Why it has none, in words that follow the file's name and a colon; "" if none were wanted.
         encoded_anew: Whether its pixels are others than the file's, because it was made smaller or given a quality.
@@ -53,6 +55,7 @@ class Stored(NamedTuple):
     format: str | None
     width: int | None
     height: int | None
+    depth: str | None
     lengths: bytes | None = None
     untiled: str = ""
     encoded_anew: bool = False
@@ -129,21 +132,22 @@ class Form:
 
         Raises:
             DamagedImageError: It does not decode, or cannot be encoded again.
+            PixelRangeError: It is to be stored as pixels, but its values have no known range.
             OSError: ``jpegtran`` could not be run.
         """
         size, untiled = self.new_size(facts), ""
         if self.raw:
             pixels = load_pixels(data, size)
-            return Stored(pixels, None, pixels.shape[1], pixels.shape[0], encoded_anew=size is not None)
+            return Stored(pixels, None, pixels.shape[1], pixels.shape[0], EIGHT_BITS, encoded_anew=size is not None)
         if self.tile:
             try:
                 return self._tiled(data, facts, size)
             except NotTiledError as error:
                 untiled = str(error)
         if size is None:
-            return Stored(data, *facts, untiled=untiled)
+            return Stored(data, *facts[:4], untiled=untiled)
         data, smaller = resize(data, size, quality=self.quality or DEFAULT_QUALITY)
-        return Stored(data, *smaller, untiled=untiled, encoded_anew=True)
+        return Stored(data, *smaller[:4], untiled=untiled, encoded_anew=True)
 
     def _tiled(self, data: bytes, facts: Facts, size: tuple[int, int] | None) -> Stored:
         if facts.format != "JPEG":
@@ -155,7 +159,7 @@ class Form:
             except DamagedImageError as error:
                 # jpegtran stops at more than a check does, such as padding before the end marker.
                 raise NotTiledError(str(error)) from error
-            return Stored(jpeg, *facts, lengths)
+            return Stored(jpeg, *facts[:4], lengths)
         picture = load_picture(data, size)
         try:
             jpeg, lengths = encode_tiled(
@@ -168,4 +172,4 @@ class Form:
             )
         except OSError as error:
             raise DamagedImageError(f"cannot be encoded again: {error}") from error
-        return Stored(jpeg, "JPEG", *picture.pixels.size, lengths, encoded_anew=True)
+        return Stored(jpeg, "JPEG", *picture.pixels.size, EIGHT_BITS, lengths, encoded_anew=True)

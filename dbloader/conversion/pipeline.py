@@ -13,7 +13,7 @@ import numpy as np
 from dbloader.conversion.forms import Form
 from dbloader.conversion.machine import keep_freed_memory
 from dbloader.conversion.prepare import Preparation
-from dbloader.conversion.report import Progress, Report, write_report
+from dbloader.conversion.report import Progress, Report, image_warnings, write_report
 from dbloader.conversion.spool import Spool, permutation
 from dbloader.conversion.tasks import prepare_in_order
 from dbloader.errors import ConversionError, OptionError
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from dbloader.conversion.tasks import Done
     from dbloader.sources import Source
     from dbloader.stores import Writer
+
+_FRAMES = "has several frames or pages; decoded is the first"
 
 
 def convert(
@@ -161,6 +163,7 @@ def convert(
     if resume and not writer.resumed:
         warnings.append("there was nothing to resume: the conversion began from the start")
     outcome = Counter(manifest.outcome)
+    warnings += image_warnings(manifest, raw=raw)
     report_file, problem = write_report(destination, writer.report_path)
     return Report(
         place=writer.place,
@@ -173,6 +176,8 @@ def convert(
         resized=outcome["resized"],
         reencoded=outcome["reencoded"],
         untiled=outcome["untiled"],
+        deep=outcome["deep"],
+        frames=outcome["frames"],
         resumed_at=resumed_at,
         bytes_read=bytes_read,
         image_bytes=manifest.image_bytes,
@@ -215,16 +220,21 @@ def _source(
 def _write(writer: Writer, batch: list[Done], fail_on: set[str]) -> None:
     """Writes what became of some files."""
     outcome: Counter[str] = Counter()
+    depths: Counter[str] = Counter()
     events, records = [], []
     for item, prepared in batch:
         if prepared.record is not None:
             records.append(prepared.record)
+        if prepared.depth:
+            depths[prepared.depth] += 1
         if prepared.outcome:
             outcome[prepared.outcome] += 1
             events.append({"name": item.name, "event": prepared.outcome, "reason": prepared.reason})
-        if prepared.untiled:
-            outcome["untiled"] += 1
-            events.append({"name": item.name, "event": "untiled", "reason": prepared.untiled})
+        remarks = {"untiled": prepared.untiled, "deep": prepared.deep, "frames": _FRAMES if prepared.frames else ""}
+        for event, reason in remarks.items():
+            if reason:
+                outcome[event] += 1
+                events.append({"name": item.name, "event": event, "reason": reason})
         if prepared.resized:
             outcome["resized"] += 1
         if prepared.reencoded:
@@ -234,7 +244,7 @@ def _write(writer: Writer, batch: list[Done], fail_on: set[str]) -> None:
             # What is no file is a part of the list that a resumed conversion compares.
             mend = "mend that and begin anew" if isinstance(item, Problem) else "mend the file and resume (--resume)"
             raise ConversionError(f"{item.name}: {prepared.reason}; {mend}, or resume with --{option} reject")
-    writer.write(records, events=events, outcome=outcome, position=writer.position + len(batch))
+    writer.write(records, events=events, outcome=outcome, position=writer.position + len(batch), depths=depths)
 
 
 def _first_rejected(batch: list[Done]) -> str:

@@ -8,13 +8,12 @@ import stat
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from PIL import Image
-
 from dbloader.conversion.budget import held
 from dbloader.conversion.forms import TILES, Form, Stored
 from dbloader.errors import DamagedImageError, FieldError, ImageError, NotAnImageError, OptionError, RecordError
 from dbloader.images import check_decodes, facts
 from dbloader.jpeg import State, examine, repair
+from dbloader.pillow import EIGHT_BITS
 from dbloader.records import Record, encode
 
 if TYPE_CHECKING:
@@ -47,6 +46,9 @@ class Prepared:
         untiled: Why its JPEG could not be tiled, likewise; "" if it was, or was not to be.
         resized: Whether it was made smaller.
         reencoded: Whether it was encoded anew in its own size.
+        depth: How deep the values of the stored image are; "" without an image or for one in no known format.
+        deep: What the report is to say of values of more than 8 bits; "" if it has none.
+        frames: Whether it has several frames or pages, of which samples are made of the first.
         nbytes: Bytes read.
     """
 
@@ -57,6 +59,9 @@ class Prepared:
     untiled: str = ""
     resized: bool = False
     reencoded: bool = False
+    depth: str = ""
+    deep: str = ""
+    frames: bool = False
     nbytes: int = 0
 
 
@@ -136,6 +141,9 @@ class Preparation:
                     record.resized_from = image.width, image.height
                 result.record = encode(record)
             result.untiled = stored.untiled
+            result.depth = stored.depth or ""
+            result.deep = _deep(image, stored)
+            result.frames = image is not None and image.frames
             if record.resized_from is not None:
                 result.resized = record.resized_from != (record.width, record.height)
                 result.reencoded = not result.resized
@@ -143,7 +151,9 @@ class Preparation:
             if not self.keep_damaged:
                 raise
             result.outcome, result.reason = "damaged", f"{error} (stored nevertheless)"
-            record = _record(entry, _as_it_is(data, _facts_or_none(data)))
+            stored = _as_it_is(data, _facts_or_none(data))
+            result.depth = stored.depth or ""
+            record = _record(entry, stored)
             record.damaged = str(error)
             result.record = encode(record)
 
@@ -191,8 +201,17 @@ def _record(entry: Entry, stored: Stored) -> Record:
 
 
 def _as_it_is(data: bytes, image: Facts | None, untiled: str = "") -> Stored:
-    name, width, height = image or (None, None, None)
-    return Stored(data, name, width, height, untiled=untiled)
+    name, width, height, depth = image[:4] if image else (None, None, None, None)
+    return Stored(data, name, width, height, depth, untiled=untiled)
+
+
+def _deep(image: Facts | None, stored: Stored) -> str:
+    """Return what is to be said of values of more than 8 bits."""
+    if image is None or image.depth == EIGHT_BITS:
+        return ""
+    if stored.depth != image.depth:
+        return f"has {image.depth} values, and is stored with {stored.depth} ones"
+    return f"has {image.depth} values, and is stored with all of their bits; decoded images have 8"
 
 
 def _content(path: bytes, hold: Callable[[int], object]) -> bytes:
@@ -229,7 +248,7 @@ def _facts(data: bytes) -> Facts:
     try:
         return facts(data)
     except NotAnImageError as error:
-        if data.startswith(_BEGINNINGS) and not isinstance(error.__cause__, Image.DecompressionBombError):
+        if data.startswith(_BEGINNINGS) and error.__cause__ is not None:  # else it has too many pixels
             raise DamagedImageError("is damaged: its header is cut short or wrong") from error
         raise
 

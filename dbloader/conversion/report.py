@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple
 
 from dbloader.sources.base import readable
 from dbloader.stores import open_store
@@ -13,7 +14,11 @@ from dbloader.stores import open_store
 if TYPE_CHECKING:
     import os
     from pathlib import Path
-from typing import NamedTuple
+
+    from dbloader.manifest import Manifest
+
+REMARKS = ("untiled", "deep", "frames")
+"""Events of files that are stored whole."""
 
 
 class Progress(NamedTuple):
@@ -45,6 +50,8 @@ class Report:
         resized: Images that were made smaller.
         reencoded: JPEGs that were encoded anew in their own size (``tile`` with a ``quality``).
         untiled: Images that could not be tiled (``tile``).
+        deep: Images with more than 8 bits a value, such as gray of 16 bits or floats.
+        frames: Files of several frames or pages, of which the first is decoded.
         resumed_at: Files that an earlier, interrupted run had done.
         bytes_read: Bytes of the files read in this run.
         image_bytes: Bytes of all images in the store.
@@ -52,9 +59,9 @@ class Report:
         warnings: What a person should know of the source as a whole.
         skipped: Files left out because they are no images, by extension, the most frequent first.
         hidden: Files and folders left out because their name begins with a dot.
-        report_file: JSON lines, one for each repaired, rejected, damaged or untiled file, two for one that is repaired
-            and untiled: ``name``, ``event``, ``reason``. Beside an LMDB store, in the working directory for one in
-            MongoDB; "" if the file could not be written, of which ``warnings`` tells.
+        report_file: JSON lines, one for each event of a file that was repaired, rejected, damaged, untiled, deep or of
+            several frames: ``name``, ``event``, ``reason``. Beside an LMDB store, in the working directory for one in
+            MongoDB; "" if there is nothing to report, or the file could not be written, of which ``warnings`` tells.
     """
 
     place: str
@@ -67,6 +74,8 @@ class Report:
     resized: int = 0
     reencoded: int = 0
     untiled: int = 0
+    deep: int = 0
+    frames: int = 0
     resumed_at: int = 0
     bytes_read: int = 0
     image_bytes: int = 0
@@ -78,15 +87,22 @@ class Report:
 
 
 def write_report(place: str | os.PathLike[str], path: Path) -> tuple[str, list[str]]:
-    """Writes the report's events to a file, whole or not at all; gives the file's path, and a warning if not.
+    """Write the report's events to a file, whole or not at all; return the file's path, and a warning if that failed.
 
-    The store is made by now and has the events too, so that nothing fails with the file.
+    Without events there is no file, and one that an earlier conversion left is removed. The store is made by now and
+    has the events too, so that nothing fails with the file.
     """
     aside = path.with_name(path.name + ".partial")
     try:
-        with open_store(place) as store, aside.open("w", encoding="utf-8") as file:
-            for event in store.events():
-                file.write(json.dumps(event, ensure_ascii=False) + "\n")
+        with open_store(place) as store:
+            events = store.events()
+            first = next(events, None)
+            if first is None:
+                path.unlink(missing_ok=True)
+                return "", []
+            with aside.open("w", encoding="utf-8") as file:
+                for event in chain([first], events):
+                    file.write(json.dumps(event, ensure_ascii=False) + "\n")
         aside.replace(path)
     except OSError as error:
         with suppress(OSError):
@@ -96,3 +112,27 @@ def write_report(place: str | os.PathLike[str], path: Path) -> tuple[str, list[s
             "(dbloader info with --report)"
         ]
     return str(path), []
+
+
+def image_warnings(manifest: Manifest, *, raw: bool) -> list[str]:
+    """Return what a person should know of images of which a sample shows only a part.
+
+    Args:
+        manifest: That of the store.
+        raw: Whether pixels are stored.
+    """
+    warnings = []
+    if deep := manifest.outcome.get("deep", 0):
+        what = f"{deep:,} image{' has' if deep == 1 else 's have'} more than 8 bits a value"
+        if raw:
+            warnings.append(f"{what}, of which the stored pixels are the upper 8: leave raw out to keep all of them")
+        else:
+            depths = ", ".join(f"{count:,} of {name}" for name, count in manifest.depths.items())
+            warnings.append(
+                f"{what} (the store has {depths}): an image is decoded to the upper 8 of 16 bits, and one of floats or "
+                "32 bits not at all; give the dataset a decode= of your own to get more of them"
+            )
+    if frames := manifest.outcome.get("frames", 0):
+        what = f"{frames:,} file{' has' if frames == 1 else 's have'} several frames or pages"
+        warnings.append(f"{what}, of which the first is decoded")
+    return warnings

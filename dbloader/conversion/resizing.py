@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from PIL import Image, JpegImagePlugin
 
-from dbloader.errors import DamagedImageError
-from dbloader.images import Facts, format_name, told
+from dbloader.errors import DamagedImageError, PixelRangeError
+from dbloader.images import Facts, facts, format_name, told
+from dbloader.pillow import mend_gray, open_pillow, scale_to_8_bits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +23,9 @@ DEFAULT_QUALITY = 95
 _SEE_THROUGH = 16
 
 _STRIP = 2**20  # bytes
+
+# Modes of 8 bits a value in which images are encoded.
+_SHALLOW = ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK")
 
 _FORMATS = ("JPEG", "WEBP", "PNG", "BMP", "PPM", "TIFF")
 
@@ -91,7 +95,7 @@ def load_picture(data: bytes, size: tuple[int, int] | None) -> Picture:
         DamagedImageError: The image does not decode.
     """
     try:
-        with Image.open(io.BytesIO(data)) as image:
+        with open_pillow(data) as image:
             name = format_name(image)
             subsampling = max(JpegImagePlugin.get_sampling(image), 0) if name == "JPEG" else 0
             options = _options(image, name)
@@ -101,7 +105,9 @@ def load_picture(data: bytes, size: tuple[int, int] | None) -> Picture:
             else:
                 # From a JPEG of many times the size, libjpeg itself may make one of at least twice the size wanted.
                 draft = image.draft(None, (2 * size[0], 2 * size[1]))
-                pixels = _resized(_full_colours(image), size, draft[1] if draft else None)
+                pixels = _resized(_full_colours(mend_gray(image)), size, draft[1] if draft else None)
+    except PixelRangeError:
+        raise
     except Exception as error:  # a Pillow plugin raises whatever its parsing meets
         raise DamagedImageError(
             f"{'does not decode' if size is None else 'cannot be resized'}: {told(error)}"
@@ -124,24 +130,27 @@ def encode_picture(picture: Picture, *, quality: int) -> tuple[bytes, Facts]:
         file = _saved(pixels, name, options)
     except Exception as error:  # as above
         raise DamagedImageError(f"cannot be encoded again: {told(error)}") from error
-    return file, Facts(name, pixels.width, pixels.height)
+    # Of deep colors Pillow has kept 8 bits; of deep gray the file tells.
+    return file, Facts(name, pixels.width, pixels.height) if pixels.mode in _SHALLOW else facts(file)
 
 
 def load_pixels(data: bytes, size: tuple[int, int] | None) -> npt.NDArray[np.uint8]:
-    """Gives the pixels of an image file, as ``decode_pil`` does, in another size or in its own.
+    """Return the pixels of an image file, as ``decode_pil`` does, in another size or in its own.
 
     Returns:
-        uint8, shape (height, width, 3), RGB, 0 to 255; EXIF is not applied, opacity is dropped.
+        uint8, shape (height, width, 3), RGB, 0 to 255; EXIF is not applied, opacity is dropped, of 16 bits the upper 8
+        are taken.
 
     Raises:
         DamagedImageError: The image does not decode.
+        PixelRangeError: Its values have no known range.
     """
     try:
         if size is not None:
             return _rgb(load_picture(data, size).pixels)
-        with Image.open(io.BytesIO(data)) as image:
+        with open_pillow(data) as image:
             return _rgb(image)
-    except DamagedImageError:
+    except (DamagedImageError, PixelRangeError):
         raise
     except Exception as error:  # as above
         raise DamagedImageError(f"does not decode: {told(error)}") from error
@@ -149,13 +158,14 @@ def load_pixels(data: bytes, size: tuple[int, int] | None) -> npt.NDArray[np.uin
 
 def _rgb(image: Image.Image) -> npt.NDArray[np.uint8]:
     # By strips, since Pillow would give the bytes of the whole in thousands of pieces and then as one; of these pieces
-    # malloc kept up to 64 MB for each thread.
-    image = image if image.mode == "RGB" else image.convert("RGB")
+    # malloc kept up to 64 MB for each thread. And converted as a whole, every pixel would take four bytes more.
+    image.load()  # before which a TIFF has its size as stored, and its orientation still to be applied
+    image = scale_to_8_bits(image)
     array = np.empty((image.height, image.width, 3), np.uint8)
     rows = max(1, _STRIP // (3 * image.width))
     for top in range(0, image.height, rows):
-        strip = (0, top, image.width, min(top + rows, image.height))
-        array[top : top + rows] = np.asarray(image.crop(strip))
+        strip = image.crop((0, top, image.width, min(top + rows, image.height)))
+        array[top : top + rows] = np.asarray(strip if strip.mode == "RGB" else strip.convert("RGB"))
     return array
 
 

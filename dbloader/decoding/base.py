@@ -139,7 +139,8 @@ class Decoder(ABC):
         Raises:
             DamagedImageError: The image does not decode, or only with a warning; or the tiles are not its own. Of the
                 few kinds of JPEG that only Pillow decodes (CMYK, rare chroma subsamplings), warnings are not told.
-            NotAnImageError: It is in no known format, or has more pixels than Pillow allows.
+            NotAnImageError: It is in no known format, or has more pixels than are allowed.
+            PixelRangeError: Its values are floats, signed or of 32 bits, so that their range is not known.
             OptionError: The numbers are not ``draws``, or not in [0, 1); or an array has another dtype or shape.
         """
         output = self.plan(image, numbers, tiles=tiles, checked=checked).decode()

@@ -7,11 +7,11 @@ import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 import simplejpeg
-from PIL import Image
 
 from dbloader.decoding.pictures import Picture, open_picture
 from dbloader.errors import DamagedImageError, NotTiledError
 from dbloader.images import Facts, check_decodes
+from dbloader.pillow import max_pixels
 from dbloader.tiled.crop import decode_joined, join_crop
 from dbloader.tiled.grid import BASELINE, read_header
 
@@ -49,7 +49,7 @@ def open_jpeg(data: bytes | memoryview, *, checked: bool = False) -> JPEG | None
         height, width, colourspace, _ = simplejpeg.decode_jpeg_header(data, strict=False)  # 1 us, where Pillow takes 15
     except (ValueError, KeyError):  # KeyError: a chroma subsampling that it has no name for
         return None
-    allowed = Image.MAX_IMAGE_PIXELS is None or width * height <= Image.MAX_IMAGE_PIXELS
+    allowed = width * height <= max_pixels()
     return JPEG(data, width, height, checked) if allowed and colourspace in _COLOURSPACES else None
 
 

@@ -63,7 +63,8 @@ def open_image(
         checked: As Decoder's call takes it.
 
     Raises:
-        NotAnImageError: It is in no known format, or has more pixels than Pillow allows.
+        NotAnImageError: It is in no known format, or has more pixels than are allowed.
+        PixelRangeError: Its values are floats, signed or of 32 bits, so that their range is not known.
         DamagedImageError: Its header cannot be read.
         OptionError: It is an array of another dtype or shape.
     """

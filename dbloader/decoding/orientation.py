@@ -42,7 +42,7 @@ def read_orientation(image: bytes | memoryview | Image.Image) -> int:
     Pillow reads it, as for its own ImageOps.exif_transpose: of EXIF or, where there is none, of XMP. That takes 17 us.
 
     Raises:
-        NotAnImageError: It is in no known format, or has more pixels than Pillow allows.
+        NotAnImageError: It is in no known format, or has more pixels than are allowed.
         DamagedImageError: There is EXIF, but it cannot be read.
     """
     if not isinstance(image, Image.Image):

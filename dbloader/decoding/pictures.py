@@ -3,50 +3,55 @@
 from __future__ import annotations
 
 import functools
-import io
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import UnidentifiedImageError
 
-from dbloader.errors import DamagedImageError, NotAnImageError
+from dbloader.errors import DamagedImageError, NotAnImageError, OptionError, PixelRangeError
 from dbloader.images import told
+from dbloader.pillow import open_pillow, scale_to_8_bits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import numpy.typing as npt
+    from PIL import Image
 
 
 def open_picture(data: bytes | memoryview) -> Image.Image:
     """Opens an image file with Pillow; its pixels are not decoded yet.
 
     Raises:
-        NotAnImageError: It is in no known format, or has more pixels than Pillow allows.
+        NotAnImageError: It is in no known format, or has more pixels than are allowed.
         DamagedImageError: Its header cannot be read.
     """
     try:
-        return Image.open(io.BytesIO(data))
+        return open_pillow(data)
     except UnidentifiedImageError as error:
         what = f"begins with {bytes(data[:4])!r}" if len(data) else "is empty"
         raise NotAnImageError(f"the image is in no known format: it {what}") from error
-    except Image.DecompressionBombError as error:
-        raise NotAnImageError(f"the image is too large to be decoded: {told(error)}") from error
+    except NotAnImageError as error:
+        raise NotAnImageError(f"the image {error}") from error
+    except OptionError:
+        raise
     except Exception as error:  # a Pillow plugin raises whatever its parsing meets
         raise DamagedImageError(f"the header of the image cannot be read: {told(error)}") from error
 
 
 class Picture:
-    """An image of Pillow's, of any mode.
+    """An image of Pillow's, of any mode whose values have a known range.
 
     Raises:
         DamagedImageError: It does not decode.
+        PixelRangeError: Its values have no known range.
     """
 
     def __init__(self, image: Image.Image) -> None:
         with _damage_told():
             image.load()  # before which a TIFF has its size as stored, and its orientation still to be applied
+            image = scale_to_8_bits(image)
         self.image = image
         self.width, self.height = image.size
 
@@ -70,7 +75,7 @@ class Picture:
 def _damage_told() -> Iterator[None]:
     try:
         yield
-    except MemoryError:
+    except (MemoryError, PixelRangeError):
         raise
     except Exception as error:  # a Pillow plugin raises whatever its parsing meets
         raise DamagedImageError(f"the image does not decode: {told(error)}") from error

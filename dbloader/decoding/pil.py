@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-import io
+from typing import TYPE_CHECKING
 
-from PIL import Image
+from dbloader.errors import NotAnImageError
+from dbloader.pillow import open_pillow, scale_to_8_bits
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 
 def decode_pil(data: bytes) -> Image.Image:
-    """Decodes an image file as torchvision's default loader does.
+    """Decode an image file as torchvision's default loader does.
+
+    Gray of 16 bits becomes the upper 8 of them, where torchvision's loader makes every value above 255 white. Opacity
+    is dropped, and of several frames the first is taken.
 
     Args:
         data: The encoded file.
@@ -18,6 +25,11 @@ def decode_pil(data: bytes) -> Image.Image:
 
     Raises:
         OSError: The image does not decode; other exceptions of Pillow for damaged headers.
+        NotAnImageError: It has more pixels than are allowed; docs/loading.md says how to allow more.
+        PixelRangeError: Its values are floats, signed or of 32 bits, so that their range is not known.
     """
-    with Image.open(io.BytesIO(data)) as image:
-        return image.convert("RGB")
+    try:
+        with open_pillow(data) as image:
+            return scale_to_8_bits(image).convert("RGB")
+    except NotAnImageError as error:
+        raise NotAnImageError(f"the image {error}") from error

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import torch
-from PIL import Image
 from torch.nn.functional import interpolate, pad
 
 from dbloader.decoding.orientation import UPRIGHT, read_orientation
@@ -16,6 +14,7 @@ from dbloader.device_decoding.hardware import open_hardware, takes
 from dbloader.encoded import EncodedImages
 from dbloader.errors import OptionError
 from dbloader.machine import processors
+from dbloader.pillow import open_pillow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -113,7 +112,7 @@ class DeviceDecoder:
         if not self.decoder.exif_transpose:
             return True
         try:
-            with Image.open(io.BytesIO(file)) as image:
+            with open_pillow(file) as image:
                 return read_orientation(image) == UPRIGHT
         except Exception:  # whatever Pillow meets in its header, the Decoder says what is wrong
             return False

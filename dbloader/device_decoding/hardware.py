@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import simplejpeg
 import torch
-from PIL import Image
 
 from dbloader.errors import ImageError, OptionError
+from dbloader.pillow import max_pixels
 from dbloader.tiled.grid import read_header
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ _HUFFMAN = (0xC0, 0xC1, 0xC2)
 # Sampling factors of luma, horizontal and vertical, where chroma has 1 and 1: those that nvJPEG names.
 _LUMA = ((1, 1), (2, 1), (2, 2), (1, 2), (4, 1), (4, 2))
 _ADOBE = b"\xff\xee\x00\x0eAdobe"
-_LARGEST = 2**32  # pixels; 65,535 x 65,535 are less
 _YCC = 1  # Adobe's transform, 11 bytes after the length: 0 is RGB
 
 
@@ -65,7 +64,7 @@ def takes(file: memoryview) -> bool:
         header = read_header(file)
     except (ImageError, ValueError):
         return False
-    if header.process not in _HUFFMAN or header.width * header.height > (Image.MAX_IMAGE_PIXELS or _LARGEST):
+    if header.process not in _HUFFMAN or header.width * header.height > max_pixels():
         return False
     joined = b"".join(header.parts)
     count = joined[header.size_at + 4]

@@ -90,6 +90,7 @@ class Writer(ABC):
         self.report_path = Path(f"{place}.report.jsonl")  # where a conversion's report is written as a file
         self.outcome: Counter[str] = Counter()
         self._formats: Counter[str] = Counter()
+        self.depths: Counter[str] = Counter()
         self._fields: Counter[str] = Counter()
         self._pending = Pending()
         self._events_stored = 0
@@ -167,6 +168,7 @@ class Writer(ABC):
         events: Iterable[Mapping[str, Any]] = (),
         outcome: Mapping[str, int] | None = None,
         position: int | None = None,
+        depths: Mapping[str, int] | None = None,
     ) -> None:
         """Adds records, in order, with what there is to report of them; commits when that is due.
 
@@ -175,6 +177,7 @@ class Writer(ABC):
             events: What the report says of single files: ``name``, ``event`` (such as ``"rejected"``) and ``reason``.
             outcome: Counts to add to the manifest's ``outcome``.
             position: How far the source has been used up; a resumed writer has it in ``position``.
+            depths: Counts to add to the manifest's ``depths``.
 
         Raises:
             FieldError: An event has other values than these three, each a str.
@@ -188,6 +191,7 @@ class Writer(ABC):
                 self._fields[name] += 1
         self._pending.report(events)
         self.outcome.update(outcome or {})
+        self.depths.update(depths or {})
         if position is not None:
             self.position = position
         if (
@@ -219,6 +223,7 @@ class Writer(ABC):
             "overwrite": self.overwrite,
             "outcome": dict(self.outcome),
             "formats": dict(self._formats),
+            "depths": dict(self.depths),
             "fields": dict(self._fields),
         }
         self._committing = self._executor.submit(self._store, *part, progress)
@@ -266,6 +271,7 @@ class Writer(ABC):
             length=self.length,
             classes=tuple(classes),
             formats=dict(sorted(self._formats.items())),
+            depths=dict(sorted(self.depths.items())),
             fields=dict(sorted(self._fields.items())),
             outcome=dict(self.outcome),
             events=self._events_stored,
@@ -294,6 +300,7 @@ class Writer(ABC):
             self.overwrite = self.overwrite or bool(progress["overwrite"])
             self.outcome = Counter(progress["outcome"])
             self._formats = Counter(progress["formats"])
+            self.depths = Counter(progress["depths"])
             self._fields = Counter(progress["fields"])
             self._events_stored = int(progress["events"])
             self._pending = Pending(int(progress["length"]))

@@ -1,0 +1,168 @@
+"""Image files as Pillow opens them: of which formats, of how many pixels, and with how many bits a value.
+
+``open_pillow`` is the one place that opens an image file with Pillow.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+from typing import TYPE_CHECKING
+
+import numpy as np
+from PIL import Image, TiffImagePlugin
+
+from dbloader.errors import NotAnImageError, OptionError, PixelRangeError
+
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
+    import numpy.typing as npt
+    from PIL import ImageFile
+
+FORMATS = (
+    "JPEG", "PNG", "GIF", "BMP", "PPM", "WEBP", "TIFF", "AVIF", "JPEG2000", "ICO", "QOI", "PCX", "TGA",
+)  # fmt: skip
+"""Pillow's names of the formats that are opened; those that this Pillow was built without are left out.
+
+They hold pixels and nothing else. Pillow opens others by running a program (EPS) or by drawing (WMF), and some hold any
+other file (IPTC), or are no images. TGA comes last, since it is the only one without a signature.
+"""
+
+LIMIT_VARIABLE = "DBLOADER_MAX_PIXELS"
+
+EIGHT_BITS = "8-bit"
+
+# Numbers of TIFF tags, and the kinds of values by the third (TIFF 6.0, sections 4, 8 and 19).
+_BITS, _PHOTOMETRIC, _SAMPLE_FORMAT = 258, 262, 339
+_KINDS = {2: " signed", 3: " float"}
+_WHITE_IS_ZERO = 0
+# Unsigned values, from black to the most that so many bits hold.
+_KNOWN_RANGE = (EIGHT_BITS, "12-bit", "16-bit")
+_GRAY_16 = ("I;16", "I;16L", "I;16B", "I;16N", "I")
+
+
+def open_pillow(file: bytes | bytearray | memoryview | BinaryIO) -> ImageFile.ImageFile:
+    """Open an image file; its pixels are not decoded yet.
+
+    Args:
+        file: Its bytes, or the file opened for reading, which is read while the image is used.
+
+    Raises:
+        NotAnImageError: It has more pixels than `max_pixels` allows.
+        OSError: It is in none of the `FORMATS` (PIL.UnidentifiedImageError); other exceptions of Pillow for damaged
+            headers.
+        OptionError: The environment variable DBLOADER_MAX_PIXELS is not a number.
+    """
+    limit = max_pixels()
+    stream = io.BytesIO(file) if isinstance(file, (bytes, bytearray, memoryview)) else file
+    try:
+        image = Image.open(stream, formats=_available())
+    except Image.DecompressionBombError:
+        raise NotAnImageError(_too_large(limit)) from None
+    if image.width * image.height > limit:
+        image.close()
+        raise NotAnImageError(_too_large(limit))
+    return image
+
+
+def max_pixels() -> float:
+    """Return the most pixels of an image that is opened, in conversion and in training.
+
+    It is the environment variable DBLOADER_MAX_PIXELS or, without it, the number beyond which Pillow refuses: twice
+    ``PIL.Image.MAX_IMAGE_PIXELS``, which is 178,956,970 unless a program sets it; infinity if that is None.
+
+    Raises:
+        OptionError: The variable is not a number of pixels.
+    """
+    limit = _limit_from_environment()
+    if limit is None:
+        return float("inf") if Image.MAX_IMAGE_PIXELS is None else 2 * Image.MAX_IMAGE_PIXELS
+    if Image.MAX_IMAGE_PIXELS is not None and limit > Image.MAX_IMAGE_PIXELS:
+        Image.MAX_IMAGE_PIXELS = limit  # Pillow has no other way to be told; it warns beyond this
+    return limit
+
+
+def value_depth(image: Image.Image) -> str:
+    """Return how deep the values of an opened image are: "8-bit" (or less), "16-bit", "32-bit float" and the like.
+
+    Only of a TIFF this is what the file has. Of colors in other formats Pillow keeps 8 bits and forgets the others.
+    """
+    if isinstance(image, TiffImagePlugin.TiffImageFile):
+        bits = max(image.tag_v2.get(_BITS, (1,)))
+        kind = _KINDS.get(max(image.tag_v2.get(_SAMPLE_FORMAT, (1,))), "")
+        return f"{max(bits, 8)}-bit{kind}"
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):
+        return "16-bit"
+    return {"I": "32-bit signed", "F": "32-bit float"}.get(image.mode, EIGHT_BITS)
+
+
+def scale_to_8_bits(image: Image.Image) -> Image.Image:
+    """Return an image whose values have 8 bits: itself, or one of mode L if it is gray of 16 bits.
+
+    Of 16 bits the upper 8 are taken, as Pillow does for colors of 16 bits and torchvision for tensors of such values.
+    Pillow itself would make every gray value above 255 white.
+
+    Raises:
+        PixelRangeError: The values are floats, signed or of 32 bits, so that their range is not known.
+    """
+    depth = value_depth(image)
+    if depth not in _KNOWN_RANGE:
+        raise PixelRangeError(
+            f"its values are {depth}: their range is not known, so they cannot be made pixels of 8 bits; "
+            "give the dataset a decode= of your own that scales them"
+        )
+    if image.mode not in _GRAY_16:
+        return image
+    upper: npt.NDArray[np.uint8] = (_gray_values(image) >> 8).astype(np.uint8)
+    return Image.fromarray(upper)
+
+
+def mend_gray(image: Image.Image) -> Image.Image:
+    """Return an image with gray of 16 bits of mode I;16, from 0, black, to 65,535, white; all others as they are.
+
+    Pillow gives the gray of a TIFF of 12 bits from 0 to 4,095, leaves 16 bits inverted where 0 is white, and gives a
+    PGM of 16 bits in the mode of 32.
+
+    Raises:
+        PixelRangeError: The values have 8 bits and a sign, which Pillow passes over.
+    """
+    depth = value_depth(image)
+    if depth == "8-bit signed":
+        raise PixelRangeError(f"its values are {depth}, which Pillow reads as unsigned")
+    return Image.fromarray(_gray_values(image)) if image.mode in _GRAY_16 and depth in _KNOWN_RANGE else image
+
+
+def _gray_values(image: Image.Image) -> npt.NDArray[np.uint16]:
+    """Return gray of 16 bits: uint16, shape (height, width), 0 (black) to 65,535."""
+    values = np.asarray(image).astype(np.uint16)
+    if isinstance(image, TiffImagePlugin.TiffImageFile):
+        if value_depth(image) == "12-bit":
+            values = values << np.uint16(4) | values >> np.uint16(8)
+        if image.tag_v2.get(_PHOTOMETRIC) == _WHITE_IS_ZERO:
+            values = ~values
+    return values
+
+
+def _too_large(limit: float) -> str:
+    return (
+        f"is too large to be decoded: it has more pixels than the {limit:,.0f} that are allowed; "
+        f"set the environment variable {LIMIT_VARIABLE} to allow more"
+    )
+
+
+@functools.cache
+def _available() -> tuple[str, ...]:
+    Image.init()
+    return tuple(name for name in FORMATS if name in Image.OPEN)
+
+
+@functools.cache
+def _limit_from_environment() -> int | None:
+    text = os.environ.get(LIMIT_VARIABLE)
+    if not text:
+        return None
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise OptionError(f"{LIMIT_VARIABLE} must be a number of pixels, at least 1, got {text!r}")
+    return int(text)
