@@ -384,7 +384,7 @@ def test_a_server_that_is_away_for_too_long_is_one_clear_error(
 ) -> None:
     make(mongod_uri)
     monkeypatch.setattr("dbloader.stores.mongo.connection.RETRY_SECONDS", 0.5)
-    monkeypatch.setattr("dbloader.stores.mongo.connection.SELECTION_SECONDS", 0.2)
+    monkeypatch.setattr("dbloader.stores.mongo.clients.SELECTION_SECONDS", 0.2)
     with MongoDataset(mongod_uri, decode=None) as dataset:
         assert dataset[0] == EXPECTED[0]
         mongod.kill()

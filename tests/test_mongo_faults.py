@@ -30,7 +30,7 @@ from dbloader.errors import (
     StoreUnreachableError,
 )
 from dbloader.records import encode
-from dbloader.stores.mongo import claim, connection, upkeep
+from dbloader.stores.mongo import claim, clients, connection, upkeep
 from dbloader.stores.mongo.layout import MARKER, MAX_DOCUMENT, is_own_collection
 from dbloader.stores.mongo.place import parse
 
@@ -168,7 +168,7 @@ def test_a_server_that_stays_away_is_one_clear_error(
 ) -> None:
     write(mongod_uri, RECORDS)
     monkeypatch.setattr(connection, "RETRY_SECONDS", 0.5)
-    monkeypatch.setattr(connection, "SELECTION_SECONDS", 0.3)
+    monkeypatch.setattr(clients, "SELECTION_SECONDS", 0.3)
     with open_store(mongod_uri) as store:
         len(store)
         with (
@@ -193,7 +193,7 @@ def test_a_failure_after_a_long_success_is_tried_again(
     monkeypatch.setattr(connection, "RETRY_SECONDS", 0.5)
     with open_store(mongod_uri) as store:
         len(store)
-        with mongod.fail_point("find", error_code=91, block_s=0.4, times=2):  # the driver tries once more
+        with mongod.fail_point("find", error_code=91, block_s=0.4):
             assert len(store.read([3])) == 1
 
 
@@ -449,7 +449,7 @@ def test_a_server_that_stays_away_leaves_what_can_be_resumed(
     mongod: Mongod, mongod_uri: str, monkeypatch: pytest.MonkeyPatch, digest: str, at: str
 ) -> None:
     monkeypatch.setattr(connection, "RETRY_SECONDS", 0.5)
-    monkeypatch.setattr(connection, "SELECTION_SECONDS", 0.3)
+    monkeypatch.setattr(clients, "SELECTION_SECONDS", 0.3)
 
     def write_on() -> None:
         with create_store(mongod_uri, resumable=True) as writer:

@@ -191,7 +191,7 @@ def test_options_of_the_place_are_honoured(mongo_uri: str, options: str, more: s
 
 @pytest.mark.parametrize("host", ["nowhere.invalid", "127.0.0.1:1", "nowhere.invalid,127.0.0.1:1"])
 def test_a_server_that_is_not_there_is_told_within_seconds(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
-    monkeypatch.setattr("dbloader.stores.mongo.connection.SELECTION_SECONDS", 0.3)
+    monkeypatch.setattr("dbloader.stores.mongo.clients.SELECTION_SECONDS", 0.3)
     place = f"mongodb://{USER}:{quote_plus(PASSWORD)}@{host}/db.a"
     for use in (lambda: len(open_store(place)), lambda: create_store(place).__enter__()):
         began = time.monotonic()
@@ -217,7 +217,7 @@ def test_a_server_that_waits_for_its_election_is_waited_for(
     with create_store(replica_set_uri) as writer:
         write_one_by_one(writer, make_records(3))
         writer.finish()
-    monkeypatch.setattr("dbloader.stores.mongo.connection.SELECTION_SECONDS", 0.3)
+    monkeypatch.setattr("dbloader.stores.mongo.clients.SELECTION_SECONDS", 0.3)
     replica_set.step_down(2)
     with open_store(replica_set_uri) as store:
         assert len(store) == 3
@@ -354,7 +354,7 @@ def test_credentials_are_in_no_message_log_or_pickle(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    monkeypatch.setattr("dbloader.stores.mongo.connection.SELECTION_SECONDS", 1.0)
+    monkeypatch.setattr("dbloader.stores.mongo.clients.SELECTION_SECONDS", 1.0)
     with user(mongod_with_users, ALL) as server:
         place = f"{server}/dbloader_users.a?authSource=admin"
         caplog.clear()
