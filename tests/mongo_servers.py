@@ -64,6 +64,14 @@ if process:
 """
 
 
+def records_of(client: MongoClient[Any], place: str) -> Any:
+    """Gives the collection with the records of the store at a place."""
+    database, _, collection = urlsplit(place).path.strip("/").partition(".")
+    document = client[database][f"{collection}.manifest"].find_one({"_id": "store"})
+    assert document
+    return client[database][f"{collection}.{document['store']}"]
+
+
 class ServerMissingError(Exception):
     """No mongod that runs was found."""
 

@@ -96,7 +96,7 @@ def test_a_password_comes_from_the_environment_or_a_file(
             patch.setenv("DBLOADER_MONGODB_PASSWORD_FILE", str(file))
             with open_store(place) as store:
                 assert store.documents(range(4)) == documents_of(RECORDS)
-                assert PASSWORD not in repr(store) + str(store.__getstate__())  # type: ignore[operator]
+                assert PASSWORD not in repr(store) + str(store.__getstate__())
             assert run("info", place, cwd=tmp_path).status == 0
             file.chmod(0o640)
             with (
@@ -149,6 +149,6 @@ def test_a_mistyped_place_shows_no_password(scheme: str) -> None:
 
     place = f"{scheme}jane:pass-sentinel@host/db.train"
     for use in (open_store, create_store, LMDBDataset, MongoDataset):
-        with pytest.raises(PlaceError, match="(?i)mongodb") as caught:
+        with pytest.raises(PlaceError, match=r"(?i)mongodb") as caught:
             use(place)
         assert "sentinel" not in str(caught.value)

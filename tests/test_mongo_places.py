@@ -174,7 +174,7 @@ def test_options_of_the_place_are_honoured(mongo_uri: str, options: str, more: s
     place = f"{mongo_uri}?{options}{more.replace('&', ';') if ';' in options else more}"
     records = make_records(5)
     with create_store(place) as writer:
-        concern = writer._connection.client.write_concern.document  # type: ignore[attr-defined]
+        concern = writer._connection.database.write_concern.document  # type: ignore[attr-defined]
         assert concern.get("w") == (1 if "w=1" in options else "majority")
         assert concern.get("j") == (True if "JOURNAL" in options else None)
         write_one_by_one(writer, records)
@@ -241,7 +241,9 @@ def test_what_is_no_finished_store_is_told_apart(mongo_server: Server, mongo_uri
         ):
             pass
         assert client[at.database].list_collection_names() == [at.collection]
-        client[at.database][f"{at.collection}.manifest"].insert_one({"_id": "store", "manifest": {"format": "x"}})
+        client[at.database][f"{at.collection}.manifest"].insert_one(
+            {"_id": "store", "store": "x", "manifest": {"format": "x"}}
+        )
         with open_store(mongo_uri) as store, pytest.raises(NotAStoreError, match="another program made"):
             len(store)
         client.drop_database(at.database)
