@@ -209,8 +209,12 @@ class MongoStore(Store):
 
         def ask(collection: Collection[Any]) -> dict[Any, int]:
             asked = [{"$match": of_this}, {"$group": group}]
-            hint = LABEL_INDEX if len(expected) > 1 else "_id_"
-            found = _hinted(lambda hint: list(collection.aggregate(asked, hint=hint)), hint)
+
+            def answer(hint: str | None) -> list[dict[str, Any]]:
+                options: dict[str, Any] = {} if hint is None else {"hint": hint}
+                return list(collection.aggregate(asked, **options))
+
+            found = _hinted(answer, LABEL_INDEX if len(expected) > 1 else "_id_")
             return {repr(document["_id"]): document["records"] for document in found}
 
         found = handle.of_records(ask, newest=True, seconds=_QUERY_SECONDS)
