@@ -11,12 +11,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pymongo
 from bson.codec_options import CodecOptions
+from bson.errors import BSONError
 from pymongo import errors
 from pymongo.read_concern import ReadConcern
 from pymongo.read_preferences import Primary
 from pymongo.write_concern import WriteConcern
 
-from dbloader.errors import PlaceError, StoreAccessError, StoreError, StoreFullError, StoreUnreachableError
+from dbloader.errors import (
+    DamagedStoreError,
+    PlaceError,
+    StoreAccessError,
+    StoreError,
+    StoreFullError,
+    StoreUnreachableError,
+)
 from dbloader.stores.mongo import clients
 from dbloader.stores.mongo.password import with_password
 
@@ -119,6 +127,7 @@ class Connection:
             StoreUnreachableError: No server was there at all, or for too long.
             StoreAccessError: The server refuses the user, or what was asked.
             StoreFullError: It has no room.
+            DamagedStoreError: It gave what is no BSON.
             StoreError: Whatever else it says.
         """
         began, pause = time.monotonic(), _FIRST_PAUSE
@@ -135,6 +144,11 @@ class Connection:
                     self._given_up = is_transient(error)
                     # The text of a BulkWriteError has whole records.
                     raise self.explained(error) from None if isinstance(error, errors.BulkWriteError) else error
+            except BSONError as error:
+                raise DamagedStoreError(
+                    f"{self.place.shown} has a document that cannot be decoded ({error!s:.200}): "
+                    "convert again, or copy the store again from where it is whole"
+                ) from error
             else:
                 self._reached, self._given_up = True, False
                 return result

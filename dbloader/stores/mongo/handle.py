@@ -155,6 +155,18 @@ class Handle:
                     raise self._gone(f"chunk {number} of its column {column} is missing or damaged")
                 yield chunk
 
+    def check_chunks(self, column: str) -> None:
+        """Look whether there are as many chunks of a column as the manifest says there are records.
+
+        Raises:
+            DamagedStoreError: There are not.
+        """
+        wanted = -(-self.manifest.length // CHUNK)
+        keys = {"_id": beginning_with(f"{self.store}/column/{column}/")}
+        there = self.connection.run(lambda: self.meta.count_documents(keys, hint="_id_"))
+        if there < wanted:
+            raise self._gone(f"its column {column} has {there} of {wanted} chunks; some are missing or damaged")
+
     def _chunk_in(self, document: dict[str, Any] | None) -> bytes | None:
         if document is None:
             return None
@@ -166,9 +178,11 @@ class Handle:
     def events(self, first: int) -> list[dict[str, Any]]:
         """Gives some events of the report, from one on."""
         keys = {**beginning_with(f"{self.store}/event/"), "$gte": event_key(self.store, first)}
-        events = self.connection.run(
-            lambda: [found["event"] for found in self.meta.find({"_id": keys}, sort=[("_id", 1)], limit=CHUNK)]
-        )
+        found = self.connection.run(lambda: list(self.meta.find({"_id": keys}, sort=[("_id", 1)], limit=CHUNK)))
+        events = [document.get("event") for document in found]
+        for number, (document, event) in enumerate(zip(found, events, strict=True), first):
+            if document["_id"] != event_key(self.store, number) or not isinstance(event, dict):
+                raise DamagedStoreError(f"{self.place.shown}: line {number} of its report is missing or damaged")
         if not events and self.manifest.length and not self._is_at_place():
             next(self.chunks("crc32", range(1)))  # raises if all of it has been removed
         return events

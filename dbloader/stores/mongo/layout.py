@@ -90,6 +90,8 @@ def record_file(index: int, writer: str = "") -> str:
 
 def index_of(document: bytes | memoryview) -> int | None:
     """Gives the index in a record's document; None if it has no such _id as records have."""
+    if len(document) < _HEAD.size:
+        return None
     _, key, index = _HEAD.unpack_from(document)
     return int(index) if key == _INT64_ID else None
 
@@ -114,11 +116,15 @@ def stub_of(document: bytes, file: str) -> bytes:
     return bson.encode({"_id": index, STUB: file, **kept})
 
 
-def file_of(document: bytes) -> str | None:
-    """Gives the id of the file in GridFS with a record of which only this is among the records; else None."""
+def file_of(document: bytes) -> object:
+    """Return the id of the file in GridFS with a record of which only this is among the records; else None.
+
+    Raises:
+        BSONError: The document cannot be decoded.
+    """
     if not document.startswith(_STUB_KEY, _HEAD.size):
         return None
-    return str(bson.decode(document)[STUB])
+    return bson.decode(document)[STUB]
 
 
 def fields_of(query: Mapping[str, Any]) -> set[str]:

@@ -90,7 +90,7 @@ class MongoStore(Store):
 
         try:
             found = self._found(handle, indices, ask)
-        except BSONError:  # the driver cannot decode one of them: each by itself says which
+        except DamagedStoreError:  # the driver cannot decode one of them: each by itself says which
             return [self._decode(document, int(index)) for index, document in zip(indices, self.documents(indices))]  # noqa: B905
         return [self._record(handle, int(index), found.get(index)) for index in indices]
 
@@ -110,11 +110,13 @@ class MongoStore(Store):
         if name not in DTYPES:
             raise ValueError(f"a column is one of {', '.join(DTYPES)}, got {name!r}")
         handle = self._open()
+        handle.check_chunks(name)  # before there is room made for as many records as the manifest says
         return join_values(handle.chunks(name), name, handle.manifest.length)
 
     @override
     def names(self) -> Names:
         handle = self._open()
+        handle.check_chunks("name")
         return join_names(handle.chunks("name"), handle.manifest.length)
 
     @override
@@ -267,10 +269,13 @@ class MongoStore(Store):
         if document is None:
             raise self._damaged(index, "it is missing")
         data = bytes(document.raw)
-        file = file_of(data)
+        try:
+            file = file_of(data)
+        except (BSONError, ValueError, RecursionError) as error:
+            raise self._damaged(index, f"its BSON cannot be decoded: {error}") from error
         return data if file is None else self._large(handle, index, file)
 
-    def _large(self, handle: Handle, index: int, file: str) -> bytes:
+    def _large(self, handle: Handle, index: int, file: object) -> bytes:
         try:
             return handle.connection.run(lambda: handle.large.get(file))
         except LostError as error:
