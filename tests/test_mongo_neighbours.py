@@ -9,7 +9,7 @@ import pymongo
 import pytest
 
 from dbloader import MongoDataset, Record, create_store, open_store
-from dbloader.errors import StoreExistsError
+from dbloader.errors import PlaceError, StoreExistsError
 from dbloader.records import encode
 from dbloader.stores.mongo.place import parse
 from dbloader.stores.mongo.store import MongoStore
@@ -89,6 +89,38 @@ def test_a_collection_that_is_no_store_is_told_before_overwriting_is_advised(mon
         create_store(mongo_uri),
     ):
         pass
+
+
+def test_a_conversion_into_somebody_elses_collection_is_neither_resumed_nor_finished(
+    mongo_uri: str, database: Any
+) -> None:
+    database["store"].insert_one({"precious": 1})
+    options: Any
+    for options in ({"resume": True}, {"resume": True, "resumable": True}):
+        with (
+            pytest.raises(StoreExistsError, match="is not a dbloader store and will not be overwritten"),
+            create_store(mongo_uri, **options),
+        ):
+            pass
+    assert [found["precious"] for found in database["store"].find()] == [1]
+    # Nor is a view of something else taken for one of a store.
+    database.drop_collection("store")
+    database["other"].insert_one({"precious": 1})
+    database.create_collection("store", viewOn="other", pipeline=[])
+    with (
+        pytest.raises(StoreExistsError, match="is not a dbloader store and will not be overwritten"),
+        create_store(mongo_uri, overwrite=True),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("name", ["admin", "config", "local"])
+def test_a_database_of_the_servers_own_is_refused(mongo_uri: str, name: str) -> None:
+    place = mongo_uri.replace(parse(mongo_uri).database, name)
+    with pytest.raises(
+        PlaceError, match=rf"{name}\.store is in a database of the server's own \(admin, config, local\)"
+    ):
+        create_store(place)
 
 
 def test_a_query_finds_records_in_gridfs_by_all_their_fields(mongo_uri: str) -> None:
