@@ -110,9 +110,10 @@ def with_transform(dataset: Any, transform: Callable[..., Any] | None) -> tuple[
     if type(dataset) is Subset:
         inner, transform = with_transform(dataset.dataset, transform)
         return Subset(inner, dataset.indices), transform
+    if isinstance(dataset, StoreDataset):
+        dataset = copy.copy(dataset)  # the caller's stays as it is, and ``refresh`` of it changes no loader
     if transform is None or not isinstance(dataset, StoreDataset) or dataset.makes_its_own_samples:
         return dataset, transform
-    dataset = copy.copy(dataset)  # the caller's stays as it is
     if isinstance(transform, Decoder):
         dataset.decode, dataset.transform = transform, None
     else:

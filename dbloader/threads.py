@@ -118,7 +118,7 @@ class ThreadLoader:
         order = iter(self.batch_sampler)
         # As a DataLoader draws for the seeds of its workers: so that torch.manual_seed gives the same order with both.
         torch.empty((), dtype=torch.int64).random_(generator=self.generator)
-        return _Batches(self._maker, order, self.num_workers, self.prefetch_factor, timed=self.timed)
+        return _Batches(self._maker.as_now(), order, self.num_workers, self.prefetch_factor, timed=self.timed)
 
 
 class _Batches(Iterator[Any]):

@@ -64,6 +64,14 @@ if process:
 """
 
 
+def records_of(client: MongoClient[Any], place: str) -> Any:
+    """Gives the collection with the records of the store at a place."""
+    database, _, collection = urlsplit(place).path.strip("/").partition(".")
+    document = client[database][f"{collection}.manifest"].find_one({"_id": "store"})
+    assert document
+    return client[database][f"{collection}.{document['store']}"]
+
+
 class ServerMissingError(Exception):
     """No mongod that runs was found."""
 
@@ -541,6 +549,9 @@ class Proxy:
         self._acceptor: threading.Thread | None = None
         self._lock = threading.Lock()  # of what follows and of the counts
         self._open: set[socket.socket] = set()
+        self._flowing = threading.Event()  # of the connections that are taken now
+        self._flowing.set()
+        self._forgotten: list[threading.Event] = []  # of those before
         self._threads: list[threading.Thread] = []
 
     def through(self, uri: str) -> str:
@@ -552,6 +563,7 @@ class Proxy:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
+        self.flow()
         self.stop_accepting()
         self.cut()
 
@@ -572,6 +584,22 @@ class Proxy:
         self._acceptor.join()
         self._listener.close()
         self._listener = None
+
+    def stall(self) -> None:
+        """Take connections, and what comes through them, but send nothing on to the client until `flow`."""
+        self._flowing.clear()
+
+    def forget(self) -> None:
+        """Send nothing more to the client through the connections that are open now, as a firewall that forgot them."""
+        self._flowing.clear()
+        self._forgotten.append(self._flowing)
+        self._flowing = threading.Event()
+        self._flowing.set()
+
+    def flow(self) -> None:
+        """Send on what was held back, and all that comes."""
+        for flowing in (*self._forgotten, self._flowing):
+            flowing.set()
 
     def cut(self) -> None:
         """Close every connection and wait until its threads have ended. New connections are taken as before."""
@@ -620,8 +648,11 @@ class Proxy:
 
     def _forward(self, source: socket.socket, target: socket.socket, *, to_server: bool) -> None:
         buffer = memoryview(bytearray(CHUNK_BYTES))
+        flowing = self._flowing
         with contextlib.suppress(OSError):  # one end has closed or was cut
             while count := source.recv_into(buffer):
+                if not to_server:
+                    flowing.wait()
                 self._count(count, to_server=to_server)  # first, as its answer may be there before the next line
                 target.sendall(buffer[:count])
         _shut(source)

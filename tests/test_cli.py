@@ -615,7 +615,7 @@ def test_a_place_that_is_none_is_one_line_without_its_password(
 
 
 def test_a_server_that_does_not_answer_is_one_line(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dbloader.stores.mongo.connection.SELECTION_SECONDS", 0.1)
+    monkeypatch.setattr("dbloader.stores.mongo.clients.SELECTION_SECONDS", 0.1)
     check_error(
         shell("info", "mongodb://127.0.0.1:1/images.train"), "no server answers at mongodb://127.0.0.1:1/images.train"
     )

@@ -14,12 +14,11 @@ from pymongo.errors import PyMongoError
 from typing_extensions import override
 
 pytest.register_assert_rewrite("store_contract")
+from mongo_servers import records_of  # noqa: E402
 from store_contract import StoreContract  # noqa: E402
 
 from dbloader.stores.mongo.layout import (  # noqa: E402
     MANIFEST,
-    MARKER,
-    PARTIAL,
     STORE,
     index_of,
     is_own_collection,
@@ -61,17 +60,20 @@ class TestMongoStore(StoreContract):
         at = parse(place)
         database = self.client[at.database]
         meta = database[at.collection + MANIFEST]
-        state_of = {found["store"]: found["_id"] for found in meta.find({"_id": {"$in": [STORE, PARTIAL]}})}
-        there = []
-        for name in database.list_collection_names():
-            if name == at.collection or is_own_collection(name, at.collection):
-                marker = database[name].find_one({"_id": MARKER}) or {}
-                if name == at.collection or marker.get("store") in state_of:
-                    there.append(f"records of {state_of.get(marker.get('store'), name)}")
+        found = meta.find_one({"_id": STORE}) or {}
+        state_of = {found.get("store"): "store", found.get("partial", {}).get("store"): "partial"}
+        there = [name for name in found if name in ("store", "partial", "writer")]
+        for info in database.list_collections():
+            if info["name"] == at.collection:
+                there.append(f"{info['type']} {state_of.get(info['options'].get('viewOn', '').rpartition('.')[2])}")
+            if is_own_collection(info["name"], at.collection):
+                store = info["name"].rpartition(".")[2]
+                if store not in found.get("replaced", ()):
+                    there.append(f"records of {state_of.get(store, store)}")
         for key in meta.distinct("_id"):
             store, slash, rest = key.partition("/")
-            if not slash or store in state_of:
-                there.append(f"{state_of.get(store, store)}{slash}{rest}")
+            if slash and store not in found.get("replaced", ()):
+                there.append(f"{state_of.get(store, store)}/{rest}")
         return sorted(there)
 
     def remove(self, place: str) -> None:
@@ -79,18 +81,24 @@ class TestMongoStore(StoreContract):
         with client_of(place) as client:
             database = client[at.database]
             meta = database[at.collection + MANIFEST]
-            pointer = meta.find_one_and_delete({"_id": STORE}) or {"store": None}
+            found = meta.find_one({"_id": STORE}) or {}
+            meta.update_one({"_id": STORE}, {"$unset": {"store": "", "manifest": ""}})
             database.drop_collection(at.collection)
-            database.drop_collection(own_collection(at.collection, str(pointer["store"])))
-            meta.delete_many({"_id": {"$regex": f"^{pointer['store']}/"}})
+            database.drop_collection(own_collection(at.collection, str(found.get("store"))))
+            meta.delete_many({"_id": {"$regex": f"^{found.get('store')}/"}})
 
     def move(self, place: str, to: str) -> None:
         at, other = parse(place), parse(to)
         with client_of(place) as client:
             database = client[at.database]
-            database[at.collection].rename(other.collection)
-            documents = list(database[at.collection + MANIFEST].find())
-            database[other.collection + MANIFEST].insert_many(documents)
+            documents = {document["_id"]: document for document in database[at.collection + MANIFEST].find()}
+            store = documents[STORE]["store"]
+            database[own_collection(at.collection, store)].rename(own_collection(other.collection, store))
+            database.drop_collection(at.collection)
+            there = database[other.collection + MANIFEST]
+            there.update_one({"_id": STORE}, {"$set": documents.pop(STORE)}, upsert=True)  # where another may be begun
+            if documents:
+                there.insert_many(documents.values())
             database.drop_collection(at.collection + MANIFEST)
 
     def put_something_else(self, place: str) -> None:
@@ -99,9 +107,8 @@ class TestMongoStore(StoreContract):
             client[at.database][at.collection].insert_many([{"precious": number} for number in range(10)])
 
     def replace_documents(self, place: str, documents: dict[int, bytes | None]) -> None:
-        at = parse(place)
         with client_of(place) as client:
-            records = client[at.database][at.collection]
+            records = records_of(client, place)
             records.delete_many({"_id": {"$in": list(documents)}})
             new = [RawBSONDocument(document) for document in documents.values() if document is not None]
             if new:

@@ -17,14 +17,16 @@ import numpy as np
 import pymongo
 import pytest
 import torch
+from bson.int64 import Int64
 from imagefolders import plant_photos
-from mongo_servers import Proxy
+from mongo_servers import Proxy, records_of
 from torch.utils.data import DataLoader, default_collate
 
 from dbloader import LMDBDataset, MongoDataset, PrefetchLoader, Record, convert, copy_store, create_store, write_store
 from dbloader.columns import NO_LABEL
 from dbloader.errors import (
     DamagedRecordError,
+    DamagedStoreError,
     NotAStoreError,
     OptionError,
     PlaceError,
@@ -39,6 +41,7 @@ from dbloader.records import encode
 from dbloader.stores.mongo.layout import own_collection
 from dbloader.stores.mongo.place import parse
 from dbloader.stores.mongo.store import MongoStore
+from dbloader.threads import ThreadLoader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -216,9 +219,8 @@ def test_an_exception_of_a_transform_tells_the_record_here_and_in_a_worker(place
 
 def test_a_damaged_record_is_the_same_error_in_a_worker(mongo_uri: str) -> None:
     make(mongo_uri)
-    at = parse(mongo_uri)
     with pymongo.MongoClient[Any](mongo_uri) as client:
-        client[at.database][at.collection].update_one({"_id": 6}, {"$set": {"image": b"another image"}})
+        records_of(client, mongo_uri).update_one({"_id": 6}, {"$set": {"image": b"another image"}})
     with MongoDataset(mongo_uri, decode=None) as dataset:
         for use in (read_all, in_worker):
             with pytest.raises(DamagedRecordError, match=r"record 6 \(6\.x\) of mongodb://.* is damaged: its CRC"):
@@ -384,7 +386,7 @@ def test_a_server_that_is_away_for_too_long_is_one_clear_error(
 ) -> None:
     make(mongod_uri)
     monkeypatch.setattr("dbloader.stores.mongo.connection.RETRY_SECONDS", 0.5)
-    monkeypatch.setattr("dbloader.stores.mongo.connection.SELECTION_SECONDS", 0.2)
+    monkeypatch.setattr("dbloader.stores.mongo.clients.SELECTION_SECONDS", 0.2)
     with MongoDataset(mongod_uri, decode=None) as dataset:
         assert dataset[0] == EXPECTED[0]
         mongod.kill()
@@ -489,10 +491,9 @@ def test_a_query_of_nothing_but_a_field_that_no_record_has_finds_none(place: str
 
 def test_a_refresh_that_finds_nothing_warns(mongo_uri: str) -> None:
     make(mongo_uri)
-    at = parse(mongo_uri)
     with MongoDataset(mongo_uri, query={"caption": "number 5"}) as dataset:
         with pymongo.MongoClient[Any](mongo_uri) as client:
-            client[at.database][at.collection].update_one({"_id": 5}, {"$set": {"caption": "number 6"}})
+            records_of(client, mongo_uri).update_one({"_id": 5}, {"$set": {"caption": "number 6"}})
         with pytest.warns(UserWarning, match="is found by the query {'caption': 'number 5'}"):
             dataset.refresh()
         assert len(dataset) == 0
@@ -626,11 +627,10 @@ def test_the_state_tells_which_records_the_dataset_has(place: str) -> None:
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 def test_a_query_is_settled_before_it_goes_to_workers(mongo_uri: str, context: str) -> None:
     make(mongo_uri)
-    at = parse(mongo_uri)
     with MongoDataset(mongo_uri, decode=None, query={"caption": {"$exists": True}}) as dataset:
         with pymongo.MongoClient[Any](mongo_uri) as client:
             # Another would now find other records; the bytes of one matter only when that one is read.
-            client[at.database][at.collection].update_one({"_id": 2}, {"$set": {"caption": "new"}})
+            records_of(client, mongo_uri).update_one({"_id": 2}, {"$set": {"caption": "new"}})
         loader = DataLoader(dataset, 5, num_workers=1, multiprocessing_context=context, collate_fn=list)
         assert [sample for batch in loader for sample in batch] == EXPECTED[1::2]
         with MongoDataset(mongo_uri, query=dataset.query) as now:
@@ -643,12 +643,11 @@ def test_a_query_is_settled_before_it_goes_to_workers(mongo_uri: str, context: s
 
 def test_refresh_takes_in_what_the_query_finds_now(mongo_uri: str) -> None:
     make(mongo_uri)
-    at = parse(mongo_uri)
     with MongoDataset(mongo_uri, query={"caption": "number 5"}) as dataset:
         before = dataset.state
         assert dataset.targets.tolist() == [5]
         with pymongo.MongoClient[Any](mongo_uri) as client:
-            client[at.database][at.collection].update_one({"_id": 9}, {"$set": {"caption": "number 5"}})
+            records_of(client, mongo_uri).update_one({"_id": 9}, {"$set": {"caption": "number 5"}})
         assert len(dataset) == 1
         dataset.refresh()
         assert (len(dataset), dataset.targets.tolist(), list(dataset.names)) == (2, [5, 2], ["5.x", "9.x"])
@@ -689,8 +688,60 @@ def test_a_refresh_that_fails_leaves_the_dataset_as_it_was(mongo_uri: str) -> No
         with pytest.raises(OptionError, match="has a field 'caption'"):
             dataset.refresh()
         assert (dataset.state, dataset.targets is targets) == (state, True)
-        with pytest.raises(NotAStoreError, match=r"has been replaced since this dataset was made: make the dataset"):
-            dataset[0]
+        assert dataset[0] == {"caption": "number 3"}  # of the store that was replaced
+
+
+def first_bytes(batches: Any) -> list[int]:
+    return [data[0] for batch in batches for data in batch[0]]
+
+
+def collated(samples: list[Any]) -> list[Any]:
+    return [[image for image, _ in samples], [label for _, label in samples]]
+
+
+@pytest.mark.parametrize(
+    "kind", ["create_loader, threads", "create_loader, processes", "create_loader, none", "threads"]
+)
+@pytest.mark.parametrize("replaced", [False, True], ids=["another answer", "another store"])
+def test_an_epoch_goes_on_with_what_it_began_with(mongo_uri: str, kind: str, replaced: bool) -> None:
+    make(mongo_uri)
+    with MongoDataset(mongo_uri, decode=bytes, query={"caption": {"$exists": True}}) as dataset:
+        loader: Any
+        if kind == "threads":
+            loader = ThreadLoader(dataset, 2, num_workers=2, collate_fn=collated)
+        else:
+            workers: Any = kind.split(", ")[1].replace("none", "threads")
+            loader = create_loader(
+                dataset,
+                batch_size=2,
+                collate_fn=collated,
+                transform=None,
+                mean=None,
+                std=None,
+                device=None,
+                workers=workers,
+                num_workers=0 if "none" in kind else 2,
+                prefetch_factor=1,
+            )
+        epoch = iter(loader)
+        first = [next(epoch)]
+        if replaced:
+            with create_store(mongo_uri, overwrite=True) as writer:
+                writer.write(
+                    encode(Record(f"new {n}", 1, b"\xff" * 9, fields={"caption": "x"})) for n in range(LENGTH + 9)
+                )
+                writer.finish(classes=CLASSES)
+        else:
+            with pymongo.MongoClient[Any](mongo_uri) as client:
+                records_of(client, mongo_uri).update_one({"_id": 2}, {"$set": {"caption": "new"}})
+        dataset.refresh()
+        assert first_bytes([*first, *epoch]) == list(range(1, LENGTH, 2))
+        assert len(dataset) == (LENGTH + 9 if replaced else LENGTH // 2 + 1)
+        if replaced and kind == "threads":  # the next one takes what the dataset has then
+            assert first_bytes(loader) == [255] * (LENGTH + 9)
+        if hasattr(loader, "close"):
+            loader.close()
+        del epoch, loader
 
 
 def test_datasets_made_before_and_after_a_store_was_replaced_keep_apart(mongo_uri: str) -> None:
@@ -751,3 +802,71 @@ def test_the_store_that_a_place_had_is_kept_beside_the_new_one_for_those_who_rea
         make(mongo_uri, overwrite=True)
         with pymongo.MongoClient[Any](mongo_uri) as client:
             assert own in client[at.database].list_collection_names()
+
+
+# Stores that are damaged on the server
+
+
+def damaged(place: str, change: Callable[[Any], object]) -> None:
+    make(place)
+    with pymongo.MongoClient[Any](place) as client:
+        change(records_of(client, place))
+
+
+@pytest.mark.parametrize(
+    ("change", "query", "message"),
+    [
+        (lambda it: it.delete_many({"_id": {"$gte": 9}}), {"width": {"$gte": 0}}, "has 9 records, and 24 were written"),
+        (lambda it: it.delete_one({"_id": 3}), {"label": 3}, "has 2 records of label 3, and 3 were written"),
+        (lambda it: it.update_one({"_id": 3}, {"$set": {"label": Int64(4)}}), {"label": 3}, "has 2 records of label 3"),
+        (lambda it: it.update_one({"_id": 3}, {"$set": {"label": "3"}}), {"label": 3}, "has 2 records of label 3"),
+        (lambda it: it.update_one({"_id": 3}, {"$unset": {"label": 1}}), {"label": {"$ne": 9}}, "records of label 3"),
+        (lambda it: it.insert_one({"_id": 3.5, "label": 9}), {"label": 9}, "labels that none was written with: 9"),
+        (lambda it: it.insert_one({"_id": 3.5, "caption": "a"}), {"caption": "a"}, "has 25 records, and 24 were"),
+        (lambda it: it.drop(), {"label": 9}, "its collection of records is gone"),
+    ],
+    ids=["lost", "one lost", "edited", "another type", "no label", "another label", "another _id", "all"],
+)
+def test_a_query_of_a_damaged_store_is_never_silently_shorter(
+    mongo_uri: str, change: Callable[[Any], object], query: dict[str, Any], message: str
+) -> None:
+    damaged(mongo_uri, change)
+    with pytest.raises(DamagedStoreError, match=message):
+        MongoDataset(mongo_uri, query=query)
+
+
+def test_an_id_that_no_record_has_is_not_taken_for_one(mongo_uri: str) -> None:
+    def change(records: Any) -> None:
+        records.insert_one({**records.find_one_and_delete({"_id": 3}), "_id": 3.5})
+
+    damaged(mongo_uri, change)
+    with MongoDataset(mongo_uri, decode=None) as dataset:
+        with pytest.raises(DamagedStoreError, match=r"has a document of the _id 3\.5, which no record has"):
+            dataset.find("3.x")
+        with pytest.raises(DamagedRecordError, match=r"record 3 \(3\.x\) of .* is damaged: it is missing"):
+            dataset[3]
+    for query in ({"caption": "number 3"}, {"name": "3.x"}, {"label": 3}):
+        with pytest.raises(DamagedStoreError, match=r"_id 3\.5, which no record has"):
+            MongoDataset(mongo_uri, query=query)
+
+
+@pytest.mark.parametrize(
+    "query", [{"label": 3}, {"label": 3, "width": {"$gte": 0}}, {"name": "3.x", "label": 3}], ids=str
+)
+def test_a_copy_without_indexes_is_queried_all_the_same(mongo_uri: str, query: dict[str, Any]) -> None:
+    make(mongo_uri)
+    with MongoDataset(mongo_uri, query=query) as dataset:
+        before = dataset.state
+    with pymongo.MongoClient[Any](mongo_uri) as client:
+        records_of(client, mongo_uri).drop_indexes()
+    with MongoDataset(mongo_uri, query=query) as dataset:
+        assert dataset.state == before
+        assert dataset.store.find("3.x") == 3
+
+
+@pytest.mark.parametrize("name", [{"label": 3}, None, 3, b"3.x"])
+def test_a_name_of_another_type_is_refused(place: str, name: Any) -> None:
+    with MongoDataset(place) as dataset:
+        for use in (dataset.find, dataset.store.find):
+            with pytest.raises(TypeError, match=r"find takes the name of a record, a str, got "):
+                use(name)

@@ -9,11 +9,14 @@ import signal
 import threading
 import time
 from contextlib import ExitStack, contextmanager, suppress
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from bson.int64 import Int64
-from mongo_servers import Proxy
+from bson.max_key import MaxKey
+from bson.timestamp import Timestamp
+from mongo_servers import Proxy, records_of
 from store_contract import documents_of, make_records, small_records, write_one_by_one
 
 from dbloader import Record, create_store, open_store
@@ -30,8 +33,8 @@ from dbloader.errors import (
     StoreUnreachableError,
 )
 from dbloader.records import encode
-from dbloader.stores.mongo import claim, connection, upkeep
-from dbloader.stores.mongo.layout import MARKER, MAX_DOCUMENT, is_own_collection
+from dbloader.stores.mongo import claim, clients, connection, upkeep
+from dbloader.stores.mongo.layout import MAX_DOCUMENT, is_own_collection
 from dbloader.stores.mongo.place import parse
 
 if TYPE_CHECKING:
@@ -168,7 +171,7 @@ def test_a_server_that_stays_away_is_one_clear_error(
 ) -> None:
     write(mongod_uri, RECORDS)
     monkeypatch.setattr(connection, "RETRY_SECONDS", 0.5)
-    monkeypatch.setattr(connection, "SELECTION_SECONDS", 0.3)
+    monkeypatch.setattr(clients, "SELECTION_SECONDS", 0.3)
     with open_store(mongod_uri) as store:
         len(store)
         with (
@@ -193,7 +196,7 @@ def test_a_failure_after_a_long_success_is_tried_again(
     monkeypatch.setattr(connection, "RETRY_SECONDS", 0.5)
     with open_store(mongod_uri) as store:
         len(store)
-        with mongod.fail_point("find", error_code=91, block_s=0.4, times=2):  # the driver tries once more
+        with mongod.fail_point("find", error_code=91, block_s=0.4):
             assert len(store.read([3])) == 1
 
 
@@ -273,7 +276,6 @@ def paused_replication(member: Mongod) -> Iterator[None]:
 def test_a_replaced_store_stays_readable_until_the_next_writer_removes_it(
     mongo_server: Server, mongo_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dbloader.stores.mongo.handle._LOOKING_SECONDS", 0.2)
     old, new = make_records(5, seed=1), make_records(7, seed=2)
     write(mongo_uri, old)
     with open_store(mongo_uri) as store, open_store(mongo_uri) as other:
@@ -297,36 +299,32 @@ def test_a_replaced_store_stays_readable_until_the_next_writer_removes_it(
                 use()
         check_is(mongo_uri, new)
     with database_of(mongo_server, mongo_uri) as database:
-        assert sorted(database.list_collection_names()) == ["store", "store.manifest"]
+        assert_alone(database)
         assert len(database["store.manifest"].distinct("_id")) == 1 + 7 + sum(number % 3 > 0 for number in range(7))
 
 
-def test_a_store_is_found_wherever_its_collection_is_just_then(mongo_server: Server, mongo_uri: str) -> None:
-    write(mongo_uri, RECORDS)
-    with database_of(mongo_server, mongo_uri) as database, open_store(mongo_uri) as store:
-        own = f"store.{store._open().store}"  # type: ignore[attr-defined]
-        for _ in range(2):
-            for names in (("store", own), (own, "store")):
-                database[names[0]].rename(names[1])
-                assert store.documents([7, 3]) == [documents_of(RECORDS)[index] for index in (7, 3)]
-                assert store.find(str(RECORDS[5].name)) == 5
-                assert len(store.matching({})) == 60  # type: ignore[attr-defined]
-        database["store"].rename(own)
-        check_is(mongo_uri, RECORDS)
+def assert_alone(database: Database[Any]) -> None:
+    """Nothing is there but the store, its manifest and the view of it."""
+    store = database["store.manifest"].find_one({"_id": "store"})
+    assert store
+    names = set(database.list_collection_names()) - {"system.views"}
+    assert names == {"store", f"store.{store['store']}", "store.manifest"}
 
 
-def test_a_collection_that_is_renamed_in_the_middle_of_an_answer_is_asked_again(
-    mongod: Mongod, mongod_uri: str
-) -> None:
-    records = big_records()
-    write(mongod_uri, records)
-    with open_store(mongod_uri) as store, database_of(mongod, mongod_uri) as database:
-        own = f"store.{store._open().store}"  # type: ignore[attr-defined]
-        with mongod.fail_point("getMore", block_s=0.5) as count:
-            reader = Reader(lambda: store.documents(range(24)))
-            wait_until(lambda: count() == 1)
-            database["store"].rename(own)
-            assert reader.result() == documents_of(records)
+def test_the_name_of_the_place_is_a_view_of_the_store_that_is_there(mongo_server: Server, mongo_uri: str) -> None:
+    with database_of(mongo_server, mongo_uri) as database:
+        for records in (RECORDS[:3], RECORDS[:5], RECORDS[:4]):
+            write(mongo_uri, records, overwrite=True)
+            assert [found.get("name") for found in database["store"].find({}, {"name": 1})] == [
+                record.name for record in records
+            ]
+            assert database["store"].find_one({"_id": 2})["label"] == records[2].label  # type: ignore[index]
+        # Somebody else's collection of that name is left alone, and the store is read nevertheless.
+        database.drop_collection("store")
+        database["store"].insert_one({"precious": 1})
+        write(mongo_uri, RECORDS[:6], overwrite=True)
+        check_is(mongo_uri, RECORDS[:6])
+        assert database["store"].count_documents({"precious": 1}) == 1
 
 
 class Reader(threading.Thread):
@@ -363,11 +361,10 @@ def wait_until(condition: Callable[[], bool]) -> None:
 def test_records_that_are_gone_with_their_collection_are_told_so(
     mongo_server: Server, mongo_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dbloader.stores.mongo.handle._LOOKING_SECONDS", 0.2)
     write(mongo_uri, RECORDS)
     with open_store(mongo_uri) as store, database_of(mongo_server, mongo_uri) as database:
         len(store)
-        database.drop_collection("store")
+        database.drop_collection(records_of(database.client, mongo_uri))
         with pytest.raises(DamagedStoreError, match="its collection of records is gone; convert again"):
             store.read([1])
 
@@ -376,7 +373,7 @@ def test_records_that_are_gone_with_their_collection_are_told_so(
 
 
 @pytest.mark.parametrize(
-    "command", ["find", "insert", "update", "delete", "createIndexes", "listCollections", "renameCollection", "drop"]
+    "command", ["find", "insert", "update", "delete", "createIndexes", "listCollections", "collMod", "drop"]
 )
 def test_writing_survives_what_passes(mongod: Mongod, mongod_uri: str, digest: str, command: str) -> None:
     write(mongod_uri, RECORDS[:3])
@@ -395,7 +392,7 @@ def test_writing_survives_failures_at_any_step(mongod: Mongod, mongod_uri: str, 
         "update",
         "delete",
         "createIndexes",
-        "renameCollection",
+        "collMod",
         "getMore",
         "aggregate",
         "distinct",
@@ -453,7 +450,7 @@ def test_a_server_that_stays_away_leaves_what_can_be_resumed(
     mongod: Mongod, mongod_uri: str, monkeypatch: pytest.MonkeyPatch, digest: str, at: str
 ) -> None:
     monkeypatch.setattr(connection, "RETRY_SECONDS", 0.5)
-    monkeypatch.setattr(connection, "SELECTION_SECONDS", 0.3)
+    monkeypatch.setattr(clients, "SELECTION_SECONDS", 0.3)
 
     def write_on() -> None:
         with create_store(mongod_uri, resumable=True) as writer:
@@ -531,7 +528,7 @@ def test_records_over_the_limit_of_a_document_come_back_as_they_were(mongo_serve
         assert store.documents([3]) == documents_of(records)[3:4]
         with create_store(mongo_uri, overwrite=True):
             pass
-        assert sorted(database.list_collection_names()) == ["store", "store.manifest"]
+        assert_alone(database)
 
 
 def test_damage_to_a_large_record_is_noticed(
@@ -595,7 +592,7 @@ def test_what_was_stored_after_the_last_commit_is_removed_by_the_next_writer(
         database_of(mongo_server, mongo_uri) as database,
     ):
         own = database[f"store.{unfinished._id}"]
-        assert (own.count_documents({}), own.large.files.count_documents({})) == (2, 1)
+        assert (own.count_documents({}), own.large.files.count_documents({})) == (1, 1)
         assert len(own.large.chunks.distinct("files_id")) == 1
         write_one_by_one(writer, records)
         writer.finish()
@@ -634,9 +631,9 @@ def test_a_name_over_the_limit_of_a_document_is_refused(mongo_uri: str) -> None:
 # ---- Writers that were overtaken
 
 
-def make_silent(monkeypatch: pytest.MonkeyPatch, place: str) -> Any:
+def make_silent(monkeypatch: pytest.MonkeyPatch, place: str, *, overwrite: bool = False) -> Any:
     """Gives a writer that thinks its claim is fresh, when another can take the place."""
-    writer: Any = create_store(place, resume=True, resumable=True)
+    writer: Any = create_store(place, overwrite=overwrite, resume=not overwrite, resumable=True)
     with monkeypatch.context() as patch:
         patch.setattr(claim, "LEASE_SECONDS", 0.05)
         writer.__enter__()
@@ -709,7 +706,7 @@ def test_a_writer_that_was_overtaken_cannot_finish(
         pass
     check_is(mongo_uri, RECORDS, digest)
     with database_of(mongo_server, mongo_uri) as database:
-        assert sorted(database.list_collection_names()) == ["store", "store.manifest"]
+        assert_alone(database)
 
 
 def test_a_writer_that_was_overtaken_before_its_first_record_is_told(
@@ -789,27 +786,27 @@ def test_the_claim_of_another_machine_is_taken_when_it_ends(
     write(mongo_uri, RECORDS[:3])
     linked.close()
     with database_of(mongo_server, mongo_uri) as database:
-        assert [key for key in database["store.manifest"].distinct("_id") if "/" not in key] == ["store"]
+        assert "writer" not in (database["store.manifest"].find_one({"_id": "store"}) or {})
 
 
 def test_a_claim_whose_release_was_cut_off_is_released(mongod: Mongod, mongod_uri: str) -> None:
     with ExitStack() as stack:
         with create_store(mongod_uri) as writer:
             writer.finish()
-            count = stack.enter_context(fault(mongod, "delete", code=None))
+            count = stack.enter_context(fault(mongod, "update", code=None))
         assert count() == 1
     with database_of(mongod, mongod_uri) as database:
-        assert database["store.manifest"].distinct("_id") == ["store"]
+        assert set(database["store.manifest"].find_one({"_id": "store"}) or {}) == {"_id", "store", "manifest"}
 
 
 # ---- Publications that were cut off
 
 
-@pytest.mark.parametrize("step", ["publish", "tidy", "rename"])
+@pytest.mark.parametrize("step", ["publish", "show"])
 @pytest.mark.parametrize("replacing", [False, True], ids=["fresh", "overwrite"])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_a_store_that_was_being_published_is_there_for_the_next_writer(
-    monkeypatch: pytest.MonkeyPatch, mongo_uri: str, digest: str, step: str, replacing: bool, after: bool
+def test_a_writer_killed_while_it_publishes_has_published_or_can_be_resumed(
+    mongo_uri: str, digest: str, step: str, replacing: bool, after: bool
 ) -> None:
     if replacing:
         write(mongo_uri, RECORDS[:4])
@@ -818,8 +815,15 @@ def test_a_store_that_was_being_published_is_there_for_the_next_writer(
     process.join(WAIT_S)
     assert process.exitcode == -signal.SIGKILL
     process.close()
-    with pytest.raises(StoreExistsError, match="is finished already: there is nothing to resume"):
-        write(mongo_uri, RECORDS[:2], resume=True)
+    if (step, after) == ("publish", False):
+        if replacing:
+            check_is(mongo_uri, RECORDS[:4])
+        with create_store(mongo_uri, resume=True) as writer:
+            assert writer.length == len(RECORDS)
+            writer.finish()
+    else:
+        with pytest.raises(StoreExistsError, match="is finished already: there is nothing to resume"):
+            write(mongo_uri, RECORDS[:2], resume=True)
     check_is(mongo_uri, RECORDS, digest)
     write(mongo_uri, RECORDS[:5], overwrite=True)
     check_is(mongo_uri, RECORDS[:5])
@@ -839,23 +843,87 @@ def publish_and_die(place: str, step: str, after: bool) -> None:
         writer.finish()
 
 
-def test_a_store_is_published_even_if_its_collection_cannot_be_renamed_yet(
+@pytest.mark.parametrize("ended", ["finished", "still writing", "resumed and left"])
+def test_a_writer_that_stalls_before_it_publishes_changes_nothing_when_it_goes_on(
+    monkeypatch: pytest.MonkeyPatch, mongo_server: Server, mongo_uri: str, others: list[Record], ended: str
+) -> None:
+    write(mongo_uri, RECORDS[:4])
+    silent = make_silent(monkeypatch, mongo_uri, overwrite=True)
+    write_and_commit(silent, RECORDS)
+    with monkeypatch.context() as patch, ExitStack() as stack:
+
+        def stall(*arguments: Any) -> None:
+            """All that another writer does happens between the last look at the claim and the publishing write."""
+            patch.undo()
+            if ended == "resumed and left":
+                with create_store(mongo_uri, resume=True, resumable=True) as writer:
+                    assert writer.length == len(RECORDS)
+            else:
+                writer = stack.enter_context(create_store(mongo_uri, overwrite=True, resumable=True))
+                write_one_by_one(writer, others)
+                if ended == "finished":
+                    writer.finish()
+                    stack.close()
+            publish(*arguments)
+
+        publish = upkeep.Upkeep.publish
+        patch.setattr(upkeep.Upkeep, "publish", stall)
+        with pytest.raises(StoreError, match=r"has taken over the conversion|exists already"):
+            silent.finish()
+        leave(silent)
+        if ended == "still writing":
+            check_is(mongo_uri, RECORDS[:4])
+            writing: Any = stack.pop_all()
+            with writing:
+                pass
+        check_is(mongo_uri, others if ended == "finished" else RECORDS[:4])
+    if ended == "resumed and left":
+        write(mongo_uri, RECORDS, resume=True)
+        check_is(mongo_uri, RECORDS)
+
+
+def test_a_store_is_published_even_if_the_view_of_it_cannot_be_made_yet(
     mongod: Mongod, mongod_uri: str, monkeypatch: pytest.MonkeyPatch, digest: str
 ) -> None:
     monkeypatch.setattr(connection, "RETRY_SECONDS", 0.2)
-    with create_store(mongod_uri) as writer, mongod.fail_point("renameCollection", times=None, error_code=91):
+    write(mongod_uri, RECORDS[:2])
+    with (
+        create_store(mongod_uri, overwrite=True) as writer,
+        mongod.fail_point("collMod", times=None, error_code=91) as count,
+    ):
         write_one_by_one(writer, RECORDS)
         writer.finish()
         check_is(mongod_uri, RECORDS, digest)
-    with database_of(mongod, mongod_uri) as database:
-        assert "store" not in database.list_collection_names()
+        assert count()
     with create_store(mongod_uri, overwrite=True):
         pass
-    with database_of(mongod, mongod_uri) as database:
-        assert sorted(database.list_collection_names()) == ["store", "store.manifest"]
-        assert not any(is_own_collection(name, "store") for name in database.list_collection_names())
-        assert database["store"].count_documents({"_id": MARKER}) == 1
     check_is(mongod_uri, RECORDS, digest)
+
+
+def test_a_claim_of_a_far_time_ends_as_any_other(
+    monkeypatch: pytest.MonkeyPatch, mongo_server: Server, mongo_uri: str
+) -> None:
+    write(mongo_uri, RECORDS[:2])
+    far = datetime(2999, 1, 1, tzinfo=timezone.utc)
+    with database_of(mongo_server, mongo_uri) as database:
+        place: Any = database["store.manifest"]
+        for expires in (far, Timestamp(2**31 - 1, 1), MaxKey()):
+            writer = {"token": "a", "host": "elsewhere", "machine": "b", "pid": 3, "began": "1", "expires": expires}
+            place.update_one({"_id": "store"}, {"$set": {"writer": writer}})
+            message = "another process is writing .* its claim ends after 60 s"
+            with pytest.raises(StoreLockedError, match=message), create_store(mongo_uri, overwrite=True):
+                pass
+            ends = place.find_one({"_id": "store"})["writer"]["expires"]
+            assert ends < datetime.now() + timedelta(days=1)
+            # Its time passes.
+            place.update_one({"_id": "store"}, {"$set": {"writer.expires": datetime(2001, 1, 1, tzinfo=timezone.utc)}})
+            write(mongo_uri, RECORDS[:3], overwrite=True)
+        for strange in ("x", 3, [1], {"token": 3}, {"token": "a", "expires": "z", "pid": "y"}, None):
+            place.update_one({"_id": "store"}, {"$set": {"writer": strange}})
+            with suppress(StoreExistsError):  # that document is none of ours
+                write(mongo_uri, RECORDS[:3], overwrite=True)
+            place.update_one({"_id": "store"}, {"$unset": {"writer": ""}})
+    check_is(mongo_uri, RECORDS[:3])
 
 
 @pytest.mark.parametrize("change", ["missing", "other"])

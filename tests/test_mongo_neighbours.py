@@ -9,7 +9,7 @@ import pymongo
 import pytest
 
 from dbloader import MongoDataset, Record, create_store, open_store
-from dbloader.errors import StoreExistsError
+from dbloader.errors import PlaceError, StoreExistsError
 from dbloader.records import encode
 from dbloader.stores.mongo.place import parse
 from dbloader.stores.mongo.store import MongoStore
@@ -51,10 +51,19 @@ def test_a_replaced_store_goes_with_all_that_is_in_gridfs(mongo_uri: str, databa
         write(mongo_uri, Record("b", 2), overwrite=True)
     names = database.list_collection_names()
     assert not [name for name in names if ".large" in name]
-    assert len(names) == 3  # the store, its manifest, and the one that was replaced last
+    assert (
+        len(set(names) - {"system.views"}) == 4
+    )  # the store, the view of it, its manifest, and the one that was replaced last
 
 
-@pytest.mark.parametrize("document", [{"_id": "writer", "name": "Ann"}, {"_id": "partial"}, {"_id": "store", "x": 1}])
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"_id": "store", "x": 1},
+        {"_id": "store", "store": "Ann's"},
+        {"_id": "store", "manifest": {"format": "dbloader"}},
+    ],
+)
 def test_a_manifest_collection_of_another_program_is_left_alone(
     mongo_uri: str, database: Any, document: dict[str, Any]
 ) -> None:
@@ -63,7 +72,10 @@ def test_a_manifest_collection_of_another_program_is_left_alone(
     options: Any
     for options in ({}, {"overwrite": True}, {"resume": True}):
         with (
-            pytest.raises(StoreExistsError, match=r"store\.manifest has documents of some other program's: choose"),
+            pytest.raises(
+                StoreExistsError,
+                match=r"store\.manifest has a document 'store' that dbloader did not write, .*: choose another",
+            ),
             create_store(mongo_uri, **options),
         ):
             pass
@@ -77,6 +89,38 @@ def test_a_collection_that_is_no_store_is_told_before_overwriting_is_advised(mon
         create_store(mongo_uri),
     ):
         pass
+
+
+def test_a_conversion_into_somebody_elses_collection_is_neither_resumed_nor_finished(
+    mongo_uri: str, database: Any
+) -> None:
+    database["store"].insert_one({"precious": 1})
+    options: Any
+    for options in ({"resume": True}, {"resume": True, "resumable": True}):
+        with (
+            pytest.raises(StoreExistsError, match="is not a dbloader store and will not be overwritten"),
+            create_store(mongo_uri, **options),
+        ):
+            pass
+    assert [found["precious"] for found in database["store"].find()] == [1]
+    # Nor is a view of something else taken for one of a store.
+    database.drop_collection("store")
+    database["other"].insert_one({"precious": 1})
+    database.create_collection("store", viewOn="other", pipeline=[])
+    with (
+        pytest.raises(StoreExistsError, match="is not a dbloader store and will not be overwritten"),
+        create_store(mongo_uri, overwrite=True),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("name", ["admin", "config", "local"])
+def test_a_database_of_the_servers_own_is_refused(mongo_uri: str, name: str) -> None:
+    place = mongo_uri.replace(parse(mongo_uri).database, name)
+    with pytest.raises(
+        PlaceError, match=rf"{name}\.store is in a database of the server's own \(admin, config, local\)"
+    ):
+        create_store(place)
 
 
 def test_a_query_finds_records_in_gridfs_by_all_their_fields(mongo_uri: str) -> None:

@@ -174,7 +174,7 @@ def test_options_of_the_place_are_honoured(mongo_uri: str, options: str, more: s
     place = f"{mongo_uri}?{options}{more.replace('&', ';') if ';' in options else more}"
     records = make_records(5)
     with create_store(place) as writer:
-        concern = writer._connection.client.write_concern.document  # type: ignore[attr-defined]
+        concern = writer._connection.database.write_concern.document  # type: ignore[attr-defined]
         assert concern.get("w") == (1 if "w=1" in options else "majority")
         assert concern.get("j") == (True if "JOURNAL" in options else None)
         write_one_by_one(writer, records)
@@ -191,7 +191,7 @@ def test_options_of_the_place_are_honoured(mongo_uri: str, options: str, more: s
 
 @pytest.mark.parametrize("host", ["nowhere.invalid", "127.0.0.1:1", "nowhere.invalid,127.0.0.1:1"])
 def test_a_server_that_is_not_there_is_told_within_seconds(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
-    monkeypatch.setattr("dbloader.stores.mongo.connection.SELECTION_SECONDS", 0.3)
+    monkeypatch.setattr("dbloader.stores.mongo.clients.SELECTION_SECONDS", 0.3)
     place = f"mongodb://{USER}:{quote_plus(PASSWORD)}@{host}/db.a"
     for use in (lambda: len(open_store(place)), lambda: create_store(place).__enter__()):
         began = time.monotonic()
@@ -217,7 +217,7 @@ def test_a_server_that_waits_for_its_election_is_waited_for(
     with create_store(replica_set_uri) as writer:
         write_one_by_one(writer, make_records(3))
         writer.finish()
-    monkeypatch.setattr("dbloader.stores.mongo.connection.SELECTION_SECONDS", 0.3)
+    monkeypatch.setattr("dbloader.stores.mongo.clients.SELECTION_SECONDS", 0.3)
     replica_set.step_down(2)
     with open_store(replica_set_uri) as store:
         assert len(store) == 3
@@ -241,7 +241,9 @@ def test_what_is_no_finished_store_is_told_apart(mongo_server: Server, mongo_uri
         ):
             pass
         assert client[at.database].list_collection_names() == [at.collection]
-        client[at.database][f"{at.collection}.manifest"].insert_one({"_id": "store", "manifest": {"format": "x"}})
+        client[at.database][f"{at.collection}.manifest"].insert_one(
+            {"_id": "store", "store": "x", "manifest": {"format": "x"}}
+        )
         with open_store(mongo_uri) as store, pytest.raises(NotAStoreError, match="another program made"):
             len(store)
         client.drop_database(at.database)
@@ -354,7 +356,7 @@ def test_credentials_are_in_no_message_log_or_pickle(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    monkeypatch.setattr("dbloader.stores.mongo.connection.SELECTION_SECONDS", 1.0)
+    monkeypatch.setattr("dbloader.stores.mongo.clients.SELECTION_SECONDS", 1.0)
     with user(mongod_with_users, ALL) as server:
         place = f"{server}/dbloader_users.a?authSource=admin"
         caplog.clear()

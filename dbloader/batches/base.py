@@ -7,6 +7,7 @@ waits for the parts and puts the rest together. Who makes it, and in how many pa
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -63,6 +64,13 @@ class BatchMaker(ABC):
         Returns:
             A function that gives the batch, and raises the first error of its samples.
         """
+
+    def as_now(self) -> BatchMaker:
+        """Return what makes the same batches whatever becomes of the dataset, as by ``MongoDataset.refresh``."""
+        maker = copy.copy(self)
+        if isinstance(maker.dataset, StoreDataset):
+            maker.dataset = copy.copy(maker.dataset)
+        return maker
 
     def make(self, indices: Sequence[int]) -> TimedBatch:
         """Makes a batch in this thread."""

@@ -32,6 +32,10 @@ class SubsetBatchMaker(BatchMaker):
         self.image_nbytes = maker.image_nbytes
 
     @override
+    def as_now(self) -> BatchMaker:
+        return SubsetBatchMaker(self.dataset, self._maker.as_now())
+
+    @override
     def begin(self, indices: Sequence[int], submit: Submit, part: int) -> Finish:
         self._maker.pin_memory = self.pin_memory
         self._maker.blocks = self.blocks

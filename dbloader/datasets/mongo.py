@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from dbloader.manifest import Manifest
     from dbloader.records import Record
+    from dbloader.stores import Store
 
 
 class ListedDataset(StoreDataset):
@@ -96,9 +97,13 @@ class MongoDataset(StoreDataset):
             raise OptionError(f"mirror_bytes must be at least 1, and needs a mirror, got {mirror_bytes!r}")
         self._origin = MongoStore(checked_place(place, "a URI such as mongodb://host/database.collection"))
         self.query = None if query is None else _checked(query)
-        store = self._origin if mirror is None else MirroredStore(self._origin, mirror, max_bytes=mirror_bytes)
-        super().__init__(store, transform, target_transform, decode=decode, fields=fields)
-        self._indices = self._matching(self.manifest)
+        self._mirror, self._mirror_bytes = mirror, size
+        super().__init__(self._store_of(self._origin), transform, target_transform, decode=decode, fields=fields)
+        self._indices = self._matching(self._origin, self.manifest)
+
+    def _store_of(self, origin: MongoStore) -> Store:
+        """Return what the records are read from: the store on the server, or its mirror."""
+        return origin if self._mirror is None else MirroredStore(origin, self._mirror, max_bytes=self._mirror_bytes)
 
     @staticmethod
     def from_listing(
@@ -174,28 +179,31 @@ class MongoDataset(StoreDataset):
             return int(positions[0])
 
     def refresh(self) -> None:
-        """Takes in what has changed at the place since the dataset was made: the store, and what the query finds.
+        """Take in what has changed at the place since the dataset was made: the store, and what the query finds.
 
-        Iterators that are under way, and workers that are kept from epoch to epoch, go on with what they have. If it
-        fails, the dataset is what it was; but of a store that has been replaced nothing more can be read.
+        What was made of the dataset before goes on with what the dataset had then: the loaders of ``create_loader``,
+        iterators of a ThreadLoader, worker processes. Make such loaders again. A DataLoader without workers reads the
+        dataset itself, so its iterators that are under way would give old and new samples: refresh between epochs. If
+        it fails, the dataset is what it was.
 
         Raises:
             NotAStoreError: The mirror is that of the store before: remove it, or name another.
             StoreError: As when the dataset is made.
         """
-        self.store.close()
-        manifest = self.store.manifest
+        origin = copy.copy(self._origin)  # another: what was made of the dataset before keeps the one that it has
+        store = self._store_of(origin)
+        manifest = store.manifest
         self._check_fields(manifest)
-        indices = self._matching(manifest)
+        indices = self._matching(origin, manifest)
         self._forget()
-        self.manifest, self._indices = manifest, indices
+        self._origin, self.store, self.manifest, self._indices = origin, store, manifest, indices
 
-    def _matching(self, manifest: Manifest) -> np.ndarray[Any, Any] | None:
-        """Gives the indices of the records that the query finds in a store, 4 bytes each; None for all."""
+    def _matching(self, origin: MongoStore, manifest: Manifest) -> np.ndarray[Any, Any] | None:
+        """Return the indices of the records that the query finds in a store, 4 bytes each; None for all."""
         if self.query is None:
             return None
-        indices = self._origin.matching(self.query)
-        if self._origin.manifest.digest != manifest.digest:
+        indices = origin.matching(self.query)
+        if origin.manifest.digest != manifest.digest:
             raise NotAStoreError(f"the store at {self.root} has been replaced just now: make the dataset anew")
         if not len(indices):
             warnings.warn(f"no record of {self.root} is found by the query {self.query!r}", UserWarning, stacklevel=3)

@@ -40,7 +40,7 @@ def checked_path(place: str | os.PathLike[str]) -> str:
     path: object = os.fspath(place)
     if not isinstance(path, str) or not path:
         raise PlaceError(f"a place is the path of an LMDB file, got {place!r}")
-    if "://" in path:
+    if "://" in path or is_mongo(path):
         if is_mongo(path):
             raise PlaceError("the path of a file is wanted here, got a place in MongoDB (MongoDataset reads from one)")
         scheme = path.split("://", 1)[0]

@@ -1,20 +1,21 @@
-"""Who is writing to a place in MongoDB: one document in its manifest collection, kept fresh while they are."""
+"""Who is writing to a place in MongoDB: a part of the place's document, which the writer keeps fresh."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import socket
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pymongo
 from pymongo.errors import DuplicateKeyError, PyMongoError
 
-from dbloader.errors import StoreLockedError
-from dbloader.stores.mongo.layout import CLAIM
+from dbloader.errors import StoreError, StoreLockedError
+from dbloader.stores.mongo.layout import STORE
 
 if TYPE_CHECKING:
     from pymongo.collection import Collection
@@ -61,16 +62,20 @@ class Claim:
 
     def _take(self) -> None:
         while not self._connection.run(self._try_to_take):
-            held = self._connection.run(lambda: self._meta.find_one({"_id": CLAIM}))
-            if held is None or held["token"] == self.token:
+            held = (self._connection.run(lambda: self._meta.find_one({"_id": STORE}, {"writer": 1})) or {}).get(
+                "writer"
+            )
+            if held is None or (isinstance(held, dict) and held.get("token") == self.token):
                 continue  # released just now; or taken, but the answer was lost
-            if not _is_gone(held):
+            if not isinstance(held, dict) or not _is_gone(held):
+                who = held if isinstance(held, dict) else {}
                 raise StoreLockedError(
-                    f"another process is writing {self._connection.place.shown} now (process {held.get('pid')} on "
-                    f"{held.get('host')}): wait for it or end it; if its machine has died, its claim ends after "
-                    f"{LEASE_SECONDS:g} s",
+                    f"another process is writing {self._connection.place.shown} now (process {who.get('pid')!r:.20} on "
+                    f"{who.get('host', '?')!s:.100}): wait for it or end it; if its machine has died, its claim ends "
+                    f"after {LEASE_SECONDS:g} s",
                 )
-            self._connection.run(lambda: self._meta.delete_one({"_id": CLAIM, "token": held["token"]}))  # noqa: B023
+            mine = {"_id": STORE, "writer.token": held.get("token")}
+            self._connection.run(lambda: self._meta.update_one(mine, {"$unset": {"writer": ""}}))  # noqa: B023
 
     def check(self) -> None:
         """Refuses to go on where another writer may have taken the place meanwhile.
@@ -86,34 +91,47 @@ class Claim:
             )
 
     def release(self) -> None:
-        """Gives the place free."""
+        """Give the place free, and forget it if nothing is there."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
         _held.discard(self.token)
-        for _ in range(2):  # once more if the connection was cut; a claim that is left ends by itself
-            with contextlib.suppress(PyMongoError):
-                self._meta.delete_one({"_id": CLAIM, "token": self.token})
-                return
+        empty = {name: {"$exists": False} for name in ("store", "partial", "writer")}
+        with suppress(StoreError):  # a claim that is left ends by itself
+            self._connection.run(
+                lambda: self._meta.update_one({"_id": STORE, "writer.token": self.token}, {"$unset": {"writer": ""}})
+            )
+            self._connection.run(
+                lambda: self._meta.delete_one({"_id": STORE, **empty, "replaced": {"$in": [None, []]}})
+            )
 
     def _try_to_take(self) -> bool:
-        """Takes or renews the claim where it is free, out of date, or this one."""
+        """Take or renew the claim if it is free, out of date, or this one."""
         began = time.monotonic()
-        fields = {key: {"$literal": value} for key, value in {"token": self.token, **_identity()}.items()}
+        writer = {key: {"$literal": value} for key, value in {"token": self.token, **_identity()}.items()}
         # $$NOW is the server's clock.
-        change = [{"$set": {**fields, "expires": {"$add": ["$$NOW", round(1000 * LEASE_SECONDS)]}}}]
-        over = {"token": {"$exists": True}, "$expr": {"$lt": ["$expires", "$$NOW"]}}
-        if not self._meta.update_one({"_id": CLAIM, "$or": [{"token": self.token}, over]}, change).matched_count:
+        end = {"$add": ["$$NOW", round(1000 * LEASE_SECONDS)]}
+        change: list[dict[str, Any]] = [{"$unset": "writer"}, {"$set": {"writer": {**writer, "expires": end}}}]
+        over = {"$expr": {"$lt": ["$writer.expires", "$$NOW"]}}  # so is what is missing, and whatever is no time
+        free = {"_id": STORE, "$or": [{"writer.token": self.token}, over]}
+        if not self._meta.update_one(free, change).matched_count:
             try:
-                self._meta.update_one({"_id": CLAIM, "token": self.token}, change, upsert=True)
+                self._meta.update_one({"_id": STORE, "writer.token": self.token}, change, upsert=True)
             except DuplicateKeyError:
-                return False  # there is one, and not for us
+                # There is one, and another's. No writer claims the place for longer than that: it would for ever.
+                late = {"_id": STORE, "$expr": {"$gt": ["$writer.expires", end]}}
+                cut: list[dict[str, Any]] = [{"$set": {"writer": {"expires": end}}}]
+                self._meta.update_one(late, cut)
+                return False
         self._fresh_until = began + LEASE_SECONDS
         return True
 
     def _refresh(self) -> None:
         while not self._stop.wait(_REFRESH_SECONDS):
-            with contextlib.suppress(PyMongoError):  # ``check`` notices if it never succeeds again
+            with (
+                suppress(PyMongoError),
+                pymongo.timeout(_REFRESH_SECONDS / 2),
+            ):  # ``check`` notices if it never succeeds
                 self._try_to_take()
 
 
@@ -146,6 +164,7 @@ def _is_gone(held: dict[str, Any]) -> bool:
     """Tells whether a claim is known to have ended: with its process, or with its writer in this one."""
     if not _machine() or held.get("machine") != _machine():
         return False
-    if _began(int(held.get("pid", 0))) != held.get("began"):
+    pid = held.get("pid")
+    if not isinstance(pid, int) or _began(pid) != held.get("began"):
         return True
-    return held.get("pid") == os.getpid() and held["token"] not in _held
+    return pid == os.getpid() and held.get("token") not in _held

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import random
 import re
 import time
-import weakref
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pymongo
 from bson.codec_options import CodecOptions
-from pymongo import errors, uri_parser
+from bson.errors import BSONError
+from pymongo import errors
 from pymongo.read_concern import ReadConcern
 from pymongo.read_preferences import Primary
+from pymongo.write_concern import WriteConcern
 
-from dbloader.errors import PlaceError, StoreAccessError, StoreError, StoreFullError, StoreUnreachableError
+from dbloader.errors import (
+    DamagedStoreError,
+    PlaceError,
+    StoreAccessError,
+    StoreError,
+    StoreFullError,
+    StoreUnreachableError,
+)
+from dbloader.stores.mongo import clients
+from dbloader.stores.mongo.password import with_password
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,13 +37,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# How long the first use waits for a server: a wrong host should be told within seconds.
-SELECTION_SECONDS = 5.0
-# How long a server that was there may stay away: a restart, or an election (10 s by default), with room to spare.
+# How long an operation is tried: a restart or an election (10 s by default) passes, with time to spare.
 RETRY_SECONDS = 60.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
-# A server that takes a batch and never answers: not even a slow disk takes as long.
-_SOCKET_SECONDS = 60.0
+# How long after an operation has failed for good the next one is tried: closing must not wait a minute each time.
+_LAST_SECONDS = 2.0
 
 # https://github.com/mongodb/mongo/blob/master/src/mongo/base/error_codes.yml: what passes by itself.
 _TRANSIENT = frozenset({
@@ -66,88 +74,99 @@ _NO_ROOM_TEXT = re.compile(r"no space left on device|over your space quota|disk 
 _DUPLICATE = 11000
 
 
-# The clients that are open, by their ids. Those that a process has from the one it was forked from stay here: to close
-# one, or to have it collected, would end the parent's sessions. And an error of the driver's can keep a Connection in a
-# cycle: were its client in the cycle too, the client's sockets would be collected before it is closed.
-_clients: dict[int, pymongo.MongoClient[Any]] = {}
-_connections: weakref.WeakSet[Connection] = weakref.WeakSet()
-
-
 class Connection:
-    """A client of one process, and the database of one place.
+    """The client of one process for a server, and the database of one place.
 
     Args:
-        place: The server and database. Options of its connection string go before the defaults of this class.
+        place: The server and database. Options of its connection string go before dbloader's own.
         writing: Whether it is for a writer. Its writes wait for a majority of the members unless the place says
             otherwise, and it reads what it wrote, from the primary, whatever the place says.
 
     Raises:
         PlaceError: The connection string has an option that there is not, or is not understood.
+        StoreAccessError: The file with the password cannot be read, or others can read it too.
     """
 
     def __init__(self, place: MongoPlace, *, writing: bool = False) -> None:
-        self.place = place
+        self.place = with_password(place)
         self.pid = os.getpid()
         self._writing = writing
         self._reached = False
         self._given_up = False
-        defaults: dict[str, Any] = {
-            "connect": False,  # the first use connects
-            "appname": "dbloader",
-            "serverMonitoringMode": "poll",  # half the threads and connections, of which many workers have many
-            "serverSelectionTimeoutMS": round(1000 * SELECTION_SECONDS),
-            "connectTimeoutMS": round(1000 * SELECTION_SECONDS),
-            "socketTimeoutMS": round(1000 * _SOCKET_SECONDS),
-            **({"w": "majority"} if writing else {}),
-        }
-        options = {name: value for name, value in defaults.items() if name.lower() not in place.options}
         problem = ""
         try:
-            if query := place.uri.partition("?")[2]:
-                uri_parser.split_options(query, warn=False)  # left to itself, the client only warns, repeating values
-            self.client: pymongo.MongoClient[Any] = pymongo.MongoClient(place.uri, **options)
-            _clients[id(self.client)] = self.client
-            _connections.add(self)
+            self._shared = clients.acquire(self.place, self)
+            self.client: pymongo.MongoClient[Any] = self._shared.client
             if writing and not self.client.write_concern.acknowledged:
                 problem = "without an answer to its writes (w=0) no store can be written"
         except (errors.PyMongoError, ValueError, TypeError, OSError) as error:
             problem = str(error)
         if problem:  # raised here: in the chain of errors the driver's would repeat the connection string
-            raise PlaceError(f"{place.shown} cannot be used: {place.scrubbed(problem)}")
+            raise PlaceError(f"{place.shown} cannot be used: {self.place.scrubbed(problem)}")
 
     @property
     def database(self) -> Database[Any]:
         """The database of the place; its documents are decoded as records are, whatever the place's options say."""
-        reading: dict[str, Any] = {}
+        options: dict[str, Any] = {}
         if self._writing:
-            reading = {"read_preference": Primary(), "read_concern": ReadConcern("local")}
-        return self.client.get_database(self.place.database, codec_options=CodecOptions(), **reading)
+            concern = WriteConcern(**{"w": "majority", **self.client.write_concern.document})
+            options = {"read_preference": Primary(), "read_concern": ReadConcern("local"), "write_concern": concern}
+        return self.client.get_database(self.place.database, codec_options=CodecOptions(), **options)
 
-    def run(self, function: Callable[[], T]) -> T:
-        """Calls a function, which can be called again without harm, until no passing failure of the server ends it.
+    def run(self, function: Callable[[], T], seconds: float | None = None) -> T:
+        """Call a function, which can be called again without harm, until no passing failure of the server ends it.
+
+        It is tried for RETRY_SECONDS (``timeoutMS`` of the place) from its start; or, if the server has answered since,
+        from its last answer: what fails may have worked for an hour.
+
+        Args:
+            function: May keep the server busy with one answer for less than SILENCE_SECONDS (``socketTimeoutMS``).
+            seconds: For how long it is tried at most, if one answer may take all that time.
 
         Raises:
             StoreUnreachableError: No server was there at all, or for too long.
             StoreAccessError: The server refuses the user, or what was asked.
             StoreFullError: It has no room.
+            DamagedStoreError: It gave what is no BSON.
             StoreError: Whatever else it says.
         """
-        deadline, pause = 0.0 if self._given_up else None, _FIRST_PAUSE
+        began, pause = time.monotonic(), _FIRST_PAUSE
+        limit = _LAST_SECONDS if self._given_up else seconds
+        deadline = None if limit is None else began + limit
         while True:
             try:
-                result = function()
+                with nullcontext() if limit is None else pymongo.timeout(max(0.0, began + limit - time.monotonic())):
+                    result = function()
             except errors.PyMongoError as error:
-                if deadline is None:  # of the failures: what fails may have worked for an hour before
-                    deadline = time.monotonic() + RETRY_SECONDS
+                if deadline is None:
+                    deadline = max(began, time.monotonic() - self._silence_before(error)) + self._retry_seconds()
                 if not self._may_pass(error) or time.monotonic() + pause > deadline:
                     self._given_up = is_transient(error)
                     # The text of a BulkWriteError has whole records.
                     raise self.explained(error) from None if isinstance(error, errors.BulkWriteError) else error
+            except BSONError as error:
+                raise DamagedStoreError(
+                    f"{self.place.shown} has a document that cannot be decoded ({error!s:.200}): "
+                    "convert again, or copy the store again from where it is whole"
+                ) from error
             else:
                 self._reached, self._given_up = True, False
                 return result
             time.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _retry_seconds(self) -> float:
+        given = self.client.options.timeout
+        return RETRY_SECONDS if given is None else float(given)
+
+    def _silence_before(self, error: errors.PyMongoError) -> float:
+        """Return for how many seconds the server may not have answered before an error."""
+        options = self.client.options
+        if isinstance(error, errors.ServerSelectionTimeoutError):
+            return float(options.server_selection_timeout)
+        if error.timeout:
+            return float(options.timeout or options.pool_options.socket_timeout or RETRY_SECONDS)
+        return 0.0
 
     def _may_pass(self, error: errors.PyMongoError) -> bool:
         """Tells whether to try again; not where there never was a server."""
@@ -186,20 +205,12 @@ class Connection:
         return StoreError(f"{shown}: {text}")
 
     def close(self) -> None:
-        """Ends the client's threads and connections, if this process made it."""
-        if self.pid == os.getpid() and _clients.pop(id(self.client), None) is not None:
-            self.client.close()
+        """Let go of the client; the last one who does ends its threads and connections."""
+        clients.release(self._shared, self)
 
     def __del__(self) -> None:
-        if hasattr(self, "client"):
+        if hasattr(self, "_shared"):
             self.close()
-
-
-@atexit.register
-def _close_all() -> None:
-    """Closes what is still open when the interpreter ends: later, when modules go, no client could be closed."""
-    for connection in list(_connections):
-        connection.close()
 
 
 def is_transient(error: errors.PyMongoError) -> bool:
@@ -207,6 +218,8 @@ def is_transient(error: errors.PyMongoError) -> bool:
     if isinstance(error, errors.ConfigurationError):
         return False
     if isinstance(error, (errors.ConnectionFailure, errors.CursorNotFound, errors.WTimeoutError)):
+        return True
+    if isinstance(error, errors.ExecutionTimeout):  # a deadline of the driver's; what comes too late may come
         return True
     if isinstance(error, errors.BulkWriteError):
         codes = {failure.get("code") for failure in _failures(error)} - {_DUPLICATE}

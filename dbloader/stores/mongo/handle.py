@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -18,17 +17,16 @@ from dbloader.stores.mongo.connection import Connection
 from dbloader.stores.mongo.large import Large, LostError
 from dbloader.stores.mongo.layout import (
     MANIFEST,
-    MARKER,
-    PARTIAL,
     STORE,
     beginning_with,
     column_key,
     event_key,
+    is_id,
     own_collection,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pymongo.collection import Collection
 
@@ -38,17 +36,10 @@ T = TypeVar("T")
 # Gives the documents in a collection that have some _ids, each with its _id.
 Ask: TypeAlias = "Callable[[Collection[Any], list[int]], Iterable[tuple[int, Any]]]"
 
-# How long records are looked for that are in neither of their two places: a secondary may lag behind its primary.
-_LOOKING_SECONDS = 5.0
-_LOOKING_PAUSE = 0.1
 # How long a primary is looked for before the other members are asked for what should come from it.
 _PRIMARY_SECONDS = 2.0
 # Chunks of columns asked for at a time: 64 of names are about 8 MB.
 _CHUNKS = 64
-
-
-class ElsewhereError(Exception):
-    """The records in a collection are those of another store."""
 
 
 class Handle:
@@ -61,6 +52,7 @@ class Handle:
         pid: The process that opened it; no other may use it.
         connection: The client.
         meta: The manifest collection.
+        records: The collection of its records.
         store: The store's id.
         manifest: The store's manifest.
         large: What is over the limit of a document.
@@ -80,9 +72,7 @@ class Handle:
         except BaseException:
             self.connection.close()  # whoever keeps the error keeps this handle
             raise
-        own = own_collection(place.collection, self.store)
-        # It is in the first while it is the one at the place; before, for a moment, and after that in the second.
-        self._collections: list[Collection[Any]] = [database[place.collection], database[own]]
+        self.records: Collection[Any] = database[own_collection(place.collection, self.store)]
         self.large = Large(database, place.collection, self.store, self._newest)
 
     def _found(self) -> tuple[str, Manifest]:
@@ -92,60 +82,57 @@ class Handle:
             with suppress(PyMongoError), pymongo.timeout(_PRIMARY_SECONDS):
                 self.meta.with_options(read_preference=Primary()).find_one({"_id": STORE}, {"_id": 1})
         document = self.connection.run(lambda: self.meta.find_one({"_id": STORE}))
-        if document is None:
-            raise self._absent()
-        if not isinstance(document.get("store"), str) or not isinstance(document.get("manifest"), dict):
-            raise NotAStoreError(f"{self.place.shown} is not a dbloader store: another program made {self.meta.name}")
-        return document["store"], Manifest.decode(bson.encode(document["manifest"]), self.place.shown)
+        if document is None or "store" not in document:
+            raise self._absent(document or {})
+        store, manifest = document["store"], document.get("manifest")
+        if not is_id(store) or not isinstance(manifest, dict):
+            raise NotAStoreError(
+                f"{self.place.shown} is not a dbloader store: another program made {self.meta.name}, or it is damaged"
+            )
+        return store, Manifest.decode(bson.encode(manifest), self.place.shown)
 
-    def of_records(self, function: Callable[[Collection[Any]], T], *, newest: bool = False) -> T:
-        """Calls a function with the collection where the store's records are, until it succeeds.
+    def of_records(
+        self, function: Callable[[Collection[Any]], T], *, newest: bool = False, seconds: float | None = None
+    ) -> T:
+        """Call a function with the collection of the records, until it succeeds.
 
         Args:
-            function: Raises ElsewhereError when it finds that the records in the collection are another store's.
+            function: What it asks.
             newest: Ask no member that may lag, if another is there.
+            seconds: See ``Connection.run``.
+        """
+        asked = self.records.with_options(read_preference=self._newest) if newest else self.records
+        return self.connection.run(lambda: function(asked), seconds)
+
+    def documents(self, wanted: Sequence[int], ask: Ask) -> dict[int, Any]:
+        """Return the documents at some indices by their indices; one that is missing is not among them.
 
         Raises:
             NotAStoreError: The store has been replaced, and its records are gone.
+            DamagedStoreError: All of its records are gone.
         """
-        deadline = time.monotonic() + _LOOKING_SECONDS
-        while True:
-            for collection in tuple(self._collections):
-                asked = collection.with_options(read_preference=self._newest) if newest else collection
-                try:
-                    result = self.connection.run(lambda: function(asked))  # noqa: B023 - called here and now
-                except ElsewhereError:
-                    continue
-                if collection is not self._collections[0]:
-                    self._collections.reverse()  # where to look first the next time
-                return result
-            if time.monotonic() > deadline:
-                raise self._gone("its collection of records is gone")
-            time.sleep(_LOOKING_PAUSE)
-
-    def documents(self, wanted: Sequence[int], ask: Ask) -> dict[int, Any]:
-        """Gives the documents at some indices by their indices; one that is missing is not among them."""
         found: dict[int, Any] = {}
 
-        def ask_here(collection: Collection[Any]) -> None:
-            """Asks for what was not found by an attempt before that was cut off."""
-            is_here = False
-            early: dict[int, Any] = {}
-            for index, document in ask(collection, [MARKER, *(index for index in wanted if index not in found)]):
-                if index != MARKER:
-                    (found if is_here else early)[index] = document
-                elif document.get("store") == self.store:
-                    is_here = True
-                else:
-                    raise ElsewhereError
-            if not is_here:
-                raise ElsewhereError
-            found.update(early)  # the marker comes first, but not from a sharded cluster
+        def ask_for_the_rest(collection: Collection[Any]) -> None:
+            # What an attempt before has found is not asked for again.
+            found.update(ask(collection, [index for index in wanted if index not in found]))
 
-        self.of_records(ask_here)
+        self.of_records(ask_for_the_rest)
         if len(found) < len(wanted) and self.may_lag:
-            self.of_records(ask_here, newest=True)
+            self.of_records(ask_for_the_rest, newest=True)
+        if len(found) < len(wanted):
+            self.check_here()
         return found
+
+    def check_here(self) -> None:
+        """Look whether there are any records.
+
+        Raises:
+            NotAStoreError: The store has been replaced, and its records are gone.
+            DamagedStoreError: All of its records are gone.
+        """
+        if self.manifest.length and self.of_records(lambda it: it.find_one({}, {"_id": 1}), newest=True) is None:
+            raise self._gone("its collection of records is gone")
 
     def chunks(self, column: str, numbers: range | None = None) -> Iterator[memoryview]:
         """Yields chunks of a column, in order; by default all.
@@ -168,6 +155,18 @@ class Handle:
                     raise self._gone(f"chunk {number} of its column {column} is missing or damaged")
                 yield chunk
 
+    def check_chunks(self, column: str) -> None:
+        """Look whether there are as many chunks of a column as the manifest says there are records.
+
+        Raises:
+            DamagedStoreError: There are not.
+        """
+        wanted = -(-self.manifest.length // CHUNK)
+        keys = {"_id": beginning_with(f"{self.store}/column/{column}/")}
+        there = self.connection.run(lambda: self.meta.count_documents(keys, hint="_id_"))
+        if there < wanted:
+            raise self._gone(f"its column {column} has {there} of {wanted} chunks; some are missing or damaged")
+
     def _chunk_in(self, document: dict[str, Any] | None) -> bytes | None:
         if document is None:
             return None
@@ -179,25 +178,14 @@ class Handle:
     def events(self, first: int) -> list[bytes]:
         """Return the documents of some events of the report, from one on."""
         keys = {**beginning_with(f"{self.store}/event/"), "$gte": event_key(self.store, first)}
-        events = self.connection.run(
-            lambda: [
-                bson.encode(found["event"]) for found in self.meta.find({"_id": keys}, sort=[("_id", 1)], limit=CHUNK)
-            ]
-        )
+        found = self.connection.run(lambda: list(self.meta.find({"_id": keys}, sort=[("_id", 1)], limit=CHUNK)))
+        events = [document.get("event") for document in found]
+        for number, (document, event) in enumerate(zip(found, events, strict=True), first):
+            if document["_id"] != event_key(self.store, number) or not isinstance(event, dict):
+                raise DamagedStoreError(f"{self.place.shown}: line {number} of its report is missing or damaged")
         if not events and self.manifest.length and not self._is_at_place():
             next(self.chunks("crc32", range(1)))  # raises if all of it has been removed
-        return events
-
-    def check_here(self, collection: Collection[Any]) -> None:
-        """Checks that the records in a collection are the store's.
-
-        What takes more than one question is sure only between two checks: the collection may be renamed.
-
-        Raises:
-            ElsewhereError: They are not.
-        """
-        if collection.find_one({"_id": MARKER, "store": self.store}, {"_id": 1}) is None:
-            raise ElsewhereError
+        return [bson.encode(event) for event in events]
 
     def _gone(self, what: str) -> Exception:
         """Gives the error for a part of the store that is not there."""
@@ -213,9 +201,9 @@ class Handle:
             self.connection.run(lambda: self.meta.find_one({"_id": STORE, "store": self.store}, {"_id": 1})) is not None
         )
 
-    def _absent(self) -> Exception:
+    def _absent(self, document: Mapping[str, Any]) -> Exception:
         run, database, shown = self.connection.run, self.connection.database, self.place.shown
-        if run(lambda: self.meta.find_one({"_id": PARTIAL}, {"_id": 1})) is not None:
+        if "partial" in document:
             return NotAStoreError(
                 f"{shown} is not a finished store: its conversion is under way or was interrupted "
                 "(dbloader convert with --resume goes on with it)",

@@ -1,9 +1,9 @@
 """What is where in a MongoDB store; docs/format.md tells every document.
 
-Each conversion is a store with an id of its own. Beside the collection of records, ``<collection>.manifest`` has one
-document ``store`` with the id and the manifest of the store that is at the place: writing it publishes a store, at
-once and whole. Among the records one document names their store, and every read asks for it too: records of a store
-that has come to the place meanwhile cannot be taken for those asked for.
+Each conversion is a store with an id of its own, and its records stay in a collection of that name,
+``<collection>.<id>``. Beside it ``<collection>.manifest`` has one document, STORE, that says all of the place: which
+store is there, which is unfinished, who is writing and what may be removed. One write of it publishes a store, at once
+and whole, and only for the writer that it names. ``<collection>`` itself is a view of the records, for people.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import bson
 import numpy as np
-from bson.int64 import Int64
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,11 +23,8 @@ MANIFEST = ".manifest"
 LARGE = ".large"
 """Behind the name of a store's own collection: GridFS, with the documents that are over the limit of one."""
 
-STORE, PARTIAL, CLAIM = "store", "partial", "writer"
-"""The _ids in the manifest collection of the finished store, of the unfinished one, and of who is writing."""
-
-MARKER = Int64(-1)
-"""The _id of the document among the records that names their store: the first that an answer has."""
+STORE = "store"
+"""The _id in the manifest collection of the document that says all of the place."""
 
 STUB = "gridfs"
 """The field with the id of the file in GridFS that has the whole of a record, or of a chunk of a column."""
@@ -37,11 +33,11 @@ STUB = "gridfs"
 MAX_DOCUMENT = 16 * 2**20
 
 COVERED = ("_id", "label", "width", "height", "name", "crc32")
-COLUMNS_INDEX = "dbloader_columns"
+COLUMNS_INDEX, LABEL_INDEX = "dbloader_columns", "dbloader_label"
 INDEXES: dict[str, list[tuple[str, int]]] = {
     COLUMNS_INDEX: [(name, 1) for name in COVERED],
     "dbloader_name": [("name", 1), ("_id", 1)],
-    "dbloader_label": [("label", 1), ("_id", 1)],
+    LABEL_INDEX: [("label", 1), ("_id", 1)],
 }
 """The indexes of a collection of records. All end in _id: what they find, they give without touching a document."""
 
@@ -58,14 +54,18 @@ _CRC32 = struct.Struct("<q")
 
 
 def own_collection(collection: str, store: str) -> str:
-    """Gives the name of the collection where a store is while it is not the one at the place."""
+    """Return the name of the collection with the records of a store."""
     return f"{collection}.{store}"
 
 
+def is_id(store: object) -> bool:
+    """Tell whether something can be the id of a store."""
+    return isinstance(store, str) and len(store) == 24 and set(store) <= set("0123456789abcdef")
+
+
 def is_own_collection(name: str, collection: str) -> bool:
-    """Tells whether a collection has the name of some store's own beside ``collection``."""
-    store = name.removeprefix(f"{collection}.")
-    return name.startswith(f"{collection}.") and len(store) == 24 and set(store) <= set("0123456789abcdef")
+    """Tell whether a collection has the name of some store's own beside ``collection``."""
+    return name.startswith(f"{collection}.") and is_id(name.removeprefix(f"{collection}."))
 
 
 def column_key(store: str, name: str, chunk: int) -> str:
@@ -90,6 +90,8 @@ def record_file(index: int, writer: str = "") -> str:
 
 def index_of(document: bytes | memoryview) -> int | None:
     """Gives the index in a record's document; None if it has no such _id as records have."""
+    if len(document) < _HEAD.size:
+        return None
     _, key, index = _HEAD.unpack_from(document)
     return int(index) if key == _INT64_ID else None
 
@@ -114,11 +116,15 @@ def stub_of(document: bytes, file: str) -> bytes:
     return bson.encode({"_id": index, STUB: file, **kept})
 
 
-def file_of(document: bytes) -> str | None:
-    """Gives the id of the file in GridFS with a record of which only this is among the records; else None."""
+def file_of(document: bytes) -> object:
+    """Return the id of the file in GridFS with a record of which only this is among the records; else None.
+
+    Raises:
+        BSONError: The document cannot be decoded.
+    """
     if not document.startswith(_STUB_KEY, _HEAD.size):
         return None
-    return str(bson.decode(document)[STUB])
+    return bson.decode(document)[STUB]
 
 
 def fields_of(query: Mapping[str, Any]) -> set[str]:

@@ -11,6 +11,9 @@ from dbloader.errors import PlaceError
 
 SCHEMES = ("mongodb://", "mongodb+srv://")
 
+# What begins like a connection string, and is no likely path.
+_LIKE_MONGO = re.compile(r"mongo(db)?(\+srv)?(:|//)", re.IGNORECASE)
+
 # Options of a connection string that are secrets, or hold some.
 _SECRET = ("authmechanismproperties", "tlscertificatekeyfilepassword", "proxyusername", "proxypassword")
 # https://www.mongodb.com/docs/manual/reference/limits/: what a name of a database or collection may not hold.
@@ -47,17 +50,45 @@ class MongoPlace(NamedTuple):
     def __repr__(self) -> str:
         return f"MongoPlace({self.shown!r})"
 
+    @property
+    def server(self) -> tuple[str, ...]:
+        """What tells the place's client from others: the connection string without the collection, ..."""
+        before_query, _, query = self.uri.partition("?")
+        server, _, _ = before_query.rpartition("/")
+        # ... and without the database, unless the user is looked up there.
+        return (server, query, self.database if "@" in server else "")
+
+    @property
+    def credentials(self) -> tuple[str, str | None]:
+        """The user and the password of the connection string, as they stand there: escaped; None for no password."""
+        user, colon, password = self._user_and_password.partition(":")
+        return user, password if colon else None
+
+    @property
+    def takes_password(self) -> bool:
+        """Whether its user is known by a password: not by a certificate, a ticket or a token."""
+        for part in _parts(self.uri.partition("?")[2]):
+            if _name(part) == "authmechanism":
+                return unquote(part.partition("=")[2]).upper() in ("SCRAM-SHA-1", "SCRAM-SHA-256", "PLAIN", "DEFAULT")
+        return True
+
+    @property
+    def _user_and_password(self) -> str:
+        return self.uri.partition("://")[2].partition("?")[0].rpartition("@")[0]
+
     def without_credentials(self) -> MongoPlace:
-        """Gives the same place without user, password and secret options."""
+        """Return the same place without password and secret options; a user without a password stays."""
         scheme, _, rest = self.uri.partition("://")
         hosts_and_path, mark, query = rest.partition("?")
         kept = [part for part in _parts(query) if _name(part) not in _SECRET]
-        uri = f"{scheme}://{hosts_and_path.rpartition('@')[2]}{mark}{'&'.join(kept)}"
+        if ":" in self._user_and_password:
+            hosts_and_path = hosts_and_path.rpartition("@")[2]
+        uri = f"{scheme}://{hosts_and_path}{mark}{'&'.join(kept)}"
         return self._replace(uri=uri, options=frozenset(map(_name, kept)), stripped=self.stripped or uri != self.uri)
 
     def scrubbed(self, text: str) -> str:
         """Gives a text of some library without the credentials that it may repeat."""
-        user = self.uri.partition("://")[2].partition("?")[0].rpartition("@")[0]
+        user = self._user_and_password
         secrets = {user, *user.split(":", 1)}
         secrets |= {part.partition("=")[2] for part in _parts(self.uri.partition("?")[2]) if _name(part) in _SECRET}
         secrets |= {decoded for secret in secrets for decoded in (unquote(secret), unquote_plus(secret))}
@@ -69,8 +100,8 @@ class MongoPlace(NamedTuple):
 
 
 def is_mongo(place: object) -> bool:
-    """Tells whether a place is in MongoDB."""
-    return isinstance(place, str) and place.lower().startswith(SCHEMES)
+    """Tell whether a place is in MongoDB, or was meant to be: ``mongodb:/`` with a password is no path to print."""
+    return isinstance(place, str) and _LIKE_MONGO.match(place) is not None
 
 
 def parse(place: str | os.PathLike[str]) -> MongoPlace:
@@ -81,8 +112,8 @@ def parse(place: str | os.PathLike[str]) -> MongoPlace:
             repeated.
     """
     scheme, separator, rest = os.fspath(place).partition("://")
-    if not is_mongo(scheme + separator):
-        raise PlaceError(f"{_FORM}, got another scheme")
+    if (scheme + separator).lower() not in SCHEMES:
+        raise PlaceError(f"{_FORM}, got one that begins with neither mongodb:// nor mongodb+srv://")
     text = f"{scheme.lower()}://{rest}"
     before_query, _, query = rest.partition("?")
     authority, slash, path = before_query.partition("/")

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import os
 from multiprocessing.context import get_spawning_popen
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-import pymongo
 from bson.codec_options import CodecOptions
 from bson.errors import BSONError
+from bson.int64 import Int64
 from bson.raw_bson import RawBSONDocument
+from pymongo.errors import OperationFailure
 from typing_extensions import override
 
 from dbloader.columns import CHUNK, COLUMNS, DTYPES, join_names, join_values, name_at
-from dbloader.errors import DamagedRecordError, RecordNotFoundError
+from dbloader.errors import DamagedRecordError, DamagedStoreError, RecordNotFoundError
 from dbloader.records import decode, decode_values
 from dbloader.stores.base import Store
-from dbloader.stores.mongo.handle import ElsewhereError, Handle
+from dbloader.stores.mongo.handle import Handle
 from dbloader.stores.mongo.large import LostError
 from dbloader.stores.mongo.layout import (
     COLUMNS_INDEX,
     COVERED,
-    MARKER,
+    LABEL_INDEX,
     STUB,
     fields_of,
     file_of,
@@ -31,7 +32,7 @@ from dbloader.stores.mongo.layout import (
 from dbloader.stores.mongo.place import MongoPlace, parse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pymongo.collection import Collection
 
@@ -40,11 +41,14 @@ if TYPE_CHECKING:
     from dbloader.records import Record
     from dbloader.stores.mongo.handle import Ask
 
+T = TypeVar("T")
+
 _RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
 # Records asked for at a time: more _ids would come near the limit of a document.
 _ASKED = 2**16
 # Indices that a query's answer gives at a time: each is a small dict of the driver's for a moment.
 _IDS = 2**14
+_BAD_VALUE = 2  # what the server says of a hint of an index that is not there
 # A query without an index may have the server look through all images.
 _QUERY_SECONDS = 600.0
 
@@ -86,7 +90,7 @@ class MongoStore(Store):
 
         try:
             found = self._found(handle, indices, ask)
-        except BSONError:  # the driver cannot decode one of them: each by itself says which
+        except DamagedStoreError:  # the driver cannot decode one of them: each by itself says which
             return [self._decode(document, int(index)) for index, document in zip(indices, self.documents(indices))]  # noqa: B905
         return [self._record(handle, int(index), found.get(index)) for index in indices]
 
@@ -106,11 +110,13 @@ class MongoStore(Store):
         if name not in DTYPES:
             raise ValueError(f"a column is one of {', '.join(DTYPES)}, got {name!r}")
         handle = self._open()
+        handle.check_chunks(name)  # before there is room made for as many records as the manifest says
         return join_values(handle.chunks(name), name, handle.manifest.length)
 
     @override
     def names(self) -> Names:
         handle = self._open()
+        handle.check_chunks("name")
         return join_names(handle.chunks("name"), handle.manifest.length)
 
     @override
@@ -122,28 +128,37 @@ class MongoStore(Store):
 
     @override
     def find(self, name: str) -> int:
+        if not isinstance(name, str):
+            raise TypeError(
+                f"find takes the name of a record, a str, got {name!r:.100}; "
+                "MongoDataset(place, query=...) finds records by a query"
+            )
         handle = self._open()
 
-        def ask(collection: Collection[Any]) -> int | None:
-            # Both in one answer, of one collection; the marker has no name and comes first.
+        def ask(collection: Collection[Any]) -> Any:
             of_name = {"name": name, "_id": {"$gte": 0, "$lt": handle.manifest.length}}
-            marker_and_least = collection.find(
-                {"$or": [{"name": None, "_id": MARKER}, of_name]},
-                {"store": 1},
-                sort=[("name", 1), ("_id", 1)],
-                limit=2,
-            )
-            found = list(marker_and_least)
-            if not found or found[0]["_id"] != MARKER or found[0].get("store") != handle.store:
-                raise ElsewhereError
-            return int(found[1]["_id"]) if len(found) > 1 else None
+            return collection.find_one(of_name, {"_id": 1}, sort=[("name", 1), ("_id", 1)])
 
-        index = handle.of_records(ask) if _is_text(name) else None
-        if index is None and handle.may_lag and _is_text(name):
-            index = handle.of_records(ask, newest=True)
-        if index is None:
+        found = handle.of_records(ask) if _is_text(name) else None
+        if found is None and _is_text(name):
+            found = handle.of_records(ask, newest=True) if handle.may_lag else None
+            handle.check_here()
+        if found is None:
             raise RecordNotFoundError(f"no record of {self.place} is named {name!r}")
-        return index
+        return self._index(found["_id"])
+
+    def _index(self, key: object) -> int:
+        """Return the index that is the _id of a record's document.
+
+        Raises:
+            DamagedStoreError: No record has such an _id: 3.5 would be taken for 3.
+        """
+        if not isinstance(key, Int64):
+            raise DamagedStoreError(
+                f"{self.place} has a document of the _id {key!r:.80}, which no record has: "
+                "convert again, or copy the store again from where it is whole"
+            )
+        return int(key)
 
     @override
     def events(self) -> Iterator[dict[str, Any]]:
@@ -167,26 +182,66 @@ class MongoStore(Store):
 
         Raises:
             StoreError: The server does not understand the query.
+            DamagedStoreError: Records are missing, or have other labels than the manifest says.
         """
         handle = self._open()
         of_this = {"_id": {"$gte": 0, "$lt": handle.manifest.length}}
-        asked: dict[str, Any] = {
-            "filter": {"$and": [of_this, dict(query)]},
-            "projection": {"_id": 1},
-            "batch_size": _IDS,
-        }
         fields = fields_of(query)
+        hint = None
         if len(fields) > 1 and fields <= set(COVERED):
-            asked["hint"] = COLUMNS_INDEX  # left to itself, the server would look for one field and read the documents
+            hint = COLUMNS_INDEX  # left to itself, the server would look for one field and read the documents
+        asked = {"filter": {"$and": [of_this, dict(query)]}, "projection": {"_id": 1}, "batch_size": _IDS}
 
         def ask(collection: Collection[Any]) -> np.ndarray[Any, Any]:
-            handle.check_here(collection)
-            with pymongo.timeout(_QUERY_SECONDS):
-                found = np.fromiter((document["_id"] for document in collection.find(**asked)), np.int64)
-            handle.check_here(collection)
-            return found
+            found = _hinted(lambda hint: list(collection.find(**asked, hint=hint)), hint)
+            return np.fromiter((self._index(document["_id"]) for document in found), np.int64, len(found))
 
-        return np.unique(handle.of_records(ask, newest=True))
+        self._check_counts(handle, of_this, by_label=any(field == "label" or field.startswith("$") for field in fields))
+        return np.unique(handle.of_records(ask, newest=True, seconds=_QUERY_SECONDS))
+
+    def _check_counts(self, handle: Handle, of_this: dict[str, Any], *, by_label: bool) -> None:
+        """Compare the records that a query is answered from with what the manifest says of them.
+
+        A record that is lost, or whose label was edited, would else be missing from the answer, and nobody would know.
+
+        Raises:
+            DamagedStoreError: There are more, or fewer, or of other labels.
+        """
+        manifest = handle.manifest
+        expected: dict[Any, int] = {None: manifest.length}
+        if by_label and manifest.label_counts is not None:
+            expected = {**manifest.label_counts, None: manifest.length - manifest.labelled}
+        group = {"_id": "$label" if len(expected) > 1 else None, "records": {"$sum": 1}}
+
+        def ask(collection: Collection[Any]) -> dict[Any, int]:
+            asked = [{"$match": of_this}, {"$group": group}]
+
+            def answer(hint: str | None) -> list[dict[str, Any]]:
+                options: dict[str, Any] = {} if hint is None else {"hint": hint}
+                return list(collection.aggregate(asked, **options))
+
+            found = _hinted(answer, LABEL_INDEX if len(expected) > 1 else "_id_")
+            return {repr(document["_id"]): document["records"] for document in found}
+
+        found = handle.of_records(ask, newest=True, seconds=_QUERY_SECONDS)
+        for label, count in expected.items():
+            there = found.pop(repr(label), 0)
+            if there != count:
+                which = (
+                    "records"
+                    if len(expected) == 1
+                    else f"records {'without a label' if label is None else f'of label {label}'}"
+                )
+                self._differ(handle, f"{there} {which}, and {count} were written")
+        if found:
+            self._differ(handle, f"records with labels that none was written with: {', '.join([*found][:3])}")
+
+    def _differ(self, handle: Handle, what: str) -> None:
+        handle.check_here()
+        raise DamagedStoreError(
+            f"{self.place} has {what}, so no query can be answered: convert again, or copy the store again from where "
+            "it is whole"
+        )
 
     @override
     def close(self) -> None:
@@ -218,10 +273,13 @@ class MongoStore(Store):
         if document is None:
             raise self._damaged(index, "it is missing")
         data = bytes(document.raw)
-        file = file_of(data)
+        try:
+            file = file_of(data)
+        except (BSONError, ValueError, RecursionError) as error:
+            raise self._damaged(index, f"its BSON cannot be decoded: {error}") from error
         return data if file is None else self._large(handle, index, file)
 
-    def _large(self, handle: Handle, index: int, file: str) -> bytes:
+    def _large(self, handle: Handle, index: int, file: object) -> bytes:
         try:
             return handle.connection.run(lambda: handle.large.get(file))
         except LostError as error:
@@ -260,6 +318,16 @@ class MongoStore(Store):
 def _one(wanted: Sequence[Any]) -> dict[str, int]:
     """Asks for all documents at once, not for 101 of them at first."""
     return {"batch_size": len(wanted)}
+
+
+def _hinted(ask: Callable[[str | None], T], hint: str | None) -> T:
+    """Ask with the hint of an index; without, where a copy of a store has no indexes."""
+    try:
+        return ask(hint)
+    except OperationFailure as error:
+        if hint is None or error.code != _BAD_VALUE or "hint" not in str(error):
+            raise
+        return ask(None)
 
 
 def _is_text(name: str) -> bool:

@@ -21,9 +21,8 @@ from dbloader.stores.mongo.layout import (
     ID_CRC_DTYPE,
     INDEXES,
     MANIFEST,
-    MARKER,
     MAX_DOCUMENT,
-    PARTIAL,
+    STORE,
     STUB,
     beginning_with,
     column_key,
@@ -73,7 +72,6 @@ class Unfinished:
     def begin(self, length: int, events: int) -> None:
         """Makes the collections ready; removes what was stored after the last commit of what is resumed."""
         self._claim.check()
-        self._records.update_one({"_id": MARKER}, {"$set": {"store": self._id}}, upsert=True)
         for name, keys in INDEXES.items():
             self._records.create_index(keys, name=name)
         self._records.delete_many({"_id": {"$gte": length}})
@@ -157,7 +155,7 @@ class Unfinished:
             for (index, crc), document in zip(crcs.items(), documents, strict=True)
             if stored.get(index) != crc
         }
-        if differing and self._meta.find_one({"_id": PARTIAL, "writer": self._claim.token}, {"_id": 1}) is None:
+        if differing and self._meta.find_one({"_id": STORE, "partial.writer": self._claim.token}, {"_id": 1}) is None:
             raise self._overtaken()
         for index, document in differing.items():
             self._records.replace_one({"_id": index}, document, upsert=True)

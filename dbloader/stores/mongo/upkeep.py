@@ -6,19 +6,23 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import bson
-from pymongo.errors import DuplicateKeyError
+from pymongo.errors import OperationFailure
 from pymongo.write_concern import WriteConcern
 
-from dbloader.errors import DamagedStoreError, NotAStoreError, StoreExistsError, StoreVersionError
+from dbloader.errors import (
+    DamagedStoreError,
+    NotAStoreError,
+    StoreExistsError,
+    StoreLockedError,
+    StoreVersionError,
+)
 from dbloader.manifest import Manifest
 from dbloader.stores.mongo.layout import (
-    CLAIM,
     LARGE,
     MANIFEST,
-    MARKER,
-    PARTIAL,
     STORE,
     beginning_with,
+    is_id,
     is_own_collection,
     own_collection,
 )
@@ -31,9 +35,14 @@ if TYPE_CHECKING:
 
     from dbloader.stores.mongo.place import MongoPlace
 
+_EXISTS = 48  # NamespaceExists
+
 
 class Upkeep:
     """What a writer does with whole stores. Every method can be called again after it was cut off anywhere.
+
+    All that is known of the place is in one document of the manifest collection. Every change of it names the writer's
+    token, so that the server refuses a writer which was silent while another took the place.
 
     Attributes:
         meta: The manifest collection.
@@ -46,30 +55,40 @@ class Upkeep:
         self.durable = self.meta.with_options(write_concern=WriteConcern(**{"j": True, **concern}))
         self._database = database
         self._place = place
-        self._at_place: Collection[Any] = database[place.collection]
 
     def partial(self) -> dict[str, Any] | None:
-        """Gives what is known of the unfinished store."""
-        return self.meta.find_one({"_id": PARTIAL})
+        """Return what is known of the unfinished store."""
+        return self._document("partial").get("partial")
 
     def store_at_place(self) -> str | None:
-        """Gives the id of the finished store."""
-        document = self.meta.find_one({"_id": STORE}, {"store": 1})
-        return document and document.get("store")
+        """Return the id of the finished store."""
+        return self._document("store").get("store")
+
+    def _document(self, *fields: str) -> dict[str, Any]:
+        return self.meta.find_one({"_id": STORE}, dict.fromkeys(fields, 1)) or {}
 
     def exists(self) -> bool:
-        """Tells whether anything is at the place."""
-        return self.meta.find_one({"_id": STORE}, {"_id": 1}) is not None or bool(
-            self._database.list_collection_names(filter={"name": self._place.collection})
-        )
+        """Tell whether anything is at the place."""
+        return self.store_at_place() is not None or self._is_taken()
+
+    def _is_taken(self) -> bool:
+        """Tell whether the place's name is that of a collection, or of a view of something else than a store."""
+        found = self._at_place()
+        return found is not None and not self._is_view_of_ours(found)
+
+    def _at_place(self) -> Mapping[str, Any] | None:
+        return next(iter(self._database.list_collections(filter={"name": self._place.collection})), None)
+
+    def _is_view_of_ours(self, found: Mapping[str, Any]) -> bool:
+        return found["type"] == "view" and is_own_collection(found["options"]["viewOn"], self._place.collection)
 
     def check_is_store(self) -> None:
-        """Looks at what is at the place.
+        """Look at what is at the place.
 
         Raises:
             StoreExistsError: It is no store.
         """
-        manifest = (self.meta.find_one({"_id": STORE}) or {}).get("manifest")
+        manifest = self._document("manifest").get("manifest")
         with suppress(DamagedStoreError, StoreVersionError):  # a store that cannot be read is one
             try:
                 Manifest.decode(bson.encode(manifest if isinstance(manifest, dict) else {}), self._place.shown)
@@ -78,95 +97,112 @@ class Upkeep:
                 raise StoreExistsError(message) from error
 
     def check_is_ours(self) -> None:
-        """Looks at the manifest collection, in which whoever is not ours might have documents of our names.
+        """Look at the place's document, of whose name some other program might have one.
 
         Raises:
-            StoreExistsError: Some other program has.
+            StoreExistsError: It has.
         """
-        kinds = {STORE: ("store", "manifest"), PARTIAL: ("store",), CLAIM: ("token", "expires")}
-        for document in self.meta.find({"_id": {"$in": list(kinds)}}):
-            if not all(name in document for name in kinds[document["_id"]]):
-                raise StoreExistsError(
-                    f"{self.meta.full_name} has documents of some other program's: choose another collection's name",
-                )
+        document = self.meta.find_one({"_id": STORE})
+        if document is not None and not _is_ours(document):
+            raise StoreExistsError(
+                f"{self.meta.full_name} has a document {STORE!r} that dbloader did not write, or that is damaged: "
+                "choose another collection's name, or remove that collection",
+            )
 
-    def settle(self) -> None:
-        """Ends what a writer was doing with whole stores when it was killed, or this one has only begun."""
-        partial = self.partial()
-        if partial and "manifest" in partial:
-            self.publish(partial)
-            self.tidy()
-        self.rename()
-
-    def publish(self, partial: Mapping[str, Any]) -> None:
-        """Makes the store at the place of one that is finished.
+    def publish(self, store: str, token: str, manifest: Mapping[str, Any], replaces: str | None) -> None:
+        """Make an unfinished store the one at the place, by one write, if its writer still has the place.
 
         Args:
-            partial: What is known of it, with its ``manifest`` and the id of the store that it ``replaces``.
+            store: Its id.
+            token: Of its writer.
+            manifest: Its manifest.
+            replaces: The id of the store that is at the place now.
 
         Raises:
-            StoreExistsError: There is another store at the place by now; this one is as if it had never been finished.
+            StoreLockedError: Another writer has taken the place.
+            StoreExistsError: Another store is at the place than the one to be replaced.
         """
-        document = {"_id": STORE, "store": partial["store"], "manifest": partial["manifest"]}
-        while (now := self.durable.find_one({"_id": STORE}, {"store": 1})) is None or now["store"] != partial["store"]:
-            if now is None:
-                try:
-                    self.durable.insert_one(document)
-                except DuplicateKeyError:
-                    continue
-            elif now["store"] == partial["replaces"]:
-                self.durable.replace_one({"_id": STORE, "store": now["store"]}, document)
-            else:
-                self.meta.update_one({"_id": PARTIAL, "store": partial["store"]}, {"$unset": {"manifest": ""}})
-                raise StoreExistsError(f"{self._place.shown} exists already; overwrite (--overwrite) replaces it")
+        mine = {"_id": STORE, "writer.token": token, "partial.store": store, "partial.writer": token, "store": replaces}
+        change: dict[str, Any] = {"$set": {"store": store, "manifest": manifest}, "$unset": {"partial": ""}}
+        if replaces is not None:
+            change["$addToSet"] = {"replaced": replaces}
+        if self.durable.update_one(mine, change).matched_count:
+            return
+        found = self._document("store", "writer")
+        if found.get("store") == store:
+            return  # only the answer was lost
+        if (found.get("writer") or {}).get("token") == token and found.get("store") != replaces:
+            raise StoreExistsError(f"{self._place.shown} exists already; overwrite (--overwrite) replaces it")
+        raise StoreLockedError(f"another process has taken over the conversion at {self._place.shown}")
 
-    def tidy(self) -> None:
-        """Forgets that the store at the place was unfinished, and gives its collection the place's name."""
-        self.meta.delete_one({"_id": PARTIAL, "store": self.store_at_place()})
-        self.rename()
-
-    def rename(self) -> None:
-        """Gives the collection of the store at the place the place's name; the one before it gets its own."""
+    def show(self) -> None:
+        """Make the place's name a view of the records of the store that is there, unless it is something else."""
         store = self.store_at_place()
         if store is None:
             return
-        own = self._database[own_collection(self._place.collection, store)]
-        if self._store_in(own) != store:
-            return  # it is there already
-        if self._database.list_collection_names(filter={"name": self._at_place.name}):
-            before = self._store_in(self._at_place)
-            if before is None:
-                return  # something else was put there; the store is read where it is
-            self._at_place.rename(own_collection(self._place.collection, before), dropTarget=True)
-        own.rename(self._at_place.name)
+        own, found = own_collection(self._place.collection, store), self._at_place()
+        if found is None:
+            name = self._place.collection
+            try:
+                self._database.create_collection(name, check_exists=False, viewOn=own, pipeline=[])
+            except OperationFailure as error:
+                if error.code != _EXISTS:  # another writer was first
+                    raise
+        elif self._is_view_of_ours(found) and found["options"]["viewOn"] != own:
+            self._database.command("collMod", self._place.collection, viewOn=own, pipeline=[])
 
-    def remove_others(self, kept: str | None) -> None:
-        """Removes the stores that are neither at the place nor ``kept``: replaced ones, and what was left of others."""
-        at_place = self.store_at_place()
-        names = self._database.list_collection_names()
-        # A collection of some other program's may have such a name: one of ours has had its marker from the beginning.
-        stores = {
-            name.removeprefix(f"{self._place.collection}.")
-            for name in names
-            if is_own_collection(name, self._place.collection)
-            and f"{self._place.collection}.{self._store_in(self._database[name])}" == name
-        }
-        firsts = {"_id": {"$regex": "/(column/label|event)/0{16}$"}}
-        stores |= {key.split("/")[0] for key in self.meta.distinct("_id", firsts)}
-        for store in stores - {at_place, kept}:
-            self.remove(store)
-        if at_place is not None and self._store_in(self._at_place) == at_place:
-            # A writer that was overtaken may have gone on inserting where its records were before.
-            self._database.drop_collection(own_collection(self._place.collection, at_place))
+    def abandon(self, store: str, token: str) -> bool:
+        """Give up an unfinished store, if its writer still has the place; its data are to be removed then.
+
+        Returns:
+            Whether it is given up.
+        """
+        change = {"$unset": {"partial": ""}, "$addToSet": {"replaced": store}}
+        self.durable.update_one({"_id": STORE, "writer.token": token, "partial.store": store}, change)
+        return store in self._document("replaced").get("replaced", ())
+
+    def remove_replaced(self) -> None:
+        """Remove the data of stores that were replaced or given up.
+
+        One of which there was nothing is forgotten; others stay noted until the next writer, since whoever was silent
+        while it was overtaken may still write to them.
+        """
+        replaced = self._document("replaced").get("replaced", ())
+        names = set(self._database.list_collection_names()) if replaced else set()
+        for store in replaced:
+            if any(name in names for name in self._collections(store)):
+                self.remove(store)
+            else:
+                self.forget(store)
 
     def remove(self, store: str) -> None:
-        """Removes a store that is not the one at the place."""
-        own = own_collection(self._place.collection, store)
-        for name in (f"{own}{LARGE}.files", f"{own}{LARGE}.chunks", own):  # in the last is the marker
+        """Remove the data of a store that is neither at the place nor unfinished."""
+        for name in self._collections(store):
             self._database.drop_collection(name)
         self.meta.delete_many({"_id": beginning_with(f"{store}/")})
 
-    def _store_in(self, collection: Collection[Any]) -> str | None:
-        """Gives the id of the store whose records are in a collection."""
-        marker = collection.find_one({"_id": MARKER}, {"store": 1})
-        return marker and marker.get("store")
+    def forget(self, store: str) -> None:
+        """Forget a store whose data are removed."""
+        self.meta.delete_many({"_id": beginning_with(f"{store}/")})
+        self.meta.update_one({"_id": STORE}, {"$pull": {"replaced": store}})
+
+    def _collections(self, store: str) -> tuple[str, ...]:
+        own = own_collection(self._place.collection, store)
+        return f"{own}{LARGE}.files", f"{own}{LARGE}.chunks", own
+
+
+def _is_ours(document: Mapping[str, Any]) -> bool:
+    """Tell whether the document of a place is one that a writer may go on with."""
+    kinds = {"manifest": dict, "partial": dict, "writer": dict, "replaced": list}
+    if not any(name in document for name in ("store", *kinds)):
+        return False
+    if not all(isinstance(document[name], kind) for name, kind in kinds.items() if name in document):
+        return False
+    partial = document.get("partial", {"store": "0" * 24, "run": 0})
+    return (
+        ("store" in document) == ("manifest" in document)
+        and is_id(document.get("store", "0" * 24))
+        and is_id(partial.get("store"))
+        and isinstance(partial.get("run"), int)
+        and all(map(is_id, document.get("replaced", ())))
+    )

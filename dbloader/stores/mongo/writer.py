@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import bson
-from pymongo.errors import DuplicateKeyError
 from typing_extensions import override
 
 from dbloader.documents import open_sealed, seal
-from dbloader.errors import DamagedStoreError, StoreError, StoreExistsError, StoreLockedError
+from dbloader.errors import DamagedStoreError, PlaceError, StoreError, StoreExistsError, StoreLockedError
 from dbloader.stores.mongo.claim import Claim
 from dbloader.stores.mongo.connection import Connection
-from dbloader.stores.mongo.layout import PARTIAL
+from dbloader.stores.mongo.layout import STORE
 from dbloader.stores.mongo.place import parse
 from dbloader.stores.mongo.unfinished import Unfinished
 from dbloader.stores.mongo.upkeep import Upkeep
@@ -27,15 +26,22 @@ if TYPE_CHECKING:
     from dbloader.manifest import Manifest
 
 
+# Its users, the state of a sharded cluster, and what no other member of a replica set gets.
+_OF_THE_SERVER = ("admin", "config", "local")
+
+
 class MongoWriter(Writer):
     """A store that is being written to a MongoDB database; see Writer.
 
-    Until it is finished its records are in ``collection.<id>``. All writes wait for a majority of the members, and a
-    commit for its journal, unless the place's options (``w``, ``journal``) say otherwise. They are tried again for up
-    to a minute after network errors, a restart or an election.
+    Its records are in ``collection.<id>``, of which ``collection`` is a view once it is finished. All writes wait for a
+    majority of the members, and a commit for its journal, unless the place's options (``w``, ``journal``) say
+    otherwise. They are tried again for up to a minute after network errors, a restart or an election.
 
     A store that is replaced stays beside the new one, in ``collection.<its id>``, for those who still read it; the next
     writer at the place removes it.
+
+    Raises:
+        PlaceError: The place is no place in MongoDB, or in a database of the server's own: admin, config or local.
 
     Args:
         place: See MongoStore.
@@ -56,6 +62,10 @@ class MongoWriter(Writer):
         resumable: bool = False,
     ) -> None:
         self._place = parse(place)
+        if self._place.database in _OF_THE_SERVER:
+            raise PlaceError(
+                f"{self._place.shown} is in a database of the server's own ({', '.join(_OF_THE_SERVER)}): name another"
+            )
         super().__init__(self._place.shown, overwrite=overwrite, resume=resume, resumable=resumable)
         self.report_path = Path(f"{self._place.database}.{self._place.collection}.report.jsonl")
         self._committed = False
@@ -82,18 +92,17 @@ class MongoWriter(Writer):
             raise
 
     def _prepare(self) -> None:
-        """Goes on with what is to be resumed, or begins."""
+        """Go on with what is to be resumed, or begin."""
         run = self._connection.run
-        run(self._upkeep.settle)
+        run(self._upkeep.remove_replaced)
         partial = run(self._upkeep.partial)
-        run(lambda: self._upkeep.remove_others(partial["store"] if partial else None))
         if partial and not self.resume:
             if not self.overwrite and "progress" in partial:
                 raise StoreExistsError(
                     f"an unfinished conversion is at {self.place}: resume (--resume) goes on with it, "
                     "overwrite (--overwrite) begins anew",
                 )
-            self._remove(partial)
+            self._abandon(partial["store"])
             partial = None
         self._id = partial["store"] if partial else str(bson.ObjectId())
         self._unfinished = Unfinished(self._connection.database, self._place, self._id, self._claim)
@@ -114,17 +123,12 @@ class MongoWriter(Writer):
             raise
 
     def _take_over(self, partial: Mapping[str, Any] | None) -> None:
-        """Notes who writes the unfinished store: nobody who did so before can commit to it any more."""
-        mine, durable = {"_id": PARTIAL, "store": self._id, "writer": self._claim.token}, self._upkeep.durable
+        """Note who writes the unfinished store: nobody who did so before can commit to it any more."""
         run = partial["run"] + 1 if partial else 1
-        if partial is None:
-            with suppress(DuplicateKeyError):
-                durable.insert_one({**mine, "run": run})
-        else:
-            durable.update_one(
-                {"_id": PARTIAL, "writer": partial["writer"]}, {"$set": {"writer": self._claim.token, "run": run}}
-            )
-        if durable.find_one(mine) is None:
+        mine = {"partial.store": self._id, "partial.writer": self._claim.token, "partial.run": run}
+        if not self._upkeep.durable.update_one(
+            {"_id": STORE, "writer.token": self._claim.token}, {"$set": mine}
+        ).matched_count:
             raise self._overtaken()
         self._unfinished.run = run
 
@@ -159,9 +163,11 @@ class MongoWriter(Writer):
         self._committed = True
 
     def _set_partial(self, values: Mapping[str, Any]) -> None:
-        """Notes something of the unfinished store, durably with all that was written before."""
-        mine = {"_id": PARTIAL, "store": self._id, "writer": self._claim.token}
-        if not self._upkeep.durable.update_one(mine, {"$set": values}).matched_count:
+        """Note something of the unfinished store, durably with all that was written before."""
+        token = self._claim.token
+        mine = {"_id": STORE, "writer.token": token, "partial.store": self._id, "partial.writer": token}
+        change = {"$set": {f"partial.{name}": value for name, value in values.items()}}
+        if not self._upkeep.durable.update_one(mine, change).matched_count:
             raise self._overtaken()
 
     @override
@@ -179,44 +185,38 @@ class MongoWriter(Writer):
                 raise self._damaged("the server does not have all of its records as they were sent")
         replaces = self._connection.run(self._upkeep.store_at_place)
         self._check_replaceable()
-        done = {"manifest": bson.decode(manifest.encode()), "replaces": replaces}
+        document = bson.decode(manifest.encode())
         self._connection.run(self._claim.check)
-        self._connection.run(lambda: self._set_partial(done))
-        self._published = True  # from here on whoever writes next would do it
-        try:
-            self._connection.run(lambda: self._upkeep.publish({"store": self._id, **done}))
-        except StoreExistsError:
-            self._published = False
-            raise
-        with suppress(StoreError):  # the store is at the place, wherever its records are; the next writer moves them
-            self._connection.run(self._upkeep.tidy)
+        self._connection.run(lambda: self._upkeep.publish(self._id, self._claim.token, document, replaces))
+        self._published = True
+        with suppress(StoreError):  # it is there to be read; only the view for people is not
+            self._connection.run(self._upkeep.show)
 
     def _check_replaceable(self) -> None:
         """Refuses to replace what is at the place, unless it is to be overwritten and is a store."""
         if not self._connection.run(self._upkeep.exists):
             return
+        self._connection.run(self._upkeep.check_is_store)
         if not self.overwrite and self.resumed:
             raise StoreExistsError(f"{self.place} has been made by somebody else meanwhile; move it away and resume")
         if not self.overwrite and self.resume:
             raise StoreExistsError(
                 f"{self.place} is finished already: there is nothing to resume; overwrite (--overwrite) replaces it"
             )
-        self._connection.run(self._upkeep.check_is_store)
         if not self.overwrite:
             raise StoreExistsError(f"{self.place} exists already; overwrite (--overwrite) replaces it")
 
     def _remove_partial(self) -> None:
-        """Removes the unfinished store, unless another writer has it by now or it has come to the place."""
+        """Remove the unfinished store, unless another writer has it by now or it has come to the place."""
         partial = self._connection.run(self._upkeep.partial)
-        if partial and partial["store"] == self._id and partial["writer"] == self._claim.token:
-            self._remove(partial)
+        if partial and partial["store"] == self._id and partial.get("writer") == self._claim.token:
+            self._abandon(self._id)
+            if partial["run"] == 1:  # nobody else has ever written to it, or would go on to
+                self._connection.run(lambda: self._upkeep.forget(self._id))
 
-    def _remove(self, partial: Mapping[str, Any]) -> None:
-        """Forgets an unfinished store, then removes it: records of it alone are removed by the next writer."""
-        run, store = self._connection.run, partial["store"]
-        run(lambda: self._upkeep.durable.delete_one({"_id": PARTIAL, "store": store, "writer": partial.get("writer")}))
-        if run(self._upkeep.store_at_place) != store:
-            run(lambda: self._upkeep.remove(store))
+    def _abandon(self, store: str) -> None:
+        if self._connection.run(lambda: self._upkeep.abandon(store, self._claim.token)):
+            self._connection.run(lambda: self._upkeep.remove(store))
 
     @override
     def _damaged(self, what: str) -> DamagedStoreError:
