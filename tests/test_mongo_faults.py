@@ -440,7 +440,7 @@ def test_writing_survives_elections(three_members: ReplicaSet, three_members_uri
                 three_members.step_down()
             if number == 45:
                 three_members.kill_primary()
-            writer.write([encode(record)], events=events_of(number))
+            writer.write([encode(record)], events=events_of(number), outcome={"repaired": len(events_of(number))})
         writer.finish()
     check_is(three_members_uri, RECORDS, digest)
 
