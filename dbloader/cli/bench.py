@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from dataclasses import asdict
@@ -11,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from tqdm import tqdm
 
-from dbloader.cli.text import counted, size
+from dbloader.cli.place import Place
+from dbloader.cli.text import counted, say, say_json, size
 
 if TYPE_CHECKING:
     from dbloader.benchmarking import Benchmark, Measurement
@@ -38,7 +38,7 @@ Examples:
   dbloader bench train.lmdb --folder imagenet/train/ --workers 0,1,2 --plot bench.svg
   dbloader bench mongodb://server/images.train --json | jq -r .verdict""",
 )
-@click.argument("place", type=click.Path())
+@click.argument("place", type=Place())
 @click.option(
     "--folder",
     metavar="DIR",
@@ -85,7 +85,7 @@ def bench_command(*, as_json: bool, **options: Any) -> None:
 
         result = benchmark(**options, progress=show)
     if as_json:
-        click.echo(json.dumps(asdict(result), indent=2))
+        say_json(asdict(result), indent=2)
     else:
         _print(result)
 
@@ -94,17 +94,19 @@ def _print(result: Benchmark) -> None:
     images = f"{counted(result.images, 'image')} of {size(result.image_bytes)}"
     without = result.records - result.images
     left_out = f" ({counted(without, 'record')} without one left out)" if without else ""
-    click.echo(f"{result.place}: {images}{left_out}, to {result.size} x {result.size}, batches of {result.batch_size}")
+    say(f"{result.place}: {images}{left_out}, to {result.size} x {result.size}, batches of {result.batch_size}")
     if result.folder:
         damaged = result.folder_left_out
         note = f" ({counted(damaged, 'image')} left out as {'it does' if damaged == 1 else 'they do'} not decode)"
-        click.echo(f"folder: {result.folder}{note if damaged else ''}")
-    click.echo(f"{result.machine}")
+        say(f"folder: {result.folder}{note if damaged else ''}")
+    say(f"{result.machine}")
     width = max(len(one.name) for one in result.measurements)
-    click.echo(f"\n  {'':<{width}}  {'images/s':>10}  {'least - greatest':>19}  {'MB/s':>8}  {'first batch':>11}")
+    say("")
+    say(f"  {'':<{width}}  {'images/s':>10}  {'least - greatest':>19}  {'MB/s':>8}  {'first batch':>11}")
     for one in result.measurements:
-        click.echo(f"  {one.name:<{width}}  {_row(one)}".rstrip())
-    click.echo(f"\n{result.verdict}")
+        say(f"  {one.name:<{width}}  {_row(one)}".rstrip())
+    say("")
+    say(result.verdict)
 
 
 def _row(one: Measurement) -> str:
