@@ -8,7 +8,7 @@ from urllib.parse import unquote, unquote_plus
 # What stands before the credentials of a place in MongoDB, also of a mistyped one or one given to an option:
 # mongodb://, mongodb:/, mongo://, mongodb//, //, --list=mongodb://.
 _BEFORE = re.compile(
-    r"(?is)(?:-[^=@]*=)?(?:[^/@:;]*[:;]/+|[^/@:;]*//+(?=[^/@]*:.*@)|mongo[^/@:]*/+|mongo\w*(?:\+srv)?:)"
+    r"(?is)(?:-[^=@]*=)?(?:[^@]*?[:;]//+|[^/@:;]*[:;]/|[^/@:;]*//+(?=[^/@]*:.*@)|mongo[^/@:]*/+|mongo\w*(?:\+srv)?:)"
 )
 # user:password@host without anything before.
 _BARE = re.compile(r"(?s)[^/@]*:.*@")
