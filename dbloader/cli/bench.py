@@ -73,7 +73,12 @@ def bench_command(*, as_json: bool, **options: Any) -> None:
     Whether a training of yours waits for its data is told by the stats() of its loader; how fast it would be if data
     were free, by dbloader.Headspace(loader) in the loader's place.
     """
-    from dbloader.benchmarking import benchmark  # imports torch, which takes over a second
+    try:
+        from dbloader.benchmarking import benchmark  # imports torch, which takes over a second
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise click.ClickException("bench needs torch, which is not installed here: pip install torch") from error
 
     with tqdm(disable=as_json or not sys.stderr.isatty(), dynamic_ncols=True, leave=False, unit=" runs") as bar:
 
