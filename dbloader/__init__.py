@@ -131,7 +131,14 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module 'dbloader' has no attribute {name!r}")
-    value = getattr(import_module(f"dbloader.{_MODULES[name]}"), name)
+    try:
+        module = import_module(f"dbloader.{_MODULES[name]}")
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        message = f"dbloader.{name} needs torch, which is not installed here: pip install torch"
+        raise ImportError(message, name="torch") from error
+    value = getattr(module, name)
     globals()[name] = value
     return value
 

@@ -19,9 +19,11 @@ from typing_extensions import override
 from dbloader.batches import Blocks
 from dbloader.datasets.base import StoreDataset
 from dbloader.decoding import Decoder, RandomResizedCrop, ResizeCenterCrop, decode_pil
+from dbloader.decoding.uncropped import crops
 from dbloader.errors import OptionError
 from dbloader.machine import processors
 from dbloader.preparation import Normalize, RandomErasing
+from dbloader.records import STANDARD_FIELDS
 from dbloader.sampling import CountedBatchSampler, KeyedBatchSampler, OrderedSampler, ResumableSampler, ShuffleSampler
 from dbloader.stores.base import Store
 
@@ -121,6 +123,18 @@ def with_transform(dataset: Any, transform: Callable[..., Any] | None) -> tuple[
     return dataset, None
 
 
+def check_first_fields(dataset: Any, index: int = 0) -> None:
+    """Refuse, when a loader is made, fields that its decoder would leave uncropped; later records are checked as read.
+
+    Raises:
+        OptionError: Those of the first record are such.
+    """
+    if type(dataset) is Subset:
+        check_first_fields(dataset.dataset, dataset.indices[index])
+    elif isinstance(dataset, StoreDataset) and crops(dataset.decode) and {*(dataset.fields or ())} - {*STANDARD_FIELDS}:
+        dataset.others(dataset.record(index))
+
+
 def decoder_of(dataset: Any) -> Any:
     """Gives what decodes the images of a store's dataset, or of a part of one."""
     return decoder_of(dataset.dataset) if type(dataset) is Subset else dataset.decode
@@ -206,6 +220,11 @@ class NormalizeBytes(Normalize):
 
     @override
     def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if not isinstance(images, torch.Tensor):
+            raise OptionError(
+                f"a batch must have a tensor of images, first or as 'image', to be normalized, got a "
+                f"{type(images).__name__} there: pass mean=None and std=None to take batches as collate_fn makes them"
+            )
         if images.dtype is not torch.uint8:
             raise OptionError(
                 f"images must come as uint8 to be normalized, got {images.dtype}, as a transform may have normalized "

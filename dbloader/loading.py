@@ -11,6 +11,7 @@ from dbloader.batches import choose_maker
 from dbloader.choosing import (
     Seeded,
     check_dataset,
+    check_first_fields,
     create_batch_sampler,
     decoder_of,
     default_transform,
@@ -155,6 +156,7 @@ def create_loader(
     if isinstance(transform, str):
         transform = default_transform(dataset, size, is_training=is_training)
     maker_dataset, transform = with_transform(dataset, transform)
+    check_first_fields(maker_dataset)
     batches = create_batch_sampler(
         dataset,
         sampler,

@@ -35,13 +35,15 @@ from imagefolders import (
 import dbloader
 import dbloader.stores.writer
 from dbloader.cli import main
-from dbloader.cli.convert import _Bar
+from dbloader.cli.meter import Meter
 from dbloader.cli.text import counted, size
-from dbloader.conversion import Progress, Report, convert
+from dbloader.conversion import Report, convert
 from dbloader.stores import create_store, open_store
 
 if TYPE_CHECKING:
     from mongo_servers import Mongod
+
+    from dbloader.conversion import Progress
 
 COMMANDS = subcommands()
 
@@ -84,9 +86,9 @@ def store(root: Path, place: Path) -> Path:
     return place
 
 
-def check_error(outcome: Outcome, message: str) -> None:
-    """One line on stderr, nothing else, and exit status 2."""
-    assert outcome.status == 2
+def check_error(outcome: Outcome, message: str, status: int = 2) -> None:
+    """One line on stderr, nothing else, and the exit status."""
+    assert outcome.status == status
     assert outcome.stdout == ""
     assert re.fullmatch(rf"Error: .*(?:{message}).*\n", outcome.stderr), outcome.stderr
 
@@ -253,7 +255,8 @@ def test_every_option_reaches_the_conversion(
 ) -> None:
     seen: dict[str, Any] = {}
 
-    def fake(source: str, destination: str, **given: Any) -> Report:
+    def fake(source: str, destination: str, progress: object, **given: Any) -> Report:
+        assert callable(progress)
         seen.update(given, source=source, destination=destination)
         return Report(place=destination, digest="", records=1, files=1, seconds=1)
 
@@ -428,7 +431,7 @@ def test_info_tells_what_a_listing_gave(shell: Shell, root: Path, place: Path, t
     assert rows["fields"] == "caption (3)"
     assert rows["labelled"] == "2"
     assert rows["source"] == str(listing)
-    assert rows["labels"] == "2, with 1 to 1 records"
+    assert rows["labels"] == "2, with 1 record each"
     assert "    -3  1  ████" in shell("info", place).stdout
 
 
@@ -491,7 +494,7 @@ def test_verify_names_a_record_that_is_damaged(shell: Shell, root: Path, store: 
     start = data.index((root / "cat" / "0002.jpg").read_bytes()[-100:])
     data[start] ^= 1
     store.write_bytes(data)
-    check_error(shell("verify", store), r"record 1 \(cat/0002.jpg\) of .*out.lmdb is damaged: its CRC-32 is \w{8}")
+    check_error(shell("verify", store), r"record 1 \(cat/0002.jpg\) of .*out.lmdb is damaged: its CRC-32 is \w{8}", 1)
 
 
 # mirror, and places in MongoDB
@@ -528,7 +531,7 @@ def test_mirror_goes_on_with_an_interrupted_copy(
         if calls == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("dbloader.cli.mirror.tqdm.update", interrupt)
+    monkeypatch.setattr("dbloader.cli.mirror.Meter.update", interrupt)
     told = "Interrupted: what is committed is kept, and --resume goes on with it\n"
     assert shell("mirror", store, copy) == Outcome(130, "", told)
     check_error(
@@ -588,10 +591,9 @@ def test_a_record_that_is_damaged_on_a_server_is_named(
     database, _, collection = mongo_uri.partition("?")[0].rpartition("/")[2].partition(".")
     with pymongo.MongoClient[Any](mongo_uri) as client:
         client[database][collection].update_one({"_id": 1}, {"$set": {"label": 7}})
-    for arguments in (["verify", mongo_uri], ["mirror", mongo_uri, "copy.lmdb"]):
-        check_error(
-            shell(*arguments), r"record 1 \(cat/0002.jpg\) of mongodb://.* is damaged: its CRC-32 is \w{8}, not"
-        )
+    for status, *arguments in ((1, "verify", mongo_uri), (2, "mirror", mongo_uri, "copy.lmdb")):
+        message = r"record 1 \(cat/0002.jpg\) of mongodb://.* is damaged: its CRC-32 is \w{8}, not"
+        check_error(shell(*map(str, arguments)), message, int(status))
 
 
 @pytest.mark.parametrize(
@@ -722,14 +724,15 @@ def test_the_bar_counts_what_is_found_and_then_what_is_done_in_this_run(
 ) -> None:
     clock = 1000.0
     monkeypatch.setattr("tqdm.std.time", lambda: clock)
-    with _Bar() as bar:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    with Meter("Looking for images", "images") as meter:
         clock += 50
-        bar.update(Progress(2000, None, 0))
+        meter.update(2000, None)
         clock += 50
-        bar.update(Progress(2500, 500, 0))
+        meter.update(500, 2500, title="Converting", nbytes=0)
         clock += 10
-        bar.update(Progress(2500, 1500, 30_000_000))
-        bar.update(Progress(2500, 1500, 30_000_000))
+        meter.update(1500, 2500, title="Converting", nbytes=30_000_000)
+        meter.update(1500, 2500, title="Converting", nbytes=30_000_000)
     shown = capsys.readouterr().err
     assert "Looking for images: 2000 images [" in shown
     assert "Converting:  60%" in shown

@@ -9,6 +9,7 @@ from typing_extensions import override
 
 from dbloader.batches.base import BatchMaker, collate, parts
 from dbloader.decoding.base import Decoder
+from dbloader.decoding.uncropped import check_none_fits, crops
 from dbloader.keys import KeyedIndices, SampleKeys
 from dbloader.timing import TimedBatch, Work, now
 
@@ -102,6 +103,12 @@ class SampleBatchMaker(BatchMaker):
         return samples, read - began, now() - read
 
     def _transformed(self, sample: Any, numbers: np.ndarray[Any, Any] | None) -> Any:
+        if crops(self.transform):
+            if isinstance(sample, dict):
+                check_none_fits(sample["image"], {name: sample[name] for name in sample if name != "image"}, "a sample")
+            elif isinstance(sample, (tuple, list)):
+                rest = {f"element {at}": value for at, value in enumerate(sample[1:], 1)}
+                check_none_fits(sample[0], rest, "a sample")
         if isinstance(sample, dict):
             return {**sample, "image": self._image(sample["image"], numbers)}
         if isinstance(sample, (tuple, list)):

@@ -5,13 +5,18 @@ from __future__ import annotations
 import io
 import os
 import sys
+import traceback
+import warnings
+from difflib import get_close_matches
 from importlib import import_module
 from typing import cast
 
 import click
+from click.shell_completion import shell_complete
 from typing_extensions import override
 
-from dbloader.cli.text import printable
+from dbloader.cli.redacting import hide
+from dbloader.cli.text import complain, say
 from dbloader.errors import DBLoaderError
 from dbloader.version import VERSION
 
@@ -32,6 +37,16 @@ class _Commands(click.Group):
         if cmd_name not in _COMMANDS:
             return None
         return cast("click.Command", getattr(import_module(f"dbloader.cli.{cmd_name}"), f"{cmd_name}_command"))
+
+    @override
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = str(args[0])
+        if name not in _COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
+            meant = "".join(f" Did you mean {close!r}?" for close in get_close_matches(name, _COMMANDS, 1))
+            ctx.fail(f"No such command {name!r}.{meant}")
+        return super().resolve_command(ctx, args)
 
 
 @click.group(
@@ -61,45 +76,60 @@ def group(context: click.Context) -> None:
 
 
 def main() -> None:
-    """Runs the command line; every error becomes one line and exit status 2."""
+    """Run the command line: every error becomes one line and exit status 2."""
+    instruction = os.environ.get("_DBLOADER_COMPLETE")
+    if instruction:  # what a shell asks for when Tab is pressed, and once at its start
+        sys.exit(shell_complete(group, {}, "dbloader", "_DBLOADER_COMPLETE", instruction))
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a file name or bar that the terminal has no letters for
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_: say(f"Warning: {message}", err=True)
+        status = _run(hide(sys.argv[1:]))
+    sys.exit(status)
+
+
+def _run(arguments: list[str]) -> int:
     try:
         # Not group.main(), which answers Ctrl-C and closed pipes with lines and statuses of its own.
-        with group.make_context("dbloader", sys.argv[1:]) as context:
-            status = group.invoke(context)
+        with group.make_context("dbloader", arguments) as context:
+            return group.invoke(context) or 0
     except click.exceptions.Exit as stop:
-        status = stop.exit_code
+        return stop.exit_code
     except click.ClickException as error:
-        status = _fail(error.format_message() + _where_to_look(error))
+        return _fail(error.format_message() + _where_to_look(error))
     except DBLoaderError as error:
-        status = _fail(str(error))
+        return _fail(str(error))
     except KeyboardInterrupt as error:
-        click.echo(": ".join(["Interrupted", *map(str, error.args)]), err=True)
-        status = INTERRUPTED
+        say(": ".join(["Interrupted", *map(str, error.args)]), err=True)
+        return INTERRUPTED
     except BrokenPipeError:
         _silence()  # somebody like head has read enough
-        status = FAILED
+        return FAILED
     except UnicodeEncodeError as error:
         from dbloader.sources.base import readable
 
-        status = _fail(f"{readable(error.object)}: its name is not valid UTF-8; rename it, or a folder that it is in")
+        return _fail(f"{readable(error.object)}: its name is not valid UTF-8; rename it, or a folder that it is in")
     except OSError as error:
         status = _fail(": ".join(str(part) for part in (error.filename, error.strerror or error) if part))
         try:
             sys.stdout.flush()
         except OSError:
             _silence()  # what could not be written, Python would try again at exit
-    sys.exit(status or 0)
+        return status
+    except Exception:
+        # A mistake in dbloader. Python would print the same, but unescaped, and exit with 1, which means other things.
+        for line in traceback.format_exc().splitlines():
+            say(line, err=True)
+        return FAILED
 
 
 def _silence() -> None:
-    """Lets nothing more be written to standard output, not even at exit."""
+    """Let nothing more be written to standard output, not even at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(message: str) -> int:
-    click.echo(f"Error: {printable(' '.join(message.splitlines()))}", err=True)
+    complain(message)
     return FAILED
 
 

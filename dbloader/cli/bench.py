@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from dataclasses import asdict
@@ -11,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from tqdm import tqdm
 
-from dbloader.cli.text import counted, size
+from dbloader.cli.place import Place
+from dbloader.cli.text import counted, say, say_json, size
 
 if TYPE_CHECKING:
     from dbloader.benchmarking import Benchmark, Measurement
@@ -38,7 +38,7 @@ Examples:
   dbloader bench train.lmdb --folder imagenet/train/ --workers 0,1,2 --plot bench.svg
   dbloader bench mongodb://server/images.train --json | jq -r .verdict""",
 )
-@click.argument("place", type=click.Path())
+@click.argument("place", type=Place())
 @click.option(
     "--folder",
     metavar="DIR",
@@ -73,7 +73,12 @@ def bench_command(*, as_json: bool, **options: Any) -> None:
     Whether a training of yours waits for its data is told by the stats() of its loader; how fast it would be if data
     were free, by dbloader.Headspace(loader) in the loader's place.
     """
-    from dbloader.benchmarking import benchmark  # imports torch, which takes over a second
+    try:
+        from dbloader.benchmarking import benchmark  # imports torch, which takes over a second
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise click.ClickException("bench needs torch, which is not installed here: pip install torch") from error
 
     with tqdm(disable=as_json or not sys.stderr.isatty(), dynamic_ncols=True, leave=False, unit=" runs") as bar:
 
@@ -85,7 +90,7 @@ def bench_command(*, as_json: bool, **options: Any) -> None:
 
         result = benchmark(**options, progress=show)
     if as_json:
-        click.echo(json.dumps(asdict(result), indent=2))
+        say_json(asdict(result), indent=2)
     else:
         _print(result)
 
@@ -94,17 +99,19 @@ def _print(result: Benchmark) -> None:
     images = f"{counted(result.images, 'image')} of {size(result.image_bytes)}"
     without = result.records - result.images
     left_out = f" ({counted(without, 'record')} without one left out)" if without else ""
-    click.echo(f"{result.place}: {images}{left_out}, to {result.size} x {result.size}, batches of {result.batch_size}")
+    say(f"{result.place}: {images}{left_out}, to {result.size} x {result.size}, batches of {result.batch_size}")
     if result.folder:
         damaged = result.folder_left_out
         note = f" ({counted(damaged, 'image')} left out as {'it does' if damaged == 1 else 'they do'} not decode)"
-        click.echo(f"folder: {result.folder}{note if damaged else ''}")
-    click.echo(f"{result.machine}")
+        say(f"folder: {result.folder}{note if damaged else ''}")
+    say(f"{result.machine}")
     width = max(len(one.name) for one in result.measurements)
-    click.echo(f"\n  {'':<{width}}  {'images/s':>10}  {'least - greatest':>19}  {'MB/s':>8}  {'first batch':>11}")
+    say("")
+    say(f"  {'':<{width}}  {'images/s':>10}  {'least - greatest':>19}  {'MB/s':>8}  {'first batch':>11}")
     for one in result.measurements:
-        click.echo(f"  {one.name:<{width}}  {_row(one)}".rstrip())
-    click.echo(f"\n{result.verdict}")
+        say(f"  {one.name:<{width}}  {_row(one)}".rstrip())
+    say("")
+    say(result.verdict)
 
 
 def _row(one: Measurement) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -11,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dbloader.cli.text import counted, printable, size
+from dbloader.cli.meter import Meter
+from dbloader.cli.place import Place
+from dbloader.cli.text import counted, say, say_json, size
 from dbloader.conversion import convert
 from dbloader.conversion.report import REMARKS
 from dbloader.conversion.resizing import DEFAULT_QUALITY
 from dbloader.tiled import TILE_WIDTH
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from dbloader.conversion import Progress, Report
 
 SOME_REJECTED = 1
@@ -46,8 +45,8 @@ Examples:
   dbloader convert mongodb://server/images.old train.lmdb --list listing.json
   dbloader convert imagenet/train/ train.lmdb --resume""",
 )
-@click.argument("source", type=click.Path())
-@click.argument("destination", type=click.Path())
+@click.argument("source", type=Place())
+@click.argument("destination", type=Place())
 @click.option(
     "--list",
     "listing",
@@ -133,17 +132,14 @@ def convert_command(*, quiet: bool, as_json: bool, **options: Any) -> int:
     SOURCE may also be a collection in MongoDB that has a document with the bytes of each file which --list names.
     """
     try:
-        if quiet or as_json or not sys.stderr.isatty():
-            report = convert(**options)
-        else:
-            with _Bar() as bar:
-                report = convert(**options, progress=bar.update)
+        with Meter("Looking for images", "images", quiet=quiet or as_json) as meter:
+            report = convert(**options, progress=lambda progress: _show(progress, meter))
     except KeyboardInterrupt as error:
         error.args = ("what is committed is kept, and --resume goes on with it",)
         raise
     try:
         if as_json:
-            click.echo(json.dumps(asdict(report), indent=2))
+            say_json(asdict(report), indent=2)
         elif not quiet:
             _print(report, raw=options["raw"])
     except BrokenPipeError:
@@ -154,47 +150,24 @@ def convert_command(*, quiet: bool, as_json: bool, **options: Any) -> int:
     return SOME_REJECTED if report.rejected else 0
 
 
-class _Bar:
-    """Shows images/s and MB/s while a conversion runs."""
-
-    def __init__(self) -> None:
-        from tqdm import tqdm  # which takes a tenth of the time that starting the program does
-
-        self._bar = tqdm(unit=" images", dynamic_ncols=True, desc="Looking for images")
-
-    def update(self, progress: Progress) -> None:
-        bar = self._bar
-        if progress.done is None:
-            bar.update(progress.found - bar.n)
-            return
-        if bar.total is None:
-            # The clock starts again here: what came before was looking, or done by an earlier run.
-            bar.reset(total=progress.found)
-            bar.initial = bar.n = progress.done
-            bar.set_description("Converting")
-        bar.update(progress.done - bar.n)
-        elapsed = bar.format_dict["elapsed"]
-        if elapsed:
-            bar.set_postfix_str(f"{progress.nbytes / elapsed / 1e6:.1f} MB/s", refresh=False)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._bar.close()
+def _show(progress: Progress, meter: Meter) -> None:
+    if progress.done is None:
+        meter.update(progress.found, None)
+    else:
+        meter.update(progress.done, progress.found, title="Converting", nbytes=progress.nbytes)
 
 
 def _print(report: Report, *, raw: bool) -> None:
     done = report.files - report.resumed_at
-    click.echo(
+    say(
         f"{report.place}: {counted(report.records, 'record')}, {size(report.image_bytes)} of images, "
         f"in {report.seconds:.1f} s ({done / report.seconds:,.0f} images/s, "
-        f"{report.bytes_read / report.seconds / 1e6:,.1f} MB/s)",
+        f"{report.bytes_read / report.seconds / 1e6:,.1f} MB/s)"
     )
-    click.echo(f"  digest    {report.digest}")
+    say(f"  digest    {report.digest}")
     if raw and report.bytes_read and not report.resumed_at:
         growth = report.image_bytes / report.bytes_read
-        click.echo(f"  raw       {size(report.bytes_read)} of files became {growth:.1f} times as much")
+        say(f"  raw       {size(report.bytes_read)} of files became {growth:.1f} times as much")
     for count, text in (
         (report.resumed_at, "resumed   after {} files of an earlier run"),
         (report.resized, "resized   {}"),
@@ -205,17 +178,17 @@ def _print(report: Report, *, raw: bool) -> None:
         (report.rejected, "rejected  {} of {files:,}"),
     ):
         if count:
-            click.echo("  " + text.format(f"{count:,}", files=report.files))
+            say("  " + text.format(f"{count:,}", files=report.files))
     if report.report_file:
         _print_events(report)
     if report.skipped:
-        kinds = [f"{printable(extension) or 'no extension'} {count:,}" for extension, count in report.skipped.items()]
+        kinds = [f"{extension or 'no extension'} {count:,}" for extension, count in report.skipped.items()]
         kinds[_NAMED:] = [f"{len(kinds) - _NAMED:,} more"] if len(kinds) > _NAMED else []
-        click.echo(f"  left out  {counted(sum(report.skipped.values()), 'file')} of other kinds ({', '.join(kinds)})")
+        say(f"  left out  {counted(sum(report.skipped.values()), 'file')} of other kinds ({', '.join(kinds)})")
     if report.hidden:
-        click.echo(f"  left out  {counted(report.hidden, 'hidden file')} (names that begin with a dot)")
+        say(f"  left out  {counted(report.hidden, 'hidden file')} (names that begin with a dot)")
     for warning in report.warnings:
-        click.echo(f"Warning: {printable(warning)}", err=True)
+        say(f"Warning: {warning}", err=True)
 
 
 def _print_events(report: Report) -> None:
@@ -229,6 +202,6 @@ def _print_events(report: Report) -> None:
         events = (json.loads(line) for line in file)
         named += islice((event for event in events if event["event"] in REMARKS), _NAMED - len(named))
     for event in named:
-        click.echo(f"    {event['event']:8}  {printable(event['name'])}: {printable(event['reason'])}")
+        say(f"    {event['event']:8}  {event['name']}: {event['reason']}")
     more = graver + remarks - len(named)
-    click.echo(f"    {f'and {more:,} more, all' if more > 0 else 'all of them'} in {report.report_file}")
+    say(f"    {f'and {more:,} more, all' if more > 0 else 'all of them'} in {report.report_file}")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
-from dbloader.cli.text import printable, size
+from dbloader.cli.place import Place
+from dbloader.cli.text import counted, printable, say, say_json, size
 from dbloader.stores import open_store
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ Examples:
   dbloader info train.lmdb --json | jq -r .digest
   dbloader info train.lmdb --report""",
 )
-@click.argument("place", type=click.Path())
+@click.argument("place", type=Place())
 @click.option("--json", "as_json", is_flag=True, help="Print all that the manifest says as JSON.")
 @click.option("--report", is_flag=True, help="Print what the conversion reported of single files, as JSON lines.")
 def info_command(place: str, *, as_json: bool, report: bool) -> None:
@@ -38,17 +38,17 @@ def info_command(place: str, *, as_json: bool, report: bool) -> None:
     with open_store(place) as store:
         if report:
             for event in store.events():
-                click.echo(json.dumps(event, ensure_ascii=False))
+                say_json(event)
             return
         manifest = store.manifest
     if as_json:
-        click.echo(json.dumps({"place": store.place, **asdict(manifest)}, indent=2))
+        say_json({"place": store.place, **asdict(manifest)}, indent=2)
     else:
         _print(store.place, manifest)
 
 
 def _print(place: str, manifest: Manifest) -> None:
-    click.echo(f"{place}: dbloader store, format version {manifest.version}")
+    say(f"{place}: dbloader store, format version {manifest.version}")
     formats = ", ".join(f"{count:,} {name}" for name, count in manifest.formats.items())
     if manifest.source.get("raw"):
         formats = "pixels, uint8"
@@ -56,8 +56,8 @@ def _print(place: str, manifest: Manifest) -> None:
         ("records", f"{manifest.length:,}"),
         ("images", f"{size(manifest.image_bytes)}" + (f" ({formats})" if formats else "")),
         ("depths", ", ".join(f"{count:,} {name}" for name, count in manifest.depths.items())),
-        ("width", f"{manifest.width[0]:,} to {manifest.width[1]:,} pixels" if manifest.width[1] else ""),
-        ("height", f"{manifest.height[0]:,} to {manifest.height[1]:,} pixels" if manifest.height[1] else ""),
+        ("width", _pixels(*manifest.width)),
+        ("height", _pixels(*manifest.height)),
         ("fields", ", ".join(f"{name} ({count:,})" for name, count in manifest.fields.items())),
         ("conversion", ", ".join(f"{count:,} {what}" for what, count in manifest.outcome.items() if count)),
         ("source", str(manifest.source.get("listing") or manifest.source.get("path") or "")),
@@ -67,26 +67,34 @@ def _print(place: str, manifest: Manifest) -> None:
     ]
     for title, text in rows:
         if text:
-            click.echo(f"  {title:<10}  {printable(text)}")
+            say(f"  {title:<10}  {text}")
     _print_histogram(manifest)
+
+
+def _pixels(least: int, most: int) -> str:
+    if not most:
+        return ""
+    return f"{most:,} pixels" if least == most else f"{least:,} to {most:,} pixels"
 
 
 def _print_histogram(manifest: Manifest) -> None:
     counts = manifest.label_counts
     if counts is None:
-        click.echo("  labels      more than 65,536 different ones")
+        say("  labels      more than 65,536 different ones")
         return
     names = manifest.classes or [str(label) for label in counts]
     numbers = [counts.get(label, 0) for label in range(len(names))] if manifest.classes else list(counts.values())
     if not numbers:
         return
     title = "classes" if manifest.classes else "labels"
-    click.echo(f"  {title:<10}  {len(names):,}, with {min(numbers):,} to {max(numbers):,} records")
+    least, most = min(numbers), max(numbers)
+    each = counted(most, "record") + " each" if least == most else f"{least:,} to {most:,} records"
+    say(f"  {title:<10}  {len(names):,}, with {each}")
     shown = [printable(name) for name in names[:_SHOWN]]
     width = min(30, max(map(len, shown)))
     for name, number in zip(shown, numbers, strict=False):
         short = name if len(name) <= width else name[: width - 1] + "…"
         bar = "█" * round(_BAR * number / max(numbers))
-        click.echo(f"    {short:<{width}}  {number:>{len(f'{max(numbers):,}')},}  {bar}".rstrip())
+        say(f"    {short:<{width}}  {number:>{len(f'{max(numbers):,}')},}  {bar}".rstrip())
     if len(names) > _SHOWN:
-        click.echo(f"    and {len(names) - _SHOWN:,} more (--json gives all)")
+        say(f"    and {len(names) - _SHOWN:,} more (--json gives all)")

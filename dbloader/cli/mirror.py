@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
-from tqdm import tqdm
 
-from dbloader.cli.text import counted, size
+from dbloader.cli.meter import Meter
+from dbloader.cli.place import Place
+from dbloader.cli.text import counted, say, size
 from dbloader.copying import copy_store
 from dbloader.stores import open_store
 
@@ -20,8 +19,8 @@ Examples:
   dbloader mirror mongodb://server/images.train mirror.lmdb
   dbloader mirror train.lmdb mongodb://server/images.copy""",
 )
-@click.argument("source", type=click.Path())
-@click.argument("destination", type=click.Path())
+@click.argument("source", type=Place())
+@click.argument("destination", type=Place())
 @click.option("--overwrite", is_flag=True, help="Replace the store at DESTINATION once the copy is finished.")
 @click.option("--resume", is_flag=True, help="Go on with an interrupted copy; if there is none, begin.")
 @click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
@@ -32,22 +31,15 @@ def mirror_command(source: str, destination: str, *, overwrite: bool, resume: bo
     reads from a copy in a file on this machine, and so does LMDBDataset(DESTINATION).
     """
     try:
-        with tqdm(unit=" records", disable=quiet or not sys.stderr.isatty(), dynamic_ncols=True) as bar:
-
-            def show(done: int, total: int) -> None:
-                if bar.total is None:
-                    bar.reset(total=total)
-                    bar.initial = bar.n = done
-                bar.update(done - bar.n)
-
-            manifest = copy_store(source, destination, overwrite=overwrite, resume=resume, progress=show)
+        with Meter("Copying", "records", quiet=quiet) as meter:
+            manifest = copy_store(source, destination, overwrite=overwrite, resume=resume, progress=meter.update)
     except KeyboardInterrupt as error:
         error.args = ("what is committed is kept, and --resume goes on with it",)
         raise
     if not quiet:
         with open_store(destination) as store:
             place = store.place
-        click.echo(
+        say(
             f"{place}: {counted(manifest.length, 'record')}, {size(manifest.image_bytes)} of images; "
             f"digest {manifest.digest}"
         )

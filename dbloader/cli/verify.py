@@ -2,33 +2,45 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
-from tqdm import tqdm
 
-from dbloader.cli.text import counted
+from dbloader.cli.meter import Meter
+from dbloader.cli.place import Place
+from dbloader.cli.text import complain, counted, say
+from dbloader.errors import DamagedRecordError, DamagedStoreError
 from dbloader.stores import open_store
+
+NOT_WHOLE = 1
 
 
 @click.command(
     "verify",
     short_help="Read a whole store and compare it with its checksums.",
     epilog="""\b
-Exit status: 0 the store is whole, 2 it is not, and the message says where.
+Exit status: 0 the store is whole, 1 it is not, and the message says where, 2 it could not be looked at.
 
 \b
 Example:
   dbloader verify train.lmdb""",
 )
-@click.argument("place", type=click.Path())
+@click.argument("place", type=Place())
 @click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
-def verify_command(place: str, *, quiet: bool) -> None:
+def verify_command(place: str, *, quiet: bool) -> int:
     """Read every record of the store PLACE and compare it with its checksum, and all of them with the digest."""
-    with (
-        open_store(place) as store,
-        tqdm(total=len(store), unit=" records", disable=quiet or not sys.stderr.isatty(), dynamic_ncols=True) as bar,
-    ):
-        digest = store.verify(bar.update)
+    try:
+        with open_store(place) as store, Meter("Verifying", "records", quiet=quiet) as meter:
+            done, total = 0, len(store)
+
+            def show(more: int) -> None:
+                nonlocal done
+                done += more
+                meter.update(done, total)
+
+            show(0)
+            digest = store.verify(show)
+    except (DamagedRecordError, DamagedStoreError) as error:
+        complain(str(error))
+        return NOT_WHOLE
     if not quiet:
-        click.echo(f"{store.place}: all {counted(len(store), 'record')} are whole; digest {digest}")
+        say(f"{store.place}: all {counted(total, 'record')} are whole; digest {digest}")
+    return 0

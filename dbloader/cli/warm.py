@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
-from tqdm import tqdm
 
-from dbloader.cli.text import size
+from dbloader.cli.meter import Meter
+from dbloader.cli.place import Place
+from dbloader.cli.text import say, size
 from dbloader.warming import warm
 
 
@@ -18,7 +17,7 @@ from dbloader.warming import warm
 Example:
   dbloader warm train.lmdb""",
 )
-@click.argument("place", type=click.Path())
+@click.argument("place", type=Place())
 @click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
 def warm_command(place: str, *, quiet: bool) -> None:
     """Read the file of the store PLACE once, from its beginning to its end, into the system's page cache.
@@ -27,22 +26,18 @@ def warm_command(place: str, *, quiet: bool) -> None:
     stays in memory until that is needed for something else. One that is larger than the memory available does not fit:
     then this gains little, and says so.
     """
-    with tqdm(
-        unit="B", unit_scale=True, disable=quiet or not sys.stderr.isatty(), dynamic_ncols=True, desc="Warming"
-    ) as bar:
+    with Meter("Warming", "bytes", quiet=quiet) as meter:
 
         def show(done: int, nbytes: int, available: int | None) -> None:
-            if not done:
-                bar.reset(total=nbytes)
-                if not quiet and available is not None and nbytes > available:
-                    bar.write(
-                        f"Warning: the file has {size(nbytes)}, the memory available {size(available)}: "
-                        "it will not stay there as a whole",
-                        file=sys.stderr,
-                    )
-            bar.update(done - bar.n)
+            if not done and not quiet and available is not None and nbytes > available:
+                say(
+                    f"Warning: the file has {size(nbytes)}, the memory available {size(available)}: "
+                    "it will not stay there as a whole",
+                    err=True,
+                )
+            meter.update(done, nbytes)
 
         done = warm(place, progress=show)
     if not quiet:
         kept = "" if done.resident is None else f"; {done.resident:.0%} of it is in memory now"
-        click.echo(f"{done.place}: {size(done.nbytes)} read in {done.seconds:.1f} s, {size(done.rate)}/s{kept}")
+        say(f"{done.place}: {size(done.nbytes)} read in {done.seconds:.1f} s, {size(done.rate)}/s{kept}")

@@ -12,6 +12,7 @@ from typing_extensions import override
 from dbloader.datasets.records import RecordDataset
 from dbloader.decoding import decode_pil
 from dbloader.decoding.base import Decoder
+from dbloader.decoding.uncropped import check_none_fits, crops
 from dbloader.errors import DamagedImageError, OptionError
 from dbloader.keys import KeyedIndices, SampleKeys
 from dbloader.records import STANDARD_FIELDS
@@ -140,7 +141,11 @@ class StoreDataset(RecordDataset):
         with self.named(record):
             if self.fields is None:
                 return (self._label(record),)
-            return {name: self._field(record, name) for name in self.fields if name != "image"}
+            others = {name: self._field(record, name) for name in self.fields if name != "image"}
+            if "image" in self.fields and crops(self.decode):
+                further = {name: value for name, value in others.items() if name not in _OWN_FIELDS}
+                check_none_fits(record.image, further, self.told(record))
+            return others
 
     def check_whole(self, record: Record) -> None:
         """Refuses the image of a record of which data is missing.

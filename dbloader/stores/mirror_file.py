@@ -10,6 +10,7 @@ import fcntl
 import os
 import stat
 import warnings
+import weakref
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -51,6 +52,7 @@ class MirrorFile:
         self._max_bytes = _MAP_SIZE if max_bytes is None else max_bytes
         self._full = False
         self._shared = environments.acquire(path, map_size=_MAP_SIZE)
+        weakref.finalize(self, environments.release, self._shared).atexit = False  # as the Handle of a store
         env = self._shared.env
         with self._shared.held(fcntl.LOCK_EX):
             with env.begin() as txn:
@@ -104,10 +106,6 @@ class MirrorFile:
             # Training goes on from the server; no record is lost by it.
             self._full = True
             warnings.warn(f"the mirror {self._shown} takes no more records: {error}", RuntimeWarning, stacklevel=2)
-
-    def __del__(self) -> None:
-        if hasattr(self, "_shared"):
-            environments.release(self._shared)
 
 
 @contextmanager

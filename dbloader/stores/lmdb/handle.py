@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import weakref
 
 import lmdb
 
@@ -25,10 +26,13 @@ class Handle:
         if not status.st_size:
             raise NotAStoreError(f"{place} is empty, so not a dbloader store")
         self.shared = environments.acquire(path)
+        # No __del__: at the end of the interpreter that would be called when there are no modules any more.
+        release = weakref.finalize(self, environments.release, self.shared)
+        release.atexit = False
         try:
             self._look(status.st_size, place)
         except BaseException:
-            self._let_go()  # not when the error goes: whoever keeps it would keep the file open
+            release()  # not when the error goes: whoever keeps it would keep the file open
             raise
 
     def _look(self, size: int, place: str) -> None:
@@ -56,14 +60,6 @@ class Handle:
                 "(dbloader convert with --resume goes on with it)",
             )
         self.manifest = Manifest.decode(data, place)
-
-    def _let_go(self) -> None:
-        if hasattr(self, "shared"):
-            environments.release(self.shared)
-            del self.shared
-
-    def __del__(self) -> None:
-        self._let_go()
 
 
 def explained(error: lmdb.Error, place: str) -> Exception:

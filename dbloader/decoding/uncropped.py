@@ -1,0 +1,61 @@
+"""Refuses what a decoder would leave as large as the image was, while it crops the image."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from PIL import Image
+
+from dbloader.decoding.base import Decoder
+from dbloader.errors import NotAnImageError, OptionError
+from dbloader.images import facts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def crops(decode: object) -> bool:
+    """Return whether this decodes images to another size, and so the rest of a sample no longer fits them."""
+    return isinstance(decode, Decoder) and decode.size is not None
+
+
+def check_none_fits(image: Any, others: Mapping[str, Any], sample: str) -> None:
+    """Refuse what belongs to the pixels of an image that is about to be cropped, such as its mask.
+
+    Args:
+        image: A file, an array or tensor (height, width, ...) or (..., height, width), or a PIL image.
+        others: What else is in the sample, by name.
+        sample: What the sample is called in the message.
+
+    Raises:
+        OptionError: One of them is an image file, an array, a tensor or a PIL image of the same height and width.
+    """
+    suspects = {name: sizes for name, value in others.items() if (sizes := _sizes(value))}
+    if not suspects:  # nearly always: looking at the image costs more
+        return
+    of_image = _sizes(image)
+    for name, sizes in suspects.items():
+        # The image may be turned by its EXIF, and the mask not.
+        if any(size in sizes or size[::-1] in sizes for size in of_image):
+            height, width = next(size for size in sizes if size in of_image or size[::-1] in of_image)
+            raise OptionError(
+                f"{name!r} of {sample} is as large as its image, {height} x {width} pixels, and only the image would "
+                f"be cropped: leave {name!r} out, or crop both yourself (in create_loader transform=None and a "
+                "collate_fn that does so)"
+            )
+
+
+def _sizes(value: Any) -> set[tuple[int, int]]:
+    """Return what may be the height and width in pixels of a value; nothing for what has none."""
+    if isinstance(value, Image.Image):
+        return {(value.height, value.width)}
+    if isinstance(value, (bytes, memoryview)):
+        try:
+            found = facts(bytes(value))
+        except NotAnImageError:
+            return set()
+        return {(found.height, found.width)}
+    shape = getattr(value, "shape", ())
+    if not isinstance(shape, tuple) or len(shape) < 2:  # torch's is a tuple too
+        return set()
+    return {(shape[0], shape[1]), (shape[-2], shape[-1])}
