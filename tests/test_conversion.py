@@ -261,6 +261,30 @@ def test_source_and_destination_may_be_relative_or_within_each_other(
         assert store.manifest.source["path"] == str(root)
 
 
+def test_source_and_listing_are_told_the_same_however_they_are_written(
+    root: Path, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant_photos(root, 2)
+    (tmp_path / "list.csv").write_text("path,label\ncat/0000.jpg,cat\n")
+    (tmp_path / "link").symlink_to(root / "cat")
+    monkeypatch.chdir(tmp_path)
+    for source in (
+        "images",
+        "images/",
+        "./images",
+        ".//images//.",
+        root,
+        f"/{root}",
+        "images/cat/..",
+        "link/../../images",
+    ):
+        for listing in (None, "list.csv", "./list.csv", "link/../../list.csv"):
+            convert(source, place, listing=listing, overwrite=True)
+            with open_store(place) as store:
+                assert store.manifest.source["path"] == str(root)
+                assert store.manifest.source["listing"] == (str(tmp_path / "list.csv") if listing else None)
+
+
 def test_names_that_are_not_utf8_are_converted(root: Path, place: Path) -> None:
     folder = os.fsencode(root) + b"/caf\xe9"
     os.mkdir(folder)  # noqa: PTH102 - bytes

@@ -20,7 +20,7 @@ from dbloader.errors import ConversionError, OptionError
 from dbloader.machine import processors
 from dbloader.options import checked_flag, whole_number
 from dbloader.sources import Problem, read_listing, scan
-from dbloader.sources.base import readable
+from dbloader.sources.base import full_path
 from dbloader.stores import create_store, is_mongo
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def convert(
             classes=files.classes,
             source={
                 "path": files.place,
-                "listing": None if listing is None else readable(os.path.abspath(listing)),  # noqa: PTH100
+                "listing": None if listing is None else full_path(listing),
                 "shuffle": shuffle,
                 **preparation.settings(),
             },
