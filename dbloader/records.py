@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import bson
 import numpy as np
-from bson.binary import BINARY_SUBTYPE, Binary
+from bson.binary import BINARY_SUBTYPE, USER_DEFINED_SUBTYPE
 from bson.int64 import Int64
 from isal.isal_zlib import crc32
 
@@ -33,7 +33,17 @@ from dbloader.documents import (
     verify,
 )
 from dbloader.errors import DamagedRecordError, FieldError
-from dbloader.values import INT64_MIN, UINT32_MAX, checked_int, checked_size, checked_str, pack, unpack, unpack_array
+from dbloader.values import (
+    INT64_MIN,
+    UINT32_MAX,
+    array_bytes,
+    checked_int,
+    checked_size,
+    checked_str,
+    pack,
+    unpack,
+    unpack_array,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -276,10 +286,13 @@ def _image_element(image: Any) -> tuple[bytes, bytes]:
     """Gives the element ``image`` as its head and the image, which bson would copy three times."""
     if not isinstance(image, (bytes, bytearray, memoryview, np.ndarray)):
         raise FieldError(f"field 'image' must be the bytes of an image file or an array, got {image!r:.100}")
-    data = pack("image", image)
+    data: bytes
+    if isinstance(image, np.ndarray):
+        data, subtype = array_bytes("image", image), USER_DEFINED_SUBTYPE
+    else:
+        data, subtype = pack("image", image), BINARY_SUBTYPE
     if len(data) > MAX_DOCUMENT:
         raise FieldError(f"field 'image' has {len(data):,} bytes; a document has at most {MAX_DOCUMENT:,}")
-    subtype = data.subtype if isinstance(data, Binary) else BINARY_SUBTYPE
     return IMAGE.pack(IMAGE_TAG, len(data), subtype), data
 
 

@@ -73,7 +73,7 @@ def pack(key: str, value: Any, depth: int = 1) -> Any:
     if isinstance(value, int):
         return checked_int(key, value)
     if isinstance(value, np.ndarray):
-        return _pack_array(key, value)
+        return Binary(array_bytes(key, value), USER_DEFINED_SUBTYPE)
     if isinstance(value, np.generic) and value.dtype.kind in "biuf" and value.dtype.itemsize <= 8:
         return pack(key, value.item())
     if isinstance(value, (list, tuple, dict)) and depth == _MAX_DEPTH:
@@ -108,8 +108,12 @@ def unpack(value: Any) -> Any:
     return int(value) if isinstance(value, Int64) else value
 
 
-def _pack_array(key: str, array: np.ndarray[Any, Any]) -> Binary:
-    """An array is stored as the bytes of a NumPy .npy file (https://numpy.org/neps/nep-0001-npy-format.html)."""
+def array_bytes(key: str, array: np.ndarray[Any, Any]) -> bytes:
+    """Return an array as it is stored: a NumPy .npy file (https://numpy.org/neps/nep-0001-npy-format.html).
+
+    Raises:
+        FieldError: It is of a kind that a record cannot hold.
+    """
     if array.dtype.hasobject:
         raise FieldError(f"field {key!r} is an array of Python objects (dtype {array.dtype}), which cannot be stored")
     if isinstance(array, np.ma.MaskedArray):
@@ -119,11 +123,15 @@ def _pack_array(key: str, array: np.ndarray[Any, Any]) -> Binary:
     if not _is_kept(array.dtype):
         raise FieldError(f"field {key!r} is an array of the dtype {array.dtype}, which a .npy file does not keep")
     file = io.BytesIO()
+    if array.dtype == np.uint8 and array.size and array.flags.c_contiguous:
+        # Pixels can have gigabytes; written to the file, they would be there three times.
+        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
+        return b"".join((file.getvalue(), array.reshape(-1).data))
     try:
         np.lib.format.write_array(file, array, version=(1, 0), allow_pickle=False)
     except ValueError:  # names of fields that are long or not Latin; left to itself, NumPy would also warn
         np.lib.format.write_array(file, array, version=(3, 0), allow_pickle=False)
-    return Binary(file.getvalue(), USER_DEFINED_SUBTYPE)
+    return file.getvalue()
 
 
 def _is_kept(dtype: np.dtype[Any]) -> bool:

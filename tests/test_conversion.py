@@ -261,6 +261,30 @@ def test_source_and_destination_may_be_relative_or_within_each_other(
         assert store.manifest.source["path"] == str(root)
 
 
+def test_source_and_listing_are_told_the_same_however_they_are_written(
+    root: Path, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant_photos(root, 2)
+    (tmp_path / "list.csv").write_text("path,label\ncat/0000.jpg,cat\n")
+    (tmp_path / "link").symlink_to(root / "cat")
+    monkeypatch.chdir(tmp_path)
+    for source in (
+        "images",
+        "images/",
+        "./images",
+        ".//images//.",
+        root,
+        f"/{root}",
+        "images/cat/..",
+        "link/../../images",
+    ):
+        for listing in (None, "list.csv", "./list.csv", "link/../../list.csv"):
+            convert(source, place, listing=listing, overwrite=True)
+            with open_store(place) as store:
+                assert store.manifest.source["path"] == str(root)
+                assert store.manifest.source["listing"] == (str(tmp_path / "list.csv") if listing else None)
+
+
 def test_names_that_are_not_utf8_are_converted(root: Path, place: Path) -> None:
     folder = os.fsencode(root) + b"/caf\xe9"
     os.mkdir(folder)  # noqa: PTH102 - bytes
@@ -499,6 +523,7 @@ def test_memory_is_asked_for_before_it_is_used(root: Path) -> None:
         "0.jpg": photo(width=160, height=120),
         "1.jpg": photo(width=160, height=120, progressive=True),
         "2.png": encoded(jpegs.draw(160, 120), "PNG"),
+        "3.webp": encoded(jpegs.draw(160, 120), "WEBP"),
     }
     plant(root, files)
     held: dict[str, list[int]] = {}
@@ -506,8 +531,9 @@ def test_memory_is_asked_for_before_it_is_used(root: Path) -> None:
         held[name] = []
         Preparation(root=os.fsencode(root)).prepare(Entry(name, name.encode(), None, {}), held[name].append)
         assert held[name][0] == len(data)
-    coefficients, pixels = 2 * 3 * 160 * 120, 4 * 160 * 120
-    assert [sizes[1:] for sizes in held.values()] == [[], [coefficients, -coefficients], [pixels, -pixels]]
+    coefficients, pixels, copies = 2 * 3 * 160 * 120, 4 * 160 * 120, 16 * 160 * 120
+    wanted = [[], [coefficients, -coefficients], [pixels, -pixels], [copies, -copies]]
+    assert [sizes[1:] for sizes in held.values()] == wanted
 
 
 def test_memory_that_is_asked_for_to_make_an_image_smaller_is_what_that_takes(root: Path) -> None:
@@ -1126,6 +1152,24 @@ def test_memory_does_not_grow_with_the_number_of_large_images(tmp_path: Path) ->
     for number in range(1, 14):
         (folder / f"{number}.png").hardlink_to(folder / "0.png")
     assert peak_memory(folder.parent, tmp_path / "out.lmdb", "--workers", "12", task_files=1) < 350 * 10**6
+
+
+@pytest.mark.parametrize(("options", "most"), [((), 300), (("--raw",), 1150), (("--max-side", "500"), 450)])
+def test_a_small_file_of_many_pixels_takes_what_its_pixels_are(
+    tmp_path: Path, options: tuple[str, ...], most: int
+) -> None:
+    data = encoded(Image.new("1", (13_000, 13_000)), "PNG")  # 169 megapixels, 507 MB in RGB
+    root = plant(tmp_path / "images", {"cat/0.png": data})
+    assert len(data) < 25_000
+    assert peak_memory(root, tmp_path / "out.lmdb", *options) < most * 10**6
+
+
+def test_memory_that_a_decoder_holds_beside_its_pixels_is_counted(tmp_path: Path) -> None:
+    data = encoded(Image.new("RGB", (3000, 2000)), "WEBP", method=0)  # 24 MB of pixels, which take 96 to be decoded
+    folder = plant(tmp_path, {"images/cat/0.webp": data}) / "images" / "cat"
+    for number in range(1, 24):
+        (folder / f"{number}.webp").hardlink_to(folder / "0.webp")
+    assert peak_memory(folder.parent, tmp_path / "out.lmdb", "--workers", "12", task_files=1) < 300 * 10**6
 
 
 def test_a_source_that_is_not_there_leaves_an_unfinished_conversion_alone(tmp_path: Path) -> None:

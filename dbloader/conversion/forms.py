@@ -14,7 +14,7 @@ from dbloader.conversion.resizing import (
     resizing_bytes,
 )
 from dbloader.errors import DamagedImageError, NotTiledError, OptionError
-from dbloader.pillow import EIGHT_BITS
+from dbloader.pillow import EIGHT_BITS, decoding_bytes
 from dbloader.tiled import TILE_WIDTH, encode_tiled, find_jpegtran, tile
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ _SUBSAMPLINGS = ("4:4:4", "4:2:2", "4:2:0")  # by Pillow's numbers
 _TILING = 9
 # Pillow's image, of four, and what it encodes.
 _ENCODING = 6
-# Pillow's image, its copy in RGB, of four each, and an array of three. Later, that of the record stays, of three.
-_RAW, _RGB = 8, 3
+# Of an image that is decoded, its values in 8 bits and the array. Later, that of the record stays, of three.
+_RAW, _RGB = 4, 3
 
 
 class Stored(NamedTuple):
@@ -118,7 +118,8 @@ class Form:
         smaller = resizing_bytes(facts, size) if size else 0
         if self.raw:
             kept = _RGB * (size[0] * size[1] if size else pixels)
-            return smaller + _RAW * kept // _RGB, kept
+            a_pixel = _RAW + (0 if size else decoding_bytes(facts.format))
+            return smaller + a_pixel * kept // _RGB, kept
         if size:
             return smaller, 0
         if self.tile and facts.format == "JPEG":

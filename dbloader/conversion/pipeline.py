@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections import Counter
+from collections import Counter, deque
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +20,14 @@ from dbloader.errors import ConversionError, OptionError
 from dbloader.machine import processors
 from dbloader.options import checked_flag, whole_number
 from dbloader.sources import Problem, read_listing, scan
-from dbloader.sources.base import readable
+from dbloader.sources.base import full_path
 from dbloader.stores import create_store, is_mongo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dbloader.conversion.tasks import Done
+    from dbloader.records import EncodedRecord
     from dbloader.sources import Source
     from dbloader.stores import Writer
 
@@ -154,7 +155,7 @@ def convert(
             classes=files.classes,
             source={
                 "path": files.place,
-                "listing": None if listing is None else readable(os.path.abspath(listing)),  # noqa: PTH100
+                "listing": None if listing is None else full_path(listing),
                 "shuffle": shuffle,
                 **preparation.settings(),
             },
@@ -221,10 +222,12 @@ def _write(writer: Writer, batch: list[Done], fail_on: set[str]) -> None:
     """Writes what became of some files."""
     outcome: Counter[str] = Counter()
     depths: Counter[str] = Counter()
-    events, records = [], []
+    events: list[dict[str, str]] = []
+    records: deque[EncodedRecord] = deque()
     for item, prepared in batch:
         if prepared.record is not None:
             records.append(prepared.record)
+            prepared.record = None  # so that each is let go of once its document is made
         if prepared.depth:
             depths[prepared.depth] += 1
         if prepared.outcome:
@@ -244,7 +247,8 @@ def _write(writer: Writer, batch: list[Done], fail_on: set[str]) -> None:
             # What is no file is a part of the list that a resumed conversion compares.
             mend = "mend that and begin anew" if isinstance(item, Problem) else "mend the file and resume (--resume)"
             raise ConversionError(f"{item.name}: {prepared.reason}; {mend}, or resume with --{option} reject")
-    writer.write(records, events=events, outcome=outcome, position=writer.position + len(batch), depths=depths)
+    each = (records.popleft() for _ in range(len(records)))
+    writer.write(each, events=events, outcome=outcome, position=writer.position + len(batch), depths=depths)
 
 
 def _first_rejected(batch: list[Done]) -> str:

@@ -13,7 +13,7 @@ from dbloader.conversion.forms import TILES, Form, Stored
 from dbloader.errors import DamagedImageError, FieldError, ImageError, NotAnImageError, OptionError, RecordError
 from dbloader.images import check_decodes, facts
 from dbloader.jpeg import State, examine, repair
-from dbloader.pillow import EIGHT_BITS
+from dbloader.pillow import EIGHT_BITS, decoding_bytes
 from dbloader.records import Record, encode
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ class Preparation:
         if self.check == "decode":
             bytes_a_pixel = 0
             if structure.state is State.NOT_JPEG:
-                bytes_a_pixel = 4
+                bytes_a_pixel = decoding_bytes(image.format)
             elif structure.progressive:
                 bytes_a_pixel = 2 * structure.components  # its coefficients
             with held(hold, bytes_a_pixel * image.width * image.height):

@@ -10,7 +10,7 @@ from PIL import Image, JpegImagePlugin
 
 from dbloader.errors import DamagedImageError, PixelRangeError
 from dbloader.images import Facts, facts, format_name, told
-from dbloader.pillow import mend_gray, open_pillow, scale_to_8_bits
+from dbloader.pillow import decoding_bytes, mend_gray, open_pillow, scale_to_8_bits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -70,7 +70,7 @@ def resizing_bytes(facts: Facts, size: tuple[int, int]) -> int:
     pixels = facts.width * facts.height
     if facts.format == "JPEG":
         pixels = min(pixels, max(16 * size[0] * size[1], pixels // 32))
-    return 4 * pixels
+    return decoding_bytes(facts.format) * pixels
 
 
 def resize(data: bytes, size: tuple[int, int], *, quality: int = DEFAULT_QUALITY) -> tuple[bytes, Facts]:

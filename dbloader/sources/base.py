@@ -70,7 +70,7 @@ class Source(ABC):
     @property
     def place(self) -> str:
         """Where the files are, for people."""
-        return readable(self.root.absolute())
+        return full_path(self.root)
 
     @abstractmethod
     def entries(self) -> Iterator[Entry | Problem]:
@@ -115,6 +115,17 @@ def checked_root(folder: str | os.PathLike[str]) -> Path:
 def readable(path: bytes | str | os.PathLike[str]) -> str:
     r"""Gives a path as valid text: unchanged if it is UTF-8, else with each other byte written as ``\xe9``."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def full_path(path: str | os.PathLike[str]) -> str:
+    """Return the absolute path of a file or folder as valid text, the same however the path was written.
+
+    Links keep their names; only where ``..`` follows one, so that it decides what is meant, all are resolved.
+    """
+    full = Path(path).absolute()
+    if ".." in full.parts:
+        full = full.resolve()
+    return "/" + readable(full).lstrip("/")  # pathlib keeps two slashes in front
 
 
 def is_utf8(path: bytes) -> bool:

@@ -96,14 +96,15 @@ class Claim:
         if self._thread is not None:
             self._thread.join()
         _held.discard(self.token)
-        empty = {name: {"$exists": False} for name in ("store", "partial", "writer")}
+        mine = {"_id": STORE, "writer.token": self.token}
+        nothing = {name: {"$exists": False} for name in ("store", "partial", "writer")}
+
+        def release() -> None:
+            self._meta.update_one(mine, {"$unset": {"writer": ""}})
+            self._meta.delete_one({"_id": STORE, **nothing, "replaced": {"$in": [None, []]}})
+
         with suppress(StoreError):  # a claim that is left ends by itself
-            self._connection.run(
-                lambda: self._meta.update_one({"_id": STORE, "writer.token": self.token}, {"$unset": {"writer": ""}})
-            )
-            self._connection.run(
-                lambda: self._meta.delete_one({"_id": STORE, **empty, "replaced": {"$in": [None, []]}})
-            )
+            self._connection.run(release, _REFRESH_SECONDS)
 
     def _try_to_take(self) -> bool:
         """Take or renew the claim if it is free, out of date, or this one."""

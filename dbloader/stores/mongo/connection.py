@@ -135,7 +135,8 @@ class Connection:
         deadline = None if limit is None else began + limit
         while True:
             try:
-                with nullcontext() if limit is None else pymongo.timeout(max(0.0, began + limit - time.monotonic())):
+                # 0 would mean for ever.
+                with nullcontext() if limit is None else pymongo.timeout(max(0.01, began + limit - time.monotonic())):
                     result = function()
             except errors.PyMongoError as error:
                 if deadline is None:

@@ -193,8 +193,11 @@ class MongoStore(Store):
         asked = {"filter": {"$and": [of_this, dict(query)]}, "projection": {"_id": 1}, "batch_size": _IDS}
 
         def ask(collection: Collection[Any]) -> np.ndarray[Any, Any]:
-            found = _hinted(lambda hint: list(collection.find(**asked, hint=hint)), hint)
-            return np.fromiter((self._index(document["_id"]) for document in found), np.int64, len(found))
+            def answer(hint: str | None) -> np.ndarray[Any, Any]:
+                found = collection.find(**asked, hint=hint)
+                return np.fromiter((self._index(document["_id"]) for document in found), np.int64)
+
+            return _hinted(answer, hint)
 
         self._check_counts(handle, of_this, by_label=any(field == "label" or field.startswith("$") for field in fields))
         return np.unique(handle.of_records(ask, newest=True, seconds=_QUERY_SECONDS))
