@@ -141,6 +141,8 @@ class PrefetchLoader(Generic[T]):
         # With batch_size=None nobody knows whether a DataLoader gives samples or batches.
         counts = getattr(self._loader, "batch_sampler", self) is not None
         batches = Batches(self._begin, iteration, self.preparation, counts=counts)
+        if self._resumption is None:
+            batches.begin()
         self._runs = [run for run in self._runs if run.is_alive() or not run.stopped]
         if not self.depth:
             in_turn: InTurn[T] = InTurn(batches, iteration)

@@ -1,7 +1,7 @@
 """Going on with an epoch where its consumer was, not where the loader had run ahead to.
 
-What came last counts: a batch that the consumer received, or an epoch or a state that was chosen. ``iter()`` alone changes
-nothing, as an iteration begins with its first ``next()``.
+What came last counts: a batch that the consumer received, or an epoch or a state that was chosen. ``iter()`` alone
+changes nothing, as an iteration begins with its first ``next()``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from typing_extensions import override
 
-from dbloader.errors import LoaderError, OptionError
+from dbloader.errors import OptionError
 from dbloader.keys import SampleKeys
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ class ByLoader(Resumption):
     @override
     def state(self) -> State:
         state = None if self._latest is None else self._latest.captured
-        return self._loader.state_dict() if state is None else state  # type: ignore[no-any-return]
+        return self._loader.state_dict() if state is None else state
 
     @override
     def load(self, state: Mapping[str, Any]) -> None:

@@ -305,6 +305,25 @@ def test_only_what_is_asked_for_is_computed(make: Callable[..., ResumableSampler
 
 
 @of_each_kind
+def test_a_sampler_has_no_state_and_its_iterator_says_what_it_has_given(make: Callable[..., ResumableSampler]) -> None:
+    """torchdata trusts whatever has a state_dict and a load_state_dict."""
+    sampler = make(range(LENGTH))
+    sampler.set_epoch(3)
+    assert not hasattr(sampler, "state_dict")
+    assert not hasattr(KeyedBatchSampler(sampler, 2), "state_dict")
+    order = global_order(make, epoch=3)
+    for count in range(LENGTH + 1):
+        iterator: Any = iter(sampler)
+        assert list(itertools.islice(iterator, count)) == order[:count]
+        other = make(range(LENGTH), seed=5) if make is not OrderedSampler else make(range(LENGTH))
+        again: Any = iter(other)
+        again.load_state_dict(iterator.state_dict())
+        assert list(again) == order[count:]
+        assert (other.epoch, other.seed, other.remaining) == (3, sampler.seed, LENGTH)
+        assert list(other) == order
+
+
+@of_each_kind
 def test_the_iteration_after_the_one_that_went_on_is_whole(make: Callable[..., ResumableSampler]) -> None:
     sampler = make(range(LENGTH))
     order = list(sampler)
@@ -430,7 +449,7 @@ def test_a_state_whose_order_cannot_go_on_is_refused(changes: dict[str, Any], me
 
 def test_what_is_no_state_is_refused() -> None:
     sampler = ShuffleSampler(range(LENGTH))
-    wanted = r"^a state must be the dict that state_dict\(\) of the ShuffleSampler or its loader gave, got "
+    wanted = r"^a state must be the dict that state_dict\(\) of a loader with this ShuffleSampler gave, got "
     with pytest.raises(OptionError, match=wanted + "one that lacks 'epoch', 'length', 'position', 'sampler', 'seed'$"):
         sampler.load_state_dict({})
     state = sampler.state_after()
@@ -465,7 +484,7 @@ def test_a_loader_in_front_goes_on_where_its_consumer_was(workers: int) -> None:
     sampler = ShuffleSampler(range(40), 1, 0)
     loader = PrefetchLoader(DataLoader(range(40), batch_size=6, sampler=sampler, num_workers=workers), depth=3)  # type: ignore[arg-type]
     loader.set_epoch(3)
-    since = sampler.state_after()
+    since = sampler.next_state()
     received: list[int] = []
     for batch in itertools.islice(loader, 4):
         received += batch.tolist()
@@ -574,8 +593,10 @@ def test_the_base_is_not_a_sampler_itself() -> None:
 
 def test_one_of_several_processes_does_not_take_all_samples_for_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(OptionError, match=r"init_process_group\(\) first, .* got neither in one of WORLD_SIZE=2"):
-        ShuffleSampler(range(5))
+    sampler = ShuffleSampler(range(5))  # it may be made before the process group is initialized, but not used
+    for use in (len, list):
+        with pytest.raises(OptionError, match=r"init_process_group\(\) first, .* got neither in one of WORLD_SIZE=2"):
+            use(sampler)
     assert len(ShuffleSampler(range(5), 1, 0)) == 5
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert len(ShuffleSampler(range(5))) == 5
@@ -585,9 +606,11 @@ OF_A_GROUP = """
 import sys, torch.distributed as dist
 from dbloader.sampling import OrderedSampler, ShuffleSampler
 path, rank = sys.argv[1], int(sys.argv[2])
+early = OrderedSampler(range(5))
 dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
 own, given, half = OrderedSampler(range(5)), OrderedSampler(range(5), 5, 4), ShuffleSampler(range(5), rank=0)
 dist.barrier()  # while the other still connects, this one may not end
+assert list(early) == list(own)
 print(list(own), list(given), half.num_replicas, half.rank)
 dist.destroy_process_group()
 """

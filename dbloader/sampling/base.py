@@ -234,8 +234,8 @@ class ResumableSampler(DistributedSampler[int], ABC):
         self.seed, self.epoch, self._position = held._replace(position=0) if received else held
         if received and self._begun != held:
             raise LoaderError(
-                "the loader behind the PrefetchLoader had taken the order of its samples before this iteration, or goes "
-                "on from a state of its own: call state_dict() and load_state_dict() of the PrefetchLoader only"
+                "the loader behind the PrefetchLoader had taken the order of its samples before this iteration, or "
+                "goes on from a state of its own: call state_dict() and load_state_dict() of the PrefetchLoader only"
             )
 
     def __repr__(self) -> str:
@@ -288,8 +288,8 @@ class _Samples(Iterator[int]):
         self._since = {**self._sampler._facts(), **point._asdict()}
         self._choices = None if self._sampler.held else self._sampler.choices
         self._count = 0
-        sampler = self._sampler
-        self._indices = _indices(sampler._share(point.position), sampler.length, sampler._order(point.seed, point.epoch))
+        share, order = self._sampler._share(point.position), self._sampler._order(point.seed, point.epoch)
+        self._indices = _indices(share, self._sampler.length, order)
 
     @override
     def __next__(self) -> int:
