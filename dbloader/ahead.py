@@ -45,6 +45,7 @@ class Run(threading.Thread, Generic[T]):
         stopped: Nobody will take another item. Never unset.
         why: Where the consumer cannot know the reason, and must be told.
         clock: What both sides have spent their time on.
+        prepare: Called by the consumer once, right before the thread starts.
     """
 
     def __init__(self, source: Iterator[T], depth: int, clock: Clock | None = None) -> None:
@@ -52,6 +53,7 @@ class Run(threading.Thread, Generic[T]):
         self.stopped = False
         self.why: str | None = None
         self.clock = clock or Clock()
+        self.prepare: Callable[[], None] | None = None
         self._pid, self._begin_lock = os.getpid(), threading.Lock()
         self._source = [source]  # whoever pops it closes it: the thread or, before there is one, stop()
         self._items: SimpleQueue[T | _Failure | _End] = SimpleQueue()
@@ -66,6 +68,9 @@ class Run(threading.Thread, Generic[T]):
             return
         with self._begin_lock:  # consumers may share the iterator
             if self.ident is None:
+                prepare, self.prepare = self.prepare, None
+                if prepare is not None:
+                    prepare()
                 # Last in, first out: before the exit function of multiprocessing, which ends the workers.
                 atexit.unregister(_end_all)
                 atexit.register(_end_all)

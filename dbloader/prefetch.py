@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from dbloader.errors import LoaderError, OptionError
 from dbloader.progress import with_bar
-from dbloader.resuming import Unknown, find_resumption
+from dbloader.resuming import Unknown, check_shared, find_resumption
 from dbloader.staging import Ahead, Batches, InTurn, Iteration
 from dbloader.stats import Stats
 from dbloader.timing import Clock
@@ -25,12 +25,13 @@ if TYPE_CHECKING:
     from dbloader.ahead import Run
     from dbloader.device import Transfer
     from dbloader.preparation import Preparation
-    from dbloader.resuming import Resumption
+    from dbloader.resuming import Place, Resumption
 
 T = TypeVar("T")
 
 
 _ENDED = "ended by a new iterator over the same DataLoader, as persistent_workers=True demands"
+_LOADED = "ended by load_state_dict(), as the loader behind it knows of one iterator only: call iter() again"
 # What the loader says of these is of what it has made, not of what the consumer has received.
 _OWN = ("state_dict", "load_state_dict")
 
@@ -135,21 +136,14 @@ class PrefetchLoader(Generic[T]):
             raise LoaderError(f"a loader that is an iterator can be iterated only once, got a second iter() of {kind}")
         if getattr(self._loader, "persistent_workers", False):
             self._stop(_ENDED)
-        for run in self._runs:
-            if run.stopped:
-                run.wait()
         self._iterated = True
-        if self._resumption is not None:
-            self._resumption.begin()
-        source = iter(self._loader)
-        place = Unknown() if self._resumption is None else self._resumption.place()
-        if self.preparation is not None:
-            place.draw()
-        iteration = self._iteration = Iteration(place, self._transfer)
+        iteration = self._iteration = Iteration(self._transfer)
         # With batch_size=None nobody knows whether a DataLoader gives samples or batches.
         counts = getattr(self._loader, "batch_sampler", self) is not None
-        batches = Batches(source, iteration, self.preparation, counts=counts)
-        self._runs = [run for run in self._runs if not run.stopped]
+        batches = Batches(self._begin, iteration, self.preparation, counts=counts)
+        if self._resumption is None:
+            batches.begin()
+        self._runs = [run for run in self._runs if run.is_alive() or not run.stopped]
         if not self.depth:
             in_turn: InTurn[T] = InTurn(batches, iteration)
             self._in_turn.add(in_turn)
@@ -158,6 +152,22 @@ class PrefetchLoader(Generic[T]):
         self._runs.append(ahead.run)
         return ahead
 
+    def _begin(self) -> tuple[Iterator[T], Place]:
+        """Make the loader's iterator, in the consumer's thread, and say where it begins."""
+        for run in self._runs:
+            if run.stopped:
+                run.wait()
+        check_shared(self._loader)
+        place = Unknown() if self._resumption is None else self._resumption.begin()
+        try:
+            source = iter(self._loader)
+        except BaseException:
+            place.fail()
+            raise
+        if self.preparation is not None:
+            place.draw()
+        return source, place
+
     def progress(self, desc: str | None = None, **options: Any) -> Iterator[T]:
         """Gives the batches of one ``iter()`` under a progress bar that shows images a second and the share of waiting.
 
@@ -165,9 +175,9 @@ class PrefetchLoader(Generic[T]):
             desc: In front of the bar.
             **options: Others of tqdm's, such as ``leave``, ``position``, ``file`` and ``disable``.
         """
+        left = None if self._resumption is None else self._resumption.batches()  # fewer than the length after a resume
         batches = iter(self)
         iteration = self._iteration
-        left = None if iteration is None else iteration.place.batches()  # fewer than the length after a resume
         total = self._known_length() if left is None else left
         stats = functools.partial(self._stats, iteration)
         return with_bar(batches, stats, {"total": total, "desc": desc, **options})
@@ -296,10 +306,7 @@ class ResumablePrefetchLoader(PrefetchLoader[T]):
         Raises:
             LoaderError: The loader has a state of its own, and no batch of the iteration has been received yet.
         """
-        chosen = self._resumer.state()
-        if chosen is not None:
-            return chosen
-        return self._resumer.following() if self._iteration is None else self._iteration.state()
+        return self._resumer.state()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on, with the next ``iter()``, where the consumer was that this state tells of.
@@ -309,6 +316,10 @@ class ResumablePrefetchLoader(PrefetchLoader[T]):
                 state has.
             TypeError: It is no dict, or something in it no int.
         """
+        if self._resumer.one_iterator:
+            self._stop(_LOADED)
+            for run in self._runs:
+                run.wait()
         self._resumer.load(state_dict)
 
     @property

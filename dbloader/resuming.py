@@ -1,4 +1,8 @@
-"""Going on with an epoch where its consumer was, not where the loader had run ahead to."""
+"""Going on with an epoch where its consumer was, not where the loader had run ahead to.
+
+What came last counts: a batch that the consumer received, or an epoch or a state that was chosen. ``iter()`` alone
+changes nothing, as an iteration begins with its first ``next()``.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from typing_extensions import override
 
-from dbloader.errors import LoaderError, OptionError
+from dbloader.errors import OptionError
 from dbloader.keys import SampleKeys
 
 if TYPE_CHECKING:
@@ -25,44 +29,44 @@ _DATASET = "dataset"
 class _Sampler(Protocol):
     """What ResumableSampler has; it is not asked for by its class, as that would import torch."""
 
-    length: int
-    seed: int
-    epoch: int
-    started: bool
+    choices: int
+    held: bool
 
+    def hold(self, since: Mapping[str, Any]) -> None: ...
+    def release(self, *, received: bool) -> None: ...
     def positions(self, since: Mapping[str, Any] | None = None) -> range: ...
-    def set_epoch(self, epoch: int) -> None: ...
-    def state_dict(self, consumed: int = 0, *, since: Mapping[str, Any] | None = None) -> State: ...
+    def next_state(self) -> State: ...
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None: ...
 
 
 class Place(ABC):
-    """Where one iteration began, so that it can be told where its consumer is."""
+    """Where one iteration began, and what its consumer has received of it."""
 
-    @abstractmethod
-    def state(self, received: int, captured: State | None, *, ended: bool) -> State:
-        """Gives the state of the consumer.
-
-        Args:
-            received: Batches that it has received.
-            captured: What was captured beside the last of them.
-            ended: Whether it has seen the end.
-        """
+    def __init__(self) -> None:
+        self.received = 0
+        self.ended = False
 
     def capture(self) -> State | None:
-        """Gives what must be kept beside the batch that was just made, in the thread that made it."""
+        """Return what must be kept beside the batch that was just made, in the thread that made it."""
         return None
 
-    def batches(self) -> int | None:
-        """Gives how many batches the iteration has in all, where that is known."""
-        return None
+    def receive(self, captured: State | None) -> None:
+        """Take note that the consumer has received the next batch, and what was captured beside it."""
+        self.received += 1
+
+    def end(self) -> None:
+        """Take note that the consumer has seen the end."""
+        self.ended = True
+
+    def fail(self) -> None:  # noqa: B027 - most need not
+        """Take note that the iteration ended with an error."""
 
     def draw(self) -> None:  # noqa: B027 - most need not
-        """Draws, in the consumer's thread, the names of samples that have none, so that torch.manual_seed decides."""
+        """Draw, in the consumer's thread, the names of samples that have none, so that torch.manual_seed decides."""
 
     @abstractmethod
     def keys(self, number: int, samples: int) -> SampleKeys:
-        """Names the samples of a batch, for what is random in its preparation.
+        """Name the samples of a batch, for what is random in its preparation.
 
         Args:
             number: Of the batch in the iteration, from 0.
@@ -73,25 +77,24 @@ class Place(ABC):
 class Resumption(ABC):
     """How a loader is resumed."""
 
-    @abstractmethod
-    def begin(self) -> None:
-        """The loader's iterator is about to be made."""
+    # Whether the loader knows of one iterator only, so that no other may go on beside a state that is loaded.
+    one_iterator = False
 
     @abstractmethod
-    def place(self) -> Place:
-        """Gives the place of the iterator that was just made."""
+    def begin(self) -> Place:
+        """Return the place of the iteration that begins now; the loader's iterator is about to be made."""
 
     @abstractmethod
-    def state(self) -> State | None:
-        """Gives the state if the next iteration was chosen, by an epoch or a state; None if the last one counts."""
-
-    @abstractmethod
-    def following(self) -> State:
-        """Gives the state of what comes next, where others have begun what counts last: another loader, a copy."""
+    def state(self) -> State:
+        """Return the state of the consumer, or of the epoch or state that was chosen since."""
 
     @abstractmethod
     def load(self, state: Mapping[str, Any]) -> None:
-        """The next iteration goes on from a state."""
+        """Have the next iteration go on from a state."""
+
+    def batches(self) -> int | None:
+        """Return how many batches the next iteration has, where that is known."""
+        return None
 
 
 class BySampler(Resumption):
@@ -109,23 +112,36 @@ class BySampler(Resumption):
         self._batch_size = batch_size
         self._drop_last = drop_last
         self._dataset = dataset
+        self._latest: _InOrder | None = None
 
     @override
-    def begin(self) -> None:
-        if self._sampler.started:
-            self._sampler.set_epoch(self._sampler.epoch + 1)
+    def begin(self) -> Place:
+        self._latest = self._place()
+        self._latest.hold()
+        return self._latest
+
+    def _place(self) -> _InOrder:
+        return _InOrder(self._sampler, self._next(), self._batch_size, drop_last=self._drop_last)
+
+    @property
+    def _chosen(self) -> bool:
+        return self._latest is None or self._sampler.choices != self._latest.choices
+
+    def _next(self) -> State:
+        """Return where the next iteration begins."""
+        if self._latest is None or self._chosen or self._sampler.held:  # held by another loader in front
+            return self._sampler.next_state()
+        return self._latest.following()
 
     @override
-    def place(self) -> Place:
-        return _InOrder(self._sampler, self._batch_size, drop_last=self._drop_last, of_dataset=self._of_dataset)
+    def state(self) -> State:
+        latest = self._latest
+        state = self._sampler.next_state() if latest is None or self._chosen else latest.state()
+        return {**state, **self._of_dataset()}
 
     @override
-    def state(self) -> State | None:
-        return None if self._sampler.started else {**self._sampler.state_dict(), **self._of_dataset()}
-
-    @override
-    def following(self) -> State:
-        return {**_next_epoch(self._sampler.state_dict()), **self._of_dataset()}
+    def batches(self) -> int:
+        return self._place().batches
 
     @override
     def load(self, state: Any) -> None:
@@ -144,40 +160,67 @@ class BySampler(Resumption):
 
 
 class _InOrder(Place):
-    def __init__(self, sampler: _Sampler, batch_size: int, *, drop_last: bool, of_dataset: Callable[[], State]) -> None:
+    """An iteration over the order of a sampler.
+
+    Attributes:
+        choices: Those of the sampler that are older than what the consumer received last.
+        batches: How many the iteration has.
+    """
+
+    def __init__(self, sampler: _Sampler, since: State, batch_size: int, *, drop_last: bool) -> None:
+        super().__init__()
         self._sampler = sampler
+        self._since = since
         self._batch_size = batch_size
-        self._drop_last = drop_last
-        self._of_dataset = of_dataset
-        # torch's BatchSampler, where a DataLoader has no workers, takes the order with its first batch only.
-        self._settled = sampler.started
-        self._take()
-
-    def _take(self) -> None:
-        self._since = self._sampler.state_dict()
-        self._positions = self._sampler.positions(self._since)
+        self._holds = False
+        self.choices = sampler.choices
+        self._positions = sampler.positions(since)
         self._samples = len(self._positions)
-        if self._drop_last:
-            self._samples -= self._samples % self._batch_size
+        if drop_last:
+            self._samples -= self._samples % batch_size
+        self.batches = -(-self._samples // batch_size)
+
+    def hold(self) -> None:
+        """Have the sampler begin here, until the consumer has received something."""
+        if not self._sampler.held:  # by another loader in front, which decides
+            self._sampler.hold(self._since)
+            self._holds = True
+
+    def _release(self, *, received: bool) -> None:
+        self.choices = self._sampler.choices
+        if self._holds:
+            self._holds = False
+            self._sampler.release(received=received)
 
     @override
-    def batches(self) -> int:
-        return -(-self._samples // self._batch_size)
+    def receive(self, captured: State | None) -> None:
+        super().receive(captured)
+        self._release(received=True)
 
     @override
-    def capture(self) -> None:
-        if not self._settled:
-            self._settled = True
-            self._take()
+    def end(self) -> None:
+        super().end()
+        self._release(received=True)
 
     @override
-    def state(self, received: int, captured: State | None, *, ended: bool) -> State:
-        consumed = min(received * self._batch_size, self._samples)
-        if consumed < self._samples:
-            state = self._sampler.state_dict(consumed, since=self._since)
-        else:
-            state = _next_epoch(self._since)  # nothing is left of this one
-        return {**state, **self._of_dataset()}
+    def fail(self) -> None:
+        if self._holds:
+            self._release(received=False)
+
+    def state(self) -> State:
+        """Return the state of the consumer."""
+        consumed = min(self.received * self._batch_size, self._samples)
+        if consumed >= self._samples:
+            return self._next_epoch()  # nothing is left of this one
+        position = self._since["position"] + consumed * self._positions.step
+        return {**self._since, "position": min(position, self._since["length"])}
+
+    def following(self) -> State:
+        """Return where the iteration after this one begins."""
+        return self._next_epoch() if self.received or self.ended else self._since
+
+    def _next_epoch(self) -> State:
+        return {**self._since, "epoch": self._since["epoch"] + 1, "position": 0}
 
     @override
     def keys(self, number: int, samples: int) -> SampleKeys:
@@ -185,49 +228,38 @@ class _InOrder(Place):
         return SampleKeys(self._since["seed"], self._since["epoch"], np.arange(part.start, part.stop, part.step))
 
 
-def _next_epoch(state: State) -> State:
-    return {**state, "epoch": state["epoch"] + 1, "position": 0}
-
-
 class ByLoader(Resumption):
     """Keeps, beside each batch, the state that the loader itself had when it gave it."""
 
+    one_iterator = True
+
     def __init__(self, loader: Any) -> None:
         self._loader = loader
-        self._begun = False
+        self._latest: _Captured | None = None
 
     @override
-    def begin(self) -> None:
-        self._begun = True
+    def begin(self) -> Place:
+        self._latest = _Captured(self._loader.state_dict)
+        return self._latest
 
     @override
-    def place(self) -> Place:
-        return _Captured(self._loader)
-
-    @override
-    def state(self) -> State | None:
-        return None if self._begun else self.following()
-
-    @override
-    def following(self) -> State:
-        return self._loader.state_dict()  # type: ignore[no-any-return]
+    def state(self) -> State:
+        state = None if self._latest is None else self._latest.captured
+        return self._loader.state_dict() if state is None else state
 
     @override
     def load(self, state: Mapping[str, Any]) -> None:
         self._loader.load_state_dict(state)
-        self._begun = False
+        self._latest = None
 
 
 class Unknown(Place):
     """Of a loader that cannot be resumed: the names of its samples are drawn, with torch's global generator."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._seed: int | None = None
         self._samples = 0
-
-    @override
-    def state(self, received: int, captured: State | None, *, ended: bool) -> State:
-        raise LoaderError("a loader without one of dbloader's samplers, and without a state of its own, has no state")
 
     @override
     def draw(self) -> None:
@@ -240,49 +272,81 @@ class Unknown(Place):
 
 
 class _Captured(Unknown):
-    def __init__(self, loader: Any) -> None:
+    """An iteration over a loader that has a state of its own.
+
+    Attributes:
+        captured: That right after the batch that the consumer received last; None at the beginning and at the end, when
+            the loader is where its consumer is.
+    """
+
+    def __init__(self, state_dict: Callable[[], State]) -> None:
         super().__init__()
-        self._loader = loader
+        self._state_dict = state_dict
+        self.captured: State | None = None
 
     @override
     def capture(self) -> State:
-        return self._loader.state_dict()  # type: ignore[no-any-return]
+        return self._state_dict()
 
     @override
-    def state(self, received: int, captured: State | None, *, ended: bool) -> State:
-        if ended:
-            return self.capture()
-        if captured is None:
-            raise LoaderError(
-                "no batch of this epoch has been received yet, and the loader has run ahead of it: "
-                "ask for its state before iter(), or after the first batch"
-            )
-        return captured
+    def receive(self, captured: State | None) -> None:
+        super().receive(captured)
+        self.captured = captured
+
+    @override
+    def end(self) -> None:
+        super().end()
+        self.captured = None
 
 
 def find_resumption(loader: Any) -> Resumption | None:
-    """Gives how a loader is resumed, or None if it cannot be."""
+    """Return how a loader is resumed, or None if it cannot be."""
     batches: Any = getattr(loader, "batch_sampler", Ellipsis)
     sampler: Any = getattr(loader if batches is None else batches, "sampler", None)
-    if all(hasattr(sampler, name) for name in ("positions", "started", "load_state_dict")):
+    if all(hasattr(sampler, name) for name in ("positions", "hold", "load_state_dict")):
         made_of = getattr(loader, "made_of", None)  # where the loader's own dataset only makes the batches
         dataset = getattr(loader, "dataset", None) if made_of is None else made_of
         if batches is None:  # as a DataLoader with batch_size=None says that its batches are samples
             return BySampler(sampler, 1, drop_last=False, dataset=dataset)
-        if _in_order(batches):
+        if in_order(batches):
             return BySampler(sampler, batches.batch_size, drop_last=batches.drop_last, dataset=dataset)
-    if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict"):
+    # A loader that Accelerate has prepared has these methods always, but a state only if the one behind it has.
+    inner = getattr(loader, "base_dataloader", loader)
+    if hasattr(inner, "state_dict") and hasattr(inner, "load_state_dict"):
         return ByLoader(loader)
     return None
 
 
-def _in_order(batches: Any) -> bool:
-    """Says whether each batch is the next ``batch_size`` samples of its sampler's order: of other classes nobody knows.
+def in_order(batches: Any) -> bool:
+    """Say whether each batch is the next ``batch_size`` samples of its sampler's order: of other classes nobody knows.
 
     Nothing is imported for that: where a class is not, this is not of it.
     """
-    for module, name in (("torch.utils.data", "BatchSampler"), ("dbloader.sampling", "KeyedBatchSampler")):
+    for module, name in (
+        ("torch.utils.data", "BatchSampler"),
+        ("torchdata.stateful_dataloader.sampler", "BatchSampler"),
+        ("dbloader.sampling", "KeyedBatchSampler"),
+    ):
         known = getattr(sys.modules.get(module), name, None)
         if known is not None and type(batches).__iter__ is known.__iter__:
             return True
     return False
+
+
+def check_shared(loader: Any) -> None:
+    """Refuse a DataLoader that shuffles all samples in each of several processes.
+
+    Raises:
+        OptionError: It is one, and torch.distributed is initialized.
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return
+    batches = getattr(loader, "batch_sampler", None)
+    sampler = getattr(batches, "sampler", None)
+    world = distributed.get_world_size()
+    if world > 1 and in_order(batches) and getattr(sampler, "replacement", True) is False:  # a RandomSampler
+        raise OptionError(
+            f"each of the {world} processes would train on all samples, as shuffle=True does not share them: pass "
+            "sampler=ShuffleSampler(dataset) instead (with num_replicas=1, rank=0 if that is what you want)"
+        )

@@ -38,37 +38,37 @@ class Iteration:
 
     Attributes:
         clock: Its times.
-        place: Where in the order of the samples it began.
         transfer: How its batches get to a device, if they do.
+        place: Where in the order of the samples it began; None before it did.
     """
 
-    def __init__(self, place: Place, transfer: Transfer | None) -> None:
+    def __init__(self, transfer: Transfer | None) -> None:
         self.clock = Clock()
-        self.place = place
         self.transfer = transfer
-        self._captured: State | None = None
-        self._ended = False
+        self.place: Place | None = None
 
     def received(self, staged: _Staged) -> Any:
-        """Gives the batch to its consumer, in whose thread this runs."""
-        self._captured = staged.captured
+        """Return the batch to its consumer, in whose thread this runs."""
+        if self.place is not None:
+            self.place.receive(staged.captured)
         self.clock.samples += staged.samples
         return staged.batch if self.transfer is None else self.transfer.receive(staged.batch)
 
-    def ended(self) -> None:
-        """The consumer has seen the end."""
-        self._ended = True
-
-    def state(self) -> State:
-        """Gives the state of the consumer."""
-        return self.place.state(self.clock.batches, self._captured, ended=self._ended)
+    def over(self, error: BaseException) -> None:
+        """Take note of what ended the iteration, in the consumer's thread: StopIteration or an error."""
+        if self.place is None:
+            return
+        if isinstance(error, StopIteration):
+            self.place.end()
+        else:
+            self.place.fail()
 
 
 class Batches(Iterator[Any]):
     """The batches of a loader, ready for the device's consumer: what the background thread iterates.
 
     Args:
-        source: The loader's iterator.
+        make: Makes the loader's iterator, and says where it begins.
         iteration: Is told what is measured.
         preparation: Called with each batch on the device.
         counts: Whether the samples in the batches are to be counted.
@@ -76,22 +76,30 @@ class Batches(Iterator[Any]):
 
     def __init__(
         self,
-        source: Iterator[Any],
+        make: Callable[[], tuple[Iterator[Any], Place]],
         iteration: Iteration,
         preparation: Callable[..., Any] | None,
         *,
         counts: bool = True,
     ) -> None:
-        self._source = source
+        self._make: Callable[[], tuple[Iterator[Any], Place]] | None = make
+        self._source: Iterator[Any] = iter(())
         self._iteration = iteration
         self._preparation = preparation
         self._counts = counts
         self._image = getattr(preparation, "image", "image")  # its name for the images of a mapping
         self._number = 0
 
+    def begin(self) -> None:
+        """Make the loader's iterator, unless that was done; in the consumer's thread, before any batch."""
+        make, self._make = self._make, None
+        if make is not None:
+            self._source, self._iteration.place = make()
+
     @override
     def __next__(self) -> _Staged:
         clock, place = self._iteration.clock, self._iteration.place
+        assert place is not None, "else it has not begun"
         try:
             began = now()
             batch = next(self._source)
@@ -124,6 +132,7 @@ class Batches(Iterator[Any]):
         """Gives the batch prepared, on its way to the device."""
         prepare = None
         if self._preparation is not None:
+            assert self._iteration.place is not None, "else it has not begun"
             keys = self._iteration.place.keys(self._number, samples)
             prepare = functools.partial(self._preparation, keys=keys)
         if self._iteration.transfer is not None:
@@ -132,6 +141,7 @@ class Batches(Iterator[Any]):
 
     def close(self) -> None:
         """Lets go of the loader's iterator, and ends its workers unless they are persistent."""
+        self._make = None
         if hasattr(self._source, "close"):
             self._source.close()
         elif hasattr(self._source, "_shutdown_workers") and not getattr(self._source, "_persistent_workers", False):
@@ -185,14 +195,15 @@ class Ahead(BackgroundIterator[T]):
 
     def __init__(self, batches: Batches, depth: int, iteration: Iteration) -> None:
         super().__init__(batches, depth, iteration.clock)
+        self.run.prepare = batches.begin
         self._iteration = iteration
 
     @override
     def __next__(self) -> T:
         try:
             return super().__next__()
-        except StopIteration:
-            self._iteration.ended()
+        except BaseException as error:
+            self._iteration.over(error)
             raise
 
     @override
@@ -216,10 +227,10 @@ class InTurn(Iterator[T]):
         clock = self._iteration.clock
         asked = clock.asked()
         try:
+            self._batches.begin()
             staged = next(self._batches)
         except BaseException as error:
-            if isinstance(error, StopIteration):
-                self._iteration.ended()
+            self._iteration.over(error)
             self.close()
             raise
         finally:

@@ -33,6 +33,7 @@ from dbloader.datasets import StoreDataset
 from dbloader.errors import (
     DamagedImageError,
     DamagedStoreError,
+    LoaderError,
     NotAStoreError,
     OptionError,
     PlaceError,
@@ -429,6 +430,36 @@ def test_an_exception_on_the_way_to_a_sample_tells_the_record_and_keeps_its_type
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have notes since Python 3.11")
+class Stopping(LMDBDataset):
+    def __getitem__(self, index: int) -> Any:
+        return next(iter([])) if index == 7 else super().__getitem__(index)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("how", ["transform", "target_transform", "decode", "subclass"])
+def test_a_stop_iteration_on_the_way_to_a_sample_is_an_error_and_no_short_epoch(
+    how: str, workers: int, tmp_path: Path
+) -> None:
+    """In torch's own DataLoader, too, which takes it for the end of the epoch."""
+    path = small(tmp_path / "small.lmdb", 20)
+    begun = iter(range(7))
+
+    def stopping(_: Any) -> int:
+        return next(begun)
+
+    kind: Any = Stopping if how == "subclass" else LMDBDataset
+    options: dict[str, Any] = {} if how == "subclass" else {how: stopping}
+    options.setdefault("transform", lambda image: 0)
+    with kind(path, **options) as dataset:
+        told = rf"in the making of (sample|record) \d+( \(.*\))? of {re.escape(str(path))}, which would end the epoch"
+        if workers == 0:
+            with pytest.raises(LoaderError, match=told):
+                _ = [dataset[index] for index in range(20)] if how != "subclass" else dataset.__getitems__([7])
+            begun = iter(range(7))
+        with pytest.raises(LoaderError, match=told):
+            list(DataLoader(dataset, 2, num_workers=workers, collate_fn=list))
+
+
 def test_an_image_that_does_not_decode_tells_the_record(tmp_path: Path) -> None:
     write_store([{"image": b"no image", "label": 0}], tmp_path / "s.lmdb")
     with LMDBDataset(tmp_path / "s.lmdb") as dataset:

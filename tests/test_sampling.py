@@ -114,7 +114,7 @@ def test_an_empty_dataset_has_an_empty_order_as_with_a_distributed_sampler(drop_
         ):
             assert list(sampler) == []
             assert len(sampler) == sampler.remaining == 0
-            assert sampler.state_dict()["position"] == 0
+            assert sampler.state_after()["position"] == 0
 
 
 @given(st.integers(0, 300), st.integers(1, 50), st.booleans())
@@ -200,7 +200,7 @@ def test_no_iterator_changes_with_the_epoch_or_a_state(make: Callable[..., Resum
     sampler = make(range(length))
     begun, fresh = iter(sampler), iter(sampler)
     received = list(itertools.islice(begun, 10))
-    sampler.load_state_dict({**sampler.state_dict(), "seed": 9, "epoch": 3, "position": 5})
+    sampler.load_state_dict({**sampler.state_after(), "seed": 9, "epoch": 3, "position": 5})
     sampler.set_epoch(4)
     assert received + list(begun) == expected
     assert list(fresh) == expected
@@ -232,7 +232,7 @@ def test_any_number_of_ranks_goes_on_with_what_would_have_come(
         sampler.set_epoch(2)
     shares = [list(sampler) for sampler in samplers]
     for consumed in range(len(shares[-1]) + 1):
-        states = [sampler.state_dict(consumed) for sampler in samplers]
+        states = [sampler.state_after(consumed) for sampler in samplers]
         assert all(state == states[0] for state in states)
         resumed = shares_of(make, after, states[0])
         position = min(consumed * before, LENGTH)
@@ -259,7 +259,7 @@ def test_going_on_drops_only_what_the_ranks_cannot_share(
     sampler = make(range(LENGTH), before, 0, drop_last=True)
     share = list(sampler)
     for consumed in range(len(share) + 1):
-        resumed = shares_of(make, after, sampler.state_dict(consumed), drop_last=True)
+        resumed = shares_of(make, after, sampler.state_after(consumed), drop_last=True)
         rest = order[consumed * before :]
         assert interleaved(resumed) == rest[: len(rest) // after * after]
         if before == after:
@@ -269,7 +269,7 @@ def test_going_on_drops_only_what_the_ranks_cannot_share(
 @given(st.integers(1, 200), st.lists(st.tuples(st.integers(1, 6), st.integers(0, 20)), max_size=5))
 def test_any_chain_of_interruptions_loses_and_repeats_nothing(length: int, chain: list[tuple[int, int]]) -> None:
     order = global_order(ShuffleSampler, length)
-    state = ShuffleSampler(range(length)).state_dict()
+    state = ShuffleSampler(range(length)).state_after()
     received: list[int] = []
     for world, consumed in chain:
         samplers = [ShuffleSampler(range(length), world, rank) for rank in range(world)]
@@ -277,7 +277,7 @@ def test_any_chain_of_interruptions_loses_and_repeats_nothing(length: int, chain
             sampler.load_state_dict(state)
         consumed = min(consumed, samplers[0].remaining)
         received += interleaved([list(itertools.islice(sampler, consumed)) for sampler in samplers])
-        state = samplers[0].state_dict(consumed)
+        state = samplers[0].state_after(consumed)
         received = received[:length]  # the rest is padding
         assert received == order[: state["position"]]
     last = ShuffleSampler(range(length))
@@ -288,7 +288,7 @@ def test_any_chain_of_interruptions_loses_and_repeats_nothing(length: int, chain
 def test_an_interrupted_padding_goes_on() -> None:
     sampler = ShuffleSampler(range(2), 7, 6)
     assert len(list(sampler)) == 1
-    sampler.load_state_dict(sampler.state_dict(1))
+    sampler.load_state_dict(sampler.state_after(1))
     assert list(sampler) == []
 
 
@@ -296,19 +296,38 @@ def test_an_interrupted_padding_goes_on() -> None:
 @pytest.mark.parametrize("position", [10_000_000, MUCH // 2 + 1, MUCH - 1])
 def test_only_what_is_asked_for_is_computed(make: Callable[..., ResumableSampler], position: int) -> None:
     sampler = make(range(MUCH))
-    sampler.load_state_dict({**sampler.state_dict(), "position": position})
+    sampler.load_state_dict({**sampler.state_after(), "position": position})
     received = list(itertools.islice(sampler, 3))
-    state = sampler.state_dict(len(received))
+    state = sampler.state_after(len(received))
     assert state["position"] == position + len(received)
     assert len(set(received)) == len(received) == min(3, MUCH - position)
     assert len(sampler) == MUCH
 
 
 @of_each_kind
+def test_a_sampler_has_no_state_and_its_iterator_says_what_it_has_given(make: Callable[..., ResumableSampler]) -> None:
+    """torchdata trusts whatever has a state_dict and a load_state_dict."""
+    sampler = make(range(LENGTH))
+    sampler.set_epoch(3)
+    assert not hasattr(sampler, "state_dict")
+    assert not hasattr(KeyedBatchSampler(sampler, 2), "state_dict")
+    order = global_order(make, epoch=3)
+    for count in range(LENGTH + 1):
+        iterator: Any = iter(sampler)
+        assert list(itertools.islice(iterator, count)) == order[:count]
+        other = make(range(LENGTH), seed=5) if make is not OrderedSampler else make(range(LENGTH))
+        again: Any = iter(other)
+        again.load_state_dict(iterator.state_dict())
+        assert list(again) == order[count:]
+        assert (other.epoch, other.seed, other.remaining) == (3, sampler.seed, LENGTH)
+        assert list(other) == order
+
+
+@of_each_kind
 def test_the_iteration_after_the_one_that_went_on_is_whole(make: Callable[..., ResumableSampler]) -> None:
     sampler = make(range(LENGTH))
     order = list(sampler)
-    sampler.load_state_dict(sampler.state_dict(4))
+    sampler.load_state_dict(sampler.state_after(4))
     assert sampler.remaining == LENGTH - 4
     assert len(sampler) == LENGTH
     assert [list(sampler), list(sampler)] == [order[4:], order]
@@ -317,7 +336,7 @@ def test_the_iteration_after_the_one_that_went_on_is_whole(make: Callable[..., R
 def test_choosing_the_epoch_that_was_resumed_keeps_the_position_and_another_does_not() -> None:
     sampler = ShuffleSampler(range(LENGTH))
     sampler.set_epoch(5)
-    state = sampler.state_dict(4)
+    state = sampler.state_after(4)
     for epoch, remaining in ((5, LENGTH - 4), (6, LENGTH), (0, LENGTH)):
         sampler.load_state_dict(state)
         sampler.set_epoch(epoch)
@@ -329,36 +348,36 @@ def test_choosing_the_epoch_that_was_resumed_keeps_the_position_and_another_does
 def test_a_state_counts_from_where_the_iteration_began() -> None:
     sampler = ShuffleSampler(range(30), 2, 0)
     sampler.set_epoch(1)
-    assert sampler.state_dict(3)["position"] == 6
-    sampler.load_state_dict(sampler.state_dict(3))
-    assert sampler.state_dict()["position"] == 6
-    assert sampler.state_dict(2)["position"] == 10
+    assert sampler.state_after(3)["position"] == 6
+    sampler.load_state_dict(sampler.state_after(3))
+    assert sampler.state_after()["position"] == 6
+    assert sampler.state_after(2)["position"] == 10
     next(iter(sampler))
-    assert sampler.state_dict(2)["position"] == 10  # of the one that was begun, not of the next
+    assert sampler.state_after(2)["position"] == 10  # of the one that was begun, not of the next
     iter(sampler)
-    assert sampler.state_dict(2)["position"] == 4
-    sampler.load_state_dict({**sampler.state_dict(), "position": 12})
-    assert sampler.state_dict(2)["position"] == 16
+    assert sampler.state_after(2)["position"] == 4
+    sampler.load_state_dict({**sampler.state_after(), "position": 12})
+    assert sampler.state_after(2)["position"] == 16
     sampler.set_epoch(2)
-    assert sampler.state_dict(2) == {**sampler.state_dict(), "epoch": 2, "position": 4}
+    assert sampler.state_after(2) == {**sampler.state_after(), "epoch": 2, "position": 4}
 
 
 def test_a_state_can_count_from_an_iteration_that_others_followed() -> None:
     sampler = ShuffleSampler(range(30), 2, 1, seed=8)
     sampler.set_epoch(1)
-    since = sampler.state_dict(2)
+    since = sampler.state_after(2)
     sampler.load_state_dict({**since, "seed": 9, "epoch": 7, "position": 20})
     iter(sampler)
-    assert sampler.state_dict(3, since=since) == {**since, "position": 10}
+    assert sampler.state_after(3, since=since) == {**since, "position": 10}
     with pytest.raises(OptionError, match="consumed must be 0 to 13, the samples of rank 1, got 14"):
-        sampler.state_dict(14, since=since)
+        sampler.state_after(14, since=since)
 
 
 def test_the_state_at_the_end_has_nothing_left() -> None:
     for world in WORLDS:
         sampler = ShuffleSampler(range(LENGTH), world, world - 1)
-        sampler.load_state_dict(sampler.state_dict(len(sampler)))
-        assert sampler.state_dict()["position"] == LENGTH
+        sampler.load_state_dict(sampler.state_after(len(sampler)))
+        assert sampler.state_after()["position"] == LENGTH
         assert sampler.remaining == 0
         assert list(sampler) == []
 
@@ -366,7 +385,7 @@ def test_the_state_at_the_end_has_nothing_left() -> None:
 @of_each_kind
 def test_a_state_survives_json_and_torch(make: Callable[..., ResumableSampler]) -> None:
     sampler = make(range(LENGTH))
-    state = sampler.state_dict(4)
+    state = sampler.state_after(4)
     assert json.loads(json.dumps(state)) == state
     file = io.BytesIO()
     torch.save(state, file)
@@ -377,7 +396,7 @@ def test_a_state_survives_json_and_torch(make: Callable[..., ResumableSampler]) 
 
 def test_the_seed_of_a_state_is_taken_over() -> None:
     one, other = ShuffleSampler(range(LENGTH), seed=5), ShuffleSampler(range(LENGTH), seed=6)
-    other.load_state_dict(one.state_dict())
+    other.load_state_dict(one.state_after())
     assert other.seed == 5
     assert list(other) == list(one)
 
@@ -386,9 +405,9 @@ def test_the_seed_of_a_state_is_taken_over() -> None:
 def test_a_pickled_sampler_goes_on_alike(make: Callable[..., ResumableSampler]) -> None:
     sampler = make(range(LENGTH), 2, 1)
     sampler.set_epoch(3)
-    sampler.load_state_dict(sampler.state_dict(2))
+    sampler.load_state_dict(sampler.state_after(2))
     again = pickle.loads(pickle.dumps(sampler))  # noqa: S301 - of our own making
-    assert again.state_dict() == sampler.state_dict()
+    assert again.state_after() == sampler.state_after()
     assert repr(again) == repr(sampler)
     assert list(again) == list(sampler)
 
@@ -400,9 +419,9 @@ def test_more_than_there_is_cannot_have_been_consumed() -> None:
     sampler = ShuffleSampler(range(10), 4, 1)
     for consumed in (-1, 4):
         with pytest.raises(OptionError, match=f"consumed must be 0 to 3, the samples of rank 1, got {consumed}"):
-            sampler.state_dict(consumed)
+            sampler.state_after(consumed)
     with pytest.raises(TypeError, match=r"consumed must be an int, got 2\.0"):
-        sampler.state_dict(2.0)  # type: ignore[arg-type]
+        sampler.state_after(2.0)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -421,19 +440,19 @@ def test_more_than_there_is_cannot_have_been_consumed() -> None:
 def test_a_state_whose_order_cannot_go_on_is_refused(changes: dict[str, Any], message: str) -> None:
     sampler = blocks(range(LENGTH))
     sampler.set_epoch(3)
-    state = {**sampler.state_dict(5), **changes}
-    for use in (sampler.load_state_dict, lambda since: sampler.state_dict(since=since)):
+    state = {**sampler.state_after(5), **changes}
+    for use in (sampler.load_state_dict, lambda since: sampler.state_after(since=since)):
         with pytest.raises(OptionError, match=message):
             use(state)
-    assert sampler.state_dict() == {**sampler.state_dict(), "epoch": 3, "position": 0}
+    assert sampler.state_after() == {**sampler.state_after(), "epoch": 3, "position": 0}
 
 
 def test_what_is_no_state_is_refused() -> None:
     sampler = ShuffleSampler(range(LENGTH))
-    wanted = r"^a state must be the dict that state_dict\(\) of the ShuffleSampler or its loader gave, got "
+    wanted = r"^a state must be the dict that state_dict\(\) of a loader with this ShuffleSampler gave, got "
     with pytest.raises(OptionError, match=wanted + "one that lacks 'epoch', 'length', 'position', 'sampler', 'seed'$"):
         sampler.load_state_dict({})
-    state = sampler.state_dict()
+    state = sampler.state_after()
     del state["position"]
     with pytest.raises(OptionError, match=wanted + "one that lacks 'position'$"):
         sampler.load_state_dict(state)
@@ -447,12 +466,12 @@ def test_what_is_no_state_is_refused() -> None:
 def test_what_is_no_int_in_a_state_is_told_by_its_name(name: str, value: Any) -> None:
     sampler = ShuffleSampler(range(LENGTH))
     with pytest.raises(TypeError, match=f"^'{name}' in the state must be an int, got {value!r}$"):
-        sampler.load_state_dict({**sampler.state_dict(), name: value})
+        sampler.load_state_dict({**sampler.state_after(), name: value})
 
 
 def test_a_state_of_numpys_ints_is_one() -> None:
     sampler = ShuffleSampler(range(LENGTH))
-    sampler.load_state_dict({**sampler.state_dict(), "epoch": np.int64(3), "position": np.int32(4)})
+    sampler.load_state_dict({**sampler.state_after(), "epoch": np.int64(3), "position": np.int32(4)})
     assert (sampler.epoch, sampler.remaining) == (3, LENGTH - 4)
 
 
@@ -465,11 +484,11 @@ def test_a_loader_in_front_goes_on_where_its_consumer_was(workers: int) -> None:
     sampler = ShuffleSampler(range(40), 1, 0)
     loader = PrefetchLoader(DataLoader(range(40), batch_size=6, sampler=sampler, num_workers=workers), depth=3)  # type: ignore[arg-type]
     loader.set_epoch(3)
-    since = sampler.state_dict()
+    since = sampler.next_state()
     received: list[int] = []
     for batch in itertools.islice(loader, 4):
         received += batch.tolist()
-    state = sampler.state_dict(len(received), since=since)
+    state = sampler.state_after(len(received), since=since)
     loader.close()
     assert received == order[:24]
     sampler.load_state_dict(state)
@@ -551,7 +570,7 @@ def test_a_seed_may_be_of_any_size(seed: int) -> None:
     for make in (ShuffleSampler, weighted, blocks):
         sampler = make(range(LENGTH), seed=seed)
         begun = [*itertools.islice(sampler, 4)]
-        state = sampler.state_dict(4)
+        state = sampler.state_after(4)
         resumed = make(range(LENGTH))
         resumed.load_state_dict(state)
         assert [*begun, *resumed] == [*make(range(LENGTH), seed=seed)]
@@ -574,8 +593,10 @@ def test_the_base_is_not_a_sampler_itself() -> None:
 
 def test_one_of_several_processes_does_not_take_all_samples_for_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(OptionError, match=r"init_process_group\(\) first, .* got neither in one of WORLD_SIZE=2"):
-        ShuffleSampler(range(5))
+    sampler = ShuffleSampler(range(5))  # it may be made before the process group is initialized, but not used
+    for use in (len, list):
+        with pytest.raises(OptionError, match=r"init_process_group\(\) first, .* got neither in one of WORLD_SIZE=2"):
+            use(sampler)
     assert len(ShuffleSampler(range(5), 1, 0)) == 5
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert len(ShuffleSampler(range(5))) == 5
@@ -585,9 +606,11 @@ OF_A_GROUP = """
 import sys, torch.distributed as dist
 from dbloader.sampling import OrderedSampler, ShuffleSampler
 path, rank = sys.argv[1], int(sys.argv[2])
+early = OrderedSampler(range(5))
 dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
 own, given, half = OrderedSampler(range(5)), OrderedSampler(range(5), 5, 4), ShuffleSampler(range(5), rank=0)
 dist.barrier()  # while the other still connects, this one may not end
+assert list(early) == list(own)
 print(list(own), list(given), half.num_replicas, half.rank)
 dist.destroy_process_group()
 """

@@ -87,12 +87,12 @@ def test_the_weights_are_not_kept_but_copied() -> None:
 
 def test_a_state_of_other_weights_is_refused() -> None:
     sampler = WeightedSampler([1, 2, 3])
-    sampler.load_state_dict(WeightedSampler([2, 4, 6]).state_dict())  # the same draws
+    sampler.load_state_dict(WeightedSampler([2, 4, 6]).state_after())  # the same draws
     for weights in ([1, 2, 4], [3, 2, 1], [1, 2]):
         with pytest.raises(
             OptionError, match=r"the state must have (weights_crc32|length) .*, as this sampler has, .* got"
         ):
-            sampler.load_state_dict(WeightedSampler(weights).state_dict())
+            sampler.load_state_dict(WeightedSampler(weights).state_after())
 
 
 @pytest.mark.parametrize(
@@ -151,4 +151,4 @@ def test_labels_that_are_not_integers_are_refused(labels: Any) -> None:
 
 def test_its_state_is_not_that_of_a_weighted_sampler() -> None:
     with pytest.raises(OptionError, match=r"must have sampler ClassBalancedSampler, .* got WeightedSampler"):
-        ClassBalancedSampler([0, 1]).load_state_dict(WeightedSampler([1, 1]).state_dict())
+        ClassBalancedSampler([0, 1]).load_state_dict(WeightedSampler([1, 1]).state_after())

@@ -63,8 +63,8 @@ class EndlessShuffle(ResumableSampler):
         self.indices = indices
 
     @override
-    def _order(self) -> Callable[[Array], Array]:
-        order = Permutation(self.length, self.seed, self.epoch)
+    def _order(self, seed: int, epoch: int) -> Callable[[Array], Array]:
+        order = Permutation(self.length, seed, epoch)
         return lambda positions: self.indices[order[positions] % len(self.indices)]
 
 

@@ -13,7 +13,7 @@ from dbloader.datasets.records import RecordDataset
 from dbloader.decoding import decode_pil
 from dbloader.decoding.base import Decoder
 from dbloader.decoding.uncropped import check_none_fits, crops
-from dbloader.errors import DamagedImageError, OptionError
+from dbloader.errors import DamagedImageError, LoaderError, OptionError
 from dbloader.keys import KeyedIndices, SampleKeys
 from dbloader.records import STANDARD_FIELDS
 
@@ -83,8 +83,14 @@ class StoreDataset(RecordDataset):
             indices: From -len to len - 1.
         """
         if type(self).__getitem__ is not StoreDataset.__getitem__:
-            return [self[index] for index in indices]  # as a subclass makes them
+            return [self._made_by_subclass(index) for index in indices]
         return self._batch(indices)
+
+    def _made_by_subclass(self, index: int) -> Any:
+        try:
+            return self[index]
+        except StopIteration as stop:
+            raise _no_end(f"sample {index} of {self.root}") from stop
 
     @property
     def makes_its_own_samples(self) -> bool:
@@ -244,5 +250,15 @@ class _Named:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, StopIteration):
+            raise _no_end(self.dataset.told(self.record)) from error
         if isinstance(error, Exception) and hasattr(error, "add_note"):  # Python 3.11
             error.add_note(f"in {self.dataset.told(self.record)}")
+
+
+def _no_end(what: str) -> LoaderError:
+    """Return the error for a StopIteration of a user's function, which torch takes for the end of the epoch."""
+    return LoaderError(
+        f"StopIteration was raised in the making of {what}, which would end the epoch early: "
+        "catch it there, or give next() a default"
+    )

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sized
+from collections.abc import Iterator, Mapping, Sized
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch.distributed
-from torch.utils.data import Sampler
+from torch.utils.data import DistributedSampler
 from typing_extensions import override
 
-from dbloader.errors import OptionError
+from dbloader.errors import LoaderError, OptionError
 from dbloader.options import checked_flag, whole_number
+from dbloader.sampling.ranks import check_shared_once, resolved_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from dbloader.mixing import Array
 
@@ -45,44 +44,29 @@ class _Point(NamedTuple):
     position: int
 
 
-class ResumableSampler(Sampler[int], ABC):
+class ResumableSampler(DistributedSampler[int], ABC):
     """A sampler whose order is a pure function of (seed, epoch), and which can start anywhere in it.
 
     All ranks share one global order of ``length`` positions. Of those, rank r of W takes r, r + W, r + 2 W and so on.
     So when each rank has taken k samples, the first k W of the global order are consumed, and any number of ranks can
-    share what remains.
+    share what remains. It is a DistributedSampler so that frameworks leave it as it is, rather than share it again.
 
     ``iter()`` takes the epoch as it is then; ``set_epoch`` and ``load_state_dict`` change no iterator there is.
     ``len()`` is the number of this rank's samples in a whole epoch, also after ``load_state_dict``, as training
     schedules count on it; ``remaining`` is how many the next ``iter()`` gives.
 
-    **Resuming.** A loader runs ahead of its consumer, so only who counts what the consumer has received knows where it
-    is. A loader in front of the sampler does this::
-
-        sampler.set_epoch(epoch)
-        since = sampler.state_dict()  # before iter(): where this iteration begins
-        for batch in batches:  # made from iter(sampler), ahead of here
-            received += len(batch)
-            ...
-            checkpoint = sampler.state_dict(received, since=since)
-
-    and in a new process, of this or another number of ranks::
-
-        sampler.load_state_dict(checkpoint)
-        sampler.set_epoch(checkpoint["epoch"])  # harmless: the same epoch
-        for batch in batches:  # goes on where it was
-
-    The next ``iter()`` goes on there; one after its first sample was taken begins at the beginning of an epoch. An
-    epoch of which all was consumed has nothing left (``remaining`` is 0), so there a loader keeps the state of the
-    epoch after it.
+    **Resuming.** A loader runs ahead of its consumer. So a sampler has no ``state_dict``: it cannot know where the
+    consumer is. A loader that counts what its consumer has received can: ``PrefetchLoader(loader).state_dict()``, or
+    ``state_after(samples)`` in a loader of your own. ``load_state_dict`` takes such a state. The next ``iter()`` goes
+    on there; one after its first sample was taken begins at the beginning of an epoch. (An iterator over the sampler
+    has a ``state_dict``, which says what it has given. torchdata's StatefulDataLoader keeps that with each batch.)
 
     Attributes:
         length: Positions in the global order, before it is padded.
         population: Length of the dataset whose indices it gives; None where only its subclass knows.
-        num_replicas: Number of processes that share it.
-        rank: Which of them this is, from 0.
         seed: Of all epochs.
         epoch: That of the next ``iter()``.
+        choices: How often ``set_epoch`` or ``load_state_dict`` was called.
         drop_last: Whether the ranks leave out the tail that they cannot share evenly; else they fill it up with the
             first positions of the epoch, again and again where those are too few. Both as DistributedSampler does.
     """
@@ -96,23 +80,45 @@ class ResumableSampler(Sampler[int], ABC):
         seed: int,
         drop_last: bool,
         population: int | None = None,
-    ) -> None:  # Sampler has no state, and its constructor wants arguments with torch 2.0 that warn with later ones.
+    ) -> None:  # DistributedSampler's constructor is not called: it would ask for the ranks now, and keep the dataset.
         self.length = length
         self.population = population
-        self.num_replicas, self.rank = _place(num_replicas, rank)
+        self._given_ranks = (num_replicas, rank)
+        if self._given_ranks != (None, None):
+            resolved_ranks(num_replicas, rank)  # an error is raised here
         self.seed = whole_number("seed", seed)
         self.drop_last = checked_flag("drop_last", drop_last)
         self.epoch = 0
         self._position = 0  # of the next iter()
-        self._begun: _Point | None = None  # where the last one began
+        self._begun: _Point | None = None  # where the last one began, if nothing was chosen since
+        self._held: _Point | None = None  # where each begins, while a loader holds the sampler
+        self.choices = 0
 
     @abstractmethod
-    def _order(self) -> Callable[[Array], Array]:
-        """Gives the function from positions to indices of the present seed and epoch: int64, shape (positions,)."""
+    def _order(self, seed: int, epoch: int) -> Callable[[Array], Array]:
+        """Return the function from positions to indices: int64, shape (positions,)."""
 
     def _options(self) -> dict[str, int]:
         """Gives the options that, beside seed, epoch and length, decide about the order."""
         return {}
+
+    @property
+    def num_replicas(self) -> int:  # type: ignore[override] # DistributedSampler has a plain attribute
+        """Number of processes that share the order: as given, else those of torch.distributed now, else 1.
+
+        Raises:
+            OptionError: It was not given, torchrun started this process, and torch.distributed is not initialized.
+        """
+        return resolved_ranks(*self._given_ranks)[0]
+
+    @property
+    def rank(self) -> int:  # type: ignore[override] # likewise
+        """Which of them this process is, from 0.
+
+        Raises:
+            OptionError: As from ``num_replicas``.
+        """
+        return resolved_ranks(*self._given_ranks)[1]
 
     def _end(self, position: int) -> int:
         """Gives where the global order that begins at a position ends for all ranks; above length it is padded."""
@@ -125,23 +131,12 @@ class ResumableSampler(Sampler[int], ABC):
 
     @override
     def __iter__(self) -> Iterator[int]:
-        # No generator itself: it would not begin before the first next(), and take the epoch as it is then.
-        self._begun = self._next()
-        return self._given(self._begun, self._order())
-
-    def _given(self, begun: _Point, order: Callable[[Array], Array]) -> Iterator[int]:
-        if self._begun is begun:
-            # Only with the first sample: a DataLoader with workers makes two iterators, and takes nothing from one.
-            self._position = 0
-        yield from _indices(self._share(begun.position), self.length, order)
+        check_shared_once(self)
+        self._begun = self._held or self._next()
+        return _Samples(self, self._begun)
 
     def __len__(self) -> int:
         return len(self._share(0))
-
-    @property
-    def started(self) -> bool:
-        """Whether the present epoch was begun by an ``iter()``, so that the next one belongs to the next epoch."""
-        return self._begun is not None
 
     def positions(self, since: Mapping[str, Any] | None = None) -> range:
         """Gives where in the global order this rank's samples stand; beyond ``length`` the order begins again.
@@ -149,7 +144,7 @@ class ResumableSampler(Sampler[int], ABC):
         Args:
             since: The state where the iteration began; else that of the next ``iter()``.
         """
-        return self._share((self._next() if since is None else self._read(since)).position)
+        return self._share((self._held or self._next() if since is None else self._read(since)).position)
 
     @property
     def remaining(self) -> int:
@@ -168,9 +163,10 @@ class ResumableSampler(Sampler[int], ABC):
             self._position = 0
         self.epoch = epoch
         self._begun = None
+        self.choices += 1
 
-    def state_dict(self, consumed: int = 0, *, since: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Gives the state of an iteration of which a number of samples has been consumed: ints and a str.
+    def state_after(self, consumed: int = 0, *, since: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return the state of an iteration of which a number of samples has been consumed: ints and a str.
 
         It is the same on all ranks if they have consumed equally many. Where shares differ by one sample, that of rank
         0 is the right one at the end.
@@ -204,10 +200,47 @@ class ResumableSampler(Sampler[int], ABC):
         """
         self.seed, self.epoch, self._position = self._read(state_dict)
         self._begun = None
+        self.choices += 1
+
+    def next_state(self) -> dict[str, Any]:
+        """Return the state where the next ``iter()`` begins: ints and a str."""
+        return {**self._facts(), **(self._held or self._next())._asdict()}
+
+    @property
+    def held(self) -> bool:
+        """Whether a loader in front decides where ``iter()`` begins."""
+        return self._held is not None
+
+    def hold(self, since: Mapping[str, Any]) -> None:
+        """Have each ``iter()`` begin at a state until ``release``, whatever epoch is chosen meanwhile.
+
+        A loader in front calls this before it makes the iterator of the loader behind it, and ``release`` when its
+        consumer has the first batch. Some loaders choose an epoch of their own counting in between.
+        """
+        self._held, self._begun = self._read(since), None
+
+    def release(self, *, received: bool) -> None:
+        """Let ``iter()`` begin again where ``set_epoch`` and ``load_state_dict`` say.
+
+        Args:
+            received: Whether the consumer has received something of the iteration, or its end. Otherwise the next one
+                begins at the same point.
+
+        Raises:
+            LoaderError: Something was received, and the order of its samples was not taken since ``hold``.
+        """
+        held, self._held = self._held, None
+        assert held is not None, "else it was not held"
+        self.seed, self.epoch, self._position = held._replace(position=0) if received else held
+        if received and self._begun != held:
+            raise LoaderError(
+                "the loader behind the PrefetchLoader had taken the order of its samples before this iteration, or "
+                "goes on from a state of its own: call state_dict() and load_state_dict() of the PrefetchLoader only"
+            )
 
     def __repr__(self) -> str:
-        shown = {**self._options(), "num_replicas": self.num_replicas, "rank": self.rank, "seed": self.seed}
-        shown |= {"epoch": self.epoch, "drop_last": self.drop_last}
+        shown: dict[str, Any] = {**self._options(), "num_replicas": self._given_ranks[0], "rank": self._given_ranks[1]}
+        shown |= {"seed": self.seed, "epoch": self.epoch, "drop_last": self.drop_last}
         return f"{type(self).__name__}({self.length} samples, {', '.join(f'{k}={v}' for k, v in shown.items())})"
 
     def _next(self) -> _Point:
@@ -219,7 +252,7 @@ class ResumableSampler(Sampler[int], ABC):
 
     def _read(self, state: Mapping[str, Any]) -> _Point:
         facts = self._facts()
-        wanted = f"a state must be the dict that state_dict() of the {facts['sampler']} or its loader gave"
+        wanted = f"a state must be the dict that state_dict() of a loader with this {facts['sampler']} gave"
         if not isinstance(state, Mapping):
             raise TypeError(f"{wanted}, got {state!r:.100}")
         known = {*facts, *_Point._fields}
@@ -240,6 +273,46 @@ class ResumableSampler(Sampler[int], ABC):
         return point
 
 
+class _Samples(Iterator[int]):
+    """The indices of one run over a sampler, which takes nothing more from it.
+
+    Its state is what it has given, not what anybody has received. It is for loaders that keep the state of their
+    sampler's iterator beside each batch, and give it back to a new one, as torchdata's do.
+    """
+
+    def __init__(self, sampler: ResumableSampler, point: _Point) -> None:
+        self._sampler = sampler
+        self._begin(point)
+
+    def _begin(self, point: _Point) -> None:
+        self._since = {**self._sampler._facts(), **point._asdict()}
+        self._choices = None if self._sampler.held else self._sampler.choices
+        self._count = 0
+        share, order = self._sampler._share(point.position), self._sampler._order(point.seed, point.epoch)
+        self._indices = _indices(share, self._sampler.length, order)
+
+    @override
+    def __next__(self) -> int:
+        if not self._count and self._choices == self._sampler.choices:
+            # Only with the first sample: a DataLoader with workers makes two iterators, and takes nothing from one.
+            self._sampler._position = 0
+        index = next(self._indices)
+        self._count += 1
+        return index
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state after the samples that this has given."""
+        return self._sampler.state_after(self._count, since=self._since)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on where another one was; the sampler's seed and epoch become those of the state, too."""
+        point = self._sampler._read(state_dict)
+        self._sampler.load_state_dict({**state_dict, "position": 0})
+        if not self._sampler.held:
+            self._sampler._begun = point
+        self._begin(point)
+
+
 def _indices(share: range, length: int, order: Callable[[Array], Array]) -> Iterator[int]:
     for begin in range(0, len(share), _BLOCK):
         part = share[begin : begin + _BLOCK]
@@ -247,29 +320,3 @@ def _indices(share: range, length: int, order: Callable[[Array], Array]) -> Iter
         if part[-1] >= length:
             positions %= length
         yield from order(positions).tolist()
-
-
-def _place(num_replicas: int | None, rank: int | None) -> tuple[int, int]:
-    """Gives the number of processes and which this is, from torch.distributed where they are not given."""
-    if num_replicas is None or rank is None:
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            num_replicas = torch.distributed.get_world_size() if num_replicas is None else num_replicas
-            rank = torch.distributed.get_rank() if rank is None else rank
-        elif num_replicas is not None or rank is not None:
-            raise OptionError(
-                "num_replicas and rank must be given together where torch.distributed is not initialized, "
-                f"got num_replicas={num_replicas} and rank={rank}",
-            )
-        else:
-            # Each process would take all samples for its own, and nobody would notice.
-            started = os.environ.get("WORLD_SIZE", "1")
-            if started != "1":
-                raise OptionError(
-                    "call torch.distributed.init_process_group() first, or give num_replicas and rank "
-                    f"(1 and 0 for all samples in each process): got neither in one of WORLD_SIZE={started} processes",
-                )
-            num_replicas, rank = 1, 0
-    num_replicas, rank = whole_number("num_replicas", num_replicas, 1), whole_number("rank", rank)
-    if not 0 <= rank < num_replicas:
-        raise OptionError(f"rank must be 0 to {num_replicas - 1}, of {num_replicas} replicas, got {rank}")
-    return num_replicas, rank

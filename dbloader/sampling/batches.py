@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import BatchSampler, Sampler
 from typing_extensions import override
@@ -12,7 +13,7 @@ from dbloader.keys import KeyedIndices
 from dbloader.options import checked_flag, whole_number
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Mapping
 
     from dbloader.sampling.base import ResumableSampler
 
@@ -45,15 +46,7 @@ class KeyedBatchSampler(Sampler[list[int]]):
 
     @override
     def __iter__(self) -> Iterator[list[int]]:
-        positions = self.sampler.positions()
-        seed, epoch = self.sampler.seed, self.sampler.epoch
-        return self._batches(iter(self.sampler), positions, seed, epoch)
-
-    def _batches(self, indices: Iterator[int], positions: range, seed: int, epoch: int) -> Iterator[list[int]]:
-        for begin in range(0, len(positions), self.batch_size):
-            part = positions[begin : begin + self.batch_size]
-            if len(part) == self.batch_size or not self.drop_last:
-                yield KeyedIndices(islice(indices, len(part)), seed, epoch, part)
+        return _KeyedBatches(self.sampler, self.batch_size, drop_last=self.drop_last)
 
     def __len__(self) -> int:
         whole, rest = divmod(len(self.sampler), self.batch_size)
@@ -61,6 +54,40 @@ class KeyedBatchSampler(Sampler[list[int]]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.sampler!r}, batch_size={self.batch_size}, drop_last={self.drop_last})"
+
+
+class _KeyedBatches(Iterator[list[int]]):
+    """The batches of one run over a sampler; its state is what it has given, as that of the sampler's iterator is."""
+
+    def __init__(self, sampler: ResumableSampler, batch_size: int, *, drop_last: bool) -> None:
+        self._sampler = sampler
+        self._batch_size = batch_size
+        self._drop_last = drop_last
+        self._indices: Any = iter(sampler)
+        self._begin(sampler.state_after())
+
+    def _begin(self, since: Mapping[str, Any]) -> None:
+        self._seed, self._epoch = since["seed"], since["epoch"]
+        self._positions = self._sampler.positions(since)
+        self._given = 0
+
+    @override
+    def __next__(self) -> list[int]:
+        part = self._positions[self._given : self._given + self._batch_size]
+        if not part or (self._drop_last and len(part) < self._batch_size):
+            raise StopIteration
+        self._given += len(part)
+        return KeyedIndices(islice(self._indices, len(part)), self._seed, self._epoch, part)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state after the batches that this has given."""
+        state: dict[str, Any] = self._indices.state_dict()
+        return state
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on where another one was."""
+        self._indices.load_state_dict(state_dict)
+        self._begin(state_dict)
 
 
 class CountedBatchSampler(BatchSampler):

@@ -66,8 +66,8 @@ class BlockShuffleSampler(ResumableSampler):
             raise OptionError(f"buffer_blocks must be at least 1, got {buffer_blocks}")
 
     @override
-    def _order(self) -> Callable[[Array], Array]:
-        return _BlockOrder(self.length, self.block_size, self.buffer_blocks, self.seed, self.epoch)
+    def _order(self, seed: int, epoch: int) -> Callable[[Array], Array]:
+        return _BlockOrder(self.length, self.block_size, self.buffer_blocks, seed, epoch)
 
     @override
     def _options(self) -> dict[str, int]:

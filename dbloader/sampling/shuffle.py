@@ -49,8 +49,8 @@ class ShuffleSampler(ResumableSampler):
         )
 
     @override
-    def _order(self) -> Callable[[Array], Array]:
-        return Permutation(self.length, self.seed, self.epoch).__getitem__
+    def _order(self, seed: int, epoch: int) -> Callable[[Array], Array]:
+        return Permutation(self.length, seed, epoch).__getitem__
 
 
 class OrderedSampler(ResumableSampler):
@@ -74,7 +74,7 @@ class OrderedSampler(ResumableSampler):
         super().__init__(length, num_replicas=num_replicas, rank=rank, seed=0, drop_last=False, population=length)
 
     @override
-    def _order(self) -> Callable[[Array], Array]:
+    def _order(self, seed: int, epoch: int) -> Callable[[Array], Array]:
         return _as_they_are
 
     @override

@@ -68,8 +68,8 @@ class WeightedSampler(ResumableSampler):
         self._sums = np.cumsum(values / values.max())  # the division keeps the sum from overflow and underflow
 
     @override
-    def _order(self) -> Callable[[Array], Array]:
-        sums, key = self._sums, keys(2, "weighted", self.seed, self.epoch)
+    def _order(self, seed: int, epoch: int) -> Callable[[Array], Array]:
+        sums, key = self._sums, keys(2, "weighted", seed, epoch)
 
         def draw(positions: Array) -> Array:
             # A number below 1 times the sum is below the sum also when rounded, so there always is a sum above it.

@@ -1,0 +1,75 @@
+"""Which share of the samples is that of this process, and that it is shared once."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import torch.distributed
+
+from dbloader.errors import OptionError
+from dbloader.options import whole_number
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from dbloader.sampling.base import ResumableSampler
+
+# Classes that give a process only a part of what a sampler gives. They do not ask whether the sampler did so already.
+_SHARING = {("accelerate.data_loader", "BatchSamplerShard"), ("accelerate.data_loader", "DataLoaderDispatcher")}
+
+
+def check_shared_once(sampler: ResumableSampler) -> None:
+    """Refuse to give this process its share of the samples to something that shares them again.
+
+    A sampler is not told who asks for its order. So this looks for such a class among the callers.
+
+    Raises:
+        OptionError: There is one: samples would be left out.
+    """
+    if sampler.num_replicas == 1:
+        return
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        shares = frame.f_locals.get("self")
+        caller = type(shares)
+        if (caller.__module__, caller.__name__) in _SHARING and getattr(shares, "num_processes", 0) != 1:
+            raise OptionError(
+                f"{type(sampler).__name__} shares the samples among {sampler.num_replicas} processes, and "
+                f"{caller.__module__}.{caller.__name__} would share that part again, so that most samples were left "
+                "out: make the sampler with num_replicas=1, rank=0, or do not prepare() its loader"
+            )
+        frame = frame.f_back
+
+
+def resolved_ranks(num_replicas: int | None, rank: int | None) -> tuple[int, int]:
+    """Return the number of processes and which of them this is, from torch.distributed where they are not given.
+
+    Raises:
+        OptionError: One is out of its range. Or one or none was given, where torch.distributed is not initialized and
+            there are several processes.
+        TypeError: One is no int.
+    """
+    if num_replicas is None or rank is None:
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            num_replicas = torch.distributed.get_world_size() if num_replicas is None else num_replicas
+            rank = torch.distributed.get_rank() if rank is None else rank
+        elif num_replicas is not None or rank is not None:
+            raise OptionError(
+                "num_replicas and rank must be given together where torch.distributed is not initialized, "
+                f"got num_replicas={num_replicas} and rank={rank}",
+            )
+        else:
+            # Each process would take all samples for its own, and nobody would notice.
+            started = os.environ.get("WORLD_SIZE", "1")
+            if started != "1":
+                raise OptionError(
+                    "call torch.distributed.init_process_group() first, or give num_replicas and rank "
+                    f"(1 and 0 for all samples in each process): got neither in one of WORLD_SIZE={started} processes",
+                )
+            num_replicas, rank = 1, 0
+    num_replicas, rank = whole_number("num_replicas", num_replicas, 1), whole_number("rank", rank)
+    if not 0 <= rank < num_replicas:
+        raise OptionError(f"rank must be 0 to {num_replicas - 1}, of {num_replicas} replicas, got {rank}")
+    return num_replicas, rank
