@@ -21,17 +21,22 @@ from test_conversion import records, report_lines, verified
 
 import dbloader
 from dbloader import LMDBDataset, convert, write_store
+from dbloader.conversion.forms import Form
+from dbloader.conversion.prepare import Preparation
 from dbloader.conversion.resizing import load_pixels, resize
 from dbloader.decoding import DecodeTensor, RandomResizedCrop, decode_pil
-from dbloader.errors import NotAnImageError, PixelRangeError
+from dbloader.errors import DamagedImageError, NotAnImageError, PixelRangeError
 from dbloader.images import check_decodes, facts
 from dbloader.pillow import FORMATS, open_pillow
+from dbloader.sources import Entry
 from dbloader.stores import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 Array = np.ndarray[Any, Any]
+
+Image.init()
 
 # Every value of 16 bits, and each of the upper 8 bits as often as the others.
 DEEP = np.arange(2**16, dtype=np.uint16).reshape(256, 256)
@@ -446,6 +451,71 @@ def test_image_files_are_opened_in_one_place_only() -> None:
             if isinstance(node, ast.ImportFrom) and node.module == "PIL.Image":
                 assert "open" not in {alias.name for alias in node.names}, path
     assert found == {"pillow.py"}
+
+
+# Cuts and sizes
+
+
+def of_all_formats() -> dict[str, bytes]:
+    """A small noisy image in each format that Pillow writes, in the ways in which it is compressed."""
+    noise = np.random.default_rng(0).integers(0, 256, (20, 30, 3)).astype(np.uint8)
+    image, gray = Image.fromarray(noise), Image.fromarray(noise[..., 0].astype(np.uint16) << 8)
+    files = {name: encoded(image, name) for name in FORMATS if name in Image.SAVE and name not in ("ICO", "JPEG")}
+    files |= {f"TIFF, {kind}": encoded(image, "TIFF", compression=kind) for kind in ("tiff_lzw", "packbits", "jpeg")}
+    files |= {f"{name}, 16 bits": encoded(gray, name) for name in ("PNG", "PPM", "TIFF")}
+    files |= {f"{name}, moving": moving(name) for name in ("GIF", "PNG", "WEBP", "TIFF")}
+    files["TGA, compressed"] = encoded(image, "TGA", compression="tga_rle")
+    files["GIF, interlaced"] = encoded(image, "GIF", interlace=1)
+    files["WEBP, lossless"] = encoded(image, "WEBP", lossless=True)
+    return files
+
+
+@pytest.mark.parametrize("kind", of_all_formats())
+def test_a_file_that_is_cut_is_refused_or_has_all_pixels(kind: str) -> None:
+    data = of_all_formats()[kind]
+    whole = decode_pil(data).tobytes()
+    for end in (*range(0, len(data), max(1, len(data) // 60)), *range(len(data) - 12, len(data))):
+        try:
+            check_decodes(data[:end], facts(data[:end]))
+        except (NotAnImageError, DamagedImageError):
+            continue
+        assert decode_pil(data[:end]).tobytes() == whole, f"cut at {end} of {len(data)}"
+
+
+def sized(image_format: str, width: int, height: int) -> bytes:
+    """A file of 8 x 8 pixels whose header tells of another size."""
+    if image_format == "TIFF":
+        return tiff(bytes(64), width, height, 8)
+    data = bytearray(encoded(Image.new("P" if image_format == "GIF" else "RGB", (8, 8)), image_format))
+    at, layout = {
+        "PNG": (16, ">II"), "GIF": (6, "<HH"), "BMP": (18, "<II"), "WEBP": (26, "<HH"), "QOI": (4, ">II"),
+        "TGA": (12, "<HH"), "JPEG": (data.find(b"\xff\xc0") + 5, ">HH"),
+        "JPEG2000": (data.find(b"\xff\x51") + 6, ">II"),
+    }[image_format]  # fmt: skip
+    struct.pack_into(layout, data, at, *((height, width) if image_format == "JPEG" else (width, height)))
+    if image_format == "PNG":
+        struct.pack_into(">I", data, 29, zlib.crc32(data[12:29]))
+    return bytes(data)
+
+
+@pytest.mark.parametrize("size", [(0, 5), (5, 0), (0, 0), (65_500, 65_500), (65_500, 9)])
+@pytest.mark.parametrize("image_format", ["JPEG", "PNG", "BMP", "WEBP", "TIFF", "QOI", "TGA", "JPEG2000"])
+def test_a_size_that_is_none_or_absurd_is_refused(image_format: str, size: tuple[int, int]) -> None:
+    data = sized(image_format, *size)
+    for form in (Form(), Form(raw=True), Form(max_side=3)):
+        prepared = Preparation(form=form).prepare(Entry("x", b"x", None, {}), lambda _: None, data)
+        assert (prepared.outcome, prepared.record) == ("rejected", None)
+
+
+@pytest.mark.parametrize("mode", ["CMYK", "YCCK"])
+def test_inks_are_those_of_pillow_in_every_decoder(mode: str) -> None:
+    data = encoded(jpegs.draw(33, 21, "CMYK"), "JPEG")
+    at = data.index(b"Adobe") + 11
+    if mode == "YCCK":
+        data = data[:at] + b"\x02" + data[at + 1 :]
+    expected = np.asarray(decode_pil(data))
+    np.testing.assert_array_equal(DecodeTensor()(data).permute(1, 2, 0), expected)
+    np.testing.assert_array_equal(load_pixels(data, None), expected)
 
 
 # The limit of pixels
