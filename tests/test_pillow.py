@@ -177,6 +177,21 @@ def test_values_whose_range_is_not_known_are_an_error_that_says_what_to_do(kind:
             decode(data)
 
 
+@pytest.mark.parametrize("kind", UNKNOWN)
+def test_made_smaller_such_values_keep_their_meaning_or_are_refused(kind: str) -> None:
+    data, _ = UNKNOWN[kind]
+    if kind in ("TIFF, float, white is 0", "TIFF, 32 bits", "TIFF, 8 bits signed"):
+        with pytest.raises(PixelRangeError, match=r"which Pillow (reads as|cannot write)"):
+            resize(data, (128, 128))
+        return
+    smaller, its_facts = resize(data, (128, 128))
+    assert facts(smaller) == its_facts
+    before, after = np.asarray(open_pillow(data)).astype(float), np.asarray(open_pillow(smaller)).astype(float)
+    means = before.reshape(128, 2, 128, 2).mean(axis=(1, 3))
+    middle = slice(4, 60) if kind == "TIFF, 16 bits signed" else slice(4, -4)  # half of them are negative
+    assert np.abs(after - means)[middle, 4:-4].max() < 0.005 * np.ptp(before)
+
+
 @pytest.mark.parametrize("mode", ["I", "F"])
 def test_a_pil_image_of_unknown_range_is_refused_too(mode: str) -> None:
     with pytest.raises(PixelRangeError, match="range is not known"):
@@ -354,10 +369,16 @@ def test_of_several_frames_the_first_is_decoded_and_that_is_said(
     folder = plant(tmp_path / "moving", {f"cat/{name}": data, "cat/1.jpg": photo()})
     report = convert(folder, place)
     assert report.frames == 1
-    assert report.warnings == ("1 file has several frames or pages, of which the first is decoded",)
+    assert report.warnings[0].startswith(
+        "1 file has several frames or pages, of which the first is decoded; pixels, and"
+    )
     (line,) = report_lines(report)
     assert (line["name"], line["event"]) == (f"cat/{name}", "frames")
+    assert line["reason"] == "has several frames or pages: decoded is the first"
     assert records(place)[0].image == data
+    for options in ({"raw": True}, {"max_side": 5}):
+        (line,) = report_lines(convert(folder, place, overwrite=True, **options))
+        assert line["reason"] == "has several frames or pages: stored is the first"
 
 
 @pytest.mark.parametrize("image_format", ["GIF", "PNG", "WEBP", "TIFF", "MPO", "JPEG"])

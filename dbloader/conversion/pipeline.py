@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from dbloader.sources import Source
     from dbloader.stores import Writer
 
-_FRAMES = "has several frames or pages; decoded is the first"
-
 
 def convert(
     source: str | os.PathLike[str],
@@ -233,7 +231,7 @@ def _write(writer: Writer, batch: list[Done], fail_on: set[str]) -> None:
         if prepared.outcome:
             outcome[prepared.outcome] += 1
             events.append({"name": item.name, "event": prepared.outcome, "reason": prepared.reason})
-        remarks = {"untiled": prepared.untiled, "deep": prepared.deep, "frames": _FRAMES if prepared.frames else ""}
+        remarks = {"untiled": prepared.untiled, "deep": prepared.deep, "frames": prepared.frames}
         for event, reason in remarks.items():
             if reason:
                 outcome[event] += 1
