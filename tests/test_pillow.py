@@ -555,9 +555,12 @@ import sys
 from torch.utils.data import DataLoader
 from dbloader import LMDBDataset
 
+def size(image):
+    return image.size
+
 if __name__ == "__main__":
-    loader = DataLoader(LMDBDataset(sys.argv[1]), None, num_workers=1, multiprocessing_context="spawn")
-    print([image.size for image, _ in loader])
+    loader = DataLoader(LMDBDataset(sys.argv[1], size), None, num_workers=1, multiprocessing_context="spawn")
+    print([found for found, _ in loader])
 """
 
 
@@ -579,3 +582,20 @@ def test_the_limit_of_pixels_is_named_and_can_be_lifted_in_conversion_and_traini
     assert f"NotAnImageError: the image {told}" in refused.stderr
     allowed = subprocess.run([sys.executable, code, place], capture_output=True, text=True, check=True, env=environment)
     assert allowed.stdout == "[(13500, 13500), (40, 30)]\n"
+
+
+@pytest.mark.parametrize("limit", ["many", "0", "-5", "1e9", "٣"])
+def test_a_limit_that_is_no_number_of_pixels_is_told_before_anything_begins(
+    root: Path, place: Path, limit: str
+) -> None:
+    outcome = run("convert", root, place, env={**os.environ, "DBLOADER_MAX_PIXELS": limit})
+    assert outcome.status == 2
+    assert outcome.stderr == f"Error: DBLOADER_MAX_PIXELS must be a number of pixels, at least 1, got {limit!r}\n"
+    assert [path.name for path in place.parent.iterdir()] == ["images"]
+
+
+def test_a_lower_limit_holds_for_jpegs_too(root: Path, place: Path) -> None:
+    outcome = run("convert", root, place, env={**os.environ, "DBLOADER_MAX_PIXELS": "1199"})  # a photo has 40 x 30
+    assert outcome.status == 2
+    assert "none of the 4 files could be stored" in outcome.stderr
+    assert "has more pixels than the 1,199 that are allowed" in outcome.stderr
