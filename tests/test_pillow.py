@@ -581,7 +581,7 @@ def test_the_limit_of_pixels_is_named_and_can_be_lifted_in_conversion_and_traini
     refused = subprocess.run([sys.executable, code, place], capture_output=True, text=True, check=False)
     assert f"NotAnImageError: the image {told}" in refused.stderr
     allowed = subprocess.run([sys.executable, code, place], capture_output=True, text=True, check=True, env=environment)
-    assert allowed.stdout == "[(13500, 13500), (40, 30)]\n"
+    assert allowed.stdout == "[[13500, 13500], [40, 30]]\n"
 
 
 @pytest.mark.parametrize("limit", ["many", "0", "-5", "1e9", "٣"])
