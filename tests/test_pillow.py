@@ -17,9 +17,10 @@ import numpy as np
 import pytest
 from imagefolders import encoded, photo, plant, run
 from PIL import Image, features
-from test_conversion import records, report_lines, verified
+from test_conversion import interrupt, records, report_lines, verified
 
 import dbloader
+import dbloader.stores.writer
 from dbloader import LMDBDataset, convert, write_store
 from dbloader.conversion.forms import Form
 from dbloader.conversion.prepare import Preparation
@@ -305,7 +306,21 @@ def test_made_smaller_gray_keeps_its_bits_and_colors_say_that_they_do_not(root: 
     assert np.abs(values[:, 12] - np.linspace(0.02, 0.98, 25)).max() < 0.01
 
 
-def test_counts_survive_resuming_and_copying(root: Path, place: Path) -> None:
+def test_counts_survive_resuming(root: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dbloader.stores.writer, "COMMIT_BYTES", 1)
+    small = save(DEEP[:9, :9], "PNG")
+    plant(root, {f"dog/{number:02}.png": small for number in range(60)})
+    whole = convert(root, place.with_name("whole.lmdb"))
+    interrupt(root, place, 30)
+    report = convert(root, place, resume=True)
+    assert 0 < report.resumed_at < 64
+    assert (report.digest, report.deep) == (whole.digest, 63)
+    with open_store(place) as store, open_store(whole.place) as other:
+        assert store.manifest.depths == other.manifest.depths == {"8-bit": 1, "16-bit": 62, "32-bit float": 1}
+        assert store.manifest.outcome == other.manifest.outcome
+
+
+def test_counts_survive_copying(root: Path, place: Path) -> None:
     whole = convert(root, place)
     copy = dbloader.copy_store(place, place.with_name("copy.lmdb"))
     with open_store(place) as store:
