@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from dbloader.errors import DamagedStoreError
@@ -60,7 +61,10 @@ def copy_store(
             progress(writer.length, len(store))
             missing = {what: count - writer.outcome[what] for what, count in manifest.outcome.items()}
             writer.write([], outcome=missing, depths=manifest.depths if not writer.depths else None)
-            return writer.finish(classes=manifest.classes, source=manifest.source, created=manifest.created)
+            copied = writer.finish(classes=manifest.classes, source=manifest.source, created=manifest.created)
+        with suppress(OSError):
+            writer.report_path.unlink()  # of a conversion whose store was there before
+        return copied
 
 
 def _checksums(store: Store) -> np.ndarray[Any, Any]:

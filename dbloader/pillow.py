@@ -45,6 +45,7 @@ _KINDS = {2: " signed", 3: " float"}
 _WHITE_IS_ZERO = 0
 # Unsigned values, from black to the most that so many bits hold.
 _KNOWN_RANGE = (EIGHT_BITS, "12-bit", "16-bit")
+_MISREAD = {"8-bit signed": "unsigned", "32-bit": "signed"}
 _GRAY_16 = ("I;16", "I;16L", "I;16B", "I;16N", "I")
 
 
@@ -136,23 +137,29 @@ def mend_gray(image: Image.Image) -> Image.Image:
     PGM of 16 bits in the mode of 32.
 
     Raises:
-        PixelRangeError: The values have 8 bits and a sign, which Pillow passes over.
+        PixelRangeError: Pillow reads other values than the file has, or cannot write what they mean.
     """
     depth = value_depth(image)
-    if depth == "8-bit signed":
-        raise PixelRangeError(f"its values are {depth}, which Pillow reads as unsigned")
+    if depth in _MISREAD:
+        raise PixelRangeError(f"its values are {depth}, which Pillow reads as {_MISREAD[depth]}")
+    if image.mode == "F" and _is_inverted(image):
+        raise PixelRangeError("its values are floats of which 0 is white, which Pillow cannot write")
     return Image.fromarray(_gray_values(image)) if image.mode in _GRAY_16 and depth in _KNOWN_RANGE else image
 
 
 def _gray_values(image: Image.Image) -> npt.NDArray[np.uint16]:
     """Return gray of 16 bits: uint16, shape (height, width), 0 (black) to 65,535."""
     values = np.asarray(image).astype(np.uint16)
-    if isinstance(image, TiffImagePlugin.TiffImageFile):
-        if value_depth(image) == "12-bit":
-            values = values << np.uint16(4) | values >> np.uint16(8)
-        if image.tag_v2.get(_PHOTOMETRIC) == _WHITE_IS_ZERO:
-            values = ~values
-    return values
+    if value_depth(image) == "12-bit":
+        values = values << np.uint16(4) | values >> np.uint16(8)
+    return ~values if _is_inverted(image) else values
+
+
+def _is_inverted(image: Image.Image) -> bool:
+    """Return whether 0 is white, which Pillow mends only where values have up to 8 bits."""
+    if not isinstance(image, TiffImagePlugin.TiffImageFile):
+        return False
+    return bool(image.tag_v2.get(_PHOTOMETRIC) == _WHITE_IS_ZERO)
 
 
 def _too_large(limit: float) -> str:

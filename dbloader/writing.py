@@ -93,7 +93,10 @@ def write_store(
                 f"there are no samples to overwrite {writer.place} with (an iterator may have been used up): "
                 "leave overwrite out if an empty store is wanted"
             )
-        return writer.finish(classes=class_names, source=source)
+        manifest = writer.finish(classes=class_names, source=source)
+    with suppress(OSError):
+        writer.report_path.unlink()  # of a conversion whose store was there before
+    return manifest
 
 
 def _records(samples: Any, form: Form, *, as_records: bool) -> Generator[Record | DBLoaderError, None, None]:

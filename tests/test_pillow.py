@@ -17,21 +17,27 @@ import numpy as np
 import pytest
 from imagefolders import encoded, photo, plant, run
 from PIL import Image, features
-from test_conversion import records, report_lines, verified
+from test_conversion import interrupt, records, report_lines, verified
 
 import dbloader
+import dbloader.stores.writer
 from dbloader import LMDBDataset, convert, write_store
+from dbloader.conversion.forms import Form
+from dbloader.conversion.prepare import Preparation
 from dbloader.conversion.resizing import load_pixels, resize
 from dbloader.decoding import DecodeTensor, RandomResizedCrop, decode_pil
-from dbloader.errors import NotAnImageError, PixelRangeError
+from dbloader.errors import DamagedImageError, NotAnImageError, PixelRangeError
 from dbloader.images import check_decodes, facts
 from dbloader.pillow import FORMATS, open_pillow
+from dbloader.sources import Entry
 from dbloader.stores import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 Array = np.ndarray[Any, Any]
+
+Image.init()
 
 # Every value of 16 bits, and each of the upper 8 bits as often as the others.
 DEEP = np.arange(2**16, dtype=np.uint16).reshape(256, 256)
@@ -172,6 +178,21 @@ def test_values_whose_range_is_not_known_are_an_error_that_says_what_to_do(kind:
             decode(data)
 
 
+@pytest.mark.parametrize("kind", UNKNOWN)
+def test_made_smaller_such_values_keep_their_meaning_or_are_refused(kind: str) -> None:
+    data, _ = UNKNOWN[kind]
+    if kind in ("TIFF, float, white is 0", "TIFF, 32 bits", "TIFF, 8 bits signed"):
+        with pytest.raises(PixelRangeError, match=r"which Pillow (reads as|cannot write)"):
+            resize(data, (128, 128))
+        return
+    smaller, its_facts = resize(data, (128, 128))
+    assert facts(smaller) == its_facts
+    before, after = np.asarray(open_pillow(data)).astype(float), np.asarray(open_pillow(smaller)).astype(float)
+    means = before.reshape(128, 2, 128, 2).mean(axis=(1, 3))
+    middle = slice(4, 60) if kind == "TIFF, 16 bits signed" else slice(4, -4)  # half of them are negative
+    assert np.abs(after - means)[middle, 4:-4].max() < 0.005 * np.ptp(before)
+
+
 @pytest.mark.parametrize("mode", ["I", "F"])
 def test_a_pil_image_of_unknown_range_is_refused_too(mode: str) -> None:
     with pytest.raises(PixelRangeError, match="range is not known"):
@@ -285,7 +306,21 @@ def test_made_smaller_gray_keeps_its_bits_and_colors_say_that_they_do_not(root: 
     assert np.abs(values[:, 12] - np.linspace(0.02, 0.98, 25)).max() < 0.01
 
 
-def test_counts_survive_resuming_and_copying(root: Path, place: Path) -> None:
+def test_counts_survive_resuming(root: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dbloader.stores.writer, "COMMIT_BYTES", 1)
+    small = save(DEEP[:9, :9], "PNG")
+    plant(root, {f"dog/{number:02}.png": small for number in range(60)})
+    whole = convert(root, place.with_name("whole.lmdb"))
+    interrupt(root, place, 30)
+    report = convert(root, place, resume=True)
+    assert 0 < report.resumed_at < 64
+    assert (report.digest, report.deep) == (whole.digest, 63)
+    with open_store(place) as store, open_store(whole.place) as other:
+        assert store.manifest.depths == other.manifest.depths == {"8-bit": 1, "16-bit": 62, "32-bit float": 1}
+        assert store.manifest.outcome == other.manifest.outcome
+
+
+def test_counts_survive_copying(root: Path, place: Path) -> None:
     whole = convert(root, place)
     copy = dbloader.copy_store(place, place.with_name("copy.lmdb"))
     with open_store(place) as store:
@@ -349,10 +384,16 @@ def test_of_several_frames_the_first_is_decoded_and_that_is_said(
     folder = plant(tmp_path / "moving", {f"cat/{name}": data, "cat/1.jpg": photo()})
     report = convert(folder, place)
     assert report.frames == 1
-    assert report.warnings == ("1 file has several frames or pages, of which the first is decoded",)
+    assert report.warnings[0].startswith(
+        "1 file has several frames or pages, of which the first is decoded; pixels, and"
+    )
     (line,) = report_lines(report)
     assert (line["name"], line["event"]) == (f"cat/{name}", "frames")
+    assert line["reason"] == "has several frames or pages: decoded is the first"
     assert records(place)[0].image == data
+    for options in ({"raw": True}, {"max_side": 5}):
+        (line,) = report_lines(convert(folder, place, overwrite=True, **options))
+        assert line["reason"] == "has several frames or pages: stored is the first"
 
 
 @pytest.mark.parametrize("image_format", ["GIF", "PNG", "WEBP", "TIFF", "MPO", "JPEG"])
@@ -448,6 +489,71 @@ def test_image_files_are_opened_in_one_place_only() -> None:
     assert found == {"pillow.py"}
 
 
+# Cuts and sizes
+
+
+def of_all_formats() -> dict[str, bytes]:
+    """A small noisy image in each format that Pillow writes, in the ways in which it is compressed."""
+    noise = np.random.default_rng(0).integers(0, 256, (20, 30, 3)).astype(np.uint8)
+    image, gray = Image.fromarray(noise), Image.fromarray(noise[..., 0].astype(np.uint16) << 8)
+    files = {name: encoded(image, name) for name in FORMATS if name in Image.SAVE and name not in ("ICO", "JPEG")}
+    files |= {f"TIFF, {kind}": encoded(image, "TIFF", compression=kind) for kind in ("tiff_lzw", "packbits", "jpeg")}
+    files |= {f"{name}, 16 bits": encoded(gray, name) for name in ("PNG", "PPM", "TIFF")}
+    files |= {f"{name}, moving": moving(name) for name in ("GIF", "PNG", "WEBP", "TIFF")}
+    files["TGA, compressed"] = encoded(image, "TGA", compression="tga_rle")
+    files["GIF, interlaced"] = encoded(image, "GIF", interlace=1)
+    files["WEBP, lossless"] = encoded(image, "WEBP", lossless=True)
+    return files
+
+
+@pytest.mark.parametrize("kind", of_all_formats())
+def test_a_file_that_is_cut_is_refused_or_has_all_pixels(kind: str) -> None:
+    data = of_all_formats()[kind]
+    whole = decode_pil(data).tobytes()
+    for end in (*range(0, len(data), max(1, len(data) // 60)), *range(len(data) - 12, len(data))):
+        try:
+            check_decodes(data[:end], facts(data[:end]))
+        except (NotAnImageError, DamagedImageError):
+            continue
+        assert decode_pil(data[:end]).tobytes() == whole, f"cut at {end} of {len(data)}"
+
+
+def sized(image_format: str, width: int, height: int) -> bytes:
+    """A file of 8 x 8 pixels whose header tells of another size."""
+    if image_format == "TIFF":
+        return tiff(bytes(64), width, height, 8)
+    data = bytearray(encoded(Image.new("P" if image_format == "GIF" else "RGB", (8, 8)), image_format))
+    at, layout = {
+        "PNG": (16, ">II"), "GIF": (6, "<HH"), "BMP": (18, "<II"), "WEBP": (26, "<HH"), "QOI": (4, ">II"),
+        "TGA": (12, "<HH"), "JPEG": (data.find(b"\xff\xc0") + 5, ">HH"),
+        "JPEG2000": (data.find(b"\xff\x51") + 6, ">II"),
+    }[image_format]  # fmt: skip
+    struct.pack_into(layout, data, at, *((height, width) if image_format == "JPEG" else (width, height)))
+    if image_format == "PNG":
+        struct.pack_into(">I", data, 29, zlib.crc32(data[12:29]))
+    return bytes(data)
+
+
+@pytest.mark.parametrize("size", [(0, 5), (5, 0), (0, 0), (65_500, 65_500), (65_500, 9)])
+@pytest.mark.parametrize("image_format", ["JPEG", "PNG", "BMP", "WEBP", "TIFF", "QOI", "TGA", "JPEG2000"])
+def test_a_size_that_is_none_or_absurd_is_refused(image_format: str, size: tuple[int, int]) -> None:
+    data = sized(image_format, *size)
+    for form in (Form(), Form(raw=True), Form(max_side=3)):
+        prepared = Preparation(form=form).prepare(Entry("x", b"x", None, {}), lambda _: None, data)
+        assert (prepared.outcome, prepared.record) == ("rejected", None)
+
+
+@pytest.mark.parametrize("mode", ["CMYK", "YCCK"])
+def test_inks_are_those_of_pillow_in_every_decoder(mode: str) -> None:
+    data = encoded(jpegs.draw(33, 21, "CMYK"), "JPEG")
+    at = data.index(b"Adobe") + 11
+    if mode == "YCCK":
+        data = data[:at] + b"\x02" + data[at + 1 :]
+    expected = np.asarray(decode_pil(data))
+    np.testing.assert_array_equal(DecodeTensor()(data).permute(1, 2, 0), expected)
+    np.testing.assert_array_equal(load_pixels(data, None), expected)
+
+
 # The limit of pixels
 
 
@@ -464,9 +570,12 @@ import sys
 from torch.utils.data import DataLoader
 from dbloader import LMDBDataset
 
+def size(image):
+    return image.size
+
 if __name__ == "__main__":
-    loader = DataLoader(LMDBDataset(sys.argv[1]), None, num_workers=1, multiprocessing_context="spawn")
-    print([image.size for image, _ in loader])
+    loader = DataLoader(LMDBDataset(sys.argv[1], size), None, num_workers=1, multiprocessing_context="spawn")
+    print([found for found, _ in loader])
 """
 
 
@@ -487,4 +596,21 @@ def test_the_limit_of_pixels_is_named_and_can_be_lifted_in_conversion_and_traini
     refused = subprocess.run([sys.executable, code, place], capture_output=True, text=True, check=False)
     assert f"NotAnImageError: the image {told}" in refused.stderr
     allowed = subprocess.run([sys.executable, code, place], capture_output=True, text=True, check=True, env=environment)
-    assert allowed.stdout == "[(13500, 13500), (40, 30)]\n"
+    assert allowed.stdout == "[[13500, 13500], [40, 30]]\n"
+
+
+@pytest.mark.parametrize("limit", ["many", "0", "-5", "1e9", "٣"])
+def test_a_limit_that_is_no_number_of_pixels_is_told_before_anything_begins(
+    root: Path, place: Path, limit: str
+) -> None:
+    outcome = run("convert", root, place, env={**os.environ, "DBLOADER_MAX_PIXELS": limit})
+    assert outcome.status == 2
+    assert outcome.stderr == f"Error: DBLOADER_MAX_PIXELS must be a number of pixels, at least 1, got {limit!r}\n"
+    assert [path.name for path in place.parent.iterdir()] == ["images"]
+
+
+def test_a_lower_limit_holds_for_jpegs_too(root: Path, place: Path) -> None:
+    outcome = run("convert", root, place, env={**os.environ, "DBLOADER_MAX_PIXELS": "1199"})  # a photo has 40 x 30
+    assert outcome.status == 2
+    assert "none of the 4 files could be stored" in outcome.stderr
+    assert "has more pixels than the 1,199 that are allowed" in outcome.stderr

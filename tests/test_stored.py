@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,13 +14,10 @@ from test_conversion import records
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, random_split
 from typing_extensions import override
 
-from dbloader import LMDBDataset, MongoDataset, convert, write_store
+from dbloader import LMDBDataset, MongoDataset, convert, copy_store, write_store
 from dbloader.decoding import DecodeTensor, decode_pil
 from dbloader.errors import DamagedImageError, FieldError, OptionError
 from dbloader.stores import open_store
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -192,6 +190,18 @@ def test_damage_that_was_kept_stays_marked(tmp_path: Path, out: Path) -> None:
         assert write_store(dataset, out).digest == dataset.manifest.digest
     with LMDBDataset(out) as dataset, pytest.raises(DamagedImageError, match="was stored damaged"):
         dataset[1]
+
+
+def test_the_report_of_a_store_that_is_replaced_goes_with_it(place: Path, out: Path, tmp_path: Path) -> None:
+    root = plant(tmp_path / "others", {"cat/0.jpg": photo(), "cat/1.jpg": b"text"})
+    report = Path(convert(root, out).report_file)
+    assert report.exists()
+    with LMDBDataset(place) as dataset:
+        write_store(dataset, out, overwrite=True)
+    assert not report.exists()
+    assert Path(convert(root, out, overwrite=True).report_file) == report
+    copy_store(place, out, overwrite=True)
+    assert not report.exists()
 
 
 # Classes

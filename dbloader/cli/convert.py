@@ -107,7 +107,7 @@ Examples:
     "--raw",
     is_flag=True,
     help="Store pixels, not files: nothing is decoded any more, but a store of JPEGs gets some 6x as large. EXIF is "
-    "not kept, nor its orientation applied.",
+    "not kept, nor its orientation applied; of 16 bits a value the upper 8 are.",
 )
 @click.option(
     "--shuffle", metavar="SEED", type=int, help="Store the records in a random order, the same for the same SEED."

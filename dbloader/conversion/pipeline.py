@@ -19,6 +19,7 @@ from dbloader.conversion.tasks import prepare_in_order
 from dbloader.errors import ConversionError, OptionError
 from dbloader.machine import processors
 from dbloader.options import checked_flag, whole_number
+from dbloader.pillow import max_pixels
 from dbloader.sources import Problem, read_listing, scan
 from dbloader.sources.base import full_path
 from dbloader.stores import create_store, is_mongo
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from dbloader.records import EncodedRecord
     from dbloader.sources import Source
     from dbloader.stores import Writer
-
-_FRAMES = "has several frames or pages; decoded is the first"
 
 
 def convert(
@@ -84,7 +83,7 @@ def convert(
             without, and reported.
         tile_width: Pixels that tiles are wide, as near as can be; default 32.
         raw: Store pixels instead of files: uint8 arrays of shape (height, width, 3), RGB, as ``decode_pil`` gives them;
-            some six times as large as photographs in JPEG.
+            some six times as large as photographs in JPEG. Values of no known range, such as floats, are rejected.
         shuffle: Seed of an order to store the records in; None for the source's order.
         overwrite: Replace the store at the destination, once the new one is finished.
         resume: Go on with an interrupted conversion; where there is none, begin, and say so in the report's warnings.
@@ -92,7 +91,8 @@ def convert(
 
     Raises:
         TypeError: An option is of another type: text where True, False or a number is wanted.
-        OptionError: An option is out of its range, or two exclude each other; or ``jpegtran`` is missing.
+        OptionError: An option is out of its range, or two exclude each other; or ``jpegtran`` is missing, or the
+            environment variable DBLOADER_MAX_PIXELS is not a number.
         SourceError: The source cannot be converted.
         StoreError: The destination cannot be written, or is taken.
         ConversionError: A file is bad and ``"fail"`` was asked for; or no file could be stored.
@@ -108,6 +108,7 @@ def convert(
     workers, shuffle = whole_number("workers", workers, none=True), whole_number("shuffle", shuffle, none=True)
     if workers is not None and workers < 1:
         raise OptionError(f"workers must be at least 1, got {workers}")
+    max_pixels()  # which raises if the environment variable is wrong
     if shuffle is not None and not -(2**63) <= shuffle < 2**63:
         raise OptionError(f"shuffle must be a seed of 64 bits, got {shuffle}")
     preparation = Preparation(
@@ -233,7 +234,7 @@ def _write(writer: Writer, batch: list[Done], fail_on: set[str]) -> None:
         if prepared.outcome:
             outcome[prepared.outcome] += 1
             events.append({"name": item.name, "event": prepared.outcome, "reason": prepared.reason})
-        remarks = {"untiled": prepared.untiled, "deep": prepared.deep, "frames": _FRAMES if prepared.frames else ""}
+        remarks = {"untiled": prepared.untiled, "deep": prepared.deep, "frames": prepared.frames}
         for event, reason in remarks.items():
             if reason:
                 outcome[event] += 1

@@ -48,7 +48,7 @@ class Prepared:
         reencoded: Whether it was encoded anew in its own size.
         depth: How deep the values of the stored image are; "" without an image or for one in no known format.
         deep: What the report is to say of values of more than 8 bits; "" if it has none.
-        frames: Whether it has several frames or pages, of which samples are made of the first.
+        frames: What the report is to say of several frames or pages; "" if there is one.
         nbytes: Bytes read.
     """
 
@@ -61,7 +61,7 @@ class Prepared:
     reencoded: bool = False
     depth: str = ""
     deep: str = ""
-    frames: bool = False
+    frames: str = ""
     nbytes: int = 0
 
 
@@ -143,7 +143,7 @@ class Preparation:
             result.untiled = stored.untiled
             result.depth = stored.depth or ""
             result.deep = _deep(image, stored)
-            result.frames = image is not None and image.frames
+            result.frames = _frames(image, stored)
             if record.resized_from is not None:
                 result.resized = record.resized_from != (record.width, record.height)
                 result.reencoded = not result.resized
@@ -212,6 +212,14 @@ def _deep(image: Facts | None, stored: Stored) -> str:
     if stored.depth != image.depth:
         return f"has {image.depth} values, and is stored with {stored.depth} ones"
     return f"has {image.depth} values, and is stored with all of their bits; decoded images have 8"
+
+
+def _frames(image: Facts | None, stored: Stored) -> str:
+    """Return what is to be said of a file of several frames."""
+    if image is None or not image.frames:
+        return ""
+    lost = stored.encoded_anew or stored.format is None
+    return f"has several frames or pages: {'stored' if lost else 'decoded'} is the first"
 
 
 def _content(path: bytes, hold: Callable[[int], object]) -> bytes:

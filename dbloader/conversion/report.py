@@ -134,5 +134,5 @@ def image_warnings(manifest: Manifest, *, raw: bool) -> list[str]:
             )
     if frames := manifest.outcome.get("frames", 0):
         what = f"{frames:,} file{' has' if frames == 1 else 's have'} several frames or pages"
-        warnings.append(f"{what}, of which the first is decoded")
+        warnings.append(f"{what}, of which the first is decoded; pixels, and images made smaller, are the first alone")
     return warnings
