@@ -132,7 +132,7 @@ def run_commands(place: Path) -> list[str]:
     wrong = []
     for command in COMMANDS:
         arguments = [word.format(place) for word in command]
-        stdout, stderr = io.StringIO(), io.StringIO()
+        stdout, stderr = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO()
         status: Any = None
         with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
             sys.argv = ["dbloader", *arguments]
