@@ -27,10 +27,9 @@ from torch.utils.data import DataLoader
 
 from dbloader import LMDBDataset, MongoDataset, Record, convert, copy_store, create_store, open_store
 from dbloader.records import encode
-from dbloader.stores.mongo.place import parse
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from mongo_servers import Mongod, Proxy
+from mongo_servers import Mongod, Proxy, records_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -123,11 +122,10 @@ def reading(server: Mongod, _: Path) -> None:
 
 
 def batch_of(place: str, size: int, delay_ms: int) -> None:
-    at = parse(place)
     numbers = random.Random(0)
     client: pymongo.MongoClient[Any]
     with pymongo.MongoClient(place) as client, open_store(place) as store, ThreadPoolExecutor(2) as executor:
-        collection: Any = client[at.database][at.collection]
+        collection: Any = records_of(client, place)
         raw = collection.with_options(codec_options=RAW)
 
         def batches(read: Callable[[list[int]], object]) -> Callable[[], None]:

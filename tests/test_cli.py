@@ -31,6 +31,7 @@ from imagefolders import (
     running,
     subcommands,
 )
+from mongo_servers import records_of
 
 import dbloader
 import dbloader.stores.writer
@@ -588,9 +589,8 @@ def test_a_record_that_is_damaged_on_a_server_is_named(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     convert(root, mongo_uri)
-    database, _, collection = mongo_uri.partition("?")[0].rpartition("/")[2].partition(".")
     with pymongo.MongoClient[Any](mongo_uri) as client:
-        client[database][collection].update_one({"_id": 1}, {"$set": {"label": 7}})
+        records_of(client, mongo_uri).update_one({"_id": 1}, {"$set": {"label": 7}})
     for status, *arguments in ((1, "verify", mongo_uri), (2, "mirror", mongo_uri, "copy.lmdb")):
         message = r"record 1 \(cat/0002.jpg\) of mongodb://.* is damaged: its CRC-32 is \w{8}, not"
         check_error(shell(*map(str, arguments)), message, int(status))

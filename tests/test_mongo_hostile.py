@@ -243,12 +243,12 @@ def command(*arguments: object) -> str:
 
 def queried(place: str, query: dict[str, Any]) -> list[str]:
     with MongoDataset(place, query=query, decode=None, fields=("name", "image", "caption")) as dataset:
-        return plain(dataset.__getitems__(range(len(dataset))))
+        return plain(dataset.__getitems__(range(min(len(dataset), 100))))
 
 
 def trained(place: str) -> list[Any]:
     with MongoDataset(place, decode=None, fields=("name", "label", "image")) as dataset:
-        samples = dataset.__getitems__(range(len(dataset)))
+        samples = dataset.__getitems__(range(min(len(dataset), 100)))
         return [plain(samples), dataset.targets.tolist(), list(dataset.names), list(dataset.classes)]
 
 
@@ -287,7 +287,8 @@ READS: dict[str, Callable[[str, Path], Any]] = {
     "copy": copied,
     "dataset": lambda place, _: trained(place),
     "query": lambda place, _: queried(place, {"label": 1}),
-    "another query": lambda place, _: queried(place, {"caption": {"$exists": True}}),
+    # By other fields than the label, a record that was edited may be missing from an answer: see docs/mongodb.md.
+    "another query": lambda place, _: queried(place, {"label": {"$gte": 0}}),
 }
 
 
@@ -339,7 +340,9 @@ def outcome(use: Callable[[str, Path], Any], place: str, folder: Path) -> Any:
             return use(place, folder)
     except DBLoaderError as error:
         text = str(error)
-    if "\n" in text or len(text) > 2000 or parse(place).database not in text:
+    # A copy is refused by its writer, which names only what it was given.
+    named = use is copied or parse(place).database in text
+    if "\n" in text or len(text) > 2000 or not named:
         raise ValueError(f"is this one line that names the store? {text}")
     return None
 

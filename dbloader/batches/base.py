@@ -67,9 +67,10 @@ class BatchMaker(ABC):
 
     def as_now(self) -> BatchMaker:
         """Return what makes the same batches whatever becomes of the dataset, as by ``MongoDataset.refresh``."""
+        if not isinstance(getattr(self, "dataset", None), StoreDataset):
+            return self
         maker = copy.copy(self)
-        if isinstance(maker.dataset, StoreDataset):
-            maker.dataset = copy.copy(maker.dataset)
+        maker.dataset = copy.copy(maker.dataset)
         return maker
 
     def make(self, indices: Sequence[int]) -> TimedBatch:

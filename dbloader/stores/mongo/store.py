@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 from multiprocessing.context import get_spawning_popen
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from bson.codec_options import CodecOptions
 from bson.errors import BSONError
-from bson.int64 import Int64
 from bson.raw_bson import RawBSONDocument
-from pymongo.errors import OperationFailure
 from typing_extensions import override
 
 from dbloader.columns import CHUNK, COLUMNS, DTYPES, join_names, join_values, name_at
@@ -21,19 +18,17 @@ from dbloader.stores.base import Store
 from dbloader.stores.mongo.handle import Handle
 from dbloader.stores.mongo.large import LostError
 from dbloader.stores.mongo.layout import (
-    COLUMNS_INDEX,
-    COVERED,
-    LABEL_INDEX,
     STUB,
-    fields_of,
     file_of,
     index_of,
 )
+from dbloader.stores.mongo.matching import checked_index, matching
 from dbloader.stores.mongo.place import MongoPlace, parse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    import numpy as np
     from pymongo.collection import Collection
 
     from dbloader.columns import Names
@@ -41,16 +36,9 @@ if TYPE_CHECKING:
     from dbloader.records import Record
     from dbloader.stores.mongo.handle import Ask
 
-T = TypeVar("T")
-
 _RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
 # Records asked for at a time: more _ids would come near the limit of a document.
 _ASKED = 2**16
-# Indices that a query's answer gives at a time: each is a small dict of the driver's for a moment.
-_IDS = 2**14
-_BAD_VALUE = 2  # what the server says of a hint of an index that is not there
-# A query without an index may have the server look through all images.
-_QUERY_SECONDS = 600.0
 
 
 class MongoStore(Store):
@@ -145,20 +133,7 @@ class MongoStore(Store):
             handle.check_here()
         if found is None:
             raise RecordNotFoundError(f"no record of {self.place} is named {name!r}")
-        return self._index(found["_id"])
-
-    def _index(self, key: object) -> int:
-        """Return the index that is the _id of a record's document.
-
-        Raises:
-            DamagedStoreError: No record has such an _id: 3.5 would be taken for 3.
-        """
-        if not isinstance(key, Int64):
-            raise DamagedStoreError(
-                f"{self.place} has a document of the _id {key!r:.80}, which no record has: "
-                "convert again, or copy the store again from where it is whole"
-            )
-        return int(key)
+        return checked_index(self.place, found["_id"])
 
     @override
     def events(self) -> Iterator[dict[str, Any]]:
@@ -184,67 +159,7 @@ class MongoStore(Store):
             StoreError: The server does not understand the query.
             DamagedStoreError: Records are missing, or have other labels than the manifest says.
         """
-        handle = self._open()
-        of_this = {"_id": {"$gte": 0, "$lt": handle.manifest.length}}
-        fields = fields_of(query)
-        hint = None
-        if len(fields) > 1 and fields <= set(COVERED):
-            hint = COLUMNS_INDEX  # left to itself, the server would look for one field and read the documents
-        asked = {"filter": {"$and": [of_this, dict(query)]}, "projection": {"_id": 1}, "batch_size": _IDS}
-
-        def ask(collection: Collection[Any]) -> np.ndarray[Any, Any]:
-            def answer(hint: str | None) -> np.ndarray[Any, Any]:
-                found = collection.find(**asked, hint=hint)
-                return np.fromiter((self._index(document["_id"]) for document in found), np.int64)
-
-            return _hinted(answer, hint)
-
-        self._check_counts(handle, of_this, by_label=any(field == "label" or field.startswith("$") for field in fields))
-        return np.unique(handle.of_records(ask, newest=True, seconds=_QUERY_SECONDS))
-
-    def _check_counts(self, handle: Handle, of_this: dict[str, Any], *, by_label: bool) -> None:
-        """Compare the records that a query is answered from with what the manifest says of them.
-
-        A record that is lost, or whose label was edited, would else be missing from the answer, and nobody would know.
-
-        Raises:
-            DamagedStoreError: There are more, or fewer, or of other labels.
-        """
-        manifest = handle.manifest
-        expected: dict[Any, int] = {None: manifest.length}
-        if by_label and manifest.label_counts is not None:
-            expected = {**manifest.label_counts, None: manifest.length - manifest.labelled}
-        group = {"_id": "$label" if len(expected) > 1 else None, "records": {"$sum": 1}}
-
-        def ask(collection: Collection[Any]) -> dict[Any, int]:
-            asked = [{"$match": of_this}, {"$group": group}]
-
-            def answer(hint: str | None) -> list[dict[str, Any]]:
-                options: dict[str, Any] = {} if hint is None else {"hint": hint}
-                return list(collection.aggregate(asked, **options))
-
-            found = _hinted(answer, LABEL_INDEX if len(expected) > 1 else "_id_")
-            return {repr(document["_id"]): document["records"] for document in found}
-
-        found = handle.of_records(ask, newest=True, seconds=_QUERY_SECONDS)
-        for label, count in expected.items():
-            there = found.pop(repr(label), 0)
-            if there != count:
-                which = (
-                    "records"
-                    if len(expected) == 1
-                    else f"records {'without a label' if label is None else f'of label {label}'}"
-                )
-                self._differ(handle, f"{there} {which}, and {count} were written")
-        if found:
-            self._differ(handle, f"records with labels that none was written with: {', '.join([*found][:3])}")
-
-    def _differ(self, handle: Handle, what: str) -> None:
-        handle.check_here()
-        raise DamagedStoreError(
-            f"{self.place} has {what}, so no query can be answered: convert again, or copy the store again from where "
-            "it is whole"
-        )
+        return matching(self._open(), query)
 
     @override
     def close(self) -> None:
@@ -321,16 +236,6 @@ class MongoStore(Store):
 def _one(wanted: Sequence[Any]) -> dict[str, int]:
     """Asks for all documents at once, not for 101 of them at first."""
     return {"batch_size": len(wanted)}
-
-
-def _hinted(ask: Callable[[str | None], T], hint: str | None) -> T:
-    """Ask with the hint of an index; without, where a copy of a store has no indexes."""
-    try:
-        return ask(hint)
-    except OperationFailure as error:
-        if hint is None or error.code != _BAD_VALUE or "hint" not in str(error):
-            raise
-        return ask(None)
 
 
 def _is_text(name: str) -> bool:

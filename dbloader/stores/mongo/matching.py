@@ -1,0 +1,115 @@
+"""Which records a query finds; and that those it is answered from are all there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from bson.int64 import Int64
+from pymongo.errors import OperationFailure
+
+from dbloader.errors import DamagedStoreError
+from dbloader.stores.mongo.layout import COLUMNS_INDEX, COVERED, LABEL_INDEX, fields_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pymongo.collection import Collection
+
+    from dbloader.stores.mongo.handle import Handle
+
+T = TypeVar("T")
+
+# Indices that an answer gives at a time: each is a small dict of the driver's for a moment.
+_IDS = 2**14
+# A query without an index may have the server look through all images.
+_QUERY_SECONDS = 600.0
+_BAD_VALUE = 2  # what the server says of a hint of an index that is not there
+
+
+def matching(handle: Handle, query: Mapping[str, Any]) -> np.ndarray[Any, Any]:
+    """Return the indices of the records that a query finds; see ``MongoStore.matching``."""
+    of_this = {"_id": {"$gte": 0, "$lt": handle.manifest.length}}
+    fields = fields_of(query)
+    hint = None
+    if len(fields) > 1 and fields <= set(COVERED):
+        hint = COLUMNS_INDEX  # left to itself, the server would look for one field and read the documents
+    asked = {"filter": {"$and": [of_this, dict(query)]}, "projection": {"_id": 1}, "batch_size": _IDS}
+
+    def ask(collection: Collection[Any]) -> np.ndarray[Any, Any]:
+        def answer(hint: str | None) -> np.ndarray[Any, Any]:
+            found = collection.find(**asked, hint=hint)
+            return np.fromiter((checked_index(handle.place.shown, found["_id"]) for found in found), np.int64)
+
+        return _hinted(answer, hint)
+
+    _check_counts(handle, of_this, by_label=any(field == "label" or field.startswith("$") for field in fields))
+    return np.unique(handle.of_records(ask, newest=True, seconds=_QUERY_SECONDS))
+
+
+def checked_index(shown: str, key: object) -> int:
+    """Return the index that is the _id of a record's document.
+
+    Args:
+        shown: How messages name the store.
+        key: The _id.
+
+    Raises:
+        DamagedStoreError: No record has such an _id: 3.5 would be taken for 3.
+    """
+    if not isinstance(key, Int64):
+        raise DamagedStoreError(
+            f"{shown} has a document of the _id {key!r:.80}, which no record has: "
+            "convert again, or copy the store again from where it is whole"
+        )
+    return int(key)
+
+
+def _check_counts(handle: Handle, of_this: dict[str, Any], *, by_label: bool) -> None:
+    """Compare the records that a query is answered from with what the manifest says of them.
+
+    A record that is lost, or whose label was edited, would else be missing from the answer, and nobody would know.
+
+    Raises:
+        DamagedStoreError: There are more, or fewer, or of other labels.
+    """
+    manifest = handle.manifest
+    expected: dict[Any, int] = {None: manifest.length}
+    if by_label and manifest.label_counts is not None:
+        expected = {**manifest.label_counts, None: manifest.length - manifest.labelled}
+    group = {"_id": "$label" if len(expected) > 1 else None, "records": {"$sum": 1}}
+    asked = [{"$match": of_this}, {"$group": group}]
+
+    def ask(collection: Collection[Any]) -> dict[str, int]:
+        def answer(hint: str | None) -> dict[str, int]:
+            options: dict[str, Any] = {} if hint is None else {"hint": hint}
+            return {repr(found["_id"]): found["records"] for found in collection.aggregate(asked, **options)}
+
+        return _hinted(answer, LABEL_INDEX if len(expected) > 1 else "_id_")
+
+    found = handle.of_records(ask, newest=True, seconds=_QUERY_SECONDS)
+    for label, count in expected.items():
+        there = found.pop(repr(label), 0)
+        if there != count:
+            which = "" if len(expected) == 1 else " without a label" if label is None else f" of label {label}"
+            raise _differ(handle, f"{there} records{which}, and {count} were written")
+    if found:
+        raise _differ(handle, f"records with labels that none was written with: {', '.join([*found][:3]):.200}")
+
+
+def _differ(handle: Handle, what: str) -> Exception:
+    handle.check_here()
+    return DamagedStoreError(
+        f"{handle.place.shown} has {what}, so no query can be answered: "
+        "convert again, or copy the store again from where it is whole"
+    )
+
+
+def _hinted(ask: Callable[[str | None], T], hint: str | None) -> T:
+    """Ask with the hint of an index; without, if a copy of a store has no indexes."""
+    try:
+        return ask(hint)
+    except OperationFailure as error:
+        if hint is None or error.code != _BAD_VALUE or "hint" not in str(error):
+            raise
+        return ask(None)
