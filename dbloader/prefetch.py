@@ -222,6 +222,19 @@ class PrefetchLoader(Generic[T]):
     drop_last = _of_loader("drop_last")
     num_workers = _of_loader("num_workers")
 
+    @property
+    def multiprocessing_context(self) -> Any:
+        """Nobody needs this but to make a new DataLoader of this one's parts, which would leave out what it does.
+
+        Raises:
+            LoaderError: Always.
+        """
+        raise LoaderError(
+            "a new loader made of the parts of a PrefetchLoader, as accelerate.skip_first_batches and the resume of the "
+            "Hugging Face Trainer make it, would neither prepare its batches nor send them: save state_dict(), and go "
+            "on with load_state_dict() (with the Trainer, pass ignore_data_skip=True; docs/loading.md shows how)"
+        )
+
     def __getattr__(self, name: str) -> Any:
         # Not for private names: pickle and copy ask for some of those before there is a loader to ask.
         if name.startswith("_") or name in _OWN:
