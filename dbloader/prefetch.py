@@ -161,8 +161,12 @@ class PrefetchLoader(Generic[T]):
         place = Unknown() if self._resumption is None else self._resumption.begin()
         try:
             source = iter(self._loader)
-        except BaseException:
+        except BaseException as error:
             place.fail()
+            if isinstance(error, StopIteration):
+                raise LoaderError(
+                    "iter() of the loader raised StopIteration, which would end the epoch early"
+                ) from error
             raise
         if self.preparation is not None:
             place.draw()
@@ -230,7 +234,7 @@ class PrefetchLoader(Generic[T]):
             LoaderError: Always.
         """
         raise LoaderError(
-            "a new loader made of the parts of a PrefetchLoader, as accelerate.skip_first_batches and the resume of the "
+            "a loader made of the parts of a PrefetchLoader, as accelerate.skip_first_batches and the resume of the "
             "Hugging Face Trainer make it, would neither prepare its batches nor send them: save state_dict(), and go "
             "on with load_state_dict() (with the Trainer, pass ignore_data_skip=True; docs/loading.md shows how)"
         )

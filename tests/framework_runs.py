@@ -1,4 +1,4 @@
-"""Trains with real frameworks, interrupts the training after every step, goes on, and compares the samples that were seen.
+"""Trains with real frameworks, interrupts after every step, goes on, and compares the samples that were seen.
 
     python tests/framework_runs.py [FRAMEWORK ...]     runs them in one process and in two, and prints a table
 
@@ -16,9 +16,9 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -27,12 +27,15 @@ from dbloader import KeyedBatchSampler, PrefetchLoader, ShuffleSampler, create_l
 from dbloader.errors import DBLoaderError
 from dbloader.permutation import Permutation
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
 LENGTH, BATCH, EPOCHS = 25, 4, 2  # no number of batches divides it, with one process or two
 QUICK = False  # only at some steps, and with the loaders that begin quickly
 WORLD = int(os.environ.get("WORLD_SIZE", "1"))
 RANK = int(os.environ.get("RANK", "0"))
 
-Batches = list[list[int]]
+Batches: TypeAlias = "list[list[int]]"
 
 
 class Numbers(Dataset[Any]):
@@ -84,9 +87,7 @@ def by_keys() -> PrefetchLoader[Any]:
 
 def created(workers: Any) -> PrefetchLoader[Any]:
     options: dict[str, Any] = {"transform": None, "mean": None, "std": None, "device": None, "drop_last": False}
-    return create_loader(
-        Numbers(), batch_size=BATCH, is_training=True, num_workers=2, workers=workers, **options
-    )
+    return create_loader(Numbers(), batch_size=BATCH, is_training=True, num_workers=2, workers=workers, **options)
 
 
 def stateful(**options: Any) -> Any:
@@ -193,7 +194,7 @@ def lightning_fit(make: Callable[[], Any], checkpoint: Path | None, folder: Path
             trainer.save_checkpoint(folder / f"{trainer.global_step:02}-epoch")
 
     folder.mkdir(exist_ok=True)
-    options: dict[str, Any] = {name: False for name in ("logger", "enable_checkpointing", "enable_model_summary")}
+    options: dict[str, Any] = dict.fromkeys(("logger", "enable_checkpointing", "enable_model_summary"), False)
     trainer = lightning.Trainer(
         accelerator="cpu",
         devices=WORLD,
@@ -210,10 +211,10 @@ def lightning_fit(make: Callable[[], Any], checkpoint: Path | None, folder: Path
 
 def of_lightning(folder: Path) -> Iterator[Check]:
     for what, make in loaders().items():
-        yield compare(what, lambda *places, make=make: lightning_fit(make, *places), folder / what)  # type: ignore[misc]
+        yield compare(what, partial(lightning_fit, make), folder / what)
     # Lightning keeps no state of this one, but sets the epoch.
     what = "DataLoader, at each epoch's end"
-    yield compare(what, lambda *places: lightning_fit(bare, *places, each_step=False), folder / what)
+    yield compare(what, partial(lightning_fit, bare, each_step=False), folder / what)
     if WORLD > 1:
         shuffled = lambda: PrefetchLoader(DataLoader(Numbers(), BATCH, shuffle=True))  # noqa: E731
         yield refused(
@@ -254,7 +255,7 @@ def of_fabric(folder: Path) -> Iterator[Check]:
         return loop(loader, lambda step: fabric.save(place / f"{step:02}", {"loader": loader}), done)
 
     for what, make in {**loaders(), "PrefetchLoader(setup_dataloaders(DataLoader))": prepared}.items():
-        yield compare(what, lambda *places, make=make: run(make, *places), folder / what)  # type: ignore[misc]
+        yield compare(what, partial(run, make), folder / what)
     alone = fabric.setup_dataloaders(bare())
     seen = [numbers(batch) for _ in range(EPOCHS) for batch in alone]
     yield Check("setup_dataloaders(DataLoader)", 1, [] if seen == expected() else [f"{seen}"])
@@ -271,15 +272,22 @@ def of_accelerate(folder: Path) -> Iterator[Check]:
         if checkpoint is not None:
             accelerator.load_state(str(checkpoint))
         done = 0 if checkpoint is None else int(checkpoint.name)
-        return loop(loader, lambda step: str(accelerator.save_state(str(place / f"{step:02}"))) and None, done)  # type: ignore[func-returns-value]
+
+        def save(step: int) -> None:
+            accelerator.save_state(str(place / f"{step:02}"))
+
+        return loop(loader, save, done)
+
+    def unprepared(make: Callable[[], Any], _: Accelerator) -> Any:
+        return make()
 
     kinds: dict[str, Callable[[Accelerator], Any]] = {
-        what: lambda _, make=make: make() for what, make in loaders().items()  # type: ignore[misc]
+        what: partial(unprepared, make) for what, make in loaders().items()
     }
     if WORLD == 1:
         kinds["PrefetchLoader(prepare(DataLoader))"] = lambda accelerator: PrefetchLoader(accelerator.prepare(bare()))
     for what, make in kinds.items():
-        yield compare(what, lambda *places, make=make: run(make, *places), folder / what)  # type: ignore[misc]
+        yield compare(what, partial(run, make), folder / what)
 
     accelerator = Accelerator(cpu=True)
 
@@ -299,12 +307,12 @@ def of_accelerate(folder: Path) -> Iterator[Check]:
         yield Check(f"{what}prepare(DataLoader(sampler of one rank))", 1, [f"{missed} are missing"] if missed else [])
         if WORLD > 1:
             again = wrap(accelerator.prepare(bare()))
-            yield refused(f"{what}prepare(DataLoader(sampler))", lambda again=again: every(again), "num_replicas=1")  # type: ignore[misc]
+            yield refused(f"{what}prepare(DataLoader(sampler))", partial(every, again), "num_replicas=1")
     for what, make in kinds.items():
         loader = make(accelerator)
         yield refused(
             f"skip_first_batches({what})",
-            lambda loader=loader: every(skip_first_batches(loader, 2)),  # type: ignore[misc]
+            partial(skip_first_batches, loader, 2),
             "load_state_dict()",
         )
 
@@ -369,7 +377,7 @@ def of_transformers(folder: Path) -> Iterator[Check]:
         return seen
 
     for what, make in loaders().items():
-        yield compare(what, lambda *places, make=make: run(make, *places), folder / what)  # type: ignore[misc]
+        yield compare(what, partial(run, make), folder / what)
     made = EVERY_LOADER["PrefetchLoader(DataLoader)"]
     place = folder / "PrefetchLoader(DataLoader)" / "first" / "02"
     yield refused(
@@ -414,10 +422,10 @@ def of_torchdata(folder: Path) -> Iterator[Check]:
 
     kinds: dict[str, Callable[[], Any]] = {"PrefetchLoader(StatefulDataLoader)": lambda: PrefetchLoader(stateful())}
     for workers in (0,) if QUICK else (0, 2):
-        kinds[f"StatefulDataLoader, {workers} workers"] = lambda workers=workers: stateful(num_workers=workers)
-        kinds[f"StatefulDataLoader(KeyedBatchSampler), {workers} workers"] = lambda workers=workers: by_batches(workers)
+        kinds[f"StatefulDataLoader, {workers} workers"] = partial(stateful, num_workers=workers)
+        kinds[f"StatefulDataLoader(KeyedBatchSampler), {workers} workers"] = partial(by_batches, workers)
     for what, make in kinds.items():
-        yield compare(what, lambda *places, make=make: run(make, *places), folder / what)  # type: ignore[misc]
+        yield compare(what, partial(run, make), folder / what)
 
 
 FRAMEWORKS: dict[str, Callable[[Path], Iterator[Check]]] = {
@@ -474,7 +482,7 @@ def launch(framework: str, world: int, *, quick: bool = False) -> subprocess.Com
 
 
 def main() -> int:
-    global QUICK  # noqa: PLW0603 - an option of the whole program
+    global QUICK
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("frameworks", nargs="*", choices=[[], *FRAMEWORKS], help="which; all if none is named")
     parser.add_argument("--in-this-process", action="store_true", help=argparse.SUPPRESS)
