@@ -44,8 +44,8 @@ class PrefetchLoader(Generic[T]):
     """The batches of a DataLoader, or of any iterable, prepared ahead in a background thread.
 
     Each ``iter()`` is a fresh run over the loader: every batch, in order, errors at their place (see
-    ``BackgroundIterator``). It takes the loader's iterator in the caller's thread, and starts its own with the
-    first ``next()``. So a DataLoader draws its seeds and forks its workers just where it does without prefetching,
+    ``BackgroundIterator``). It makes the loader's iterator in the caller's thread: at once, or with the first
+    ``next()`` if the loader can be resumed. Its own thread starts with the first ``next()``. So a DataLoader draws its seeds and forks its workers just where it does without prefetching,
     and ``torch.manual_seed`` gives the same order. With ``num_workers=0`` the samples are made in the background
     thread: what they draw from the global random generators mixes with the training's own draws, in no certain
     order. Use workers, or dbloader's samplers and decoders.
@@ -55,8 +55,10 @@ class PrefetchLoader(Generic[T]):
     ``persistent_workers=True`` can do only one epoch at a time, so there a new iterator ends the one before, of
     which ``next()`` then raises LoaderError.
 
-    **Epochs and resuming.** If the loader goes by one of dbloader's samplers, each ``iter()`` begins the next epoch of
-    it, unless ``set_epoch`` chose one since the last. Then, and if the loader has a ``state_dict`` of its own, this
+    **Epochs and resuming.** If the loader goes by one of dbloader's samplers, what came last counts: a batch that was
+    received, or an epoch or a state that was chosen. After received batches ``iter()`` begins the next epoch. An
+    iteration begins with its first ``next()``, so ``iter()`` alone changes nothing, and ``set_epoch`` before that
+    ``next()`` holds for it. Then, and if the loader has a ``state_dict`` of its own, this
     object is a ResumablePrefetchLoader, whose ``state_dict()`` tells where the consumer is. (A batch sampler must be
     KeyedBatchSampler or torch's for that. A subclass says itself whether it is resumable, by deriving from the other.)
 
@@ -76,6 +78,8 @@ class PrefetchLoader(Generic[T]):
     Raises:
         TypeError: ``loader`` is not iterable, ``depth`` not an int or ``preparation`` not callable.
         OptionError: ``depth`` is below 0, or ``device`` not present.
+        OptionError: From ``iter()``, if torch.distributed has several processes and the loader is a DataLoader with
+            ``shuffle=True``, of which each would give all samples.
         LoaderError: From the second ``iter()`` over an iterator. From ``next()`` where a sample raised
             StopIteration, which torch takes for the end of the epoch; after ``close()``; in a forked process.
     """
@@ -316,17 +320,16 @@ class ResumablePrefetchLoader(PrefetchLoader[T]):
         return resumption
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives where the consumer of the latest iteration is, for ``load_state_dict``; to be saved with torch.save.
+        """Return where the consumer of the latest iteration is, for ``load_state_dict``; to be saved with torch.save.
 
         Where an epoch or a state was chosen since, it is the beginning of what comes next.
-
-        Raises:
-            LoaderError: The loader has a state of its own, and no batch of the iteration has been received yet.
         """
         return self._resumer.state()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on, with the next ``iter()``, where the consumer was that this state tells of.
+
+        Where the loader has a state of its own, this ends the iterators that there are.
 
         Raises:
             OptionError: It is none of this loader's order, or of another dataset; it lacks something, or has what no
