@@ -45,10 +45,10 @@ class PrefetchLoader(Generic[T]):
 
     Each ``iter()`` is a fresh run over the loader: every batch, in order, errors at their place (see
     ``BackgroundIterator``). It makes the loader's iterator in the caller's thread: at once, or with the first
-    ``next()`` if the loader can be resumed. Its own thread starts with the first ``next()``. So a DataLoader draws its seeds and forks its workers just where it does without prefetching,
-    and ``torch.manual_seed`` gives the same order. With ``num_workers=0`` the samples are made in the background
-    thread: what they draw from the global random generators mixes with the training's own draws, in no certain
-    order. Use workers, or dbloader's samplers and decoders.
+    ``next()`` if the loader can be resumed. Its own thread starts with the first ``next()``. So a DataLoader draws its
+    seeds and forks its workers where it does without prefetching, and ``torch.manual_seed`` gives the same order. With
+    ``num_workers=0`` the samples are made in the background thread: what they draw from the global random generators
+    mixes with the training's own draws, in no certain order. Use workers, or dbloader's samplers and decoders.
 
     An iterator that was left (``break``) is waited for by the next ``iter()``, as long as its batch in production
     takes. Iterators that are alive run side by side, each in its thread; but a DataLoader with

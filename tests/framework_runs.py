@@ -495,8 +495,9 @@ def main() -> int:
     status = 0
     for framework, world in itertools.product(arguments.frameworks or FRAMEWORKS, (1, 2)):
         done = launch(framework, world, quick=QUICK)
-        print(done.stdout, end="", flush=True)
-        status |= done.returncode != 0
+        rows = [line for line in done.stdout.splitlines() if line.startswith(framework)]
+        print("\n".join(rows) if done.returncode == 0 and rows else done.stdout, flush=True)
+        status |= done.returncode != 0 or not rows
     return status
 
 
