@@ -44,19 +44,21 @@ class PrefetchLoader(Generic[T]):
     """The batches of a DataLoader, or of any iterable, prepared ahead in a background thread.
 
     Each ``iter()`` is a fresh run over the loader: every batch, in order, errors at their place (see
-    ``BackgroundIterator``). It takes the loader's iterator in the caller's thread, and starts its own with the
-    first ``next()``. So a DataLoader draws its seeds and forks its workers just where it does without prefetching,
-    and ``torch.manual_seed`` gives the same order. With ``num_workers=0`` the samples are made in the background
-    thread: what they draw from the global random generators mixes with the training's own draws, in no certain
-    order. Use workers, or dbloader's samplers and decoders.
+    ``BackgroundIterator``). It makes the loader's iterator in the caller's thread: at once, or with the first
+    ``next()`` if the loader can be resumed. Its own thread starts with the first ``next()``. So a DataLoader draws its
+    seeds and forks its workers where it does without prefetching, and ``torch.manual_seed`` gives the same order. With
+    ``num_workers=0`` the samples are made in the background thread: what they draw from the global random generators
+    mixes with the training's own draws, in no certain order. Use workers, or dbloader's samplers and decoders.
 
     An iterator that was left (``break``) is waited for by the next ``iter()``, as long as its batch in production
     takes. Iterators that are alive run side by side, each in its thread; but a DataLoader with
     ``persistent_workers=True`` can do only one epoch at a time, so there a new iterator ends the one before, of
     which ``next()`` then raises LoaderError.
 
-    **Epochs and resuming.** If the loader goes by one of dbloader's samplers, each ``iter()`` begins the next epoch of
-    it, unless ``set_epoch`` chose one since the last. Then, and if the loader has a ``state_dict`` of its own, this
+    **Epochs and resuming.** If the loader goes by one of dbloader's samplers, what came last counts: a batch that was
+    received, or an epoch or a state that was chosen. After received batches ``iter()`` begins the next epoch. An
+    iteration begins with its first ``next()``, so ``iter()`` alone changes nothing, and ``set_epoch`` before that
+    ``next()`` holds for it. Then, and if the loader has a ``state_dict`` of its own, this
     object is a ResumablePrefetchLoader, whose ``state_dict()`` tells where the consumer is. (A batch sampler must be
     KeyedBatchSampler or torch's for that. A subclass says itself whether it is resumable, by deriving from the other.)
 
@@ -76,6 +78,8 @@ class PrefetchLoader(Generic[T]):
     Raises:
         TypeError: ``loader`` is not iterable, ``depth`` not an int or ``preparation`` not callable.
         OptionError: ``depth`` is below 0, or ``device`` not present.
+        OptionError: From ``iter()``, if torch.distributed has several processes and the loader is a DataLoader with
+            ``shuffle=True``, of which each would give all samples.
         LoaderError: From the second ``iter()`` over an iterator. From ``next()`` where a sample raised
             StopIteration, which torch takes for the end of the epoch; after ``close()``; in a forked process.
     """
@@ -161,8 +165,12 @@ class PrefetchLoader(Generic[T]):
         place = Unknown() if self._resumption is None else self._resumption.begin()
         try:
             source = iter(self._loader)
-        except BaseException:
+        except BaseException as error:
             place.fail()
+            if isinstance(error, StopIteration):
+                raise LoaderError(
+                    "iter() of the loader raised StopIteration, which would end the epoch early"
+                ) from error
             raise
         if self.preparation is not None:
             place.draw()
@@ -221,6 +229,19 @@ class PrefetchLoader(Generic[T]):
     batch_size = _of_loader("batch_size")
     drop_last = _of_loader("drop_last")
     num_workers = _of_loader("num_workers")
+
+    @property
+    def multiprocessing_context(self) -> Any:
+        """Nobody needs this but to make a new DataLoader of this one's parts, which would leave out what it does.
+
+        Raises:
+            LoaderError: Always.
+        """
+        raise LoaderError(
+            "a loader made of the parts of a PrefetchLoader, as accelerate.skip_first_batches and the resume of the "
+            "Hugging Face Trainer make it, would neither prepare its batches nor send them: save state_dict(), and go "
+            "on with load_state_dict() (with the Trainer, pass ignore_data_skip=True; docs/loading.md shows how)"
+        )
 
     def __getattr__(self, name: str) -> Any:
         # Not for private names: pickle and copy ask for some of those before there is a loader to ask.
@@ -299,17 +320,16 @@ class ResumablePrefetchLoader(PrefetchLoader[T]):
         return resumption
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives where the consumer of the latest iteration is, for ``load_state_dict``; to be saved with torch.save.
+        """Return where the consumer of the latest iteration is, for ``load_state_dict``; to be saved with torch.save.
 
         Where an epoch or a state was chosen since, it is the beginning of what comes next.
-
-        Raises:
-            LoaderError: The loader has a state of its own, and no batch of the iteration has been received yet.
         """
         return self._resumer.state()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on, with the next ``iter()``, where the consumer was that this state tells of.
+
+        Where the loader has a state of its own, this ends the iterators that there are.
 
         Raises:
             OptionError: It is none of this loader's order, or of another dataset; it lacks something, or has what no

@@ -1,0 +1,158 @@
+"""A PrefetchLoader over torchdata's StatefulDataLoader has its state at all times, and goes on from it."""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import Dataset, IterableDataset, RandomSampler, get_worker_info
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from dbloader import PrefetchLoader
+from dbloader.errors import LoaderError
+
+pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # which torchdata calls
+
+LENGTH = 22
+
+
+class Mapped(Dataset[int]):
+    def __len__(self) -> int:
+        return LENGTH
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class Streamed(IterableDataset[int]):
+    """The indices, each worker's own; without a state, torchdata goes through them again."""
+
+    def __iter__(self) -> Iterator[int]:
+        worker = get_worker_info()
+        begin, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        yield from range(begin, LENGTH, step)
+
+
+class Resumed(Streamed):
+    """The same, with a state."""
+
+    given = 0
+    skip = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.given, self.skip = self.skip, 0
+        for index in itertools.islice(super().__iter__(), self.given, None):
+            self.given += 1
+            yield index
+
+    def state_dict(self) -> dict[str, int]:
+        return {"given": self.given}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.skip = state["given"]
+
+
+def make(front: Any, kind: str, workers: int, **options: Any) -> Any:
+    options["persistent_workers"] = options.get("persistent_workers", False) and workers > 0
+    dataset: Any = {"streamed": Streamed, "resumed": Resumed}.get(kind, Mapped)()
+    if kind == "shuffled":
+        options["sampler"] = RandomSampler(dataset, generator=torch.Generator().manual_seed(3))
+    if kind == "torchdata's shuffle":
+        options.update(shuffle=True, generator=torch.Generator().manual_seed(3))
+    return front(StatefulDataLoader(dataset, 3, num_workers=workers, **options))
+
+
+def alone(loader: Any) -> Any:
+    return loader
+
+
+def read(batches: Any, count: int | None = None) -> list[list[int]]:
+    return [batch.tolist() for batch in itertools.islice(batches, count)]
+
+
+KINDS = ("mapped", "shuffled", "torchdata's shuffle", "streamed", "resumed")
+OPTIONS: list[dict[str, Any]] = [{}, {"snapshot_every_n_steps": 3, "persistent_workers": True}]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=["each step", "each third, persistent"])
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("received", [0, 1, 4, 7])
+def test_it_goes_on_as_the_loader_alone_does(received: int, kind: str, workers: int, options: dict[str, Any]) -> None:
+    """Also twice, the second time before each worker has given something."""
+
+    def run(front: Any) -> list[list[list[int]]]:
+        first, second, third = (make(front, kind, workers, **options) for _ in range(3))
+        iterator = iter(first)
+        seen = [read(iterator, received)]
+        state = first.state_dict()
+        seen.append(read(iterator))
+        second.load_state_dict(state)
+        iterator = iter(second)
+        seen.append(read(iterator, 1))
+        if kind == "streamed":  # torchdata counts twice what it skipped, and its iter() then raises StopIteration
+            return [*seen, read(iterator)]
+        third.load_state_dict(second.state_dict())
+        seen += [read(third), read(third), read(iterator)]
+        return seen
+
+    behind = run(PrefetchLoader)
+    assert behind == run(alone)
+    if kind == "mapped":  # of others torchdata itself loses or repeats some
+        assert behind[1] == [*behind[2], *behind[-1]]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_its_state_before_the_first_batch_is_the_beginning(kind: str, workers: int) -> None:
+    def run(front: Any) -> list[list[list[int]]]:
+        loader = make(front, kind, workers, persistent_workers=True)
+        before = loader.state_dict()
+        iterator = iter(loader)
+        between = loader.state_dict()
+        seen = [read(iterator)]
+        for state in (before, between):
+            loader.load_state_dict(state)  # into the same loader
+            seen.append(read(loader))
+        return seen
+
+    behind = run(PrefetchLoader)
+    assert behind == run(alone)
+    if kind == "mapped":
+        assert behind == [behind[0]] * 3
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_its_state_at_the_end_is_the_next_epoch(kind: str, workers: int) -> None:
+    def run(front: Any) -> list[list[list[int]]]:
+        loader, again = make(front, kind, workers), make(front, kind, workers)
+        seen = [read(loader)]
+        again.load_state_dict(loader.state_dict())
+        return [*seen, read(loader), read(again)]
+
+    behind = run(PrefetchLoader)
+    assert behind == run(alone)
+    if kind == "mapped":
+        assert len(behind[1]) == len(behind[2]) == 8
+
+
+def test_a_state_of_another_number_of_workers_is_refused_as_torchdata_refuses_it() -> None:
+    loader = make(PrefetchLoader, "mapped", 0)
+    read(loader, 2)
+    other = make(PrefetchLoader, "mapped", 2)
+    other.load_state_dict(loader.state_dict())
+    with pytest.raises((AssertionError, KeyError)):
+        read(other)
+
+
+def test_a_state_that_is_loaded_ends_the_iterator_before() -> None:
+    """Its batches would be counted in the state of the next one, as the StatefulDataLoader knows of one only."""
+    loader = make(PrefetchLoader, "mapped", 0)
+    iterator = iter(loader)
+    next(iterator)
+    loader.load_state_dict(loader.state_dict())
+    with pytest.raises(LoaderError, match=r"ended by load_state_dict\(\).*call iter\(\) again"):
+        next(iterator)
+    assert read(loader, 1) == [[3, 4, 5]]
