@@ -92,6 +92,11 @@ class Images:
         self.dataset: StoreDataset = _dataset(place, fields)
 
     @property
+    def resized(self) -> int:
+        """Images that were made smaller when the store was converted."""
+        return self.manifest.outcome.get("resized", 0)
+
+    @property
     def image_bytes(self) -> float:
         """Of one image, on average."""
         return float(self.nbytes[self.indices].mean())

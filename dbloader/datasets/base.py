@@ -15,6 +15,7 @@ from dbloader.decoding.base import Decoder
 from dbloader.decoding.uncropped import check_none_fits, crops
 from dbloader.errors import DamagedImageError, OptionError
 from dbloader.keys import KeyedIndices, SampleKeys
+from dbloader.options import shown
 from dbloader.records import STANDARD_FIELDS
 
 if TYPE_CHECKING:
@@ -45,11 +46,11 @@ class StoreDataset(RecordDataset):
     ) -> None:
         for name, function in (("transform", transform), ("target_transform", target_transform), ("decode", decode)):
             if function is not None and not callable(function):
-                raise TypeError(f"{name} must be a callable or None, got {function!r:.100}")
+                raise TypeError(f"{name} must be a callable or None, got {shown(function)}")
         if isinstance(fields, str):
             raise OptionError(f"fields must be several names, such as ({fields!r},), got the one str {fields!r}")
         if fields is not None and not isinstance(fields, Iterable):
-            raise TypeError(f"fields must be names, such as ('image', 'label'), or None, got {fields!r:.100}")
+            raise TypeError(f"fields must be names, such as ('image', 'label'), or None, got {shown(fields)}")
         super().__init__(store)
         self.transform = transform
         self.target_transform = target_transform
@@ -73,7 +74,9 @@ class StoreDataset(RecordDataset):
         return keys.uniform(self.decode.draws, "decode")
 
     @override
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return self._batch(range(*index.indices(len(self))))
         return self._batch([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:

@@ -13,7 +13,7 @@ from torch.utils.data import Sampler
 from typing_extensions import override
 
 from dbloader.errors import OptionError
-from dbloader.options import checked_flag, whole_number
+from dbloader.options import checked_flag, shown, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ def length_of(dataset: Any) -> int:
         TypeError: It has none, or is a text, of which each letter would be a sample.
     """
     if not isinstance(dataset, Sized) or isinstance(dataset, (str, bytes)):
-        raise TypeError(f"dataset must be a dataset, or anything else of its length, got {dataset!r:.100}")
+        raise TypeError(f"dataset must be a dataset, or anything else of its length, got {shown(dataset)}")
     return len(dataset)
 
 
@@ -221,7 +221,7 @@ class ResumableSampler(Sampler[int], ABC):
         facts = self._facts()
         wanted = f"a state must be the dict that state_dict() of the {facts['sampler']} or its loader gave"
         if not isinstance(state, Mapping):
-            raise TypeError(f"{wanted}, got {state!r:.100}")
+            raise TypeError(f"{wanted}, got {shown(state)}")
         known = {*facts, *_Point._fields}
         for what, keys in (("lacks", known - {*state}), ("also has", {*state} - known - {_OF_LOADER})):
             if keys:
