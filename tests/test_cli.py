@@ -334,7 +334,7 @@ def _stop(progress: Progress) -> None:
         (["convrt"], r"No such command 'convrt'. Did you mean 'convert'\? \(see dbloader --help\)"),
         (["vrify", "none.lmdb"], "No such command 'vrify'. Did you mean 'verify'?"),
         (["old.lmdb"], r"No such command 'old.lmdb'. \(see dbloader --help\)"),
-        (["convert", "images", "new.lmdb", "--on-bda", "fail"], "No such option:? '?--on-bda'?.* --on-bad"),
+        (["convert", "images", "new.lmdb", "--on-bda", "fail"], "No such option:? '?--on-bda'?.*'--on-bad'"),
         (["--quiet"], "No such option:? '?--quiet'?"),
     ],
 )
