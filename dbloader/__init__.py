@@ -137,7 +137,7 @@ def __getattr__(name: str) -> Any:
         if error.name != "torch":
             raise
         message = f"dbloader.{name} needs torch, which is not installed here: pip install torch"
-        raise ImportError(message, name="torch") from error
+        raise ImportError(message, name="torch") from None
     value = getattr(module, name)
     globals()[name] = value
     return value

@@ -18,6 +18,7 @@ from typing_extensions import override
 
 from dbloader.batches import Blocks
 from dbloader.datasets.base import StoreDataset
+from dbloader.datasets.internals import Internals
 from dbloader.decoding import Decoder, RandomResizedCrop, ResizeCenterCrop, decode_pil
 from dbloader.decoding.uncropped import crops
 from dbloader.errors import OptionError
@@ -114,7 +115,7 @@ def with_transform(dataset: Any, transform: Callable[..., Any] | None) -> tuple[
         return Subset(inner, dataset.indices), transform
     if isinstance(dataset, StoreDataset):
         dataset = copy.copy(dataset)  # the caller's stays as it is, and ``refresh`` of it changes no loader
-    if transform is None or not isinstance(dataset, StoreDataset) or dataset.makes_its_own_samples:
+    if transform is None or not isinstance(dataset, StoreDataset) or Internals(dataset).makes_its_own_samples:
         return dataset, transform
     if isinstance(transform, Decoder):
         dataset.decode, dataset.transform = transform, None
@@ -132,7 +133,7 @@ def check_first_fields(dataset: Any, index: int = 0) -> None:
     if type(dataset) is Subset:
         check_first_fields(dataset.dataset, dataset.indices[index])
     elif isinstance(dataset, StoreDataset) and crops(dataset.decode) and {*(dataset.fields or ())} - {*STANDARD_FIELDS}:
-        dataset.others(dataset.record(index))
+        Internals(dataset).others(dataset.record(index))
 
 
 def decoder_of(dataset: Any) -> Any:

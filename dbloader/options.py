@@ -10,6 +10,12 @@ import numpy as np
 from dbloader.errors import OptionError
 
 
+def shown(value: object, most: int = 100) -> str:
+    """Return the repr of a value for a message; of a long one the first letters and an ellipsis."""
+    text = repr(value)
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 @overload
 def checked_flag(name: str, value: object, *, none: Literal[False] = False) -> bool: ...
 @overload
@@ -31,7 +37,7 @@ def checked_flag(name: str, value: object, *, none: bool = False) -> bool | None
         return bool(value)
     if none and value is None:
         return None
-    raise TypeError(f"{name} must be True{', False or None' if none else ' or False'}, got {value!r:.50}")
+    raise TypeError(f"{name} must be True{', False or None' if none else ' or False'}, got {shown(value, 50)}")
 
 
 @overload
@@ -58,7 +64,7 @@ def whole_number(name: str, value: Any, least: int | None = None, *, none: bool 
     except TypeError:
         number = None
     if number is None:
-        raise TypeError(f"{name} must be an int{' or None' if none else ''}, got {value!r:.100}")
+        raise TypeError(f"{name} must be an int{' or None' if none else ''}, got {shown(value)}")
     if least is not None and number < least:
         raise OptionError(f"{name} must be at least {least}, got {value}")
     return number

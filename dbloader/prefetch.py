@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from typing_extensions import override
 
+from dbloader.describing import describe
 from dbloader.errors import LoaderError, OptionError
 from dbloader.progress import with_bar
 from dbloader.resuming import Unknown, check_shared, find_resumption
@@ -195,6 +196,10 @@ class PrefetchLoader(Generic[T]):
             return len(self)
         except TypeError:  # of an iterable, also behind another loader
             return None
+
+    def __repr__(self) -> str:
+        device = "" if self.device is None else f", device={str(self.device)!r}"
+        return f"PrefetchLoader({describe(self._loader)}, depth={self.depth}{device})"
 
     def __len__(self) -> int:
         return len(self._loader)  # type: ignore[arg-type] # says itself what has no length

@@ -33,6 +33,7 @@ from dbloader.documents import (
     verify,
 )
 from dbloader.errors import DamagedRecordError, FieldError
+from dbloader.options import shown
 from dbloader.values import (
     INT64_MIN,
     UINT32_MAX,
@@ -285,7 +286,7 @@ def checked_field_name(name: object) -> str:
 def _image_element(image: Any) -> tuple[bytes, bytes]:
     """Gives the element ``image`` as its head and the image, which bson would copy three times."""
     if not isinstance(image, (bytes, bytearray, memoryview, np.ndarray)):
-        raise FieldError(f"field 'image' must be the bytes of an image file or an array, got {image!r:.100}")
+        raise FieldError(f"field 'image' must be the bytes of an image file or an array, got {shown(image)}")
     data: bytes
     if isinstance(image, np.ndarray):
         data, subtype = array_bytes("image", image), USER_DEFINED_SUBTYPE

@@ -13,6 +13,7 @@ from PIL import Image
 
 from dbloader.errors import DamagedImageError, FieldError, ImageError, NotAnImageError, OptionError
 from dbloader.images import facts
+from dbloader.options import shown
 from dbloader.pillow import FORMATS, open_pillow
 from dbloader.records import STANDARD_FIELDS, Record
 from dbloader.stored import is_of
@@ -119,7 +120,7 @@ def _label(value: Any) -> int | None:
         return int(value)
     if value is None or (isinstance(value, int) and not isinstance(value, bool)):
         return value
-    raise FieldError(f"field 'label' must be an int, got {value!r:.100}: put it into a field of its own, say 'target'")
+    raise FieldError(f"field 'label' must be an int, got {shown(value)}: put it into a field of its own, say 'target'")
 
 
 def _array(key: str, tensor: Any) -> np.ndarray[Any, Any]:

@@ -36,7 +36,7 @@ def holds_records(dataset: Any) -> bool:
         and dataset.target_transform is None
         and (dataset.decode is None or dataset.decode is sys.modules["dbloader.decoding.pil"].decode_pil)
         and "index" not in (dataset.fields or ())
-        and not dataset.makes_its_own_samples
+        and not dataset._makes_its_own_samples
     )
 
 

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from typing_extensions import override
 
 from dbloader.batches import call, choose_maker, compute_alone, part_size, whole
+from dbloader.describing import describe
 from dbloader.errors import OptionError
 from dbloader.options import checked_flag, whole_number
 
@@ -113,6 +114,9 @@ class ThreadLoader:
 
     def __len__(self) -> int:
         return len(self.batch_sampler)
+
+    def __repr__(self) -> str:
+        return describe(self)
 
     def __iter__(self) -> Iterator[Any]:
         order = iter(self.batch_sampler)

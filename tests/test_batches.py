@@ -136,7 +136,7 @@ def test_files_for_a_device_are_handed_over_with_their_numbers(place: Path) -> N
     images, labels = made.batch
     assert type(images) is EncodedImages
     assert [images.file(n) for n in range(2)] == [encoded(3), encoded(1)]
-    assert (images.numbers == dataset.numbers(indices)).all()
+    assert (images.numbers == dataset._numbers(indices)).all()
     assert labels.tolist() == [0, 1]
     assert made.serial == made.work.total > 0
 
@@ -194,7 +194,7 @@ def test_large_files_are_planned_a_few_at_a_time(place: Path, planned: int, monk
     monkeypatch.setattr("dbloader.batches.tensors._PLANNED", planned)
     dataset = LMDBDataset(place, decode=RandomResizedCrop(8))
     lent: list[int] = []
-    plan, decode = dataset.plan, Plan.decode
+    plan, decode = dataset._plan, Plan.decode
     ahead: list[int] = []
 
     def planning(record: Record, numbers: Any) -> Any:
@@ -206,7 +206,7 @@ def test_large_files_are_planned_a_few_at_a_time(place: Path, planned: int, monk
         ahead.append(sum(lent[len(ahead) : -1]))
         return decode(self, out)
 
-    monkeypatch.setattr(dataset, "plan", planning)
+    monkeypatch.setattr(dataset, "_plan", planning)
     monkeypatch.setattr(Plan, "decode", decoding)
     indices = keyed([*range(LENGTH)])
     batch = choose_maker(dataset).make(indices).batch
@@ -220,15 +220,15 @@ def test_large_files_are_planned_a_few_at_a_time(place: Path, planned: int, monk
 def test_a_store_that_gives_too_few_records_is_told(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = LMDBDataset(place, decode=RandomResizedCrop(8))
     records = dataset.records([0, 1])
-    monkeypatch.setattr(dataset, "lend", lambda _: nullcontext(iter(records)))
+    monkeypatch.setattr(dataset, "_lend", lambda _: nullcontext(iter(records)))
     with pytest.raises(LoaderError, match="gave fewer records than it was asked for"):
         choose_maker(dataset).make([0, 1, 2])
 
 
-@pytest.mark.parametrize("later", ["plan", "read", "others"])
+@pytest.mark.parametrize("later", ["_plan", "read", "others"])
 def test_an_error_found_earlier_of_a_later_sample_does_not_come_first(tmp_path: Path, later: str) -> None:
     cut = encoded(1)[:-200] + encoded(1)[-2:]  # which only decoding tells
-    images = [encoded(0), cut, b"no image" if later == "plan" else encoded(2)]
+    images = [encoded(0), cut, b"no image" if later == "_plan" else encoded(2)]
     place = tmp_path / "some.lmdb"
     write_store((Record(f"{n}.jpg", n, image) for n, image in enumerate(images)), place)
     if later == "read":
@@ -241,7 +241,7 @@ def test_an_error_found_earlier_of_a_later_sample_does_not_come_first(tmp_path: 
             raise ValueError("of the label")
         return label
 
-    expected = {"plan": NotAnImageError, "read": DamagedRecordError, "others": ValueError}[later]
+    expected = {"_plan": NotAnImageError, "read": DamagedRecordError, "others": ValueError}[later]
     with LMDBDataset(place, target_transform=label_of, decode=RandomResizedCrop(8)) as dataset:
         maker = choose_maker(dataset)
         with pytest.raises(DamagedImageError):

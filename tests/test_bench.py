@@ -336,6 +336,14 @@ def test_the_verdict_names_the_fastest_way_and_what_limits_it() -> None:
     assert "at most 2 were measured, and there are 16 processors" in verdict(several, "decoding", 0.9, processors=16)
 
 
+def test_a_store_of_images_made_smaller_is_said_to_be_compared_with_full_size(root: Path, tmp_path: Path) -> None:
+    for max_side, told in ((8, True), (None, False)):
+        small = convert(root, tmp_path / "small.lmdb", overwrite=True, max_side=max_side).place
+        result = benchmark(small, folder=root, workers=[0], seconds=1e-6, rounds=1, size=8)
+        assert ("the folder gives in full size (" in result.verdict) == told
+        assert ("of the store's images were made smaller when it was converted)" in result.verdict) == told
+
+
 @pytest.mark.parametrize(
     ("work", "limit"),
     [(Work(3, 1, 0), ("reading", 0.75)), (Work(1, 3, 0), ("decoding", 0.75)), (Work(1, 0, 3), ("collating", 0.75))],

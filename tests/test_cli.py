@@ -331,7 +331,10 @@ def _stop(progress: Progress) -> None:
         (["info", "mongo+x://host"], r"mongo\+x:// is no place"),
         (["verify", "none.lmdb"], "none.lmdb does not exist"),
         (["verify"], r"Missing argument 'PLACE'. \(see dbloader verify --help\)"),
-        (["convrt"], r"No such command '?convrt'?.* \(see dbloader --help\)"),
+        (["convrt"], r"No such command 'convrt'. Did you mean 'convert'\? \(see dbloader --help\)"),
+        (["vrify", "none.lmdb"], "No such command 'vrify'. Did you mean 'verify'?"),
+        (["old.lmdb"], r"No such command 'old.lmdb'. \(see dbloader --help\)"),
+        (["convert", "images", "new.lmdb", "--on-bda", "fail"], "No such option:? '?--on-bda'?.*'--on-bad'"),
         (["--quiet"], "No such option:? '?--quiet'?"),
     ],
 )
@@ -413,6 +416,9 @@ def test_info_tells_what_is_in_a_store(shell: Shell, root: Path, place: Path, tm
     assert re.fullmatch(r"[\d.]+ kB \(17 JPEG, 1 PNG\)", rows["images"])
     assert rows["width"] == "24 to 100 pixels"
     assert rows["height"] == "6 to 30 pixels"
+    convert(plant_photos(tmp_path / "alike", 2), place, overwrite=True)
+    alike = dict(re.findall(r"^  (\w+) +(.*)$", shell("info", place).stdout, re.MULTILINE))
+    assert (alike["width"], alike["height"]) == ("40 pixels", "30 pixels")
     assert sorted(rows["conversion"].split(", ")) == ["1 rejected", "1 repaired", "3 resized"]
     assert rows["source"] == str(root)
     assert rows["digest"] == report.digest
@@ -496,6 +502,17 @@ def test_verify_names_a_record_that_is_damaged(shell: Shell, root: Path, store: 
     data[start] ^= 1
     store.write_bytes(data)
     check_error(shell("verify", store), r"record 1 \(cat/0002.jpg\) of .*out.lmdb is damaged: its CRC-32 is \w{8}", 1)
+
+
+@pytest.mark.parametrize("cut", [1, 100, 5000])
+def test_verify_tells_what_is_not_whole_from_what_cannot_be_looked_at(shell: Shell, store: Path, cut: int) -> None:
+    assert shell("verify", store).status == 0
+    check_error(shell("verify", store.with_name("none.lmdb")), "does not exist", 2)
+    check_error(shell("verify", store.parent), "is a folder", 2)
+    check_error(shell("verify", store, "more"), "unexpected extra argument", 2)
+    check_error(shell("verify", "mongodb://127.0.0.1:1/images"), "names no collection", 2)
+    store.write_bytes(store.read_bytes()[:-cut])
+    check_error(shell("verify", store), "is cut short", 1)
 
 
 # mirror, and places in MongoDB

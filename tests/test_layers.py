@@ -21,7 +21,7 @@ LAYERS = (
     {"benchmarking"},
     {"loading", "recipes", "headspace"},
     {"choosing", "prefetch", "processes", "threads"},
-    {"staging", "progress"},
+    {"describing", "progress", "staging"},
     {"device_decoding", "preparation"},
     {"ahead", "device"},
     {"batches"},
@@ -50,7 +50,18 @@ LAYERS = (
 )
 ROWS = {name: row for row, names in enumerate(LAYERS) for name in names}
 # These know nothing of stores: they work on any iterable.
-OF_ANY_ITERABLE = ("prefetch", "staging", "ahead", "device", "preparation", "resuming", "timing", "stats", "progress")
+OF_ANY_ITERABLE = (
+    "prefetch",
+    "staging",
+    "ahead",
+    "device",
+    "preparation",
+    "resuming",
+    "timing",
+    "stats",
+    "progress",
+    "describing",
+)
 
 
 def modules() -> list[Path]:

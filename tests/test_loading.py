@@ -633,8 +633,8 @@ def test_a_free_threaded_python_takes_threads_for_all(monkeypatch: pytest.Monkey
 class Negative(LMDBDataset):
     """Overrides a part of how samples are made."""
 
-    def sample(self, record: Record, numbers: Any = None) -> Any:
-        image, label = super().sample(record, numbers)
+    def _sample(self, record: Record, numbers: Any = None) -> Any:
+        image, label = super()._sample(record, numbers)
         return 255 - image, label + 100
 
 
@@ -717,8 +717,8 @@ def test_pixels_are_not_decoded_on_a_device(tmp_path: Path) -> None:
 class Scaled(LMDBDataset):
     """Overrides the image alone, with one that uint8 cannot hold."""
 
-    def image(self, record: Record, numbers: Any = None) -> Any:
-        return super().image(record, numbers).float() / 255
+    def _image(self, record: Record, numbers: Any = None) -> Any:
+        return super()._image(record, numbers).float() / 255
 
 
 def test_an_image_that_a_subclass_makes_keeps_its_values(place: Path) -> None:

@@ -31,8 +31,9 @@ from click.testing import CliRunner
 from pymongo.errors import PyMongoError
 from store_contract import documents_of, make_records, write_one_by_one
 
-from dbloader import MongoDataset, copy_store, create_store, documents, open_store
+from dbloader import MongoDataset, copy_store, create_store, open_store
 from dbloader.cli import group
+from dbloader.documents import seal
 from dbloader.errors import DBLoaderError
 from dbloader.stores.mongo.connection import Connection
 from dbloader.stores.mongo.layout import INDEXES
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 
     from mongo_servers import Mongod
 
-SEAL: Any = getattr(documents, "seal", None)
 TRIALS = int(os.environ.get("DBLOADER_TRIALS", "20"))
 _AT_ONCE = 20  # in one test
 RECORDS = make_records(24)
@@ -214,7 +214,7 @@ def damage(numbers: random.Random, collection: Any, kind: Kind, *, resealed: boo
         if not isinstance(part, dict):
             break
     if resealed and isinstance(part, dict) and kind.field == "manifest":
-        part = bson.decode(SEAL({key: value for key, value in part.items() if key != "crc32"}))
+        part = bson.decode(seal({key: value for key, value in part.items() if key != "crc32"}))
     put(collection, victim["_id"], {**victim, kind.field: part})
 
 
@@ -347,7 +347,6 @@ def outcome(use: Callable[[str, Path], Any], place: str, folder: Path) -> Any:
     return None
 
 
-@pytest.mark.skipif(SEAL is None, reason="until manifest, columns and events have checksums")
 @pytest.mark.parametrize("first", range(0, TRIALS, _AT_ONCE))
 @pytest.mark.parametrize("name", KINDS)
 def test_a_damaged_document_is_noticed_by_who_needs_it(

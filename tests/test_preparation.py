@@ -497,6 +497,41 @@ def test_the_installed_library_is_called_as_it_documents(
     assert (type(copied._mixer), copied._mixer.options) == (found, options)
 
 
+class LikeTorchvisions(torch.nn.Module):
+    """A transform of torchvision's v2, as they all are: it takes any number of inputs, and gives as many."""
+
+    def forward(self, *inputs: Any) -> Any:
+        mixed = (inputs[0] * 2, *(torch.nn.functional.one_hot(labels, 10).float() for labels in inputs[1:]))
+        return mixed if len(inputs) > 1 else mixed[0]
+
+
+class LikeTimms:
+    """As timm's Mixup: it takes both by these names, and changes the images in place."""
+
+    def __call__(self, x: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.mul_(2), torch.nn.functional.one_hot(target, 10).float()
+
+
+@pytest.mark.parametrize("mixer", [LikeTorchvisions(), LikeTimms()])
+def test_the_libraries_own_classes_are_given_the_targets_too(mixer: Any) -> None:
+    given, labels = torch.ones(2, 3, 4, 4), torch.tensor([3, 9])
+    for prepared in (Preparation(mixer), Preparation(Normalize((0, 0, 0), (1, 1, 1)), mixer)):
+        images, targets = prepared((given, labels))
+        assert targets.shape == (2, 10)
+        assert torch.equal(targets.argmax(1), labels)
+        assert not torch.equal(images, given)
+        assert (given == 1).all()
+        assert prepared({"image": given, "label": labels})["label"].shape == (2, 10)
+
+
+def test_transforms_that_want_no_targets_do_without() -> None:
+    images = torch.ones(2, 3, 4, 4)
+    assert (Preparation(LikeTorchvisions())(images) == 2).all()
+    assert (Preparation(LikeTorchvisions())((images,))[0] == 2).all()
+    with pytest.raises(TypeError, match=r"LikeTimms.* wants the targets of a batch, got a batch without"):
+        Preparation(LikeTimms())(images)
+
+
 def test_torchvision_comes_before_timm(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, "torchvision", "timm")
     assert Mixup(2).library == "torchvision"

@@ -90,8 +90,7 @@ assert list(background()(lambda: iter("ab"))()) == ["a", "b"]
 # All that needs none.
 FREE = """
     __version__ BackgroundGenerator DBLoaderError Headspace Manifest PrefetchLoader Progress Record Report SampleKeys
-    Stats
-    background convert copy_store create_store open_store warm write_store
+    Stats background convert copy_store create_store open_store warm write_store
 """
 NEEDING = sorted({*dbloader.__all__} - {*FREE.split()})
 

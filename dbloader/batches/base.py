@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from torch.utils.data import default_collate
 
 from dbloader.datasets.base import StoreDataset
+from dbloader.datasets.internals import Internals
 from dbloader.errors import LoaderError, OptionError
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def put_together(
     Raises:
         OptionError: As from ``collate``.
     """
-    batch = dataset.joined(images, sent(collate(dataset, indices, others, _PARTS[1:])))
+    batch = Internals(dataset).joined(images, sent(collate(dataset, indices, others, _PARTS[1:])))
     return [*batch] if isinstance(batch, tuple) else batch
 
 
@@ -138,7 +139,7 @@ def _without(dataset: Any, index: int, name: str) -> str:
     remedy = "leave it out with a Subset, or pass a collate_fn that takes None"
     if not isinstance(dataset, StoreDataset):
         return f"sample {index} of {type(dataset).__name__} has no {name}, which torch cannot collate: {remedy}"
-    told = dataset.told(dataset.records([index])[0])
+    told = Internals(dataset).told(dataset.records([index])[0])
     fields = "('image',)" if name != "image" else "('name', 'label')"
     return f"{told} has no {name}, which torch cannot collate: choose fields without it, as fields={fields}, {remedy}"
 

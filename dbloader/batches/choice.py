@@ -11,6 +11,7 @@ from dbloader.batches.samples import RecordBatchMaker, SampleBatchMaker
 from dbloader.batches.subsets import SubsetBatchMaker
 from dbloader.batches.tensors import TensorBatchMaker
 from dbloader.datasets.base import StoreDataset
+from dbloader.datasets.internals import Internals
 from dbloader.errors import OptionError
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def choose_maker(
                 f"got {type(dataset).__name__}"
             )
         return EncodedBatchMaker(dataset)
-    if transform is None and isinstance(dataset, StoreDataset) and not dataset.makes_its_own_samples:
+    if transform is None and isinstance(dataset, StoreDataset) and not Internals(dataset).makes_its_own_samples:
         if collate_fn is None and TensorBatchMaker.suits(dataset):
             return TensorBatchMaker(dataset)
         return RecordBatchMaker(dataset, collate_fn)

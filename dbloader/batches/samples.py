@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from typing_extensions import override
 
 from dbloader.batches.base import BatchMaker, collate, parts
+from dbloader.datasets.internals import Internals
 from dbloader.decoding.base import Decoder
 from dbloader.decoding.uncropped import check_none_fits, crops
 from dbloader.keys import KeyedIndices, SampleKeys
@@ -37,13 +38,14 @@ class RecordBatchMaker(BatchMaker):
 
     def __init__(self, dataset: StoreDataset, collate_fn: Callable[[list[Any]], Any] | None = None) -> None:
         self.dataset: StoreDataset = dataset
+        self._inside = Internals(dataset)
         self.collate_fn = collate_fn
 
     @override
     def begin(self, indices: Sequence[int], submit: Submit, part: int) -> Finish:
         began = now()
         records = self.dataset.records(indices)
-        numbers = self.dataset.numbers(indices)
+        numbers = self._inside.numbers(indices)
         read = now() - began
         futures = [
             submit(self._samples, records[some], None if numbers is None else numbers[some])
@@ -54,7 +56,7 @@ class RecordBatchMaker(BatchMaker):
     def _samples(self, records: list[Record], numbers: np.ndarray[Any, Any] | None) -> Part:
         began = now()
         rows = [None] * len(records) if numbers is None else numbers
-        samples = [self.dataset.sample(record, row) for record, row in zip(records, rows, strict=True)]
+        samples = [self._inside.sample(record, row) for record, row in zip(records, rows, strict=True)]
         return samples, 0.0, now() - began
 
 

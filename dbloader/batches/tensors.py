@@ -15,6 +15,7 @@ from dbloader.batches.base import BatchMaker, parts, put_together
 from dbloader.batches.blocks import Block, ByValue, small_by_value
 from dbloader.batches.memory import BatchMemory
 from dbloader.datasets.base import StoreDataset
+from dbloader.datasets.internals import Internals
 from dbloader.decoding.base import Decoder
 from dbloader.errors import LoaderError
 from dbloader.timing import TimedBatch, Work, now
@@ -69,6 +70,7 @@ class TensorBatchMaker(BatchMaker):
 
     def __init__(self, dataset: StoreDataset) -> None:
         self.dataset: StoreDataset = dataset
+        self._inside = Internals(dataset)
         decode: Any = dataset.decode
         self.image_nbytes = 3 * math.prod(decode.size)
         self._memory = BatchMemory()
@@ -83,16 +85,16 @@ class TensorBatchMaker(BatchMaker):
             and dataset.decode.size is not None
             and dataset.transform is None
             and (dataset.fields is None or "image" in dataset.fields)
-            and not dataset.makes_its_own_samples
+            and not Internals(dataset).makes_its_own_samples
         )
 
     @override
     def begin(self, indices: Sequence[int], submit: Submit, part: int) -> Finish:
         began = now()
-        numbers = self.dataset.numbers(indices)
+        numbers = self._inside.numbers(indices)
         images, slots = self._room(len(indices))
         if self.dataset.store.lends:
-            self.dataset.will_read(indices)
+            self._inside.will_read(indices)
         # A store that lends its records is read by whoever decodes; of others all are read at once, in one round trip.
         records = indices if self.dataset.store.lends else self.dataset.records(indices)
         read = now() - began
@@ -108,7 +110,7 @@ class TensorBatchMaker(BatchMaker):
         """Decodes some images to where they belong; first it does what Python does of many, as Decoder.plan says."""
         others: list[Any] = []
         work, began = Work(), now()
-        with self.dataset.lend(records) if self.dataset.store.lends else nullcontext(iter(records)) as lent:
+        with self._inside.lend(records) if self.dataset.store.lends else nullcontext(iter(records)) as lent:
             while len(others) < len(slots):
                 some, failure = _next_of(lent)
                 if not some and failure is None:
@@ -117,11 +119,11 @@ class TensorBatchMaker(BatchMaker):
                 try:
                     for record in some:
                         plans.append(self._plan(record, None if numbers is None else numbers[len(others)]))
-                        others.append(self.dataset.others(record))
+                        others.append(self._inside.others(record))
                 except Exception as error:
                     failure = error
                 for slot, record, plan in zip(slots[first:], some, plans, strict=False):
-                    with self.dataset.named(record):
+                    with self._inside.named(record):
                         plan.decode(slot)
                 if failure is not None:  # not before those of the images before it
                     try:
@@ -134,8 +136,8 @@ class TensorBatchMaker(BatchMaker):
         return _Part(others, work)
 
     def _plan(self, record: Record, numbers: np.ndarray[Any, Any] | None) -> Plan:
-        with self.dataset.named(record):
-            plan = self.dataset.plan(record, numbers)
+        with self._inside.named(record):
+            plan = self._inside.plan(record, numbers)
         if plan is None:
             raise LoaderError(f"a batch of images needs one in each record, got none in record {record.index}")
         return plan

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from typing_extensions import override
 
+from dbloader.datasets.internals import Internals
 from dbloader.datasets.lmdb import LMDBDataset
 from dbloader.errors import OptionError
 from dbloader.permutation import Permutation
@@ -92,6 +93,11 @@ class Images:
         self.dataset: StoreDataset = _dataset(place, fields)
 
     @property
+    def resized(self) -> int:
+        """Images that were made smaller when the store was converted."""
+        return self.manifest.outcome.get("resized", 0)
+
+    @property
     def image_bytes(self) -> float:
         """Of one image, on average."""
         return float(self.nbytes[self.indices].mean())
@@ -115,12 +121,12 @@ class Images:
 
     def decode(self, decoder: Decoder, seconds: float) -> Run:
         """Decodes images that are in memory already, in this thread."""
-        dataset, records = self.decoded_by(decoder), self._held()
-        numbers = dataset.numbers(range(len(records)))
+        inside, records = Internals(self.decoded_by(decoder)), self._held()
+        numbers = inside.numbers(range(len(records)))
         count, begun = 0, now()
         while (elapsed := now() - begun) < seconds or not count:
             at = count % len(records)
-            dataset.image(records[at], None if numbers is None else numbers[at])
+            inside.image(records[at], None if numbers is None else numbers[at])
             count += 1
         return Run(count, elapsed)
 

@@ -101,7 +101,7 @@ def benchmark(
             measurements=measurements,
             limit=limit,
             limit_share=share,
-            verdict=verdict(measurements, limit, share, processors()),
+            verdict=verdict(measurements, limit, share, processors(), resized=images.resized),
         )
     finally:
         images.dataset.close()

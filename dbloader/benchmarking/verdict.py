@@ -31,20 +31,25 @@ def find_limit(work: Work) -> tuple[Limit, float]:
     return limit, seconds[limit] / work.total
 
 
-def verdict(measurements: Sequence[Measurement], limit: Limit, share: float, processors: int) -> str:
-    """Gives the verdict in one line.
+def verdict(
+    measurements: Sequence[Measurement], limit: Limit, share: float, processors: int, *, resized: int = 0
+) -> str:
+    """Return the verdict in one line.
 
     Args:
         measurements: Of all contenders.
         limit: What takes most of the time of the fastest loader's workers.
         share: How much of it, 0 to 1.
         processors: That this process may use.
+        resized: Images of the store that were made smaller when it was converted; those of the folder were not.
     """
     best = fastest(measurements, "threads", "processes")
     rate = best.images_per_s
     parts = [f"a training can have {rate:,.0f} images/s ({best.name.removeprefix('batches, ')})"]
     if any(one.kind == "folder" for one in measurements):
         parts[0] += f", {rate / fastest(measurements, 'folder').images_per_s:.1f} x what the folder gives"
+        if resized:
+            parts[0] += f" in full size ({resized:,} of the store's images were made smaller when it was converted)"
     parts.append(f"{limit} limits, with {share:.0%} of the workers' time")
     most = max(one.workers for one in measurements)
     if most < processors:

@@ -19,12 +19,13 @@ EVERY_S = 30.0
 
 # What a terminal shows that is too narrow for tqdm's own layout, which would be cut in the middle of a number.
 _NARROW = (
-    "{desc}{percentage:3.0f}% {n_fmt}/{total_fmt} [{remaining}, {rate_fmt}]",
+    "{desc}: {percentage:3.0f}% {n_fmt}/{total_fmt} [{remaining}, {rate_fmt}]",
+    "{percentage:3.0f}% {n_fmt}/{total_fmt} [{remaining}, {rate_fmt}]",
     "{percentage:3.0f}% {n_fmt}/{total_fmt} [{remaining}]",
     "{percentage:3.0f}% [{remaining}]",
     "{percentage:3.0f}%",
 )
-_NARROW_WITHOUT_TOTAL = ("{desc}{n_fmt}{unit}", "{n_fmt}")
+_NARROW_WITHOUT_TOTAL = ("{desc}: {n_fmt}{unit}", "{n_fmt}")
 
 
 class Meter:
@@ -93,12 +94,12 @@ class _Bar(tqdm):  # type: ignore[misc] # tqdm ships no types
     @override
     def __str__(self) -> str:
         facts = self.format_dict
-        columns = facts["ncols"] or 80
-        if len(self.format_meter(**{**facts, "ncols": None})) <= columns:  # with a bar of 10 letters
+        columns = facts.pop("ncols") or 80
+        if len(self.format_meter(**facts)) <= columns:  # with a bar of 10 letters
             return str(super().__str__())
         text = ""
         for layout in _NARROW_WITHOUT_TOTAL if self.total is None else _NARROW:
-            text = str(self.format_meter(**{**facts, "bar_format": layout}))
+            text = str(self.format_meter(**facts | {"bar_format": layout}))
             if len(text) <= columns:
                 return text
         return text[:columns]

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from typing_extensions import override
 
+from dbloader.datasets.internals import Internals
 from dbloader.datasets.records import RecordDataset
 from dbloader.decoding import decode_pil
 from dbloader.decoding.base import Decoder
 from dbloader.decoding.uncropped import check_none_fits, crops
 from dbloader.errors import DamagedImageError, LoaderError, OptionError
 from dbloader.keys import KeyedIndices, SampleKeys
+from dbloader.options import shown
 from dbloader.records import STANDARD_FIELDS
 
 if TYPE_CHECKING:
@@ -45,11 +47,11 @@ class StoreDataset(RecordDataset):
     ) -> None:
         for name, function in (("transform", transform), ("target_transform", target_transform), ("decode", decode)):
             if function is not None and not callable(function):
-                raise TypeError(f"{name} must be a callable or None, got {function!r:.100}")
+                raise TypeError(f"{name} must be a callable or None, got {shown(function)}")
         if isinstance(fields, str):
             raise OptionError(f"fields must be several names, such as ({fields!r},), got the one str {fields!r}")
         if fields is not None and not isinstance(fields, Iterable):
-            raise TypeError(f"fields must be names, such as ('image', 'label'), or None, got {fields!r:.100}")
+            raise TypeError(f"fields must be names, such as ('image', 'label'), or None, got {shown(fields)}")
         super().__init__(store)
         self.transform = transform
         self.target_transform = target_transform
@@ -57,7 +59,7 @@ class StoreDataset(RecordDataset):
         self.fields = None if fields is None else tuple(fields)
         self._check_fields(self.manifest)
 
-    def numbers(self, indices: Sequence[int]) -> np.ndarray[Any, Any] | None:
+    def _numbers(self, indices: Sequence[int]) -> np.ndarray[Any, Any] | None:
         """Gives what is random in the decoding of samples: float64, shape (len(indices), decode.draws).
 
         Args:
@@ -73,7 +75,9 @@ class StoreDataset(RecordDataset):
         return keys.uniform(self.decode.draws, "decode")
 
     @override
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return self._batch(range(*index.indices(len(self))))
         return self._batch([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
@@ -93,15 +97,15 @@ class StoreDataset(RecordDataset):
             raise _no_end(f"sample {index} of {self.root}") from stop
 
     @property
-    def makes_its_own_samples(self) -> bool:
+    def _makes_its_own_samples(self) -> bool:
         """Whether this is of a subclass that makes its samples in another way."""
-        names = ("__getitem__", "__getitems__", "sample", "joined", "image")
+        names = ("__getitem__", "__getitems__", "_sample", "_joined", "_image")
         return any(getattr(type(self), name) is not getattr(StoreDataset, name) for name in names)
 
     def _batch(self, indices: Sequence[int]) -> list[Any]:
-        numbers = self.numbers(indices)
+        numbers = self._numbers(indices)
         records = self.records(indices)
-        return [self.sample(record, None if numbers is None else numbers[at]) for at, record in enumerate(records)]
+        return [self._sample(record, None if numbers is None else numbers[at]) for at, record in enumerate(records)]
 
     def __repr__(self) -> str:
         lines = [f"Number of datapoints: {len(self)}", f"Root location: {self.root}"]
@@ -114,7 +118,7 @@ class StoreDataset(RecordDataset):
                 lines.append(f"{title}: " + repr(transform).replace("\n", "\n" + " " * title_width))
         return "\n    ".join([f"Dataset {type(self).__name__}", *(line.replace("\n", "\n    ") for line in lines)])
 
-    def sample(self, record: Record, numbers: np.ndarray[Any, Any] | None = None) -> Any:
+    def _sample(self, record: Record, numbers: np.ndarray[Any, Any] | None = None) -> Any:
         """Gives the sample of a record, as indexing gives it.
 
         Args:
@@ -122,10 +126,10 @@ class StoreDataset(RecordDataset):
             numbers: A row of ``numbers``.
         """
         if self.fields is not None and "image" not in self.fields:
-            return self.others(record)
-        return self.joined(self.image(record, numbers), self.others(record))
+            return self._others(record)
+        return self._joined(self._image(record, numbers), self._others(record))
 
-    def joined(self, image: Any, others: Any) -> Any:
+    def _joined(self, image: Any, others: Any) -> Any:
         """Puts an image, or a batch of images, into the place where samples have it.
 
         Args:
@@ -136,24 +140,24 @@ class StoreDataset(RecordDataset):
             return (image, *others)
         return {name: image if name == "image" else others[name] for name in self.fields}
 
-    def image(self, record: Record, numbers: np.ndarray[Any, Any] | None = None) -> Any:
+    def _image(self, record: Record, numbers: np.ndarray[Any, Any] | None = None) -> Any:
         """Gives the image of a record, decoded and transformed, as it stands in the sample."""
-        with self.named(record):
+        with self._named(record):
             image = self._decoded(record, numbers)
             return image if self.transform is None or image is None else self.transform(image)
 
-    def others(self, record: Record) -> Any:
+    def _others(self, record: Record) -> Any:
         """Gives what else is in the sample of a record: a tuple of its label, or a dict of all fields but the image."""
-        with self.named(record):
+        with self._named(record):
             if self.fields is None:
                 return (self._label(record),)
             others = {name: self._field(record, name) for name in self.fields if name != "image"}
             if "image" in self.fields and crops(self.decode):
                 further = {name: value for name, value in others.items() if name not in _OWN_FIELDS}
-                check_none_fits(record.image, further, self.told(record))
+                check_none_fits(record.image, further, self._told(record))
             return others
 
-    def check_whole(self, record: Record) -> None:
+    def _check_whole(self, record: Record) -> None:
         """Refuses the image of a record of which data is missing.
 
         Raises:
@@ -161,15 +165,15 @@ class StoreDataset(RecordDataset):
         """
         if record.damaged is not None:
             raise DamagedImageError(
-                f"{self.told(record)} was stored damaged: {record.damaged}; "
+                f"{self._told(record)} was stored damaged: {record.damaged}; "
                 "convert without on_damaged='keep', or pass decode=None to get its bytes",
             )
 
-    def named(self, record: Record) -> AbstractContextManager[None]:
+    def _named(self, record: Record) -> AbstractContextManager[None]:
         """Says of errors, whatever is wrong with a record, which one it was."""
         return _Named(self, record)
 
-    def plan(self, record: Record, numbers: np.ndarray[Any, Any] | None = None) -> Plan | None:
+    def _plan(self, record: Record, numbers: np.ndarray[Any, Any] | None = None) -> Plan | None:
         """Gives what is left to do for the image of a record, where ``decode`` is a Decoder; see ``Decoder.plan``.
 
         Args:
@@ -197,14 +201,14 @@ class StoreDataset(RecordDataset):
             return decode(image, numbers, **self._known(record))
         if image is None or decode is None or isinstance(image, np.ndarray):
             return image
-        self.check_whole(record)
+        self._check_whole(record)
         return decode(image)
 
     def _known(self, record: Record) -> dict[str, Any]:
         """Gives what a Decoder may know of an image beside its bytes or pixels, after checking that it is whole."""
         if isinstance(record.image, np.ndarray):
             return {}
-        self.check_whole(record)
+        self._check_whole(record)
         source = self.manifest.source
         tiles = record.fields.get(_TILES) if source.get("tile") else None  # else a field of the listing's own
         # What conversion has decoded, and of which the CRC is right, has no damage that decoding could find.
@@ -251,9 +255,9 @@ class _Named:
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, StopIteration):
-            raise _no_end(self.dataset.told(self.record)) from error
+            raise _no_end(Internals(self.dataset).told(self.record)) from error
         if isinstance(error, Exception) and hasattr(error, "add_note"):  # Python 3.11
-            error.add_note(f"in {self.dataset.told(self.record)}")
+            error.add_note(f"in {Internals(self.dataset).told(self.record)}")
 
 
 def _no_end(what: str) -> LoaderError:

@@ -39,8 +39,8 @@ class ListedDataset(StoreDataset):
         self.with_index = with_index
 
     @override
-    def others(self, record: Record) -> Any:
-        others = super().others(record)
+    def _others(self, record: Record) -> Any:
+        others = super()._others(record)
         return (*others, record.index) if self.with_index else others
 
 

@@ -125,11 +125,11 @@ class RecordDataset(Dataset[Any]):
         """
         return self._same_store().read(self._positions(indices))
 
-    def lend(self, indices: Sequence[int]) -> AbstractContextManager[Iterator[Record]]:
+    def _lend(self, indices: Sequence[int]) -> AbstractContextManager[Iterator[Record]]:
         """Gives records while the store has hold of them; see ``Store.lend``."""
         return self._same_store().lend(self._positions(indices))
 
-    def will_read(self, indices: Sequence[int]) -> None:
+    def _will_read(self, indices: Sequence[int]) -> None:
         """Tells the store which records will be read next; see ``Store.will_read``."""
         self._same_store().will_read(self._positions(indices))
 
@@ -180,7 +180,7 @@ class RecordDataset(Dataset[Any]):
         # The columns are read again where they are asked for, which in a worker they seldom are.
         return {key: value for key, value in self.__dict__.items() if key not in _CACHED}
 
-    def told(self, record: Record) -> str:
+    def _told(self, record: Record) -> str:
         """Gives what a record is called in a message: its index, its name and the place of the store."""
         return f"record {record.index} ({record.name or 'without a name'}) of {self.root}"
 

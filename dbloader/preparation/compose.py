@@ -34,7 +34,9 @@ class Preparation(nn.Module):
 
     - ``keys``: the SampleKeys of the batch, by that name, each module with a stream of its own; None where the caller
       has none. For modules that draw random numbers.
-    - ``targets``: the targets of the batch, by that name; it then gives both, as (images, targets).
+    - ``targets``: the targets of the batch, by that name; it then gives both, as (images, targets). So do those that
+      take both as torchvision's transforms do (``*inputs``) or timm's Mixup (``target``): where the batch has targets,
+      torchvision's get them, and most give them back as they are.
 
     Whoever has the batches calls ``preparation(batch, keys=SampleKeys(seed, epoch, indices))``.
 
@@ -92,12 +94,16 @@ class Preparation(nn.Module):
             if "keys" in wanted:
                 options["keys"] = None if keys is None else keys.of_stream(stream)
                 stream += 1
-            if "targets" not in wanted:
+            if not {"targets", "target"} & wanted and ("*inputs" not in wanted or targets is None):
                 images = module(images, **options)
                 continue
             if targets is None:
                 raise TypeError(f"{_kind(module)} wants the targets of a batch, got a batch without")
-            result = module(images, targets=targets, **options)
+            if "targets" in wanted:
+                result = module(images, targets=targets, **options)
+            else:
+                # timm's Mixup works in place, and the images may be the caller's.
+                result = module(images.clone() if "target" in wanted else images, targets, **options)
             if not isinstance(result, tuple) or len(result) != 2:
                 raise TypeError(
                     f"{_kind(module)} wants targets and so must give (images, targets), got {_kind(result)}"
@@ -123,10 +129,11 @@ class _Called(nn.Module):
 
 
 def _parameters(module: nn.Module) -> set[str]:
-    """Gives the names of the parameters with which a module is called."""
+    """Return the names of the parameters with which a module is called, with a star before that of ``*inputs``."""
     module = getattr(module, "_orig_mod", module)  # torch.compile's hides them
     try:
-        return {*inspect.signature(module.function if isinstance(module, _Called) else module.forward).parameters}
+        called = module.function if isinstance(module, _Called) else module.forward
+        return {str(each).partition(":")[0].partition("=")[0] for each in inspect.signature(called).parameters.values()}
     except (TypeError, ValueError):  # some functions written in C have none to tell
         return set()
 

@@ -11,7 +11,7 @@ from torch.utils.data import DistributedSampler
 from typing_extensions import override
 
 from dbloader.errors import LoaderError, OptionError
-from dbloader.options import checked_flag, whole_number
+from dbloader.options import checked_flag, shown, whole_number
 from dbloader.sampling.ranks import check_shared_once, resolved_ranks
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def length_of(dataset: Any) -> int:
         TypeError: It has none, or is a text, of which each letter would be a sample.
     """
     if not isinstance(dataset, Sized) or isinstance(dataset, (str, bytes)):
-        raise TypeError(f"dataset must be a dataset, or anything else of its length, got {dataset!r:.100}")
+        raise TypeError(f"dataset must be a dataset, or anything else of its length, got {shown(dataset)}")
     return len(dataset)
 
 
@@ -254,7 +254,7 @@ class ResumableSampler(DistributedSampler[int], ABC):
         facts = self._facts()
         wanted = f"a state must be the dict that state_dict() of a loader with this {facts['sampler']} gave"
         if not isinstance(state, Mapping):
-            raise TypeError(f"{wanted}, got {state!r:.100}")
+            raise TypeError(f"{wanted}, got {shown(state)}")
         known = {*facts, *_Point._fields}
         for what, keys in (("lacks", known - {*state}), ("also has", {*state} - known - {_OF_LOADER})):
             if keys:

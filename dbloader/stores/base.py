@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from dbloader.columns import CHUNK, COLUMNS, ColumnChunk
 from dbloader.documents import open_sealed
@@ -230,7 +230,13 @@ class Store(ABC):
     def __len__(self) -> int:
         return self.manifest.length
 
-    def __getitem__(self, index: int) -> Record:
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Record]: ...
+    def __getitem__(self, index: int | slice) -> Record | list[Record]:
+        if isinstance(index, slice):
+            return self.read(range(*index.indices(len(self))))
         position = index + len(self) if index < 0 else index
         if not 0 <= position < len(self):
             raise RecordIndexError(f"no record {index} in {self.place}, which has {len(self)}")

@@ -1,0 +1,27 @@
+"""What a loader is, in one line: for its repr."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def describe(loader: Any) -> str:
+    """Return the kind of a loader, its batches, dataset and workers; what it does not tell is left out."""
+    dataset = getattr(loader, "made_of", None) or getattr(loader, "dataset", None)
+    size = getattr(loader, "batch_size", None) or getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
+    batches, samples = _length(loader), _length(dataset)
+    parts = []
+    if batches is not None:
+        parts.append(f"{batches:,} batches" + (f" of {size:,}" if isinstance(size, int) else ""))
+    if dataset is not None:
+        parts.append(type(dataset).__name__ + ("" if samples is None else f" of {samples:,} samples"))
+    if isinstance(workers := getattr(loader, "num_workers", None), int):
+        parts.append(f"{workers} workers")
+    return f"{type(loader).__name__}({', '.join(parts)})"
+
+
+def _length(sized: Any) -> int | None:
+    try:
+        return len(sized)
+    except TypeError:  # of an iterable, also behind another loader
+        return None
