@@ -1,8 +1,14 @@
-"""What a loader is, in one line: for its repr."""
+"""What values and loaders are called in messages and reprs."""
 
 from __future__ import annotations
 
 from typing import Any
+
+
+def shown(value: object, most: int = 100) -> str:
+    """Return the repr of a value for a message; of a long one the first letters and an ellipsis."""
+    text = repr(value)
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def describe(loader: Any) -> str:

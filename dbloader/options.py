@@ -7,13 +7,8 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
+from dbloader.describing import shown
 from dbloader.errors import OptionError
-
-
-def shown(value: object, most: int = 100) -> str:
-    """Return the repr of a value for a message; of a long one the first letters and an ellipsis."""
-    text = repr(value)
-    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 @overload

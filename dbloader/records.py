@@ -15,6 +15,7 @@ from bson.binary import BINARY_SUBTYPE, USER_DEFINED_SUBTYPE
 from bson.int64 import Int64
 from isal.isal_zlib import crc32
 
+from dbloader.describing import shown
 from dbloader.documents import (
     CRC32,
     HEAD,
@@ -33,7 +34,6 @@ from dbloader.documents import (
     verify,
 )
 from dbloader.errors import DamagedRecordError, FieldError
-from dbloader.options import shown
 from dbloader.values import (
     INT64_MIN,
     UINT32_MAX,

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
+from dbloader.describing import shown
 from dbloader.errors import DamagedImageError, FieldError, ImageError, NotAnImageError, OptionError
 from dbloader.images import facts
-from dbloader.options import shown
 from dbloader.pillow import FORMATS, open_pillow
 from dbloader.records import STANDARD_FIELDS, Record
 from dbloader.stored import is_of

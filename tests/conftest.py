@@ -13,6 +13,8 @@ from leaks import no_leaks
 from mongo_servers import Mongod, ReplicaSet, Server, needing_a_server
 from pymongo import common, periodic_executor
 
+pytest.register_assert_rewrite("children", "store_contract")
+
 # Seconds. A closed client's threads sleep for so long before they notice: 0.5, in every test that has a client, by
 # default. (It is also how long a client at least waits before it asks a server again that does not answer.)
 common.MIN_HEARTBEAT_INTERVAL = 0.02

@@ -10,23 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import lmdb
 import pytest
+from store_contract import documents_of, make_records
 
-pytest.register_assert_rewrite("store_contract")
-from store_contract import documents_of, make_records  # noqa: E402
-
-import dbloader.stores.writer as writing  # noqa: E402
-from dbloader import Record, copy_store, create_store, open_store  # noqa: E402
-from dbloader.columns import COLUMNS, DTYPES, seal_chunk  # noqa: E402
-from dbloader.errors import (  # noqa: E402
+import dbloader.stores.writer as writing
+from dbloader import Record, copy_store, create_store, open_store
+from dbloader.columns import COLUMNS, DTYPES, seal_chunk
+from dbloader.errors import (
     DamagedRecordError,
     DamagedStoreError,
     StoreExistsError,
     StoreNotFoundError,
 )
-from dbloader.records import encode  # noqa: E402
-from dbloader.stores.lmdb.layout import META, RECORDS, column_key, record_key  # noqa: E402
-from dbloader.stores.lmdb.writer import LMDBWriter  # noqa: E402
-from dbloader.stores.mongo.place import parse  # noqa: E402
+from dbloader.records import encode
+from dbloader.stores.lmdb.layout import META, RECORDS, column_key, record_key
+from dbloader.stores.lmdb.writer import LMDBWriter
+from dbloader.stores.mongo.place import parse
 
 if TYPE_CHECKING:
     from pathlib import Path

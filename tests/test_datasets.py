@@ -78,7 +78,10 @@ class Folder(Dataset[Any]):
     def __getitem__(self, index: int) -> tuple[Image.Image, int]:
         path, label = self.samples[index]
         with open(path, "rb") as file:  # noqa: PTH123 - as there
-            return Image.open(file).convert("RGB"), label
+            image: Image.Image = Image.open(file)
+            if image.mode == "I;16":  # which ImageFolder gives as white, and LMDBDataset must not
+                image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+            return image.convert("RGB"), label
 
 
 def noise(mode: str, *, size: tuple[int, int] = (23, 17), seed: int = 0) -> Image.Image:

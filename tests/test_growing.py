@@ -15,16 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import lmdb
 import pytest
+from children import WAIT_S, in_child
+from store_contract import documents_of, make_records, write_one_by_one
 
-pytest.register_assert_rewrite("children", "store_contract")
-from children import WAIT_S, in_child  # noqa: E402
-from store_contract import documents_of, make_records, write_one_by_one  # noqa: E402
-
-from dbloader import Record, create_store, open_store  # noqa: E402
-from dbloader.errors import DamagedStoreError, StoreError, StoreFullError  # noqa: E402
-from dbloader.records import encode  # noqa: E402
-from dbloader.stores.lmdb import growing, populating  # noqa: E402
-from dbloader.stores.lmdb.growing import GrowingFile  # noqa: E402
+from dbloader import Record, create_store, open_store
+from dbloader.errors import DamagedStoreError, StoreError, StoreFullError
+from dbloader.records import encode
+from dbloader.stores.lmdb import growing, populating
+from dbloader.stores.lmdb.growing import GrowingFile
 
 if TYPE_CHECKING:
     from dbloader.stores import Writer

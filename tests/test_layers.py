@@ -21,7 +21,7 @@ LAYERS = (
     {"benchmarking"},
     {"loading", "recipes", "headspace"},
     {"choosing", "prefetch", "processes", "threads"},
-    {"describing", "progress", "staging"},
+    {"progress", "staging"},
     {"device_decoding", "preparation"},
     {"ahead", "device"},
     {"batches"},
@@ -46,6 +46,7 @@ LAYERS = (
     {"records"},
     {"documents", "values"},
     {"options"},
+    {"describing"},
     {"errors", "machine", "version"},
 )
 ROWS = {name: row for row, names in enumerate(LAYERS) for name in names}

@@ -18,7 +18,7 @@ from dbloader import (
     create_loader,
     open_store,
 )
-from dbloader.options import shown
+from dbloader.describing import shown
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -25,10 +25,8 @@ import bson
 import lmdb
 import numpy as np
 import pytest
-
-pytest.register_assert_rewrite("children", "store_contract")
-from children import in_child  # noqa: E402
-from store_contract import (  # noqa: E402 - after the line above
+from children import in_child
+from store_contract import (
     DIED,
     WAIT_S,
     StoreContract,
@@ -38,10 +36,10 @@ from store_contract import (  # noqa: E402 - after the line above
     write_one_by_one,
 )
 
-from dbloader import Record, create_store, open_store, write_store  # noqa: E402
-from dbloader.columns import CHUNK, COLUMNS, seal_chunk, unseal_chunk  # noqa: E402
-from dbloader.documents import open_sealed, seal  # noqa: E402
-from dbloader.errors import (  # noqa: E402
+from dbloader import Record, create_store, open_store, write_store
+from dbloader.columns import CHUNK, COLUMNS, seal_chunk, unseal_chunk
+from dbloader.documents import open_sealed, seal
+from dbloader.errors import (
     DamagedRecordError,
     DamagedStoreError,
     NotAStoreError,
@@ -54,11 +52,11 @@ from dbloader.errors import (  # noqa: E402
     StoreNotFoundError,
     StoreVersionError,
 )
-from dbloader.records import encode  # noqa: E402
-from dbloader.stores.lmdb import environments  # noqa: E402
-from dbloader.stores.lmdb import writer as lmdb_writer  # noqa: E402
-from dbloader.stores.lmdb.layout import column_key, event_key, record_key  # noqa: E402
-from dbloader.stores.lmdb.store import LMDBStore  # noqa: E402
+from dbloader.records import encode
+from dbloader.stores.lmdb import environments
+from dbloader.stores.lmdb import writer as lmdb_writer
+from dbloader.stores.lmdb.layout import column_key, event_key, record_key
+from dbloader.stores.lmdb.store import LMDBStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -6,15 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import lmdb
-import pytest
+from store_contract import StoreContract
 
-pytest.register_assert_rewrite("store_contract")
-from store_contract import StoreContract  # noqa: E402
-
-from dbloader.stores.lmdb.layout import RECORDS, record_key  # noqa: E402
-from dbloader.stores.lmdb.store import LMDBStore  # noqa: E402
-from dbloader.stores.mirror_file import MirrorFile  # noqa: E402
-from dbloader.stores.mirrored import MirroredStore  # noqa: E402
+from dbloader.stores.lmdb.layout import RECORDS, record_key
+from dbloader.stores.lmdb.store import LMDBStore
+from dbloader.stores.mirror_file import MirrorFile
+from dbloader.stores.mirrored import MirroredStore
 
 if TYPE_CHECKING:
     from dbloader.stores import Store

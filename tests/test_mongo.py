@@ -10,22 +10,20 @@ import pymongo
 import pytest
 from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
+from mongo_servers import records_of
 from pymongo.errors import PyMongoError
+from store_contract import StoreContract
 from typing_extensions import override
 
-pytest.register_assert_rewrite("store_contract")
-from mongo_servers import records_of  # noqa: E402
-from store_contract import StoreContract  # noqa: E402
-
-from dbloader.stores.mongo.layout import (  # noqa: E402
+from dbloader.stores.mongo.layout import (
     MANIFEST,
     STORE,
     index_of,
     is_own_collection,
     own_collection,
 )
-from dbloader.stores.mongo.place import parse  # noqa: E402
-from dbloader.stores.mongo.store import MongoStore  # noqa: E402
+from dbloader.stores.mongo.place import parse
+from dbloader.stores.mongo.store import MongoStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

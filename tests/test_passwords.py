@@ -89,7 +89,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(folder)
-    monkeypatch.setattr("dbloader.stores.mongo.connection.SELECTION_SECONDS", 0.01)
+    monkeypatch.setattr("dbloader.stores.mongo.clients.SELECTION_SECONDS", 0.01)
     yield
     for made in (*folder.glob("x.lmdb*"), *folder.glob("*.report.jsonl")):
         made.unlink()

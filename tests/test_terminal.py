@@ -131,7 +131,7 @@ def test_an_error_shows_arguments_without_the_commands_in_them(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["dbloader", *arguments, name])
-    monkeypatch.setattr("dbloader.stores.mongo.connection.SELECTION_SECONDS", 0.1)
+    monkeypatch.setattr("dbloader.stores.mongo.clients.SELECTION_SECONDS", 0.1)
     with pytest.raises(SystemExit, match=r"^2$"):
         main()
     stdout, stderr = capfdbinary.readouterr()

@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import lmdb
 import pytest
+from store_contract import documents_of, make_records, write_one_by_one
 
-pytest.register_assert_rewrite("store_contract")
-from store_contract import documents_of, make_records, write_one_by_one  # noqa: E402
-
-import dbloader.stores.writer as writing  # noqa: E402
-from dbloader import convert, create_store, open_store  # noqa: E402
-from dbloader.errors import DamagedStoreError, StoreFullError  # noqa: E402
-from dbloader.stores.lmdb import unsynced  # noqa: E402
-from dbloader.stores.lmdb import writer as lmdb_writer  # noqa: E402
+import dbloader.stores.writer as writing
+from dbloader import convert, create_store, open_store
+from dbloader.errors import DamagedStoreError, StoreFullError
+from dbloader.stores.lmdb import unsynced
+from dbloader.stores.lmdb import writer as lmdb_writer
 
 if TYPE_CHECKING:
     from pathlib import Path

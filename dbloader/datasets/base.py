@@ -14,9 +14,9 @@ from dbloader.datasets.records import RecordDataset
 from dbloader.decoding import decode_pil
 from dbloader.decoding.base import Decoder
 from dbloader.decoding.uncropped import check_none_fits, crops
+from dbloader.describing import shown
 from dbloader.errors import DamagedImageError, LoaderError, OptionError
 from dbloader.keys import KeyedIndices, SampleKeys
-from dbloader.options import shown
 from dbloader.records import STANDARD_FIELDS
 
 if TYPE_CHECKING:

@@ -10,8 +10,9 @@ import numpy as np
 from torch.utils.data import DistributedSampler
 from typing_extensions import override
 
+from dbloader.describing import shown
 from dbloader.errors import LoaderError, OptionError
-from dbloader.options import checked_flag, shown, whole_number
+from dbloader.options import checked_flag, whole_number
 from dbloader.sampling.ranks import check_shared_once, resolved_ranks
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from dbloader.describing import shown
 from dbloader.errors import SourceError
-from dbloader.options import shown
 
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")  # 18 digits fit into 64 bits; what is longer is an identifier
 _DIGITS = re.compile(r"[0-9]+")

@@ -33,8 +33,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from typing_extensions import override
 
+from dbloader.describing import shown
 from dbloader.errors import SourceError, SourceNotFoundError
-from dbloader.options import shown
 from dbloader.sources.base import Entry, Problem, Source, checked_root, readable
 from dbloader.sources.labels import are_names, check_spaces
 
