@@ -225,7 +225,8 @@ def _record(values: dict[str, Any], index: int) -> Record:
     Raises:
         DamagedRecordError: The document has its CRC-32, but a value that no record has: another program wrote it.
     """
-    del values["_id"], values["crc32"]
+    if values.pop("_id", None) is None or values.pop("crc32", None) is None:  # another element has the same bytes
+        raise DamagedRecordError("it has no _id or no crc32")
     for key, value in values.items():
         if value.__class__ is not bytes and value.__class__ is not str:
             values[key] = unpack(value)

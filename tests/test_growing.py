@@ -466,15 +466,6 @@ def test_a_link_at_the_place_stays_and_what_it_leads_to_is_replaced(tmp_path: Pa
         check(link, make_records(count))
 
 
-def test_a_link_that_leads_to_itself_is_replaced(tmp_path: Path) -> None:
-    link = tmp_path / "store.lmdb"
-    link.symlink_to(link)
-    with create_store(link) as writer:
-        write_one_by_one(writer, make_records(3))
-        writer.finish()
-    check(link, make_records(3))
-
-
 @pytest.mark.parametrize("exists", [False, True])
 def test_a_place_that_names_a_folder_is_refused_with_a_better_one(tmp_path: Path, exists: bool) -> None:
     if exists:

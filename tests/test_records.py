@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from dbloader import Record
-from dbloader.documents import crc32_of, crc32_of_values
+from dbloader.documents import crc32_of, crc32_of_values, open_sealed
 from dbloader.errors import DamagedRecordError, FieldError
 from dbloader.records import (
     RESERVED_FIELDS,
@@ -352,6 +352,25 @@ def test_a_value_that_no_record_has_is_damage_even_under_the_right_checksum(
         decode(document, 0)
     with pytest.raises(DamagedRecordError, match=f"^{message}$"):
         decode_values(bson.decode(document), 0)
+
+
+def test_an_element_that_ends_like_a_checksum_is_none() -> None:
+    def ends_like_a_checksum(number: int, before: bytes) -> bytes:
+        """Return a document whose last element is a binary with the bytes of the element crc32 at its end."""
+        size = struct.pack("<iB", 15, 0)
+        head = before + b"\x05x\0" + size
+        tail = b"\x12crc32\0"
+        crc = zlib.crc32(head) ^ number
+        return head + tail + struct.pack("<q", crc) + b"\0"
+
+    inner = ends_like_a_checksum(0, b"")
+    sealed = struct.pack("<i", 4 + len(inner)) + inner
+    with pytest.raises(ValueError, match=r"^it has no crc32$|BSON"):
+        open_sealed(sealed)
+    content = ends_like_a_checksum(5, b"")
+    document = struct.pack("<i5sq", 17 + len(content), b"\x12_id\0", 5) + content
+    with pytest.raises(DamagedRecordError, match=r"^it has no _id or no crc32$|BSON"):
+        decode(document, 5)
 
 
 def test_documents_within_documents_without_end_are_damage() -> None:

@@ -165,7 +165,9 @@ class Store(ABC):
     def _reported(self) -> dict[str, Any]:
         """Return what the manifest must say of the report's lines: their number, and how many there are of each."""
         lines = Counter(event["event"] for event in self.events())
-        return {"events": lines.total(), "outcome": {**self.manifest.outcome, **lines}}
+        counted = self.manifest.outcome  # a writer need not count its lines
+        known = {kind: number for kind, number in lines.items() if kind in counted}
+        return {"events": lines.total(), "outcome": {**counted, **known}}
 
     def _classes(self, summary: Summary) -> dict[str, Any]:
         """Return what the manifest must say of the classes: none of them if the labels are of other classes."""

@@ -157,8 +157,11 @@ class LMDBStore(Store):
 
     def _chunks(self, txn: lmdb.Transaction, handle: Handle, column: str) -> Iterator[memoryview]:
         chunks = -(-handle.manifest.length // CHUNK)
-        if chunks:
-            self._chunk(txn, handle, column, chunks - 1)  # before memory is taken for as many as the manifest says
+        if chunks > txn.stat(handle.meta)["entries"]:  # before memory is taken for as many as the manifest says
+            raise DamagedStoreError(
+                f"{self.place}: its manifest says {handle.manifest.length:,} records, but the chunks of its column "
+                f"{column} are missing; copy it again from where it is whole",
+            )
         return (self._chunk(txn, handle, column, number) for number in range(chunks))
 
     def _chunk(self, txn: lmdb.Transaction, handle: Handle, column: str, number: int) -> memoryview:
