@@ -121,7 +121,7 @@ class Manifest:
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, int) and 0 <= value < 2**63
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
 
 
 def _is_range(value: object) -> bool:
@@ -137,11 +137,11 @@ def _is_plain(value: object, depth: int = 0) -> bool:
     if isinstance(value, (dict, list)):
         parts = value.values() if isinstance(value, dict) else value
         return depth < _MAX_DEPTH and all(_is_plain(part, depth + 1) for part in parts)
-    return value is None or isinstance(value, (bool, int, float, str))
+    return value is None or isinstance(value, (bool, int, float)) or _is_text(value)
 
 
 def _is_text(value: object) -> bool:
-    return isinstance(value, str)
+    return type(value) is str  # BSON's JavaScript code is a str too, and cannot be hashed
 
 
 # What a manifest may say: one with the right CRC-32 may still be another program's work.

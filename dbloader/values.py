@@ -175,4 +175,6 @@ def _read_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(file, max_header_size=len(header))
     if dtype.hasobject:
         raise ValueError("Object arrays cannot be loaded, as that could run any code")
+    if not dtype.itemsize or min(shape, default=0) < 0:  # numpy would divide the bytes by the size of an element
+        raise ValueError(f"it says that it has the shape {shape} and the dtype {dtype}")
     return shape, fortran_order, dtype

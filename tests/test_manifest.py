@@ -105,6 +105,7 @@ def test_a_manifest_that_lacks_something_is_damaged(name: str) -> None:
         ("length", -1),
         ("length", "3"),
         ("length", 2.0),
+        ("length", True),
         ("digest", "x" * 64),
         ("digest", "0" * 63),
         ("classes", None),

@@ -94,7 +94,7 @@ def _print_histogram(manifest: Manifest) -> None:
     width = min(30, max(map(len, shown)))
     for name, number in zip(shown, numbers, strict=False):
         short = name if len(name) <= width else name[: width - 1] + "…"
-        bar = "█" * round(_BAR * number / max(numbers))
+        bar = "█" * round(_BAR * number / (max(numbers) or 1))
         say(f"    {short:<{width}}  {number:>{len(f'{max(numbers):,}')},}  {bar}".rstrip())
     if len(names) > _SHOWN:
         say(f"    and {len(names) - _SHOWN:,} more (--json gives all)")

@@ -186,7 +186,7 @@ class Store(ABC):
             what = str(error)
         else:
             said = {name: event.get(name) for name in ("name", "event", "reason")}
-            if all(isinstance(value, str) for value in said.values()):
+            if all(type(value) is str for value in said.values()):  # JavaScript code is a str too, and cannot be hashed
                 return said
             what = "it has no name, event and reason"
         raise DamagedStoreError(
