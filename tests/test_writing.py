@@ -569,15 +569,15 @@ def test_a_name_for_two_items_is_refused(tmp_path: Path) -> None:
         written([], tmp_path, fields=("image", "image"))
 
 
-@pytest.mark.parametrize("fields", [None, [None], 3])
+@pytest.mark.parametrize("fields", [[None], 3])
 def test_fields_that_are_no_names_are_refused(tmp_path: Path, fields: Any) -> None:
     with pytest.raises(OptionError, match=r"^fields must be names, such as \('image', 'label'\), got "):
         write_store([], tmp_path / "store.lmdb", fields=fields)
 
 
 def test_a_format_that_is_no_name_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=r"^image_format must be Pillow's name of a format, such as 'PNG', got None"):
-        write_store([], tmp_path / "store.lmdb", image_format=None)  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match=r"^image_format must be Pillow's name of a format, such as 'PNG', got 3"):
+        write_store([], tmp_path / "store.lmdb", image_format=3)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
