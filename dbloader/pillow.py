@@ -40,7 +40,7 @@ LIMIT_VARIABLE = "DBLOADER_MAX_PIXELS"
 EIGHT_BITS = "8-bit"
 
 # Numbers of TIFF tags, and the kinds of values by the third (TIFF 6.0, sections 4, 8 and 19).
-_BITS, _PHOTOMETRIC, _SAMPLE_FORMAT = 258, 262, 339
+_BITS, _PHOTOMETRIC, _FILL_ORDER, _PLANES, _SAMPLE_FORMAT = 258, 262, 266, 284, 339
 _KINDS = {2: " signed", 3: " float"}
 _WHITE_IS_ZERO = 0
 # Unsigned values, from black to the most that so many bits hold.
@@ -56,7 +56,7 @@ def open_pillow(file: bytes | bytearray | memoryview | BinaryIO) -> ImageFile.Im
         file: Its bytes, or the file opened for reading, which is read while the image is used.
 
     Raises:
-        NotAnImageError: It has more pixels than `max_pixels` allows.
+        NotAnImageError: It has more pixels than `max_pixels` allows, or is a TIFF whose planes Pillow misreads.
         OSError: It is in none of the `FORMATS` (PIL.UnidentifiedImageError); other exceptions of Pillow for damaged
             headers.
         OptionError: The environment variable DBLOADER_MAX_PIXELS is not a number.
@@ -70,6 +70,11 @@ def open_pillow(file: bytes | bytearray | memoryview | BinaryIO) -> ImageFile.Im
     if image.width * image.height > limit:
         image.close()
         raise NotAnImageError(_too_large(limit))
+    if _is_misread_planar(image):
+        image.close()
+        raise NotAnImageError(
+            "has its values in planes (PlanarConfiguration 2) that Pillow misreads; save it compressed, or not planar"
+        )
     return image
 
 
@@ -160,6 +165,16 @@ def _is_inverted(image: Image.Image) -> bool:
     if not isinstance(image, TiffImagePlugin.TiffImageFile):
         return False
     return bool(image.tag_v2.get(_PHOTOMETRIC) == _WHITE_IS_ZERO)
+
+
+def _is_misread_planar(image: Image.Image) -> bool:
+    """Return whether Pillow would take an uncompressed plane of a TIFF for one of plain bytes, and it is another."""
+    if not isinstance(image, TiffImagePlugin.TiffImageFile) or image.tag_v2.get(_PLANES, 1) == 1:
+        return False
+    if not image.tile or image.tile[0][0] != "raw":
+        return False  # libtiff reads it
+    plain = set(image.tag_v2.get(_BITS, (1,))) == {8} and image.tag_v2.get(_FILL_ORDER, 1) == 1
+    return not plain or image.tag_v2.get(_PHOTOMETRIC) == _WHITE_IS_ZERO
 
 
 def _too_large(limit: float) -> str:

@@ -9,12 +9,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from PIL import Image
+from PIL import ExifTags, Image
 
 from dbloader.describing import shown
 from dbloader.errors import DamagedImageError, FieldError, ImageError, NotAnImageError, OptionError
 from dbloader.images import facts
-from dbloader.pillow import FORMATS, open_pillow
+from dbloader.pillow import FORMATS, open_pillow, value_depth
 from dbloader.records import STANDARD_FIELDS, Record
 from dbloader.stored import is_of
 
@@ -149,6 +149,8 @@ def _encoded(key: str, image: Image.Image, image_format: str, options: Mapping[s
         raise DamagedImageError(f"field {key!r} is an image that does not decode: {error}") from error
     file = io.BytesIO()
     kept = {name: image.info[name] for name in ("icc_profile", "exif") if image.info.get(name)}
+    if image_format == "TIFF" and "exif" in kept:
+        kept["exif"] = _without_orientation(kept["exif"])
     try:
         image.save(file, image_format, **{**kept, **options})
         with open_pillow(file) as written:
@@ -160,12 +162,25 @@ def _encoded(key: str, image: Image.Image, image_format: str, options: Mapping[s
     return file.getvalue()
 
 
+def _without_orientation(exif: bytes) -> bytes:
+    """Return EXIF for a TIFF: Pillow turns one by its orientation on opening, unlike all other formats."""
+    parsed = Image.Exif()
+    parsed.load(exif)
+    if parsed.pop(ExifTags.Base.Orientation, None) is None:
+        return exif
+    return parsed.tobytes()
+
+
 def _lost(image: Image.Image, written: Image.Image) -> str:
     """Tells what a format has dropped without a word: BMP transparency, WebP the high bits, ICO the size."""
     if image.has_transparency_data and not written.has_transparency_data:
         return "transparency"
     if image.mode.startswith(("I", "F")) and not written.mode.startswith(("I", "F")):
         return "depth of more than 8 bits"
+    if image.mode == "I" and value_depth(written) == "16-bit":
+        least, most = image.getextrema()
+        if not (isinstance(least, int) and isinstance(most, int) and least >= 0 and most < 2**16):
+            return "values outside of 0 to 65,535"
     return "" if image.size == written.size else "size"
 
 

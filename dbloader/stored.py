@@ -15,7 +15,7 @@ from dbloader.stores import Store
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-# Records read at a time: enough to hide a round trip, few enough to be held at once.
+# Records read at a time: enough to hide a round trip, few enough of them to be held at once: images may be large.
 _BLOCK = 16
 # What is known of an image, and goes with it.
 _OF_AN_IMAGE = ("width", "height", "format", "damaged", "resized_from")
@@ -37,12 +37,18 @@ def holds_records(dataset: Any) -> bool:
         and (dataset.decode is None or dataset.decode is sys.modules["dbloader.decoding.pil"].decode_pil)
         and "index" not in (dataset.fields or ())
         and not dataset._makes_its_own_samples
+        and not hasattr(dataset, "__iter__")
     )
 
 
 def comes_in_parts(samples: Any) -> bool:
     """Return whether samples are records of a store, or torch's own Subset or ConcatDataset of any datasets."""
     return holds_records(samples) or _is_subset(samples) or _is_chain(samples)
+
+
+def has_store(samples: Any) -> bool:
+    """Return whether some of the samples are records of a Store, which are files already."""
+    return any(isinstance(part, Store) for part in _parts(samples))
 
 
 def each_sample(samples: Any) -> Iterator[Any]:
@@ -140,6 +146,8 @@ def _located(samples: Any, index: int) -> tuple[Any, int]:
         if _is_subset(samples):
             samples, index = samples.dataset, as_index(samples.indices[index])
         elif _is_chain(samples):
+            if not -len(samples) <= index < len(samples):
+                raise IndexError(f"index {index} is out of range for the {len(samples)} samples of a ConcatDataset")
             index += len(samples) if index < 0 else 0
             part = bisect_right(samples.cumulative_sizes, index)
             index -= samples.cumulative_sizes[part - 1] if part else 0

@@ -11,7 +11,7 @@ from dbloader.errors import DBLoaderError, FieldError, ImageError, NotAnImageErr
 from dbloader.images import facts
 from dbloader.records import encode
 from dbloader.samples import Batch, Form
-from dbloader.stored import classes_of, comes_in_parts, each_sample, is_of, source_of
+from dbloader.stored import classes_of, comes_in_parts, each_sample, has_store, is_of, source_of
 from dbloader.stores import create_store
 
 if TYPE_CHECKING:
@@ -21,14 +21,16 @@ if TYPE_CHECKING:
     from dbloader.manifest import Manifest
     from dbloader.records import Record
 
+_NAMES = ("image", "label")
+
 
 def write_store(
     samples: Any,
     place: str | os.PathLike[str],
     *,
-    fields: Sequence[str] = ("image", "label"),
+    fields: Sequence[str] | None = None,
     classes: Sequence[str] | None = None,
-    image_format: str = "PNG",
+    image_format: str | None = None,
     quality: int | None = None,
     overwrite: bool = False,
 ) -> Manifest:
@@ -40,7 +42,8 @@ def write_store(
     The records of a store are copied as they are: the bytes of their files, their names, labels and further fields.
     They are those of a Store, of a dataset of ours that has no ``transform``, ``target_transform`` or ``decode`` of
     yours, and of torch's Subsets and ConcatDatasets of these. Of a dataset with ``fields``, only these are copied. All
-    other datasets give samples, and so do these if ``image_format`` or ``quality`` asks for another encoding.
+    other datasets give samples, and so do these, but no Store, if ``image_format`` or ``quality`` is given, or
+    ``fields`` other than the default: their images are then decoded and encoded anew.
 
     Of a DataLoader, the samples are taken in its order, made by its workers, before they are collated: what a batch
     is made of is stored, not the batch, so that samples of different sizes fit too. Its ``collate_fn`` is not called
@@ -54,13 +57,13 @@ def write_store(
             file). Tensors and arrays are stored as arrays of their dtype and shape; those of one number, and numpy
             scalars, as the int, float or bool that has their dtype, if one has.
         place: Place of the store.
-        fields: Names of a tuple's items; a tuple may lack the last ones. ``image``, ``label`` (an int) and ``name`` (a
+        fields: Names of a tuple's items, default ``("image", "label")``; a tuple may lack the last ones. ``image``, ``label`` (an int) and ``name`` (a
             str) have a meaning of their own, as have ``width``, ``height``, ``format``, ``damaged`` and
             ``resized_from``; all others are kept beside them.
         classes: Class names in the order of their labels, () for labels without names; default those of the dataset,
             if it has such. Labels are not changed.
-        image_format: Pillow's name of the format in which the field ``image`` is encoded if it is a PIL image: without
-            loss in ``"PNG"``. PIL images in other fields, such as masks, are always encoded in PNG.
+        image_format: Pillow's name of the format in which the field ``image`` is encoded if it is a PIL image, default
+            ``"PNG"``, which is without loss. PIL images in other fields, such as masks, are always encoded in PNG.
         quality: Quality in JPEG, WebP or AVIF, 1 to 100; default Pillow's.
         overwrite: Replace the store at the place, once the new one is finished.
 
@@ -69,11 +72,18 @@ def write_store(
             sample and field.
         DamagedImageError: A PIL image does not decode.
         OptionError: An option is out of its range, or the samples are not of a kind that can be iterated, or there are
-            none and ``overwrite`` is given; or datasets that are chained have different classes.
+            none and ``overwrite`` is given; or datasets that are chained have different classes; or a Store is to be
+            encoded anew.
         StoreError: The place cannot be written, or is taken.
     """
-    form = Form.of(fields, image_format, quality)
-    as_records = quality is None and form.image_format == "PNG"
+    names = _NAMES if fields is None else fields
+    form = Form.of(names, "PNG" if image_format is None else image_format, quality)
+    as_records = image_format is None and quality is None and form.fields == _NAMES
+    if not as_records and has_store(samples):
+        raise OptionError(
+            "the records of a Store are stored as they are: leave fields, image_format and quality out, or give a "
+            "dataset, such as LMDBDataset(place)"
+        )
     if isinstance(classes, str):
         raise OptionError(f"classes must be several names, such as ({classes!r},), got the one str {classes!r}")
     class_names = classes_of(samples) if classes is None else tuple(classes)

@@ -12,6 +12,9 @@ from imagefolders import plant_photos
 
 import dbloader
 from dbloader.cli import main
+from dbloader.cli.redacting import hide
+from dbloader.errors import PlaceError
+from dbloader.stores.mongo.place import parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -146,6 +149,31 @@ def test_a_password_that_the_shell_has_divided_is_not_printed(
         printed = printed_by([*around, *cut], monkeypatch, capfd)
         assert PASSWORD not in printed
         assert "first" not in printed
+
+
+@pytest.mark.parametrize("around", AROUND, ids=" ".join)
+def test_a_password_without_a_host_after_it_is_not_printed(
+    around: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for place in (
+        [f"mongodb://u:{PASSWORD}"], [f"mongodb://u:{PASSWORD}/x.y"], [f"mongodb://u:{PASSWORD}?tls=true"],
+        [f"mongodb://u:{PASSWORD} localhost/x.y"], [f"mongodb://u:{PASSWORD}", "localhost/x.y"],
+        [f"mongodb:/u:{PASSWORD}/x.y"], [f"mongodb://h:1,u:{PASSWORD}"], [f"mongodb://[::1]:{PASSWORD}/x.y"],
+    ):  # fmt: skip
+        assert PASSWORD not in printed_by([*around, *place], monkeypatch, capfd), place
+
+
+@pytest.mark.parametrize("rest", ["", "/x.y", "/x", " localhost/x.y"])
+def test_the_library_repeats_no_password_without_a_host_either(rest: str) -> None:
+    with pytest.raises(PlaceError, match="port is not a number, or whose host is missing after a password") as error:
+        parse(f"mongodb://u:{PASSWORD}{rest}")
+    assert PASSWORD not in str(error.value)
+
+
+@pytest.mark.parametrize("hosts", ["[::1]", "[::1]:27017", "a:1,[fe80::1]:2,c", "a,b:27017"])
+def test_hosts_and_ports_are_still_shown(hosts: str) -> None:
+    assert parse(f"mongodb://{hosts}/x.y").shown == f"mongodb://{hosts}/x.y"
+    assert hide([f"mongodb://{hosts}/x.y"]) == [f"mongodb://{hosts}/x.y"]
 
 
 def test_what_is_no_password_is_still_shown(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:

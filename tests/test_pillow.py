@@ -77,6 +77,26 @@ def tiff(
     return struct.pack("<2sHI", b"II", 42, at) + pixels + directory + bytes(4) + extra
 
 
+def planar_tiff(planes: Array, *, white: int, compression: int = 1, fill: int = 1) -> bytes:
+    """A TIFF of one strip a plane; ``planes`` of the shape (samples, height, width), uint8 or uint16."""
+    samples, height, width = planes.shape
+    strips = [zlib.compress(plane.tobytes()) if compression == 8 else plane.tobytes() for plane in planes]
+    ends = np.cumsum([len(strip) for strip in strips]).tolist()
+    tags = {
+        256: [width], 257: [height], 258: [8 * planes.itemsize] * samples, 259: [compression], 262: [white],
+        266: [fill], 273: [8, *(8 + end for end in ends[:-1])], 277: [samples], 278: [height],
+        279: [len(strip) for strip in strips], 284: [2],
+    }  # fmt: skip
+    at = 8 + ends[-1]
+    after, directory, extra = at + 2 + 12 * len(tags) + 4, struct.pack("<H", len(tags)), b""
+    for tag, values in tags.items():
+        packed = struct.pack(f"<{len(values)}I", *values)
+        place = packed if len(values) == 1 else struct.pack("<I", after + len(extra))
+        directory += struct.pack("<HHI", tag, 4, len(values)) + place
+        extra += packed if len(values) > 1 else b""
+    return struct.pack("<2sHI", b"II", 42, at) + b"".join(strips) + directory + bytes(4) + extra
+
+
 def packed_12_bits(values: Array) -> bytes:
     """Values of 12 bits, two in three bytes."""
     bits = np.unpackbits(values.astype(">u2").view(np.uint8).reshape(-1, 2), axis=1)[:, 4:]
@@ -232,6 +252,35 @@ def test_the_depth_of_an_avif_is_in_its_header() -> None:
         deep[at] = deep[at] & 0x9F | flags
         deep[channels : channels + 3] = bytes([bits] * 3)
         assert facts(bytes(deep)).depth == f"{bits}-bit"
+
+
+PLANES = np.ascontiguousarray(COLORS[..., :3].transpose(2, 0, 1))
+BYTES = (PLANES >> 8).astype(np.uint8)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [planar_tiff(BYTES, white=2), planar_tiff(BYTES, white=2, compression=8),
+     planar_tiff(PLANES, white=2, compression=8)],
+)  # fmt: skip
+def test_planes_that_pillow_reads_are_read(data: bytes) -> None:
+    check_decodes(data, facts(data))
+    np.testing.assert_array_equal(np.asarray(decode_pil(data)), BYTES.transpose(1, 2, 0))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [planar_tiff(PLANES, white=2), planar_tiff(BYTES[:1], white=0), planar_tiff(BYTES, white=2, fill=2)],
+    ids=["16 bits", "white is 0", "bits from the other end"],
+)  # fmt: skip
+def test_planes_that_pillow_misreads_are_refused(data: bytes, tmp_path: Path, place: Path) -> None:
+    for read in (facts, decode_pil, DecodeTensor()):
+        with pytest.raises(NotAnImageError, match=r"planes .* that Pillow misreads; save it compressed, or not planar"):
+            read(data)
+    folder = plant(tmp_path / "images", {"cat/0.jpg": photo(), "cat/1.tif": data})
+    report = convert(folder, place)
+    assert (report.records, report.rejected) == (1, 1)
+    assert report_lines(report)[0]["reason"].startswith("has its values in planes")
 
 
 # Conversions

@@ -152,6 +152,52 @@ def test_another_encoding_that_is_asked_for_is_made(place: Path, out: Path) -> N
     assert (manifest.formats, manifest.named, manifest.source) == ({"JPEG": 9}, 0, {"kind": "samples"})
 
 
+def test_every_option_that_is_given_counts(place: Path, out: Path) -> None:
+    with LMDBDataset(place) as dataset:
+        manifest = write_store(dataset, out, image_format="PNG")
+        assert (manifest.formats, manifest.source) == ({"PNG": 9}, {"kind": "samples"})
+        manifest = write_store(Subset(dataset, [1, 2]), out, fields=("photo", "target"), overwrite=True)
+        assert manifest.fields == {"photo": 2, "target": 2}
+        assert [(r.label, r.fields["target"]) for r in records(out)] == [(None, dataset[at][1]) for at in (1, 2)]
+        with pytest.raises(FieldError, match="it has 2 items, and fields names 1"):
+            write_store(dataset, out, fields=("image",), overwrite=True)
+        manifest = write_store(dataset, out, fields=["image", "label"], overwrite=True)  # the default
+        assert manifest.digest == dataset.manifest.digest
+
+
+@pytest.mark.parametrize("options", [{"image_format": "WEBP"}, {"image_format": "PNG"}, {"fields": ("a", "b")}])
+def test_a_store_is_not_encoded_anew(place: Path, out: Path, options: dict[str, Any]) -> None:
+    with open_store(place) as store:
+        chain: ConcatDataset[Any] = ConcatDataset([store, store])  # type: ignore[list-item]
+        for samples in (store, Subset(store, [1]), chain):  # type: ignore[arg-type]
+            with pytest.raises(
+                OptionError, match=r"leave fields, image_format and quality out, or give a dataset, such"
+            ):
+                write_store(samples, out, **options)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("index", [-19, 18])
+def test_an_index_that_a_chain_has_not_is_an_error(place: Path, out: Path, index: int) -> None:
+    with LMDBDataset(place) as dataset:
+        chain: ConcatDataset[Any] = ConcatDataset([dataset, dataset])
+        with pytest.raises(IndexError, match=f"index {index} is out of range for the 18 samples of a ConcatDataset"):
+            write_store(Subset(chain, [index]), out)
+        write_store(Subset(chain, [-18, 17]), out)
+    assert [name for name, *_ in told(out)] == [told(place)[0][0], told(place)[8][0]]
+
+
+class Iterated(LMDBDataset):
+    def __iter__(self) -> Any:
+        yield self[3]
+
+
+def test_what_a_dataset_iterates_is_what_is_stored(place: Path, out: Path) -> None:
+    with Iterated(place) as dataset:
+        assert write_store(dataset, out).length == 1
+        assert [record.label for record in records(out)] == [dataset[3][1]]
+
+
 def test_fields_that_a_dataset_has_chosen_are_all_that_is_copied(place: Path, out: Path) -> None:
     with LMDBDataset(place, fields=("image", "caption")) as dataset:
         write_store(dataset, out)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import shlex
 import subprocess
 import sys
 import unicodedata
@@ -152,6 +153,25 @@ def test_a_mistake_in_dbloader_is_shown_in_full_and_without_commands(tmp_path: P
     assert text.startswith("Traceback")
     assert "s3cret" not in text
     assert not {ascii(letter) for letter in text if letter != "\n" and is_a_command(letter)}
+
+
+@pytest.mark.parametrize("closed", ["2>/dev/full", "2>&-", ">&- 2>&-", "2>&1 | true"])
+def test_the_status_tells_of_an_error_where_standard_error_cannot(tmp_path: Path, closed: str) -> None:
+    line = f"set -o pipefail; {shlex.join(map(str, command('info', 'nosuch')))} {closed}"
+    done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, timeout=WAIT_S, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (2, b"", b"")
+
+
+@pytest.mark.parametrize("closed", ["2>&-", ">&-", ">&- 2>&-", "2>/dev/full"])
+def test_a_command_works_without_standard_streams(tmp_path: Path, closed: str) -> None:
+    plant(tmp_path / "src", {"cat/0.jpg": photo()})
+    for arguments in (
+        ("convert", "src", "x.lmdb"), ("info", "x.lmdb", "--json"), ("verify", "x.lmdb"),
+        ("bench", "x.lmdb", "--seconds", "0.01", "--rounds", "1", "--workers", "0"),
+    ):  # fmt: skip
+        line = f"{shlex.join(map(str, command(*arguments)))} {closed}"
+        done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, timeout=WAIT_S, check=False)
+        assert (done.returncode, b"Traceback" in done.stderr) == (0, False), (arguments, done.stderr)
 
 
 def test_every_command_character_is_spelled_out_and_no_letter_is() -> None:

@@ -7,9 +7,10 @@ import os
 import sys
 import traceback
 import warnings
+from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import click
 from click.shell_completion import shell_complete
@@ -19,6 +20,9 @@ from dbloader.cli.redacting import hide
 from dbloader.cli.text import complain, say
 from dbloader.errors import DBLoaderError
 from dbloader.version import VERSION
+
+if TYPE_CHECKING:
+    from typing import TextIO
 
 FAILED = 2
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
@@ -84,7 +88,15 @@ def main() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")  # a file name or bar that the terminal has no letters for
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_: say(f"Warning: {message}", err=True)
-        status = _run(hide(sys.argv[1:]))
+        try:
+            status = _run(hide(sys.argv[1:]))
+        except OSError:
+            status = FAILED  # an error came, and standard error cannot be written
+    if sys.stderr is not None:
+        try:
+            sys.stderr.flush()
+        except OSError:
+            _silence(sys.stderr)
     sys.exit(status)
 
 
@@ -103,7 +115,7 @@ def _run(arguments: list[str]) -> int:
         say(": ".join(["Interrupted", *map(str, error.args)]), err=True)
         return INTERRUPTED
     except BrokenPipeError:
-        _silence()  # somebody like head has read enough
+        _silence(sys.stdout)  # somebody like head has read enough
         return FAILED
     except UnicodeEncodeError as error:
         from dbloader.sources.base import readable
@@ -112,9 +124,10 @@ def _run(arguments: list[str]) -> int:
     except OSError as error:
         status = _fail(": ".join(str(part) for part in (error.filename, error.strerror or error) if part))
         try:
-            sys.stdout.flush()
+            if sys.stdout is not None:
+                sys.stdout.flush()
         except OSError:
-            _silence()  # what could not be written, Python would try again at exit
+            _silence(sys.stdout)  # what could not be written, Python would try again at exit
         return status
     except Exception:
         # A mistake in dbloader. Python would print the same, but unescaped, and exit with 1, which means other things.
@@ -123,13 +136,14 @@ def _run(arguments: list[str]) -> int:
         return FAILED
 
 
-def _silence() -> None:
-    """Let nothing more be written to standard output, not even at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _silence(stream: TextIO) -> None:
+    """Let nothing more be written to a standard stream, not even at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _fail(message: str) -> int:
-    complain(message)
+    with suppress(OSError):  # standard error cannot be written: the status still tells
+        complain(message)
     return FAILED
 
 

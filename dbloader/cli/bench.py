@@ -80,7 +80,9 @@ def bench_command(*, as_json: bool, **options: Any) -> None:
             raise
         raise click.ClickException("bench needs torch, which is not installed here: pip install torch") from error
 
-    with tqdm(disable=as_json or not sys.stderr.isatty(), dynamic_ncols=True, leave=False, unit=" runs") as bar:
+    with tqdm(
+        disable=as_json or not (sys.stderr and sys.stderr.isatty()), dynamic_ncols=True, leave=False, unit=" runs"
+    ) as bar:
 
         def show(done: int, total: int, name: str) -> None:
             bar.total = total

@@ -13,7 +13,8 @@ _BEFORE = re.compile(
 # user:password@host without anything before.
 _BARE = re.compile(r"(?s)[^/@]*:.*@")
 # One host or several, each perhaps with a port: what stands there where there are no credentials.
-_HOSTS = re.compile(r"(?s)[^:/?@]*(?::[0-9]+)?(?:,[^:/?@]*(?::[0-9]+)?)*(?:[/?].*)?")
+_HOST = r"(?:\[[0-9a-fA-F:.]+\]|[^:/?@]*)(?::[0-9]+)?"
+_HOSTS = re.compile(rf"(?s){_HOST}(?:,{_HOST})*(?:[/?].*)?")
 # Options of a connection string that are secrets, or hold some.
 _OPTION = re.compile(r"(?i)(?<=[?&;])([^=&;]*(?:password|username|properties)[^=&;]*=)([^&;]*)")
 _STARS = "***"
@@ -48,7 +49,11 @@ def hide(arguments: list[str]) -> list[str]:
             cut = end < 0
         elif before:
             start, end = before.end(), argument.rfind("@")
-            cut = end < start and not _HOSTS.fullmatch(argument, start) and any("@" in a for a in arguments[at + 1 :])
+            no_hosts = end < start and not _HOSTS.fullmatch(argument, start)
+            cut = no_hosts and any("@" in later for later in arguments[at + 1 :])
+            if no_hosts and not cut and ("//" in before[0] or "mongo" in before[0].lower()):
+                end = len(argument)  # a user and a password, and no host after them
+                found |= _parts(re.split("[/?\\s]", argument[start:], maxsplit=1)[0])
         else:
             if _BARE.match(argument):  # which may be the name of a file too
                 found |= _parts(argument.rpartition("@")[0])

@@ -22,6 +22,8 @@ _NOT_IN_DATABASE = re.compile(r'[\x00/\\. "$*<>:|?%]')
 _NOT_IN_COLLECTION = re.compile(r"[\x00$%]|^system\.|^\.|\.\.|\.$")
 # What dbloader makes beside a collection; see layout.
 _OF_OURS = re.compile(r"\.(manifest|[0-9a-f]{24}(\..*)?)$")
+# What follows the colon after a host and is no port; an IPv6 address stands in brackets.
+_NO_PORT = re.compile(r"(?:^|,)(?:\[[^\]]*\]|[^:,\[]*):(?![0-9]+(?:,|$))")
 _MAX_NAMESPACE = 255
 # The longest name that dbloader makes of a collection's: a store's id of 24 digits and a GridFS suffix.
 _LONGEST_SUFFIX = len(f".{'0' * 24}.large.chunks")
@@ -125,6 +127,9 @@ def parse(place: str | os.PathLike[str]) -> MongoPlace:
     hosts = authority.rpartition("@")[2]
     if not hosts:
         raise PlaceError(f"{_FORM}, got one without a host")
+    if _NO_PORT.search(hosts):
+        # A user and a password without a host, perhaps: nothing of it is repeated.
+        raise PlaceError(f"{_FORM}, got one whose port is not a number, or whose host is missing after a password")
     shown_server = f"{scheme.lower()}://{hosts}/"
     database, dot, collection = path.partition(".")
     if not slash or not database:
