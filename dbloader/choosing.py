@@ -113,10 +113,9 @@ def with_transform(dataset: Any, transform: Callable[..., Any] | None) -> tuple[
     if type(dataset) is Subset:
         inner, transform = with_transform(dataset.dataset, transform)
         return Subset(inner, dataset.indices), transform
-    if isinstance(dataset, StoreDataset):
-        dataset = copy.copy(dataset)  # the caller's stays as it is, and ``refresh`` of it changes no loader
     if transform is None or not isinstance(dataset, StoreDataset) or Internals(dataset).makes_its_own_samples:
-        return dataset, transform
+        return dataset, transform  # not a copy: what its user sets on it later, such as a stage, is to count
+    dataset = copy.copy(dataset)  # the caller's stays as it is
     if isinstance(transform, Decoder):
         dataset.decode, dataset.transform = transform, None
     else:

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 _ENDED = "ended by a new iterator over the same DataLoader, as persistent_workers=True demands"
-_LOADED = "ended by load_state_dict(), as the loader behind it knows of one iterator only: call iter() again"
+_LOADED = "ended by load_state_dict(), as its next batches are not those after the state: call iter() again"
 # What the loader says of these is of what it has made, not of what the consumer has received.
 _OWN = ("state_dict", "load_state_dict")
 
@@ -262,7 +262,10 @@ class PrefetchLoader(Generic[T]):
         return getattr(self._loader, name)
 
     def set_epoch(self, epoch: int) -> None:
-        """Tell the loader, before ``iter()``, the epoch; or else its samplers and dataset."""
+        """Tell the loader, before the first batch of an iteration, the epoch; or else its samplers and dataset.
+
+        Inside a loop over the loader it changes nothing: what came last counts, and the next batch comes after it.
+        """
         parts: list[Any] = [self._loader]
         if not hasattr(self._loader, "set_epoch"):
             parts = [getattr(self, name, None) for name in ("batch_sampler", "sampler", "dataset")]
@@ -334,17 +337,16 @@ class ResumablePrefetchLoader(PrefetchLoader[T]):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on, with the next ``iter()``, where the consumer was that this state tells of.
 
-        Where the loader has a state of its own, this ends the iterators that there are.
+        This ends the iterators that there are. In a loop over the loader, leave the loop after it.
 
         Raises:
             OptionError: It is none of this loader's order, or of another dataset; it lacks something, or has what no
                 state has.
             TypeError: It is no dict, or something in it no int.
         """
-        if self._resumer.one_iterator:
-            self._stop(_LOADED)
-            for run in self._runs:
-                run.wait()
+        self._stop(_LOADED)
+        for run in self._runs:
+            run.wait()
         self._resumer.load(state_dict)
 
     @property

@@ -77,9 +77,6 @@ class Place(ABC):
 class Resumption(ABC):
     """How a loader is resumed."""
 
-    # Whether the loader knows of one iterator only, so that no other may go on beside a state that is loaded.
-    one_iterator = False
-
     @abstractmethod
     def begin(self) -> Place:
         """Return the place of the iteration that begins now; the loader's iterator is about to be made."""
@@ -230,8 +227,6 @@ class _InOrder(Place):
 
 class ByLoader(Resumption):
     """Keeps, beside each batch, the state that the loader itself had when it gave it."""
-
-    one_iterator = True
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader

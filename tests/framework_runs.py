@@ -408,12 +408,16 @@ def of_torchdata(folder: Path) -> Iterator[Check]:
             for batch in loader:
                 seen.append(numbers(batch))
                 done += 1
-                # After the last batch torchdata's state says that nothing is left of the epoch.
+                # At the last batch torchdata's state says that nothing is left of the epoch.
                 if done % STEPS:
-                    if RANK == 0 or not isinstance(loader, PrefetchLoader):
-                        torch.save(loader.state_dict(), place / f"{done:02}")
-                    barrier()
+                    save(loader, place / f"{done:02}")
+            save(loader, place / f"{done:02}")
         return seen
+
+    def save(loader: Any, place: Path) -> None:
+        if RANK == 0 or not isinstance(loader, PrefetchLoader):
+            torch.save(loader.state_dict(), place)
+        barrier()
 
     def by_batches(workers: int) -> Any:
         dataset = Numbers()

@@ -432,7 +432,6 @@ def test_an_exception_on_the_way_to_a_sample_tells_the_record_and_keeps_its_type
         assert len(raised.value.__notes__) == 1  # type: ignore[attr-defined,unused-ignore]
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have notes since Python 3.11")
 class Stopping(LMDBDataset):
     def __getitem__(self, index: int) -> Any:
         return next(iter([])) if index == 7 else super().__getitem__(index)
@@ -463,6 +462,7 @@ def test_a_stop_iteration_on_the_way_to_a_sample_is_an_error_and_no_short_epoch(
             list(DataLoader(dataset, 2, num_workers=workers, collate_fn=list))
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have notes since Python 3.11")
 def test_an_image_that_does_not_decode_tells_the_record(tmp_path: Path) -> None:
     write_store([{"image": b"no image", "label": 0}], tmp_path / "s.lmdb")
     with LMDBDataset(tmp_path / "s.lmdb") as dataset:

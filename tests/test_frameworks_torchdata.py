@@ -9,8 +9,9 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, RandomSampler, get_worker_info
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from dbloader import PrefetchLoader
+from dbloader import KeyedBatchSampler, PrefetchLoader, ShuffleSampler
 from dbloader.errors import LoaderError
+from dbloader.permutation import Permutation
 
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # which torchdata calls
 
@@ -136,6 +137,30 @@ def test_its_state_at_the_end_is_the_next_epoch(kind: str, workers: int) -> None
     assert behind == run(alone)
     if kind == "mapped":
         assert len(behind[1]) == len(behind[2]) == 8
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("keyed", [False, True])
+def test_after_a_state_from_between_two_epochs_the_epoch_that_is_chosen_counts(keyed: bool, workers: int) -> None:
+    """Without a PrefetchLoader in front."""
+
+    def make_ours() -> tuple[ShuffleSampler, Any]:
+        sampler = ShuffleSampler(range(LENGTH))
+        if keyed:
+            batches = KeyedBatchSampler(sampler, 3)
+            return sampler, StatefulDataLoader(Mapped(), batch_sampler=batches, num_workers=workers)
+        return sampler, StatefulDataLoader(Mapped(), 3, sampler=sampler, num_workers=workers)
+
+    def train(sampler: ShuffleSampler, loader: Any, epoch: int) -> list[int]:
+        sampler.set_epoch(epoch)
+        return [number for batch in read(loader) for number in batch]
+
+    sampler, loader = make_ours()
+    orders = [Permutation(LENGTH, 0, epoch)[:].tolist() for epoch in range(3)]
+    assert train(sampler, loader, 0) == orders[0]
+    resumed, again = make_ours()
+    again.load_state_dict(loader.state_dict())
+    assert [train(resumed, again, epoch) for epoch in (1, 2)] == orders[1:]
 
 
 def test_a_state_of_another_number_of_workers_is_refused_as_torchdata_refuses_it() -> None:

@@ -292,6 +292,32 @@ def test_a_subclass_that_makes_its_own_samples_is_asked_for_them(place: Path) ->
     assert torch.equal(images, next(iter(create_loader(LMDBDataset(place), **CPU)))[0])
 
 
+class Staged(LMDBDataset):
+    stage = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.stage = epoch
+
+    def __getitem__(self, index: int) -> Any:
+        return index, self.stage
+
+
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+def test_what_is_set_on_the_dataset_counts_from_the_next_epoch_on(place: Path, workers: str) -> None:
+    options: dict[str, Any] = {**CPU, "batch_size": LENGTH, "transform": None, "mean": None, "std": None}
+    options |= {"workers": workers, "num_workers": 1, "persistent_workers": False}
+    with create_loader(Staged(place), **options) as loader:
+        for epoch in (0, 3, 2):
+            loader.set_epoch(epoch)
+            assert [stages.tolist() for _, stages in loader] == [[epoch] * LENGTH]
+    dataset = LMDBDataset(place, transform=lambda _: 1)
+    with create_loader(dataset, **options) as loader:
+        assert [ones.tolist() for ones, _ in loader] == [[1] * LENGTH]
+        assert loader.dataset is dataset
+        dataset.transform = lambda _: 2
+        assert [twos.tolist() for twos, _ in loader] == [[2] * LENGTH]
+
+
 def test_a_record_without_an_image_is_told(tmp_path: Path) -> None:
     write_store([Record("a", 0, encoded(photo(0))), Record("b", 1, None)], tmp_path / "some.lmdb")
     with pytest.raises(LoaderError, match="a batch of images needs one in each record, got none in record 1"):

@@ -216,6 +216,24 @@ def test_before_the_first_batch_the_state_is_the_beginning(kind: str) -> None:
     assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (4, 0)
 
 
+@pytest.mark.parametrize("depth", [0, 2])
+@pytest.mark.parametrize("kind", ["threads", "torch"])
+def test_a_state_that_is_loaded_inside_the_loop_ends_it_and_is_what_comes_next(kind: str, depth: int) -> None:
+    """As a training does that rolls back."""
+    loader = make(ShuffleSampler(range(LENGTH)), kind=kind, depth=depth)
+    taken(loader, 1)
+    begin = loader.state_dict()
+    received = []
+    with pytest.raises(LoaderError, match=r"ended by load_state_dict\(\).*: call iter\(\) again"):  # noqa: PT012
+        for batch in loader:
+            received.append(batch.tolist())
+            if len(received) == 3:
+                loader.load_state_dict(begin)
+    assert len(received) == 3
+    assert loader.state_dict() == begin
+    assert taken(loader) == order_of(0)[2:]
+
+
 def test_a_state_that_was_loaded_is_the_state_until_it_is_used_up() -> None:
     loader = make(ShuffleSampler(range(LENGTH)))
     state = {**loader.state_dict(), "epoch": 2, "position": 7}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import itertools
 import json
@@ -10,6 +11,7 @@ import pickle
 import re
 import subprocess
 import sys
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -285,6 +287,40 @@ def test_any_chain_of_interruptions_loses_and_repeats_nothing(length: int, chain
     assert received + list(last) == order
 
 
+class Large:
+    """What a training function has among its locals."""
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_iter_keeps_nothing_alive_that_its_callers_have(world: int) -> None:
+    """As looking at the locals of a frame does until Python 3.13."""
+    import accelerate.data_loader  # noqa: F401 - whose presence has the callers looked at
+
+    large = Large()
+    kept = weakref.ref(large)
+    next(iter(ShuffleSampler(range(LENGTH), world, 0)))
+    del large
+    gc.collect()
+    assert kept() is None
+
+
+@pytest.mark.parametrize("derived", [False, True])
+def test_a_share_that_accelerate_would_share_again_is_refused(derived: bool) -> None:
+    from accelerate.data_loader import BatchSamplerShard
+
+    class Derived(BatchSamplerShard):  # type: ignore[misc,unused-ignore]
+        pass
+
+    kind = Derived if derived else BatchSamplerShard
+    for world, shards in ((2, 2), (1, 2), (2, 1)):
+        batches = kind(BatchSampler(ShuffleSampler(range(LENGTH), world, 0), 2, drop_last=False), shards, 0)
+        if world == shards:
+            with pytest.raises(OptionError, match=rf"accelerate\.data_loader\.{kind.__name__} would share that part"):
+                list(batches)
+        else:
+            assert len(list(batches)) == 3
+
+
 def test_an_interrupted_padding_goes_on() -> None:
     sampler = ShuffleSampler(range(2), 7, 6)
     assert len(list(sampler)) == 1
@@ -319,7 +355,8 @@ def test_a_sampler_has_no_state_and_its_iterator_says_what_it_has_given(make: Ca
         again: Any = iter(other)
         again.load_state_dict(iterator.state_dict())
         assert list(again) == order[count:]
-        assert (other.epoch, other.seed, other.remaining) == (3, sampler.seed, LENGTH)
+        assert (other.epoch, other.seed, other.remaining) == (0, sampler.seed, LENGTH)
+        other.set_epoch(3)
         assert list(other) == order
 
 

@@ -181,10 +181,11 @@ class MongoDataset(StoreDataset):
     def refresh(self) -> None:
         """Take in what has changed at the place since the dataset was made: the store, and what the query finds.
 
-        What was made of the dataset before goes on with what the dataset had then: the loaders of ``create_loader``,
-        iterators of a ThreadLoader, worker processes. Make such loaders again. A DataLoader without workers reads the
-        dataset itself, so its iterators that are under way would give old and new samples: refresh between epochs. If
-        it fails, the dataset is what it was.
+        Make the loaders of the dataset again: their samplers have the length that it had before. An epoch of
+        ``create_loader`` or a ThreadLoader that is under way ends with the samples that it began with, and so do worker
+        processes. A later epoch of an old loader may read either. A DataLoader without workers reads the dataset
+        itself, so its iterators that are under way would give old and new samples: refresh between epochs. If it
+        fails, the dataset is what it was.
 
         Raises:
             NotAStoreError: The mirror is that of the store before: remove it, or name another.

@@ -306,11 +306,13 @@ class _Samples(Iterator[int]):
         return self._sampler.state_after(self._count, since=self._since)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on where another one was; the sampler's seed and epoch become those of the state, too."""
+        """Go on where another one was; the seed of the state becomes the sampler's too.
+
+        The sampler's epoch stays: torchdata calls this within its next ``iter()``, after an epoch was chosen for that.
+        """
         point = self._sampler._read(state_dict)
-        self._sampler.load_state_dict({**state_dict, "position": 0})
-        if not self._sampler.held:
-            self._sampler._begun = point
+        self._sampler.seed = point.seed
+        self._sampler._begun = None if self._sampler.held else point
         self._begin(point)
 
 

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
     from dbloader.sampling.base import ResumableSampler
 
-# Classes that give a process only a part of what a sampler gives. They do not ask whether the sampler did so already.
-_SHARING = {("accelerate.data_loader", "BatchSamplerShard"), ("accelerate.data_loader", "DataLoaderDispatcher")}
+# The module of Accelerate, and its classes that give a process only a part of what a sampler gives. They do not ask
+# whether the sampler did so already.
+_MODULE, _SHARING = "accelerate.data_loader", ("BatchSamplerShard", "DataLoaderDispatcher")
 
 
 def check_shared_once(sampler: ResumableSampler) -> None:
@@ -28,17 +29,19 @@ def check_shared_once(sampler: ResumableSampler) -> None:
     Raises:
         OptionError: There is one: samples would be left out.
     """
-    if sampler.num_replicas == 1:
+    module = sys.modules.get(_MODULE)
+    if module is None or sampler.num_replicas == 1:
         return
+    sharing = tuple(getattr(module, name) for name in _SHARING if hasattr(module, name))
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
-        shares = frame.f_locals.get("self")
-        caller = type(shares)
-        if (caller.__module__, caller.__name__) in _SHARING and getattr(shares, "num_processes", 0) != 1:
+        # Only of those in that module: until Python 3.13 f_locals keeps all that it names alive as long as its frame.
+        shares = frame.f_locals.get("self") if frame.f_globals.get("__name__") == _MODULE else None
+        if isinstance(shares, sharing) and getattr(shares, "num_processes", 0) != 1:
             raise OptionError(
                 f"{type(sampler).__name__} shares the samples among {sampler.num_replicas} processes, and "
-                f"{caller.__module__}.{caller.__name__} would share that part again, so that most samples were left "
-                "out: make the sampler with num_replicas=1, rank=0, or do not prepare() its loader"
+                f"{_MODULE}.{type(shares).__name__} would share that part again, so that most samples were left out: "
+                "make the sampler with num_replicas=1, rank=0, or do not prepare() its loader"
             )
         frame = frame.f_back
 
