@@ -576,7 +576,7 @@ def test_a_large_record_survives_what_passes(mongod: Mongod, mongod_uri: str, mo
                         assert store.documents(range(5)) == documents_of(records)
 
 
-def test_what_was_stored_after_the_last_commit_is_removed_by_the_next_writer(
+def test_what_was_stored_after_the_last_commit_and_is_not_of_the_store_is_removed(
     mongo_server: Server, mongo_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dbloader.stores.mongo.unfinished.MAX_DOCUMENT", 10_000)
@@ -585,18 +585,17 @@ def test_what_was_stored_after_the_last_commit_is_removed_by_the_next_writer(
         write_one_by_one(writer, records[:1])
         writer.commit()
         unfinished: Any = writer._unfinished  # type: ignore[attr-defined]
-        unfinished._insert(list(enumerate(documents_of(records)))[1:])
-        unfinished._meta.insert_one({"_id": f"{unfinished._id}/event/{0:016x}", "event": {}, "run": 1})
-    with (
-        create_store(mongo_uri, resume=True, resumable=True) as writer,
-        database_of(mongo_server, mongo_uri) as database,
-    ):
-        own = database[f"store.{unfinished._id}"]
-        assert (own.count_documents({}), own.large.files.count_documents({})) == (1, 1)
-        assert len(own.large.chunks.distinct("files_id")) == 1
+        unfinished._insert(list(enumerate(documents_of(make_records(3, seed=4))))[1:])
+        unfinished._insert([(3, documents_of(RECORDS)[3])])
+        for number in (0, 2):
+            unfinished._meta.insert_one({"_id": f"{unfinished._id}/event/{number:016x}", "event": {}, "run": 1})
+    with create_store(mongo_uri, resume=True, resumable=True) as writer:
         write_one_by_one(writer, records)
         writer.finish()
     check_is(mongo_uri, records)
+    with database_of(mongo_server, mongo_uri) as database:
+        assert database[f"store.{unfinished._id}"].count_documents({}) == 3
+        assert database["store.manifest"].count_documents({"_id": {"$regex": "/event/"}}) == 2
 
 
 def test_names_over_the_limit_of_a_document_come_back_as_they_were(

@@ -116,7 +116,7 @@ class MongoWriter(Writer):
         self._check_replaceable()  # again: now it is known whether the conversion that is resumed may overwrite
         try:
             run(lambda: self._take_over(partial))
-            run(lambda: self._unfinished.begin(self.length, self._events_stored))
+            run(self._unfinished.begin)
         except BaseException:
             if not self._committed:
                 self._remove_partial()
@@ -189,8 +189,9 @@ class MongoWriter(Writer):
         self._connection.run(self._claim.check)
         self._connection.run(lambda: self._upkeep.publish(self._id, self._claim.token, document, replaces))
         self._published = True
-        with suppress(StoreError):  # it is there to be read; only the view for people is not
+        with suppress(StoreError):  # it is there to be read; only the view for people is not, or shows too much
             self._connection.run(self._upkeep.show)
+            self._connection.run(lambda: self._unfinished.trim(self.length, self._events_stored))
 
     def _check_replaceable(self) -> None:
         """Refuses to replace what is at the place, unless it is to be overwritten and is a store."""
