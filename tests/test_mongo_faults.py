@@ -723,10 +723,34 @@ def test_a_claim_that_ran_out_and_was_taken_is_noticed(monkeypatch: pytest.Monke
     with create_store(mongo_uri, resume=True, resumable=True):
         silent._claim._fresh_until = 0.0
         with pytest.raises(
-            StoreLockedError, match=r"this process was silent for over 60 s, and another one is writing"
+            StoreLockedError, match=r"this process was silent for over 60 s, and another one has written"
         ):
             write_and_commit(silent, RECORDS[:2])
         leave(silent)
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_claim_that_another_has_had_is_not_taken_again(
+    monkeypatch: pytest.MonkeyPatch, mongo_server: Server, mongo_uri: str, others: list[Record], committed: bool
+) -> None:
+    silent = make_silent(monkeypatch, mongo_uri)
+    if committed:
+        write_and_commit(silent, RECORDS[:2])
+    with database_of(mongo_server, mongo_uri) as database:
+        began = database["store.manifest"].find_one({"_id": "store"}, {"partial": 1})
+        with create_store(mongo_uri, resume=True, resumable=True) as writer:
+            write_one_by_one(writer, (RECORDS if committed else others)[:9])
+            writer.finish()
+        # What was begun without a commit says nothing of what it is to be: it is not gone on with.
+        store = database["store.manifest"].find_one({"_id": "store"}, {"store": 1})
+        assert began
+        assert store
+        assert (store["store"] == began["partial"]["store"]) == committed
+    silent._claim._fresh_until = 0.0  # the other one has left the place
+    with pytest.raises(StoreLockedError, match="another one has written"):
+        write_and_commit(silent, RECORDS[:20])
+    leave(silent)
+    check_is(mongo_uri, (RECORDS if committed else others)[:9])
 
 
 def test_a_claim_that_ran_out_is_renewed_if_nobody_has_taken_it(

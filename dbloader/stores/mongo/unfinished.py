@@ -54,15 +54,17 @@ class Unfinished:
     """What is written of one store before it is finished. Every method can be called again after it was cut off.
 
     A writer that was overtaken while it was silent may still write. It changes nothing that its successor writes:
-    records are only ever inserted, and those that are there already are compared; columns and events carry the number
-    of the run that wrote them and give way to later ones only; files in GridFS have the writer's token in their names.
+    records are only ever inserted, and those that are there already are compared; columns and events carry the numbers
+    of the run and the commit that wrote them and give way to later ones only; no file in GridFS is written twice. The
+    same holds for a command of this writer that the server runs long after it was asked again.
 
     Attributes:
         run: How many writers there have been, with this one.
+        commits: How many commits this one has begun.
     """
 
     def __init__(self, database: Database[Any], place: MongoPlace, store: str, claim: Claim) -> None:
-        self.run = 0
+        self.run = self.commits = 0
         self._place = place
         self._id = store
         self._claim = claim
@@ -115,12 +117,13 @@ class Unfinished:
         ]
         if not beside:
             return
-        # One of a later run is not found by this, and cannot be inserted anew.
-        ours = {"run": {"$lte": self.run}}
+        # One of a later run or commit is not found by this, and cannot be inserted anew.
+        run = self.run << 32 | self.commits
+        ours = {"run": {"$lte": run}}
         try:
             self._meta.bulk_write(
                 [
-                    ReplaceOne({"_id": document["_id"], **ours}, {**document, "run": self.run}, upsert=True)
+                    ReplaceOne({"_id": document["_id"], **ours}, {**document, "run": run}, upsert=True)
                     for document in beside
                 ]
             )

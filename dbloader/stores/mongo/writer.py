@@ -104,6 +104,9 @@ class MongoWriter(Writer):
                 )
             self._abandon(partial["store"])
             partial = None
+        if partial and "progress" not in partial:  # whoever began it may go on, with records of anything
+            self._abandon(partial["store"])
+            partial = None
         self._id = partial["store"] if partial else str(bson.ObjectId())
         self._unfinished = Unfinished(self._connection.database, self._place, self._id, self._claim)
         if partial and "progress" in partial:
@@ -151,6 +154,7 @@ class MongoWriter(Writer):
         progress: Mapping[str, Any],
     ) -> None:
         first_event = progress["events"] - len(events)
+        self._unfinished.commits += 1
 
         def store() -> None:
             self._claim.check()
