@@ -576,7 +576,7 @@ def test_a_large_record_survives_what_passes(mongod: Mongod, mongod_uri: str, mo
                         assert store.documents(range(5)) == documents_of(records)
 
 
-def test_what_was_stored_after_the_last_commit_is_removed_by_the_next_writer(
+def test_what_was_stored_after_the_last_commit_and_is_not_of_the_store_is_removed(
     mongo_server: Server, mongo_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dbloader.stores.mongo.unfinished.MAX_DOCUMENT", 10_000)
@@ -585,18 +585,17 @@ def test_what_was_stored_after_the_last_commit_is_removed_by_the_next_writer(
         write_one_by_one(writer, records[:1])
         writer.commit()
         unfinished: Any = writer._unfinished  # type: ignore[attr-defined]
-        unfinished._insert(list(enumerate(documents_of(records)))[1:])
-        unfinished._meta.insert_one({"_id": f"{unfinished._id}/event/{0:016x}", "event": {}, "run": 1})
-    with (
-        create_store(mongo_uri, resume=True, resumable=True) as writer,
-        database_of(mongo_server, mongo_uri) as database,
-    ):
-        own = database[f"store.{unfinished._id}"]
-        assert (own.count_documents({}), own.large.files.count_documents({})) == (1, 1)
-        assert len(own.large.chunks.distinct("files_id")) == 1
+        unfinished._insert(list(enumerate(documents_of(make_records(3, seed=4))))[1:])
+        unfinished._insert([(3, documents_of(RECORDS)[3])])
+        for number in (0, 2):
+            unfinished._meta.insert_one({"_id": f"{unfinished._id}/event/{number:016x}", "event": {}, "run": 1})
+    with create_store(mongo_uri, resume=True, resumable=True) as writer:
         write_one_by_one(writer, records)
         writer.finish()
     check_is(mongo_uri, records)
+    with database_of(mongo_server, mongo_uri) as database:
+        assert database[f"store.{unfinished._id}"].count_documents({}) == 3
+        assert database["store.manifest"].count_documents({"_id": {"$regex": "/event/"}}) == 2
 
 
 def test_names_over_the_limit_of_a_document_come_back_as_they_were(
@@ -724,10 +723,34 @@ def test_a_claim_that_ran_out_and_was_taken_is_noticed(monkeypatch: pytest.Monke
     with create_store(mongo_uri, resume=True, resumable=True):
         silent._claim._fresh_until = 0.0
         with pytest.raises(
-            StoreLockedError, match=r"this process was silent for over 60 s, and another one is writing"
+            StoreLockedError, match=r"this process was silent for over 60 s, and another one has written"
         ):
             write_and_commit(silent, RECORDS[:2])
         leave(silent)
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_claim_that_another_has_had_is_not_taken_again(
+    monkeypatch: pytest.MonkeyPatch, mongo_server: Server, mongo_uri: str, others: list[Record], committed: bool
+) -> None:
+    silent = make_silent(monkeypatch, mongo_uri)
+    if committed:
+        write_and_commit(silent, RECORDS[:2])
+    with database_of(mongo_server, mongo_uri) as database:
+        began = database["store.manifest"].find_one({"_id": "store"}, {"partial": 1})
+        with create_store(mongo_uri, resume=True, resumable=True) as writer:
+            write_one_by_one(writer, (RECORDS if committed else others)[:9])
+            writer.finish()
+        # What was begun without a commit says nothing of what it is to be: it is not gone on with.
+        store = database["store.manifest"].find_one({"_id": "store"}, {"store": 1})
+        assert began
+        assert store
+        assert (store["store"] == began["partial"]["store"]) == committed
+    silent._claim._fresh_until = 0.0  # the other one has left the place
+    with pytest.raises(StoreLockedError, match="another one has written"):
+        write_and_commit(silent, RECORDS[:20])
+    leave(silent)
+    check_is(mongo_uri, (RECORDS if committed else others)[:9])
 
 
 def test_a_claim_that_ran_out_is_renewed_if_nobody_has_taken_it(

@@ -81,13 +81,14 @@ class Claim:
         """Refuses to go on where another writer may have taken the place meanwhile.
 
         Raises:
-            StoreLockedError: The claim could not be kept fresh, and another process has taken the place.
-            PyMongoError: It has to be taken again, and the server does not answer.
+            StoreLockedError: The claim could not be kept fresh, and another process has taken the place since, even if
+                it has left it by now.
+            PyMongoError: It has to be renewed, and the server does not answer.
         """
-        if time.monotonic() > self._fresh_until and not self._try_to_take():
+        if time.monotonic() > self._fresh_until and not self._renew():
             raise StoreLockedError(
-                f"this process was silent for over {LEASE_SECONDS:g} s, and another one is writing "
-                f"{self._connection.place.shown} now",
+                f"this process was silent for over {LEASE_SECONDS:g} s, and another one has written to "
+                f"{self._connection.place.shown} meanwhile",
             )
 
     def release(self) -> None:
@@ -107,11 +108,10 @@ class Claim:
             self._connection.run(release, _REFRESH_SECONDS)
 
     def _try_to_take(self) -> bool:
-        """Take or renew the claim if it is free, out of date, or this one."""
+        """Take the claim if it is free, out of date, or this one."""
         began = time.monotonic()
         writer = {key: {"$literal": value} for key, value in {"token": self.token, **_identity()}.items()}
-        # $$NOW is the server's clock.
-        end = {"$add": ["$$NOW", round(1000 * LEASE_SECONDS)]}
+        end = _end()
         change: list[dict[str, Any]] = [{"$unset": "writer"}, {"$set": {"writer": {**writer, "expires": end}}}]
         over = {"$expr": {"$lt": ["$writer.expires", "$$NOW"]}}  # so is what is missing, and whatever is no time
         free = {"_id": STORE, "$or": [{"writer.token": self.token}, over]}
@@ -127,13 +127,27 @@ class Claim:
         self._fresh_until = began + LEASE_SECONDS
         return True
 
+    def _renew(self) -> bool:
+        """Renew the claim, also one that has run out, unless it is free by now: another may have had it meanwhile."""
+        began = time.monotonic()
+        mine = {"_id": STORE, "writer.token": self.token}
+        if not self._meta.update_one(mine, [{"$set": {"writer.expires": _end()}}]).matched_count:
+            return False
+        self._fresh_until = began + LEASE_SECONDS
+        return True
+
     def _refresh(self) -> None:
         while not self._stop.wait(_REFRESH_SECONDS):
             with (
                 suppress(PyMongoError),
                 pymongo.timeout(_REFRESH_SECONDS / 2),
             ):  # ``check`` notices if it never succeeds
-                self._try_to_take()
+                self._renew()
+
+
+def _end() -> dict[str, Any]:
+    """Return the expression of when a claim ends that is taken now; $$NOW is the server's clock."""
+    return {"$add": ["$$NOW", round(1000 * LEASE_SECONDS)]}
 
 
 def _identity() -> dict[str, Any]:

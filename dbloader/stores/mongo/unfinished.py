@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import bson
 import numpy as np
 from bson.raw_bson import RawBSONDocument
 from pymongo import ReplaceOne
-from pymongo.errors import BulkWriteError
+from pymongo.errors import BulkWriteError, DuplicateKeyError
 
 from dbloader.columns import CHUNK, COLUMNS, DTYPES, ColumnChunk, is_whole, unseal_chunk
 from dbloader.documents import bound_crc32, seal
@@ -53,15 +54,17 @@ class Unfinished:
     """What is written of one store before it is finished. Every method can be called again after it was cut off.
 
     A writer that was overtaken while it was silent may still write. It changes nothing that its successor writes:
-    records are only ever inserted, and those that are there already are compared; columns and events carry the number
-    of the run that wrote them and give way to later ones only; files in GridFS have the writer's token in their names.
+    records are only ever inserted, and those that are there already are compared; columns and events carry the numbers
+    of the run and the commit that wrote them and give way to later ones only; no file in GridFS is written twice. The
+    same holds for a command of this writer that the server runs long after it was asked again.
 
     Attributes:
         run: How many writers there have been, with this one.
+        commits: How many commits this one has begun.
     """
 
     def __init__(self, database: Database[Any], place: MongoPlace, store: str, claim: Claim) -> None:
-        self.run = 0
+        self.run = self.commits = 0
         self._place = place
         self._id = store
         self._claim = claim
@@ -69,13 +72,19 @@ class Unfinished:
         self._records: Collection[Any] = database[own_collection(place.collection, store)]
         self._large = Large(database, place.collection, store)
 
-    def begin(self, length: int, events: int) -> None:
-        """Makes the collections ready; removes what was stored after the last commit of what is resumed."""
+    def begin(self) -> None:
+        """Make the collection of records ready.
+
+        What was stored there after the last commit stays: a server may run a command long after it was asked again, and
+        one that deletes would then find the records that were written since.
+        """
         self._claim.check()
         for name, keys in INDEXES.items():
             self._records.create_index(keys, name=name)
+
+    def trim(self, length: int, events: int) -> None:
+        """Remove what earlier writers left behind the last record and event of a store that is published by now."""
         self._records.delete_many({"_id": {"$gte": length}})
-        self._large.remove({"$gte": record_file(length), "$lt": beginning_with("record/")["$lt"]})
         later = {**beginning_with(f"{self._id}/event/"), "$gte": event_key(self._id, events)}
         self._meta.delete_many({"_id": later})
 
@@ -108,12 +117,13 @@ class Unfinished:
         ]
         if not beside:
             return
-        # One of a later run is not found by this, and cannot be inserted anew.
-        ours = {"run": {"$lte": self.run}}
+        # One of a later run or commit is not found by this, and cannot be inserted anew.
+        run = self.run << 32 | self.commits
+        ours = {"run": {"$lte": run}}
         try:
             self._meta.bulk_write(
                 [
-                    ReplaceOne({"_id": document["_id"], **ours}, {**document, "run": self.run}, upsert=True)
+                    ReplaceOne({"_id": document["_id"], **ours}, {**document, "run": run}, upsert=True)
                     for document in beside
                 ]
             )
@@ -158,7 +168,9 @@ class Unfinished:
         if differing and self._meta.find_one({"_id": STORE, "partial.writer": self._claim.token}, {"_id": 1}) is None:
             raise self._overtaken()
         for index, document in differing.items():
-            self._records.replace_one({"_id": index}, document, upsert=True)
+            # Only what was seen is replaced: run late, this changes nothing of what a successor has put there since.
+            with suppress(DuplicateKeyError):
+                self._records.replace_one({"_id": index, "crc32": stored.get(index)}, document, upsert=True)
 
     def _chunk_document(self, number: int, name: str, packed: bytes) -> dict[str, Any]:
         key = column_key(self._id, name, number)

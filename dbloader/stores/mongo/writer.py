@@ -104,6 +104,9 @@ class MongoWriter(Writer):
                 )
             self._abandon(partial["store"])
             partial = None
+        if partial and "progress" not in partial:  # whoever began it may go on, with records of anything
+            self._abandon(partial["store"])
+            partial = None
         self._id = partial["store"] if partial else str(bson.ObjectId())
         self._unfinished = Unfinished(self._connection.database, self._place, self._id, self._claim)
         if partial and "progress" in partial:
@@ -116,7 +119,7 @@ class MongoWriter(Writer):
         self._check_replaceable()  # again: now it is known whether the conversion that is resumed may overwrite
         try:
             run(lambda: self._take_over(partial))
-            run(lambda: self._unfinished.begin(self.length, self._events_stored))
+            run(self._unfinished.begin)
         except BaseException:
             if not self._committed:
                 self._remove_partial()
@@ -151,6 +154,7 @@ class MongoWriter(Writer):
         progress: Mapping[str, Any],
     ) -> None:
         first_event = progress["events"] - len(events)
+        self._unfinished.commits += 1
 
         def store() -> None:
             self._claim.check()
@@ -189,8 +193,9 @@ class MongoWriter(Writer):
         self._connection.run(self._claim.check)
         self._connection.run(lambda: self._upkeep.publish(self._id, self._claim.token, document, replaces))
         self._published = True
-        with suppress(StoreError):  # it is there to be read; only the view for people is not
+        with suppress(StoreError):  # it is there to be read; only the view for people is not, or shows too much
             self._connection.run(self._upkeep.show)
+            self._connection.run(lambda: self._unfinished.trim(self.length, self._events_stored))
 
     def _check_replaceable(self) -> None:
         """Refuses to replace what is at the place, unless it is to be overwritten and is a store."""

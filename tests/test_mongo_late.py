@@ -1,0 +1,76 @@
+"""Commands that a server runs long after their writer has asked again: none of them changes what was written since."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+from store_contract import documents_of, make_records, write_one_by_one
+
+from dbloader import create_store, open_store
+
+if TYPE_CHECKING:
+    from mongo_servers import Mongod
+
+RECORDS = make_records(60)
+# The writer asks again after a part of a second; the server runs what it held up later, and two commits are over by then.
+SILENT_MS, HELD_UP_S = 500, 2.0
+
+
+@pytest.fixture(autouse=True)
+def _many_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dbloader.stores.writer.COMMIT_BYTES", 1000)
+
+
+def wait_until_run(mongod: Mongod) -> None:
+    """Return when the server has nothing left of what it held up."""
+    running = [
+        {"$currentOp": {}},
+        {"$match": {"active": True, "command.$db": {"$nin": ["admin", None]}, "command.hello": {"$exists": False}}},
+    ]
+    with mongod.client() as client:
+        while list(client.admin.aggregate(running)):
+            pass
+
+
+@pytest.mark.parametrize("command", ["insert", "update", "delete", "createIndexes"])
+@pytest.mark.parametrize("step", ["begin", "commit", "second commit", "finish"])
+def test_a_command_that_runs_late_changes_nothing(mongod: Mongod, mongod_uri: str, command: str, step: str) -> None:
+    place = f"{mongod_uri}?socketTimeoutMS={SILENT_MS}"
+    with create_store(place, resumable=True) as writer:
+        write_one_by_one(writer, RECORDS[:10])
+        writer.commit()
+
+    def at(now: str) -> None:
+        """Hold up the next such command from here on."""
+        if now == step:
+            stack.enter_context(mongod.fail_point(command, times=1, block_s=HELD_UP_S))
+
+    with ExitStack() as stack:
+        at("begin")
+        with create_store(place, resume=True) as writer:
+            write_one_by_one(writer, RECORDS[:20])
+            at("commit")
+            writer.commit()
+            write_one_by_one(writer, RECORDS[:30])
+            at("second commit")
+            writer.commit()
+            write_one_by_one(writer, RECORDS)
+            at("finish")
+            writer.finish()
+        wait_until_run(mongod)
+    with open_store(mongod_uri) as store:
+        assert store.documents(range(60)) == documents_of(RECORDS)
+        assert store.verify() == store.manifest.digest
+        assert len(list(store.events())) == 40
+
+
+def test_a_late_command_at_the_beginning_of_a_fresh_store_changes_nothing(mongod: Mongod, mongod_uri: str) -> None:
+    place = f"{mongod_uri}?socketTimeoutMS={SILENT_MS}"
+    with mongod.fail_point("delete", times=1, block_s=HELD_UP_S), create_store(place) as writer:
+        write_one_by_one(writer, RECORDS)
+        writer.finish()
+    wait_until_run(mongod)
+    with open_store(mongod_uri) as store:
+        assert store.documents(range(60)) == documents_of(RECORDS)
