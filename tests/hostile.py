@@ -121,7 +121,8 @@ def _outcome_of(read: Callable[..., Any], *arguments: Any) -> Any:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
-        return ("array", str(value.dtype), value.tolist())
+        # An array without elements may have a trillion rows, of which no list can be made.
+        return ("array", str(value.dtype), value.tolist() if value.size else value.shape)
     if isinstance(value, dict):
         return {key: _plain(part) for key, part in value.items()}
     return [_plain(part) for part in value] if isinstance(value, list) else value
