@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mongo_servers import Mongod
 
 RECORDS = make_records(60)
-# The writer asks again after a part of a second; the server runs what it held up later, and two commits are over by then.
+# The writer asks again after a part of a second; what the server held up it runs when two commits more are over.
 SILENT_MS, HELD_UP_S = 500, 2.0
 
 

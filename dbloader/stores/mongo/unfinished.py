@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -103,7 +104,11 @@ class Unfinished:
             FieldError: A record's name is too long for a document.
         """
         with ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="dbloader-insert") as executor:
-            inserts = [executor.submit(self._insert, batch) for batch in _batches(first, documents)]
+            # The time that they have is in the context.
+            inserts = [
+                executor.submit(contextvars.copy_context().run, self._insert, batch)
+                for batch in _batches(first, documents)
+            ]
             for insert in inserts:
                 insert.result()
         beside = [
