@@ -6,6 +6,7 @@ import os
 import random
 import re
 import time
+import weakref
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -96,6 +97,9 @@ class Connection:
         problem = ""
         try:
             self._shared = clients.acquire(self.place, self)
+            # No __del__: at the end of the interpreter that would be called when there are no modules any more.
+            self._release = weakref.finalize(self, clients.release, self._shared, id(self))
+            self._release.atexit = False
             self.client: pymongo.MongoClient[Any] = self._shared.client
             if writing and not self.client.write_concern.acknowledged:
                 problem = "without an answer to its writes (w=0) no store can be written"
@@ -215,11 +219,7 @@ class Connection:
 
     def close(self) -> None:
         """Let go of the client; the last one who does ends its threads and connections."""
-        clients.release(self._shared, self)
-
-    def __del__(self) -> None:
-        if hasattr(self, "_shared"):
-            self.close()
+        self._release()
 
 
 def is_transient(error: errors.PyMongoError) -> bool:
