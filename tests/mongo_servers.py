@@ -534,13 +534,16 @@ class Proxy:
         port: Where on this host the connections go.
         delay_s: Seconds by which a round trip takes longer, half of it in each direction. The delay does not limit the
             rate: what follows is sent on while the first is held back.
+        bytes_per_s: What all connections together carry in each direction. None: as much as they can.
 
     Use it as a context manager. Its threads share the interpreter with a client in the same process.
     """
 
-    def __init__(self, port: int, *, delay_s: float = 0.0) -> None:
+    def __init__(self, port: int, *, delay_s: float = 0.0, bytes_per_s: float | None = None) -> None:
         self.target_port = port
         self.delay_s = delay_s
+        self.bytes_per_s = bytes_per_s
+        self._free_at = {False: 0.0, True: 0.0}  # when the line, to the server or not, has carried what it took
         self.port = 0
         self.connections = 0  # taken so far
         self.bytes_to_server = 0
@@ -653,6 +656,7 @@ class Proxy:
             while count := source.recv_into(buffer):
                 if not to_server:
                     flowing.wait()
+                self._carry(count, to_server=to_server)
                 self._count(count, to_server=to_server)  # first, as its answer may be there before the next line
                 target.sendall(buffer[:count])
         _shut(source)
@@ -687,6 +691,15 @@ class Proxy:
             except OSError:
                 broken = True
                 _shut(target)
+
+    def _carry(self, count: int, *, to_server: bool) -> None:
+        """Wait for as long as the line needs for so many bytes, behind those that it has taken already."""
+        if self.bytes_per_s is None:
+            return
+        with self._lock:
+            free_at = max(self._free_at[to_server], time.monotonic()) + count / self.bytes_per_s
+            self._free_at[to_server] = free_at
+        time.sleep(max(0.0, free_at - time.monotonic()))
 
     def _count(self, count: int, *, to_server: bool) -> None:
         with self._lock:

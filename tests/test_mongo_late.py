@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from store_contract import documents_of, make_records, write_one_by_one
 
-from dbloader import create_store, open_store
+from dbloader import Record, create_store, open_store
 
 if TYPE_CHECKING:
     from mongo_servers import Mongod
 
 RECORDS = make_records(60)
-# The writer asks again after a part of a second; the server runs what it held up later, and two commits are over by then.
+# The writer asks again after a part of a second; what the server held up it runs when two commits more are over.
 SILENT_MS, HELD_UP_S = 500, 2.0
 
 
@@ -25,7 +25,7 @@ def _many_commits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def wait_until_run(mongod: Mongod) -> None:
     """Return when the server has nothing left of what it held up."""
-    running = [
+    running: list[dict[str, Any]] = [
         {"$currentOp": {}},
         {"$match": {"active": True, "command.$db": {"$nin": ["admin", None]}, "command.hello": {"$exists": False}}},
     ]
@@ -74,3 +74,21 @@ def test_a_late_command_at_the_beginning_of_a_fresh_store_changes_nothing(mongod
     wait_until_run(mongod)
     with open_store(mongod_uri) as store:
         assert store.documents(range(60)) == documents_of(RECORDS)
+
+
+@pytest.mark.parametrize("command", ["insert", "find"])
+@pytest.mark.parametrize("skipped", [0, 1, 2, 3])
+def test_a_late_command_of_a_large_record_changes_nothing(
+    mongod: Mongod, mongod_uri: str, monkeypatch: pytest.MonkeyPatch, command: str, skipped: int
+) -> None:
+    monkeypatch.setattr("dbloader.stores.mongo.unfinished.MAX_DOCUMENT", 10_000)
+    records = [Record(name=str(number), image=bytes([number]) * 600_000) for number in range(3)]
+    with create_store(f"{mongod_uri}?socketTimeoutMS={SILENT_MS}") as writer:
+        write_one_by_one(writer, records[:skipped])
+        writer.commit()
+        with mongod.fail_point(command, times=1, block_s=HELD_UP_S):
+            write_one_by_one(writer, records)
+            writer.finish()
+    wait_until_run(mongod)
+    with open_store(mongod_uri) as store:
+        assert store.documents(range(3)) == documents_of(records)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from typing import TYPE_CHECKING
 
@@ -9,9 +10,10 @@ import pytest
 from mongo_servers import Proxy
 from store_contract import documents_of, make_records, write_one_by_one
 
-from dbloader import create_store, open_store
+from dbloader import Record, create_store, open_store
 from dbloader.errors import StoreUnreachableError
 from dbloader.records import encode
+from dbloader.stores.mongo import connection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,3 +94,57 @@ def test_one_silent_connection_costs_its_time_and_no_more(proxy: Proxy, mongod_u
         began = time.monotonic()
         assert store.documents([3]) == documents_of(RECORDS)[3:4]
         assert time.monotonic() - began < 20
+
+
+# Of it the line below carries 2 MB in each second, which is silence of over half a second; of 12 s all comes through.
+SLOW = "socketTimeoutMS=500"
+
+
+def slow_records() -> list[Record]:
+    return [Record(name=f"{number}", image=random.Random(number).randbytes(250_000)) for number in range(16)]
+
+
+def test_reading_over_a_slow_line_takes_its_time(mongod: Mongod, mongod_uri: str) -> None:
+    with create_store(mongod_uri) as writer:
+        writer.write(encode(record) for record in slow_records())
+        writer.finish()
+    with (
+        Proxy(mongod.port, bytes_per_s=2e6) as proxy,
+        open_store(f"{proxy.through(mongod_uri)}?{SLOW}") as store,
+    ):
+        for _ in range(2):
+            assert store.documents(range(16)) == documents_of(slow_records())
+        # What was not whole came once more for the first batch; the second is given its time at once.
+        assert proxy.bytes_to_client < 3.5 * 4e6
+
+
+def test_writing_over_a_slow_line_takes_its_time(mongod: Mongod, mongod_uri: str) -> None:
+    with (
+        Proxy(mongod.port, bytes_per_s=2e6) as proxy,
+        create_store(f"{proxy.through(mongod_uri)}?{SLOW}") as writer,
+    ):
+        for _ in range(2):
+            writer.write(encode(record) for record in slow_records())
+            writer.commit()
+        writer.finish()
+    with open_store(mongod_uri) as store:
+        assert store.documents(range(16)) == documents_of(slow_records())
+        assert len(store) == 32
+        assert store.verify() == store.manifest.digest
+
+
+def test_a_slow_line_of_too_little_ends_in_time(
+    mongod: Mongod, mongod_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "RETRY_SECONDS", 2.0)
+    with create_store(mongod_uri) as writer:
+        writer.write(encode(record) for record in slow_records())
+        writer.finish()
+    with (
+        Proxy(mongod.port, bytes_per_s=2e5) as proxy,
+        open_store(f"{proxy.through(mongod_uri)}?{SLOW}") as store,
+    ):
+        began = time.monotonic()
+        with pytest.raises(StoreUnreachableError, match=SILENT):
+            store.documents(range(16))
+        assert time.monotonic() - began < 15  # of 20 s that it would take

@@ -65,14 +65,19 @@ def acquire(place: MongoPlace, user: object) -> Shared:
                 return shared
 
 
-def release(shared: Shared, user: object) -> None:
-    """Close a client if nobody else uses it; nothing happens in a process that has not made it, or the second time."""
+def release(shared: Shared, user: int) -> None:
+    """Close a client if nobody else uses it; nothing happens in a process that has not made it, or the second time.
+
+    Args:
+        shared: The client.
+        user: The id of what used it.
+    """
     if shared.pid != os.getpid():
         return
     with _lock:
-        if id(user) not in shared.users:
+        if user not in shared.users:
             return
-        shared.users.discard(id(user))
+        shared.users.discard(user)
         if shared.users:
             return
         for key, other in list(_open.items()):

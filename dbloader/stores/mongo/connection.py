@@ -6,6 +6,7 @@ import os
 import random
 import re
 import time
+import weakref
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -92,10 +93,13 @@ class Connection:
         self.pid = os.getpid()
         self._writing = writing
         self._reached = False
-        self._given_up = False
+        self._given_up = self._patient = False
         problem = ""
         try:
             self._shared = clients.acquire(self.place, self)
+            # No __del__: at the end of the interpreter that would be called when there are no modules any more.
+            self._release = weakref.finalize(self, clients.release, self._shared, id(self))
+            self._release.atexit = False
             self.client: pymongo.MongoClient[Any] = self._shared.client
             if writing and not self.client.write_concern.acknowledged:
                 problem = "without an answer to its writes (w=0) no store can be written"
@@ -119,8 +123,12 @@ class Connection:
         It is tried for RETRY_SECONDS (``timeoutMS`` of the place) from its start; or, if the server has answered since,
         from its last answer: what fails may have worked for an hour.
 
+        A question or an answer that has not come through whole within SILENCE_SECONDS (``socketTimeoutMS``) is asked
+        again on another connection, with all the time that is left: the line may be slow and not silent. Where that
+        has been so, later calls have that time from their start.
+
         Args:
-            function: May keep the server busy with one answer for less than SILENCE_SECONDS (``socketTimeoutMS``).
+            function: What it asks may take the server any part of the time that there is.
             seconds: For how long it is tried at most, if one answer may take all that time.
 
         Raises:
@@ -130,17 +138,21 @@ class Connection:
             DamagedStoreError: It gave what is no BSON.
             StoreError: Whatever else it says.
         """
-        began, pause = time.monotonic(), _FIRST_PAUSE
+        began, pause, patient = time.monotonic(), _FIRST_PAUSE, self._patient
         limit = _LAST_SECONDS if self._given_up else seconds
+        if limit is None and patient:
+            limit = self._retry_seconds()
         deadline = None if limit is None else began + limit
         while True:
+            until = deadline if limit is not None or patient else None
             try:
                 # 0 would mean for ever.
-                with nullcontext() if limit is None else pymongo.timeout(max(0.01, began + limit - time.monotonic())):
+                with nullcontext() if until is None else pymongo.timeout(max(0.01, until - time.monotonic())):
                     result = function()
             except errors.PyMongoError as error:
                 if deadline is None:
                     deadline = max(began, time.monotonic() - self._silence_before(error)) + self._retry_seconds()
+                patient = patient or isinstance(error, errors.NetworkTimeout)
                 if not self._may_pass(error) or time.monotonic() + pause > deadline:
                     self._given_up = is_transient(error)
                     # The text of a BulkWriteError has whole records.
@@ -151,7 +163,7 @@ class Connection:
                     "convert again, or copy the store again from where it is whole"
                 ) from error
             else:
-                self._reached, self._given_up = True, False
+                self._reached, self._given_up, self._patient = True, False, patient
                 return result
             time.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, _LONGEST_PAUSE)
@@ -207,11 +219,7 @@ class Connection:
 
     def close(self) -> None:
         """Let go of the client; the last one who does ends its threads and connections."""
-        clients.release(self._shared, self)
-
-    def __del__(self) -> None:
-        if hasattr(self, "_shared"):
-            self.close()
+        self._release()
 
 
 def is_transient(error: errors.PyMongoError) -> bool:

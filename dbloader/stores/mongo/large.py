@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import bson
 from gridfs import GridFSBucket
-from gridfs.errors import NoFile
 
 from dbloader.documents import MAX_DOCUMENT as MAX_BYTES
-from dbloader.stores.mongo.layout import LARGE, STUB, own_collection
+from dbloader.stores.mongo.layout import LARGE, STUB, beginning_with, own_collection
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,15 +39,18 @@ class Large:
         self._files = database.get_collection(f"{name}.files", read_preference=read_preference)
         self._chunks = database.get_collection(f"{name}.chunks", read_preference=read_preference)
 
-    def put(self, file: str, data: bytes) -> None:
-        """Stores a file, in the place of what an attempt before may have left of it."""
-        with suppress(NoFile):
-            self._bucket.delete(file)
+    def put(self, prefix: str, data: bytes) -> str:
+        """Store a file and return its id, which no other has: what is left of an attempt before cannot mix with it."""
+        file = f"{prefix}{bson.ObjectId()}"
         self._bucket.upload_from_stream_with_id(file, file, data)
+        return file
 
-    def has(self, file: str) -> bool:
-        """Tells whether a file is there."""
-        return self._files.find_one({"_id": file}, {"_id": 1}) is not None
+    def of_records(self) -> set[str]:
+        """Return the ids of all files of records of which the server has anything."""
+        of_records = beginning_with("record/")
+        files = self._files.find({"_id": of_records}, {"_id": 1})
+        first = self._chunks.find({"files_id": of_records, "n": 0}, {"_id": 0, "files_id": 1})
+        return {found["_id"] for found in files} | {found["files_id"] for found in first}
 
     def get(self, file: object) -> bytes:
         """Return a file.
@@ -87,8 +89,3 @@ class Large:
         if not isinstance(data, bytes):
             raise LostError("it is missing")
         return data
-
-    def remove(self, files: Mapping[str, Any]) -> None:
-        """Removes the files whose ids fulfil a condition, and what is there of unfinished ones."""
-        self._files.delete_many({"_id": files})
-        self._chunks.delete_many({"files_id": files})

@@ -83,9 +83,9 @@ def beginning_with(prefix: str) -> dict[str, str]:
     return {"$gte": prefix, "$lt": prefix[:-1] + "0"}  # the character that follows on the slash
 
 
-def record_file(index: int, writer: str = "") -> str:
-    """Gives the id in GridFS of a record; without a writer, the beginning of those of all."""
-    return f"record/{index:016x}/{writer}"
+def record_file(index: int) -> str:
+    """Return what the ids in GridFS of a record begin with; each attempt to store it has one of its own."""
+    return f"record/{index:016x}/"
 
 
 def index_of(document: bytes | memoryview) -> int | None:

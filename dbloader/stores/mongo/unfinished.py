@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -13,8 +14,8 @@ from pymongo import ReplaceOne
 from pymongo.errors import BulkWriteError, DuplicateKeyError
 
 from dbloader.columns import CHUNK, COLUMNS, DTYPES, ColumnChunk, is_whole, unseal_chunk
-from dbloader.documents import bound_crc32, seal
-from dbloader.errors import FieldError, StoreLockedError
+from dbloader.documents import bound_crc32, seal, verify
+from dbloader.errors import DamagedRecordError, FieldError, StoreLockedError
 from dbloader.stores.mongo.connection import without_duplicates
 from dbloader.stores.mongo.large import Large, LostError
 from dbloader.stores.mongo.layout import (
@@ -103,7 +104,11 @@ class Unfinished:
             FieldError: A record's name is too long for a document.
         """
         with ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="dbloader-insert") as executor:
-            inserts = [executor.submit(self._insert, batch) for batch in _batches(first, documents)]
+            # The time that they have is in the context.
+            inserts = [
+                executor.submit(contextvars.copy_context().run, self._insert, batch)
+                for batch in _batches(first, documents)
+            ]
             for insert in inserts:
                 insert.result()
         beside = [
@@ -146,13 +151,14 @@ class Unfinished:
     def _document(self, index: int, document: bytes) -> bytes:
         if len(document) <= MAX_DOCUMENT:
             return document
-        file = record_file(index, self._claim.token)
-        stub = stub_of(document, file)
-        if len(stub) > MAX_DOCUMENT:
-            raise FieldError(f"the name of record {index} is too long for {self._place.shown}: it has over 16 MiB")
-        if self._records.find_one({"_id": index, STUB: file}, {"_id": 1}) is None:
-            self._large.put(file, document)
-        return stub
+        there = {"_id": index, "crc32": crc32_in(document), STUB: {"$exists": True}}
+        found = self._records.find_one(there, {STUB: 1})  # of an attempt before
+        file = None if found is None else found[STUB]
+        if file is None:
+            if len(stub_of(document, record_file(index))) > MAX_DOCUMENT - 2**5:
+                raise FieldError(f"the name of record {index} is too long for {self._place.shown}: it has over 16 MiB")
+            file = self._large.put(record_file(index), document)
+        return stub_of(document, file)
 
     def _replace_others(self, crcs: Mapping[int, int], documents: Sequence[RawBSONDocument]) -> None:
         """Puts in their place records where a writer that was overtaken has inserted others."""
@@ -177,10 +183,7 @@ class Unfinished:
         if len(packed) <= _MAX_CHUNK:
             return {"_id": key, "data": packed}
         # Names of 4 kB and more. The file of the commit before is needed until this commit is durable.
-        file = f"{key}/{len(packed)}/{self._claim.token}"
-        if not self._large.has(file):
-            self._large.put(file, packed)
-        return {"_id": key, STUB: file}
+        return {"_id": key, STUB: self._large.put(f"{key}/", packed)}
 
     def chunks(self, length: int) -> int:
         """Gives the number of chunks of a column of so many records."""
@@ -223,6 +226,22 @@ class Unfinished:
         return np.array_equal(stored["_id"], indices) and np.array_equal(
             stored["crc32"], bound_crc32(expected.astype(np.int64), indices)
         )
+
+    def lost_file(self) -> int | None:
+        """Return the index of a record whose file in GridFS the server does not have as it was sent; None if all are.
+
+        They are read again, each as a whole: their CRC-32 among the records says nothing of their files.
+        """
+        indices = sorted({int(file.split("/")[1], 16) for file in self._large.of_records()})
+        for index in indices:
+            found = self._records.find_one({"_id": index}, {STUB: 1}) or {}
+            if STUB not in found:
+                continue  # a writer that was overtaken, or left nothing but this
+            try:
+                verify(self._large.get(found[STUB]), index)
+            except (LostError, DamagedRecordError):
+                return index
+        return None
 
     def _overtaken(self) -> StoreLockedError:
         return StoreLockedError(f"another process has taken over the conversion at {self._place.shown}")

@@ -167,7 +167,9 @@ class Upkeep:
         One of which there was nothing is forgotten; others stay noted until the next writer, since whoever was silent
         while it was overtaken may still write to them.
         """
-        replaced = self._document("replaced").get("replaced", ())
+        document = self._document("replaced", "store", "partial")
+        used = {document.get("store"), document.get("partial", {}).get("store")}  # whatever a copied or edited one says
+        replaced = [store for store in document.get("replaced", ()) if store not in used]
         names = set(self._database.list_collection_names()) if replaced else set()
         for store in replaced:
             if any(name in names for name in self._collections(store)):

@@ -94,6 +94,7 @@ class MongoWriter(Writer):
     def _prepare(self) -> None:
         """Go on with what is to be resumed, or begin."""
         run = self._connection.run
+        run(self._upkeep.show)  # a writer that was killed when it had published has not done so
         run(self._upkeep.remove_replaced)
         partial = run(self._upkeep.partial)
         if partial and not self.resume:
@@ -187,6 +188,9 @@ class MongoWriter(Writer):
             crcs = self._stored_chunk(number)["crc32"]
             if not self._connection.run(lambda: self._unfinished.is_stored(number, crcs)):  # noqa: B023
                 raise self._damaged("the server does not have all of its records as they were sent")
+        lost = self._connection.run(self._unfinished.lost_file)
+        if lost is not None:
+            raise self._damaged(f"the server does not have record {lost} in GridFS as it was sent")
         replaces = self._connection.run(self._upkeep.store_at_place)
         self._check_replaceable()
         document = bson.decode(manifest.encode())
