@@ -207,7 +207,7 @@ class _InOrder(Place):
     def state(self) -> State:
         """Return the state of the consumer."""
         consumed = min(self.received * self._batch_size, self._samples)
-        if consumed >= self._samples:
+        if self.ended or consumed >= self._samples:
             return self._next_epoch()  # nothing is left of this one
         position = self._since["position"] + consumed * self._positions.step
         return {**self._since, "position": min(position, self._since["length"])}
