@@ -331,6 +331,15 @@ def test_an_order_that_was_taken_behind_the_back_of_the_loader_is_an_error() -> 
         taken(loader)
 
 
+def test_a_sampler_with_an_order_of_its_own_is_told_that_it_is_the_cause() -> None:
+    class Reversed(ShuffleSampler):
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(LENGTH - 1, -1, -1))
+
+    with pytest.raises(LoaderError, match=r"or Reversed\.__iter__ does not call super's"):
+        taken(PrefetchLoader(DataLoader(Numbers(), 2, sampler=Reversed(range(LENGTH)))))
+
+
 def test_an_epoch_whose_iterator_could_not_be_made_is_not_skipped() -> None:
     class Failing(KeyedBatchSampler):
         fails = False
