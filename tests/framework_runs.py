@@ -262,7 +262,7 @@ def of_fabric(folder: Path) -> Iterator[Check]:
 
 
 def of_accelerate(folder: Path) -> Iterator[Check]:
-    from accelerate import Accelerator, skip_first_batches
+    from accelerate import Accelerator, DataLoaderConfiguration, skip_first_batches
 
     def run(make: Callable[[Accelerator], Any], checkpoint: Path | None, place: Path) -> Batches:
         place.mkdir(exist_ok=True)
@@ -308,6 +308,15 @@ def of_accelerate(folder: Path) -> Iterator[Check]:
         if WORLD > 1:
             again = wrap(accelerator.prepare(bare()))
             yield refused(f"{what}prepare(DataLoader(sampler))", partial(every, again), "num_replicas=1")
+    dispatching = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(dispatch_batches=True))
+    dispatched = [every(PrefetchLoader(dispatching.prepare(DataLoader(Numbers(), BATCH, shuffle=True))))]
+    if WORLD > 1:
+        dispatched *= WORLD
+        torch.distributed.all_gather_object(dispatched, dispatched[0])
+    missed = {*range(LENGTH)}.difference(*dispatched)
+    shared = WORLD == 1 or all(len(part) < LENGTH for part in dispatched)
+    wrong = [] if shared and not missed else [f"{dispatched}"]
+    yield Check("PrefetchLoader of prepare(shuffle=True), dispatched", 1, wrong)
     for what, make in kinds.items():
         loader = make(accelerator)
         yield refused(
