@@ -131,7 +131,10 @@ def check_first_fields(dataset: Any, index: int = 0) -> None:
     """
     if type(dataset) is Subset:
         check_first_fields(dataset.dataset, dataset.indices[index])
-    elif isinstance(dataset, StoreDataset) and crops(dataset.decode) and {*(dataset.fields or ())} - {*STANDARD_FIELDS}:
+        return
+    if not isinstance(dataset, StoreDataset) or not {*(dataset.fields or ())} - {*STANDARD_FIELDS, "index"}:
+        return
+    if crops(dataset.decode) or crops(dataset.transform):
         Internals(dataset).others(dataset.record(index))
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from dbloader.errors import OptionError
+
 
 def shown(value: object, most: int = 100) -> str:
     """Return the repr of a value for a message; of a long one the first letters and an ellipsis."""
@@ -13,8 +15,10 @@ def shown(value: object, most: int = 100) -> str:
 
 def describe(loader: Any) -> str:
     """Return the kind of a loader, its batches, dataset and workers; what it does not tell is left out."""
-    dataset = getattr(loader, "made_of", None) or getattr(loader, "dataset", None)
-    size = getattr(loader, "batch_size", None) or getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
+    dataset = getattr(loader, "made_of", None)  # compared with None: the truth of a dataset is its length
+    dataset = getattr(loader, "dataset", None) if dataset is None else dataset
+    size = getattr(loader, "batch_size", None)
+    size = getattr(getattr(loader, "batch_sampler", None), "batch_size", None) if size is None else size
     batches, samples = _length(loader), _length(dataset)
     parts = []
     if batches is not None:
@@ -29,5 +33,5 @@ def describe(loader: Any) -> str:
 def _length(sized: Any) -> int | None:
     try:
         return len(sized)
-    except TypeError:  # of an iterable, also behind another loader
+    except (TypeError, OptionError):  # of an iterable, also behind another loader; of ranks that are not known yet
         return None

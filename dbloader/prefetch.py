@@ -239,6 +239,8 @@ class PrefetchLoader(Generic[T]):
     def multiprocessing_context(self) -> Any:
         """Nobody needs this but to make a new DataLoader of this one's parts, which would leave out what it does.
 
+        Tools that ask for every attribute, such as inspect.getmembers, get the error too.
+
         Raises:
             LoaderError: Always.
         """

@@ -207,7 +207,7 @@ class _InOrder(Place):
     def state(self) -> State:
         """Return the state of the consumer."""
         consumed = min(self.received * self._batch_size, self._samples)
-        if consumed >= self._samples:
+        if self.ended or consumed >= self._samples:
             return self._next_epoch()  # nothing is left of this one
         position = self._since["position"] + consumed * self._positions.step
         return {**self._since, "position": min(position, self._since["length"])}
@@ -337,11 +337,15 @@ def check_shared(loader: Any) -> None:
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return
+    dispatcher = getattr(sys.modules.get("accelerate.data_loader"), "DataLoaderDispatcher", None)
+    if dispatcher is not None and isinstance(loader, dispatcher):  # it reads in one process, and shares the batches
+        return
     batches = getattr(loader, "batch_sampler", None)
-    sampler = getattr(batches, "sampler", None)
     world = distributed.get_world_size()
-    if world > 1 and in_order(batches) and getattr(sampler, "replacement", True) is False:  # a RandomSampler
+    shuffles = type(getattr(batches, "sampler", None)) is sys.modules["torch.utils.data"].RandomSampler
+    if world > 1 and in_order(batches) and shuffles:
         raise OptionError(
-            f"each of the {world} processes would train on all samples, as shuffle=True does not share them: pass "
-            "sampler=ShuffleSampler(dataset) instead (with num_replicas=1, rank=0 if that is what you want)"
+            f"each of the {world} processes would train on all samples of its dataset, as shuffle=True does not share "
+            "them: pass sampler=ShuffleSampler(dataset) instead (with num_replicas=1, rank=0 if that is what you want, "
+            "as where each process has a dataset of its own)"
         )

@@ -46,9 +46,11 @@ class Iteration:
         self.clock = Clock()
         self.transfer = transfer
         self.place: Place | None = None
+        self._failed = False
 
     def received(self, staged: _Staged) -> Any:
         """Return the batch to its consumer, in whose thread this runs."""
+        self._failed = False
         if self.place is not None:
             self.place.receive(staged.captured)
         self.clock.samples += staged.samples
@@ -59,9 +61,11 @@ class Iteration:
         if self.place is None:
             return
         if isinstance(error, StopIteration):
-            self.place.end()
+            if not self._failed:  # else it is what a further next() raises after the error, not the end of the epoch
+                self.place.end()
         else:
             self.place.fail()
+            self._failed = True
 
 
 class Batches(Iterator[Any]):

@@ -262,7 +262,7 @@ def of_fabric(folder: Path) -> Iterator[Check]:
 
 
 def of_accelerate(folder: Path) -> Iterator[Check]:
-    from accelerate import Accelerator, skip_first_batches
+    from accelerate import Accelerator, DataLoaderConfiguration, skip_first_batches
 
     def run(make: Callable[[Accelerator], Any], checkpoint: Path | None, place: Path) -> Batches:
         place.mkdir(exist_ok=True)
@@ -296,18 +296,32 @@ def of_accelerate(folder: Path) -> Iterator[Check]:
 
     # Accelerate shares what is not shared yet: whole batches, in turn.
     share = [at // BATCH % WORLD == RANK for at in range(LENGTH)]
+
+    def unlike(order: list[int], seen: list[int]) -> list[str]:
+        """Compare with the share of an order; the last batches are filled up with the first samples."""
+        mine = {index for index, own in zip(order, share, strict=True) if own}
+        wrong = (mine - {*seen}) | ({*seen} - mine - {*order[: WORLD * BATCH]})
+        return [f"{wrong} are missing or too many"] if wrong else []
+
     for what, wrap in (("", lambda loader: loader), ("PrefetchLoader of ", PrefetchLoader)):
         plain = wrap(accelerator.prepare(DataLoader(Numbers(), BATCH)))
-        seen = {*every(plain)}
-        missed = {at for at in range(LENGTH) if share[at]} - seen
-        yield Check(f"{what}prepare(DataLoader)", 1, [f"{missed} are missing"] if missed else [])
+        yield Check(f"{what}prepare(DataLoader)", 1, unlike([*range(LENGTH)], every(plain)))
         alone = DataLoader(Numbers(), BATCH, sampler=ShuffleSampler(Numbers(), num_replicas=1, rank=0))
         order = Permutation(LENGTH, 0, 0)[:].tolist()
-        missed = {order[at] for at in range(LENGTH) if share[at]} - {*every(wrap(accelerator.prepare(alone)))}
-        yield Check(f"{what}prepare(DataLoader(sampler of one rank))", 1, [f"{missed} are missing"] if missed else [])
+        wrong = unlike(order, every(wrap(accelerator.prepare(alone))))
+        yield Check(f"{what}prepare(DataLoader(sampler of one rank))", 1, wrong)
         if WORLD > 1:
             again = wrap(accelerator.prepare(bare()))
             yield refused(f"{what}prepare(DataLoader(sampler))", partial(every, again), "num_replicas=1")
+    dispatching = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(dispatch_batches=True))
+    dispatched = [every(PrefetchLoader(dispatching.prepare(DataLoader(Numbers(), BATCH, shuffle=True))))]
+    if WORLD > 1:
+        dispatched *= WORLD
+        torch.distributed.all_gather_object(dispatched, dispatched[0])
+    missed = {*range(LENGTH)}.difference(*dispatched)
+    shared = WORLD == 1 or all(len(part) < LENGTH for part in dispatched)
+    wrong = [] if shared and not missed else [f"{dispatched}"]
+    yield Check("PrefetchLoader of prepare(shuffle=True), dispatched", 1, wrong)
     for what, make in kinds.items():
         loader = make(accelerator)
         yield refused(

@@ -23,7 +23,9 @@ from mongo_servers import Proxy, records_of
 from torch.utils.data import DataLoader, default_collate
 
 from dbloader import LMDBDataset, MongoDataset, PrefetchLoader, Record, convert, copy_store, create_store, write_store
+from dbloader.batches import choose_maker
 from dbloader.columns import NO_LABEL
+from dbloader.decoding import ResizeCenterCrop
 from dbloader.errors import (
     DamagedRecordError,
     DamagedStoreError,
@@ -742,6 +744,16 @@ def test_an_epoch_goes_on_with_what_it_began_with(mongo_uri: str, kind: str, rep
         if hasattr(loader, "close"):
             loader.close()
         del epoch, loader
+
+
+def test_every_step_of_an_epoch_that_is_under_way_uses_the_dataset_as_it_was(place: str) -> None:
+    with MongoDataset(place, decode=ResizeCenterCrop(16)) as dataset:
+        for collate_fn in (None, list):  # of which one decodes into tensors, and the other makes samples
+            maker: Any = choose_maker(dataset, collate_fn)
+            kept = maker.as_now()
+            assert kept.dataset is not dataset
+            assert kept._inside._dataset is kept.dataset
+            assert maker._inside._dataset is maker.dataset is dataset
 
 
 def test_datasets_made_before_and_after_a_store_was_replaced_keep_apart(mongo_uri: str) -> None:

@@ -799,3 +799,17 @@ def test_nothing_waits_for_the_gpu(gpu: torch.device, mode: Any) -> None:
         prepared(images, keys=given)
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+def test_a_target_with_a_default_is_an_option_of_the_modules_own_and_one_without_gets_the_labels_by_name() -> None:
+    def scale(images: torch.Tensor, target: float = 2.0) -> torch.Tensor:
+        return images * target
+
+    def mix(images: torch.Tensor, alpha: float = 3.0, *, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return images * alpha, target + 1
+
+    images, labels = torch.ones(2, 3, 4, 4), torch.tensor([3, 9])
+    assert torch.equal(Preparation(scale)((images, labels))[0], images * 2)
+    mixed, added = Preparation(mix)((images, labels))
+    assert torch.equal(mixed, images * 3)
+    assert added.tolist() == [4, 10]

@@ -331,6 +331,15 @@ def test_an_order_that_was_taken_behind_the_back_of_the_loader_is_an_error() -> 
         taken(loader)
 
 
+def test_a_sampler_with_an_order_of_its_own_is_told_that_it_is_the_cause() -> None:
+    class Reversed(ShuffleSampler):
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(LENGTH - 1, -1, -1))
+
+    with pytest.raises(LoaderError, match=r"or Reversed\.__iter__ does not call super's"):
+        taken(PrefetchLoader(DataLoader(Numbers(), 2, sampler=Reversed(range(LENGTH)))))
+
+
 def test_an_epoch_whose_iterator_could_not_be_made_is_not_skipped() -> None:
     class Failing(KeyedBatchSampler):
         fails = False
@@ -368,13 +377,38 @@ def test_an_iteration_that_fails_before_its_first_batch_begins_there_again(depth
     loader: Any = PrefetchLoader(DataLoader(dataset, 2, sampler=sampler), depth=depth)
     state = {**loader.state_dict(), "epoch": 1, "position": 6}
     loader.load_state_dict(state)
-    with pytest.raises(ValueError, match="not now"):
-        next(iter(loader))
-    assert loader.state_dict() == state
+    for _ in range(2):
+        iterator = iter(loader)
+        with pytest.raises(ValueError, match="not now"):
+            next(iterator)
+        assert next(iterator, None) is None  # which is not the end of the epoch
+        assert loader.state_dict() == state
     loader.set_epoch(1)
     assert loader.state_dict() == state
     dataset.fails = False
     assert taken(loader) == order_of(1)[6:]
+
+
+def test_where_the_loader_ends_early_the_state_is_what_comes_next() -> None:
+    class Limited(DataLoader[Any]):
+        def __iter__(self) -> Any:
+            return itertools.islice(super().__iter__(), 3)
+
+    loader: Any = PrefetchLoader(Limited(Numbers(), 2, sampler=ShuffleSampler(range(LENGTH))))
+    assert taken(loader) == order_of(0)[:6]
+    state = loader.state_dict()
+    assert (state["epoch"], state["position"]) == (1, 0)
+    assert taken(loader) == order_of(1)[:6]
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_after_an_iteration_of_which_nothing_is_left_comes_a_whole_one_without_a_loader_in_front(
+    drop_last: bool,
+) -> None:
+    sampler = ShuffleSampler(range(LENGTH))
+    sampler.load_state_dict({**sampler.state_after(), "position": LENGTH - 1 if drop_last else LENGTH})
+    loader = DataLoader(Numbers(), batch_sampler=KeyedBatchSampler(sampler, 4, drop_last))
+    assert [taken(loader), taken(loader)] == [[], order_of(0)[: LENGTH - 3 if drop_last else None]]
 
 
 def test_loaders_in_front_of_each_other_go_through_the_epochs_once() -> None:
@@ -387,6 +421,16 @@ def test_loaders_in_front_of_each_other_go_through_the_epochs_once() -> None:
     again.load_state_dict(state)
     assert taken(again, 2) == order_of(1)[6:10]
     assert again.state_dict()["position"] == 10
+
+
+def test_a_repr_never_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Unsized(Numbers):
+        def __len__(self) -> int:
+            return 0 if self.length else 1
+
+    monkeypatch.setenv("WORLD_SIZE", "2")  # and torch.distributed is not initialized
+    loader = PrefetchLoader(DataLoader(Unsized(), 2, sampler=ShuffleSampler(range(LENGTH))))
+    assert repr(loader) == "PrefetchLoader(DataLoader(Unsized of 0 samples, 0 workers), depth=2)"
 
 
 # Copies

@@ -68,6 +68,7 @@ def test_a_mask_that_would_stay_as_it_is_is_refused_when_the_loader_is_made(
         LMDBDataset(place, fields=("image", "label", "mask")),
         Subset(LMDBDataset(place, fields=("mask", "image")), [4, 2]),
         LMDBDataset(place, decode=RandomResizedCrop(16), fields=("image", "mask")),
+        LMDBDataset(place, transform=RandomResizedCrop(16), fields=("image", "mask")),
     ):
         size = f"{WIDTH} x {HEIGHT}" if kind == "turned" else f"{HEIGHT} x {WIDTH}"
         with pytest.raises(OptionError, match=f"'mask' of record . .* is as large as its image, {size} pixels"):
@@ -167,3 +168,25 @@ def test_a_mask_in_mongodb_is_refused(tmp_path: Path, mongo_uri: str) -> None:
     write_store([{"image": photo(n), "label": n, "mask": MASKS["file"]} for n in range(6)], mongo_uri)
     with pytest.raises(OptionError, match=r"'mask' of record 0 .* of mongodb://"):
         loader(MongoDataset(mongo_uri, fields=("image", "mask")))
+
+
+def test_landmarks_as_long_as_a_raw_image_is_wide_are_no_mask(tmp_path: Path) -> None:
+    place = tmp_path / "s.lmdb"
+    landmarks = np.zeros((WIDTH, 3), np.float32)
+    write_store([{"image": np.zeros((HEIGHT, WIDTH, 3), np.uint8), "points": landmarks}] * 6, place)
+    with loader(LMDBDataset(place, fields=("image", "points"))) as batches:
+        assert {tuple(batch["points"].shape) for batch in batches} == {(3, WIDTH, 3)}
+
+
+class Nested(Dataset[Any]):
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> Any:
+        masks = [torch.zeros(HEIGHT, WIDTH), torch.zeros(HEIGHT, WIDTH)]
+        return {"image": Image.new("RGB", (WIDTH, HEIGHT)), "target": {"masks": masks, "scores": [1, 2]}}
+
+
+def test_a_mask_inside_a_dict_or_list_is_refused_too() -> None:
+    with loader(Nested()) as batches, pytest.raises(OptionError, match="'target' of a sample is as large as its image"):
+        next(iter(batches))

@@ -67,11 +67,14 @@ class BatchMaker(ABC):
         """
 
     def as_now(self) -> BatchMaker:
-        """Return what makes the same batches whatever becomes of the dataset, as by ``MongoDataset.refresh``."""
-        if not isinstance(getattr(self, "dataset", None), StoreDataset):
+        """Return what makes the same batches whatever ``MongoDataset.refresh`` makes of the dataset."""
+        dataset = getattr(self, "dataset", None)
+        if not isinstance(dataset, StoreDataset) or not hasattr(dataset, "refresh"):
             return self
         maker = copy.copy(self)
-        maker.dataset = copy.copy(maker.dataset)
+        maker.dataset = copy.copy(dataset)
+        if hasattr(maker, "_inside"):  # a maker that takes the dataset apart
+            maker._inside = Internals(maker.dataset)
         return maker
 
     def make(self, indices: Sequence[int]) -> TimedBatch:

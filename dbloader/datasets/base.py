@@ -152,7 +152,7 @@ class StoreDataset(RecordDataset):
             if self.fields is None:
                 return (self._label(record),)
             others = {name: self._field(record, name) for name in self.fields if name != "image"}
-            if "image" in self.fields and crops(self.decode):
+            if "image" in self.fields and (crops(self.decode) or crops(self.transform)):
                 further = {name: value for name, value in others.items() if name not in _OWN_FIELDS}
                 check_none_fits(record.image, further, self._told(record))
             return others

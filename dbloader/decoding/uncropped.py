@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
+import numpy as np
 from PIL import Image
 
 from dbloader.decoding.base import Decoder
 from dbloader.errors import NotAnImageError, OptionError
 from dbloader.images import facts
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 def crops(decode: object) -> bool:
@@ -23,8 +22,9 @@ def check_none_fits(image: Any, others: Mapping[str, Any], sample: str) -> None:
     """Refuse what belongs to the pixels of an image that is about to be cropped, such as its mask.
 
     Args:
-        image: A file, an array or tensor (height, width, ...) or (..., height, width), or a PIL image.
-        others: What else is in the sample, by name.
+        image: A file, an array (height, width, ...), a tensor (height, width, ...) or (..., height, width), or a PIL
+            image.
+        others: What else is in the sample, by name; dicts, lists and tuples are looked into.
         sample: What the sample is called in the message.
 
     Raises:
@@ -33,7 +33,7 @@ def check_none_fits(image: Any, others: Mapping[str, Any], sample: str) -> None:
     suspects = {name: sizes for name, value in others.items() if (sizes := _sizes(value))}
     if not suspects:  # nearly always: looking at the image costs more
         return
-    of_image = _sizes(image)
+    of_image = {image.shape[:2]} if isinstance(image, np.ndarray) and image.ndim == 3 else _sizes(image)
     for name, sizes in suspects.items():
         # The image may be turned by its EXIF, and the mask not.
         if any(size in sizes or size[::-1] in sizes for size in of_image):
@@ -55,6 +55,10 @@ def _sizes(value: Any) -> set[tuple[int, int]]:
         except NotAnImageError:
             return set()
         return {(found.height, found.width)}
+    if isinstance(value, Mapping):
+        return set().union(*map(_sizes, value.values()))
+    if isinstance(value, (list, tuple)):
+        return set().union(*map(_sizes, value))
     shape = getattr(value, "shape", ())
     if not isinstance(shape, tuple) or len(shape) < 2:  # torch's is a tuple too
         return set()

@@ -101,9 +101,11 @@ class Preparation(nn.Module):
                 raise TypeError(f"{_kind(module)} wants the targets of a batch, got a batch without")
             if "targets" in wanted:
                 result = module(images, targets=targets, **options)
-            else:
+            elif "target" in wanted:
                 # timm's Mixup works in place, and the images may be the caller's.
-                result = module(images.clone() if "target" in wanted else images, targets, **options)
+                result = module(images.clone(), target=targets, **options)
+            else:
+                result = module(images, targets, **options)
             if not isinstance(result, tuple) or len(result) != 2:
                 raise TypeError(
                     f"{_kind(module)} wants targets and so must give (images, targets), got {_kind(result)}"
@@ -129,13 +131,20 @@ class _Called(nn.Module):
 
 
 def _parameters(module: nn.Module) -> set[str]:
-    """Return the names of the parameters with which a module is called, with a star before that of ``*inputs``."""
+    """Return the names of the parameters with which a module is called, with a star before that of ``*inputs``.
+
+    A ``target`` with a default is an option of the module's own, such as a brightness.
+    """
     module = getattr(module, "_orig_mod", module)  # torch.compile's hides them
     try:
         called = module.function if isinstance(module, _Called) else module.forward
-        return {str(each).partition(":")[0].partition("=")[0] for each in inspect.signature(called).parameters.values()}
+        parameters = inspect.signature(called).parameters
     except (TypeError, ValueError):  # some functions written in C have none to tell
         return set()
+    names = {str(each).partition(":")[0].partition("=")[0] for each in parameters.values()}
+    if "target" in names and parameters["target"].default is not inspect.Parameter.empty:
+        names.remove("target")
+    return names
 
 
 def _kind(value: Any) -> str:

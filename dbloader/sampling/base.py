@@ -236,7 +236,8 @@ class ResumableSampler(DistributedSampler[int], ABC):
         if received and self._begun != held:
             raise LoaderError(
                 "the loader behind the PrefetchLoader had taken the order of its samples before this iteration, or "
-                "goes on from a state of its own: call state_dict() and load_state_dict() of the PrefetchLoader only"
+                f"goes on from a state of its own, or {type(self).__name__}.__iter__ does not call super's: "
+                "call state_dict() and load_state_dict() of the PrefetchLoader only"
             )
 
     def __repr__(self) -> str:
