@@ -32,7 +32,8 @@ other file (IPTC), or are no images. TGA comes last, since it is the only one wi
 
 # Bytes that decoding holds at the most for each pixel, measured with images of 15 megapixels in Pillow 13: libwebp and
 # OpenJPEG have copies of their own, and those of AVIF are of 16 bits where its values are deep.
-_DECODING = {"WEBP": 16, "AVIF": 16, "JPEG2000": 20, "QOI": 8}
+# A TIFF is in one strip, perhaps, beside its pixels, or is turned.
+_DECODING = {"WEBP": 16, "AVIF": 16, "JPEG2000": 20, "QOI": 8, "TIFF": 8}
 _DECODING_MOST = 4
 
 LIMIT_VARIABLE = "DBLOADER_MAX_PIXELS"
