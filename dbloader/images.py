@@ -111,6 +111,8 @@ def check_decodes(data: bytes, facts: Facts) -> None:
             if value_depth(image) == EIGHT_BITS:
                 # Whether it can become RGB depends on its mode alone, and of all pixels it would take four bytes each.
                 image.crop((0, 0, 1, 1)).convert("RGB")
+    except MemoryError:
+        raise  # the machine's, not the file's
     except Exception as error:  # a Pillow plugin raises whatever its parsing meets
         raise DamagedImageError(f"does not decode: {told(error)}") from error
 

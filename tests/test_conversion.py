@@ -1206,7 +1206,7 @@ def many_pixels(kind: str) -> bytes:
 @pytest.mark.parametrize("kind", ["PGM", "P", "LA", "one strip", "turned"])
 def test_an_image_takes_no_more_memory_than_it_asks_for(tmp_path: Path, kind: str, options: dict[str, Any]) -> None:
     (tmp_path / "0").write_bytes(many_pixels(kind))
-    line = [sys.executable, "-c", MEASURE, tmp_path / "0", repr(options)]
+    line = [sys.executable, "-c", MEASURE, str(tmp_path / "0"), repr(options)]
     done = subprocess.run(line, capture_output=True, text=True, check=True)
     taken, allowed = map(int, done.stdout.split())
     assert taken < allowed + 8 * 10**6  # modules that are imported meanwhile, and pieces
