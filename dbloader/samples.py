@@ -210,7 +210,8 @@ def _checked_format(image_format: str) -> str:
     name = image_format.upper()
     if name not in Image.SAVE or name not in Image.OPEN or name not in FORMATS:
         raise OptionError(
-            f"image_format must be one that Pillow writes and dbloader reads, such as PNG or JPEG, got {image_format!r}"
+            f"image_format must be one of {', '.join(name for name in FORMATS if name in Image.SAVE)}, "
+            f"such as PNG or JPEG, got {image_format!r}"
         )
     return name
 

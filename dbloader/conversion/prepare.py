@@ -212,7 +212,7 @@ def _deep(image: Facts | None, stored: Stored) -> str:
     if stored.depth != image.depth:
         return f"has {image.depth} values, and is stored with {stored.depth} ones"
     if image.depth not in KNOWN_RANGE:
-        return f"has {image.depth} values of no known range: it is stored as it is, and needs a decode= of your own"
+        return f"has {image.depth} values of no known range: it is stored with them, and needs a decode= of your own"
     return f"has {image.depth} values, and is stored with all of their bits; decoded images have 8"
 
 
