@@ -32,10 +32,12 @@ other file (IPTC), or are no images. TGA comes last, since it is the only one wi
 
 # Bytes that decoding holds at the most for each pixel, measured with images of 15 megapixels in Pillow 13: libwebp and
 # OpenJPEG have copies of their own, and those of AVIF are of 16 bits where its values are deep.
-_DECODING = {"WEBP": 16, "AVIF": 16, "JPEG2000": 20, "QOI": 8}
+# A TIFF is in one strip, perhaps, beside its pixels, or is turned.
+_DECODING = {"WEBP": 16, "AVIF": 16, "JPEG2000": 20, "QOI": 8, "TIFF": 8}
 _DECODING_MOST = 4
 
 LIMIT_VARIABLE = "DBLOADER_MAX_PIXELS"
+_MOST_DIGITS = 18
 
 EIGHT_BITS = "8-bit"
 
@@ -44,7 +46,7 @@ _BITS, _PHOTOMETRIC, _FILL_ORDER, _PLANES, _SAMPLE_FORMAT = 258, 262, 266, 284, 
 _KINDS = {2: " signed", 3: " float"}
 _WHITE_IS_ZERO = 0
 # Unsigned values, from black to the most that so many bits hold.
-_KNOWN_RANGE = (EIGHT_BITS, "12-bit", "16-bit")
+KNOWN_RANGE = (EIGHT_BITS, "12-bit", "16-bit")
 _MISREAD = {"8-bit signed": "unsigned", "32-bit": "signed"}
 _GRAY_16 = ("I;16", "I;16L", "I;16B", "I;16N", "I")
 
@@ -82,7 +84,9 @@ def max_pixels() -> float:
     """Return the most pixels of an image that is opened, in conversion and in training.
 
     It is the environment variable DBLOADER_MAX_PIXELS or, without it, the number beyond which Pillow refuses: twice
-    ``PIL.Image.MAX_IMAGE_PIXELS``, which is 178,956,970 unless a program sets it; infinity if that is None.
+    ``PIL.Image.MAX_IMAGE_PIXELS``, which is 178,956,970 unless a program sets it; infinity if that is None. The
+    variable is read once; where it allows more than ``PIL.Image.MAX_IMAGE_PIXELS``, that is raised to it for the whole
+    program.
 
     Raises:
         OptionError: The variable is not a number of pixels.
@@ -124,7 +128,7 @@ def scale_to_8_bits(image: Image.Image) -> Image.Image:
         PixelRangeError: The values are floats, signed or of 32 bits, so that their range is not known.
     """
     depth = value_depth(image)
-    if depth not in _KNOWN_RANGE:
+    if depth not in KNOWN_RANGE:
         raise PixelRangeError(
             f"its values are {depth}: their range is not known, so they cannot be made pixels of 8 bits; "
             "give the dataset a decode= of your own that scales them"
@@ -146,10 +150,10 @@ def mend_gray(image: Image.Image) -> Image.Image:
     """
     depth = value_depth(image)
     if depth in _MISREAD:
-        raise PixelRangeError(f"its values are {depth}, which Pillow reads as {_MISREAD[depth]}")
+        raise PixelRangeError(f"its values are {depth}, which Pillow reads as {_MISREAD[depth]}: keep its size")
     if image.mode == "F" and _is_inverted(image):
-        raise PixelRangeError("its values are floats of which 0 is white, which Pillow cannot write")
-    return Image.fromarray(_gray_values(image)) if image.mode in _GRAY_16 and depth in _KNOWN_RANGE else image
+        raise PixelRangeError("its values are floats of which 0 is white, which Pillow cannot write: keep its size")
+    return Image.fromarray(_gray_values(image)) if image.mode in _GRAY_16 and depth in KNOWN_RANGE else image
 
 
 def _gray_values(image: Image.Image) -> npt.NDArray[np.uint16]:
@@ -195,6 +199,9 @@ def _limit_from_environment() -> int | None:
     text = os.environ.get(LIMIT_VARIABLE)
     if not text:
         return None
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise OptionError(f"{LIMIT_VARIABLE} must be a number of pixels, at least 1, got {text!r}")
+    if not text.isascii() or not text.isdigit() or len(text) > _MOST_DIGITS or int(text) < 1:
+        raise OptionError(
+            f"{LIMIT_VARIABLE} must be a number of pixels, at least 1, of {_MOST_DIGITS} digits at most, "
+            f"got {text[: _MOST_DIGITS + 1]!r}"
+        )
     return int(text)

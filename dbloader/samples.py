@@ -178,8 +178,8 @@ def _lost(image: Image.Image, written: Image.Image) -> str:
     if image.mode.startswith(("I", "F")) and not written.mode.startswith(("I", "F")):
         return "depth of more than 8 bits"
     if image.mode == "I" and value_depth(written) == "16-bit":
-        least, most = image.getextrema()
-        if not (isinstance(least, int) and isinstance(most, int) and least >= 0 and most < 2**16):
+        values = np.asarray(image)
+        if values.min() < 0 or values.max() >= 2**16:
             return "values outside of 0 to 65,535"
     return "" if image.size == written.size else "size"
 
@@ -210,7 +210,8 @@ def _checked_format(image_format: str) -> str:
     name = image_format.upper()
     if name not in Image.SAVE or name not in Image.OPEN or name not in FORMATS:
         raise OptionError(
-            f"image_format must be one that Pillow writes and dbloader reads, such as PNG or JPEG, got {image_format!r}"
+            f"image_format must be one of {', '.join(name for name in FORMATS if name in Image.SAVE)}, "
+            f"such as PNG or JPEG, got {image_format!r}"
         )
     return name
 

@@ -57,9 +57,9 @@ def write_store(
             file). Tensors and arrays are stored as arrays of their dtype and shape; those of one number, and numpy
             scalars, as the int, float or bool that has their dtype, if one has.
         place: Place of the store.
-        fields: Names of a tuple's items, default ``("image", "label")``; a tuple may lack the last ones. ``image``, ``label`` (an int) and ``name`` (a
-            str) have a meaning of their own, as have ``width``, ``height``, ``format``, ``damaged`` and
-            ``resized_from``; all others are kept beside them.
+        fields: Names of a tuple's items, default ``("image", "label")``; a tuple may lack the last ones. ``image``,
+            ``label`` (an int) and ``name`` (a str) have a meaning of their own, as have ``width``, ``height``,
+            ``format``, ``damaged`` and ``resized_from``; all others are kept beside them.
         classes: Class names in the order of their labels, () for labels without names; default those of the dataset,
             if it has such. Labels are not changed.
         image_format: Pillow's name of the format in which the field ``image`` is encoded if it is a PIL image, default

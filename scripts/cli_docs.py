@@ -13,10 +13,10 @@ HEAD = """\
 
 Made by `scripts/cli-docs` from what the commands say with `--help`; a test compares.
 
-An error is one line on stderr, and exit status 2. Ctrl-C is exit status 130. `dbloader` and `python -m dbloader` are
-the same. How far a command has come is shown on stderr: as a bar on a terminal, elsewhere as a line every 30 s
-(`--quiet` shows neither). What a name or a place has of control characters is spelled out (`\\x1b`), and a password in
-a place is printed nowhere.
+An error is one line on stderr, and exit status 2; `convert` and `verify` end with 1 where files or records are bad.
+Ctrl-C is exit status 130. `dbloader` and `python -m dbloader` are the same. How far a command has come is shown on
+stderr: as a bar on a terminal, elsewhere, but for `bench`, as a line every 30 s (`--quiet` shows neither). What a name
+or a place has of control characters is spelled out (`\\x1b`), and a password in a place is printed nowhere.
 
 The Tab key completes commands, options and paths after one of these lines, in the file that the shell reads at its
 start:

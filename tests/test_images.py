@@ -156,6 +156,16 @@ def test_what_is_no_image_is_said_to_be_none(data: bytes, reason: str) -> None:
         facts(data)
 
 
+def test_a_format_that_is_not_read_is_named_with_the_way_in() -> None:
+    for image_format in ("DDS", "SGI"):
+        data = encoded(jpegs.draw(37, 21), image_format)
+        told = rf"\(it begins with .*\); {image_format}, perhaps, which is not read: check='none' \(--check"
+        with pytest.raises(NotAnImageError, match=told):
+            facts(data)
+    with pytest.raises(NotAnImageError, match=r"begins with b'text'\)$"):
+        facts(b"text of no image at all")
+
+
 def png_header(width: int, height: int) -> bytes:
     data = bytearray(encoded(Image.new("L", (1, 1)), "PNG"))
     data[16:24] = struct.pack(">II", width, height)

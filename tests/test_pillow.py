@@ -202,7 +202,7 @@ def test_values_whose_range_is_not_known_are_an_error_that_says_what_to_do(kind:
 def test_made_smaller_such_values_keep_their_meaning_or_are_refused(kind: str) -> None:
     data, _ = UNKNOWN[kind]
     if kind in ("TIFF, float, white is 0", "TIFF, 32 bits", "TIFF, 8 bits signed"):
-        with pytest.raises(PixelRangeError, match=r"which Pillow (reads as|cannot write)"):
+        with pytest.raises(PixelRangeError, match=r"which Pillow (reads as|cannot write).*: keep its size"):
             resize(data, (128, 128))
         return
     smaller, its_facts = resize(data, (128, 128))
@@ -315,6 +315,15 @@ def test_deep_images_are_stored_as_they_are_counted_named_and_warned_of(root: Pa
         assert store.manifest.depths == {"8-bit": 1, "16-bit": 2, "32-bit float": 1}
         assert store.manifest.outcome["deep"] == 3
     assert "\n  depths      2 16-bit, 1 32-bit float, 1 8-bit\n" in run("info", place).stdout
+
+
+def test_the_report_promises_no_decoding_of_values_without_a_range(tmp_path: Path, place: Path) -> None:
+    signed = UNKNOWN["TIFF, 8 bits signed"][0]
+    folder = plant(tmp_path / "images", {"cat/0.tif": UNKNOWN["TIFF, float"][0], "cat/1.tif": signed})
+    told = "values of no known range: it is stored with them, and needs a decode= of your own"
+    assert [line["reason"] for line in report_lines(convert(folder, place))] == [
+        f"has 32-bit float {told}", f"has 8-bit signed {told}",
+    ]  # fmt: skip
 
 
 def test_the_command_says_it_in_one_line(root: Path, place: Path) -> None:
@@ -648,13 +657,14 @@ def test_the_limit_of_pixels_is_named_and_can_be_lifted_in_conversion_and_traini
     assert allowed.stdout == "[[13500, 13500], [40, 30]]\n"
 
 
-@pytest.mark.parametrize("limit", ["many", "0", "-5", "1e9", "٣"])
+@pytest.mark.parametrize("limit", ["many", "0", "-5", "1e9", "٣", "9" * 5000])
 def test_a_limit_that_is_no_number_of_pixels_is_told_before_anything_begins(
     root: Path, place: Path, limit: str
 ) -> None:
     outcome = run("convert", root, place, env={**os.environ, "DBLOADER_MAX_PIXELS": limit})
     assert outcome.status == 2
-    assert outcome.stderr == f"Error: DBLOADER_MAX_PIXELS must be a number of pixels, at least 1, got {limit!r}\n"
+    told = f"must be a number of pixels, at least 1, of 18 digits at most, got {limit[:19]!r}"
+    assert outcome.stderr == f"Error: DBLOADER_MAX_PIXELS {told}\n"
     assert [path.name for path in place.parent.iterdir()] == ["images"]
 
 

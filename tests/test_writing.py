@@ -472,7 +472,7 @@ def test_values_that_16_bits_do_not_hold_are_refused(tmp_path: Path, value: int)
     (record,) = written([Image.fromarray(values)], tmp_path, image_format="PPM")
     assert np.asarray(image_of(record)).tolist() == values.tolist()
     values[0, 2] = value
-    with pytest.raises(FieldError, match="cannot be written as PPM .that loses its values outside of 0 to"):
+    with pytest.raises(FieldError, match=r"cannot be written as PPM .that loses its values outside of 0 to"):
         written([Image.fromarray(values)], tmp_path, image_format="PPM")
 
 

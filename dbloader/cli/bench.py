@@ -80,9 +80,8 @@ def bench_command(*, as_json: bool, **options: Any) -> None:
             raise
         raise click.ClickException("bench needs torch, which is not installed here: pip install torch") from error
 
-    with tqdm(
-        disable=as_json or not (sys.stderr and sys.stderr.isatty()), dynamic_ncols=True, leave=False, unit=" runs"
-    ) as bar:
+    shows = not as_json and sys.stderr is not None and sys.stderr.isatty()
+    with tqdm(disable=not shows, dynamic_ncols=True, leave=False, unit=" runs") as bar:
 
         def show(done: int, total: int, name: str) -> None:
             bar.total = total

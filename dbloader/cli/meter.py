@@ -44,7 +44,7 @@ class Meter:
         self._unit = unit
         self._bar: _Bar | None = None
         self._lines: _Lines | None = None
-        if not quiet and sys.stderr and sys.stderr.isatty():
+        if not quiet and sys.stderr is not None and sys.stderr.isatty():
             bytes_unit = unit == "bytes"
             self._bar = _Bar(
                 desc=title, unit="B" if bytes_unit else f" {unit}", unit_scale=bytes_unit, dynamic_ncols=True

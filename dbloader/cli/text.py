@@ -48,10 +48,11 @@ def complain(message: str) -> None:
 
 def say_json(value: Any, *, indent: int | None = None) -> None:
     """Print a value as JSON, the same value to whoever parses it, in letters that do nothing to a terminal."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"  # there may be no standard output
     text = json.dumps(
         value,
         indent=indent,
-        ensure_ascii=codecs.lookup(getattr(sys.stdout, "encoding", None) or "utf-8").name != "utf-8",
+        ensure_ascii=codecs.lookup(encoding).name != "utf-8",
     )
     lines = (_escaped(line, _in_json) for line in text.split("\n"))  # JSON has no newline inside a text
     click.echo("\n".join(lines))

@@ -35,6 +35,8 @@ _TILING = 9
 _ENCODING = 6
 # Of an image that is decoded, its values in 8 bits and the array. Later, that of the record stays, of three.
 _RAW, _RGB = 4, 3
+# Of gray of 16 bits, what its values take more on their way to 8.
+_RAW_DEEP = 4
 
 
 class Stored(NamedTuple):
@@ -118,7 +120,8 @@ class Form:
         smaller = resizing_bytes(facts, size) if size else 0
         if self.raw:
             kept = _RGB * (size[0] * size[1] if size else pixels)
-            a_pixel = _RAW + (0 if size else decoding_bytes(facts.format))
+            deep = 0 if size or facts.depth == EIGHT_BITS else _RAW_DEEP
+            a_pixel = _RAW + deep + (0 if size else decoding_bytes(facts.format))
             return smaller + a_pixel * kept // _RGB, kept
         if size:
             return smaller, 0

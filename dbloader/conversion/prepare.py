@@ -13,7 +13,7 @@ from dbloader.conversion.forms import TILES, Form, Stored
 from dbloader.errors import DamagedImageError, FieldError, ImageError, NotAnImageError, OptionError, RecordError
 from dbloader.images import check_decodes, facts
 from dbloader.jpeg import State, examine, repair
-from dbloader.pillow import EIGHT_BITS, decoding_bytes
+from dbloader.pillow import EIGHT_BITS, KNOWN_RANGE, decoding_bytes
 from dbloader.records import Record, encode
 
 if TYPE_CHECKING:
@@ -211,6 +211,8 @@ def _deep(image: Facts | None, stored: Stored) -> str:
         return ""
     if stored.depth != image.depth:
         return f"has {image.depth} values, and is stored with {stored.depth} ones"
+    if image.depth not in KNOWN_RANGE:
+        return f"has {image.depth} values of no known range: it is stored with them, and needs a decode= of your own"
     return f"has {image.depth} values, and is stored with all of their bits; decoded images have 8"
 
 

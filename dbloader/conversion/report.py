@@ -102,7 +102,7 @@ def write_report(place: str | os.PathLike[str], path: Path) -> tuple[str, list[s
                 return "", []
             with aside.open("w", encoding="utf-8") as file:
                 for event in chain([first], events):
-                    file.write(json.dumps(event, ensure_ascii=False) + "\n")
+                    file.write(json.dumps(event) + "\n")
         aside.replace(path)
     except OSError as error:
         with suppress(OSError):

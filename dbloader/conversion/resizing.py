@@ -22,6 +22,10 @@ DEFAULT_QUALITY = 95
 # Below this opacity, of 255, the colour that Pillow computes for a pixel is coarse, or lost.
 _SEE_THROUGH = 16
 
+# Bytes a pixel, measured: of a palette with transparency, its pixels, those in full colours and Pillow's bands of them;
+# of gray of 16 bits, its values in 32, in 16 and the array between.
+_MENDING = 12
+
 _STRIP = 2**20  # bytes
 
 # Modes of 8 bits a value in which images are encoded.
@@ -69,8 +73,8 @@ def resizing_bytes(facts: Facts, size: tuple[int, int]) -> int:
     """
     pixels = facts.width * facts.height
     if facts.format == "JPEG":
-        pixels = min(pixels, max(16 * size[0] * size[1], pixels // 32))
-    return decoding_bytes(facts.format) * pixels
+        return decoding_bytes("JPEG") * min(pixels, max(16 * size[0] * size[1], pixels // 32))
+    return max(decoding_bytes(facts.format), _MENDING) * pixels
 
 
 def resize(data: bytes, size: tuple[int, int], *, quality: int = DEFAULT_QUALITY) -> tuple[bytes, Facts]:
