@@ -288,6 +288,8 @@ def test_a_user_with_rights_can_do_all(mongod_with_users: Mongod) -> None:
                 writer.finish()
         with open_store(place) as store:
             assert store.verify() == store.manifest.digest
+        with mongod_with_users.client() as client:
+            assert client.dbloader_users.a.count_documents({}) == 9  # the view is of the last of the three
 
 
 @pytest.mark.parametrize("wrong", ["password", "database", "nobody"])

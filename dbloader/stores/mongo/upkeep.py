@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from dbloader.stores.mongo.place import MongoPlace
 
 _EXISTS = 48  # NamespaceExists
+_UNAUTHORIZED = 13
 
 
 class Upkeep:
@@ -142,14 +143,23 @@ class Upkeep:
             return
         own, found = own_collection(self._place.collection, store), self._at_place()
         if found is None:
-            name = self._place.collection
-            try:
-                self._database.create_collection(name, check_exists=False, viewOn=own, pipeline=[])
-            except OperationFailure as error:
-                if error.code != _EXISTS:  # another writer was first
-                    raise
+            self._make_view(own)
         elif self._is_view_of_ours(found) and found["options"]["viewOn"] != own:
-            self._database.command("collMod", self._place.collection, viewOn=own, pipeline=[])
+            try:
+                self._database.command("collMod", self._place.collection, viewOn=own, pipeline=[])
+            except OperationFailure as error:
+                if error.code != _UNAUTHORIZED:
+                    raise
+                # The role readWrite may not change a view, but drop it and make another.
+                self._database.drop_collection(self._place.collection)
+                self._make_view(own)
+
+    def _make_view(self, own: str) -> None:
+        try:
+            self._database.create_collection(self._place.collection, check_exists=False, viewOn=own, pipeline=[])
+        except OperationFailure as error:
+            if error.code != _EXISTS:  # another writer was first
+                raise
 
     def abandon(self, store: str, token: str) -> bool:
         """Give up an unfinished store, if its writer still has the place; its data are to be removed then.
