@@ -1,13 +1,17 @@
 """Fixtures of all tests."""
 
 import contextlib
+import faulthandler
 import os
 import signal
 import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import coverage
 import pytest
 from leaks import no_leaks
 from mongo_servers import Mongod, ReplicaSet, Server, needing_a_server
@@ -22,6 +26,38 @@ common.MIN_HEARTBEAT_INTERVAL = 0.02
 # Whoever runs the tests in the background has them ignore Ctrl-C, which their children would inherit.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Coverage's locks that this process holds while it forks.
+_held: list[Any] = []
+
+
+def _hold_coverage() -> None:
+    """Fork only when no thread is in coverage's lock: a child would wait for that thread, which it has not got."""
+    collector = getattr(coverage.Coverage.current(), "_collector", None)
+    if collector is not None and collector.data_lock is not None:
+        collector.data_lock.acquire()
+        _held.append(collector.data_lock)
+
+
+def _let_coverage_go() -> None:
+    while _held:
+        _held.pop().release()
+
+
+# Of what is registered, the first comes last before a fork and first after it: no line of dbloader runs in between.
+assert "dbloader" not in sys.modules
+os.register_at_fork(before=_hold_coverage, after_in_parent=_let_coverage_go, after_in_child=_let_coverage_go)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """End a forked child that hangs, as `faulthandler_timeout` ends its parent.
+
+    It would keep open what its parent writes to, and whoever reads that would wait for it forever.
+    """
+    seconds = float(config.getini("faulthandler_timeout"))
+    if seconds:
+        faulthandler.register(signal.SIGALRM, os.dup(2), chain=True)
+        os.register_at_fork(after_in_child=lambda: signal.setitimer(signal.ITIMER_REAL, seconds))
 
 
 @pytest.fixture(autouse=True)
