@@ -16,6 +16,7 @@ from PIL import Image, TiffImagePlugin
 from dbloader.errors import NotAnImageError, OptionError, PixelRangeError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import BinaryIO
 
     import numpy.typing as npt
@@ -45,6 +46,7 @@ EIGHT_BITS = "8-bit"
 _BITS, _PHOTOMETRIC, _FILL_ORDER, _PLANES, _SAMPLE_FORMAT = 258, 262, 266, 284, 339
 _KINDS = {2: " signed", 3: " float"}
 _WHITE_IS_ZERO = 0
+_TGA_BITS = (1, 8, 16, 24, 32)
 # Unsigned values, from black to the most that so many bits hold.
 KNOWN_RANGE = (EIGHT_BITS, "12-bit", "16-bit")
 _MISREAD = {"8-bit signed": "unsigned", "32-bit": "signed"}
@@ -97,6 +99,15 @@ def max_pixels() -> float:
     if Image.MAX_IMAGE_PIXELS is not None and limit > Image.MAX_IMAGE_PIXELS:
         Image.MAX_IMAGE_PIXELS = limit  # Pillow has no other way to be told; it warns beyond this
     return limit
+
+
+def may_be_image(data: bytes | memoryview) -> bool:
+    """Return whether a file begins as one in the `FORMATS` does, for 3 us where `open_pillow` takes 50 to find out."""
+    start = bytes(data[:18])  # of which Pillow hands 16 to those that know their format by its signature
+    if any(accept(start[:16]) for accept in _signatures()):
+        return True
+    # Truevision TGA 2.0, C.1: whether there is a color map, the kind of image, and the bits a pixel.
+    return len(start) == 18 and start[1] in (0, 1) and start[2] in (1, 2, 3, 9, 10, 11) and start[16] in _TGA_BITS
 
 
 def decoding_bytes(image_format: str) -> int:
@@ -192,6 +203,12 @@ def _too_large(limit: float) -> str:
 def _available() -> tuple[str, ...]:
     Image.init()
     return tuple(name for name in FORMATS if name in Image.OPEN)
+
+
+@functools.cache
+def _signatures() -> tuple[Callable[[bytes], bool | str], ...]:
+    """Return, of each format that has a signature, what says whether the first 16 bytes of a file are such."""
+    return tuple(accept for name in _available() if (accept := Image.OPEN[name][1]) is not None)
 
 
 @functools.cache

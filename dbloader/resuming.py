@@ -345,7 +345,7 @@ def check_shared(loader: Any) -> None:
     shuffles = type(getattr(batches, "sampler", None)) is sys.modules["torch.utils.data"].RandomSampler
     if world > 1 and in_order(batches) and shuffles:
         raise OptionError(
-            f"each of the {world} processes would train on all samples of its dataset, as shuffle=True does not share "
-            "them: pass sampler=ShuffleSampler(dataset) instead (with num_replicas=1, rank=0 if that is what you want, "
-            "as where each process has a dataset of its own)"
+            f"shuffle=True does not share the samples among the {world} processes. If all of them have the same "
+            "dataset, each would train on all of it: pass sampler=ShuffleSampler(dataset) instead. If each has only "
+            "its own part, pass sampler=ShuffleSampler(dataset, num_replicas=1, rank=0), which shuffles that"
         )

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 LENGTH, BATCH, EPOCHS = 25, 4, 2  # no number of batches divides it, with one process or two
 QUICK = False  # only at some steps, and with the loaders that begin quickly
-# Seconds in which one framework is through, quickly or wholly: many times what it takes. The quick ones are ended before
+# Seconds after which a framework's run is ended, quick or whole: many times what it takes. A quick one ends before
 # pytest ends itself (faulthandler_timeout).
 LIMIT_QUICK_S, LIMIT_S = 100, 3600
 WORLD = int(os.environ.get("WORLD_SIZE", "1"))

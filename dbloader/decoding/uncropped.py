@@ -11,6 +11,10 @@ from PIL import Image
 from dbloader.decoding.base import Decoder
 from dbloader.errors import NotAnImageError, OptionError
 from dbloader.images import facts
+from dbloader.pillow import may_be_image
+
+# As most masks begin; the width and the height follow (https://www.w3.org/TR/png-3/#11IHDR).
+_PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
 
 
 def crops(decode: object) -> bool:
@@ -50,11 +54,7 @@ def _sizes(value: Any) -> set[tuple[int, int]]:
     if isinstance(value, Image.Image):
         return {(value.height, value.width)}
     if isinstance(value, (bytes, memoryview)):
-        try:
-            found = facts(bytes(value))
-        except NotAnImageError:
-            return set()
-        return {(found.height, found.width)}
+        return _size_of_file(value)
     if isinstance(value, Mapping):
         return set().union(*map(_sizes, value.values()))
     if isinstance(value, (list, tuple)):
@@ -63,3 +63,15 @@ def _sizes(value: Any) -> set[tuple[int, int]]:
     if not isinstance(shape, tuple) or len(shape) < 2:  # torch's is a tuple too
         return set()
     return {(shape[0], shape[1]), (shape[-2], shape[-1])}
+
+
+def _size_of_file(data: bytes | memoryview) -> set[tuple[int, int]]:
+    """Return the height and width in pixels of an image file; nothing for other bytes. It is asked for each sample."""
+    start = bytes(data[:24])
+    if start.startswith(_PNG) and len(start) == 24:
+        return {(int.from_bytes(start[20:], "big"), int.from_bytes(start[16:20], "big"))}
+    try:
+        found = facts(bytes(data)) if may_be_image(data) else None
+    except NotAnImageError:
+        return set()
+    return {(found.height, found.width)} if found else set()

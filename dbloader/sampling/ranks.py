@@ -50,9 +50,10 @@ def resolved_ranks(num_replicas: int | None, rank: int | None) -> tuple[int, int
     """Return the number of processes and which of them this is, from torch.distributed where they are not given.
 
     Raises:
-        OptionError: One is out of its range. Or one or none was given, where torch.distributed is not initialized and
-            there are several processes.
-        TypeError: One is no int.
+        OptionError: ``num_replicas`` is below 1, or ``rank`` not 0 to ``num_replicas - 1``. Or only one of the two is
+            given, and torch.distributed is not initialized. Or neither is given, torch.distributed is
+            not initialized, and torchrun started this process as one of several.
+        TypeError: One of them is no int.
     """
     if num_replicas is None or rank is None:
         if torch.distributed.is_available() and torch.distributed.is_initialized():
