@@ -162,7 +162,7 @@ def create_batch_sampler(
     elif not isinstance(sampler, Iterable):
         raise TypeError(f"sampler must be an iterable of indices, got {type(sampler).__name__}")
     elif hasattr(sampler, "batch_size"):
-        raise OptionError(f"sampler must give single indices, got a {type(sampler).__name__}, which gives batches")
+        raise OptionError(f"sampler must give single indices, got {type(sampler).__name__}, which gives batches")
     elif distributed:
         raise OptionError("distributed is for the sampler that is made here: got one, which must know of the ranks")
     batches: Any
@@ -225,7 +225,7 @@ class NormalizeBytes(Normalize):
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         if not isinstance(images, torch.Tensor):
             raise OptionError(
-                f"a batch must have a tensor of images, first or as 'image', to be normalized, got a "
+                f"a batch must have a tensor of images, first or as 'image', to be normalized, got "
                 f"{type(images).__name__} there: pass mean=None and std=None to take batches as collate_fn makes them"
             )
         if images.dtype is not torch.uint8:

@@ -17,7 +17,7 @@ from dbloader.errors import NotAnImageError, OptionError, PixelRangeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import BinaryIO
+    from typing import Any, BinaryIO
 
     import numpy.typing as npt
     from PIL import ImageFile
@@ -45,6 +45,7 @@ EIGHT_BITS = "8-bit"
 # Numbers of TIFF tags, and the kinds of values by the third (TIFF 6.0, sections 4, 8 and 19).
 _BITS, _PHOTOMETRIC, _FILL_ORDER, _PLANES, _SAMPLE_FORMAT = 258, 262, 266, 284, 339
 _KINDS = {2: " signed", 3: " float"}
+_ARRAY_KINDS = {"i": " signed", "f": " float", "c": " complex"}
 _WHITE_IS_ZERO = 0
 _TGA_BITS = (1, 8, 16, 24, 32)
 # Unsigned values, from black to the most that so many bits hold.
@@ -86,9 +87,11 @@ def max_pixels() -> float:
     """Return the most pixels of an image that is opened, in conversion and in training.
 
     It is the environment variable DBLOADER_MAX_PIXELS or, without it, the number beyond which Pillow refuses: twice
-    ``PIL.Image.MAX_IMAGE_PIXELS``, which is 178,956,970 unless a program sets it; infinity if that is None. The
-    variable is read once; where it allows more than ``PIL.Image.MAX_IMAGE_PIXELS``, that is raised to it for the whole
-    program.
+    ``PIL.Image.MAX_IMAGE_PIXELS``, which is 178,956,970 unless a program sets it; infinity if that is None.
+
+    The variable is read once in a process, with the first image: set it before. Where it allows more than
+    ``PIL.Image.MAX_IMAGE_PIXELS``, this raises that to it, since Pillow has no other way to be told. So all of the
+    program's code that uses Pillow then opens images of that size.
 
     Raises:
         OptionError: The variable is not a number of pixels.
@@ -97,7 +100,7 @@ def max_pixels() -> float:
     if limit is None:
         return float("inf") if Image.MAX_IMAGE_PIXELS is None else 2 * Image.MAX_IMAGE_PIXELS
     if Image.MAX_IMAGE_PIXELS is not None and limit > Image.MAX_IMAGE_PIXELS:
-        Image.MAX_IMAGE_PIXELS = limit  # Pillow has no other way to be told; it warns beyond this
+        Image.MAX_IMAGE_PIXELS = limit  # Pillow warns beyond this
     return limit
 
 
@@ -127,6 +130,11 @@ def value_depth(image: Image.Image) -> str:
     if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):
         return "16-bit"
     return {"I": "32-bit signed", "F": "32-bit float"}.get(image.mode, EIGHT_BITS)
+
+
+def array_depth(pixels: npt.NDArray[Any]) -> str:
+    """Return how deep the values of an array are, in the words of `value_depth`."""
+    return f"{8 * pixels.itemsize}-bit{_ARRAY_KINDS.get(pixels.dtype.kind, '')}"
 
 
 def scale_to_8_bits(image: Image.Image) -> Image.Image:

@@ -15,8 +15,8 @@ from dbloader.stores import Store
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-# Records read at a time: enough to hide a round trip, few enough of them to be held at once: images may be large.
-_BLOCK = 16
+# Records held at a time: fewer than READ_AT_ONCE, as other samples may be held beside them, and images may be large.
+_HELD_AT_ONCE = 16
 # What is known of an image, and goes with it.
 _OF_AN_IMAGE = ("width", "height", "format", "damaged", "resized_from")
 
@@ -55,7 +55,7 @@ def each_sample(samples: Any) -> Iterator[Any]:
     """Yield the samples of what comes in parts, in their order, those that are records of a store as Records."""
     located = (_located(samples, position) for position in range(len(samples)))
     for _, run in groupby(located, lambda pair: id(pair[0])):
-        while block := list(islice(run, _BLOCK)):
+        while block := list(islice(run, _HELD_AT_ONCE)):
             dataset, indices = block[0][0], [index for _, index in block]
             if isinstance(dataset, Store):
                 yield from dataset.read(indices)
@@ -119,7 +119,7 @@ def _told(dataset: Any) -> str:
     while _is_subset(dataset):
         dataset = dataset.dataset
     place = getattr(dataset, "place", None) or getattr(dataset, "root", None)
-    return f"{place}" if isinstance(place, str) else f"a {type(dataset).__name__}"
+    return f"{place}" if isinstance(place, str) else type(dataset).__name__
 
 
 def _is_subset(samples: Any) -> bool:

@@ -88,8 +88,8 @@ def pack(key: str, value: Any, depth: int = 1) -> Any:
             checked_str(key, name)
         return {name: pack(f"{key}.{name}", item, depth + 1) for name, item in value.items()}
     raise FieldError(
-        f"field {key!r} is a {type(value).__module__}.{type(value).__qualname__}; a record holds bytes, str, int, "
-        "float, bool, None, numpy arrays, and lists and dicts of these",
+        f"field {key!r} has the type {type(value).__module__}.{type(value).__qualname__}; a record holds bytes, str, "
+        "int, float, bool, None, numpy arrays, and lists and dicts of these",
     )
 
 

@@ -7,8 +7,11 @@ from collections.abc import Mapping
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from dbloader.errors import DBLoaderError, FieldError, ImageError, NotAnImageError, OptionError
 from dbloader.images import facts
+from dbloader.pillow import array_depth
 from dbloader.records import encode
 from dbloader.samples import Batch, Form
 from dbloader.stored import classes_of, comes_in_parts, each_sample, has_store, is_of, source_of
@@ -153,15 +156,18 @@ def _each(samples: Any) -> Iterator[Any]:
             yield samples[index]
     else:
         raise OptionError(
-            f"samples must be an iterable of samples, a dataset or a DataLoader, got a {type(samples).__name__}: "
+            f"samples must be an iterable of samples, a dataset or a DataLoader, got {type(samples).__name__}: "
             "put a single sample into a list, and give the path of a folder to convert()",
         )
 
 
 def _depths(record: Record) -> dict[str, int]:
     """Return how deep the image of a record is, to be counted."""
+    image = record.image
+    if isinstance(image, np.ndarray):
+        return {array_depth(image): 1}
     with suppress(NotAnImageError):
-        return {facts(record.image).depth: 1} if isinstance(record.image, bytes) else {}
+        return {} if image is None else {facts(bytes(image)).depth: 1}
     return {}
 
 

@@ -540,7 +540,7 @@ def test_mirror_goes_on_with_an_interrupted_copy(
 ) -> None:
     copy = tmp_path / "copy.lmdb"
     monkeypatch.setattr(dbloader.stores.writer, "COMMIT_BYTES", 1)
-    monkeypatch.setattr("dbloader.copying._BLOCK", 5)
+    monkeypatch.setattr("dbloader.copying.READ_AT_ONCE", 5)
     calls = 0
 
     def interrupt(*_: object) -> None:

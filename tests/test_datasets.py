@@ -34,6 +34,7 @@ from dbloader.errors import (
     DamagedImageError,
     DamagedStoreError,
     LoaderError,
+    NotAnImageError,
     NotAStoreError,
     OptionError,
     PlaceError,
@@ -466,7 +467,7 @@ def test_a_stop_iteration_on_the_way_to_a_sample_is_an_error_and_no_short_epoch(
 def test_an_image_that_does_not_decode_tells_the_record(tmp_path: Path) -> None:
     write_store([{"image": b"no image", "label": 0}], tmp_path / "s.lmdb")
     with LMDBDataset(tmp_path / "s.lmdb") as dataset:
-        with pytest.raises(OSError, match="cannot identify image file") as raised:
+        with pytest.raises(NotAnImageError, match="in no known format: it begins with b'no i'; give") as raised:
             dataset[0]
         assert raised.value.__notes__ == [f"in record 0 (without a name) of {dataset.root}"]  # type: ignore[attr-defined,unused-ignore]
 

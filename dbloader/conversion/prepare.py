@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 CHECKS = ("decode", "structure", "none")
 
 # How images of the formats that are looked for begin, where four bytes or more are the same in all; JPEGs are examined.
-_BEGINNINGS = (b"\x89PNG", b"GIF8", b"RIFF", b"II*\0", b"MM\0*")
+_BEGINNINGS = (b"\x89PNG", b"GIF8")
+_TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 # Errors that are the machine's, not the file's: going on would reject files that are good.
 _NOT_THE_FILE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 # A record is a BSON document, whose length is an int32; 64 kB are left for what is not the image.
@@ -258,7 +259,14 @@ def _facts(data: bytes) -> Facts:
     try:
         return facts(data)
     except NotAnImageError as error:
-        if data.startswith(_BEGINNINGS) and error.__cause__ is not None:  # else it has too many pixels
+        if error.__cause__ is None:  # it has too many pixels, or planes that Pillow misreads
+            raise
+        if data.startswith(_TIFF):
+            raise DamagedImageError(
+                "is damaged, or a TIFF of a kind that Pillow does not read: save it as another kind (8 or 16 bits, "
+                "one or three channels, LZW or Deflate), or store it with check='none' (--check none) for a decode="
+            ) from error
+        if data.startswith(_BEGINNINGS) or (data[:4], data[8:12]) == (b"RIFF", b"WEBP"):
             raise DamagedImageError("is damaged: its header is cut short or wrong") from error
         raise
 
