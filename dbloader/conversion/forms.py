@@ -33,8 +33,8 @@ _SUBSAMPLINGS = ("4:4:4", "4:2:2", "4:2:0")  # by Pillow's numbers
 _TILING = 9
 # Pillow's image, of four, and what it encodes.
 _ENCODING = 6
-# Of pixels that are stored, the array, which stays; an image of Pillow's, from which it is made; and of gray of 16 bits,
-# what its values take more on their way to 8.
+# Of pixels that are stored: the array, which stays; an image of Pillow's, from which it is made; and what gray of 16
+# bits takes beside it on its way to 8.
 _RGB, _PILLOW, _RAW_DEEP = 3, 4, 5
 
 
