@@ -202,7 +202,9 @@ def normalizing(
     if mean is None or std is None:
         for name, chosen in (("channels_last", channels_last), ("dtype", dtype is not torch.float32)):
             if chosen:
-                raise OptionError(f"{name} is of normalized images: got mean=None, which leaves them as they come")
+                raise OptionError(
+                    f"{name} needs normalized images, got mean=None: pass mean and std, or leave {name} out"
+                )
         return None
     return NormalizeBytes(mean, std, dtype=dtype, channels_last=channels_last)
 
@@ -214,7 +216,7 @@ def erasing(
     try:
         module = RandomErasing(probability, mode=mode, max_count=count)
     except (OptionError, TypeError) as error:
-        raise type(error)(f"re_prob, re_mode and re_count are RandomErasing's: {error}") from None
+        raise type(error)(f"re_prob, re_mode or re_count is wrong for RandomErasing: {error}") from None
     return module if is_training and probability else None
 
 

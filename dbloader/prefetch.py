@@ -103,8 +103,12 @@ class PrefetchLoader(Generic[T]):
         *,
         preparation: Callable[..., Any] | None = None,
     ) -> None:
-        if not isinstance(loader, Iterable):
-            raise TypeError(f"loader must be iterable, as a DataLoader is, got {type(loader).__name__}")
+        given: Any = loader
+        if not isinstance(given, Iterable) or isinstance(given, (str, bytes)):
+            raise TypeError(
+                f"loader must be a DataLoader or another iterable of batches, got {type(given).__name__}"
+                f"{': pass DataLoader(dataset)' if hasattr(given, '__getitem__') else ''}"
+            )
         if not isinstance(depth, int):
             raise TypeError(f"depth must be an int, got {depth!r}")
         if depth < 0:

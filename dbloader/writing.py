@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dbloader.describing import shown
 from dbloader.errors import DBLoaderError, FieldError, ImageError, NotAnImageError, OptionError
 from dbloader.images import facts
 from dbloader.pillow import array_depth
@@ -90,6 +91,8 @@ def write_store(
     if isinstance(classes, str):
         raise OptionError(f"classes must be several names, such as ({classes!r},), got the one str {classes!r}")
     class_names = classes_of(samples) if classes is None else tuple(classes)
+    if not all(isinstance(name, str) for name in class_names):
+        raise OptionError(f"classes must be names, such as ('cat', 'dog'), got {shown(class_names)}")
     source = source_of(samples) if as_records else {"kind": "samples"}
     with (
         create_store(place, overwrite=overwrite) as writer,
@@ -115,6 +118,8 @@ def write_store(
 def _records(samples: Any, form: Form, *, as_records: bool) -> Generator[Record | DBLoaderError, None, None]:
     while is_of(samples, "dbloader.prefetch", "PrefetchLoader"):
         samples = samples._loader
+    if is_of(samples, "dbloader.threads", "ThreadLoader") or is_of(samples, "dbloader.processes", "ProcessLoader"):
+        raise OptionError("a loader that create_loader made gives whole batches, not samples: give its dataset instead")
     if is_of(samples, "torch.utils.data", "DataLoader"):
         yield from _loaded(samples, form)
     else:

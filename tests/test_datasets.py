@@ -643,8 +643,14 @@ def test_a_batch_sampler_as_sampler_gives_batches_as_samples(tmp_path: Path) -> 
     """The old idiom, in which the dataset itself is asked for a list of indices, is refused as a list's would be."""
     with LMDBDataset(small(tmp_path / "s.lmdb"), red) as dataset:
         loader = DataLoader(dataset, batch_size=None, sampler=BatchSampler(SequentialSampler(dataset), 4, False))
-        with pytest.raises(TypeError, match="'list' object cannot be interpreted as an integer"):
+        with pytest.raises(TypeError, match=r"an index of .* must be an int: 'list' object cannot be"):
             next(iter(loader))
+
+
+def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    told = "name must be a str, the name of a record, got 3"
+    with LMDBDataset(small(tmp_path / "s.lmdb")) as dataset, pytest.raises(TypeError, match=told):
+        dataset.find(3)  # type: ignore[arg-type]
 
 
 def test_subsets_splits_and_concatenations_work(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
 import click
-from click.shell_completion import shell_complete
+from click.shell_completion import get_completion_class, shell_complete
 from typing_extensions import override
 
 from dbloader.cli.redacting import hide
@@ -104,7 +104,7 @@ def main() -> None:
 
 def _complete(instruction: str) -> int:
     shell, _, what = instruction.partition("_")
-    if shell not in _SHELLS or what not in ("source", "complete"):
+    if get_completion_class(shell) is None or what not in ("source", "complete"):
         scripts = ", ".join(f"{shell}_source" for shell in _SHELLS)
         return _fail(
             f"the environment variable {_COMPLETE} must be one of {scripts}, which print what the shell of that name "

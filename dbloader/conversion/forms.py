@@ -94,17 +94,17 @@ class Form:
         if self.max_side is not None and self.short_side is not None:
             raise OptionError(f"{_MAX_SIDE} and {_SHORT_SIDE} both say how small an image becomes: choose one")
         if self.raw and (self.tile or self.tile_width is not None):
-            raise OptionError("raw stores pixels and tile stores JPEGs: choose one")
+            raise OptionError("raw (--raw) stores pixels, and tile (--tile) stores JPEGs: choose one")
         if self.raw and self.quality is not None:
-            raise OptionError("raw stores pixels, which have no quality: leave it out")
+            raise OptionError("raw (--raw) stores pixels, which have no quality: leave quality (--quality) out")
         if self.tile_width is not None and not self.tile:
             raise OptionError("tile_width (--tile-width) is that of tiled JPEGs: give tile (--tile) too")
         if self.quality is not None and not 1 <= self.quality <= 100:
             raise OptionError(f"quality (--quality) must be from 1 to 100, got {self.quality}")
         if self.quality is not None and not self.tile and self.max_side is None and self.short_side is None:
             raise OptionError(
-                f"quality is that of images made smaller: give {_MAX_SIDE} or {_SHORT_SIDE} too, or tile (--tile); "
-                "all others are stored byte for byte",
+                f"quality (--quality) is for images that are made smaller or tiled: give {_MAX_SIDE} or "
+                f"{_SHORT_SIDE} too, or tile (--tile); all other images are stored byte for byte",
             )
         if self.tile and self.quality is None:
             find_jpegtran()

@@ -215,7 +215,10 @@ def _source(
 
         return read_collection(source, listing, key=key or "img_name", image=image or "bson_img")
     if key is not None or image is not None:
-        raise OptionError("key and image name fields of a collection: they need a mongodb:// place to read from")
+        raise OptionError(
+            "key (--key) and image (--image) name fields of a collection in MongoDB: give a mongodb:// place as the "
+            "source, or leave them out"
+        )
     return scan(source) if listing is None else read_listing(listing, source)
 
 

@@ -111,6 +111,8 @@ class LMDBWriter(Writer):
                 what, file = "names", self.place.rstrip("/")
                 if self._target.is_dir() or not file.endswith(".lmdb"):
                     what, file = "is" if self._target.is_dir() else what, f"{file}.lmdb"
+                if os.path.basename(self.place.rstrip("/")) in ("", ".", ".."):  # noqa: PTH119 - Path drops a last "."
+                    file = f"{self.place.rstrip('/')}/train.lmdb"
                 raise StoreExistsError(f"{self.place} {what} a folder; a store is one file: name one, such as {file}")
             if not (self.resume and self._partial.path.exists()):
                 self._check_replaceable()
