@@ -114,7 +114,7 @@ def with_transform(dataset: Any, transform: Callable[..., Any] | None) -> tuple[
         inner, transform = with_transform(dataset.dataset, transform)
         return Subset(inner, dataset.indices), transform
     if transform is None or not isinstance(dataset, StoreDataset) or Internals(dataset).makes_its_own_samples:
-        return dataset, transform  # not a copy: what its user sets on it later, such as a stage, is to count
+        return dataset, transform  # not a copy: attributes that its user sets later, such as a stage, must take effect
     dataset = copy.copy(dataset)  # the caller's stays as it is
     if isinstance(transform, Decoder):
         dataset.decode, dataset.transform = transform, None

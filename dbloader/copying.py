@@ -38,7 +38,7 @@ def copy_store(
         source: Place of the store.
         destination: Place of the copy.
         overwrite: Replace the store at the destination, once the copy is finished.
-        resume: Go on with an interrupted copy; begin if there is none.
+        resume: Go on with an interrupted copy; begin if nothing was interrupted.
         progress: Called with the records copied and the records in all.
 
     Raises:

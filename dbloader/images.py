@@ -70,7 +70,7 @@ def facts(data: bytes) -> Facts:
 
 
 def _unknown(data: bytes) -> str:
-    """Return what a file is that is in none of the formats that are opened."""
+    """Return the reason why a file is rejected that is in none of the formats that are opened."""
     if not data:
         return "is empty"
     told = f"is in no known image format (it begins with {data[:4]!r})"
@@ -117,7 +117,7 @@ def _codestream(data: bytes) -> int:
 
 
 def _has_frames(image: Image.Image) -> bool:
-    """Return whether there is more in an image file than what is decoded of it."""
+    """Return whether an image file has more frames than the one that is decoded."""
     try:
         return image.format != "MPO" and bool(getattr(image, "is_animated", False))
     except Exception:  # a Pillow plugin raises whatever its parsing meets: behind the first frame, which may be whole

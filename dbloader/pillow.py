@@ -33,7 +33,7 @@ other file (IPTC), or are no images. TGA comes last, since it is the only one wi
 
 # Bytes that decoding holds at the most for each pixel, measured with images of 15 megapixels in Pillow 13: libwebp and
 # OpenJPEG have copies of their own, and those of AVIF are of 16 bits where its values are deep.
-# A TIFF is in one strip, perhaps, beside its pixels, or is turned.
+# A TIFF may be one strip, which is held beside its pixels, or be turned.
 _DECODING = {"WEBP": 16, "AVIF": 16, "JPEG2000": 20, "QOI": 8, "TIFF": 8}
 _DECODING_MOST = 4
 
@@ -106,7 +106,7 @@ def max_pixels() -> float:
 
 def may_be_image(data: bytes | memoryview) -> bool:
     """Return whether a file begins as one in the `FORMATS` does, for 3 us where `open_pillow` takes 50 to find out."""
-    start = bytes(data[:18])  # of which Pillow hands 16 to those that know their format by its signature
+    start = bytes(data[:18])  # the tests of signatures get 16 of them, as from Pillow
     if any(accept(start[:16]) for accept in _signatures()):
         return True
     # Truevision TGA 2.0, C.1: whether there is a color map, the kind of image, and the bits a pixel.
@@ -191,7 +191,7 @@ def _is_inverted(image: Image.Image) -> bool:
 
 
 def _is_misread_planar(image: Image.Image) -> bool:
-    """Return whether Pillow would take an uncompressed plane of a TIFF for one of plain bytes, and it is another."""
+    """Return whether a TIFF has uncompressed planes that Pillow reads as plain bytes, though they are not."""
     if not isinstance(image, TiffImagePlugin.TiffImageFile) or image.tag_v2.get(_PLANES, 1) == 1:
         return False
     if not image.tile or image.tile[0][0] != "raw":
@@ -215,7 +215,7 @@ def _available() -> tuple[str, ...]:
 
 @functools.cache
 def _signatures() -> tuple[Callable[[bytes], bool | str], ...]:
-    """Return, of each format that has a signature, what says whether the first 16 bytes of a file are such."""
+    """Return Pillow's tests of the first 16 bytes of a file, one for each format that has a signature."""
     return tuple(accept for name in _available() if (accept := Image.OPEN[name][1]) is not None)
 
 

@@ -241,7 +241,7 @@ class PrefetchLoader(Generic[T]):
 
     @property
     def multiprocessing_context(self) -> Any:
-        """Nobody needs this but to make a new DataLoader of this one's parts, which would leave out what it does.
+        """Raise an error: this is read to make a new DataLoader of this one's parts, which would not prepare batches.
 
         Tools that ask for every attribute, such as inspect.getmembers, get the error too.
 

@@ -313,9 +313,9 @@ def find_resumption(loader: Any) -> Resumption | None:
 
 
 def in_order(batches: Any) -> bool:
-    """Say whether each batch is the next ``batch_size`` samples of its sampler's order: of other classes nobody knows.
+    """Say whether each batch is the next ``batch_size`` samples of its sampler's order; False for unknown classes.
 
-    Nothing is imported for that: where a class is not, this is not of it.
+    Nothing is imported for that: a class that is not imported is not the class of this object.
     """
     for module, name in (
         ("torch.utils.data", "BatchSampler"),

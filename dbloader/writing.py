@@ -44,10 +44,10 @@ def write_store(
     store, but overwrite none.
 
     The records of a store are copied as they are: the bytes of their files, their names, labels and further fields.
-    They are those of a Store, of a dataset of ours that has no ``transform``, ``target_transform`` or ``decode`` of
-    yours, and of torch's Subsets and ConcatDatasets of these. Of a dataset with ``fields``, only these are copied. All
-    other datasets give samples, and so do these, but no Store, if ``image_format`` or ``quality`` is given, or
-    ``fields`` other than the default: their images are then decoded and encoded anew.
+    They are those of a Store, of an LMDBDataset or MongoDataset without a ``transform``, ``target_transform`` or
+    ``decode``, and of torch's Subsets and ConcatDatasets of these. Of a dataset with ``fields``, only these are copied.
+    All other datasets give samples, and so do these, but no Store, if ``image_format`` or ``quality`` is given, or
+    ``fields`` other than the default: their images are then decoded and encoded again.
 
     Of a DataLoader, the samples are taken in its order, made by its workers, before they are collated: what a batch
     is made of is stored, not the batch, so that samples of different sizes fit too. Its ``collate_fn`` is not called
@@ -77,7 +77,7 @@ def write_store(
         DamagedImageError: A PIL image does not decode.
         OptionError: An option is out of its range, or the samples are not of a kind that can be iterated, or there are
             none and ``overwrite`` is given; or datasets that are chained have different classes; or a Store is to be
-            encoded anew.
+            encoded again.
         StoreError: The place cannot be written, or is taken.
     """
     names = _NAMES if fields is None else fields

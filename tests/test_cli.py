@@ -300,8 +300,8 @@ def _stop(progress: Progress) -> None:
         (["convert", "file.txt", "new.lmdb"], "file.txt: is a file, not a folder of images"),
         (["convert", "images", "none/new.lmdb"], "none/new.lmdb cannot be written: the folder .* does not exist"),
         (["convert", "images", "images"], "images is a folder; a store is one file: name one, such as images.lmdb"),
-        (["convert", "images", "."], r"^\. is a folder; a store is one file: name one, such as \./train\.lmdb"),
-        (["convert", "images", "/"], r"^/ is a folder; a store is one file: name one, such as /train\.lmdb"),
+        (["convert", "images", "."], r"\. is a folder; a store is one file: name one, such as \./train\.lmdb"),
+        (["convert", "images", "/"], r"/ is a folder; a store is one file: name one, such as /train\.lmdb"),
         (
             ["convert", "old.lmdb", "new.lmdb"],
             r"is a file, not a folder of images \(to copy a store, use dbloader mirror",

@@ -206,7 +206,7 @@ def test_a_row_that_cannot_be_used_is_not_something_to_resume_after(root: Path, 
     listing = tmp_path / "listing.json"
     listing.write_text(json.dumps([{"path": ""}, {"path": "a.jpg"}]))
     with pytest.raises(
-        ConversionError, match=r"^row 1: it has no path; mend that and begin anew, or resume with --on-bad reject$"
+        ConversionError, match=r"^row 1: it has no path; mend that and begin again, or resume with --on-bad reject$"
     ):
         convert(root, place, listing=listing, on_bad="fail")
 
@@ -319,7 +319,7 @@ def test_every_file_is_accounted_for(root: Path, place: Path, check: str, on_bad
     if ending:
         with pytest.raises(
             ConversionError,
-            match=r"\w+/\d+\.\w+: .*; mend (the file and resume \(--resume\)|that and begin anew), or resume",
+            match=r"\w+/\d+\.\w+: .*; mend (the file and resume \(--resume\)|that and begin again), or resume",
         ):
             convert(root, place, **options)  # type: ignore[arg-type]
         assert not place.exists()

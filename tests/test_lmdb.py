@@ -989,7 +989,7 @@ def test_a_partial_file_that_is_no_lmdb_file_is_kept_until_it_is_overwritten(tmp
     with pytest.raises(StoreExistsError, match="an unfinished conversion is at"), create_store(place):
         pass
     with (
-        pytest.raises(DamagedStoreError, match=r"partial is damaged .*; begin anew with overwrite"),
+        pytest.raises(DamagedStoreError, match=r"partial is damaged .*; begin again with overwrite"),
         create_store(place, resume=True),
     ):
         pass

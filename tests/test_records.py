@@ -442,7 +442,7 @@ def test_a_value_that_cannot_be_kept_is_refused_with_the_name_of_its_field(value
         ({"what": [0, [value]]}, r"what\[1\]\[0\]"),
         ({"what": {"in": {"side": value}}}, r"what\.in\.side"),
     ):
-        with pytest.raises(FieldError, match=rf"^field '{path}' is a {kind}; a record holds bytes, str, int, "):
+        with pytest.raises(FieldError, match=rf"^field '{path}' has the type {kind}; a record holds bytes, str, int"):
             encode(Record(fields=fields))
 
 

@@ -131,7 +131,7 @@ def _run(arguments: list[str]) -> int:
         say(": ".join(["Interrupted", *map(str, error.args)]), err=True)
         return INTERRUPTED
     except BrokenPipeError:
-        _silence(sys.stdout)  # somebody like head has read enough
+        _silence(sys.stdout)  # the reader, such as head, has closed the pipe
         return FAILED
     except UnicodeEncodeError as error:
         from dbloader.sources.base import readable
@@ -146,7 +146,7 @@ def _run(arguments: list[str]) -> int:
             _silence(sys.stdout)  # what could not be written, Python would try again at exit
         return status
     except Exception:
-        # A mistake in dbloader. Python would print the same, but unescaped, and exit with 1, which means other things.
+        # A bug in dbloader. Python would print the same, but unescaped, and exit with 1, which means other things.
         for line in traceback.format_exc().splitlines():
             say(line, err=True)
         return FAILED

@@ -249,7 +249,7 @@ def _write(writer: Writer, batch: list[Done], fail_on: set[str]) -> None:
         if prepared.outcome == "rejected" and ("bad" if prepared.bad else "damaged") in fail_on:
             option = "on-bad" if prepared.bad else "on-damaged"
             # What is no file is a part of the list that a resumed conversion compares.
-            mend = "mend that and begin anew" if isinstance(item, Problem) else "mend the file and resume (--resume)"
+            mend = "mend that and begin again" if isinstance(item, Problem) else "mend the file and resume (--resume)"
             raise ConversionError(f"{item.name}: {prepared.reason}; {mend}, or resume with --{option} reject")
     each = (records.popleft() for _ in range(len(records)))
     writer.write(each, events=events, outcome=outcome, position=writer.position + len(batch), depths=depths)

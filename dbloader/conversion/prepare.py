@@ -207,7 +207,7 @@ def _as_it_is(data: bytes, image: Facts | None, untiled: str = "") -> Stored:
 
 
 def _deep(image: Facts | None, stored: Stored) -> str:
-    """Return what is to be said of values of more than 8 bits."""
+    """Return the remark of the report on values of more than 8 bits or of no known range; "" if there are no such."""
     if image is None or image.depth == EIGHT_BITS:
         return ""
     if stored.depth != image.depth:
@@ -218,7 +218,7 @@ def _deep(image: Facts | None, stored: Stored) -> str:
 
 
 def _frames(image: Facts | None, stored: Stored) -> str:
-    """Return what is to be said of a file of several frames."""
+    """Return the remark of the report on a file of several frames; "" if it has one."""
     if image is None or not image.frames:
         return ""
     lost = stored.encoded_anew or stored.format is None

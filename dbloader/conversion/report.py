@@ -115,7 +115,7 @@ def write_report(place: str | os.PathLike[str], path: Path) -> tuple[str, list[s
 
 
 def image_warnings(manifest: Manifest, *, raw: bool) -> list[str]:
-    """Return what a person should know of images of which a sample shows only a part.
+    """Return the warnings about images that samples show only in part: deep values, several frames.
 
     Args:
         manifest: That of the store.

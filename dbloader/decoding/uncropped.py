@@ -1,4 +1,4 @@
-"""Refuses what a decoder would leave as large as the image was, while it crops the image."""
+"""Refuse fields such as masks that would keep the size of the image while a decoder crops the image."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
 
 
 def crops(decode: object) -> bool:
-    """Return whether this decodes images to another size, and so the rest of a sample no longer fits them."""
+    """Return whether this decodes images to another size, so that a mask no longer fits them."""
     return isinstance(decode, Decoder) and decode.size is not None
 
 
@@ -50,7 +50,7 @@ def check_none_fits(image: Any, others: Mapping[str, Any], sample: str) -> None:
 
 
 def _sizes(value: Any) -> set[tuple[int, int]]:
-    """Return what may be the height and width in pixels of a value; nothing for what has none."""
+    """Return each height and width in pixels that a value may have; the empty set for a value without a size."""
     if isinstance(value, Image.Image):
         return {(value.height, value.width)}
     if isinstance(value, (bytes, memoryview)):

@@ -35,7 +35,7 @@ def length_of(dataset: Any) -> int:
         TypeError: It has none, or is a str or bytes, of which each letter would be a sample.
     """
     if not isinstance(dataset, Sized) or isinstance(dataset, (str, bytes)):
-        raise TypeError(f"dataset must be a dataset, or anything else of its length, got {shown(dataset)}")
+        raise TypeError(f"dataset must be a dataset, or anything else that has a length, got {shown(dataset)}")
     return len(dataset)
 
 

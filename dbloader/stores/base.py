@@ -163,14 +163,14 @@ class Store(ABC):
         return str(facts["digest"])
 
     def _reported(self) -> dict[str, Any]:
-        """Return what the manifest must say of the report's lines: their number, and how many there are of each."""
+        """Return what the manifest must say of the report: the number of its lines, and that of each kind."""
         lines = Counter(event["event"] for event in self.events())
         counted = self.manifest.outcome  # a writer need not count its lines
         known = {kind: number for kind, number in lines.items() if kind in counted}
         return {"events": lines.total(), "outcome": {**counted, **known}}
 
     def _classes(self, summary: Summary) -> dict[str, Any]:
-        """Return what the manifest must say of the classes: none of them if the labels are of other classes."""
+        """Return what the manifest must say of the classes: no names if a label has no class."""
         classes = self.manifest.classes
         return {} if all(0 <= label < len(classes) for label in summary.labels or ()) else {"classes": ()}
 
