@@ -52,7 +52,7 @@ class Writer(ABC):
     Args:
         overwrite: Replace the finished store at the place, when the new one is finished. Without ``resume``, begin
             again where an unfinished one is.
-        resume: Go on after the last commit of an unfinished writer at the place; begin if no writer was interrupted. What
+        resume: Go on after the last commit of an unfinished writer at the place; begin if none was interrupted. What
             an unfinished writer was to overwrite, this one overwrites too.
         resumable: Keep what was committed when the block is left without ``finish``.
         durable: Let each commit survive a crash of the whole machine, not only of the process. Without, writing to a
