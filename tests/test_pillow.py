@@ -266,7 +266,7 @@ def test_the_depth_of_a_jpeg_2000_is_that_of_its_codestream(bits: int, end: str)
         size = int.from_bytes(rest[:4], "big")
         others.append((rest[4:8], rest[8:size]))
         rest = rest[size:]
-    decoy = b"\xff\x4f\xff\x51" + bytes(36) + bytes([11, 1, 1]) * 40
+    decoy = b"\xff\x4f\xff\x51" + bytes(38) + bytes([11, 1, 1]) * 40
     boxes = [others[0], (b"xml ", decoy), *others[1:], (b"uuid", decoy)]
     assert facts(boxed(codestream, *boxes, end=end)).depth == f"{bits}-bit"
 

@@ -31,7 +31,7 @@ def open_picture(data: bytes | memoryview) -> Image.Image:
         return open_pillow(data)
     except UnidentifiedImageError as error:
         if not len(data):
-            raise NotAnImageError("the image is empty: it has no bytes") from error
+            raise NotAnImageError("the image is in no known format: it is empty") from error
         raise NotAnImageError(
             f"the image is in no known format: it begins with {bytes(data[:4])!r}; "
             "give the dataset a decode= of your own that reads it"
