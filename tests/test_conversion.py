@@ -424,9 +424,8 @@ def test_an_image_without_its_header_is_damaged_and_what_is_no_image_is_bad(
 ) -> None:
     plant(root, {"cat/0.png": photo(), "cat/1.png": data})
     is_image = data[:2] in (b"RI", b"\x89P", b"GI", b"II")
-    with pytest.raises(
-        ConversionError, match=r"cat/1.png: is damaged: its header is" if is_image else r"no known image"
-    ):
+    told = r"cat/1.png: is damaged(: its header is|, or a TIFF of a kind)" if is_image else r"no known image"
+    with pytest.raises(ConversionError, match=told):
         convert(root, place, on_damaged="fail", on_bad="reject" if is_image else "fail")
     report = convert(root, place, on_damaged="keep", overwrite=True)
     assert report.damaged == is_image

@@ -264,9 +264,10 @@ def _facts(data: bytes) -> Facts:
         if data.startswith(_TIFF):
             raise DamagedImageError(
                 "is damaged, or a TIFF of a kind that Pillow does not read: save it as another kind (8 or 16 bits, "
-                "one or three channels, LZW or Deflate), or store it with check='none' (--check none) for a decode="
+                "one or three channels, LZW or Deflate), or store it with check='none' (--check none) and give the "
+                "dataset a decode= of your own"
             ) from error
-        if data.startswith(_BEGINNINGS) or (data[:4], data[8:12]) == (b"RIFF", b"WEBP"):
+        if data.startswith(_BEGINNINGS) or (data.startswith(b"RIFF") and b"WEBP".startswith(data[8:12])):
             raise DamagedImageError("is damaged: its header is cut short or wrong") from error
         raise
 
