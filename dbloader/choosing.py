@@ -114,7 +114,7 @@ def with_transform(dataset: Any, transform: Callable[..., Any] | None) -> tuple[
         inner, transform = with_transform(dataset.dataset, transform)
         return Subset(inner, dataset.indices), transform
     if transform is None or not isinstance(dataset, StoreDataset) or Internals(dataset).makes_its_own_samples:
-        return dataset, transform  # not a copy: what its user sets on it later, such as a stage, is to count
+        return dataset, transform  # not a copy: attributes that its user sets later, such as a stage, must take effect
     dataset = copy.copy(dataset)  # the caller's stays as it is
     if isinstance(transform, Decoder):
         dataset.decode, dataset.transform = transform, None
@@ -162,7 +162,7 @@ def create_batch_sampler(
     elif not isinstance(sampler, Iterable):
         raise TypeError(f"sampler must be an iterable of indices, got {type(sampler).__name__}")
     elif hasattr(sampler, "batch_size"):
-        raise OptionError(f"sampler must give single indices, got a {type(sampler).__name__}, which gives batches")
+        raise OptionError(f"sampler must give single indices, got {type(sampler).__name__}, which gives batches")
     elif distributed:
         raise OptionError("distributed is for the sampler that is made here: got one, which must know of the ranks")
     batches: Any
@@ -202,7 +202,9 @@ def normalizing(
     if mean is None or std is None:
         for name, chosen in (("channels_last", channels_last), ("dtype", dtype is not torch.float32)):
             if chosen:
-                raise OptionError(f"{name} is of normalized images: got mean=None, which leaves them as they come")
+                raise OptionError(
+                    f"{name} needs normalized images, got mean=None: pass mean and std, or leave {name} out"
+                )
         return None
     return NormalizeBytes(mean, std, dtype=dtype, channels_last=channels_last)
 
@@ -214,7 +216,7 @@ def erasing(
     try:
         module = RandomErasing(probability, mode=mode, max_count=count)
     except (OptionError, TypeError) as error:
-        raise type(error)(f"re_prob, re_mode and re_count are RandomErasing's: {error}") from None
+        raise type(error)(f"re_prob, re_mode or re_count is wrong for RandomErasing: {error}") from None
     return module if is_training and probability else None
 
 
@@ -225,7 +227,7 @@ class NormalizeBytes(Normalize):
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         if not isinstance(images, torch.Tensor):
             raise OptionError(
-                f"a batch must have a tensor of images, first or as 'image', to be normalized, got a "
+                f"a batch must have a tensor of images, first or as 'image', to be normalized, got "
                 f"{type(images).__name__} there: pass mean=None and std=None to take batches as collate_fn makes them"
             )
         if images.dtype is not torch.uint8:

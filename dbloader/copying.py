@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dbloader.errors import DamagedStoreError
 from dbloader.stores import create_store, open_store
+from dbloader.stores.base import READ_AT_ONCE
 
 if TYPE_CHECKING:
     import os
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from dbloader.manifest import Manifest
     from dbloader.records import EncodedRecord
     from dbloader.stores import Store, Writer
-
-# Records read at a time: enough to hide a round trip.
-_BLOCK = 64
 
 
 def copy_store(
@@ -40,7 +38,7 @@ def copy_store(
         source: Place of the store.
         destination: Place of the copy.
         overwrite: Replace the store at the destination, once the copy is finished.
-        resume: Go on with an interrupted copy; begin if there is none.
+        resume: Go on with an interrupted copy; begin if nothing was interrupted.
         progress: Called with the records copied and the records in all.
 
     Raises:
@@ -56,7 +54,7 @@ def copy_store(
             _copy_events(store, writer)
             while writer.length < len(store):
                 progress(writer.length, len(store))
-                indices = range(writer.length, min(writer.length + _BLOCK, len(store)))
+                indices = range(writer.length, min(writer.length + READ_AT_ONCE, len(store)))
                 writer.write(_records(store, indices, checksums))
             progress(writer.length, len(store))
             missing = {what: count - writer.outcome[what] for what, count in manifest.outcome.items()}

@@ -1,4 +1,4 @@
-"""What values and loaders are called in messages and reprs."""
+"""Texts for values and loaders in messages and reprs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def shown(value: object, most: int = 100) -> str:
 
 
 def describe(loader: Any) -> str:
-    """Return the kind of a loader, its batches, dataset and workers; what it does not tell is left out."""
+    """Return the kind of a loader, its batches, dataset and workers; parts that are not known are left out."""
     dataset = getattr(loader, "made_of", None)  # compared with None: the truth of a dataset is its length
     dataset = getattr(loader, "dataset", None) if dataset is None else dataset
     size = getattr(loader, "batch_size", None)

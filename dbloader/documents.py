@@ -31,7 +31,7 @@ _NAME, _LABEL = b"\x02name\x00", b"\x12label\x00"
 _STR = LENGTH = struct.Struct("<i")
 MAX_DOCUMENT = 2**31 - 1  # BSON's length is an int32
 UNREADABLE = (bson.errors.BSONError, ValueError, TypeError, OverflowError, RecursionError, MemoryError, struct.error)
-"""What reading bytes may raise that were never written by this package: they can be anything."""
+"""Exceptions that decoding BSON may raise where the bytes were not written by this package."""
 
 
 def crc32_of(document: bytes | memoryview) -> int:

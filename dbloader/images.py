@@ -31,6 +31,7 @@ class Facts(NamedTuple):
         height: In pixels, as encoded.
         depth: How deep its values are: "8-bit" (or less), "10-bit", "16-bit", "32-bit float" and the like.
         frames: Whether it has several frames or pages, of which all but the first are left to programs of the user's.
+        transparent: Whether it has opacities, or a color that stands for none.
     """
 
     format: str
@@ -38,6 +39,7 @@ class Facts(NamedTuple):
     height: int
     depth: str = EIGHT_BITS
     frames: bool = False
+    transparent: bool = False
 
 
 def facts(data: bytes) -> Facts:
@@ -57,7 +59,8 @@ def facts(data: bytes) -> Facts:
     try:
         with open_pillow(data) as image:
             name = format_name(image)
-            return Facts(name, image.width, image.height, _depth(data, image), _has_frames(image))
+            depth, transparent = _depth(data, image), image.has_transparency_data
+            return Facts(name, image.width, image.height, depth, _has_frames(image), transparent)
     except UnidentifiedImageError as error:
         raise NotAnImageError(_unknown(data)) from error
     except (NotAnImageError, OptionError):
@@ -67,7 +70,7 @@ def facts(data: bytes) -> Facts:
 
 
 def _unknown(data: bytes) -> str:
-    """Return what a file is that is in none of the formats that are opened."""
+    """Return the reason why a file is rejected that is in none of the formats that are opened."""
     if not data:
         return "is empty"
     told = f"is in no known image format (it begins with {data[:4]!r})"
@@ -85,8 +88,9 @@ def _depth(data: bytes, image: ImageFile.ImageFile) -> str:
     elif image.format == "PPM" and image.mode == "RGB" and isinstance(options := image.tile[0][3], tuple):
         bits = 16 if options[1] > 255 else 8  # the highest value, https://netpbm.sourceforge.net/doc/ppm.html
     elif image.format == "JPEG2000":
-        size = data.find(b"\xff\x51")  # the marker SIZ: ITU-T T.800 (11/2015), A.5.1
-        bits = (data[size + 40] & 0x7F) + 1
+        size = _codestream(data) + 2  # the marker SIZ comes first: ITU-T T.800 (11/2015), A.5.1
+        components = int.from_bytes(data[size + 38 : size + 40], "big")
+        bits = max((depth & 0x7F) + 1 for depth in data[size + 40 : size + 40 + 3 * components : 3])
     elif image.format == "AVIF":
         # https://aomediacodec.github.io/av1-isobmff/#av1codecconfigurationbox-syntax
         flags = data[data.find(b"av1C") + 6]
@@ -94,8 +98,26 @@ def _depth(data: bytes, image: ImageFile.ImageFile) -> str:
     return f"{bits}-bit" if bits > 8 else value_depth(image)
 
 
+def _codestream(data: bytes) -> int:
+    """Return where the codestream of a JPEG 2000 file begins.
+
+    Raises:
+        ValueError: It has none.
+    """
+    at = 0
+    while not data.startswith(b"\xff\x4f\xff\x51", at):  # SOC, SIZ
+        # A box: ITU-T T.800 (11/2015), I.4. Other boxes may hold any bytes, also those of the markers.
+        length, kind, header = int.from_bytes(data[at : at + 4], "big"), data[at + 4 : at + 8], 8
+        if length == 1:
+            length, header = int.from_bytes(data[at + 8 : at + 16], "big"), 16
+        if len(kind) < 4 or (kind != b"jp2c" and length < header):
+            raise ValueError("it has no codestream")
+        at += header if kind == b"jp2c" else length
+    return at
+
+
 def _has_frames(image: Image.Image) -> bool:
-    """Return whether there is more in an image file than what is decoded of it."""
+    """Return whether an image file has more frames than the one that is decoded."""
     try:
         return image.format != "MPO" and bool(getattr(image, "is_animated", False))
     except Exception:  # a Pillow plugin raises whatever its parsing meets: behind the first frame, which may be whole
@@ -124,7 +146,8 @@ def check_decodes(data: bytes, facts: Facts) -> None:
     except MemoryError:
         raise  # the machine's, not the file's
     except Exception as error:  # a Pillow plugin raises whatever its parsing meets
-        raise DamagedImageError(f"does not decode: {told(error)}") from error
+        kind = "; it is damaged, or a TIFF of a kind that Pillow does not read" if facts.format == "TIFF" else ""
+        raise DamagedImageError(f"does not decode: {told(error)}{kind}") from error
 
 
 def _decodes_strictly(data: bytes) -> bool:

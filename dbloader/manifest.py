@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 FORMAT = "dbloader"
 VERSION = 1
 
-_MAX_DEPTH = 20  # of what is told about a source
+_MAX_DEPTH = 20  # of dicts and lists in `source`
 
 # A histogram of more labels is no longer a small fact; such labels (a regression target, say) are counted from
 # the label column instead.

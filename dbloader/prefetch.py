@@ -103,8 +103,12 @@ class PrefetchLoader(Generic[T]):
         *,
         preparation: Callable[..., Any] | None = None,
     ) -> None:
-        if not isinstance(loader, Iterable):
-            raise TypeError(f"loader must be iterable, as a DataLoader is, got {type(loader).__name__}")
+        given: Any = loader
+        if not isinstance(given, Iterable) or isinstance(given, (str, bytes)):
+            raise TypeError(
+                f"loader must be a DataLoader or another iterable of batches, got {type(given).__name__}"
+                f"{': pass DataLoader(dataset)' if hasattr(given, '__getitem__') else ''}"
+            )
         if not isinstance(depth, int):
             raise TypeError(f"depth must be an int, got {depth!r}")
         if depth < 0:
@@ -237,7 +241,7 @@ class PrefetchLoader(Generic[T]):
 
     @property
     def multiprocessing_context(self) -> Any:
-        """Nobody needs this but to make a new DataLoader of this one's parts, which would leave out what it does.
+        """Raise an error: this is read to make a new DataLoader of this one's parts, which would not prepare batches.
 
         Tools that ask for every attribute, such as inspect.getmembers, get the error too.
 

@@ -233,7 +233,7 @@ def _record(values: dict[str, Any], index: int) -> Record:
     standard = [values.pop(key, None) for key in STANDARD_FIELDS]
     for key, value, types in zip(STANDARD_FIELDS, standard, _TYPES, strict=True):
         if value is not None and value.__class__ not in types:
-            raise DamagedRecordError(f"its {key} is a {type(value).__name__}")
+            raise DamagedRecordError(f"its {key} has the type {type(value).__name__}")
     name, label, image, width, height, image_format, damaged, resized_from = standard
     for side in (width or 0, height or 0, *(resized_from or ())):
         if side.__class__ is not int or not 0 <= side <= UINT32_MAX:

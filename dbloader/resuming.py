@@ -313,9 +313,9 @@ def find_resumption(loader: Any) -> Resumption | None:
 
 
 def in_order(batches: Any) -> bool:
-    """Say whether each batch is the next ``batch_size`` samples of its sampler's order: of other classes nobody knows.
+    """Say whether each batch is the next ``batch_size`` samples of its sampler's order; False for unknown classes.
 
-    Nothing is imported for that: where a class is not, this is not of it.
+    Nothing is imported for that: a class that is not imported is not the class of this object.
     """
     for module, name in (
         ("torch.utils.data", "BatchSampler"),
@@ -345,7 +345,7 @@ def check_shared(loader: Any) -> None:
     shuffles = type(getattr(batches, "sampler", None)) is sys.modules["torch.utils.data"].RandomSampler
     if world > 1 and in_order(batches) and shuffles:
         raise OptionError(
-            f"each of the {world} processes would train on all samples of its dataset, as shuffle=True does not share "
-            "them: pass sampler=ShuffleSampler(dataset) instead (with num_replicas=1, rank=0 if that is what you want, "
-            "as where each process has a dataset of its own)"
+            f"shuffle=True does not share the samples among the {world} processes. If all of them have the same "
+            "dataset, each would train on all of it: pass sampler=ShuffleSampler(dataset) instead. If each has only "
+            "its own part, pass sampler=ShuffleSampler(dataset, num_replicas=1, rank=0), which shuffles that"
         )

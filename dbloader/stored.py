@@ -15,9 +15,9 @@ from dbloader.stores import Store
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-# Records read at a time: enough to hide a round trip, few enough of them to be held at once: images may be large.
-_BLOCK = 16
-# What is known of an image, and goes with it.
+# Records held at a time: fewer than READ_AT_ONCE, as other samples may be held beside them, and images may be large.
+_HELD_AT_ONCE = 16
+# Fields that describe the image and are copied together with it.
 _OF_AN_IMAGE = ("width", "height", "format", "damaged", "resized_from")
 
 
@@ -52,10 +52,10 @@ def has_store(samples: Any) -> bool:
 
 
 def each_sample(samples: Any) -> Iterator[Any]:
-    """Yield the samples of what comes in parts, in their order, those that are records of a store as Records."""
+    """Yield the samples of a store, dataset, Subset or ConcatDataset in order; records of a store as Records."""
     located = (_located(samples, position) for position in range(len(samples)))
     for _, run in groupby(located, lambda pair: id(pair[0])):
-        while block := list(islice(run, _BLOCK)):
+        while block := list(islice(run, _HELD_AT_ONCE)):
             dataset, indices = block[0][0], [index for _, index in block]
             if isinstance(dataset, Store):
                 yield from dataset.read(indices)
@@ -68,7 +68,7 @@ def each_sample(samples: Any) -> Iterator[Any]:
 
 
 def source_of(samples: Any) -> dict[str, Any]:
-    """Return what a manifest says of where samples come from.
+    """Return the ``source`` of a manifest, which tells where samples come from.
 
     Of records, that is what the manifests of all their stores have in common: whether all images were decoded, say.
     """
@@ -119,7 +119,7 @@ def _told(dataset: Any) -> str:
     while _is_subset(dataset):
         dataset = dataset.dataset
     place = getattr(dataset, "place", None) or getattr(dataset, "root", None)
-    return f"{place}" if isinstance(place, str) else f"a {type(dataset).__name__}"
+    return f"{place}" if isinstance(place, str) else type(dataset).__name__
 
 
 def _is_subset(samples: Any) -> bool:
@@ -157,7 +157,7 @@ def _located(samples: Any, index: int) -> tuple[Any, int]:
 
 
 def _chosen(record: Record, fields: Sequence[str] | None) -> Record:
-    """Return a record with the fields that a dataset gives, and what is known of its image."""
+    """Return a record with the fields that a dataset gives, and those that describe its image."""
     if fields is None:
         return record
     names = {*fields, *(_OF_AN_IMAGE if "image" in fields else ())}

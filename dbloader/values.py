@@ -88,8 +88,8 @@ def pack(key: str, value: Any, depth: int = 1) -> Any:
             checked_str(key, name)
         return {name: pack(f"{key}.{name}", item, depth + 1) for name, item in value.items()}
     raise FieldError(
-        f"field {key!r} is a {type(value).__module__}.{type(value).__qualname__}; a record holds bytes, str, int, "
-        "float, bool, None, numpy arrays, and lists and dicts of these",
+        f"field {key!r} has the type {type(value).__module__}.{type(value).__qualname__}; a record holds bytes, str, "
+        "int, float, bool, None, numpy arrays, and lists and dicts of these",
     )
 
 
@@ -146,7 +146,7 @@ def unpack_array(data: bytes | memoryview) -> np.ndarray[Any, Any]:
     """Return the array in the bytes of a .npy file, which may point into them.
 
     Raises:
-        DamagedRecordError: There is none, or it would hold Python objects, or more elements than bytes.
+        DamagedRecordError: The bytes hold no array, or it would hold Python objects, or more elements than bytes.
     """
     try:
         if data[6:8] != b"\x01\x00":  # the version: those with a longer header
@@ -157,7 +157,7 @@ def unpack_array(data: bytes | memoryview) -> np.ndarray[Any, Any]:
             array = np.ndarray(shape, dtype, data, begin, order="F" if fortran_order else "C")
     except Exception as error:  # numpy's parser of headers raises whatever it meets, a MemoryError among others
         raise DamagedRecordError(f"one of its arrays cannot be read: {error}") from error
-    if not array.dtype.itemsize:  # any number of such elements fits into no bytes, and each takes its time
+    if not array.dtype.itemsize:  # no bytes hold any number of such elements, which would take forever
         raise DamagedRecordError(f"one of its arrays has the dtype {array.dtype}, whose elements have no bytes")
     return array
 

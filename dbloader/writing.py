@@ -7,8 +7,12 @@ from collections.abc import Mapping
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from dbloader.describing import shown
 from dbloader.errors import DBLoaderError, FieldError, ImageError, NotAnImageError, OptionError
 from dbloader.images import facts
+from dbloader.pillow import array_depth
 from dbloader.records import encode
 from dbloader.samples import Batch, Form
 from dbloader.stored import classes_of, comes_in_parts, each_sample, has_store, is_of, source_of
@@ -40,10 +44,10 @@ def write_store(
     store, but overwrite none.
 
     The records of a store are copied as they are: the bytes of their files, their names, labels and further fields.
-    They are those of a Store, of a dataset of ours that has no ``transform``, ``target_transform`` or ``decode`` of
-    yours, and of torch's Subsets and ConcatDatasets of these. Of a dataset with ``fields``, only these are copied. All
-    other datasets give samples, and so do these, but no Store, if ``image_format`` or ``quality`` is given, or
-    ``fields`` other than the default: their images are then decoded and encoded anew.
+    They are those of a Store, of an LMDBDataset or MongoDataset without a ``transform``, ``target_transform`` or
+    ``decode``, and of torch's Subsets and ConcatDatasets of these. Of a dataset with ``fields``, only these are copied.
+    All other datasets give samples, and so do these, but no Store, if ``image_format`` or ``quality`` is given, or
+    ``fields`` other than the default: their images are then decoded and encoded again.
 
     Of a DataLoader, the samples are taken in its order, made by its workers, before they are collated: what a batch
     is made of is stored, not the batch, so that samples of different sizes fit too. Its ``collate_fn`` is not called
@@ -73,7 +77,7 @@ def write_store(
         DamagedImageError: A PIL image does not decode.
         OptionError: An option is out of its range, or the samples are not of a kind that can be iterated, or there are
             none and ``overwrite`` is given; or datasets that are chained have different classes; or a Store is to be
-            encoded anew.
+            encoded again.
         StoreError: The place cannot be written, or is taken.
     """
     names = _NAMES if fields is None else fields
@@ -87,6 +91,8 @@ def write_store(
     if isinstance(classes, str):
         raise OptionError(f"classes must be several names, such as ({classes!r},), got the one str {classes!r}")
     class_names = classes_of(samples) if classes is None else tuple(classes)
+    if not all(isinstance(name, str) for name in class_names):
+        raise OptionError(f"classes must be names, such as ('cat', 'dog'), got {shown(class_names)}")
     source = source_of(samples) if as_records else {"kind": "samples"}
     with (
         create_store(place, overwrite=overwrite) as writer,
@@ -112,6 +118,8 @@ def write_store(
 def _records(samples: Any, form: Form, *, as_records: bool) -> Generator[Record | DBLoaderError, None, None]:
     while is_of(samples, "dbloader.prefetch", "PrefetchLoader"):
         samples = samples._loader
+    if is_of(samples, "dbloader.threads", "ThreadLoader") or is_of(samples, "dbloader.processes", "ProcessLoader"):
+        raise OptionError("a loader that create_loader made gives whole batches, not samples: give its dataset instead")
     if is_of(samples, "torch.utils.data", "DataLoader"):
         yield from _loaded(samples, form)
     else:
@@ -153,15 +161,18 @@ def _each(samples: Any) -> Iterator[Any]:
             yield samples[index]
     else:
         raise OptionError(
-            f"samples must be an iterable of samples, a dataset or a DataLoader, got a {type(samples).__name__}: "
+            f"samples must be an iterable of samples, a dataset or a DataLoader, got {type(samples).__name__}: "
             "put a single sample into a list, and give the path of a folder to convert()",
         )
 
 
 def _depths(record: Record) -> dict[str, int]:
     """Return how deep the image of a record is, to be counted."""
+    image = record.image
+    if isinstance(image, np.ndarray):
+        return {array_depth(image): 1}
     with suppress(NotAnImageError):
-        return {facts(record.image).depth: 1} if isinstance(record.image, bytes) else {}
+        return {} if image is None else {facts(bytes(image)).depth: 1}
     return {}
 
 

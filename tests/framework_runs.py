@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import faulthandler
 import itertools
 import logging
 import os
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
 LENGTH, BATCH, EPOCHS = 25, 4, 2  # no number of batches divides it, with one process or two
 QUICK = False  # only at some steps, and with the loaders that begin quickly
+# Seconds after which a framework's run is ended, quick or whole: many times what it takes. A quick one ends before
+# pytest ends itself (faulthandler_timeout).
+LIMIT_QUICK_S, LIMIT_S = 100, 3600
 WORLD = int(os.environ.get("WORLD_SIZE", "1"))
 RANK = int(os.environ.get("RANK", "0"))
 
@@ -305,23 +309,27 @@ def of_accelerate(folder: Path) -> Iterator[Check]:
 
     for what, wrap in (("", lambda loader: loader), ("PrefetchLoader of ", PrefetchLoader)):
         plain = wrap(accelerator.prepare(DataLoader(Numbers(), BATCH)))
-        yield Check(f"{what}prepare(DataLoader)", 1, unlike([*range(LENGTH)], every(plain)))
-        alone = DataLoader(Numbers(), BATCH, sampler=ShuffleSampler(Numbers(), num_replicas=1, rank=0))
-        order = Permutation(LENGTH, 0, 0)[:].tolist()
-        wrong = unlike(order, every(wrap(accelerator.prepare(alone))))
-        yield Check(f"{what}prepare(DataLoader(sampler of one rank))", 1, wrong)
+        wrong = [line for _ in range(EPOCHS) for line in unlike([*range(LENGTH)], every(plain))]
+        yield Check(f"{what}prepare(DataLoader)", EPOCHS, wrong)
+        sampler = ShuffleSampler(Numbers(), num_replicas=1, rank=0)
+        alone = wrap(accelerator.prepare(DataLoader(Numbers(), BATCH, sampler=sampler)))
+        orders = [Permutation(LENGTH, 0, epoch)[:].tolist() for epoch in range(EPOCHS)]
+        wrong = [line for order in orders for line in unlike(order, every(alone))]
+        yield Check(f"{what}prepare(DataLoader(sampler of one rank))", EPOCHS, wrong)
         if WORLD > 1:
             again = wrap(accelerator.prepare(bare()))
             yield refused(f"{what}prepare(DataLoader(sampler))", partial(every, again), "num_replicas=1")
     dispatching = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(dispatch_batches=True))
-    dispatched = [every(PrefetchLoader(dispatching.prepare(DataLoader(Numbers(), BATCH, shuffle=True))))]
-    if WORLD > 1:
-        dispatched *= WORLD
-        torch.distributed.all_gather_object(dispatched, dispatched[0])
-    missed = {*range(LENGTH)}.difference(*dispatched)
-    shared = WORLD == 1 or all(len(part) < LENGTH for part in dispatched)
-    wrong = [] if shared and not missed else [f"{dispatched}"]
-    yield Check("PrefetchLoader of prepare(shuffle=True), dispatched", 1, wrong)
+    dispatcher = PrefetchLoader(dispatching.prepare(DataLoader(Numbers(), BATCH, shuffle=True)))
+    wrong = []
+    for _ in range(EPOCHS):
+        dispatched = [every(dispatcher)] * WORLD
+        if WORLD > 1:
+            torch.distributed.all_gather_object(dispatched, dispatched[0])
+        missed = {*range(LENGTH)}.difference(*dispatched)
+        shared = WORLD == 1 or all(len(part) < LENGTH for part in dispatched)
+        wrong += [] if shared and not missed else [f"{dispatched}"]
+    yield Check("PrefetchLoader of prepare(shuffle=True), dispatched", EPOCHS, wrong)
     for what, make in kinds.items():
         loader = make(accelerator)
         yield refused(
@@ -476,8 +484,17 @@ def one(framework: str, folder: Path) -> int:
     return 1 if different else 0
 
 
-def launch(framework: str, world: int, *, quick: bool = False) -> subprocess.CompletedProcess[str]:
-    """Runs one framework in a process of its own, or in several."""
+def launch(
+    framework: str, world: int, *, quick: bool = False, limit_s: int | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run one framework in a process of its own, or in several.
+
+    A process that is not through in ``limit_s`` seconds prints where each of its threads hangs, and ends with 1.
+
+    Raises:
+        subprocess.TimeoutExpired: They have not even ended themselves.
+    """
+    limit_s = limit_s or (LIMIT_QUICK_S if quick else LIMIT_S)
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
@@ -486,7 +503,8 @@ def launch(framework: str, world: int, *, quick: bool = False) -> subprocess.Com
         "USE_LIBUV": "0",
         "PL_DISABLE_FORK": "1",
     }
-    program = [str(Path(__file__).resolve()), "--in-this-process", *(["--quick"] if quick else []), framework]
+    options = ["--in-this-process", str(limit_s), *(["--quick"] if quick else [])]
+    program = [str(Path(__file__).resolve()), *options, framework]
     torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"]
     with tempfile.TemporaryDirectory() as folder:
         return subprocess.run(
@@ -495,6 +513,7 @@ def launch(framework: str, world: int, *, quick: bool = False) -> subprocess.Com
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            timeout=limit_s + 15,
             check=False,
         )
 
@@ -503,12 +522,13 @@ def main() -> int:
     global QUICK
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("frameworks", nargs="*", choices=[[], *FRAMEWORKS], help="which; all if none is named")
-    parser.add_argument("--in-this-process", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--in-this-process", metavar="SECONDS", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--quick", action="store_true", help="only at some steps, and with some loaders")
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     QUICK = arguments.quick
     if arguments.in_this_process:
+        faulthandler.dump_traceback_later(arguments.in_this_process, exit=True)
         return one(arguments.frameworks[0], arguments.folder)
     status = 0
     for framework, world in itertools.product(arguments.frameworks or FRAMEWORKS, (1, 2)):

@@ -300,6 +300,16 @@ def _stop(progress: Progress) -> None:
         (["convert", "file.txt", "new.lmdb"], "file.txt: is a file, not a folder of images"),
         (["convert", "images", "none/new.lmdb"], "none/new.lmdb cannot be written: the folder .* does not exist"),
         (["convert", "images", "images"], "images is a folder; a store is one file: name one, such as images.lmdb"),
+        (["convert", "images", "."], r"\. is a folder; a store is one file: name one, such as \./train\.lmdb"),
+        (["convert", "images", "/"], r"/ is a folder; a store is one file: name one, such as /train\.lmdb"),
+        (
+            ["convert", "old.lmdb", "new.lmdb"],
+            r"is a file, not a folder of images \(to copy a store, use dbloader mirror",
+        ),
+        (
+            ["convert", "images", "new.lmdb", "--raw", "--tile"],
+            r"raw \(--raw\) stores pixels, and tile \(--tile\) stores",
+        ),
         (["convert", "images", "old.lmdb"], r"old.lmdb exists already; overwrite \(--overwrite\) replaces it"),
         (["convert", "images", "file.txt", "--overwrite"], "file.txt is not a dbloader store and will not be overwri"),
         (["convert", "images", "old.lmdb", "--resume"], "old.lmdb is finished already: there is nothing to resume"),
@@ -540,7 +550,7 @@ def test_mirror_goes_on_with_an_interrupted_copy(
 ) -> None:
     copy = tmp_path / "copy.lmdb"
     monkeypatch.setattr(dbloader.stores.writer, "COMMIT_BYTES", 1)
-    monkeypatch.setattr("dbloader.copying._BLOCK", 5)
+    monkeypatch.setattr("dbloader.copying.READ_AT_ONCE", 5)
     calls = 0
 
     def interrupt(*_: object) -> None:

@@ -85,3 +85,27 @@ def test_the_script_is_for_the_shell(shell: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert f"_DBLOADER_COMPLETE={shell}_complete" in done.stdout
     assert "Usage" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("instruction", "told"),
+    [
+        ("foo", "must be one of bash_source, fish_source, zsh_source, which print what the shell of that name needs to "
+                "complete words, got 'foo'; unset it"),
+        ("bash", "must be one of bash_source,"),
+        ("bash_sauce", "must be one of bash_source,"),
+        ("tcsh_source", "must be one of bash_source,"),
+        ("zsh_complete", "=zsh_complete is for the shell, which sets 'COMP_WORDS' too; unset it to run a command"),
+    ],
+)  # fmt: skip
+def test_what_no_shell_asks_for_is_told(instruction: str, told: str) -> None:
+    """As where the variable is left over from an attempt."""
+    done = subprocess.run(
+        [BIN / "dbloader", "--version"],
+        env={**os.environ, "_DBLOADER_COMPLETE": instruction},
+        capture_output=True, text=True, timeout=WAIT_S, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("Error: ")
+    assert done.stderr.count("\n") == 1
+    assert f"_DBLOADER_COMPLETE{told if told.startswith('=') else ' ' + told}" in done.stderr

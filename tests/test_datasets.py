@@ -34,6 +34,7 @@ from dbloader.errors import (
     DamagedImageError,
     DamagedStoreError,
     LoaderError,
+    NotAnImageError,
     NotAStoreError,
     OptionError,
     PlaceError,
@@ -466,7 +467,7 @@ def test_a_stop_iteration_on_the_way_to_a_sample_is_an_error_and_no_short_epoch(
 def test_an_image_that_does_not_decode_tells_the_record(tmp_path: Path) -> None:
     write_store([{"image": b"no image", "label": 0}], tmp_path / "s.lmdb")
     with LMDBDataset(tmp_path / "s.lmdb") as dataset:
-        with pytest.raises(OSError, match="cannot identify image file") as raised:
+        with pytest.raises(NotAnImageError, match="in no known format: it begins with b'no i'; give") as raised:
             dataset[0]
         assert raised.value.__notes__ == [f"in record 0 (without a name) of {dataset.root}"]  # type: ignore[attr-defined,unused-ignore]
 
@@ -642,8 +643,14 @@ def test_a_batch_sampler_as_sampler_gives_batches_as_samples(tmp_path: Path) -> 
     """The old idiom, in which the dataset itself is asked for a list of indices, is refused as a list's would be."""
     with LMDBDataset(small(tmp_path / "s.lmdb"), red) as dataset:
         loader = DataLoader(dataset, batch_size=None, sampler=BatchSampler(SequentialSampler(dataset), 4, False))
-        with pytest.raises(TypeError, match="'list' object cannot be interpreted as an integer"):
+        with pytest.raises(TypeError, match=r"an index of .* must be an int: 'list' object cannot be"):
             next(iter(loader))
+
+
+def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    told = "name must be a str, the name of a record, got 3"
+    with LMDBDataset(small(tmp_path / "s.lmdb")) as dataset, pytest.raises(TypeError, match=told):
+        dataset.find(3)  # type: ignore[arg-type]
 
 
 def test_subsets_splits_and_concatenations_work(tmp_path: Path) -> None:

@@ -263,7 +263,7 @@ def test_a_partial_store_that_was_cut_short_is_not_resumed(tmp_path: Path, lost:
     size = partial.stat().st_size
     os.truncate(partial, size - lost)
     with (
-        pytest.raises(DamagedStoreError, match=r"cut short: it has \d+ bytes of \d+\); begin anew with overwrite"),
+        pytest.raises(DamagedStoreError, match=r"cut short: it has \d+ bytes of \d+\); begin again with overwrite"),
         create_store(place, resume=True),
     ):
         pass

@@ -242,5 +242,7 @@ def test_a_collection_is_converted_into_another_one(old: Old, monkeypatch: pytes
 def test_a_collection_needs_a_listing_and_only_a_collection_has_fields(old: Old, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"a listing says which files to take.*dbloader mirror"):
         convert(old.uri, tmp_path / "out.lmdb")
-    with pytest.raises(OptionError, match="key and image name fields of a collection"):
+    with pytest.raises(
+        OptionError, match=r"key \(--key\) and image \(--image\) name fields of a collection in MongoDB: give"
+    ):
         convert(tmp_path, tmp_path / "out.lmdb", key="file")

@@ -417,7 +417,10 @@ def test_a_uri_of_an_unknown_kind_is_no_place(place: str) -> None:
 @pytest.mark.parametrize("place", ["", b"", b"store.lmdb"])
 def test_what_is_no_text_is_no_place(place: Any) -> None:
     for use in (open_store, create_store, LMDBStore, lmdb_writer.LMDBWriter):
-        with pytest.raises(PlaceError, match=f"^a place is the path of an LMDB file, got {place!r}$"):
+        with pytest.raises(
+            PlaceError,
+            match=f"^a place is the path of an LMDB file or mongodb://host/database.collection, got {place!r}$",
+        ):
             use(place)
 
 
@@ -986,7 +989,7 @@ def test_a_partial_file_that_is_no_lmdb_file_is_kept_until_it_is_overwritten(tmp
     with pytest.raises(StoreExistsError, match="an unfinished conversion is at"), create_store(place):
         pass
     with (
-        pytest.raises(DamagedStoreError, match=r"partial is damaged .*; begin anew with overwrite"),
+        pytest.raises(DamagedStoreError, match=r"partial is damaged .*; begin again with overwrite"),
         create_store(place, resume=True),
     ):
         pass

@@ -517,20 +517,36 @@ class Stream(IterableDataset[int]):
         ({"std": (0.0, 1.0, 1.0)}, OptionError, r"std .* must be above 0 and at most 1, got 0\.0"),
         ({"dtype": "float64"}, OptionError, "dtype must be one of float32, float16, bfloat16, got 'float64'"),
         ({"dtype": torch.int8}, OptionError, r"dtype must be one of .*, got torch\.int8"),
-        ({"mean": None, "std": None, "channels_last": True}, OptionError, "channels_last is of normalized images"),
-        ({"mean": None, "std": None, "dtype": "float16"}, OptionError, "dtype is of normalized images: got mean=None"),
-        ({"re_prob": 1.5}, OptionError, r"re_prob, re_mode and re_count are .*: probability must be .*, got 1\.5"),
+        (
+            {"mean": None, "std": None, "channels_last": True},
+            OptionError,
+            "channels_last needs normalized images, got mean=None: pass mean",
+        ),
+        (
+            {"mean": None, "std": None, "dtype": "float16"},
+            OptionError,
+            "dtype needs normalized images, got mean=None: pass mean",
+        ),
+        (
+            {"re_prob": 1.5},
+            OptionError,
+            r"re_prob, re_mode or re_count is wrong for RandomErasing: probability must be .*, got 1\.5",
+        ),
         ({"re_prob": "x"}, TypeError, "re_prob, .*: probability must be a number, got 'x'"),
         ({"re_mode": "black"}, OptionError, "re_prob, .*: mode must be one of const, rand, pixel, got 'black'"),
         ({"re_count": 0}, OptionError, "re_prob, .*: min_count must be at least 1 and at most max_count, got 1 and 0"),
-        ({"preparation": 5}, TypeError, "a module must be callable with the images, got 5"),
+        (
+            {"preparation": 5},
+            TypeError,
+            "a preparation must be a module or another callable that takes the images, got 5",
+        ),
         ({"sampler": 5}, TypeError, "sampler must be an iterable of indices, got int"),
         (
             {"sampler": BatchSampler(SequentialSampler(range(4)), 2, False)},
             OptionError,
-            "got a BatchSampler, which gives",
+            "got BatchSampler, which gives",
         ),
-        ({"sampler": KeyedBatchSampler(OrderedSampler(range(4)), 2)}, OptionError, "got a KeyedBatchSampler, which"),
+        ({"sampler": KeyedBatchSampler(OrderedSampler(range(4)), 2)}, OptionError, "got KeyedBatchSampler, which"),
         ({"sampler": [1], "distributed": True}, OptionError, r"distributed=True needs torch.distributed: call init_"),
         ({"distributed": True}, OptionError, r"distributed=True needs torch.distributed: call init_process_group\(\)"),
         ({"distributed": "yes"}, TypeError, "^distributed must be True, False or None, got 'yes'$"),
@@ -694,7 +710,7 @@ def test_a_store_is_no_dataset(place: Path) -> None:
 
 def test_tensors_that_are_to_be_decoded_are_refused_with_the_remedy() -> None:
     samples = [(torch.zeros(3, 8, 8), 0)] * 4
-    with pytest.raises(TypeError, match="got a Tensor: where a dataset gives tensors, pass transform=None"):
+    with pytest.raises(TypeError, match="got Tensor: where a dataset gives tensors, pass transform=None"):
         next(iter(create_loader(samples, batch_size=2, num_workers=0, device=None)))
 
 

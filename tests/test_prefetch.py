@@ -338,8 +338,17 @@ def test_a_loader_can_be_copied_and_pickled_while_it_is_iterated(clone: Any) -> 
 
 
 def test_a_loader_must_be_iterable() -> None:
-    with pytest.raises(TypeError, match="loader must be iterable, as a DataLoader is, got Numbers"):
+    told = "loader must be a DataLoader or another iterable of batches, got "
+    with pytest.raises(TypeError, match=rf"{told}Numbers: pass DataLoader\(dataset\)$"):
         PrefetchLoader(Numbers())  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=f"{told}int$"):
+        PrefetchLoader(5)  # type: ignore[arg-type]
+
+
+def test_the_place_of_a_store_is_no_loader() -> None:
+    """Its letters would be the batches."""
+    with pytest.raises(TypeError, match="iterable of batches, got str"):
+        PrefetchLoader("train.lmdb")
 
 
 def test_the_depth_must_not_be_negative() -> None:

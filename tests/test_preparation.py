@@ -115,10 +115,13 @@ def test_any_number_of_images_and_channels_is_normalised(channels: int, count: i
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"mean": (123.7, 116.3, 103.5)}, r"mean \(of images as 0 to 1\) must be at least 0 and at most 1, got 123.7"),
+        (
+            {"mean": (123.7, 116.3, 103.5)},
+            r"mean \(on the scale 0 to 1, not 0 to 255\) must be at least 0 and at most 1, got 123.7",
+        ),
         ({"mean": (-0.1, 0.5, 0.5)}, "must be at least 0 and at most 1, got -0.1"),
         ({"mean": (float("nan"), 0.5, 0.5)}, "must be at least 0 and at most 1, got nan"),
-        ({"std": (0.5, 0.0, 0.5)}, r"std \(of images as 0 to 1\) must be above 0 and at most 1, got 0.0"),
+        ({"std": (0.5, 0.0, 0.5)}, r"std \(on the scale 0 to 1, not 0 to 255\) must be above 0 and at most 1, got 0.0"),
         ({"std": (58.4, 57.1, 57.4)}, "must be above 0 and at most 1, got 58.4"),
         ({"std": (0.5, 0.5)}, "mean and std must have one number for each channel, got 3 and 2"),
         ({"mean": (), "std": ()}, "mean and std must have one number for each channel, got 0 and 0"),
@@ -747,10 +750,14 @@ def test_modules_do_the_same_in_evaluation() -> None:
 
 
 def test_what_cannot_be_prepared_is_an_error() -> None:
-    with pytest.raises(TypeError, match="a module must be callable with the images, got 5"):
+    with pytest.raises(
+        TypeError, match="a preparation must be a module or another callable that takes the images, got 5"
+    ):
         Preparation(5)  # type: ignore[arg-type]
     for batch in ("a.jpg", (), None, np.zeros(2)):
-        with pytest.raises(TypeError, match="a batch must be a tensor, a tuple, a list or a mapping of such, got"):
+        with pytest.raises(
+            TypeError, match="a batch must be a tensor of images, or a tuple, list or dict with one in it, got"
+        ):
             Preparation(doubled)(batch)
     with pytest.raises(KeyError, match="the batch has no 'image', got img, label: say image="):
         Preparation(doubled)({"img": torch.ones(1), "label": 1})

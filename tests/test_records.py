@@ -331,18 +331,18 @@ def test_an_array_that_says_that_it_has_more_elements_than_bytes_is_damaged_at_o
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"name": 3}, "its name is a int"),
-        ({"name": b"x"}, "its name is a bytes"),
-        ({"label": "cat"}, "its label is a str"),
-        ({"label": True}, "its label is a bool"),
-        ({"label": 1.5}, "its label is a float"),
-        ({"image": "text"}, "its image is a str"),
-        ({"image": [1]}, "its image is a list"),
+        ({"name": 3}, "its name has the type int"),
+        ({"name": b"x"}, "its name has the type bytes"),
+        ({"label": "cat"}, "its label has the type str"),
+        ({"label": True}, "its label has the type bool"),
+        ({"label": 1.5}, "its label has the type float"),
+        ({"image": "text"}, "its image has the type str"),
+        ({"image": [1]}, "its image has the type list"),
         ({"width": Int64(-1)}, "it has a side of -1 pixels"),
         ({"height": Int64(2**32)}, "it has a side of 4294967296 pixels"),
-        ({"format": 3}, "its format is a int"),
-        ({"damaged": []}, "its damaged is a list"),
-        ({"resized_from": 5}, "its resized_from is a int"),
+        ({"format": 3}, "its format has the type int"),
+        ({"damaged": []}, "its damaged has the type list"),
+        ({"resized_from": 5}, "its resized_from has the type int"),
         ({"resized_from": [5]}, "its resized_from has 1 numbers, not 2"),
         ({"resized_from": [5, "x"]}, "it has a side of 'x' pixels"),
     ],
@@ -442,7 +442,7 @@ def test_a_value_that_cannot_be_kept_is_refused_with_the_name_of_its_field(value
         ({"what": [0, [value]]}, r"what\[1\]\[0\]"),
         ({"what": {"in": {"side": value}}}, r"what\.in\.side"),
     ):
-        with pytest.raises(FieldError, match=rf"^field '{path}' is a {kind}; a record holds bytes, str, int, "):
+        with pytest.raises(FieldError, match=rf"^field '{path}' has the type {kind}; a record holds bytes, str, int"):
             encode(Record(fields=fields))
 
 

@@ -589,7 +589,9 @@ def test_options_of_another_type_are_refused() -> None:
 @pytest.mark.parametrize("kind", [ShuffleSampler, OrderedSampler, BlockShuffleSampler])
 @pytest.mark.parametrize("thing", [5, -1, "x", b"abc", None])
 def test_what_has_no_length_or_is_a_text_is_no_dataset(kind: Any, thing: Any) -> None:
-    with pytest.raises(TypeError, match=f"dataset must be a dataset, or anything else of its length, got {thing!r}"):
+    with pytest.raises(
+        TypeError, match=f"dataset must be a dataset, or anything else that has a length, got {thing!r}"
+    ):
         kind(thing)
 
 

@@ -86,13 +86,14 @@ def test_sizes_beyond_the_dataset_are_allowed() -> None:
 
 @pytest.mark.parametrize("size", [0, -5])
 def test_sizes_below_one_are_refused(size: int) -> None:
-    with pytest.raises(OptionError, match=f"block_size must be at least 1 record, got {size}"):
+    with pytest.raises(OptionError, match=f"block_size must be at least 1, got {size}"):
         BlockShuffleSampler(range(5), size)
     with pytest.raises(OptionError, match=f"buffer_blocks must be at least 1, got {size}"):
         BlockShuffleSampler(range(5), 4, size)
 
 
 def test_sizes_that_are_no_integers_are_refused() -> None:
-    for sizes in ((4.0, 4), (4, "4")):
-        with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
+    sizes: Any
+    for sizes, message in (((4.0, 4), "block_size must be an int, got 4.0"), ((4, "4"), "buffer_blocks .* got '4'")):
+        with pytest.raises(TypeError, match=message):
             BlockShuffleSampler(range(5), *sizes)

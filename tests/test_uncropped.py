@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,8 +23,10 @@ from dbloader import (
     write_store,
 )
 from dbloader.errors import OptionError
+from dbloader.pillow import FORMATS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 HEIGHT, WIDTH = 30, 40
@@ -190,3 +193,60 @@ class Nested(Dataset[Any]):
 def test_a_mask_inside_a_dict_or_list_is_refused_too() -> None:
     with loader(Nested()) as batches, pytest.raises(OptionError, match="'target' of a sample is as large as its image"):
         next(iter(batches))
+
+
+def encoded(image_format: str, mode: str = "L", size: tuple[int, int] = (WIDTH, HEIGHT)) -> bytes:
+    file = io.BytesIO()
+    Image.new(mode, size).save(file, image_format, **({"sizes": [size]} if image_format == "ICO" else {}))
+    return file.getvalue()
+
+
+FILES = {
+    **{name: encoded(name) for name in FORMATS if name in Image.registered_extensions().values() and name != "QOI"},
+    "QOI": encoded("QOI", "RGB"),
+    "TGA of colors": encoded("TGA", "RGB"),
+    "TGA with a palette": encoded("TGA", "P"),
+    "BigTIFF": b"",
+}
+with io.BytesIO() as _file:
+    Image.new("L", (WIDTH, HEIGHT)).save(_file, "TIFF", big_tiff=True)
+    FILES["BigTIFF"] = _file.getvalue()
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_a_mask_in_each_format_is_refused(kind: str, tmp_path: Path) -> None:
+    place = store(tmp_path / "s.lmdb", mask=FILES[kind])
+    with pytest.raises(OptionError, match=r"'mask' of record 0 .* is as large as its image"):
+        loader(LMDBDataset(place, fields=("image", "mask")))
+
+
+def opened_by_pillow(use: Callable[[], object]) -> int:
+    """How many files Pillow opens while something runs."""
+    opened = 0
+
+    def watch(frame: Any, event: str, _: object) -> None:
+        nonlocal opened
+        opened += event == "call" and frame.f_code is Image.open.__code__
+
+    sys.setprofile(watch)
+    try:
+        use()
+    finally:
+        sys.setprofile(None)
+    return opened
+
+
+def test_that_a_field_is_no_mask_is_told_without_pillow(tmp_path: Path) -> None:
+    """It is asked of each sample, and opening a file with Pillow takes 50 us and more."""
+    others = {
+        "text": b"a cat on a mat, and a mat under a cat",
+        "numbers": np.arange(50, dtype=np.float32).tobytes(),
+        "zeros": bytes(100),
+    }
+    others |= {"small": png(8, 8), "photo": encoded("JPEG", "RGB", (8, 8)), "nothing": b"", "short": b"\0\0\2"}
+    place = store(tmp_path / "s.lmdb", **others)
+    with LMDBDataset(place, decode=ResizeCenterCrop(16), fields=("image",)) as dataset:
+        alone = opened_by_pillow(lambda: dataset[0])
+    with LMDBDataset(place, decode=ResizeCenterCrop(16), fields=("image", *others)) as dataset:
+        assert opened_by_pillow(lambda: dataset[0]) == alone
+    assert opened_by_pillow(lambda: Image.open(io.BytesIO(FILES["PNG"])).close()) == 1

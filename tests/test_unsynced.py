@@ -97,7 +97,7 @@ def test_what_was_not_synced_before_a_restart_of_the_machine_is_not_trusted(
     monkeypatch.setattr(unsynced, "boot_id", lambda: "another start")
     for durable in (False, True):
         with (
-            pytest.raises(DamagedStoreError, match=r"the machine was restarted .* begin anew with overwrite"),
+            pytest.raises(DamagedStoreError, match=r"the machine was restarted .* begin again with overwrite"),
             create_store(killed, resume=True, resumable=True, durable=durable),
         ):
             pass

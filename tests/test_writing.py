@@ -32,7 +32,7 @@ from torch.utils.data import (
 )
 from typing_extensions import override
 
-from dbloader import LMDBDataset, PrefetchLoader, Record, convert, open_store, write_store
+from dbloader import LMDBDataset, PrefetchLoader, Record, convert, create_loader, open_store, write_store
 from dbloader.errors import (
     DamagedImageError,
     FieldError,
@@ -333,7 +333,7 @@ class Strange:
     [
         ({"x": Strange()}, "field 'x' is a test_writing.Strange; a record holds"),
         ({"x": {"y": [0, Strange()]}}, r"field 'x\.y\[1\]' is a test_writing.Strange"),
-        ({"x": {1, 2}}, "field 'x' is a builtins.set"),
+        ({"x": {1, 2}}, "field 'x' has the type builtins.set"),
         ({"x": np.array([Strange()])}, "field 'x' is an array of Python objects"),
         ({"x": np.array(Strange())}, "field 'x' is an array of Python objects"),
         ({"x": 2**63}, "field 'x' must .*, got 9223372036854775808"),
@@ -564,6 +564,28 @@ def test_one_str_for_several_names_is_refused(tmp_path: Path) -> None:
         written([], tmp_path, classes="cat")
 
 
+def test_classes_that_are_no_names_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    names: Any = [1, 2]
+    with pytest.raises(OptionError, match=r"^classes must be names, such as \('cat', 'dog'\), got \(1, 2\)$"):
+        written([], tmp_path, classes=names)
+
+
+def test_a_place_that_is_no_path_is_refused() -> None:
+    place: Any = 5
+    with pytest.raises(TypeError, match=r"a place must be the path of an LMDB file or mongodb://.*, got int$"):
+        write_store([], place)
+
+
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+def test_a_loader_that_create_loader_made_is_refused(tmp_path: Path, workers: Any) -> None:
+    """It gives batches that are decoded, cropped and normalized."""
+    write_store([(IMAGE, 0)] * 3, tmp_path / "a.lmdb")
+    dataset = LMDBDataset(tmp_path / "a.lmdb")
+    loader = create_loader(dataset, batch_size=2, device=None, num_workers=0, workers=workers)
+    with loader, pytest.raises(OptionError, match="that create_loader made gives whole batches, not samples: give its"):
+        write_store(loader, tmp_path / "b.lmdb")
+
+
 def test_a_name_for_two_items_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"^fields must be different names, got 'image', 'image'$"):
         written([], tmp_path, fields=("image", "image"))
@@ -586,7 +608,7 @@ def test_a_format_that_is_no_name_is_refused(tmp_path: Path) -> None:
      (noise("L"), "Image"), (None, "NoneType")],
 )  # fmt: skip
 def test_what_is_not_several_samples_is_refused(tmp_path: Path, samples: Any, kind: str) -> None:
-    told = rf"^samples must be an iterable .* got a {kind}: put a single sample into a list.*convert\(\)$"
+    told = rf"^samples must be an iterable .* got {kind}: put a single sample into a list.*convert\(\)$"
     with pytest.raises(OptionError, match=told):
         written(samples, tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -67,7 +67,7 @@ class BatchMaker(ABC):
         """
 
     def as_now(self) -> BatchMaker:
-        """Return what makes the same batches whatever ``MongoDataset.refresh`` makes of the dataset."""
+        """Return a maker of the same batches that ``MongoDataset.refresh`` does not change."""
         dataset = getattr(self, "dataset", None)
         if not isinstance(dataset, StoreDataset) or not hasattr(dataset, "refresh"):
             return self

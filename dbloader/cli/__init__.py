@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
 import click
-from click.shell_completion import shell_complete
+from click.shell_completion import get_completion_class, shell_complete
 from typing_extensions import override
 
 from dbloader.cli.redacting import hide
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 FAILED = 2
+_COMPLETE = "_DBLOADER_COMPLETE"
+_SHELLS = ("bash", "fish", "zsh")
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 # Each in the module of its name, which is imported when it is wanted: some need much that others do not.
@@ -81,9 +83,9 @@ def group(context: click.Context) -> None:
 
 def main() -> None:
     """Run the command line: every error becomes one line and exit status 2."""
-    instruction = os.environ.get("_DBLOADER_COMPLETE")
+    instruction = os.environ.get(_COMPLETE)
     if instruction:  # what a shell asks for when Tab is pressed, and once at its start
-        sys.exit(shell_complete(group, {}, "dbloader", "_DBLOADER_COMPLETE", instruction))
+        sys.exit(_complete(instruction))
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a file name or bar that the terminal has no letters for
     with warnings.catch_warnings():
@@ -98,6 +100,20 @@ def main() -> None:
         except OSError:
             _silence(sys.stderr)
     sys.exit(status)
+
+
+def _complete(instruction: str) -> int:
+    shell, _, what = instruction.partition("_")
+    if get_completion_class(shell) is None or what not in ("source", "complete"):
+        scripts = ", ".join(f"{shell}_source" for shell in _SHELLS)
+        return _fail(
+            f"the environment variable {_COMPLETE} must be one of {scripts}, which print what the shell of that name "
+            f"needs to complete words, got {instruction!r}; unset it to run a command"
+        )
+    try:
+        return shell_complete(group, {}, "dbloader", _COMPLETE, instruction)
+    except KeyError as error:  # the variables in which a shell gives the line
+        return _fail(f"{_COMPLETE}={instruction} is for the shell, which sets {error} too; unset it to run a command")
 
 
 def _run(arguments: list[str]) -> int:
@@ -115,7 +131,7 @@ def _run(arguments: list[str]) -> int:
         say(": ".join(["Interrupted", *map(str, error.args)]), err=True)
         return INTERRUPTED
     except BrokenPipeError:
-        _silence(sys.stdout)  # somebody like head has read enough
+        _silence(sys.stdout)  # the reader, such as head, has closed the pipe
         return FAILED
     except UnicodeEncodeError as error:
         from dbloader.sources.base import readable
@@ -130,7 +146,7 @@ def _run(arguments: list[str]) -> int:
             _silence(sys.stdout)  # what could not be written, Python would try again at exit
         return status
     except Exception:
-        # A mistake in dbloader. Python would print the same, but unescaped, and exit with 1, which means other things.
+        # A bug in dbloader. Python would print the same, but unescaped, and exit with 1, which means other things.
         for line in traceback.format_exc().splitlines():
             say(line, err=True)
         return FAILED

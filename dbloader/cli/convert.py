@@ -116,7 +116,7 @@ Examples:
 @click.option(
     "--resume",
     is_flag=True,
-    help="Go on with an interrupted conversion, given the same options; if there is none, begin. "
+    help="Go on with an interrupted conversion, given the same options; begin if nothing was interrupted. "
     "Without --overwrite, a finished store is replaced only if the interrupted conversion was to replace it.",
 )
 @click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
@@ -192,7 +192,7 @@ def _print(report: Report, *, raw: bool) -> None:
 
 
 def _print_events(report: Report) -> None:
-    # What is not in the store, or not whole, comes before what is only remarked.
+    # Files that are rejected, damaged or repaired are named before files with a mere remark.
     graver = report.repaired + report.damaged + report.rejected
     remarks = report.untiled + report.deep + report.frames
     with Path(report.report_file).open(encoding="utf-8") as file:

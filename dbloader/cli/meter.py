@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # Seconds between two lines where there is no terminal, as in the log of a batch job.
 EVERY_S = 30.0
 
-# What a terminal shows that is too narrow for tqdm's own layout, which would be cut in the middle of a number.
+# Layouts for a terminal that is too narrow for tqdm's own, which would be cut in the middle of a number.
 _NARROW = (
     "{desc}: {percentage:3.0f}% {n_fmt}/{total_fmt} [{remaining}, {rate_fmt}]",
     "{percentage:3.0f}% {n_fmt}/{total_fmt} [{remaining}, {rate_fmt}]",
@@ -81,7 +81,7 @@ class _Bar(tqdm):  # type: ignore[misc] # tqdm ships no types
 
     def show(self, done: int, total: int | None, title: str | None, nbytes: int | None) -> None:
         if total is not None and self.total is None:
-            # The clock starts again here: what came before was looking, or done by an earlier run.
+            # The clock starts again here: the scan, and the files of an earlier run, do not count.
             self.reset(total=total)
             self.initial = self.n = done
         if title is not None and f"{title}: " != self.desc:

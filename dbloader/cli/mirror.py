@@ -22,7 +22,7 @@ Examples:
 @click.argument("source", type=Place())
 @click.argument("destination", type=Place())
 @click.option("--overwrite", is_flag=True, help="Replace the store at DESTINATION once the copy is finished.")
-@click.option("--resume", is_flag=True, help="Go on with an interrupted copy; if there is none, begin.")
+@click.option("--resume", is_flag=True, help="Go on with an interrupted copy; begin if nothing was interrupted.")
 @click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
 def mirror_command(source: str, destination: str, *, overwrite: bool, resume: bool, quiet: bool) -> None:
     """Make at DESTINATION the same store that is at SOURCE, each a file or a mongodb:// place.

@@ -1,4 +1,4 @@
-"""Keeps the credentials in the arguments of the command line out of all messages."""
+"""Keep the credentials in the arguments of the command line out of all messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _BEFORE = re.compile(
 )
 # user:password@host without anything before.
 _BARE = re.compile(r"(?s)[^/@]*:.*@")
-# One host or several, each perhaps with a port: what stands there where there are no credentials.
+# One host or several, each perhaps with a port: a place without credentials begins with these.
 _HOST = r"(?:\[[0-9a-fA-F:.]+\]|[^:/?@]*)(?::[0-9]+)?"
 _HOSTS = re.compile(rf"(?s){_HOST}(?:,{_HOST})*(?:[/?].*)?")
 # Options of a connection string that are secrets, or hold some.

@@ -47,7 +47,7 @@ def complain(message: str) -> None:
 
 
 def say_json(value: Any, *, indent: int | None = None) -> None:
-    """Print a value as JSON, the same value to whoever parses it, in letters that do nothing to a terminal."""
+    """Print a value as JSON; control characters are escaped, so that a terminal does not obey them."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"  # there may be no standard output
     text = json.dumps(
         value,

@@ -13,7 +13,7 @@ from dbloader.conversion.resizing import (
     resize,
     resizing_bytes,
 )
-from dbloader.errors import DamagedImageError, NotTiledError, OptionError
+from dbloader.errors import DamagedImageError, NotTiledError, OptionError, PixelRangeError
 from dbloader.pillow import EIGHT_BITS, decoding_bytes
 from dbloader.tiled import TILE_WIDTH, encode_tiled, find_jpegtran, tile
 
@@ -33,10 +33,9 @@ _SUBSAMPLINGS = ("4:4:4", "4:2:2", "4:2:0")  # by Pillow's numbers
 _TILING = 9
 # Pillow's image, of four, and what it encodes.
 _ENCODING = 6
-# Of an image that is decoded, its values in 8 bits and the array. Later, that of the record stays, of three.
-_RAW, _RGB = 4, 3
-# Of gray of 16 bits, what its values take more on their way to 8.
-_RAW_DEEP = 4
+# Of pixels that are stored: the array, which stays; an image of Pillow's, from which it is made; and what gray of 16
+# bits takes beside it on its way to 8.
+_RGB, _PILLOW, _RAW_DEEP = 3, 4, 5
 
 
 class Stored(NamedTuple):
@@ -95,17 +94,17 @@ class Form:
         if self.max_side is not None and self.short_side is not None:
             raise OptionError(f"{_MAX_SIDE} and {_SHORT_SIDE} both say how small an image becomes: choose one")
         if self.raw and (self.tile or self.tile_width is not None):
-            raise OptionError("raw stores pixels and tile stores JPEGs: choose one")
+            raise OptionError("raw (--raw) stores pixels, and tile (--tile) stores JPEGs: choose one")
         if self.raw and self.quality is not None:
-            raise OptionError("raw stores pixels, which have no quality: leave it out")
+            raise OptionError("raw (--raw) stores pixels, which have no quality: leave quality (--quality) out")
         if self.tile_width is not None and not self.tile:
             raise OptionError("tile_width (--tile-width) is that of tiled JPEGs: give tile (--tile) too")
         if self.quality is not None and not 1 <= self.quality <= 100:
             raise OptionError(f"quality (--quality) must be from 1 to 100, got {self.quality}")
         if self.quality is not None and not self.tile and self.max_side is None and self.short_side is None:
             raise OptionError(
-                f"quality is that of images made smaller: give {_MAX_SIDE} or {_SHORT_SIDE} too, or tile (--tile); "
-                "all others are stored byte for byte",
+                f"quality (--quality) is for images that are made smaller or tiled: give {_MAX_SIDE} or "
+                f"{_SHORT_SIDE} too, or tile (--tile); all other images are stored byte for byte",
             )
         if self.tile and self.quality is None:
             find_jpegtran()
@@ -119,10 +118,10 @@ class Form:
         size, pixels = self.new_size(facts), facts.width * facts.height
         smaller = resizing_bytes(facts, size) if size else 0
         if self.raw:
-            kept = _RGB * (size[0] * size[1] if size else pixels)
-            deep = 0 if size or facts.depth == EIGHT_BITS else _RAW_DEEP
-            a_pixel = _RAW + deep + (0 if size else decoding_bytes(facts.format))
-            return smaller + a_pixel * kept // _RGB, kept
+            stored = size[0] * size[1] if size else pixels
+            deep = 0 if facts.depth == EIGHT_BITS else _RAW_DEEP
+            a_pixel = deep + (_PILLOW if size else decoding_bytes(facts.format))
+            return max(smaller - _RGB * stored, a_pixel * stored), _RGB * stored
         if size:
             return smaller, 0
         if self.tile and facts.format == "JPEG":
@@ -141,7 +140,13 @@ class Form:
         """
         size, untiled = self.new_size(facts), ""
         if self.raw:
-            pixels = load_pixels(data, size)
+            try:
+                pixels = load_pixels(data, size)
+            except PixelRangeError as error:
+                raise PixelRangeError(
+                    f"its values are {facts.depth}: their range is not known, so they cannot be stored as pixels of 8 "
+                    "bits; leave raw (--raw) out to store the file"
+                ) from error
             return Stored(pixels, None, pixels.shape[1], pixels.shape[0], EIGHT_BITS, encoded_anew=size is not None)
         if self.tile:
             try:

@@ -215,7 +215,10 @@ def _source(
 
         return read_collection(source, listing, key=key or "img_name", image=image or "bson_img")
     if key is not None or image is not None:
-        raise OptionError("key and image name fields of a collection: they need a mongodb:// place to read from")
+        raise OptionError(
+            "key (--key) and image (--image) name fields of a collection in MongoDB: give a mongodb:// place as the "
+            "source, or leave them out"
+        )
     return scan(source) if listing is None else read_listing(listing, source)
 
 
@@ -246,7 +249,7 @@ def _write(writer: Writer, batch: list[Done], fail_on: set[str]) -> None:
         if prepared.outcome == "rejected" and ("bad" if prepared.bad else "damaged") in fail_on:
             option = "on-bad" if prepared.bad else "on-damaged"
             # What is no file is a part of the list that a resumed conversion compares.
-            mend = "mend that and begin anew" if isinstance(item, Problem) else "mend the file and resume (--resume)"
+            mend = "mend that and begin again" if isinstance(item, Problem) else "mend the file and resume (--resume)"
             raise ConversionError(f"{item.name}: {prepared.reason}; {mend}, or resume with --{option} reject")
     each = (records.popleft() for _ in range(len(records)))
     writer.write(each, events=events, outcome=outcome, position=writer.position + len(batch), depths=depths)

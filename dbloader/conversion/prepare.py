@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 CHECKS = ("decode", "structure", "none")
 
 # How images of the formats that are looked for begin, where four bytes or more are the same in all; JPEGs are examined.
-_BEGINNINGS = (b"\x89PNG", b"GIF8", b"RIFF", b"II*\0", b"MM\0*")
+_BEGINNINGS = (b"\x89PNG", b"GIF8")
+_TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 # Errors that are the machine's, not the file's: going on would reject files that are good.
 _NOT_THE_FILE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 # A record is a BSON document, whose length is an int32; 64 kB are left for what is not the image.
@@ -206,7 +207,7 @@ def _as_it_is(data: bytes, image: Facts | None, untiled: str = "") -> Stored:
 
 
 def _deep(image: Facts | None, stored: Stored) -> str:
-    """Return what is to be said of values of more than 8 bits."""
+    """Return the remark of the report on values of more than 8 bits or of no known range; "" if there are no such."""
     if image is None or image.depth == EIGHT_BITS:
         return ""
     if stored.depth != image.depth:
@@ -217,7 +218,7 @@ def _deep(image: Facts | None, stored: Stored) -> str:
 
 
 def _frames(image: Facts | None, stored: Stored) -> str:
-    """Return what is to be said of a file of several frames."""
+    """Return the remark of the report on a file of several frames; "" if it has one."""
     if image is None or not image.frames:
         return ""
     lost = stored.encoded_anew or stored.format is None
@@ -258,7 +259,15 @@ def _facts(data: bytes) -> Facts:
     try:
         return facts(data)
     except NotAnImageError as error:
-        if data.startswith(_BEGINNINGS) and error.__cause__ is not None:  # else it has too many pixels
+        if error.__cause__ is None:  # it has too many pixels, or planes that Pillow misreads
+            raise
+        if data.startswith(_TIFF):
+            raise DamagedImageError(
+                "is damaged, or a TIFF of a kind that Pillow does not read: save it as another kind (8 or 16 bits, "
+                "one or three channels, LZW or Deflate), or store it with check='none' (--check none) and give the "
+                "dataset a decode= of your own"
+            ) from error
+        if data.startswith(_BEGINNINGS) or (data.startswith(b"RIFF") and b"WEBP".startswith(data[8:12])):
             raise DamagedImageError("is damaged: its header is cut short or wrong") from error
         raise
 

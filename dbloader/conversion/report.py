@@ -50,7 +50,7 @@ class Report:
         resized: Images that were made smaller.
         reencoded: JPEGs that were encoded anew in their own size (``tile`` with a ``quality``).
         untiled: Images that could not be tiled (``tile``).
-        deep: Images with more than 8 bits a value, such as gray of 16 bits or floats.
+        deep: Images with values of more than 8 bits, or of no known range: gray of 16 bits, floats, signed values.
         frames: Files of several frames or pages, of which the first is decoded.
         resumed_at: Files that an earlier, interrupted run had done.
         bytes_read: Bytes of the files read in this run.
@@ -115,7 +115,7 @@ def write_report(place: str | os.PathLike[str], path: Path) -> tuple[str, list[s
 
 
 def image_warnings(manifest: Manifest, *, raw: bool) -> list[str]:
-    """Return what a person should know of images of which a sample shows only a part.
+    """Return the warnings about images that samples show only in part: deep values, several frames.
 
     Args:
         manifest: That of the store.
@@ -123,14 +123,18 @@ def image_warnings(manifest: Manifest, *, raw: bool) -> list[str]:
     """
     warnings = []
     if deep := manifest.outcome.get("deep", 0):
-        what = f"{deep:,} image{' has' if deep == 1 else 's have'} more than 8 bits a value"
+        images = f"{deep:,} image{' has' if deep == 1 else 's have'}"
         if raw:
-            warnings.append(f"{what}, of which the stored pixels are the upper 8: leave raw out to keep all of them")
+            warnings.append(
+                f"{images} more than 8 bits a value, of which the stored pixels are the upper 8: "
+                "leave raw out to keep all of them"
+            )
         else:
             depths = ", ".join(f"{count:,} of {name}" for name, count in manifest.depths.items())
             warnings.append(
-                f"{what} (the store has {depths}): an image is decoded to the upper 8 of 16 bits, and one of floats or "
-                "32 bits not at all; give the dataset a decode= of your own to get more of them"
+                f"{images} values of more than 8 bits, or of no known range (the store has {depths}): of 16 bits the "
+                "upper 8 are decoded; floats, signed values and 32 bits are not decoded at all; give the dataset a "
+                "decode= of your own to get all of them"
             )
     if frames := manifest.outcome.get("frames", 0):
         what = f"{frames:,} file{' has' if frames == 1 else 's have'} several frames or pages"

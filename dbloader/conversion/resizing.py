@@ -9,27 +9,30 @@ import numpy as np
 from PIL import Image, JpegImagePlugin
 
 from dbloader.errors import DamagedImageError, PixelRangeError
-from dbloader.images import Facts, facts, format_name, told
-from dbloader.pillow import decoding_bytes, mend_gray, open_pillow, scale_to_8_bits
+from dbloader.images import facts, format_name, told
+from dbloader.pillow import EIGHT_BITS, decoding_bytes, mend_gray, open_pillow, scale_to_8_bits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import numpy.typing as npt
 
+    from dbloader.images import Facts
+
 DEFAULT_QUALITY = 95
 
 # Below this opacity, of 255, the colour that Pillow computes for a pixel is coarse, or lost.
 _SEE_THROUGH = 16
 
-# Bytes a pixel, measured: of a palette with transparency, its pixels, those in full colours and Pillow's bands of them;
-# of gray of 16 bits, its values in 32, in 16 and the array between.
-_MENDING = 12
+# Bytes a pixel of an image that is made smaller, measured: RGB takes 4, a palette 1 beside those. With transparency,
+# colors of which one is transparent take most: as they are, with opacity, and multiplied by it. Of more than 8 bits,
+# gray of a PGM does: its values in 32 bits, in 16, and the array between.
+_OPENED, _TRANSPARENT, _DEEP = 5, 12, 12
+# Bytes a pixel of the smaller image, and of the one between, of the new width and the old height; with transparency,
+# their bands and what they are mixed of too.
+_SMALLER, _SMALLER_TRANSPARENT = 4, 7
 
 _STRIP = 2**20  # bytes
-
-# Modes of 8 bits a value in which images are encoded.
-_SHALLOW = ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK")
 
 _FORMATS = ("JPEG", "WEBP", "PNG", "BMP", "PPM", "TIFF")
 
@@ -67,14 +70,20 @@ def reduced_size(facts: Facts, *, max_side: int | None, short_side: int | None) 
 
 
 def resizing_bytes(facts: Facts, size: tuple[int, int]) -> int:
-    """Gives the most bytes of pixels that ``load_picture`` holds at once.
-
-    libjpeg gives less than four times the width and height wanted, unless an eighth of the image's is more.
-    """
-    pixels = facts.width * facts.height
+    """Return the most bytes of pixels that ``load_picture`` holds at once."""
+    pixels, height = facts.width * facts.height, facts.height
     if facts.format == "JPEG":
-        return decoding_bytes("JPEG") * min(pixels, max(16 * size[0] * size[1], pixels // 32))
-    return max(decoding_bytes(facts.format), _MENDING) * pixels
+        # libjpeg gives less than four times the width and height wanted, unless an eighth of the image's is more.
+        pixels = min(pixels, max(16 * size[0] * size[1], pixels // 32))
+        height = min(height, max(4 * size[1], height // 4))
+    smaller = size[0] * (height + size[1])
+    if facts.transparent:
+        resizing = _TRANSPARENT * pixels + _SMALLER_TRANSPARENT * smaller
+    elif facts.depth != EIGHT_BITS:
+        resizing = _DEEP * pixels
+    else:
+        resizing = _OPENED * pixels + _SMALLER * smaller
+    return max(decoding_bytes(facts.format) * pixels, resizing)
 
 
 def resize(data: bytes, size: tuple[int, int], *, quality: int = DEFAULT_QUALITY) -> tuple[bytes, Facts]:
@@ -134,8 +143,7 @@ def encode_picture(picture: Picture, *, quality: int) -> tuple[bytes, Facts]:
         file = _saved(pixels, name, options)
     except Exception as error:  # as above
         raise DamagedImageError(f"cannot be encoded again: {told(error)}") from error
-    # Of deep colors Pillow has kept 8 bits; of deep gray the file tells.
-    return file, Facts(name, pixels.width, pixels.height) if pixels.mode in _SHALLOW else facts(file)
+    return file, facts(file)
 
 
 def load_pixels(data: bytes, size: tuple[int, int] | None) -> npt.NDArray[np.uint8]:

@@ -1,4 +1,4 @@
-"""What the makers of batches use of a dataset beside its public attributes: the one way to its private methods."""
+"""The private methods of a dataset that the makers of batches use; they use no others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Internals:
-    """How a dataset makes its samples, step by step, for those who make many at once.
+    """How a dataset makes its samples, step by step, for code that makes many at once.
 
     Args:
         dataset: A store's dataset, whose private methods of the same names say more.
@@ -33,7 +33,7 @@ class Internals:
         return self._dataset._makes_its_own_samples
 
     def numbers(self, indices: Sequence[int]) -> np.ndarray[Any, Any] | None:
-        """Return what is random in the decoding of samples: float64, shape (len(indices), decode.draws), or None."""
+        """Return the random numbers for decoding samples: float64, shape (len(indices), decode.draws), or None."""
         return self._dataset._numbers(indices)
 
     def lend(self, indices: Sequence[int]) -> AbstractContextManager[Iterator[Record]]:
@@ -57,7 +57,7 @@ class Internals:
         self._dataset._check_whole(record)
 
     def plan(self, record: Record, numbers: np.ndarray[Any, Any] | None) -> Plan | None:
-        """Return what is left to do for the image of a record; see ``Decoder.plan``."""
+        """Return the plan for decoding the image of a record; see ``Decoder.plan``."""
         return self._dataset._plan(record, numbers)
 
     def sample(self, record: Record, numbers: np.ndarray[Any, Any] | None) -> Any:
@@ -69,9 +69,9 @@ class Internals:
         return self._dataset._image(record, numbers)
 
     def others(self, record: Record) -> Any:
-        """Return what else is in the sample of a record."""
+        """Return all values in the sample of a record but the image."""
         return self._dataset._others(record)
 
     def joined(self, image: Any, others: Any) -> Any:
-        """Return a sample or batch of images and what else belongs to it."""
+        """Return a sample or batch made of images and their other values."""
         return self._dataset._joined(image, others)

@@ -11,6 +11,7 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from dbloader.datasets.samples import Samples
+from dbloader.describing import shown
 from dbloader.errors import NotAStoreError, RecordIndexError, RecordNotFoundError
 
 if TYPE_CHECKING:
@@ -137,8 +138,11 @@ class RecordDataset(Dataset[Any]):
         """Gives the index of the record with a name (the path below the root of the converted folder).
 
         Raises:
-            RecordNotFoundError: There is none.
+            RecordNotFoundError: No record has this name.
+            TypeError: It is no str.
         """
+        if not isinstance(name, str):
+            raise TypeError(f"name must be a str, the name of a record, got {shown(name)}")
         index = self._same_store().find(name)
         if self._indices is None:
             return index
@@ -159,7 +163,10 @@ class RecordDataset(Dataset[Any]):
     def _positions(self, indices: Sequence[int]) -> list[int]:
         """Gives where in the store the samples at some indices are, which may be negative."""
         length = len(self)
-        positions = [as_index(index) for index in indices]  # also NumPy's and torch's integers, but no 1.5
+        try:
+            positions = [as_index(index) for index in indices]  # also NumPy's and torch's integers, but no 1.5
+        except TypeError as error:
+            raise TypeError(f"an index of {self.root} must be an int: {error}") from error
         for at, index in enumerate(positions):
             if not -length <= index < length:
                 raise RecordIndexError(f"no record {index} in {self.root}, which has {length}")

@@ -74,7 +74,7 @@ def open_image(
         picture = image
     elif not isinstance(image, (bytes, bytearray, memoryview)):
         raise TypeError(
-            "an image must be the bytes of a file, an array or a PIL image to be decoded, got a "
+            "an image must be the bytes of a file, an array or a PIL image to be decoded, got "
             f"{type(image).__name__}: where a dataset gives tensors, pass transform=None to leave them as they are"
         )
     else:

@@ -30,8 +30,12 @@ def open_picture(data: bytes | memoryview) -> Image.Image:
     try:
         return open_pillow(data)
     except UnidentifiedImageError as error:
-        what = f"begins with {bytes(data[:4])!r}" if len(data) else "is empty"
-        raise NotAnImageError(f"the image is in no known format: it {what}") from error
+        if not len(data):
+            raise NotAnImageError("the image is in no known format: it is empty") from error
+        raise NotAnImageError(
+            f"the image is in no known format: it begins with {bytes(data[:4])!r}; "
+            "give the dataset a decode= of your own that reads it"
+        ) from error
     except NotAnImageError as error:
         raise NotAnImageError(f"the image {error}") from error
     except OptionError:
@@ -49,7 +53,7 @@ class Picture:
     """
 
     def __init__(self, image: Image.Image) -> None:
-        with _damage_told():
+        with damage_told():
             image.load()  # before which a TIFF has its size as stored, and its orientation still to be applied
             image = scale_to_8_bits(image)
         self.image = image
@@ -63,7 +67,7 @@ class Picture:
 
     def crop(self, left: int, top: int, width: int, height: int) -> npt.NDArray[np.uint8]:
         """Gives a part of the image: uint8, shape (height, width, 3), RGB."""
-        with _damage_told():
+        with damage_told():
             part = self.image
             if (width, height) != part.size:
                 part = part.crop((left, top, left + width, top + height))
@@ -72,7 +76,12 @@ class Picture:
 
 
 @contextmanager
-def _damage_told() -> Iterator[None]:
+def damage_told() -> Iterator[None]:
+    """Turn whatever Pillow raises inside into one error.
+
+    Raises:
+        DamagedImageError: Pillow raised something, but for a lack of memory or of a known range of values.
+    """
     try:
         yield
     except (MemoryError, PixelRangeError):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dbloader.errors import NotAnImageError
-from dbloader.pillow import open_pillow, scale_to_8_bits
+from dbloader.decoding.pictures import damage_told, open_picture
+from dbloader.pillow import scale_to_8_bits
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -24,12 +24,10 @@ def decode_pil(data: bytes) -> Image.Image:
         An image of mode RGB; EXIF orientation is not applied.
 
     Raises:
-        OSError: The image does not decode; other exceptions of Pillow for damaged headers.
-        NotAnImageError: It has more pixels than are allowed; docs/loading.md says how to allow more.
+        DamagedImageError: The image does not decode.
+        NotAnImageError: It is in no known format, or has more pixels than are allowed; docs/loading.md says how to
+            allow more.
         PixelRangeError: Its values are floats, signed or of 32 bits, so that their range is not known.
     """
-    try:
-        with open_pillow(data) as image:
-            return scale_to_8_bits(image).convert("RGB")
-    except NotAnImageError as error:
-        raise NotAnImageError(f"the image {error}") from error
+    with open_picture(data) as image, damage_told():
+        return scale_to_8_bits(image).convert("RGB")

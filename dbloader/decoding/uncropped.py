@@ -1,4 +1,4 @@
-"""Refuses what a decoder would leave as large as the image was, while it crops the image."""
+"""Refuse fields such as masks that would keep the size of the image while a decoder crops the image."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from PIL import Image
 from dbloader.decoding.base import Decoder
 from dbloader.errors import NotAnImageError, OptionError
 from dbloader.images import facts
+from dbloader.pillow import may_be_image
+
+# As most masks begin; the width and the height follow (https://www.w3.org/TR/png-3/#11IHDR).
+_PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
 
 
 def crops(decode: object) -> bool:
-    """Return whether this decodes images to another size, and so the rest of a sample no longer fits them."""
+    """Return whether this decodes images to another size, so that a mask no longer fits them."""
     return isinstance(decode, Decoder) and decode.size is not None
 
 
@@ -46,15 +50,11 @@ def check_none_fits(image: Any, others: Mapping[str, Any], sample: str) -> None:
 
 
 def _sizes(value: Any) -> set[tuple[int, int]]:
-    """Return what may be the height and width in pixels of a value; nothing for what has none."""
+    """Return each height and width in pixels that a value may have; the empty set for a value without a size."""
     if isinstance(value, Image.Image):
         return {(value.height, value.width)}
     if isinstance(value, (bytes, memoryview)):
-        try:
-            found = facts(bytes(value))
-        except NotAnImageError:
-            return set()
-        return {(found.height, found.width)}
+        return _size_of_file(value)
     if isinstance(value, Mapping):
         return set().union(*map(_sizes, value.values()))
     if isinstance(value, (list, tuple)):
@@ -63,3 +63,15 @@ def _sizes(value: Any) -> set[tuple[int, int]]:
     if not isinstance(shape, tuple) or len(shape) < 2:  # torch's is a tuple too
         return set()
     return {(shape[0], shape[1]), (shape[-2], shape[-1])}
+
+
+def _size_of_file(data: bytes | memoryview) -> set[tuple[int, int]]:
+    """Return the height and width in pixels of an image file; nothing for other bytes. It is asked for each sample."""
+    start = bytes(data[:24])
+    if start.startswith(_PNG) and len(start) == 24:
+        return {(int.from_bytes(start[20:], "big"), int.from_bytes(start[16:20], "big"))}
+    try:
+        found = facts(bytes(data)) if may_be_image(data) else None
+    except NotAnImageError:
+        return set()
+    return {(found.height, found.width)} if found else set()

@@ -38,7 +38,7 @@ def shares(name: str, values: Any, *, above: bool = False) -> tuple[float, ...]:
     """
     if not isinstance(values, Iterable) or isinstance(values, str):
         raise TypeError(f"{name} must be a sequence of numbers, one for each channel, got {values!r}")
-    return tuple(number(f"{name} (of images as 0 to 1)", value, 0, 1, above=above) for value in values)
+    return tuple(number(f"{name} (on the scale 0 to 1, not 0 to 255)", value, 0, 1, above=above) for value in values)
 
 
 def images(given: Any) -> None:

@@ -56,7 +56,9 @@ class Preparation(nn.Module):
         super().__init__()
         for module in modules:
             if module is not None and not callable(module):
-                raise TypeError(f"a module must be callable with the images, got {module!r}")
+                raise TypeError(
+                    f"a preparation must be a module or another callable that takes the images, got {module!r}"
+                )
         self.steps = nn.ModuleList()
         for module in modules:
             if isinstance(module, Preparation):  # as if its modules stood here: else streams would come twice
@@ -79,7 +81,9 @@ class Preparation(nn.Module):
         elif isinstance(batch, torch.Tensor):
             return self._prepared(batch, None, keys)[0]
         else:
-            raise TypeError(f"a batch must be a tensor, a tuple, a list or a mapping of such, got {_kind(batch)}")
+            raise TypeError(
+                f"a batch must be a tensor of images, or a tuple, list or dict with one in it, got {_kind(batch)}"
+            )
         images, targets = self._prepared(values[places[0]], values.get(places[1]), keys)
         values[places[0]] = images
         if places[1] in values:

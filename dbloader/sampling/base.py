@@ -32,10 +32,10 @@ def length_of(dataset: Any) -> int:
     """Gives the length of a dataset.
 
     Raises:
-        TypeError: It has none, or is a text, of which each letter would be a sample.
+        TypeError: It has none, or is a str or bytes, of which each letter would be a sample.
     """
     if not isinstance(dataset, Sized) or isinstance(dataset, (str, bytes)):
-        raise TypeError(f"dataset must be a dataset, or anything else of its length, got {shown(dataset)}")
+        raise TypeError(f"dataset must be a dataset, or anything else that has a length, got {shown(dataset)}")
     return len(dataset)
 
 
@@ -108,7 +108,8 @@ class ResumableSampler(DistributedSampler[int], ABC):
         """Number of processes that share the order: as given, else those of torch.distributed now, else 1.
 
         Raises:
-            OptionError: It was not given, torchrun started this process, and torch.distributed is not initialized.
+            OptionError: It was not given, torch.distributed is not initialized, and torchrun started this process as
+                one of several.
         """
         return resolved_ranks(*self._given_ranks)[0]
 

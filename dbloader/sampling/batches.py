@@ -75,7 +75,7 @@ class _KeyedBatches(Iterator[list[int]]):
     def __next__(self) -> list[int]:
         part = self._positions[self._given : self._given + self._batch_size]
         if not part or (self._drop_last and len(part) < self._batch_size):
-            if not self._given:  # nothing was left: only a sample that is taken, or this, has the next epoch be whole
+            if not self._given:  # nothing was left: take the end, so that the next epoch is a whole one
                 next(self._indices, None)
             raise StopIteration
         self._given += len(part)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from operator import index as as_index
 from typing import TYPE_CHECKING
 
 import numpy as np
 from typing_extensions import override
 
-from dbloader.errors import OptionError
+from dbloader.options import whole_number
 from dbloader.permutation import Permutation
 from dbloader.sampling.base import ResumableSampler, length_of
 
@@ -58,12 +57,8 @@ class BlockShuffleSampler(ResumableSampler):
         super().__init__(
             length, num_replicas=num_replicas, rank=rank, seed=seed, drop_last=drop_last, population=length
         )
-        self.block_size = as_index(block_size)
-        self.buffer_blocks = as_index(buffer_blocks)
-        if self.block_size < 1:
-            raise OptionError(f"block_size must be at least 1 record, got {block_size}")
-        if self.buffer_blocks < 1:
-            raise OptionError(f"buffer_blocks must be at least 1, got {buffer_blocks}")
+        self.block_size = whole_number("block_size", block_size, 1)
+        self.buffer_blocks = whole_number("buffer_blocks", buffer_blocks, 1)
 
     @override
     def _order(self, seed: int, epoch: int) -> Callable[[Array], Array]:

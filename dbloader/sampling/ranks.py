@@ -1,4 +1,4 @@
-"""Which share of the samples is that of this process, and that it is shared once."""
+"""The share of the samples that this process gets, and the check that they are shared only once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MODULE, _SHARING = "accelerate.data_loader", ("BatchSamplerShard", "DataLoaderD
 def check_shared_once(sampler: ResumableSampler) -> None:
     """Refuse to give this process its share of the samples to something that shares them again.
 
-    A sampler is not told who asks for its order. So this looks for such a class among the callers.
+    A sampler is not told which object asks for its order. So this looks for such a class among the callers.
 
     Raises:
         OptionError: There is one: samples would be left out.
@@ -50,9 +50,10 @@ def resolved_ranks(num_replicas: int | None, rank: int | None) -> tuple[int, int
     """Return the number of processes and which of them this is, from torch.distributed where they are not given.
 
     Raises:
-        OptionError: One is out of its range. Or one or none was given, where torch.distributed is not initialized and
-            there are several processes.
-        TypeError: One is no int.
+        OptionError: ``num_replicas`` is below 1, or ``rank`` not 0 to ``num_replicas - 1``. Or only one of the two is
+            given, and torch.distributed is not initialized. Or neither is given, torch.distributed is
+            not initialized, and torchrun started this process as one of several.
+        TypeError: One of them is no int.
     """
     if num_replicas is None or rank is None:
         if torch.distributed.is_available() and torch.distributed.is_initialized():
@@ -64,7 +65,7 @@ def resolved_ranks(num_replicas: int | None, rank: int | None) -> tuple[int, int
                 f"got num_replicas={num_replicas} and rank={rank}",
             )
         else:
-            # Each process would take all samples for its own, and nobody would notice.
+            # Else each process would train on all samples, without any error.
             started = os.environ.get("WORLD_SIZE", "1")
             if started != "1":
                 raise OptionError(

@@ -29,9 +29,12 @@ class ShuffleSampler(ResumableSampler):
         drop_last: Leave out the tail that the ranks cannot share evenly, rather than repeat some samples.
 
     Raises:
-        OptionError: ``rank`` or ``num_replicas`` is out of its range; or only one was given, or, in a process that
-            torchrun started, none, and torch.distributed is not initialized.
-        TypeError: ``dataset`` has no length, or is a str; a number is no int, or ``drop_last`` no bool.
+        OptionError: ``num_replicas`` is below 1, or ``rank`` not 0 to ``num_replicas - 1``. Or only one of the two is
+            given, and torch.distributed is not initialized. Or neither is given, torch.distributed is
+            not initialized, and torchrun started this process as one of several: this comes from ``len()`` and
+            ``iter()``, as it may still be initialized.
+        TypeError: ``dataset`` has no length, or is a str. ``num_replicas``, ``rank`` or ``seed`` is no int, or
+            ``drop_last`` no bool.
     """
 
     def __init__(

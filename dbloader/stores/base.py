@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from dbloader.manifest import Manifest
     from dbloader.records import EncodedRecord, Record
 
-# Records read at a time where all of them are read: enough to hide the cost of a call, little memory.
-_BLOCK = 64
+READ_AT_ONCE = 64
+"""Records read at a time where all of them are read: enough to hide the cost of a call, or of a round trip."""
 
 
 class Store(ABC):
@@ -136,8 +136,8 @@ class Store(ABC):
         fields: Counter[str] = Counter()
         for number, start in enumerate(range(0, len(self), CHUNK)):
             chunk = ColumnChunk()
-            for first in range(start, min(start + CHUNK, len(self)), _BLOCK):
-                indices = range(first, min(first + _BLOCK, start + CHUNK, len(self)))
+            for first in range(start, min(start + CHUNK, len(self)), READ_AT_ONCE):
+                indices = range(first, min(first + READ_AT_ONCE, start + CHUNK, len(self)))
                 for index, document in zip(indices, self.documents(indices), strict=True):
                     record = self.checked(document, index)
                     chunk.append(record)
@@ -163,14 +163,14 @@ class Store(ABC):
         return str(facts["digest"])
 
     def _reported(self) -> dict[str, Any]:
-        """Return what the manifest must say of the report's lines: their number, and how many there are of each."""
+        """Return what the manifest must say of the report: the number of its lines, and that of each kind."""
         lines = Counter(event["event"] for event in self.events())
         counted = self.manifest.outcome  # a writer need not count its lines
         known = {kind: number for kind, number in lines.items() if kind in counted}
         return {"events": lines.total(), "outcome": {**counted, **known}}
 
     def _classes(self, summary: Summary) -> dict[str, Any]:
-        """Return what the manifest must say of the classes: none of them if the labels are of other classes."""
+        """Return what the manifest must say of the classes: no names if a label has no class."""
         classes = self.manifest.classes
         return {} if all(0 <= label < len(classes) for label in summary.labels or ()) else {"classes": ()}
 
@@ -245,8 +245,8 @@ class Store(ABC):
         return self.read([position])[0]
 
     def __iter__(self) -> Iterator[Record]:
-        for start in range(0, len(self), _BLOCK):
-            yield from self.read(range(start, min(start + _BLOCK, len(self))))
+        for start in range(0, len(self), READ_AT_ONCE):
+            yield from self.read(range(start, min(start + READ_AT_ONCE, len(self))))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.place!r})"

@@ -52,8 +52,8 @@ class Writer(ABC):
     Args:
         overwrite: Replace the finished store at the place, when the new one is finished. Without ``resume``, begin
             again where an unfinished one is.
-        resume: Go on after the last commit of an unfinished writer at the place; begin if there is none. What an
-            unfinished writer was to overwrite, this one overwrites too.
+        resume: Go on after the last commit of an unfinished writer at the place; begin if none was interrupted. What
+            an unfinished writer was to overwrite, this one overwrites too.
         resumable: Keep what was committed when the block is left without ``finish``.
         durable: Let each commit survive a crash of the whole machine, not only of the process. Without, writing to a
             file is faster, and what was committed is of no use after a restart of the machine; a finished store is
@@ -312,7 +312,7 @@ class Writer(ABC):
 
     @abstractmethod
     def _damaged(self, what: str) -> DamagedStoreError:
-        """Return the error that says what of an unfinished store cannot be used."""
+        """Return the error for an unfinished store that cannot be used."""
 
     @abstractmethod
     def _open(self) -> None:

@@ -26,13 +26,13 @@ class Handle:
         if not status.st_size:
             raise NotAStoreError(f"{place} is empty, so not a dbloader store")
         self.shared = environments.acquire(path)
-        # No __del__: at the end of the interpreter that would be called when there are no modules any more.
+        # No __del__: at the end of the interpreter it would run when the modules are gone.
         release = weakref.finalize(self, environments.release, self.shared)
         release.atexit = False
         try:
             self._look(status.st_size, place)
         except BaseException:
-            release()  # not when the error goes: whoever keeps it would keep the file open
+            release()  # now: code that keeps the error would else keep the file open
             raise
 
     def _look(self, size: int, place: str) -> None:

@@ -35,11 +35,17 @@ def checked_path(place: str | os.PathLike[str]) -> str:
     """Gives the place as a path.
 
     Raises:
-        PlaceError: It is none; a URI is not repeated in the message, since it may hold a password.
+        PlaceError: It is empty or a URI, which is not repeated in the message, since it may hold a password.
+        TypeError: It is no path.
     """
+    if not isinstance(place, (str, bytes, os.PathLike)):
+        raise TypeError(
+            "a place must be the path of an LMDB file or mongodb://host/database.collection, "
+            f"got {type(place).__name__}"
+        )
     path: object = os.fspath(place)
     if not isinstance(path, str) or not path:
-        raise PlaceError(f"a place is the path of an LMDB file, got {place!r}")
+        raise PlaceError(f"a place is the path of an LMDB file or mongodb://host/database.collection, got {place!r}")
     if "://" in path or is_mongo(path):
         if is_mongo(path):
             raise PlaceError("the path of a file is wanted here, got a place in MongoDB (MongoDataset reads from one)")

@@ -90,7 +90,7 @@ class PartialFile:
         elif self.unsynced.may_be_broken():
             raise DamagedStoreError(
                 f"the machine was restarted while the unfinished conversion at {self.place} was not synced, "
-                "so it may not be whole: begin anew with overwrite (--overwrite)",
+                "so it may not be whole: begin again with overwrite (--overwrite)",
             )
         if not durable:
             self.unsynced.set()
@@ -122,7 +122,7 @@ class PartialFile:
         if any(reason in text for reason in _NO_RIGHT):
             return StoreAccessError(f"{self.place} cannot be written: {text}")
         if isinstance(error, (lmdb.InvalidError, lmdb.CorruptedError, lmdb.VersionMismatchError)):
-            return DamagedStoreError(f"{self.path} is damaged ({text}); begin anew with overwrite (--overwrite)")
+            return DamagedStoreError(f"{self.path} is damaged ({text}); begin again with overwrite (--overwrite)")
         return StoreError(f"{self.place} cannot be written: {text}")
 
     def _is_full(self) -> bool:

@@ -7,10 +7,7 @@ of what was not synced.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
 
 # No longer than the suffix of the file itself, so that a name that is short enough for that is for these.
 SUFFIX, MAKING = ".nosync", ".nosync~"
@@ -33,7 +30,7 @@ class Unsynced:
     """
 
     def __init__(self, path: Path) -> None:
-        self._mark, self._making = (path.with_name(path.name + suffix) for suffix in (SUFFIX, MAKING))
+        self._mark, self._making = (Path(f"{path}{suffix}") for suffix in (SUFFIX, MAKING))
 
     def set(self) -> None:
         """Marks the file as one of this start of the machine; lasts from here on."""

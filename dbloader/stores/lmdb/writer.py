@@ -111,6 +111,8 @@ class LMDBWriter(Writer):
                 what, file = "names", self.place.rstrip("/")
                 if self._target.is_dir() or not file.endswith(".lmdb"):
                     what, file = "is" if self._target.is_dir() else what, f"{file}.lmdb"
+                if os.path.basename(self.place.rstrip("/")) in ("", ".", ".."):  # noqa: PTH119 - Path drops a last "."
+                    file = f"{self.place.rstrip('/')}/train.lmdb"
                 raise StoreExistsError(f"{self.place} {what} a folder; a store is one file: name one, such as {file}")
             if not (self.resume and self._partial.path.exists()):
                 self._check_replaceable()
@@ -146,7 +148,7 @@ class LMDBWriter(Writer):
             raise StoreExistsError(f"{self.place} exists already; overwrite (--overwrite) replaces it")
 
     def _begins(self) -> bool:
-        """Says whether the partial file is a new one, or emptied to begin anew."""
+        """Says whether the partial file is a new one, or emptied to begin again."""
         begins = self._partial.is_empty()
         if not begins and not self.resume:
             if not self.overwrite:
