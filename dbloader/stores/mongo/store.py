@@ -180,10 +180,9 @@ class MongoStore(Store):
     def _record(self, handle: Handle, index: int, values: dict[str, Any] | None) -> Record:
         if values is None:
             raise self._damaged(index, "it is missing")
+        large = self._large(handle, index, values[STUB]) if STUB in values else None
         try:
-            if STUB in values:
-                return decode(self._large(handle, index, values[STUB]), index)
-            return decode_values(values, index)
+            return decode_values(values, index) if large is None else decode(large, index)
         except DamagedRecordError as error:
             raise self._damaged(index, str(error)) from error
 
