@@ -34,7 +34,7 @@ from dbloader.errors import (
 )
 from dbloader.records import encode
 from dbloader.stores.mongo import claim, clients, connection, upkeep
-from dbloader.stores.mongo.layout import MAX_DOCUMENT, is_own_collection
+from dbloader.stores.mongo.layout import MAX_ON_SERVER, is_own_collection
 from dbloader.stores.mongo.place import parse
 
 if TYPE_CHECKING:
@@ -499,7 +499,7 @@ def test_a_full_disk_is_told_and_loses_nothing_that_was_committed(
 def large_records() -> list[Record]:
     rng = random.Random(3)
     fits = Record(name="fits", label=1)
-    fits.image = bytes(MAX_DOCUMENT - len(encode(Record(name="fits", label=1, image=b"")).document(1)))
+    fits.image = bytes(MAX_ON_SERVER - len(encode(Record(name="fits", label=1, image=b"")).document(1)))
     over = Record(name="over", label=1, image=bytes(len(fits.image) + 1))
     return [
         Record(name="a", image=b"a"),
@@ -512,7 +512,7 @@ def large_records() -> list[Record]:
 
 def test_records_over_the_limit_of_a_document_come_back_as_they_were(mongo_server: Server, mongo_uri: str) -> None:
     records = large_records()
-    assert len(documents_of(records)[1]) == MAX_DOCUMENT
+    assert len(documents_of(records)[1]) == MAX_ON_SERVER
     write(mongo_uri, records)
     with open_store(mongo_uri) as store, database_of(mongo_server, mongo_uri) as database:
         own = f"store.{store._open().store}"  # type: ignore[attr-defined]
@@ -534,7 +534,7 @@ def test_records_over_the_limit_of_a_document_come_back_as_they_were(mongo_serve
 def test_damage_to_a_large_record_is_noticed(
     mongo_server: Server, mongo_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dbloader.stores.mongo.unfinished.MAX_DOCUMENT", 10_000)
+    monkeypatch.setattr("dbloader.stores.mongo.unfinished.MAX_ON_SERVER", 10_000)
     records = [Record(name=str(number), image=bytes([number]) * 600_000) for number in range(5)]
     write(mongo_uri, records)
     with open_store(mongo_uri) as store, database_of(mongo_server, mongo_uri) as database:
@@ -559,7 +559,7 @@ def test_damage_to_a_large_record_is_noticed(
 def test_a_store_whose_large_records_the_server_lost_is_not_published(
     mongo_server: Server, mongo_uri: str, monkeypatch: pytest.MonkeyPatch, lost: str
 ) -> None:
-    monkeypatch.setattr("dbloader.stores.mongo.unfinished.MAX_DOCUMENT", 10_000)
+    monkeypatch.setattr("dbloader.stores.mongo.unfinished.MAX_ON_SERVER", 10_000)
     with create_store(mongo_uri, resumable=True) as writer:
         writer.write([encode(Record(name=str(number), image=bytes(600_000))) for number in range(3)])
         writer.commit()
@@ -571,7 +571,7 @@ def test_a_store_whose_large_records_the_server_lost_is_not_published(
 
 
 def test_a_large_record_survives_what_passes(mongod: Mongod, mongod_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dbloader.stores.mongo.unfinished.MAX_DOCUMENT", 10_000)
+    monkeypatch.setattr("dbloader.stores.mongo.unfinished.MAX_ON_SERVER", 10_000)
     records = [Record(name=str(number), image=bytes([number]) * 600_000) for number in range(5)]
     write(mongod_uri, [])
     for code in (None, 9001):
@@ -593,7 +593,7 @@ def test_a_large_record_survives_what_passes(mongod: Mongod, mongod_uri: str, mo
 def test_what_was_stored_after_the_last_commit_and_is_not_of_the_store_is_removed(
     mongo_server: Server, mongo_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dbloader.stores.mongo.unfinished.MAX_DOCUMENT", 10_000)
+    monkeypatch.setattr("dbloader.stores.mongo.unfinished.MAX_ON_SERVER", 10_000)
     records = [Record(name=str(number), image=bytes([number]) * 300_000) for number in range(3)]
     with create_store(mongo_uri, resumable=True) as writer:
         write_one_by_one(writer, records[:1])

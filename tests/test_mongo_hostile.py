@@ -336,14 +336,14 @@ def place(mongod_uri: str, request: pytest.FixtureRequest, monkeypatch: pytest.M
     """A store, or an unfinished one, of which some records are in GridFS."""
     kind = KINDS[request.getfixturevalue("name")]
     monkeypatch.setattr("dbloader.stores.writer.COMMIT_BYTES", 500)
-    monkeypatch.setattr("dbloader.stores.mongo.unfinished.MAX_DOCUMENT", 10_000)
+    monkeypatch.setattr("dbloader.stores.mongo.unfinished.MAX_ON_SERVER", 10_000)
     with create_store(mongod_uri, resumable=True) as writer:
         write_one_by_one(writer, RECORDS[:17] if kind.unfinished else RECORDS)
         if kind.unfinished:
             writer.commit()
         else:
             writer.finish(classes=("a", "b", "c"))
-    monkeypatch.setattr("dbloader.stores.mongo.unfinished.MAX_DOCUMENT", 2**24)
+    monkeypatch.setattr("dbloader.stores.mongo.unfinished.MAX_ON_SERVER", 2**24)
     return mongod_uri
 
 

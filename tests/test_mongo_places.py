@@ -379,7 +379,7 @@ def test_credentials_are_in_no_message_log_or_pickle(
                 len(store)
             check_secret(everything_in(caught.value))
         with pickle.loads(pickled) as copy:  # noqa: S301 - our own
-            with pytest.raises(StoreAccessError, match=r"a password is not pickled: make the store anew") as caught:
+            with pytest.raises(StoreAccessError, match=r"a password is not pickled: make the store again") as caught:
                 len(copy)
             check_secret(everything_in(caught.value), pickle.dumps(copy).decode("latin-1"))
         logged = [str(record.__dict__) for record in caplog.records]

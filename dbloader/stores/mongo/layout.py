@@ -30,7 +30,7 @@ STUB = "gridfs"
 """The field with the id of the file in GridFS that has the whole of a record, or of a chunk of a column."""
 
 # A document may have 16 MiB (https://www.mongodb.com/docs/manual/reference/limits/).
-MAX_DOCUMENT = 16 * 2**20
+MAX_ON_SERVER = 16 * 2**20
 
 COVERED = ("_id", "label", "width", "height", "name", "crc32")
 COLUMNS_INDEX, LABEL_INDEX = "dbloader_columns", "dbloader_label"
@@ -110,7 +110,7 @@ def stub_of(document: bytes, file: str) -> bytes:
     index, kept = values.pop("_id"), {name: value for name, value in values.items() if name != "image"}
     sizes = {name: len(bson.encode({name: value})) for name, value in kept.items() if name not in _OF_STUB}
     for name in sorted(sizes, key=sizes.__getitem__, reverse=True):
-        if len(bson.encode(kept)) < MAX_DOCUMENT - 2**10:
+        if len(bson.encode(kept)) < MAX_ON_SERVER - 2**10:
             break
         del kept[name]
     return bson.encode({"_id": index, STUB: file, **kept})

@@ -22,7 +22,7 @@ from dbloader.stores.mongo.layout import (
     file_of,
     index_of,
 )
-from dbloader.stores.mongo.matching import checked_index, matching
+from dbloader.stores.mongo.matching import check_counts, checked_index, found_by, matching
 from dbloader.stores.mongo.place import MongoPlace, parse
 
 if TYPE_CHECKING:
@@ -127,9 +127,9 @@ class MongoStore(Store):
             of_name = {"name": name, "_id": {"$gte": 0, "$lt": handle.manifest.length}}
             return collection.find_one(of_name, {"_id": 1}, sort=[("name", 1), ("_id", 1)])
 
-        found = handle.of_records(ask) if _is_text(name) else None
+        found = handle.of_records(ask, scan=True) if _is_text(name) else None
         if found is None and _is_text(name):
-            found = handle.of_records(ask, newest=True) if handle.may_lag else None
+            found = handle.of_records(ask, newest=True, scan=True) if handle.may_lag else None
             handle.check_here()
         if found is None:
             raise RecordNotFoundError(f"no record of {self.place} is named {name!r}")
@@ -160,6 +160,18 @@ class MongoStore(Store):
             DamagedStoreError: Records are missing, or have other labels than the manifest says.
         """
         return matching(self._open(), query)
+
+    def named(self, name: str) -> np.ndarray[Any, Any]:
+        """Return the indices of the records of a name that the server has: int64, shape (records,), ascending."""
+        return found_by(self._open(), {"name": name})
+
+    def check_counts(self) -> None:
+        """Compare the number of records that the server has with the manifest.
+
+        Raises:
+            DamagedStoreError: Records are missing.
+        """
+        check_counts(self._open(), by_label=False)
 
     @override
     def close(self) -> None:
