@@ -493,6 +493,21 @@ def test_a_full_disk_is_told_and_loses_nothing_that_was_committed(
     check_is(mongod_uri, RECORDS, digest)
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["once", "with records that are there already"])
+def test_a_store_whose_indexes_somebody_drops_meanwhile_is_written_all_the_same(
+    mongo_server: Server, mongo_uri: str, digest: str, again: bool
+) -> None:
+    with create_store(mongo_uri) as writer, database_of(mongo_server, mongo_uri) as database:
+        write_one_by_one(writer, RECORDS)
+        writer.commit()
+        mine: Any = writer
+        database[f"store.{mine._id}"].drop_indexes()
+        if again:
+            mine._unfinished._insert(list(enumerate(documents_of(RECORDS))))
+        writer.finish()
+    check_is(mongo_uri, RECORDS, digest)
+
+
 # ---- Large records
 
 
@@ -548,7 +563,7 @@ def test_damage_to_a_large_record_is_noticed(
         chunks.update_one({"_id": middle["_id"]}, {"$set": {"data": middle["data"][:-1] + b"!"}})
         for index, what in ((1, "it is not whole in GridFS"), (2, "it is missing in GridFS"), (3, "its CRC-32 is")):
             for use in (lambda: store.read([0, index]), lambda: store[index]):  # noqa: B023 - called here
-                with pytest.raises(DamagedRecordError, match=rf"^record {index} \({index}\) of .* is damaged: {what}"):
+                with pytest.raises(DamagedRecordError, match=rf"^record {index} \({index}\) of \S+ is damaged: {what}"):
                     use()
         with pytest.raises(DamagedRecordError, match="record 1"):
             store.verify()
@@ -568,6 +583,24 @@ def test_a_store_whose_large_records_the_server_lost_is_not_published(
             large.delete_one({"n": 1} if lost == "chunks" else {})
         with pytest.raises(DamagedStoreError, match=r"does not have record \d in GridFS as it was sent"):
             writer.finish()
+
+
+def test_each_large_record_has_time_of_its_own_to_be_checked(
+    mongod: Mongod, mongod_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dbloader.stores.mongo.unfinished.MAX_ON_SERVER", 10_000)
+    monkeypatch.setattr(connection, "RETRY_SECONDS", 4.0)
+    records = [Record(name=str(number), image=random.Random(number).randbytes(600_000)) for number in range(9)]
+    with (
+        Proxy(mongod.port) as proxy,
+        create_store(f"{proxy.through(mongod_uri)}?socketTimeoutMS=300") as writer,
+    ):
+        writer.write([encode(record) for record in records])
+        writer.commit()
+        proxy.bytes_per_s = 6e5  # a second for each, which is silence, and nine for all
+        writer.finish()
+    with open_store(mongod_uri) as store:
+        assert store.documents(range(9)) == documents_of(records)
 
 
 def test_a_large_record_survives_what_passes(mongod: Mongod, mongod_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
