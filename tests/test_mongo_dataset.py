@@ -489,7 +489,7 @@ def test_finding_a_name_counts_the_records_only_where_it_finds_none(mongod: Mong
         with mongod.fail_point("aggregate", error_code=13, times=None) as count:
             assert [dataset.find(name) for name in "abc"] == [0, 1, 2]  # of "a", the first is not the query's
             assert count() == 0
-        with pytest.raises(RecordNotFoundError, match="no record of .* is named 'd'"):
+        with pytest.raises(RecordNotFoundError, match=r"no record of .* is named 'd'"):
             dataset.find("d")
         with mongod.client() as client:
             records_of(client, mongod_uri).delete_one({"_id": 4})

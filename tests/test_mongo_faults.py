@@ -570,6 +570,23 @@ def test_damage_to_a_large_record_is_noticed(
         assert store.documents([0, 4]) == [documents_of(records)[index] for index in (0, 4)]
 
 
+@pytest.mark.parametrize(
+    "change", [{"$set": {"label": Int64(3)}}, {"$unset": {"name": ""}}, {"$set": {"caption": "x"}}]
+)
+def test_fields_of_a_large_record_that_somebody_edits_are_noticed(
+    mongo_server: Server, mongo_uri: str, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+) -> None:
+    monkeypatch.setattr("dbloader.stores.mongo.unfinished.MAX_ON_SERVER", 10_000)
+    write(mongo_uri, [Record(name="a", label=2, image=bytes(600_000), fields={"caption": "y"})])
+    with open_store(mongo_uri) as store, database_of(mongo_server, mongo_uri) as database:
+        assert store.verify() == store.manifest.digest
+        records_of(database.client, mongo_uri).update_one({"_id": 0}, change)
+        with pytest.raises(
+            DamagedRecordError, match=r"^record 0 \(a\) of \S+ is damaged: its fields among the records"
+        ):
+            store.verify()
+
+
 @pytest.mark.parametrize("lost", ["files", "chunks"])
 def test_a_store_whose_large_records_the_server_lost_is_not_published(
     mongo_server: Server, mongo_uri: str, monkeypatch: pytest.MonkeyPatch, lost: str
@@ -672,6 +689,19 @@ def test_names_over_the_limit_of_a_document_come_back_as_they_were(
 def test_a_name_over_the_limit_of_a_document_is_refused(mongo_uri: str) -> None:
     with pytest.raises(FieldError, match="the name of record 0 is too long"):
         write(mongo_uri, [Record(name="a" * 2**24)])
+
+
+@pytest.mark.parametrize("run", [2**63 - 1, 2**31, -5])
+def test_a_number_of_writers_that_cannot_be_is_damage(mongo_server: Server, mongo_uri: str, run: int) -> None:
+    with create_store(mongo_uri, resumable=True) as writer:
+        write_one_by_one(writer, RECORDS[:9])
+        writer.commit()
+    with database_of(mongo_server, mongo_uri) as database:
+        database["store.manifest"].update_one({"_id": "store"}, {"$set": {"partial.run": Int64(run)}})
+    with pytest.raises(DamagedStoreError, match=r"is damaged: the number of its writers is .*; begin again"):
+        write(mongo_uri, RECORDS, resume=True)
+    write(mongo_uri, RECORDS, overwrite=True)
+    check_is(mongo_uri, RECORDS)
 
 
 # ---- Writers that were overtaken

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import bson
 import numpy as np
+from bson.errors import BSONError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -114,6 +115,26 @@ def stub_of(document: bytes, file: str) -> bytes:
             break
         del kept[name]
     return bson.encode({"_id": index, STUB: file, **kept})
+
+
+def fits_stub(stub: bytes, document: bytes) -> bool:
+    """Tell whether the fields among the records, which queries ask about, are those of the whole record.
+
+    Args:
+        stub: What is among the records.
+        document: The whole record, from GridFS. Where it cannot be decoded, its CRC-32 will tell so.
+
+    Raises:
+        BSONError: The stub cannot be decoded.
+    """
+    kept: dict[str, Any] = bson.decode(stub)
+    try:
+        values: dict[str, Any] = bson.decode(document)
+    except (BSONError, ValueError, RecursionError):
+        return True
+    kept.pop(STUB, None)
+    asked = [name for name in values if name in _OF_STUB or name in kept]
+    return bson.encode(kept) == bson.encode({name: values[name] for name in ("_id", *asked) if name in values})
 
 
 def file_of(document: bytes) -> object:

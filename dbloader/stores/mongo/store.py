@@ -20,6 +20,7 @@ from dbloader.stores.mongo.large import LostError
 from dbloader.stores.mongo.layout import (
     STUB,
     file_of,
+    fits_stub,
     index_of,
 )
 from dbloader.stores.mongo.matching import check_counts, checked_index, found_by, matching
@@ -206,7 +207,12 @@ class MongoStore(Store):
             file = file_of(data)
         except (BSONError, ValueError, RecursionError) as error:
             raise self._damaged(index, f"its BSON cannot be decoded: {error}") from error
-        return data if file is None else self._large(handle, index, file)
+        if file is None:
+            return data
+        whole = self._large(handle, index, file)
+        if not fits_stub(data, whole):
+            raise self._damaged(index, "its fields among the records are not those of its file in GridFS")
+        return whole
 
     def _large(self, handle: Handle, index: int, file: object) -> bytes:
         try:
