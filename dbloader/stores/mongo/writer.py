@@ -129,7 +129,7 @@ class MongoWriter(Writer):
     def _take_over(self, partial: Mapping[str, Any] | None) -> None:
         """Note who writes the unfinished store: nobody who did so before can commit to it any more."""
         run = partial["run"] + 1 if partial else 1
-        if not 0 < run < 2**31:  # it comes into the upper half of an int64
+        if not 0 < run < 2**31:  # the upper half of an int64 has it; see Unfinished.store
             raise self._damaged(f"the number of its writers is {run}")
         mine = {"partial.store": self._id, "partial.writer": self._claim.token, "partial.run": run}
         if not self._upkeep.durable.update_one(
