@@ -145,12 +145,11 @@ class Connection:
             scan: The collection of which it may have the server look through all documents.
 
         Raises:
-            StoreError: A scan took over SCAN_SECONDS.
             StoreUnreachableError: No server was there at all, or for too long.
             StoreAccessError: The server refuses the user, or what was asked.
             StoreFullError: It has no room.
             DamagedStoreError: It gave what is no BSON.
-            StoreError: Whatever else it says.
+            StoreError: A scan took over SCAN_SECONDS; or the server says anything else.
         """
         began, pause, patient = time.monotonic(), _FIRST_PAUSE, self._patient
         limit = _LAST_SECONDS if self._given_up else seconds
@@ -169,13 +168,15 @@ class Connection:
                 with nullcontext() if until is None else pymongo.timeout(max(0.01, until - time.monotonic())):
                     result = function()
             except errors.PyMongoError as error:
-                taken = time.monotonic() - asked
-                if _is_overtime(error) and scan is not None and taken > 0.9 * SCAN_SECONDS:
+                taken = 0.0 if scan is None else time.monotonic() - asked
+                if _is_overtime(error) and taken > 0.9 * SCAN_SECONDS:
                     raise StoreError(
                         f"{self.place.shown}: the server has not finished a search within {SCAN_SECONDS:g} s; "
                         "it looks through all documents if the fields of the search have no index: make an index",
                     ) from error
-                if deadline is None or (scan is not None and taken > self._retry_seconds()):  # it was there until now
+                # A server that has worked at a scan for so long was there until now; one that it ends is given up.
+                was_there = taken > self._retry_seconds() and time.monotonic() - began < SCAN_SECONDS
+                if deadline is None or was_there:
                     deadline = max(began, time.monotonic() - self._silence_before(error)) + self._retry_seconds()
                 patient = patient or isinstance(error, errors.NetworkTimeout)
                 if not self._may_pass(error) or time.monotonic() + pause > deadline:
