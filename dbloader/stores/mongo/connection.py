@@ -174,7 +174,7 @@ class Connection:
                         f"{self.place.shown}: the server has not finished a search within {SCAN_SECONDS:g} s; "
                         "it looks through all documents if the fields of the search have no index: make an index",
                     ) from error
-                # A server that has worked at a scan for so long was there until now; one that it ends is given up.
+                # A server that has worked at a scan for so long was there until now. The scan may be what crashes it.
                 was_there = taken > self._retry_seconds() and time.monotonic() - began < SCAN_SECONDS
                 if deadline is None or was_there:
                     deadline = max(began, time.monotonic() - self._silence_before(error)) + self._retry_seconds()
