@@ -106,7 +106,7 @@ LEAST_NOTICED = {
     "column": 4,
     "unfinished column": 3,
     "event": 3,
-    "record": 7,
+    "record": 10,
     "GridFS file": 1,
     "GridFS chunk": 4,
 }
