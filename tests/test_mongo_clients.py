@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mongo_servers import Mongod
+    from pymongo import MongoClient
 
 RECORDS = make_records(4)
 PASSWORD = "s3cret/@:%"  # of `mongod_with_users`
@@ -34,19 +35,20 @@ def write(place: str) -> None:
         writer.finish()
 
 
-def connections(server: Mongod) -> int:
-    with server.client() as client:
-        return int(client.admin.command("serverStatus")["connections"]["current"])
+def connections(client: MongoClient[Any]) -> int:
+    """How many there are to the server, with those of this client: it is asked by one that stays open meanwhile."""
+    return int(client.admin.command("serverStatus")["connections"]["current"])
 
 
 def test_many_stores_share_one_client(mongod: Mongod, mongod_uri: str) -> None:
     write(mongod_uri)
-    threads, before = threading.active_count(), connections(mongod)
-    stores = [open_store(mongod_uri) for _ in range(100)]
-    for store in stores:
-        assert store.documents([1]) == documents_of(RECORDS)[1:2]
-    assert threading.active_count() <= threads + 2
-    assert connections(mongod) <= before + 3
+    with mongod.client() as client:
+        before, threads = connections(client), threading.active_count()
+        stores = [open_store(mongod_uri) for _ in range(100)]
+        for store in stores:
+            assert store.documents([1]) == documents_of(RECORDS)[1:2]
+        assert threading.active_count() <= threads + 2
+        assert connections(client) <= before + 3
     for store in stores[:-1]:
         store.close()
     assert stores[-1].documents([2]) == documents_of(RECORDS)[2:3]  # the others have not closed it
@@ -54,7 +56,9 @@ def test_many_stores_share_one_client(mongod: Mongod, mongod_uri: str) -> None:
     del stores, store
     gc.collect()
     assert len(clients) == 1
-    assert not [thread for thread in threading.enumerate() if "pymongo" in thread.name and thread.is_alive()]
+    for thread in [thread for thread in threading.enumerate() if "pymongo" in thread.name]:
+        thread.join(60)  # a client that is closed has told it to end
+        assert not thread.is_alive(), thread.name
 
 
 def test_a_forked_child_makes_its_own_client_and_leaves_its_parents_alone(mongod_uri: str) -> None:

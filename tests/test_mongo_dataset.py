@@ -481,6 +481,22 @@ def test_a_query_about_columns_reads_no_record(mongod: Mongod, mongod_uri: str, 
         assert asked["docsExamined"] == 0, asked["planSummary"]
 
 
+def test_finding_a_name_counts_the_records_only_where_it_finds_none(mongod: Mongod, mongod_uri: str) -> None:
+    with create_store(mongod_uri) as writer:
+        writer.write(encode(Record(name=name, label=label)) for label, name in enumerate("aabbc"))
+        writer.finish()
+    with MongoDataset(mongod_uri, decode=None, query={"label": {"$in": [1, 2, 4]}}) as dataset:
+        with mongod.fail_point("aggregate", error_code=13, times=None) as count:
+            assert [dataset.find(name) for name in "abc"] == [0, 1, 2]  # of "a", the first is not the query's
+            assert count() == 0
+        with pytest.raises(RecordNotFoundError, match=r"no record of .* is named 'd'"):
+            dataset.find("d")
+        with mongod.client() as client:
+            records_of(client, mongod_uri).delete_one({"_id": 4})
+        with pytest.raises(DamagedStoreError, match="has 4 records, and 5 were written"):
+            dataset.find("c")
+
+
 def test_a_query_of_nothing_but_a_field_that_no_record_has_finds_none(place: str) -> None:
     with pytest.warns(UserWarning, match=r"^no record of .* is found by the query \{'nothing': 1\}$") as caught:
         dataset = MongoDataset(place, query={"nothing": 1})

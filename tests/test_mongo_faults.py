@@ -34,7 +34,7 @@ from dbloader.errors import (
 )
 from dbloader.records import encode
 from dbloader.stores.mongo import claim, clients, connection, upkeep
-from dbloader.stores.mongo.layout import MAX_DOCUMENT, is_own_collection
+from dbloader.stores.mongo.layout import MAX_ON_SERVER, is_own_collection
 from dbloader.stores.mongo.place import parse
 
 if TYPE_CHECKING:
@@ -493,13 +493,28 @@ def test_a_full_disk_is_told_and_loses_nothing_that_was_committed(
     check_is(mongod_uri, RECORDS, digest)
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["once", "with records that are there already"])
+def test_a_store_whose_indexes_somebody_drops_meanwhile_is_written_all_the_same(
+    mongo_server: Server, mongo_uri: str, digest: str, again: bool
+) -> None:
+    with create_store(mongo_uri) as writer, database_of(mongo_server, mongo_uri) as database:
+        write_one_by_one(writer, RECORDS)
+        writer.commit()
+        mine: Any = writer
+        database[f"store.{mine._id}"].drop_indexes()
+        if again:
+            mine._unfinished._insert(list(enumerate(documents_of(RECORDS))))
+        writer.finish()
+    check_is(mongo_uri, RECORDS, digest)
+
+
 # ---- Large records
 
 
 def large_records() -> list[Record]:
     rng = random.Random(3)
     fits = Record(name="fits", label=1)
-    fits.image = bytes(MAX_DOCUMENT - len(encode(Record(name="fits", label=1, image=b"")).document(1)))
+    fits.image = bytes(MAX_ON_SERVER - len(encode(Record(name="fits", label=1, image=b"")).document(1)))
     over = Record(name="over", label=1, image=bytes(len(fits.image) + 1))
     return [
         Record(name="a", image=b"a"),
@@ -512,7 +527,7 @@ def large_records() -> list[Record]:
 
 def test_records_over_the_limit_of_a_document_come_back_as_they_were(mongo_server: Server, mongo_uri: str) -> None:
     records = large_records()
-    assert len(documents_of(records)[1]) == MAX_DOCUMENT
+    assert len(documents_of(records)[1]) == MAX_ON_SERVER
     write(mongo_uri, records)
     with open_store(mongo_uri) as store, database_of(mongo_server, mongo_uri) as database:
         own = f"store.{store._open().store}"  # type: ignore[attr-defined]
@@ -534,7 +549,7 @@ def test_records_over_the_limit_of_a_document_come_back_as_they_were(mongo_serve
 def test_damage_to_a_large_record_is_noticed(
     mongo_server: Server, mongo_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dbloader.stores.mongo.unfinished.MAX_DOCUMENT", 10_000)
+    monkeypatch.setattr("dbloader.stores.mongo.unfinished.MAX_ON_SERVER", 10_000)
     records = [Record(name=str(number), image=bytes([number]) * 600_000) for number in range(5)]
     write(mongo_uri, records)
     with open_store(mongo_uri) as store, database_of(mongo_server, mongo_uri) as database:
@@ -548,18 +563,35 @@ def test_damage_to_a_large_record_is_noticed(
         chunks.update_one({"_id": middle["_id"]}, {"$set": {"data": middle["data"][:-1] + b"!"}})
         for index, what in ((1, "it is not whole in GridFS"), (2, "it is missing in GridFS"), (3, "its CRC-32 is")):
             for use in (lambda: store.read([0, index]), lambda: store[index]):  # noqa: B023 - called here
-                with pytest.raises(DamagedRecordError, match=rf"^record {index} \({index}\) of .* is damaged: {what}"):
+                with pytest.raises(DamagedRecordError, match=rf"^record {index} \({index}\) of \S+ is damaged: {what}"):
                     use()
         with pytest.raises(DamagedRecordError, match="record 1"):
             store.verify()
         assert store.documents([0, 4]) == [documents_of(records)[index] for index in (0, 4)]
 
 
+@pytest.mark.parametrize(
+    "change", [{"$set": {"label": Int64(3)}}, {"$unset": {"name": ""}}, {"$set": {"caption": "x"}}]
+)
+def test_fields_of_a_large_record_that_somebody_edits_are_noticed(
+    mongo_server: Server, mongo_uri: str, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+) -> None:
+    monkeypatch.setattr("dbloader.stores.mongo.unfinished.MAX_ON_SERVER", 10_000)
+    write(mongo_uri, [Record(name="a", label=2, image=bytes(600_000), fields={"caption": "y"})])
+    with open_store(mongo_uri) as store, database_of(mongo_server, mongo_uri) as database:
+        assert store.verify() == store.manifest.digest
+        records_of(database.client, mongo_uri).update_one({"_id": 0}, change)
+        with pytest.raises(
+            DamagedRecordError, match=r"^record 0 \(a\) of \S+ is damaged: its fields among the records"
+        ):
+            store.verify()
+
+
 @pytest.mark.parametrize("lost", ["files", "chunks"])
 def test_a_store_whose_large_records_the_server_lost_is_not_published(
     mongo_server: Server, mongo_uri: str, monkeypatch: pytest.MonkeyPatch, lost: str
 ) -> None:
-    monkeypatch.setattr("dbloader.stores.mongo.unfinished.MAX_DOCUMENT", 10_000)
+    monkeypatch.setattr("dbloader.stores.mongo.unfinished.MAX_ON_SERVER", 10_000)
     with create_store(mongo_uri, resumable=True) as writer:
         writer.write([encode(Record(name=str(number), image=bytes(600_000))) for number in range(3)])
         writer.commit()
@@ -570,8 +602,26 @@ def test_a_store_whose_large_records_the_server_lost_is_not_published(
             writer.finish()
 
 
+def test_each_large_record_has_time_of_its_own_to_be_checked(
+    mongod: Mongod, mongod_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dbloader.stores.mongo.unfinished.MAX_ON_SERVER", 10_000)
+    monkeypatch.setattr(connection, "RETRY_SECONDS", 4.0)
+    records = [Record(name=str(number), image=random.Random(number).randbytes(600_000)) for number in range(9)]
+    with (
+        Proxy(mongod.port) as proxy,
+        create_store(f"{proxy.through(mongod_uri)}?socketTimeoutMS=300") as writer,
+    ):
+        writer.write([encode(record) for record in records])
+        writer.commit()
+        proxy.bytes_per_s = 6e5  # a second for each, which is silence, and nine for all
+        writer.finish()
+    with open_store(mongod_uri) as store:
+        assert store.documents(range(9)) == documents_of(records)
+
+
 def test_a_large_record_survives_what_passes(mongod: Mongod, mongod_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dbloader.stores.mongo.unfinished.MAX_DOCUMENT", 10_000)
+    monkeypatch.setattr("dbloader.stores.mongo.unfinished.MAX_ON_SERVER", 10_000)
     records = [Record(name=str(number), image=bytes([number]) * 600_000) for number in range(5)]
     write(mongod_uri, [])
     for code in (None, 9001):
@@ -593,7 +643,7 @@ def test_a_large_record_survives_what_passes(mongod: Mongod, mongod_uri: str, mo
 def test_what_was_stored_after_the_last_commit_and_is_not_of_the_store_is_removed(
     mongo_server: Server, mongo_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dbloader.stores.mongo.unfinished.MAX_DOCUMENT", 10_000)
+    monkeypatch.setattr("dbloader.stores.mongo.unfinished.MAX_ON_SERVER", 10_000)
     records = [Record(name=str(number), image=bytes([number]) * 300_000) for number in range(3)]
     with create_store(mongo_uri, resumable=True) as writer:
         write_one_by_one(writer, records[:1])
@@ -639,6 +689,19 @@ def test_names_over_the_limit_of_a_document_come_back_as_they_were(
 def test_a_name_over_the_limit_of_a_document_is_refused(mongo_uri: str) -> None:
     with pytest.raises(FieldError, match="the name of record 0 is too long"):
         write(mongo_uri, [Record(name="a" * 2**24)])
+
+
+@pytest.mark.parametrize("run", [2**63 - 1, 2**31, -5])
+def test_a_number_of_writers_that_cannot_be_is_damage(mongo_server: Server, mongo_uri: str, run: int) -> None:
+    with create_store(mongo_uri, resumable=True) as writer:
+        write_one_by_one(writer, RECORDS[:9])
+        writer.commit()
+    with database_of(mongo_server, mongo_uri) as database:
+        database["store.manifest"].update_one({"_id": "store"}, {"$set": {"partial.run": Int64(run)}})
+    with pytest.raises(DamagedStoreError, match=r"is damaged: the number of its writers is .*; begin again"):
+        write(mongo_uri, RECORDS, resume=True)
+    write(mongo_uri, RECORDS, overwrite=True)
+    check_is(mongo_uri, RECORDS)
 
 
 # ---- Writers that were overtaken

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import random
 import resource
+import time
 import warnings
 from contextlib import closing
 from datetime import datetime, timezone
@@ -94,6 +95,20 @@ KINDS = {
     "record": Kind(".S", ""),
     "GridFS file": Kind(".S.large.files", ""),
     "GridFS chunk": Kind(".S.large.chunks", ""),
+}
+
+# In how many of 20 trials something must raise: half of the fewest in 50 times 20 that were measured.
+LEAST_NOTICED = {
+    "manifest": 9,
+    "place": 8,
+    "partial": 6,
+    "unfinished place": 4,
+    "column": 4,
+    "unfinished column": 3,
+    "event": 3,
+    "record": 10,
+    "GridFS file": 1,
+    "GridFS chunk": 4,
 }
 
 
@@ -321,14 +336,14 @@ def place(mongod_uri: str, request: pytest.FixtureRequest, monkeypatch: pytest.M
     """A store, or an unfinished one, of which some records are in GridFS."""
     kind = KINDS[request.getfixturevalue("name")]
     monkeypatch.setattr("dbloader.stores.writer.COMMIT_BYTES", 500)
-    monkeypatch.setattr("dbloader.stores.mongo.unfinished.MAX_DOCUMENT", 10_000)
+    monkeypatch.setattr("dbloader.stores.mongo.unfinished.MAX_ON_SERVER", 10_000)
     with create_store(mongod_uri, resumable=True) as writer:
         write_one_by_one(writer, RECORDS[:17] if kind.unfinished else RECORDS)
         if kind.unfinished:
             writer.commit()
         else:
             writer.finish(classes=("a", "b", "c"))
-    monkeypatch.setattr("dbloader.stores.mongo.unfinished.MAX_DOCUMENT", 2**24)
+    monkeypatch.setattr("dbloader.stores.mongo.unfinished.MAX_ON_SERVER", 2**24)
     return mongod_uri
 
 
@@ -363,10 +378,12 @@ def test_a_damaged_document_is_noticed_by_who_needs_it(
         else:
             expected = {use: function(place, tmp_path) for use, function in uses.items()}
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        found = []
-        for number in range(first, min(first + _AT_ONCE, TRIALS)):
+        found, noticed, longest = [], 0, 0.0
+        trials = range(first, min(first + _AT_ONCE, TRIALS))
+        for number in trials:
             numbers = random.Random(f"{name}/{number}")
             resealed = name == "manifest" and numbers.random() < 0.3
+            began, raised = time.monotonic(), []
             for use in [numbers.choice([*uses])] if kind.unfinished else uses:
                 if kind.unfinished or use == next(iter(uses)):
                     damage(numbers, snapshot.database[snapshot.name(kind)], kind, resealed=resealed)
@@ -375,8 +392,16 @@ def test_a_damaged_document_is_noticed_by_who_needs_it(
                 except Exception as error:
                     found.append(f"{number} {use}: {type(error).__name__}: {error}"[:300])
                     continue
-                if result is not None and result != expected[use] and not resealed:
+                if result is None:
+                    raised.append(use)
+                elif result != expected[use] and not resealed:
                     found.append(f"{number} {use}: another result in silence")
+            if raised and "verify" in uses and "verify" not in raised:
+                found.append(f"{number} verify: silent, but these raise: {', '.join(raised)}")
+            noticed += bool(raised)
+            longest = max(longest, time.monotonic() - began)
             snapshot.restore(everything=kind.unfinished)
+    print(f"{name}: {len(trials)} trials, {noticed} noticed, {len(found)} wrong, the longest took {longest:.1f} s")  # noqa: T201 - for `pytest -s`
     assert not found, f"{len(found)} trials:\n" + "\n".join(found[:40])
+    assert noticed >= LEAST_NOTICED[name] * len(trials) // _AT_ONCE, "the damage does too little to prove anything"
     assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < MOST_BYTES

@@ -11,6 +11,8 @@ from store_contract import documents_of, make_records, write_one_by_one
 from dbloader import Record, create_store, open_store
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mongo_servers import Mongod
 
 RECORDS = make_records(60)
@@ -34,19 +36,30 @@ def wait_until_run(mongod: Mongod) -> None:
             pass
 
 
-@pytest.mark.parametrize("command", ["insert", "update", "delete", "createIndexes"])
-@pytest.mark.parametrize("step", ["begin", "commit", "second commit", "finish"])
-def test_a_command_that_runs_late_changes_nothing(mongod: Mongod, mongod_uri: str, command: str, step: str) -> None:
+@pytest.mark.parametrize(
+    ("step", "command"),
+    [
+        ("begin", "createIndexes"),
+        ("begin", "update"),
+        *((commit, command) for commit in ("commit", "second commit") for command in ("insert", "update")),
+        ("finish", "insert"),
+        ("finish", "update"),
+        ("finish", "delete"),
+    ],
+)
+def test_a_command_that_runs_late_changes_nothing(mongod: Mongod, mongod_uri: str, step: str, command: str) -> None:
     place = f"{mongod_uri}?socketTimeoutMS={SILENT_MS}"
     with create_store(place, resumable=True) as writer:
         write_one_by_one(writer, RECORDS[:10])
         writer.commit()
 
     def at(now: str) -> None:
-        """Hold up the next such command from here on."""
+        """Hold up the next such command of a step that begins; the step before has had its own."""
+        assert [count() for count in counts] == [1] * len(counts)
         if now == step:
-            stack.enter_context(mongod.fail_point(command, times=1, block_s=HELD_UP_S))
+            counts.append(stack.enter_context(mongod.fail_point(command, times=1, block_s=HELD_UP_S)))
 
+    counts: list[Callable[[], int]] = []
     with ExitStack() as stack:
         at("begin")
         with create_store(place, resume=True) as writer:
@@ -59,6 +72,8 @@ def test_a_command_that_runs_late_changes_nothing(mongod: Mongod, mongod_uri: st
             write_one_by_one(writer, RECORDS)
             at("finish")
             writer.finish()
+        at("end")
+        assert counts
         wait_until_run(mongod)
     with open_store(mongod_uri) as store:
         assert store.documents(range(60)) == documents_of(RECORDS)
@@ -68,27 +83,31 @@ def test_a_command_that_runs_late_changes_nothing(mongod: Mongod, mongod_uri: st
 
 def test_a_late_command_at_the_beginning_of_a_fresh_store_changes_nothing(mongod: Mongod, mongod_uri: str) -> None:
     place = f"{mongod_uri}?socketTimeoutMS={SILENT_MS}"
-    with mongod.fail_point("delete", times=1, block_s=HELD_UP_S), create_store(place) as writer:
+    with mongod.fail_point("delete", times=1, block_s=HELD_UP_S) as count, create_store(place) as writer:
         write_one_by_one(writer, RECORDS)
         writer.finish()
+        assert count() == 1
     wait_until_run(mongod)
     with open_store(mongod_uri) as store:
         assert store.documents(range(60)) == documents_of(RECORDS)
 
 
-@pytest.mark.parametrize("command", ["insert", "find"])
-@pytest.mark.parametrize("skipped", [0, 1, 2, 3])
+@pytest.mark.parametrize(
+    ("command", "skipped"),
+    [("insert", 0), ("insert", 1), ("insert", 2), ("find", 0), ("find", 1), ("find", 2), ("find", 3)],
+)
 def test_a_late_command_of_a_large_record_changes_nothing(
     mongod: Mongod, mongod_uri: str, monkeypatch: pytest.MonkeyPatch, command: str, skipped: int
 ) -> None:
-    monkeypatch.setattr("dbloader.stores.mongo.unfinished.MAX_DOCUMENT", 10_000)
+    monkeypatch.setattr("dbloader.stores.mongo.unfinished.MAX_ON_SERVER", 10_000)
     records = [Record(name=str(number), image=bytes([number]) * 600_000) for number in range(3)]
     with create_store(f"{mongod_uri}?socketTimeoutMS={SILENT_MS}") as writer:
         write_one_by_one(writer, records[:skipped])
         writer.commit()
-        with mongod.fail_point(command, times=1, block_s=HELD_UP_S):
+        with mongod.fail_point(command, times=1, block_s=HELD_UP_S) as count:
             write_one_by_one(writer, records)
             writer.finish()
+            assert count() == 1
     wait_until_run(mongod)
     with open_store(mongod_uri) as store:
         assert store.documents(range(3)) == documents_of(records)

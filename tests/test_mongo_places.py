@@ -161,6 +161,14 @@ def test_what_a_library_says_is_shown_without_credentials() -> None:
     assert not parse(bare.uri).without_credentials().stripped
 
 
+def test_waiting_without_end_is_refused(mongo_uri: str) -> None:
+    for use in (lambda place: len(open_store(place)), lambda place: create_store(place).__enter__()):
+        with pytest.raises(
+            PlaceError, match=r"timeoutMS=0 would wait without end .*: leave it out, for about a minute"
+        ):
+            use(f"{mongo_uri}?timeoutMS=0")
+
+
 def test_writing_without_answers_is_refused(mongo_uri: str) -> None:
     with pytest.raises(PlaceError, match=r"without an answer to its writes \(w=0\)"), create_store(f"{mongo_uri}?w=0"):
         pass
@@ -379,7 +387,7 @@ def test_credentials_are_in_no_message_log_or_pickle(
                 len(store)
             check_secret(everything_in(caught.value))
         with pickle.loads(pickled) as copy:  # noqa: S301 - our own
-            with pytest.raises(StoreAccessError, match=r"a password is not pickled: make the store anew") as caught:
+            with pytest.raises(StoreAccessError, match=r"a password is not pickled: make the store again") as caught:
                 len(copy)
             check_secret(everything_in(caught.value), pickle.dumps(copy).decode("latin-1"))
         logged = [str(record.__dict__) for record in caplog.records]

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import random
 import time
-from typing import TYPE_CHECKING
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from mongo_servers import Proxy
+from mongo_servers import Proxy, records_of
 from store_contract import documents_of, make_records, write_one_by_one
 
-from dbloader import Record, create_store, open_store
-from dbloader.errors import StoreUnreachableError
+from dbloader import MongoDataset, Record, create_store, open_store
+from dbloader.errors import StoreError, StoreUnreachableError
 from dbloader.records import encode
 from dbloader.stores.mongo import connection
+from dbloader.stores.mongo.place import parse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from mongo_servers import Mongod
 
@@ -148,3 +152,107 @@ def test_a_slow_line_of_too_little_ends_in_time(
         with pytest.raises(StoreUnreachableError, match=SILENT):
             store.documents(range(16))
         assert time.monotonic() - began < 15  # of 20 s that it would take
+
+
+# ---- Questions for which the server may look through all documents
+
+# The driver asks by itself whether the server is there, on a connection of its own.
+ASKED_OFTEN = f"{SHORT}&socketTimeoutMS=300&heartbeatFrequencyMS=500"
+
+
+def write_records(place: str) -> None:
+    with create_store(place) as writer:
+        write_one_by_one(writer, RECORDS)
+        writer.finish()
+
+
+@pytest.mark.parametrize("asked", [False, True], ids=["before the query", "while it is answered"])
+def test_a_query_to_a_server_that_falls_silent_ends(mongod: Mongod, proxy: Proxy, mongod_uri: str, asked: bool) -> None:
+    query = {"$where": "sleep(5000) || true"}  # for each of 30 records
+    running: list[dict[str, Any]] = [{"$currentOp": {}}, {"$match": {"command.projection": {"_id": 1}, "active": True}}]
+
+    def ask() -> None:
+        with pytest.raises(StoreUnreachableError, match=SILENT):
+            store.matching(query)  # type: ignore[attr-defined]
+
+    write_records(mongod_uri)
+    with (
+        mongod.client() as client,
+        open_store(f"{proxy.through(mongod_uri)}?{ASKED_OFTEN}") as store,
+        ThreadPoolExecutor(1) as executor,
+    ):
+        len(store)
+        if not asked:
+            proxy.stall()
+        ended = executor.submit(ask)
+        while asked and not list(client.admin.aggregate(running)):
+            assert not ended.done()
+        proxy.stall()
+        ended.result()
+        proxy.flow()
+        assert store.matching({"_id": {"$lt": 3}}).tolist() == [0, 1, 2]  # type: ignore[attr-defined]
+
+
+def test_a_query_is_answered_by_connections_made_since_the_others_fell_silent(proxy: Proxy, mongod_uri: str) -> None:
+    write_records(mongod_uri)
+    with open_store(f"{proxy.through(mongod_uri)}?{ASKED_OFTEN}") as store:
+        len(store)
+        proxy.forget()
+        assert store.matching({"_id": {"$lt": 3}}).tolist() == [0, 1, 2]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("use", ["query", "count", "name", "listing", "batch"])
+def test_a_slow_scan_is_not_taken_for_a_server_that_is_away(
+    mongod: Mongod, mongod_uri: str, tmp_path: Path, use: str
+) -> None:
+    """The server takes twice as long as a server may be away."""
+    place = f"{mongod_uri}?{ASKED_OFTEN}"
+    command = "aggregate" if use == "count" else "find"
+    with ExitStack() as stack:
+
+        def held_up() -> Callable[[], int]:
+            return stack.enter_context(mongod.fail_point(command, times=1, block_s=2.0))
+
+        if use in ("query", "count", "name"):
+            write_records(mongod_uri)
+            with mongod.client() as client:
+                records_of(client, mongod_uri).drop_indexes()  # as after a copy without them
+            store: Any = stack.enter_context(open_store(place))
+            len(store)
+            count = held_up()
+            if use == "name":
+                assert store.find(RECORDS[3].name) == 3
+            else:
+                assert store.matching({"_id": {"$lt": 3}}).tolist() == [0, 1, 2]
+        else:
+            at = parse(mongod_uri)
+            with mongod.client() as client:
+                client[at.database][at.collection].insert_many([{"img_name": "a", "bson_img": b"x"}])
+            listing = tmp_path / "listing.json"
+            listing.write_text('{"path_list": ["a"], "label_list": [3]}')
+            if use == "listing":
+                count = held_up()
+            with pytest.warns(UserWarning, match="has no index"):
+                dataset = stack.enter_context(MongoDataset.from_listing(place, listing, decode=None))
+            if use == "batch":
+                count = held_up()
+            assert dataset[0] == (b"x", 3)
+        assert count() == 1  # it was waited for, not asked again
+
+
+@pytest.mark.parametrize("ended_by", ["the server", "dbloader"])
+def test_a_scan_that_takes_too_long_is_told_as_that(
+    mongod: Mongod, mongod_uri: str, monkeypatch: pytest.MonkeyPatch, ended_by: str
+) -> None:
+    write_records(mongod_uri)
+    monkeypatch.setattr(connection, "SCAN_SECONDS", 0.5)
+    with open_store(f"{mongod_uri}?socketTimeoutMS=200") as store, ExitStack() as stack:
+        len(store)
+        query: dict[str, Any] = {"$where": "sleep(100) || true"}
+        if ended_by == "dbloader":
+            stack.enter_context(mongod.fail_point("find", times=1, block_s=2.0))
+            query = {"caption": "x"}
+        message = r"store: the server has not finished a search within 0\.5 s; .*: make an index$"
+        with pytest.raises(StoreError, match=message) as told:
+            store.matching(query)  # type: ignore[attr-defined]
+        assert not isinstance(told.value, StoreUnreachableError)

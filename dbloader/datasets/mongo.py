@@ -173,8 +173,9 @@ class MongoDataset(StoreDataset):
             if self._indices is None:
                 raise
             # The first record of that name is not one of the query's; another one may be.
-            positions = np.flatnonzero(np.isin(self._indices, self._origin.matching({"name": name})))
+            positions = np.flatnonzero(np.isin(self._indices, self._origin.named(name)))
             if not len(positions):
+                self._origin.check_counts()  # that it is not there may be a loss
                 raise
             return int(positions[0])
 
@@ -205,7 +206,7 @@ class MongoDataset(StoreDataset):
             return None
         indices = origin.matching(self.query)
         if origin.manifest.digest != manifest.digest:
-            raise NotAStoreError(f"the store at {self.root} has been replaced just now: make the dataset anew")
+            raise NotAStoreError(f"the store at {self.root} has been replaced just now: make the dataset again")
         if not len(indices):
             warnings.warn(f"no record of {self.root} is found by the query {self.query!r}", UserWarning, stacklevel=3)
         return indices.astype(np.uint32 if manifest.length < 2**32 else np.int64)

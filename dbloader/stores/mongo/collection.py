@@ -36,6 +36,7 @@ class FileCollection:
         self.place = self._place.shown
         self.key = key
         self.image = image
+        self._indexed = False
         self._opened: Connection | None = None
 
     def warnings(self) -> list[str]:
@@ -47,14 +48,15 @@ class FileCollection:
         connection = self._connection()
         collection = connection.database[self._place.collection]
         wanted = {self.key: {"$exists": True}, self.image: {"$type": "binData"}}
-        if connection.run(lambda: collection.find_one(wanted, {"_id": 1})) is None:
+        if connection.run(lambda: collection.find_one(wanted, {"_id": 1}), scan=collection) is None:
             if not connection.run(lambda: connection.database.list_collection_names(filter={"name": collection.name})):
                 raise StoreNotFoundError(f"{self.place} does not exist")
             raise NotAStoreError(
                 f"{self.place} has no document with a name in {self.key!r} and a file's bytes in {self.image!r}",
             )
         indexes = connection.run(collection.index_information).values()
-        if self.key == "_id" or any(index["key"][0][0] == self.key for index in indexes):
+        self._indexed = self.key == "_id" or any(index["key"][0][0] == self.key for index in indexes)
+        if self._indexed:
             return []
         line = f"db.getCollection({json.dumps(self._place.collection)}).createIndex({{{json.dumps(self.key)}: 1}})"
         return [
@@ -76,7 +78,7 @@ class FileCollection:
             return list(collection.find({self.key: {"$in": wanted}}, {"_id": 0, self.key: 1, self.image: 1}))
 
         files: dict[str, bytes] = {}
-        for document in connection.run(ask):
+        for document in connection.run(ask, scan=None if self._indexed else collection):
             name, data = document[self.key], document.get(self.image)
             if not isinstance(name, str):
                 continue  # an array with a name in it is found too

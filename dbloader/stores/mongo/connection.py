@@ -32,6 +32,7 @@ from dbloader.stores.mongo.password import with_password
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pymongo.collection import Collection
     from pymongo.database import Database
 
     from dbloader.stores.mongo.place import MongoPlace
@@ -40,6 +41,8 @@ T = TypeVar("T")
 
 # How long an operation is tried: a restart or an election (10 s by default) passes, with time to spare.
 RETRY_SECONDS = 60.0
+# How long the server may take for a question for which it may have to look through all documents.
+SCAN_SECONDS = 600.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 # How long after an operation has failed for good the next one is tried: closing must not wait a minute each time.
 _LAST_SECONDS = 2.0
@@ -103,6 +106,11 @@ class Connection:
             self.client: pymongo.MongoClient[Any] = self._shared.client
             if writing and not self.client.write_concern.acknowledged:
                 problem = "without an answer to its writes (w=0) no store can be written"
+            if self.client.options.timeout == 0:
+                problem = (
+                    "timeoutMS=0 would wait without end for a server that is away: leave it out, for about a minute, "
+                    "or give the milliseconds for which to try"
+                )
         except (errors.PyMongoError, ValueError, TypeError, OSError) as error:
             problem = str(error)
         if problem:  # raised here: in the chain of errors the driver's would repeat the connection string
@@ -117,7 +125,7 @@ class Connection:
             options = {"read_preference": Primary(), "read_concern": ReadConcern("local"), "write_concern": concern}
         return self.client.get_database(self.place.database, codec_options=CodecOptions(), **options)
 
-    def run(self, function: Callable[[], T], seconds: float | None = None) -> T:
+    def run(self, function: Callable[[], T], seconds: float | None = None, *, scan: Collection[Any] | None = None) -> T:
         """Call a function, which can be called again without harm, until no passing failure of the server ends it.
 
         It is tried for RETRY_SECONDS (``timeoutMS`` of the place) from its start; or, if the server has answered since,
@@ -127,16 +135,21 @@ class Connection:
         again on another connection, with all the time that is left: the line may be slow and not silent. Where that
         has been so, later calls have that time from their start.
 
+        A scan has SCAN_SECONDS at once, after the server has answered a ping. While it lasts, the driver asks the
+        server every 10 s (``heartbeatFrequencyMS``), on a connection of its own, whether it is there. When no answer
+        comes it interrupts the scan, which is tried again as above.
+
         Args:
             function: What it asks may take the server any part of the time that there is.
-            seconds: For how long it is tried at most, if one answer may take all that time.
+            seconds: For how long it is tried at most.
+            scan: The collection of which it may have the server look through all documents.
 
         Raises:
             StoreUnreachableError: No server was there at all, or for too long.
             StoreAccessError: The server refuses the user, or what was asked.
             StoreFullError: It has no room.
             DamagedStoreError: It gave what is no BSON.
-            StoreError: Whatever else it says.
+            StoreError: A scan took over SCAN_SECONDS; or the server says anything else.
         """
         began, pause, patient = time.monotonic(), _FIRST_PAUSE, self._patient
         limit = _LAST_SECONDS if self._given_up else seconds
@@ -144,13 +157,26 @@ class Connection:
             limit = self._retry_seconds()
         deadline = None if limit is None else began + limit
         while True:
+            asked = time.monotonic()
             until = deadline if limit is not None or patient else None
             try:
+                if scan is not None:
+                    # With time for a scan, the driver would also wait that long for a server.
+                    scan.database.command("ping", read_preference=scan.read_preference)
+                    until = time.monotonic() + SCAN_SECONDS
                 # 0 would mean for ever.
                 with nullcontext() if until is None else pymongo.timeout(max(0.01, until - time.monotonic())):
                     result = function()
             except errors.PyMongoError as error:
-                if deadline is None:
+                taken = 0.0 if scan is None else time.monotonic() - asked
+                if _is_overtime(error) and taken > 0.9 * SCAN_SECONDS:
+                    raise StoreError(
+                        f"{self.place.shown}: the server has not finished a search within {SCAN_SECONDS:g} s; "
+                        "it looks through all documents if the fields of the search have no index: make an index",
+                    ) from error
+                # A server that has worked at a scan for so long was there until now. The scan may be what crashes it.
+                was_there = taken > self._retry_seconds() and time.monotonic() - began < SCAN_SECONDS
+                if deadline is None or was_there:
                     deadline = max(began, time.monotonic() - self._silence_before(error)) + self._retry_seconds()
                 patient = patient or isinstance(error, errors.NetworkTimeout)
                 if not self._may_pass(error) or time.monotonic() + pause > deadline:
@@ -202,7 +228,7 @@ class Connection:
                 f"users are looked up in the database {self.place.database!r} unless the place ends in ?authSource=...",
             )
         if _NO_RIGHT in codes:
-            why = "; a password is not pickled: make the store anew from its place" if self.place.stripped else ""
+            why = "; a password is not pickled: make the store again from its place" if self.place.stripped else ""
             return StoreAccessError(f"{shown}: this user has not the right to do that ({text}){why}")
         if isinstance(error, errors.ConfigurationError) and _is_of_dns(error):
             return StoreUnreachableError(f"the name server does not know {shown} ({text}): is the host right?")
@@ -220,6 +246,11 @@ class Connection:
     def close(self) -> None:
         """Let go of the client; the last one who does ends its threads and connections."""
         self._release()
+
+
+def _is_overtime(error: errors.PyMongoError) -> bool:
+    """Tell whether an answer took longer than it was given."""
+    return isinstance(error, (errors.NetworkTimeout, errors.ExecutionTimeout))
 
 
 def is_transient(error: errors.PyMongoError) -> bool:

@@ -91,18 +91,16 @@ class Handle:
             )
         return store, Manifest.decode(bson.encode(manifest), self.place.shown)
 
-    def of_records(
-        self, function: Callable[[Collection[Any]], T], *, newest: bool = False, seconds: float | None = None
-    ) -> T:
+    def of_records(self, function: Callable[[Collection[Any]], T], *, newest: bool = False, scan: bool = False) -> T:
         """Call a function with the collection of the records, until it succeeds.
 
         Args:
             function: What it asks.
             newest: Ask no member that may lag, if another is there.
-            seconds: See ``Connection.run``.
+            scan: Whether the server may have to look through all records.
         """
         asked = self.records.with_options(read_preference=self._newest) if newest else self.records
-        return self.connection.run(lambda: function(asked), seconds)
+        return self.connection.run(lambda: function(asked), scan=asked if scan else None)
 
     def documents(self, wanted: Sequence[int], ask: Ask) -> dict[int, Any]:
         """Return the documents at some indices by their indices; one that is missing is not among them.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import bson
 from gridfs import GridFSBucket
 
-from dbloader.documents import MAX_DOCUMENT as MAX_BYTES
+from dbloader.documents import MAX_DOCUMENT
 from dbloader.stores.mongo.layout import LARGE, STUB, beginning_with, own_collection
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Large:
                 raise LostError(f"it is not whole in GridFS: chunk {number} is missing")
             parts.append(part)
             there += len(part)
-            if there > MAX_BYTES:
+            if there > MAX_DOCUMENT:
                 break
         if there != length:
             raise LostError(f"it is not whole in GridFS: it has {there} bytes of {length!r:.20}")

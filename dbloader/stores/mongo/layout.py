@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import bson
 import numpy as np
+from bson.errors import BSONError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +31,7 @@ STUB = "gridfs"
 """The field with the id of the file in GridFS that has the whole of a record, or of a chunk of a column."""
 
 # A document may have 16 MiB (https://www.mongodb.com/docs/manual/reference/limits/).
-MAX_DOCUMENT = 16 * 2**20
+MAX_ON_SERVER = 16 * 2**20
 
 COVERED = ("_id", "label", "width", "height", "name", "crc32")
 COLUMNS_INDEX, LABEL_INDEX = "dbloader_columns", "dbloader_label"
@@ -110,10 +111,30 @@ def stub_of(document: bytes, file: str) -> bytes:
     index, kept = values.pop("_id"), {name: value for name, value in values.items() if name != "image"}
     sizes = {name: len(bson.encode({name: value})) for name, value in kept.items() if name not in _OF_STUB}
     for name in sorted(sizes, key=sizes.__getitem__, reverse=True):
-        if len(bson.encode(kept)) < MAX_DOCUMENT - 2**10:
+        if len(bson.encode(kept)) < MAX_ON_SERVER - 2**10:
             break
         del kept[name]
     return bson.encode({"_id": index, STUB: file, **kept})
+
+
+def fits_stub(stub: bytes, document: bytes) -> bool:
+    """Tell whether the fields among the records, which queries ask about, are those of the whole record.
+
+    Args:
+        stub: What is among the records.
+        document: The whole record, from GridFS. Where it cannot be decoded, its CRC-32 will tell so.
+
+    Raises:
+        BSONError: The stub cannot be decoded.
+    """
+    kept: dict[str, Any] = bson.decode(stub)
+    try:
+        values: dict[str, Any] = bson.decode(document)
+    except (BSONError, ValueError, RecursionError):
+        return True
+    kept.pop(STUB, None)
+    asked = [name for name in values if name in _OF_STUB or name in kept]
+    return bson.encode(kept) == bson.encode({name: values[name] for name in ("_id", *asked) if name in values})
 
 
 def file_of(document: bytes) -> object:

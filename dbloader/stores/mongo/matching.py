@@ -22,29 +22,34 @@ T = TypeVar("T")
 
 # Indices that an answer gives at a time: each is a small dict of the driver's for a moment.
 _IDS = 2**14
-# A query without an index may have the server look through all images.
-_QUERY_SECONDS = 600.0
 _BAD_VALUE = 2  # what the server says of a hint of an index that is not there
 
 
 def matching(handle: Handle, query: Mapping[str, Any]) -> np.ndarray[Any, Any]:
     """Return the indices of the records that a query finds; see ``MongoStore.matching``."""
-    of_this = {"_id": {"$gte": 0, "$lt": handle.manifest.length}}
+    check_counts(handle, by_label=any(field == "label" or field.startswith("$") for field in fields_of(query)))
+    return found_by(handle, query)
+
+
+def found_by(handle: Handle, query: Mapping[str, Any]) -> np.ndarray[Any, Any]:
+    """Return the indices of the records that the server finds by a query: int64, shape (records,), ascending.
+
+    A record that the server has lost is not among them; see ``check_counts``.
+    """
     fields = fields_of(query)
     hint = None
     if len(fields) > 1 and fields <= set(COVERED):
         hint = COLUMNS_INDEX  # left to itself, the server would look for one field and read the documents
-    asked = {"filter": {"$and": [of_this, dict(query)]}, "projection": {"_id": 1}, "batch_size": _IDS}
+    asked = {"filter": {"$and": [_of_this(handle), dict(query)]}, "projection": {"_id": 1}, "batch_size": _IDS}
 
     def ask(collection: Collection[Any]) -> np.ndarray[Any, Any]:
         def answer(hint: str | None) -> np.ndarray[Any, Any]:
             found = collection.find(**asked, hint=hint)
             return np.fromiter((checked_index(handle.place.shown, found["_id"]) for found in found), np.int64)
 
-        return _hinted(answer, hint)
+        return hinted(answer, hint)
 
-    _check_counts(handle, of_this, by_label=any(field == "label" or field.startswith("$") for field in fields))
-    return np.unique(handle.of_records(ask, newest=True, seconds=_QUERY_SECONDS))
+    return np.unique(handle.of_records(ask, newest=True, scan=True))
 
 
 def checked_index(shown: str, key: object) -> int:
@@ -65,10 +70,18 @@ def checked_index(shown: str, key: object) -> int:
     return int(key)
 
 
-def _check_counts(handle: Handle, of_this: dict[str, Any], *, by_label: bool) -> None:
+def _of_this(handle: Handle) -> dict[str, Any]:
+    return {"_id": {"$gte": 0, "$lt": handle.manifest.length}}
+
+
+def check_counts(handle: Handle, *, by_label: bool) -> None:
     """Compare the records that a query is answered from with what the manifest says of them.
 
     A record that is lost, or whose label was edited, would else be missing from the answer, and nobody would know.
+
+    Args:
+        handle: Of the store.
+        by_label: Whether to count the records of each label, for a query that asks about labels.
 
     Raises:
         DamagedStoreError: There are more, or fewer, or of other labels.
@@ -78,16 +91,16 @@ def _check_counts(handle: Handle, of_this: dict[str, Any], *, by_label: bool) ->
     if by_label and manifest.label_counts is not None:
         expected = {**manifest.label_counts, None: manifest.length - manifest.labelled}
     group = {"_id": "$label" if len(expected) > 1 else None, "records": {"$sum": 1}}
-    asked = [{"$match": of_this}, {"$group": group}]
+    asked = [{"$match": _of_this(handle)}, {"$group": group}]
 
     def ask(collection: Collection[Any]) -> dict[str, int]:
         def answer(hint: str | None) -> dict[str, int]:
             options: dict[str, Any] = {} if hint is None else {"hint": hint}
             return {repr(found["_id"]): found["records"] for found in collection.aggregate(asked, **options)}
 
-        return _hinted(answer, LABEL_INDEX if len(expected) > 1 else "_id_")
+        return hinted(answer, LABEL_INDEX if len(expected) > 1 else "_id_")
 
-    found = handle.of_records(ask, newest=True, seconds=_QUERY_SECONDS)
+    found = handle.of_records(ask, newest=True, scan=True)
     for label, count in expected.items():
         there = found.pop(repr(label), 0)
         if there != count:
@@ -105,8 +118,8 @@ def _differ(handle: Handle, what: str) -> Exception:
     )
 
 
-def _hinted(ask: Callable[[str | None], T], hint: str | None) -> T:
-    """Ask with the hint of an index; without, if a copy of a store has no indexes."""
+def hinted(ask: Callable[[str | None], T], hint: str | None) -> T:
+    """Ask with the hint of an index; without, if it is not there, as in a copy of a store without its indexes."""
     try:
         return ask(hint)
     except OperationFailure as error:

@@ -20,9 +20,10 @@ from dbloader.stores.mongo.large import LostError
 from dbloader.stores.mongo.layout import (
     STUB,
     file_of,
+    fits_stub,
     index_of,
 )
-from dbloader.stores.mongo.matching import checked_index, matching
+from dbloader.stores.mongo.matching import check_counts, checked_index, found_by, matching
 from dbloader.stores.mongo.place import MongoPlace, parse
 
 if TYPE_CHECKING:
@@ -127,9 +128,9 @@ class MongoStore(Store):
             of_name = {"name": name, "_id": {"$gte": 0, "$lt": handle.manifest.length}}
             return collection.find_one(of_name, {"_id": 1}, sort=[("name", 1), ("_id", 1)])
 
-        found = handle.of_records(ask) if _is_text(name) else None
+        found = handle.of_records(ask, scan=True) if _is_text(name) else None
         if found is None and _is_text(name):
-            found = handle.of_records(ask, newest=True) if handle.may_lag else None
+            found = handle.of_records(ask, newest=True, scan=True) if handle.may_lag else None
             handle.check_here()
         if found is None:
             raise RecordNotFoundError(f"no record of {self.place} is named {name!r}")
@@ -161,6 +162,18 @@ class MongoStore(Store):
         """
         return matching(self._open(), query)
 
+    def named(self, name: str) -> np.ndarray[Any, Any]:
+        """Return the indices of the records of a name that the server has: int64, shape (records,), ascending."""
+        return found_by(self._open(), {"name": name})
+
+    def check_counts(self) -> None:
+        """Compare the number of records that the server has with the manifest.
+
+        Raises:
+            DamagedStoreError: Records are missing.
+        """
+        check_counts(self._open(), by_label=False)
+
     @override
     def close(self) -> None:
         self._handle = None
@@ -180,10 +193,9 @@ class MongoStore(Store):
     def _record(self, handle: Handle, index: int, values: dict[str, Any] | None) -> Record:
         if values is None:
             raise self._damaged(index, "it is missing")
+        large = self._large(handle, index, values[STUB]) if STUB in values else None
         try:
-            if STUB in values:
-                return decode(self._large(handle, index, values[STUB]), index)
-            return decode_values(values, index)
+            return decode_values(values, index) if large is None else decode(large, index)
         except DamagedRecordError as error:
             raise self._damaged(index, str(error)) from error
 
@@ -195,7 +207,12 @@ class MongoStore(Store):
             file = file_of(data)
         except (BSONError, ValueError, RecursionError) as error:
             raise self._damaged(index, f"its BSON cannot be decoded: {error}") from error
-        return data if file is None else self._large(handle, index, file)
+        if file is None:
+            return data
+        whole = self._large(handle, index, file)
+        if not fits_stub(data, whole):
+            raise self._damaged(index, "its fields among the records are not those of its file in GridFS")
+        return whole
 
     def _large(self, handle: Handle, index: int, file: object) -> bytes:
         try:

@@ -23,7 +23,7 @@ from dbloader.stores.mongo.layout import (
     ID_CRC_DTYPE,
     INDEXES,
     MANIFEST,
-    MAX_DOCUMENT,
+    MAX_ON_SERVER,
     STORE,
     STUB,
     beginning_with,
@@ -34,6 +34,7 @@ from dbloader.stores.mongo.layout import (
     record_file,
     stub_of,
 )
+from dbloader.stores.mongo.matching import hinted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 BATCH_BYTES = 8 * 2**20
 IN_FLIGHT = 3
 # A chunk's document has little beside its data.
-_MAX_CHUNK = MAX_DOCUMENT - 2**10
+_MAX_CHUNK = MAX_ON_SERVER - 2**10
 
 
 class Unfinished:
@@ -122,7 +123,7 @@ class Unfinished:
         ]
         if not beside:
             return
-        # One of a later run or commit is not found by this, and cannot be inserted anew.
+        # One of a later run or commit is not found by this filter, and inserting its _id again is refused.
         run = self.run << 32 | self.commits
         ours = {"run": {"$lte": run}}
         try:
@@ -149,23 +150,26 @@ class Unfinished:
             self._replace_others({index: crc32_in(document) for index, document in batch}, documents)
 
     def _document(self, index: int, document: bytes) -> bytes:
-        if len(document) <= MAX_DOCUMENT:
+        if len(document) <= MAX_ON_SERVER:
             return document
         there = {"_id": index, "crc32": crc32_in(document), STUB: {"$exists": True}}
         found = self._records.find_one(there, {STUB: 1})  # of an attempt before
         file = None if found is None else found[STUB]
         if file is None:
-            if len(stub_of(document, record_file(index))) > MAX_DOCUMENT - 2**5:
+            if len(stub_of(document, record_file(index))) > MAX_ON_SERVER - 2**5:
                 raise FieldError(f"the name of record {index} is too long for {self._place.shown}: it has over 16 MiB")
             file = self._large.put(record_file(index), document)
         return stub_of(document, file)
 
     def _replace_others(self, crcs: Mapping[int, int], documents: Sequence[RawBSONDocument]) -> None:
         """Puts in their place records where a writer that was overtaken has inserted others."""
-        found = self._records.find(
-            {"_id": {"$in": list(crcs)}}, {"_id": 1, "crc32": 1}, hint=COLUMNS_INDEX, batch_size=len(crcs)
-        )
-        stored = {other["_id"]: other.get("crc32") for other in found}
+
+        def ask(hint: str | None) -> dict[Any, Any]:
+            asked = {"_id": {"$in": list(crcs)}}
+            found = self._records.find(asked, {"_id": 1, "crc32": 1}, hint=hint, batch_size=len(crcs))
+            return {other["_id"]: other.get("crc32") for other in found}
+
+        stored = hinted(ask, COLUMNS_INDEX)
         differing = {
             index: document
             for (index, crc), document in zip(crcs.items(), documents, strict=True)
@@ -212,14 +216,18 @@ class Unfinished:
         """Tells whether the server has the records of one chunk, by their CRC-32."""
         expected = np.frombuffer(crcs, DTYPES["crc32"])
         indices = np.arange(number * CHUNK, number * CHUNK + len(expected))
-        batches = self._records.find_raw_batches(
-            {"_id": {"$gte": int(indices[0]), "$lte": int(indices[-1])}},
-            {"_id": 1, "crc32": 1},
-            hint=COLUMNS_INDEX,
-            sort=[("_id", 1)],
-            batch_size=len(expected),
-        )
-        answer = b"".join(batches)
+
+        def ask(hint: str | None) -> bytes:
+            batches = self._records.find_raw_batches(
+                {"_id": {"$gte": int(indices[0]), "$lte": int(indices[-1])}},
+                {"_id": 1, "crc32": 1},
+                hint=hint,
+                sort=[("_id", 1)],
+                batch_size=len(expected),
+            )
+            return b"".join(batches)
+
+        answer = hinted(ask, COLUMNS_INDEX)
         if len(answer) != len(expected) * ID_CRC_DTYPE.itemsize:
             return False
         stored = np.frombuffer(answer, ID_CRC_DTYPE)
@@ -227,21 +235,23 @@ class Unfinished:
             stored["crc32"], bound_crc32(expected.astype(np.int64), indices)
         )
 
-    def lost_file(self) -> int | None:
-        """Return the index of a record whose file in GridFS the server does not have as it was sent; None if all are.
+    def in_gridfs(self) -> list[int]:
+        """Return the indices of all records of which GridFS has anything, ascending."""
+        return sorted({int(file.split("/")[1], 16) for file in self._large.of_records()})
 
-        They are read again, each as a whole: their CRC-32 among the records says nothing of their files.
+    def is_file_stored(self, index: int) -> bool:
+        """Tell whether the server has the file in GridFS of a record as it was sent, if the record has one.
+
+        It is read again as a whole: the record's CRC-32 among the records says nothing of its file.
         """
-        indices = sorted({int(file.split("/")[1], 16) for file in self._large.of_records()})
-        for index in indices:
-            found = self._records.find_one({"_id": index}, {STUB: 1}) or {}
-            if STUB not in found:
-                continue  # a writer that was overtaken, or left nothing but this
-            try:
-                verify(self._large.get(found[STUB]), index)
-            except (LostError, DamagedRecordError):
-                return index
-        return None
+        found = self._records.find_one({"_id": index}, {STUB: 1}) or {}
+        if STUB not in found:
+            return True  # what GridFS has is from a writer that was overtaken
+        try:
+            verify(self._large.get(found[STUB]), index)
+        except (LostError, DamagedRecordError):
+            return False
+        return True
 
     def _overtaken(self) -> StoreLockedError:
         return StoreLockedError(f"another process has taken over the conversion at {self._place.shown}")

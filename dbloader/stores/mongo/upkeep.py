@@ -129,9 +129,11 @@ class Upkeep:
             change["$addToSet"] = {"replaced": replaces}
         if self.durable.update_one(mine, change).matched_count:
             return
-        found = self._document("store", "writer")
-        if found.get("store") == store:
+        # Of a writer that resumed this store and published it, the manifest is another.
+        ours = {"_id": STORE, "store": store, "manifest": {"$eq": manifest}}
+        if self.meta.find_one(ours, {"_id": 1}) is not None:
             return  # only the answer was lost
+        found = self._document("store", "writer")
         if (found.get("writer") or {}).get("token") == token and found.get("store") != replaces:
             raise StoreExistsError(f"{self._place.shown} exists already; overwrite (--overwrite) replaces it")
         raise StoreLockedError(f"another process has taken over the conversion at {self._place.shown}")

@@ -101,7 +101,7 @@ class MongoWriter(Writer):
             if not self.overwrite and "progress" in partial:
                 raise StoreExistsError(
                     f"an unfinished conversion is at {self.place}: resume (--resume) goes on with it, "
-                    "overwrite (--overwrite) begins anew",
+                    "overwrite (--overwrite) begins again",
                 )
             self._abandon(partial["store"])
             partial = None
@@ -129,6 +129,8 @@ class MongoWriter(Writer):
     def _take_over(self, partial: Mapping[str, Any] | None) -> None:
         """Note who writes the unfinished store: nobody who did so before can commit to it any more."""
         run = partial["run"] + 1 if partial else 1
+        if not 0 < run < 2**31:  # the upper half of an int64 has it; see Unfinished.store
+            raise self._damaged(f"the number of its writers is {run}")
         mine = {"partial.store": self._id, "partial.writer": self._claim.token, "partial.run": run}
         if not self._upkeep.durable.update_one(
             {"_id": STORE, "writer.token": self._claim.token}, {"$set": mine}
@@ -162,7 +164,7 @@ class MongoWriter(Writer):
             self._unfinished.store(first, documents, chunks, first_event, events)
             self._set_partial({"progress": bson.decode(seal(progress))})
 
-        # All of it anew after a failure: a server that was killed may have lost what it had confirmed since the last
+        # All of it again after a failure: a server that was killed may have lost what it had confirmed since the last
         # journal, which only the last step waits for.
         self._connection.run(store)
         self._committed = True
@@ -188,9 +190,9 @@ class MongoWriter(Writer):
             crcs = self._stored_chunk(number)["crc32"]
             if not self._connection.run(lambda: self._unfinished.is_stored(number, crcs)):  # noqa: B023
                 raise self._damaged("the server does not have all of its records as they were sent")
-        lost = self._connection.run(self._unfinished.lost_file)
-        if lost is not None:
-            raise self._damaged(f"the server does not have record {lost} in GridFS as it was sent")
+        for index in self._connection.run(self._unfinished.in_gridfs):
+            if not self._connection.run(lambda: self._unfinished.is_file_stored(index)):  # noqa: B023
+                raise self._damaged(f"the server does not have record {index} in GridFS as it was sent")
         replaces = self._connection.run(self._upkeep.store_at_place)
         self._check_replaceable()
         document = bson.decode(manifest.encode())
