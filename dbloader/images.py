@@ -21,6 +21,15 @@ if TYPE_CHECKING:
 # pixels. Padding is of one value, what is left of an image is not (none of those 705 was).
 _LEFT_OVER = re.compile(r"(\d+) extraneous bytes before marker 0xd9")
 
+UNREAD_TIFF = (
+    "damaged, or a TIFF of a kind that Pillow does not read: save it as another kind (8 or 16 bits, one or three "
+    "channels, LZW or Deflate), or store it byte for byte, with check='none' (--check none) and without raw (--raw), "
+    "and give the dataset a decode= of your own"
+)
+
+# Boxes of a JPEG 2000 file that are looked through for the codestream. Files have about ten.
+_MOST_BOXES = 1000
+
 
 class Facts(NamedTuple):
     """What the header of an image file says.
@@ -59,7 +68,8 @@ def facts(data: bytes) -> Facts:
     try:
         with open_pillow(data) as image:
             name = format_name(image)
-            depth, transparent = _depth(data, image), image.has_transparency_data
+            # Pillow's has_transparency_data fails for palettes that are not there.
+            depth, transparent = _depth(data, image), "A" in image.getbands() or "transparency" in image.info
             return Facts(name, image.width, image.height, depth, _has_frames(image), transparent)
     except UnidentifiedImageError as error:
         raise NotAnImageError(_unknown(data)) from error
@@ -105,15 +115,17 @@ def _codestream(data: bytes) -> int:
         ValueError: It has none.
     """
     at = 0
-    while not data.startswith(b"\xff\x4f\xff\x51", at):  # SOC, SIZ
+    for _ in range(_MOST_BOXES):
+        if data.startswith(b"\xff\x4f\xff\x51", at):  # SOC, SIZ
+            return at
         # A box: ITU-T T.800 (11/2015), I.4. Other boxes may hold any bytes, also those of the markers.
         length, kind, header = int.from_bytes(data[at : at + 4], "big"), data[at + 4 : at + 8], 8
         if length == 1:
             length, header = int.from_bytes(data[at + 8 : at + 16], "big"), 16
         if len(kind) < 4 or (kind != b"jp2c" and length < header):
-            raise ValueError("it has no codestream")
+            break
         at += header if kind == b"jp2c" else length
-    return at
+    raise ValueError("it has no codestream")
 
 
 def _has_frames(image: Image.Image) -> bool:
@@ -146,7 +158,7 @@ def check_decodes(data: bytes, facts: Facts) -> None:
     except MemoryError:
         raise  # the machine's, not the file's
     except Exception as error:  # a Pillow plugin raises whatever its parsing meets
-        kind = "; it is damaged, or a TIFF of a kind that Pillow does not read" if facts.format == "TIFF" else ""
+        kind = f"; it is {UNREAD_TIFF}" if facts.format == "TIFF" else ""
         raise DamagedImageError(f"does not decode: {told(error)}{kind}") from error
 
 

@@ -29,8 +29,9 @@ common.MIN_HEARTBEAT_INTERVAL = 0.02
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# In place of coverage's own lock. A process forks only when no other thread is in it: the child would wait for a thread
-# that it has not got. One that may be entered twice, as objects that are freed meanwhile run lines of dbloader.
+# In place of coverage's own lock. A process forks only when no other thread holds it, since a child has none of its
+# parent's threads and would wait forever. A thread may enter it twice: objects that are freed during a fork run lines
+# of dbloader, which coverage counts.
 _coverage_lock = threading.RLock()
 os.register_at_fork(
     before=_coverage_lock.acquire, after_in_parent=_coverage_lock.release, after_in_child=_coverage_lock.release
@@ -67,7 +68,8 @@ ExceptionWrapper.reraise = _without_cycles(ExceptionWrapper.reraise)  # type: ig
 def pytest_configure(config: pytest.Config) -> None:
     """End a forked child that hangs, as `faulthandler_timeout` ends its parent.
 
-    It would keep open what its parent writes to, and whoever reads that would wait for it forever.
+    It would keep the pipe of a dead xdist worker open, and the run would wait for it forever. The timer outlasts exec:
+    a server for the whole session must not be started with `preexec_fn`.
     """
     seconds = float(config.getini("faulthandler_timeout"))
     if seconds:

@@ -35,7 +35,7 @@ LENGTH, BATCH, EPOCHS = 25, 4, 2  # no number of batches divides it, with one pr
 QUICK = False  # only at some steps, and with the loaders that begin quickly
 # Seconds after which a framework's run is ended, quick or whole: many times what it takes. A quick one ends before
 # pytest ends itself (faulthandler_timeout).
-LIMIT_QUICK_S, LIMIT_S = 100, 3600
+LIMIT_QUICK_S, LIMIT_S = 80, 3600
 WORLD = int(os.environ.get("WORLD_SIZE", "1"))
 RANK = int(os.environ.get("RANK", "0"))
 
@@ -492,7 +492,7 @@ def launch(
     A process that is not through in ``limit_s`` seconds prints where each of its threads hangs, and ends with 1.
 
     Raises:
-        subprocess.TimeoutExpired: They have not even ended themselves.
+        subprocess.TimeoutExpired: A process could not even end itself.
     """
     limit_s = limit_s or (LIMIT_QUICK_S if quick else LIMIT_S)
     environment = {
@@ -513,7 +513,7 @@ def launch(
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=limit_s + 15,
+            timeout=limit_s + 30,
             check=False,
         )
 

@@ -418,18 +418,31 @@ def test_a_file_larger_than_a_record_is_named_and_not_read(root: Path, place: Pa
     ]
 
 
-@pytest.mark.parametrize("data", [jpegs.draw(2, 2).tobytes() * 99, b"RIFF", b"\x89PNG\r\n\x1a\n", b"GIF8", b"II*\x00"])
+JP2 = b"\0\0\0\x0cjP  \r\n\x87\n\0\0\0\x14ftypjp2 "  # the first box, and a piece of the second
+
+
+@pytest.mark.parametrize(
+    "data", [jpegs.draw(2, 2).tobytes() * 99, b"RIFF", b"\x89PNG\r\n\x1a\n", b"GIF8", b"II*\x00", JP2]
+)
 def test_an_image_without_its_header_is_damaged_and_what_is_no_image_is_bad(
     root: Path, place: Path, data: bytes
 ) -> None:
     plant(root, {"cat/0.png": photo(), "cat/1.png": data})
-    is_image = data[:2] in (b"RI", b"\x89P", b"GI", b"II")
+    is_image = data[:2] in (b"RI", b"\x89P", b"GI", b"II") or data is JP2
     told = r"cat/1.png: is damaged(: its header is|, or a TIFF of a kind)" if is_image else r"no known image"
     with pytest.raises(ConversionError, match=told):
         convert(root, place, on_damaged="fail", on_bad="reject" if is_image else "fail")
     report = convert(root, place, on_damaged="keep", overwrite=True)
     assert report.damaged == is_image
     assert report.rejected == (not is_image)
+
+
+def test_a_palette_image_without_its_palette_is_stored_as_pillow_decodes_it(root: Path, place: Path) -> None:
+    data = encoded(jpegs.draw(20, 10).convert("P"), "PNG")
+    at = data.index(b"PLTE") - 4
+    length = int.from_bytes(data[at : at + 4], "big") + 12
+    plant(root, {"cat/0.png": data[:at] + data[at + length :]})
+    assert convert(root, place).records == 1
 
 
 def test_a_cut_webp_is_damaged(root: Path, place: Path) -> None:
@@ -1197,6 +1210,10 @@ def many_pixels(kind: str) -> bytes:
         Image.new("RGB", size).save(file, "PNG", transparency=(0, 0, 0))
     elif kind == "JPEG":
         Image.new("RGB", size).save(file, "JPEG")
+    elif kind in ("WebP", "WebP with alpha"):
+        Image.new("RGBA" if "alpha" in kind else "RGB", size).save(file, "WEBP", method=0)
+    elif kind == "JPEG 2000 with alpha":
+        Image.new("RGBA", size).save(file, "JPEG2000")
     elif kind == "one strip":
         Image.new("RGBA", size).save(file, "TIFF", compression="tiff_adobe_deflate", strip_size=2**30)
     else:
@@ -1211,6 +1228,8 @@ MEASURED = [*itertools.product(["PGM", "P", "LA", "one strip", "turned"], OPTION
 MEASURED += itertools.product(
     ["RGB", "RGBA", "one color is transparent", "JPEG"], [{"max_side": 4900}]
 )  # hardly smaller
+MEASURED += itertools.product(["WebP", "WebP with alpha"], [{"max_side": 1000}, {"max_side": 4900}])
+MEASURED.append(("JPEG 2000 with alpha", {"max_side": 1000}))
 
 
 @pytest.mark.parametrize(("kind", "options"), MEASURED, ids=str)

@@ -37,6 +37,22 @@ def test_a_test_that_leaks_fails(tmp_path: Path) -> None:
     assert "2 passed, 1 error" in done.stdout
 
 
+def test_a_forked_child_that_hangs_is_ended_and_says_where(tmp_path: Path) -> None:
+    file = tmp_path / "test_hanging.py"
+    file.write_text(
+        "import os, signal, time\n\n"
+        "def hang():\n    time.sleep(60)\n\n"
+        "def test_it():\n    pid = os.fork()\n    if not pid:\n        hang()\n        os._exit(0)\n"
+        "    assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == signal.SIGALRM\n"
+    )
+    options = ["-q", "-p", "conftest", "-p", "no:cacheprovider", "-o", "faulthandler_timeout=1"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    command = [sys.executable, "-m", "pytest", *options, str(file)]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "1 passed" in done.stdout
+    assert 'test_hanging.py", line 4 in hang' in done.stderr
+
+
 def test_a_thread_that_is_left_is_named() -> None:
     may_end = threading.Event()
     thread = threading.Thread(target=may_end.wait, name="forgotten")

@@ -28,7 +28,7 @@ from dbloader.conversion.resizing import load_pixels, resize
 from dbloader.decoding import DecodeTensor, RandomResizedCrop, decode_pil
 from dbloader.errors import DamagedImageError, NotAnImageError, PixelRangeError
 from dbloader.images import check_decodes, facts
-from dbloader.pillow import FORMATS, open_pillow
+from dbloader.pillow import FORMATS, may_be_image, open_pillow
 from dbloader.sources import Entry
 from dbloader.stores import open_store
 
@@ -269,6 +269,23 @@ def test_the_depth_of_a_jpeg_2000_is_that_of_its_codestream(bits: int, end: str)
     decoy = b"\xff\x4f\xff\x51" + bytes(38) + bytes([11, 1, 1]) * 40
     boxes = [others[0], (b"xml ", decoy), *others[1:], (b"uuid", decoy)]
     assert facts(boxed(codestream, *boxes, end=end)).depth == f"{bits}-bit"
+
+
+def test_a_jpeg_2000_of_more_boxes_than_any_has_is_not_looked_through() -> None:
+    """A file of 2 GB could hold 250 million of them."""
+    data = encoded(jpegs.draw(20, 10), "JPEG2000")
+    at = data.index(b"jp2c") - 4
+    many = data[:at] + struct.pack(">I", 8) + b"free"
+    assert facts(many + data[at:]).format == "JPEG2000"
+    with pytest.raises(NotAnImageError, match="it has no codestream"):
+        facts(many + (struct.pack(">I", 8) + b"free") * 1000 + data[at:])
+
+
+@pytest.mark.parametrize("image_format", ["PNG", "PPM", "BMP", "TGA"])
+def test_a_beginning_too_short_for_the_tests_of_signatures_is_no_image(image_format: str) -> None:
+    data = encoded(jpegs.draw(20, 10), image_format)
+    assert may_be_image(data)
+    assert not any(may_be_image(data[:length]) for length in range(16))
 
 
 UNREAD = {

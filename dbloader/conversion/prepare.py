@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dbloader.conversion.budget import held
 from dbloader.conversion.forms import TILES, Form, Stored
 from dbloader.errors import DamagedImageError, FieldError, ImageError, NotAnImageError, OptionError, RecordError
-from dbloader.images import check_decodes, facts
+from dbloader.images import UNREAD_TIFF, check_decodes, facts
 from dbloader.jpeg import State, examine, repair
 from dbloader.pillow import EIGHT_BITS, KNOWN_RANGE, decoding_bytes
 from dbloader.records import Record, encode
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 CHECKS = ("decode", "structure", "none")
 
 # How images of the formats that are looked for begin, where four bytes or more are the same in all; JPEGs are examined.
-_BEGINNINGS = (b"\x89PNG", b"GIF8")
+_BEGINNINGS = (b"\x89PNG", b"GIF8", b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51")
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 # Errors that are the machine's, not the file's: going on would reject files that are good.
 _NOT_THE_FILE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
@@ -262,11 +262,7 @@ def _facts(data: bytes) -> Facts:
         if error.__cause__ is None:  # it has too many pixels, or planes that Pillow misreads
             raise
         if data.startswith(_TIFF):
-            raise DamagedImageError(
-                "is damaged, or a TIFF of a kind that Pillow does not read: save it as another kind (8 or 16 bits, "
-                "one or three channels, LZW or Deflate), or store it with check='none' (--check none) and give the "
-                "dataset a decode= of your own"
-            ) from error
+            raise DamagedImageError(f"is {UNREAD_TIFF}") from error
         if data.startswith(_BEGINNINGS) or (data.startswith(b"RIFF") and b"WEBP".startswith(data[8:12])):
             raise DamagedImageError("is damaged: its header is cut short or wrong") from error
         raise

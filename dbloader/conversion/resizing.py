@@ -31,6 +31,8 @@ _OPENED, _TRANSPARENT, _DEEP = 5, 12, 12
 # Bytes a pixel of the smaller image, and of the one between, of the new width and the old height; with transparency,
 # their bands and what they are mixed of too.
 _SMALLER, _SMALLER_TRANSPARENT = 4, 7
+# Bytes a pixel that libwebp still holds meanwhile.
+_WEBP = 8
 
 _STRIP = 2**20  # bytes
 
@@ -83,6 +85,8 @@ def resizing_bytes(facts: Facts, size: tuple[int, int]) -> int:
         resizing = _DEEP * pixels
     else:
         resizing = _OPENED * pixels + _SMALLER * smaller
+    if facts.format == "WEBP":
+        resizing += _WEBP * pixels
     return max(decoding_bytes(facts.format) * pixels, resizing)
 
 

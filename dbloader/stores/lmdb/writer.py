@@ -154,7 +154,7 @@ class LMDBWriter(Writer):
             if not self.overwrite:
                 raise StoreExistsError(
                     f"an unfinished conversion is at {self.place}: resume (--resume) goes on with it, "
-                    "overwrite (--overwrite) begins anew",
+                    "overwrite (--overwrite) begins again",
                 )
             os.ftruncate(self._partial.fd, 0)
             begins = True
