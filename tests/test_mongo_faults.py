@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from bson.int64 import Int64
 from bson.max_key import MaxKey
@@ -571,16 +572,29 @@ def test_damage_to_a_large_record_is_noticed(
 
 
 @pytest.mark.parametrize(
-    "change", [{"$set": {"label": Int64(3)}}, {"$unset": {"name": ""}}, {"$set": {"caption": "x"}}]
+    "change",
+    [
+        {"$set": {"label": Int64(3)}},
+        {"$unset": {"name": ""}},
+        {"$set": {"caption": "x"}},
+        {"$unset": {"caption": ""}},
+        {"$set": {"other": "x"}},
+        {"$rename": {"caption": "other"}},
+        {"$unset": {"boxes.0": ""}},
+        {"$set": {"nested.a.b": 2.0}},
+    ],
 )
 def test_fields_of_a_large_record_that_somebody_edits_are_noticed(
     mongo_server: Server, mongo_uri: str, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
 ) -> None:
     monkeypatch.setattr("dbloader.stores.mongo.unfinished.MAX_ON_SERVER", 10_000)
-    write(mongo_uri, [Record(name="a", label=2, image=bytes(600_000), fields={"caption": "y"})])
+    fields: dict[str, Any] = {"caption": "y", "score": float("nan"), "none": None, "boxes": [[1, 1.5], []]}
+    fields |= {"nested": {"b": 1, "a": {"b": 2, "flag": True}}, "mask": np.arange(6.0).reshape(2, 3), "big": 2**40}
+    write(mongo_uri, [Record(name="a", label=2, image=bytes(600_000), fields=fields)])
     with open_store(mongo_uri) as store, database_of(mongo_server, mongo_uri) as database:
         assert store.verify() == store.manifest.digest
-        records_of(database.client, mongo_uri).update_one({"_id": 0}, change)
+        changed = records_of(database.client, mongo_uri).update_one({"_id": 0}, change)
+        assert changed.modified_count == 1
         with pytest.raises(
             DamagedRecordError, match=r"^record 0 \(a\) of \S+ is damaged: its fields among the records"
         ):

@@ -210,7 +210,7 @@ class MongoStore(Store):
         if file is None:
             return data
         whole = self._large(handle, index, file)
-        if not fits_stub(data, whole):
+        if not fits_stub(data, whole, file):
             raise self._damaged(index, "its fields among the records are not those of its file in GridFS")
         return whole
 
