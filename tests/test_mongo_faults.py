@@ -35,7 +35,7 @@ from dbloader.errors import (
 )
 from dbloader.records import encode
 from dbloader.stores.mongo import claim, clients, connection, upkeep
-from dbloader.stores.mongo.layout import MAX_ON_SERVER, is_own_collection
+from dbloader.stores.mongo.layout import MAX_ON_SERVER, is_own_collection, record_file
 from dbloader.stores.mongo.place import parse
 
 if TYPE_CHECKING:
@@ -614,6 +614,42 @@ def test_a_store_whose_large_records_the_server_lost_is_not_published(
             large.delete_one({"n": 1} if lost == "chunks" else {})
         with pytest.raises(DamagedStoreError, match=r"does not have record \d in GridFS as it was sent"):
             writer.finish()
+
+
+def test_a_store_of_which_a_large_record_has_another_file_is_not_published(
+    mongo_server: Server, mongo_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other file is whole, and a record of the same index, as one of a writer that was overtaken."""
+    monkeypatch.setattr("dbloader.stores.mongo.unfinished.MAX_ON_SERVER", 10_000)
+    mine, other = (Record(name="a", image=bytes([number]) * 600_000) for number in range(2))
+    with create_store(mongo_uri, resumable=True) as writer:
+        write_one_by_one(writer, [mine])
+        writer.commit()
+        unfinished: Any = writer._unfinished  # type: ignore[attr-defined]
+        file = unfinished._large.put(record_file(0), *documents_of([other]))
+        with database_of(mongo_server, mongo_uri) as database:
+            records = database[f"store.{unfinished._id}"]
+            assert records.update_one({"_id": 0}, {"$set": {"gridfs": file}}).modified_count == 1
+        with pytest.raises(DamagedStoreError, match="does not have record 0 in GridFS as it was sent"):
+            writer.finish()
+
+
+def test_what_was_left_in_gridfs_behind_the_last_record_may_be_damaged(
+    mongo_server: Server, mongo_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dbloader.stores.mongo.unfinished.MAX_ON_SERVER", 10_000)
+    records = [Record(name=str(number), image=bytes([number]) * 600_000) for number in range(3)]
+    with create_store(mongo_uri, resumable=True) as writer:
+        write_one_by_one(writer, records[:2])
+        writer.commit()
+        unfinished: Any = writer._unfinished  # type: ignore[attr-defined]
+        unfinished._insert([(2, documents_of(records)[2])])  # a commit that was cut off
+        with database_of(mongo_server, mongo_uri) as database:
+            chunks = database[f"store.{unfinished._id}.large.chunks"]
+            left = {"files_id": {"$regex": f"^{record_file(2)}"}, "n": 1}
+            assert chunks.delete_one(left).deleted_count == 1
+        writer.finish()
+    check_is(mongo_uri, records[:2])
 
 
 def test_each_large_record_has_time_of_its_own_to_be_checked(
