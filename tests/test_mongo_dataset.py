@@ -184,9 +184,13 @@ def test_an_index_beyond_the_records_is_an_index_error(place: str, index: int) -
             dataset.record(index)
 
 
-def test_a_name_that_no_record_has_is_a_key_error(place: str) -> None:
-    with MongoDataset(place) as dataset, pytest.raises(RecordNotFoundError, match=r"no record of .* is named 'none'"):
-        dataset.find("none")
+@pytest.mark.parametrize("query", [None, {"label": {"$gte": 0}}], ids=["all", "of a query"])
+@pytest.mark.parametrize("name", ["none", "", "a\0b", "\ud800"])
+def test_a_name_that_no_record_has_is_a_key_error(place: str, query: dict[str, Any] | None, name: str) -> None:
+    with MongoDataset(place, query=query) as dataset:
+        with pytest.raises(RecordNotFoundError) as told:
+            dataset.find(name)
+        assert f" is named {name!r}" in str(told.value)
 
 
 def test_transforms_and_decode_are_called_as_ever(place: str) -> None:

@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from bson.int64 import Int64
 from bson.max_key import MaxKey
@@ -34,7 +35,7 @@ from dbloader.errors import (
 )
 from dbloader.records import encode
 from dbloader.stores.mongo import claim, clients, connection, upkeep
-from dbloader.stores.mongo.layout import MAX_ON_SERVER, is_own_collection
+from dbloader.stores.mongo.layout import MAX_ON_SERVER, is_own_collection, record_file
 from dbloader.stores.mongo.place import parse
 
 if TYPE_CHECKING:
@@ -571,16 +572,29 @@ def test_damage_to_a_large_record_is_noticed(
 
 
 @pytest.mark.parametrize(
-    "change", [{"$set": {"label": Int64(3)}}, {"$unset": {"name": ""}}, {"$set": {"caption": "x"}}]
+    "change",
+    [
+        {"$set": {"label": Int64(3)}},
+        {"$unset": {"name": ""}},
+        {"$set": {"caption": "x"}},
+        {"$unset": {"caption": ""}},
+        {"$set": {"other": "x"}},
+        {"$rename": {"caption": "other"}},
+        {"$unset": {"boxes.0": ""}},
+        {"$set": {"nested.a.b": 2.0}},
+    ],
 )
 def test_fields_of_a_large_record_that_somebody_edits_are_noticed(
     mongo_server: Server, mongo_uri: str, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
 ) -> None:
     monkeypatch.setattr("dbloader.stores.mongo.unfinished.MAX_ON_SERVER", 10_000)
-    write(mongo_uri, [Record(name="a", label=2, image=bytes(600_000), fields={"caption": "y"})])
+    fields: dict[str, Any] = {"caption": "y", "score": float("nan"), "none": None, "boxes": [[1, 1.5], []]}
+    fields |= {"nested": {"b": 1, "a": {"b": 2, "flag": True}}, "mask": np.arange(6.0).reshape(2, 3), "big": 2**40}
+    write(mongo_uri, [Record(name="a", label=2, image=bytes(600_000), fields=fields)])
     with open_store(mongo_uri) as store, database_of(mongo_server, mongo_uri) as database:
         assert store.verify() == store.manifest.digest
-        records_of(database.client, mongo_uri).update_one({"_id": 0}, change)
+        changed = records_of(database.client, mongo_uri).update_one({"_id": 0}, change)
+        assert changed.modified_count == 1
         with pytest.raises(
             DamagedRecordError, match=r"^record 0 \(a\) of \S+ is damaged: its fields among the records"
         ):
@@ -600,6 +614,42 @@ def test_a_store_whose_large_records_the_server_lost_is_not_published(
             large.delete_one({"n": 1} if lost == "chunks" else {})
         with pytest.raises(DamagedStoreError, match=r"does not have record \d in GridFS as it was sent"):
             writer.finish()
+
+
+def test_a_store_of_which_a_large_record_has_another_file_is_not_published(
+    mongo_server: Server, mongo_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other file is whole, and a record of the same index, as one of a writer that was overtaken."""
+    monkeypatch.setattr("dbloader.stores.mongo.unfinished.MAX_ON_SERVER", 10_000)
+    mine, other = (Record(name="a", image=bytes([number]) * 600_000) for number in range(2))
+    with create_store(mongo_uri, resumable=True) as writer:
+        write_one_by_one(writer, [mine])
+        writer.commit()
+        unfinished: Any = writer._unfinished  # type: ignore[attr-defined]
+        file = unfinished._large.put(record_file(0), *documents_of([other]))
+        with database_of(mongo_server, mongo_uri) as database:
+            records = database[f"store.{unfinished._id}"]
+            assert records.update_one({"_id": 0}, {"$set": {"gridfs": file}}).modified_count == 1
+        with pytest.raises(DamagedStoreError, match="does not have record 0 in GridFS as it was sent"):
+            writer.finish()
+
+
+def test_what_was_left_in_gridfs_behind_the_last_record_may_be_damaged(
+    mongo_server: Server, mongo_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dbloader.stores.mongo.unfinished.MAX_ON_SERVER", 10_000)
+    records = [Record(name=str(number), image=bytes([number]) * 600_000) for number in range(3)]
+    with create_store(mongo_uri, resumable=True) as writer:
+        write_one_by_one(writer, records[:2])
+        writer.commit()
+        unfinished: Any = writer._unfinished  # type: ignore[attr-defined]
+        unfinished._insert([(2, documents_of(records)[2])])  # a commit that was cut off
+        with database_of(mongo_server, mongo_uri) as database:
+            chunks = database[f"store.{unfinished._id}.large.chunks"]
+            left = {"files_id": {"$regex": f"^{record_file(2)}"}, "n": 1}
+            assert chunks.delete_one(left).deleted_count == 1
+        writer.finish()
+    check_is(mongo_uri, records[:2])
 
 
 def test_each_large_record_has_time_of_its_own_to_be_checked(

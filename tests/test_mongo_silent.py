@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mongo_servers import Mongod
 
 RECORDS = make_records(30)
+WAIT_S = 30.0  # for what must happen; a test that waits as long has failed
 SHORT = "timeoutMS=1000&serverSelectionTimeoutMS=500&connectTimeoutMS=500"
 SILENT = r"^the server of mongodb://.*store was away for too long \("
 
@@ -256,3 +257,37 @@ def test_a_scan_that_takes_too_long_is_told_as_that(
         with pytest.raises(StoreError, match=message) as told:
             store.matching(query)  # type: ignore[attr-defined]
         assert not isinstance(told.value, StoreUnreachableError)
+
+
+def test_a_server_that_breaks_off_each_scan_is_given_up_in_time(
+    mongod: Mongod, mongod_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It works at each for longer than a server may be away, so it is tried again until a scan would have ended."""
+    write_records(mongod_uri)
+    monkeypatch.setattr(connection, "RETRY_SECONDS", 0.5)
+    monkeypatch.setattr(connection, "_LONGEST_PAUSE", 0.1)
+    monkeypatch.setattr(connection, "SCAN_SECONDS", 3.0)
+    with open_store(mongod_uri) as store, ThreadPoolExecutor(1) as executor:
+        len(store)
+        with mongod.fail_point("find", times=None, error_code=91, block_s=0.7) as count:
+            ended = executor.submit(store.matching, {"caption": "x"})  # type: ignore[attr-defined]
+            with pytest.raises(StoreUnreachableError, match=SILENT):
+                ended.result(WAIT_S)
+            assert count() > 2  # the driver itself asks twice
+        assert store.matching({"_id": {"$lt": 3}}).tolist() == [0, 1, 2]  # type: ignore[attr-defined]
+
+
+def test_a_query_to_a_dead_server_ends_in_the_time_of_the_place(
+    mongod: Mongod, mongod_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_records(mongod_uri)
+    monkeypatch.setattr(connection, "_LONGEST_PAUSE", 0.1)
+    monkeypatch.setattr(connection, "SCAN_SECONDS", 2 * WAIT_S)
+    # For all of its time a ping looks for a server, which is longer than one is looked for otherwise.
+    with open_store(f"{mongod_uri}?timeoutMS=1000&serverSelectionTimeoutMS=200") as store:
+        len(store)
+        mongod.kill()
+        began = time.monotonic()
+        with pytest.raises(StoreUnreachableError, match=SILENT):
+            store.matching({"label": 1})  # type: ignore[attr-defined]
+        assert time.monotonic() - began < WAIT_S  # of which 1 to 2 were waited for

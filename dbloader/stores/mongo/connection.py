@@ -157,18 +157,19 @@ class Connection:
             limit = self._retry_seconds()
         deadline = None if limit is None else began + limit
         while True:
-            asked = time.monotonic()
+            scan_began: float | None = None
             until = deadline if limit is not None or patient else None
             try:
                 if scan is not None:
                     # With time for a scan, the driver would also wait that long for a server.
                     scan.database.command("ping", read_preference=scan.read_preference)
-                    until = time.monotonic() + SCAN_SECONDS
+                    scan_began = time.monotonic()
+                    until = scan_began + SCAN_SECONDS
                 # 0 would mean for ever.
                 with nullcontext() if until is None else pymongo.timeout(max(0.01, until - time.monotonic())):
                     result = function()
             except errors.PyMongoError as error:
-                taken = 0.0 if scan is None else time.monotonic() - asked
+                taken = 0.0 if scan_began is None else time.monotonic() - scan_began
                 if _is_overtime(error) and taken > 0.9 * SCAN_SECONDS:
                     raise StoreError(
                         f"{self.place.shown}: the server has not finished a search within {SCAN_SECONDS:g} s; "

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import bson
 import numpy as np
-from bson.errors import BSONError
+
+from dbloader.documents import UNREADABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -102,7 +103,7 @@ def crc32_in(document: bytes) -> int:
     return int(_CRC32.unpack_from(document, len(document) - 1 - _CRC32.size)[0])
 
 
-def stub_of(document: bytes, file: str) -> bytes:
+def stub_of(document: bytes, file: object) -> bytes:
     """Gives what is kept among the records of one that is too large: all but its image.
 
     Where that is too large as well, its largest further fields are left out too.
@@ -117,24 +118,18 @@ def stub_of(document: bytes, file: str) -> bytes:
     return bson.encode({"_id": index, STUB: file, **kept})
 
 
-def fits_stub(stub: bytes, document: bytes) -> bool:
-    """Tell whether the fields among the records, which queries ask about, are those of the whole record.
+def fits_stub(stub: bytes, document: bytes, file: object) -> bool:
+    """Tell whether what is among the records, which queries are answered from, is what was made of the whole record.
 
     Args:
         stub: What is among the records.
         document: The whole record, from GridFS. Where it cannot be decoded, its CRC-32 will tell so.
-
-    Raises:
-        BSONError: The stub cannot be decoded.
+        file: Its id in GridFS.
     """
-    kept: dict[str, Any] = bson.decode(stub)
     try:
-        values: dict[str, Any] = bson.decode(document)
-    except (BSONError, ValueError, RecursionError):
+        return stub == stub_of(document, file)
+    except (*UNREADABLE, KeyError):  # KeyError: it has no _id
         return True
-    kept.pop(STUB, None)
-    asked = [name for name in values if name in _OF_STUB or name in kept]
-    return bson.encode(kept) == bson.encode({name: values[name] for name in ("_id", *asked) if name in values})
 
 
 def file_of(document: bytes) -> object:

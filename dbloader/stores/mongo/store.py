@@ -6,6 +6,7 @@ import os
 from multiprocessing.context import get_spawning_popen
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from bson.codec_options import CodecOptions
 from bson.errors import BSONError
 from bson.raw_bson import RawBSONDocument
@@ -29,7 +30,6 @@ from dbloader.stores.mongo.place import MongoPlace, parse
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    import numpy as np
     from pymongo.collection import Collection
 
     from dbloader.columns import Names
@@ -164,6 +164,8 @@ class MongoStore(Store):
 
     def named(self, name: str) -> np.ndarray[Any, Any]:
         """Return the indices of the records of a name that the server has: int64, shape (records,), ascending."""
+        if not _is_text(name):
+            return np.zeros(0, np.int64)
         return found_by(self._open(), {"name": name})
 
     def check_counts(self) -> None:
@@ -210,7 +212,7 @@ class MongoStore(Store):
         if file is None:
             return data
         whole = self._large(handle, index, file)
-        if not fits_stub(data, whole):
+        if not fits_stub(data, whole, file):
             raise self._damaged(index, "its fields among the records are not those of its file in GridFS")
         return whole
 

@@ -242,16 +242,17 @@ class Unfinished:
     def is_file_stored(self, index: int) -> bool:
         """Tell whether the server has the file in GridFS of a record as it was sent, if the record has one.
 
-        It is read again as a whole: the record's CRC-32 among the records says nothing of its file.
+        It is read again as a whole: the record's CRC-32 among the records says nothing of what its file holds.
         """
-        found = self._records.find_one({"_id": index}, {STUB: 1}) or {}
+        found = self._records.find_one({"_id": index}, {STUB: 1, "crc32": 1}) or {}
         if STUB not in found:
             return True  # what GridFS has is from a writer that was overtaken
         try:
-            verify(self._large.get(found[STUB]), index)
+            file = self._large.get(found[STUB])
+            verify(file, index)
         except (LostError, DamagedRecordError):
             return False
-        return True
+        return crc32_in(file) == found.get("crc32")
 
     def _overtaken(self) -> StoreLockedError:
         return StoreLockedError(f"another process has taken over the conversion at {self._place.shown}")
