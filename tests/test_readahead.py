@@ -86,8 +86,12 @@ def test_records_that_will_be_read_come_into_memory_and_no_others(place: Path) -
 
 def test_looking_whether_a_record_is_in_memory_brings_little_there(place: Path) -> None:
     ahead = ahead_of(place)
-    empty_cache(place)
-    assert not ahead._is_in_memory(1000)
+    for _ in range(5):  # a busy kernel may have read ahead for all that it was told
+        empty_cache(place)
+        if not ahead._is_in_memory(1000):
+            break
+    else:
+        pytest.fail("looked for or not, it is in memory")
     assert pages_in_memory(place).sum() < 12
     ahead.close()
 

@@ -331,8 +331,8 @@ class Strange:
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"x": Strange()}, "field 'x' is a test_writing.Strange; a record holds"),
-        ({"x": {"y": [0, Strange()]}}, r"field 'x\.y\[1\]' is a test_writing.Strange"),
+        ({"x": Strange()}, "field 'x' has the type test_writing.Strange; a record holds"),
+        ({"x": {"y": [0, Strange()]}}, r"field 'x\.y\[1\]' has the type test_writing.Strange"),
         ({"x": {1, 2}}, "field 'x' has the type builtins.set"),
         ({"x": np.array([Strange()])}, "field 'x' is an array of Python objects"),
         ({"x": np.array(Strange())}, "field 'x' is an array of Python objects"),
@@ -941,7 +941,7 @@ def test_class_names_are_found_through_loaders_subsets_and_splits(tmp_path: Path
         ]
     ):
         assert write_store(source, tmp_path / f"{number}.lmdb").classes == expected
-    told = "label 0 is 'a' in a Items, which has 2, and 'c' in a Items, which has 1; give classes="
+    told = "label 0 is 'a' in Items, which has 2, and 'c' in Items, which has 1; give classes="
     with pytest.raises(OptionError, match=told):
         write_store(ConcatDataset([dataset, other]), tmp_path / "mixed.lmdb")
 
