@@ -648,7 +648,7 @@ def test_a_batch_sampler_as_sampler_gives_batches_as_samples(tmp_path: Path) -> 
 
 
 def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
-    told = "name must be a str, the name of a record, got 3"
+    told = "find takes the name of a record, a str, got 3"
     with LMDBDataset(small(tmp_path / "s.lmdb")) as dataset, pytest.raises(TypeError, match=told):
         dataset.find(3)  # type: ignore[arg-type]
 

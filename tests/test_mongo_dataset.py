@@ -900,5 +900,5 @@ def test_a_copy_without_indexes_is_queried_all_the_same(mongo_uri: str, query: d
 def test_a_name_of_another_type_is_refused(place: str, name: Any) -> None:
     with MongoDataset(place) as dataset:
         for use in (dataset.find, dataset.store.find):
-            with pytest.raises(TypeError, match="name must be a str, the name of a record, got "):
+            with pytest.raises(TypeError, match=r"find takes the name of a record, a str, got "):
                 use(name)

@@ -11,7 +11,6 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from dbloader.datasets.samples import Samples
-from dbloader.describing import shown
 from dbloader.errors import NotAStoreError, RecordIndexError, RecordNotFoundError
 
 if TYPE_CHECKING:
@@ -141,8 +140,6 @@ class RecordDataset(Dataset[Any]):
             RecordNotFoundError: No record has this name.
             TypeError: It is no str.
         """
-        if not isinstance(name, str):
-            raise TypeError(f"name must be a str, the name of a record, got {shown(name)}")
         index = self._same_store().find(name)
         if self._indices is None:
             return index

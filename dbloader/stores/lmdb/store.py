@@ -11,6 +11,7 @@ import numpy as np
 from typing_extensions import override
 
 from dbloader.columns import CHUNK, COLUMNS, DTYPES, join_names, join_values, name_at, name_hash, whole_chunk
+from dbloader.describing import shown
 from dbloader.errors import (
     DamagedStoreError,
     NotAStoreError,
@@ -103,6 +104,8 @@ class LMDBStore(Store):
 
     @override
     def find(self, name: str) -> int:
+        if not isinstance(name, str):
+            raise TypeError(f"find takes the name of a record, a str, got {shown(name)}")
         handle = self._open()
         try:
             wanted = name.encode()
