@@ -746,7 +746,10 @@ def test_an_epoch_goes_on_with_what_it_began_with(mongo_uri: str, kind: str, rep
                 prefetch_factor=1,
             )
         epoch = iter(loader)
-        first = [next(epoch)]
+        first = [
+            next(epoch),
+            next(epoch),
+        ]  # one of each worker: one that opens the store later finds another, and says so
         if replaced:
             with create_store(mongo_uri, overwrite=True) as writer:
                 writer.write(
