@@ -834,7 +834,7 @@ def test_a_store_that_was_replaced_meanwhile_is_never_taken_for_the_old_one(
     data = pickle.dumps(LMDBDataset(place))
     replaced(place, classes=("a", "b", "c"))
     dataset = pickle.loads(data)  # noqa: S301 - our own: what a worker gets
-    with dataset, pytest.raises(NotAStoreError, match=f"{place} has been replaced since .*: make the dataset anew"):
+    with dataset, pytest.raises(NotAStoreError, match=f"{place} has been replaced since .*: make the dataset again"):
         use(dataset)
 
 

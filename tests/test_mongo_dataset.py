@@ -799,7 +799,7 @@ def test_a_worker_that_finds_another_store_says_so(mongo_uri: str) -> None:
     make(mongo_uri)
     with MongoDataset(mongo_uri, decode=None) as dataset:
         write_store(((data_of(0), 0) for _ in range(LENGTH)), mongo_uri, overwrite=True)
-        with pytest.raises(NotAStoreError, match=r"replaced since .*: make the dataset anew"):
+        with pytest.raises(NotAStoreError, match=r"replaced since .*: make the dataset again"):
             in_worker(dataset)
         assert read_all(dataset) == EXPECTED
 
@@ -808,7 +808,7 @@ def test_a_worker_that_finds_the_same_records_under_other_class_names_says_so(mo
     make(mongo_uri)
     with MongoDataset(mongo_uri, decode=None) as dataset:
         make(mongo_uri, overwrite=True, classes=CLASSES[::-1])
-        with pytest.raises(NotAStoreError, match=r"replaced since .*: make the dataset anew"):
+        with pytest.raises(NotAStoreError, match=r"replaced since .*: make the dataset again"):
             in_worker(dataset)
 
 

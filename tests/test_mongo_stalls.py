@@ -90,7 +90,7 @@ def check_is(place: str, documents: list[bytes]) -> None:
 
 @contextmanager
 def of_place(server: Server, place: str) -> Iterator[Any]:
-    """Gives the collection with the document of the place."""
+    """Yield the `.manifest` collection of a place."""
     with server.client() as client:
         at = parse(place)
         yield client[at.database][f"{at.collection}.manifest"]

@@ -227,7 +227,7 @@ def test_a_worker_that_finds_another_store_says_so(tmp_path: Path, context: str)
     place = make(tmp_path / "s.lmdb")
     with LMDBDataset(place, decode=None) as dataset:
         write_store(((data_of(0), 0) for _ in range(LENGTH)), place, overwrite=True)
-        with pytest.raises(NotAStoreError, match=r"replaced since .*: make the dataset anew"):
+        with pytest.raises(NotAStoreError, match=r"replaced since .*: make the dataset again"):
             in_worker(dataset, context)
         assert read_all(dataset) == EXPECTED
 

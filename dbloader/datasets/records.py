@@ -194,7 +194,7 @@ class RecordDataset(Dataset[Any]):
         if manifest is not self.manifest:
             if (manifest.digest, manifest.classes) != (self.manifest.digest, self.manifest.classes):
                 raise NotAStoreError(
-                    f"the store at {self.root} has been replaced since this dataset was made: make the dataset anew",
+                    f"the store at {self.root} has been replaced since this dataset was made: make the dataset again",
                 )
             self.manifest = manifest
         return self.store

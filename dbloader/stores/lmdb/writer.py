@@ -148,7 +148,7 @@ class LMDBWriter(Writer):
             raise StoreExistsError(f"{self.place} exists already; overwrite (--overwrite) replaces it")
 
     def _begins(self) -> bool:
-        """Says whether the partial file is a new one, or emptied to begin again."""
+        """Tell whether the partial file is new, or has been emptied."""
         begins = self._partial.is_empty()
         if not begins and not self.resume:
             if not self.overwrite:
