@@ -2,87 +2,91 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from dbloader.version import VERSION
+from dbloader._lazy import lazy_exports
+from dbloader._version import VERSION
 
 if TYPE_CHECKING:
-    from dbloader.ahead import BackgroundGenerator, background
-    from dbloader.benchmarking import Benchmark, benchmark
-    from dbloader.conversion import Progress, Report, convert
-    from dbloader.copying import copy_store
-    from dbloader.datasets import LMDBDataset
+    from dbloader.conversion.convert import convert
+    from dbloader.conversion.copy_store import copy_store
+    from dbloader.conversion.report import Progress, Report
+    from dbloader.conversion.write_store import write_store
+    from dbloader.datasets.lmdb import LMDBDataset
     from dbloader.datasets.mongo import MongoDataset
-    from dbloader.decoding import DecodeTensor, RandomResizedCrop, ResizeCenterCrop, decode_pil
+    from dbloader.decoding.center_crop import ResizeCenterCrop
+    from dbloader.decoding.full import DecodeTensor
+    from dbloader.decoding.pillow import decode_pil
+    from dbloader.decoding.random_crop import RandomResizedCrop
+    from dbloader.device.compose import Preparation
+    from dbloader.device.erasing import RandomErasing
+    from dbloader.device.mixup import CutMix, Mixup
+    from dbloader.device.normalize import Normalize
     from dbloader.errors import DBLoaderError
-    from dbloader.headspace import Headspace
-    from dbloader.keys import SampleKeys
-    from dbloader.loading import create_loader
-    from dbloader.manifest import Manifest
-    from dbloader.prefetch import PrefetchLoader
-    from dbloader.preparation import CutMix, Mixup, Normalize, Preparation, RandomErasing
-    from dbloader.recipes import DataLoaderX
-    from dbloader.records import Record
-    from dbloader.sampling import (
-        BlockShuffleSampler,
-        ClassBalancedSampler,
-        KeyedBatchSampler,
-        OrderedSampler,
-        ShuffleSampler,
-        WeightedSampler,
-    )
-    from dbloader.stats import Stats
-    from dbloader.stores import create_store, open_store
-    from dbloader.threads import ThreadLoader
-    from dbloader.warming import warm
-    from dbloader.writing import write_store
+    from dbloader.loading.background import BackgroundGenerator, background
+    from dbloader.loading.benchmark.measure import benchmark
+    from dbloader.loading.benchmark.report import Benchmark
+    from dbloader.loading.compat import DataLoaderX
+    from dbloader.loading.create import create_loader
+    from dbloader.loading.headspace import Headspace
+    from dbloader.loading.prefetch import PrefetchLoader
+    from dbloader.loading.stats import Stats
+    from dbloader.loading.threads import ThreadLoader
+    from dbloader.records.manifest import Manifest
+    from dbloader.records.record import Record
+    from dbloader.sampling.batches import SeededBatchSampler
+    from dbloader.sampling.blocks import BlockShuffleSampler
+    from dbloader.sampling.rng import SampleRNG
+    from dbloader.sampling.shuffle import OrderedSampler, ShuffleSampler
+    from dbloader.sampling.weighted import ClassBalancedSampler, WeightedSampler
+    from dbloader.stores.lmdb.page_cache import warm
+    from dbloader.stores.open import create_store, open_store
 
 __version__ = VERSION
 
-# Where each name is; imported when it is first used, because torch takes over a second and most uses of the command
-# line need none of it.
 _MODULES = {
-    "BackgroundGenerator": "ahead",
-    "Benchmark": "benchmarking",
-    "BlockShuffleSampler": "sampling",
-    "ClassBalancedSampler": "sampling",
-    "CutMix": "preparation",
+    "BackgroundGenerator": "loading.background",
+    "Benchmark": "loading.benchmark.report",
+    "BlockShuffleSampler": "sampling.blocks",
+    "ClassBalancedSampler": "sampling.weighted",
+    "CutMix": "device.mixup",
     "DBLoaderError": "errors",
-    "DataLoaderX": "recipes",
-    "DecodeTensor": "decoding",
-    "Headspace": "headspace",
-    "KeyedBatchSampler": "sampling",
-    "LMDBDataset": "datasets",
-    "Manifest": "manifest",
-    "Mixup": "preparation",
+    "DataLoaderX": "loading.compat",
+    "DecodeTensor": "decoding.full",
+    "Headspace": "loading.headspace",
+    "LMDBDataset": "datasets.lmdb",
+    "Manifest": "records.manifest",
+    "Mixup": "device.mixup",
     "MongoDataset": "datasets.mongo",
-    "Normalize": "preparation",
-    "OrderedSampler": "sampling",
-    "PrefetchLoader": "prefetch",
-    "Preparation": "preparation",
-    "Progress": "conversion",
-    "RandomErasing": "preparation",
-    "RandomResizedCrop": "decoding",
-    "Record": "records",
-    "Report": "conversion",
-    "ResizeCenterCrop": "decoding",
-    "SampleKeys": "keys",
-    "ShuffleSampler": "sampling",
-    "Stats": "stats",
-    "ThreadLoader": "threads",
-    "WeightedSampler": "sampling",
-    "background": "ahead",
-    "benchmark": "benchmarking",
-    "convert": "conversion",
-    "copy_store": "copying",
-    "create_loader": "loading",
-    "create_store": "stores",
-    "decode_pil": "decoding",
-    "open_store": "stores",
-    "warm": "warming",
-    "write_store": "writing",
+    "Normalize": "device.normalize",
+    "OrderedSampler": "sampling.shuffle",
+    "PrefetchLoader": "loading.prefetch",
+    "Preparation": "device.compose",
+    "Progress": "conversion.report",
+    "RandomErasing": "device.erasing",
+    "RandomResizedCrop": "decoding.random_crop",
+    "Record": "records.record",
+    "Report": "conversion.report",
+    "ResizeCenterCrop": "decoding.center_crop",
+    "SampleRNG": "sampling.rng",
+    "SeededBatchSampler": "sampling.batches",
+    "ShuffleSampler": "sampling.shuffle",
+    "Stats": "loading.stats",
+    "ThreadLoader": "loading.threads",
+    "WeightedSampler": "sampling.weighted",
+    "background": "loading.background",
+    "benchmark": "loading.benchmark.measure",
+    "convert": "conversion.convert",
+    "copy_store": "conversion.copy_store",
+    "create_loader": "loading.create",
+    "create_store": "stores.open",
+    "decode_pil": "decoding.pillow",
+    "open_store": "stores.open",
+    "warm": "stores.lmdb.page_cache",
+    "write_store": "conversion.write_store",
 }
+
+__getattr__, __dir__ = lazy_exports(__name__, _MODULES)
 
 __all__ = [
     "BackgroundGenerator",
@@ -94,7 +98,6 @@ __all__ = [
     "DataLoaderX",
     "DecodeTensor",
     "Headspace",
-    "KeyedBatchSampler",
     "LMDBDataset",
     "Manifest",
     "Mixup",
@@ -109,7 +112,8 @@ __all__ = [
     "Record",
     "Report",
     "ResizeCenterCrop",
-    "SampleKeys",
+    "SampleRNG",
+    "SeededBatchSampler",
     "ShuffleSampler",
     "Stats",
     "ThreadLoader",
@@ -126,22 +130,3 @@ __all__ = [
     "warm",
     "write_store",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module 'dbloader' has no attribute {name!r}")
-    try:
-        module = import_module(f"dbloader.{_MODULES[name]}")
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        message = f"dbloader.{name} needs torch, which is not installed here: pip install torch"
-        raise ImportError(message, name="torch") from None
-    value = getattr(module, name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return __all__

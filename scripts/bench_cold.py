@@ -13,10 +13,10 @@ from pathlib import Path
 
 from bench_cache import empty_cache
 
-import dbloader.stores.lmdb.environments
+import dbloader.stores.lmdb.env
 from dbloader import open_store
-from dbloader.stores.lmdb.environments import Environment
-from dbloader.warming import warm
+from dbloader.stores.lmdb.env import Environment
+from dbloader.stores.lmdb.page_cache import warm
 
 BATCH = 64
 
@@ -44,15 +44,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     place = options.bench / "out.lmdb"
-    hint = Environment.will_read
+    hint = Environment.prefetch
     results: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
     for number in range(options.rounds):
         for cache in ("cold", "warm"):
             for reading in ("on", "off"):
                 for hinted in ("no", "yes"):
                     # The two things that dbloader decides itself.
-                    dbloader.stores.lmdb.environments._fits_memory = lambda _, on=reading == "on": on  # type: ignore[misc]
-                    Environment.will_read = hint if hinted == "yes" else lambda *_: None  # type: ignore[method-assign]
+                    dbloader.stores.lmdb.env._fits_memory = lambda _, on=reading == "on": on  # type: ignore[misc]
+                    Environment.prefetch = hint if hinted == "yes" else lambda *_: None  # type: ignore[method-assign]
                     if cache == "cold":
                         empty_cache(place)
                     else:

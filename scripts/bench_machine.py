@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dbloader.benchmarking.machine import describe_machine
+from dbloader.loading.benchmark.machine import describe_machine
 
 if __name__ == "__main__":
     print(describe_machine())

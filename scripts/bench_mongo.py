@@ -1,4 +1,4 @@
-"""Reading from and writing to a mongod of its own, over loopback: batches, epochs, a mirror.
+"""Reading from and writing to a mongod of its own, over loopback: batches, epochs, a cache.
 
 python scripts/bench_mongo.py BENCH [reading writing epochs ...]
 """
@@ -26,7 +26,7 @@ from bson.raw_bson import RawBSONDocument
 from torch.utils.data import DataLoader
 
 from dbloader import LMDBDataset, MongoDataset, Record, convert, copy_store, create_store, open_store
-from dbloader.records import encode
+from dbloader.records.record import encode
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from mongo_servers import Mongod, Proxy, records_of
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from multiprocessing.connection import Connection
 
-    from dbloader.records import EncodedRecord
+    from dbloader.records.record import EncodedRecord
 
 ROUNDS = 7
 NBYTES = 100_000
@@ -194,9 +194,7 @@ def epochs(server: Mongod, bench: Path) -> None:
             datasets = {
                 "LMDBDataset": LMDBDataset(local, transform=pixels),
                 "MongoDataset": MongoDataset(place, transform=pixels),
-                "MongoDataset with a mirror, filled": MongoDataset(
-                    place, transform=pixels, mirror=folder / "mirror.lmdb"
-                ),
+                "MongoDataset with a cache, filled": MongoDataset(place, transform=pixels, cache=folder / "cache.lmdb"),
             }
             medians = interleaved({name: epoch_of(dataset, method) for name, dataset in datasets.items()}, 5)
             table(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dbloader import Record, create_store
-from dbloader.records import encode
+from dbloader.records.record import encode
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from mongo_servers import Mongod
@@ -24,7 +24,7 @@ from mongo_servers import Mongod
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dbloader.records import EncodedRecord
+    from dbloader.records.record import EncodedRecord
 
 # Runs in a fresh process: imports first, then opens and asks.
 MEASURE = """

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dbloader import LMDBDataset, Record, create_store
-from dbloader.records import encode
+from dbloader.records.record import encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dbloader.records import EncodedRecord
+    from dbloader.records.record import EncodedRecord
 
 # Runs in a fresh process: imports first, then opens and reads.
 MEASURE = """

@@ -21,8 +21,8 @@ from bench_cache import bring_into_memory, empty_cache
 from data import CONTENDER, WITHOUT_PEERS, all_rows, last_line, make_short, prepare, told
 from table import draw, print_tables
 
-from dbloader.benchmarking.machine import describe_machine
-from dbloader.version import VERSION
+from dbloader._version import VERSION
+from dbloader.loading.benchmark.machine import describe_machine
 
 if TYPE_CHECKING:
     from data import Row

@@ -14,11 +14,11 @@ import torch
 from PIL import Image, ImageFilter
 
 from dbloader.decoding.random_crop import RandomResizedCrop
-from dbloader.device_decoding import DeviceDecoder
-from dbloader.encoded import EncodedImages
+from dbloader.device import Normalize
+from dbloader.device.decode.decoder import DeviceDecoder
+from dbloader.device.encoded import EncodedImages
 from dbloader.errors import OptionError
-from dbloader.prefetch import PrefetchLoader
-from dbloader.preparation import Normalize
+from dbloader.loading.prefetch import PrefetchLoader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

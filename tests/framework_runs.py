@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from dbloader import KeyedBatchSampler, PrefetchLoader, ShuffleSampler, create_loader
+from dbloader import PrefetchLoader, SeededBatchSampler, ShuffleSampler, create_loader
 from dbloader.errors import DBLoaderError
-from dbloader.permutation import Permutation
+from dbloader.sampling.permutation import Permutation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -85,7 +85,7 @@ def bare(**options: Any) -> DataLoader[Any]:
 
 def by_keys() -> PrefetchLoader[Any]:
     dataset = Numbers()
-    batches = KeyedBatchSampler(ShuffleSampler(dataset), BATCH)
+    batches = SeededBatchSampler(ShuffleSampler(dataset), BATCH)
     return PrefetchLoader(DataLoader(dataset, batch_sampler=batches, num_workers=2, persistent_workers=True))
 
 
@@ -443,13 +443,13 @@ def of_torchdata(folder: Path) -> Iterator[Check]:
 
     def by_batches(workers: int) -> Any:
         dataset = Numbers()
-        batches = KeyedBatchSampler(ShuffleSampler(dataset), BATCH)
+        batches = SeededBatchSampler(ShuffleSampler(dataset), BATCH)
         return StatefulDataLoader(dataset, batch_sampler=batches, num_workers=workers)
 
     kinds: dict[str, Callable[[], Any]] = {"PrefetchLoader(StatefulDataLoader)": lambda: PrefetchLoader(stateful())}
     for workers in (0,) if QUICK else (0, 2):
         kinds[f"StatefulDataLoader, {workers} workers"] = partial(stateful, num_workers=workers)
-        kinds[f"StatefulDataLoader(KeyedBatchSampler), {workers} workers"] = partial(by_batches, workers)
+        kinds[f"StatefulDataLoader(SeededBatchSampler), {workers} workers"] = partial(by_batches, workers)
     for what, make in kinds.items():
         yield compare(what, partial(run, make), folder / what)
 

@@ -28,10 +28,10 @@ from bson.int64 import Int64
 
 from dbloader import Record, create_store, open_store
 from dbloader.cli import main
-from dbloader.columns import COLUMNS, DTYPES, seal_chunk
-from dbloader.documents import open_sealed, seal
 from dbloader.errors import DBLoaderError
-from dbloader.records import encode
+from dbloader.records.columns import COLUMNS, DTYPES, seal_chunk
+from dbloader.records.document import open_sealed, seal
+from dbloader.records.record import encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,7 +46,7 @@ COMMANDS = (
     ("info", "{}", "--json"),
     ("info", "{}", "--report"),
     ("verify", "{}"),
-    ("mirror", "{}", "{}.copy"),
+    ("copy", "{}", "{}.copy"),
 )
 
 

@@ -15,7 +15,7 @@ import click
 import jpegs
 
 from dbloader.cli import group
-from dbloader.conversion import tasks
+from dbloader.conversion import parallel as tasks
 from dbloader.conversion.pace import Pace
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from children import in_child
 
 import dbloader.stores.writer as writing
 from dbloader import Record, create_store, open_store
-from dbloader.columns import CHUNK, DTYPES, NO_LABEL
+from dbloader._version import VERSION
 from dbloader.errors import (
     DamagedRecordError,
     DamagedStoreError,
@@ -39,16 +39,17 @@ from dbloader.errors import (
     StoreLockedError,
     StoreNotFoundError,
 )
-from dbloader.records import encode
-from dbloader.version import VERSION
+from dbloader.records.columns import CHUNK, DTYPES, NO_LABEL
+from dbloader.records.record import encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from multiprocessing.connection import Connection
     from pathlib import Path
 
-    from dbloader.manifest import Manifest
-    from dbloader.stores import Store, Writer
+    from dbloader.records.manifest import Manifest
+    from dbloader.stores.base import Store
+    from dbloader.stores.writer import Writer
 
 WAIT_S = 60.0  # for what must happen; a test that waits as long has failed
 METHODS = ("fork", "spawn", "forkserver")
@@ -527,11 +528,11 @@ class StoreContract:
 
         with self.open(place) as store:
             indices = [29, 0, 0, 17, 29, 3]
-            with store.lend(indices) as lent:
+            with store.borrow(indices) as lent:
                 assert [facts_of(record) for record in lent] == [facts(records[index]) for index in indices]
-            with pytest.raises(lmdb.Error, match="of the caller"), store.lend([2]) as lent:
+            with pytest.raises(lmdb.Error, match="of the caller"), store.borrow([2]) as lent:
                 raise lmdb.Error("of the caller")
-            with pytest.raises(RecordIndexError, match="no record 30 in"), store.lend([30]) as lent:
+            with pytest.raises(RecordIndexError, match="no record 30 in"), store.borrow([30]) as lent:
                 next(lent)
 
     def test_read_takes_any_sequence_of_indices(self, tmp_path: Path) -> None:
@@ -1320,7 +1321,7 @@ class StoreContract:
     def test_a_label_without_a_class_is_refused_among_very_many_labels_too(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("dbloader.manifest.MAX_COUNTED_LABELS", 3)
+        monkeypatch.setattr("dbloader.records.manifest.MAX_COUNTED_LABELS", 3)
         with self.create(self.place(tmp_path)) as writer:
             writer.write([encode(Record(label=label)) for label in range(6)])
             with pytest.raises(FieldError, match=r"^label 5 is not one of the 5 classes \(0 to 4\)$"):

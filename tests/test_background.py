@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
-from dbloader.ahead import BackgroundGenerator, BackgroundIterator, Run, background
 from dbloader.errors import LoaderError
-from dbloader.timing import Clock
+from dbloader.loading.background import BackgroundGenerator, BackgroundIterator, BackgroundThread, background
+from dbloader.loading.clock import Clock
 
 # By its name in sys.modules, as the package may also have a function of that name.
-module = sys.modules["dbloader.ahead"]
+module = sys.modules["dbloader.loading.background"]
 
 WAIT_S = 20.0  # for events that are on their way; only a broken test waits so long
 
@@ -68,7 +68,7 @@ def blocked_source() -> Source:
 
 
 def threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if isinstance(thread, Run)]
+    return [thread for thread in threading.enumerate() if isinstance(thread, BackgroundThread)]
 
 
 def join_threads() -> None:
@@ -527,7 +527,7 @@ def test_a_thread_that_cannot_start_is_an_error_and_closes_the_source(monkeypatc
 
 def test_an_iterator_stopped_while_its_thread_starts_leaves_the_source_closed_once() -> None:
     source = Source(5)
-    run = Run(source, 1)
+    run = BackgroundThread(source, 1)
     run._source.clear()  # as stop() does in another thread
     run.start()
     run.join(WAIT_S)
@@ -541,7 +541,7 @@ def test_an_iterator_stopped_while_its_thread_starts_leaves_the_source_closed_on
 def test_the_time_that_the_consumer_waited_is_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     ticks = itertools.count()
-    monkeypatch.setattr("dbloader.timing.now", lambda: next(ticks))  # of the consumer's side alone
+    monkeypatch.setattr("dbloader.batches.timed.now", lambda: next(ticks))  # of the consumer's side alone
     iterator = BackgroundIterator(range(5), clock=clock)
     next(iterator)
     assert (clock.batches, clock.first, clock.waited, clock.computed) == (1, 1, 0, 0)
@@ -556,8 +556,8 @@ def test_ctrl_c_reaches_a_consumer_that_waits() -> None:
     code = """
 import threading
 import sys
-from dbloader.ahead import BackgroundIterator
-sys.modules["dbloader.ahead"].EXIT_WAIT_S = 0.1
+from dbloader.loading.background import BackgroundIterator
+sys.modules["dbloader.loading.background"].EXIT_WAIT_S = 0.1
 class Blocked:
     def __iter__(self): return self
     def __next__(self):
@@ -583,8 +583,8 @@ def test_the_interpreter_exits_although_the_source_of_a_live_iterator_blocks_for
     code = """
 import threading
 import sys
-from dbloader.ahead import BackgroundIterator
-sys.modules["dbloader.ahead"].EXIT_WAIT_S = 0.1
+from dbloader.loading.background import BackgroundIterator
+sys.modules["dbloader.loading.background"].EXIT_WAIT_S = 0.1
 began = threading.Event()
 def produce():
     yield 1
@@ -600,7 +600,7 @@ print(next(iterator), began.wait())
 def test_the_interpreter_exits_although_live_iterators_are_busy_and_closes_their_sources() -> None:
     code = """
 import itertools
-from dbloader.ahead import BackgroundGenerator
+from dbloader.loading.background import BackgroundGenerator
 def produce():
     try:
         for number in itertools.count():
@@ -668,5 +668,5 @@ def test_the_decorator_runs_generators_in_the_background_under_their_own_name() 
 
 
 def test_the_module_does_not_import_torch() -> None:
-    done = run_python("import sys, dbloader.ahead; print('torch' in sys.modules)")
+    done = run_python("import sys, dbloader.loading.background; print('torch' in sys.modules)")
     assert (done.stdout, done.stderr) == ("False\n", "")

@@ -13,15 +13,16 @@ import torch
 from torch.utils.data import DataLoader, Subset, default_collate
 
 from dbloader import LMDBDataset, Record, create_loader, write_store
-from dbloader.batches import MadeBatches, as_made, choose_maker, part_size
-from dbloader.batches.base import parts
-from dbloader.batches.encoded import EncodedBatchMaker
-from dbloader.batches.samples import RecordBatchMaker, SampleBatchMaker
-from dbloader.batches.subsets import SubsetBatchMaker
-from dbloader.batches.tensors import TensorBatchMaker
+from dbloader.batches.base import part_size, parts
+from dbloader.batches.collate import RecordBatchFetcher, SampleBatchFetcher
+from dbloader.batches.create import create_fetcher
+from dbloader.batches.dataset import BatchDataset, pass_batch
+from dbloader.batches.encoded import EncodedBatchFetcher
+from dbloader.batches.subset import SubsetBatchFetcher
+from dbloader.batches.tensors import TensorBatchFetcher
 from dbloader.decoding import DecodeTensor, RandomResizedCrop, ResizeCenterCrop
-from dbloader.decoding.base import Plan
-from dbloader.encoded import EncodedImages
+from dbloader.decoding.decoder import Plan
+from dbloader.device.encoded import EncodedImages
 from dbloader.errors import (
     DamagedImageError,
     DamagedRecordError,
@@ -30,8 +31,8 @@ from dbloader.errors import (
     OptionError,
     RecordIndexError,
 )
-from dbloader.keys import KeyedIndices
-from dbloader.threads import ThreadLoader
+from dbloader.loading.threads import ThreadLoader
+from dbloader.sampling.rng import SeededIndices
 
 LENGTH = 10
 
@@ -49,8 +50,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def keyed(indices: Sequence[int]) -> KeyedIndices:
-    return KeyedIndices(indices, 5, 2, range(20, 20 + len(indices)))
+def keyed(indices: Sequence[int]) -> SeededIndices:
+    return SeededIndices(indices, 5, 2, range(20, 20 + len(indices)))
 
 
 class Twice:
@@ -75,11 +76,11 @@ def options_of(kind: str) -> dict[str, Any]:
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_batch_of_a_store_is_what_torch_collates_of_its_samples(place: Path, kind: str, threads: int) -> None:
     dataset = LMDBDataset(place, **options_of(kind))
-    maker = choose_maker(dataset)
-    assert type(maker) is (TensorBatchMaker if kind.startswith("tensors") else RecordBatchMaker)
+    maker = create_fetcher(dataset)
+    assert type(maker) is (TensorBatchFetcher if kind.startswith("tensors") else RecordBatchFetcher)
     indices = keyed([7, 0, 7, 3, -1])
     expected = default_collate(dataset.__getitems__(indices))
-    made = MadeBatches(pickle.loads(pickle.dumps(maker)), threads).__getitems__(indices)  # noqa: S301
+    made = BatchDataset(pickle.loads(pickle.dumps(maker)), threads).__getitems__(indices)  # noqa: S301
     assert (made.samples, made.serial) == (5, 0.0)
     assert made.work.read > 0
     batch = made.batch
@@ -94,27 +95,27 @@ def test_a_batch_of_a_store_is_what_torch_collates_of_its_samples(place: Path, k
 
 
 def test_a_dataset_that_goes_by_the_keys_of_its_indices_gets_them_in_every_part_of_a_batch(place: Path) -> None:
-    maker = choose_maker(LMDBDataset(place, decode=RandomResizedCrop(8)), transform=Twice())
+    maker = create_fetcher(LMDBDataset(place, decode=RandomResizedCrop(8)), transform=Twice())
     indices = keyed(range(LENGTH))
-    one, other = (MadeBatches(maker, threads).__getitems__(indices).batch[0] for threads in (1, 4))
+    one, other = (BatchDataset(maker, threads).__getitems__(indices).batch[0] for threads in (1, 4))
     assert torch.equal(one, other)
 
 
 def test_images_of_a_batch_lie_in_memory_as_decoders_give_them(place: Path) -> None:
-    images, _ = choose_maker(LMDBDataset(place, decode=ResizeCenterCrop(8))).make([1, 2]).batch
+    images, _ = create_fetcher(LMDBDataset(place, decode=ResizeCenterCrop(8))).make([1, 2]).batch
     assert images.dtype is torch.uint8
     assert images.is_contiguous(memory_format=torch.channels_last)
 
 
 def test_a_dataset_is_made_by_what_costs_least(place: Path) -> None:
     store = LMDBDataset(place, decode=RandomResizedCrop(8))
-    assert type(choose_maker(store)) is TensorBatchMaker
-    assert type(choose_maker(store, list)) is RecordBatchMaker
-    assert type(choose_maker(LMDBDataset(place))) is RecordBatchMaker
-    assert type(choose_maker(store, transform=Twice())) is SampleBatchMaker
-    assert type(choose_maker([1, 2])) is SampleBatchMaker
-    assert type(choose_maker(Subset(store, [1]))) is SubsetBatchMaker
-    assert type(choose_maker(store, encoded=True)) is EncodedBatchMaker
+    assert type(create_fetcher(store)) is TensorBatchFetcher
+    assert type(create_fetcher(store, list)) is RecordBatchFetcher
+    assert type(create_fetcher(LMDBDataset(place))) is RecordBatchFetcher
+    assert type(create_fetcher(store, transform=Twice())) is SampleBatchFetcher
+    assert type(create_fetcher([1, 2])) is SampleBatchFetcher
+    assert type(create_fetcher(Subset(store, [1]))) is SubsetBatchFetcher
+    assert type(create_fetcher(store, encoded=True)) is EncodedBatchFetcher
 
 
 def test_a_decoder_that_is_called_in_a_way_of_its_own_is_called(place: Path) -> None:
@@ -124,7 +125,7 @@ def test_a_decoder_that_is_called_in_a_way_of_its_own_is_called(place: Path) -> 
 
     indices = keyed([3, 1])
     bright, dark = (
-        choose_maker(LMDBDataset(place, decode=kind(8))).make(indices) for kind in (RandomResizedCrop, Dark)
+        create_fetcher(LMDBDataset(place, decode=kind(8))).make(indices) for kind in (RandomResizedCrop, Dark)
     )
     assert torch.equal(dark.batch[0], bright.batch[0] // 2)
 
@@ -132,7 +133,7 @@ def test_a_decoder_that_is_called_in_a_way_of_its_own_is_called(place: Path) -> 
 def test_files_for_a_device_are_handed_over_with_their_numbers(place: Path) -> None:
     dataset = LMDBDataset(place, decode=RandomResizedCrop(8))
     indices = keyed([3, 1])
-    made = choose_maker(dataset, encoded=True).make(indices)
+    made = create_fetcher(dataset, encoded=True).make(indices)
     images, labels = made.batch
     assert type(images) is EncodedImages
     assert [images.file(n) for n in range(2)] == [encoded(3), encoded(1)]
@@ -156,7 +157,7 @@ def test_decoding_on_the_device_gives_the_batches_that_workers_give(place: Path,
 def test_what_no_device_could_decode_is_refused(place: Path, how: str) -> None:
     dataset: Any = LMDBDataset(place, decode=RandomResizedCrop(8))
     with pytest.raises(OptionError, match="decode='device' is for an LMDBDataset or MongoDataset whose images"):
-        choose_maker(
+        create_fetcher(
             {"no decoder": LMDBDataset(place), "no store": [1, 2]}.get(how, dataset),
             list if how == "collate_fn" else None,
             transform=Twice() if how == "transform" else None,
@@ -172,7 +173,7 @@ def test_a_record_without_a_file_is_told_where_a_device_is_to_decode(tmp_path: P
             OptionError, match=r"record 0 \(a\) .* has no image file .*, but none: leave decode='device' out"
         ),
     ):
-        choose_maker(dataset, encoded=True).make([0])
+        create_fetcher(dataset, encoded=True).make([0])
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -209,9 +210,9 @@ def test_large_files_are_planned_a_few_at_a_time(place: Path, planned: int, monk
     monkeypatch.setattr(dataset, "_plan", planning)
     monkeypatch.setattr(Plan, "decode", decoding)
     indices = keyed([*range(LENGTH)])
-    batch = choose_maker(dataset).make(indices).batch
+    batch = create_fetcher(dataset).make(indices).batch
     monkeypatch.undo()
-    assert torch.equal(batch[0], choose_maker(dataset).make(indices).batch[0])
+    assert torch.equal(batch[0], create_fetcher(dataset).make(indices).batch[0])
     assert len(ahead) == LENGTH
     assert max(ahead) <= planned
     assert (max(ahead) > 0) == (planned > 0)
@@ -220,9 +221,9 @@ def test_large_files_are_planned_a_few_at_a_time(place: Path, planned: int, monk
 def test_a_store_that_gives_too_few_records_is_told(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = LMDBDataset(place, decode=RandomResizedCrop(8))
     records = dataset.records([0, 1])
-    monkeypatch.setattr(dataset, "_lend", lambda _: nullcontext(iter(records)))
+    monkeypatch.setattr(dataset, "_borrow", lambda _: nullcontext(iter(records)))
     with pytest.raises(LoaderError, match="gave fewer records than it was asked for"):
-        choose_maker(dataset).make([0, 1, 2])
+        create_fetcher(dataset).make([0, 1, 2])
 
 
 @pytest.mark.parametrize("later", ["_plan", "read", "others"])
@@ -243,7 +244,7 @@ def test_an_error_found_earlier_of_a_later_sample_does_not_come_first(tmp_path: 
 
     expected = {"_plan": NotAnImageError, "read": DamagedRecordError, "others": ValueError}[later]
     with LMDBDataset(place, target_transform=label_of, decode=RandomResizedCrop(8)) as dataset:
-        maker = choose_maker(dataset)
+        maker = create_fetcher(dataset)
         with pytest.raises(DamagedImageError):
             maker.make([0, 1, 2])
         with pytest.raises(expected):
@@ -266,9 +267,9 @@ def test_a_batch_is_divided_so_that_all_threads_have_a_part() -> None:
 
 
 def test_the_dataset_of_a_worker_has_the_length_and_samples_of_the_one_it_makes_batches_of() -> None:
-    made = MadeBatches(choose_maker(["a", "b", "c"]), 2)
+    made = BatchDataset(create_fetcher(["a", "b", "c"]), 2)
     assert (len(made), made[1]) == (3, "b")
-    assert [batch.batch for batch in DataLoader(made, 2, collate_fn=as_made)] == [["a", "b"], ["c"]]
+    assert [batch.batch for batch in DataLoader(made, 2, collate_fn=pass_batch)] == [["a", "b"], ["c"]]
     assert len(pickle.loads(pickle.dumps(made))) == 3  # noqa: S301 - with its threads begun
     with pytest.raises(OptionError, match="threads must be at least 1, got 0"):
-        MadeBatches(choose_maker([1]), 0)
+        BatchDataset(create_fetcher([1]), 0)

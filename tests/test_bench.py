@@ -16,20 +16,20 @@ import numpy as np
 import pytest
 from imagefolders import WAIT_S, photo, plant, plant_photos
 
-import dbloader.benchmarking.chart
-import dbloader.benchmarking.images
+import dbloader.loading.benchmark.chart
+import dbloader.loading.benchmark.images
 from dbloader import Record, convert, copy_store, write_store
-from dbloader.benchmarking import Benchmark, Measurement, benchmark
-from dbloader.benchmarking.contenders import take
-from dbloader.benchmarking.folder import FolderDataset
-from dbloader.benchmarking.images import EndlessShuffle
-from dbloader.benchmarking.machine import Machine, describe_machine
-from dbloader.benchmarking.measuring import checked_workers
-from dbloader.benchmarking.verdict import find_limit, verdict
+from dbloader.batches.timed import Work
 from dbloader.cli.bench import _print, bench_command
 from dbloader.errors import DamagedImageError, OptionError, SourceError, SourceNotFoundError, StoreNotFoundError
-from dbloader.pillow import open_pillow
-from dbloader.timing import Work
+from dbloader.images.pillow import open_pillow
+from dbloader.loading.benchmark.contenders import take
+from dbloader.loading.benchmark.folder import FolderDataset
+from dbloader.loading.benchmark.images import EndlessShuffle
+from dbloader.loading.benchmark.machine import Machine, describe_machine
+from dbloader.loading.benchmark.measure import benchmark, checked_workers
+from dbloader.loading.benchmark.report import Benchmark, Measurement
+from dbloader.loading.benchmark.verdict import find_limit, verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -160,7 +160,7 @@ def test_records_without_images_are_left_out(tmp_path: Path) -> None:
 
 
 def test_the_endless_order_takes_each_record_equally_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dbloader.benchmarking.images, "LONG", 100)
+    monkeypatch.setattr(dbloader.loading.benchmark.images, "LONG", 100)
     order = [*EndlessShuffle(np.array([3, 7, 8]))]
     assert sorted(order) == [3] * 34 + [7] * 34 + [8] * 34
     assert order != [3, 7, 8] * 34
@@ -190,7 +190,7 @@ def test_images_of_a_folder_are_what_imagefolder_gives(root: Path) -> None:
 
 def test_the_numbers_of_workers_go_up_to_the_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     for count, wanted in {1: [0, 1], 2: [0, 1, 2], 6: [0, 1, 2, 4, 6], 8: [0, 1, 2, 4, 8]}.items():
-        monkeypatch.setattr("dbloader.benchmarking.measuring.processors", lambda count=count: count)
+        monkeypatch.setattr("dbloader.loading.benchmark.measure.processors", lambda count=count: count)
         assert checked_workers(None) == wanted
     assert checked_workers([2, 1, 2]) == [1, 2]
 
@@ -230,7 +230,7 @@ def test_a_file_of_the_folder_that_does_not_decode_is_tried_once_and_the_next_ta
         opened.append(os.fsencode(file.name))
         return open_pillow(file)
 
-    monkeypatch.setattr("dbloader.benchmarking.folder.open_pillow", spy)
+    monkeypatch.setattr("dbloader.loading.benchmark.folder.open_pillow", spy)
     assert [dataset[5][1], dataset[5][1]] == [0, 0]
     assert [os.path.basename(path) for path in opened] == [b"0005.jpg", b"0000.jpg", b"0000.jpg"]  # noqa: PTH119 - bytes
     assert dataset.left_out == 1
@@ -293,7 +293,7 @@ def test_options_out_of_their_range_are_refused(place: Path, option: str, value:
 def test_a_chart_without_matplotlib_is_refused_before_anything_is_measured(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dbloader.benchmarking.chart, "find_spec", lambda _: None)
+    monkeypatch.setattr(dbloader.loading.benchmark.chart, "find_spec", lambda _: None)
     with pytest.raises(OptionError, match=r"plot needs matplotlib, which is not installed: pip install matplotlib"):
         quick(place, plot="bars.png", progress=lambda *_: pytest.fail("it began"))
 
@@ -307,7 +307,7 @@ def charts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("charts")
     with mpl.rc_context({"svg.fonttype": "none"}):
         for suffix in ("png", "svg", "pdf"):
-            dbloader.benchmarking.chart.Chart(folder / f"bars.{suffix}").draw(RESULT)
+            dbloader.loading.benchmark.chart.Chart(folder / f"bars.{suffix}").draw(RESULT)
     return folder
 
 

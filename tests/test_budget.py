@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
 
-from dbloader.conversion.budget import Budget
+from dbloader.conversion.memory_budget import MemoryBudget
 
 WAIT_S = 30.0
 LIMIT = 100
 
 
-def taking(budget: Budget, task: int, nbytes: int) -> tuple[threading.Thread, threading.Event]:
+def taking(budget: MemoryBudget, task: int, nbytes: int) -> tuple[threading.Thread, threading.Event]:
     """A thread that takes from the budget, and the event that it has."""
     taken = threading.Event()
 
@@ -27,26 +27,26 @@ def taking(budget: Budget, task: int, nbytes: int) -> tuple[threading.Thread, th
     return thread, taken
 
 
-def is_waiting(budget: Budget) -> bool:
+def is_waiting(budget: MemoryBudget) -> bool:
     """Whether a thread waits for room; it is the only one that could be."""
     with budget._changed:
         return bool(budget._changed._waiters)  # type: ignore[attr-defined]
 
 
-def wait_for_waiter(budget: Budget, thread: threading.Thread) -> None:
+def wait_for_waiter(budget: MemoryBudget, thread: threading.Thread) -> None:
     while thread.is_alive() and not is_waiting(budget):
         thread.join(0.001)
     assert thread.is_alive()
 
 
 def test_what_fits_is_taken_at_once() -> None:
-    budget = Budget(LIMIT)
+    budget = MemoryBudget(LIMIT)
     budget.take(3, LIMIT - 1)
     budget.take(7, 1)
 
 
 def test_a_task_waits_for_room_until_the_oldest_has_given_back() -> None:
-    budget = Budget(LIMIT)
+    budget = MemoryBudget(LIMIT)
     budget.take(0, LIMIT)
     thread, taken = taking(budget, 2, 1)
     wait_for_waiter(budget, thread)
@@ -57,14 +57,14 @@ def test_a_task_waits_for_room_until_the_oldest_has_given_back() -> None:
 
 
 def test_the_oldest_task_never_waits() -> None:
-    budget = Budget(LIMIT)
+    budget = MemoryBudget(LIMIT)
     budget.take(1, LIMIT)
     budget.take(0, 10 * LIMIT)
     budget.take(0, 10 * LIMIT)
 
 
 def test_a_task_that_waits_goes_on_when_it_becomes_the_oldest() -> None:
-    budget = Budget(LIMIT)
+    budget = MemoryBudget(LIMIT)
     budget.take(0, 1)
     thread, taken = taking(budget, 1, 10 * LIMIT)
     wait_for_waiter(budget, thread)
@@ -74,7 +74,7 @@ def test_a_task_that_waits_goes_on_when_it_becomes_the_oldest() -> None:
 
 
 def test_what_a_task_takes_adds_up_and_is_given_back_together() -> None:
-    budget = Budget(LIMIT)
+    budget = MemoryBudget(LIMIT)
     budget.take(0, 50)
     budget.take(0, 50)
     thread, taken = taking(budget, 1, 1)
@@ -86,7 +86,7 @@ def test_what_a_task_takes_adds_up_and_is_given_back_together() -> None:
 
 
 def test_a_task_can_give_back_a_part_early() -> None:
-    budget = Budget(LIMIT)
+    budget = MemoryBudget(LIMIT)
     budget.take(0, 60)
     budget.take(1, 40)
     thread, taken = taking(budget, 2, 30)
@@ -99,13 +99,13 @@ def test_a_task_can_give_back_a_part_early() -> None:
 
 
 def test_a_task_that_took_nothing_gives_nothing_back() -> None:
-    budget = Budget(LIMIT)
+    budget = MemoryBudget(LIMIT)
     budget.give_back(0)
     budget.take(1, 2 * LIMIT)  # it is the oldest now
 
 
 def test_closing_lets_every_task_go_on() -> None:
-    budget = Budget(LIMIT)
+    budget = MemoryBudget(LIMIT)
     budget.take(0, LIMIT)
     waiting = [taking(budget, task, LIMIT) for task in (1, 2, 3)]
     budget.close()
@@ -120,7 +120,7 @@ def test_tasks_in_any_order_never_lock_and_only_the_oldest_exceeds_the_limit(see
     generator = random.Random(seed)
     count, threads = 120, 6
     sizes = [[generator.randrange(2 * LIMIT) for _ in range(generator.randrange(4))] for _ in range(count)]
-    budget, ledger = Budget(LIMIT), threading.Lock()
+    budget, ledger = MemoryBudget(LIMIT), threading.Lock()
     held: dict[int, int] = {}
     oldest = 0
     too_much: list[dict[int, int]] = []

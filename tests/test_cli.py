@@ -38,13 +38,14 @@ import dbloader.stores.writer
 from dbloader.cli import main
 from dbloader.cli.meter import Meter
 from dbloader.cli.text import counted, size
-from dbloader.conversion import Report, convert
-from dbloader.stores import create_store, open_store
+from dbloader.conversion.convert import convert
+from dbloader.conversion.report import Report
+from dbloader.stores.open import create_store, open_store
 
 if TYPE_CHECKING:
     from mongo_servers import Mongod
 
-    from dbloader.conversion import Progress
+    from dbloader.conversion.report import Progress
 
 COMMANDS = subcommands()
 
@@ -304,7 +305,7 @@ def _stop(progress: Progress) -> None:
         (["convert", "images", "/"], r"/ is a folder; a store is one file: name one, such as /train\.lmdb"),
         (
             ["convert", "old.lmdb", "new.lmdb"],
-            r"is a file, not a folder of images \(to copy a store, use dbloader mirror",
+            r"is a file, not a folder of images \(to copy a store, use dbloader copy",
         ),
         (
             ["convert", "images", "new.lmdb", "--raw", "--tile"],
@@ -453,7 +454,7 @@ def test_info_tells_what_a_listing_gave(shell: Shell, root: Path, place: Path, t
 
 
 def test_info_of_a_store_without_labels_images_and_sizes(shell: Shell, place: Path) -> None:
-    from dbloader.records import Record, encode
+    from dbloader.records.record import Record, encode
 
     with create_store(place) as writer:
         writer.write([encode(Record(fields={"x": 1}))])
@@ -477,7 +478,7 @@ def test_info_shows_twenty_classes_and_json_all(shell: Shell, tmp_path: Path, pl
 
 
 def test_info_of_a_label_that_is_nearly_a_measurement(shell: Shell, place: Path) -> None:
-    from dbloader.records import Record, encode
+    from dbloader.records.record import Record, encode
 
     with create_store(place) as writer:
         writer.write(encode(Record(label=number)) for number in range(65_537))
@@ -525,32 +526,32 @@ def test_verify_tells_what_is_not_whole_from_what_cannot_be_looked_at(shell: She
     check_error(shell("verify", store), "is cut short", 1)
 
 
-# mirror, and places in MongoDB
+# cache, and places in MongoDB
 
 
-def test_mirror_makes_the_same_store_at_another_place(shell: Shell, store: Path, tmp_path: Path) -> None:
+def test_cache_makes_the_same_store_at_another_place(shell: Shell, store: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy.lmdb"
-    outcome = shell("mirror", store, copy)
+    outcome = shell("copy", store, copy)
     with open_store(store) as first, open_store(copy) as second:
         assert second.manifest == first.manifest
         assert second.verify() == first.manifest.digest
         told = size(first.manifest.image_bytes)
         expected = f"{copy}: 12 records, {told} of images; digest {first.manifest.digest}\n"
     assert outcome == Outcome(0, expected, "")
-    check_error(shell("mirror", store, copy), "copy.lmdb exists already; overwrite \\(--overwrite\\) replaces it")
-    assert shell("mirror", store, copy, "--overwrite", "--quiet") == Outcome(0, "", "")
-    check_error(shell("mirror", store, copy, "--resume"), "copy.lmdb is finished already: there is nothing to resume")
-    assert shell("mirror", store, copy, "--resume", "--overwrite", "--quiet") == Outcome(0, "", "")
-    check_error(shell("mirror", tmp_path / "none.lmdb", copy), "none.lmdb does not exist")
-    check_error(shell("mirror", store), r"Missing argument 'DESTINATION'. \(see dbloader mirror --help\)")
+    check_error(shell("copy", store, copy), "copy.lmdb exists already; overwrite \\(--overwrite\\) replaces it")
+    assert shell("copy", store, copy, "--overwrite", "--quiet") == Outcome(0, "", "")
+    check_error(shell("copy", store, copy, "--resume"), "copy.lmdb is finished already: there is nothing to resume")
+    assert shell("copy", store, copy, "--resume", "--overwrite", "--quiet") == Outcome(0, "", "")
+    check_error(shell("copy", tmp_path / "none.lmdb", copy), "none.lmdb does not exist")
+    check_error(shell("copy", store), r"Missing argument 'DESTINATION'. \(see dbloader copy --help\)")
 
 
-def test_mirror_goes_on_with_an_interrupted_copy(
+def test_cache_goes_on_with_an_interrupted_copy(
     shell: Shell, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copy = tmp_path / "copy.lmdb"
     monkeypatch.setattr(dbloader.stores.writer, "COMMIT_BYTES", 1)
-    monkeypatch.setattr("dbloader.copying.READ_AT_ONCE", 5)
+    monkeypatch.setattr("dbloader.conversion.copy_store.READ_AT_ONCE", 5)
     calls = 0
 
     def interrupt(*_: object) -> None:
@@ -559,21 +560,19 @@ def test_mirror_goes_on_with_an_interrupted_copy(
         if calls == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("dbloader.cli.mirror.Meter.update", interrupt)
+    monkeypatch.setattr("dbloader.cli.copy.Meter.update", interrupt)
     told = "Interrupted: what is committed is kept, and --resume goes on with it\n"
-    assert shell("mirror", store, copy) == Outcome(130, "", told)
-    check_error(
-        shell("mirror", store, copy), "an unfinished conversion is at .*: resume \\(--resume\\) goes on with it"
-    )
-    assert shell("mirror", store, copy, "--resume", "-q") == Outcome(0, "", "")
+    assert shell("copy", store, copy) == Outcome(130, "", told)
+    check_error(shell("copy", store, copy), "an unfinished conversion is at .*: resume \\(--resume\\) goes on with it")
+    assert shell("copy", store, copy, "--resume", "-q") == Outcome(0, "", "")
     assert shell("verify", copy, "-q").status == 0
 
 
-def test_a_damaged_record_ends_a_mirror_and_is_named(shell: Shell, root: Path, store: Path, tmp_path: Path) -> None:
+def test_a_damaged_record_ends_a_cache_and_is_named(shell: Shell, root: Path, store: Path, tmp_path: Path) -> None:
     data = bytearray(store.read_bytes())
     data[data.index((root / "cat" / "0002.jpg").read_bytes()[-100:])] ^= 1
     store.write_bytes(data)
-    check_error(shell("mirror", store, tmp_path / "copy.lmdb"), r"record 1 \(cat/0002.jpg\) of .*out.lmdb is damaged")
+    check_error(shell("copy", store, tmp_path / "copy.lmdb"), r"record 1 \(cat/0002.jpg\) of .*out.lmdb is damaged")
     assert not (tmp_path / "copy.lmdb").exists()
 
 
@@ -604,10 +603,10 @@ def test_all_commands_take_a_place_in_mongodb(
         shell("convert", root, mongo_uri), r"mongodb://.* exists already; overwrite \(--overwrite\) replaces it"
     )
     assert shell("convert", root, mongo_uri, "--overwrite", "-q") == Outcome(1, "", "")
-    assert shell("mirror", mongo_uri, "copy.lmdb", "-q") == Outcome(0, "", "")
+    assert shell("copy", mongo_uri, "copy.lmdb", "-q") == Outcome(0, "", "")
     assert shell("info", "copy.lmdb", "--report").stdout == report.read_text()
     assert shell("verify", "copy.lmdb").stdout == f"copy.lmdb: all 13 records are whole; digest {digest}\n"
-    outcome = shell("mirror", "copy.lmdb", f"{shown}2")
+    outcome = shell("copy", "copy.lmdb", f"{shown}2")
     assert outcome.stdout.startswith(f"{shown}2: 13 records, ")
 
 
@@ -618,7 +617,7 @@ def test_a_record_that_is_damaged_on_a_server_is_named(
     convert(root, mongo_uri)
     with pymongo.MongoClient[Any](mongo_uri) as client:
         records_of(client, mongo_uri).update_one({"_id": 1}, {"$set": {"label": 7}})
-    for status, *arguments in ((1, "verify", mongo_uri), (2, "mirror", mongo_uri, "copy.lmdb")):
+    for status, *arguments in ((1, "verify", mongo_uri), (2, "copy", mongo_uri, "copy.lmdb")):
         message = r"record 1 \(cat/0002.jpg\) of mongodb://.* is damaged: its CRC-32 is \w{8}, not"
         check_error(shell(*map(str, arguments)), message, int(status))
 
@@ -629,7 +628,7 @@ def test_a_record_that_is_damaged_on_a_server_is_named(
         (["info", "mongodb://localhost"], "names no database and no collection: a place in MongoDB is mongodb://"),
         (["info", "mongodb://localhost/images"], "names no collection: .*, such as mongodb://localhost/images.train"),
         (["verify", "mongodb://u:s3cret@localhost/images"], "names no collection"),
-        (["mirror", "old.lmdb", "mongodb://u:s3cret@localhost"], "names no database and no collection"),
+        (["copy", "old.lmdb", "mongodb://u:s3cret@localhost"], "names no database and no collection"),
         (["convert", "images", "mongodb://u:s3c/ret@localhost/a.b"], "must be escaped"),
     ],
 )
@@ -652,7 +651,7 @@ def test_a_server_that_does_not_answer_is_one_line(shell: Shell, monkeypatch: py
 
 def test_what_is_not_on_a_server_is_one_line(shell: Shell, mongo_uri: str, tmp_path: Path) -> None:
     check_error(shell("info", mongo_uri), "mongodb://.* does not exist; dbloader convert makes a store")
-    check_error(shell("mirror", mongo_uri, tmp_path / "copy.lmdb"), "mongodb://.* does not exist")
+    check_error(shell("copy", mongo_uri, tmp_path / "copy.lmdb"), "mongodb://.* does not exist")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -773,10 +772,10 @@ def test_a_terminal_gets_no_bar_if_it_is_not_wanted(root: Path, place: Path, opt
 
 
 def test_a_terminal_gets_a_bar_of_records_while_a_store_is_copied(store: Path, tmp_path: Path) -> None:
-    status, stdout, shown = on_terminal("mirror", store, tmp_path / "copy.lmdb")
+    status, stdout, shown = on_terminal("copy", store, tmp_path / "copy.lmdb")
     assert (status, stdout.count("12 records")) == (0, 1)
     assert re.search(r"\b12/12 .* records/s", shown)
-    assert on_terminal("mirror", store, tmp_path / "copy.lmdb", "--overwrite", "--quiet") == (0, "", "")
+    assert on_terminal("copy", store, tmp_path / "copy.lmdb", "--overwrite", "--quiet") == (0, "", "")
 
 
 def test_what_is_no_terminal_gets_no_bar(root: Path, place: Path) -> None:

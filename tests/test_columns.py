@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dbloader import Record
-from dbloader.columns import (
+from dbloader.errors import DamagedRecordError
+from dbloader.records.columns import (
     CHUNK,
     COLUMNS,
     DTYPES,
@@ -30,13 +31,10 @@ from dbloader.columns import (
     unseal_chunk,
     whole_chunk,
 )
-from dbloader.errors import DamagedRecordError
-from dbloader.records import encode
+from dbloader.records.record import encode
 
 if TYPE_CHECKING:
-    from dbloader.columns import (
-        Names,
-    )
+    from dbloader.records.columns import Names
 
 NAMES = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=12), max_size=40)
 
@@ -152,7 +150,7 @@ def test_an_empty_chunk_is_empty() -> None:
 def test_a_name_whose_checksum_is_0_is_not_taken_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert name_hash(b"") == 0
     assert name_hash(b"a") == zlib.crc32(b"a")
-    monkeypatch.setattr("dbloader.columns.crc32", lambda name: 0)
+    monkeypatch.setattr("dbloader.records.columns.crc32", lambda name: 0)
     assert name_hash(b"a") == 1
     assert name_hash(b"") == 0
 

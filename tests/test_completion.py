@@ -56,7 +56,7 @@ def completed(shell: str, folder: Path, *words: str) -> str:
 @pytest.mark.parametrize("shell", SCRIPTS)
 def test_tab_completes_commands_and_options(shell: str, tmp_path: Path) -> None:
     shown = completed(shell, tmp_path, "")
-    for name in ("bench", "convert", "info", "mirror", "verify", "warm"):
+    for name in ("bench", "convert", "info", "copy", "verify", "warm"):
         assert name in shown
     shown = completed(shell, tmp_path, "ver")
     assert "verify" in shown

@@ -45,10 +45,11 @@ from PIL import Image, ImageFile
 
 import dbloader.conversion.prepare
 import dbloader.stores.writer
-from dbloader.conversion import Progress, convert
-from dbloader.conversion.budget import Budget
-from dbloader.conversion.forms import Form
-from dbloader.conversion.prepare import Preparation, Prepared
+from dbloader.conversion.convert import convert
+from dbloader.conversion.memory_budget import MemoryBudget
+from dbloader.conversion.prepare import FilePreparer, Prepared
+from dbloader.conversion.report import Progress
+from dbloader.conversion.transcode import ImageFormat
 from dbloader.decoding import decode_pil
 from dbloader.errors import (
     ConversionError,
@@ -60,14 +61,15 @@ from dbloader.errors import (
     StoreExistsError,
     StoreLockedError,
 )
-from dbloader.sources import Entry, scan
-from dbloader.stores import create_store, open_store
+from dbloader.sources.base import Entry
+from dbloader.sources.folder import scan
+from dbloader.stores.open import create_store, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dbloader.conversion import Report
-    from dbloader.records import Record
+    from dbloader.conversion.report import Report
+    from dbloader.records.record import Record
 
 ALL_KINDS = tuple(KINDS)
 
@@ -506,7 +508,7 @@ def test_a_file_that_grows_while_it_is_read_is_read_as_it_was(root: Path) -> Non
         with path.open("ab") as file:
             file.write(bytes(10))
 
-    prepared = Preparation(root=os.fsencode(root)).prepare(Entry("0.jpg", b"0.jpg", None, {}), grow)
+    prepared = FilePreparer(root=os.fsencode(root)).prepare(Entry("0.jpg", b"0.jpg", None, {}), grow)
     assert prepared.outcome == ""
     assert prepared.nbytes == len(photo())
 
@@ -516,14 +518,14 @@ def test_a_file_that_comes_in_parts_is_read_to_its_end(root: Path, monkeypatch: 
     plant(root, {"0.jpg": data})
     read = os.read
     monkeypatch.setattr(os, "read", lambda descriptor, size: read(descriptor, min(size, 100)))
-    prepared = Preparation(root=os.fsencode(root)).prepare(Entry("0.jpg", b"0.jpg", None, {}), lambda _: None)
+    prepared = FilePreparer(root=os.fsencode(root)).prepare(Entry("0.jpg", b"0.jpg", None, {}), lambda _: None)
     assert (prepared.outcome, prepared.nbytes) == ("", len(data))
 
 
 def test_a_file_that_shrinks_while_it_is_read_is_cut_short(root: Path) -> None:
     path = root / "0.jpg"
     path.write_bytes(photo())
-    prepared = Preparation(root=os.fsencode(root)).prepare(
+    prepared = FilePreparer(root=os.fsencode(root)).prepare(
         Entry("0.jpg", b"0.jpg", None, {}), lambda _: os.truncate(path, 600)
     )
     assert prepared.outcome == "rejected"
@@ -542,7 +544,7 @@ def test_memory_is_asked_for_before_it_is_used(root: Path) -> None:
     held: dict[str, list[int]] = {}
     for name, data in files.items():
         held[name] = []
-        Preparation(root=os.fsencode(root)).prepare(Entry(name, name.encode(), None, {}), held[name].append)
+        FilePreparer(root=os.fsencode(root)).prepare(Entry(name, name.encode(), None, {}), held[name].append)
         assert held[name][0] == len(data)
     coefficients, pixels, copies = 2 * 3 * 160 * 120, 4 * 160 * 120, 16 * 160 * 120
     wanted = [[], [coefficients, -coefficients], [pixels, -pixels], [copies, -copies]]
@@ -552,7 +554,7 @@ def test_memory_is_asked_for_before_it_is_used(root: Path) -> None:
 def test_memory_that_is_asked_for_to_make_an_image_smaller_is_what_that_takes(root: Path) -> None:
     plant(root, {"0.jpg": photo(width=160, height=120), "1.png": encoded(jpegs.draw(160, 120), "PNG")})
     sizes: list[int] = []
-    shrinking = Preparation(check="none", root=os.fsencode(root), form=Form(max_side=20))
+    shrinking = FilePreparer(check="none", root=os.fsencode(root), form=ImageFormat(max_side=20))
     for name in ("0.jpg", "1.png"):
         shrinking.prepare(Entry(name, name.encode(), None, {}), sizes.append)
     # From a JPEG, libjpeg makes one of less than 80 x 60 pixels. Each becomes 20 pixels wide first, then 15 high.
@@ -1046,14 +1048,14 @@ def test_an_error_in_a_thread_comes_out_and_ends_the_others(
 ) -> None:
     plant_photos(root, 300)
     hand_all_over(monkeypatch)
-    prepare, count = Preparation.prepare, itertools.count()
+    prepare, count = FilePreparer.prepare, itertools.count()
 
     def failing(*arguments: Any) -> Any:
         if next(count) == 100:
             raise MemoryError("no more of it")
         return prepare(*arguments)
 
-    monkeypatch.setattr(Preparation, "prepare", failing)
+    monkeypatch.setattr(FilePreparer, "prepare", failing)
     with pytest.raises(MemoryError, match="no more of it"):
         convert(root, place, workers=4)
     assert next(count) < 300  # tasks that nobody waits for were not begun
@@ -1067,7 +1069,7 @@ def test_after_an_error_no_thread_begins_with_another_file(
     hand_all_over(monkeypatch)
     workers, seen, lock, all_begun, closed = 4, [], threading.Lock(), threading.Event(), threading.Event()
 
-    def prepare(_: Preparation, entry: Entry, __: Any) -> Prepared:
+    def prepare(_: FilePreparer, entry: Entry, __: Any) -> Prepared:
         with lock:
             seen.append(entry.name)
             if len(seen) == workers:
@@ -1078,14 +1080,14 @@ def test_after_an_error_no_thread_begins_with_another_file(
         assert closed.wait(60)
         return Prepared()
 
-    close = Budget.close
+    close = MemoryBudget.close
 
-    def close_and_tell(budget: Budget) -> None:
+    def close_and_tell(budget: MemoryBudget) -> None:
         close(budget)
         closed.set()
 
-    monkeypatch.setattr(Budget, "close", close_and_tell)
-    monkeypatch.setattr(Preparation, "prepare", prepare)
+    monkeypatch.setattr(MemoryBudget, "close", close_and_tell)
+    monkeypatch.setattr(FilePreparer, "prepare", prepare)
     with pytest.raises(MemoryError, match="no more of it"):
         convert(root, place, workers=workers)
     assert len(seen) <= workers + 1  # the thread that failed may have begun before the others were told
@@ -1128,7 +1130,7 @@ def peak_memory(root: Path, place: Path, *options: str, task_files: int = 16) ->
     """Gives the bytes of memory that a real conversion had at most."""
     # VmHWM begins with the program; ru_maxrss would begin with what the process had when it was forked from this one.
     code = (
-        "import sys\nfrom dbloader.cli import main\nimport dbloader.conversion.tasks as tasks\n"
+        "import sys\nfrom dbloader.cli import main\nimport dbloader.conversion.parallel as tasks\n"
         f"tasks._TASK_FILES = {task_files}\n"
         "try:\n    main()\nfinally:\n"
         "    peak = next(line for line in open('/proc/self/status') if line.startswith('VmHWM'))\n"
@@ -1181,9 +1183,9 @@ def test_a_small_file_of_many_pixels_takes_what_its_pixels_are(
 MEASURE = """
 import ctypes, sys
 from pathlib import Path
-from dbloader.conversion.forms import Form
-from dbloader.images import check_decodes, facts
-from dbloader.pillow import decoding_bytes
+from dbloader.conversion.transcode import Form
+from dbloader.images.info import check_decodes, facts
+from dbloader.images.pillow import decoding_bytes
 
 def peak():
     return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) * 1024

@@ -14,22 +14,17 @@ from store_contract import documents_of, make_records
 
 import dbloader.stores.writer as writing
 from dbloader import Record, copy_store, create_store, open_store
-from dbloader.columns import COLUMNS, DTYPES, seal_chunk
-from dbloader.errors import (
-    DamagedRecordError,
-    DamagedStoreError,
-    StoreExistsError,
-    StoreNotFoundError,
-)
-from dbloader.records import encode
-from dbloader.stores.lmdb.layout import META, RECORDS, column_key, record_key
+from dbloader.errors import DamagedRecordError, DamagedStoreError, StoreExistsError, StoreNotFoundError
+from dbloader.records.columns import COLUMNS, DTYPES, seal_chunk
+from dbloader.records.record import encode
+from dbloader.stores.lmdb.keys import META, RECORDS, column_key, record_key
 from dbloader.stores.lmdb.writer import LMDBWriter
-from dbloader.stores.mongo.place import parse
+from dbloader.stores.mongo.uri import parse
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dbloader.manifest import Manifest
+    from dbloader.records.manifest import Manifest
 
 WAIT_S = 60.0
 LENGTH = 300

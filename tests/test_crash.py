@@ -18,9 +18,9 @@ from typing import NamedTuple
 import pytest
 from imagefolders import plant_kinds, plant_photos, run, running, wait_until
 
-from dbloader.conversion import convert
+from dbloader.conversion.convert import convert
 from dbloader.errors import NotAStoreError, StoreNotFoundError
-from dbloader.stores import open_store
+from dbloader.stores.open import open_store
 
 KILLS = int(os.environ.get("DBLOADER_KILLS", "12"))
 FILES = 700

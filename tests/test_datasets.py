@@ -28,8 +28,7 @@ from torch.utils.data import (
 from typing_extensions import override
 
 from dbloader import LMDBDataset, Record, convert, decode_pil, write_store
-from dbloader.columns import NO_LABEL
-from dbloader.datasets import StoreDataset
+from dbloader.datasets.store import StoreDataset
 from dbloader.errors import (
     DamagedImageError,
     DamagedStoreError,
@@ -43,10 +42,11 @@ from dbloader.errors import (
     StoreNotFoundError,
     StoreVersionError,
 )
-from dbloader.records import encode
-from dbloader.stores import create_store
+from dbloader.records.columns import NO_LABEL
+from dbloader.records.record import encode
 from dbloader.stores.lmdb.store import LMDBStore
 from dbloader.stores.lmdb.writer import LMDBWriter
+from dbloader.stores.open import create_store
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
@@ -792,7 +792,7 @@ def test_a_store_that_is_cut_short_or_of_a_newer_format_is_told_at_once(
     (tmp_path / "cut.lmdb").write_bytes(data[: len(data) // 2])
     with pytest.raises(DamagedStoreError, match="cut short"):
         LMDBDataset(tmp_path / "cut.lmdb")
-    monkeypatch.setattr("dbloader.manifest.VERSION", 0)
+    monkeypatch.setattr("dbloader.records.manifest.VERSION", 0)
     with pytest.raises(StoreVersionError, match="install a newer one"):
         LMDBDataset(tmp_path / "s.lmdb")
 

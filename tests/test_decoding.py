@@ -18,8 +18,8 @@ from PIL import ExifTags, Image, ImageOps
 
 from dbloader.decoding import DecodeTensor, RandomResizedCrop, ResizeCenterCrop, decode_pil
 from dbloader.errors import DamagedImageError, NotAnImageError, OptionError
-from dbloader.records import Record, decode, encode
-from dbloader.tiled import encode_tiled
+from dbloader.images.tiled import encode_tiled
+from dbloader.records.record import Record, decode, encode
 
 if TYPE_CHECKING:
     import numpy.typing as npt

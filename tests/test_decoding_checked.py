@@ -12,7 +12,7 @@ from jpegs import draw, encode
 
 from dbloader import LMDBDataset, convert
 from dbloader.decoding import RandomResizedCrop
-from dbloader.decoding.jpegs import open_jpeg
+from dbloader.decoding.jpeg import open_jpeg
 from dbloader.errors import DamagedImageError
 
 if TYPE_CHECKING:

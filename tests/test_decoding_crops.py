@@ -12,7 +12,7 @@ from jpegs import draw, encode
 from PIL import Image
 
 from dbloader.decoding import Crop, DecodeTensor, RandomResizedCrop, ResizeCenterCrop, decode_pil
-from dbloader.keys import SampleKeys
+from dbloader.sampling.rng import SampleRNG
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -52,7 +52,7 @@ def test_random_crops_are_torchvisions(
     width: int, height: int, scale: tuple[float, float], ratio: tuple[float, float]
 ) -> None:
     decoder = RandomResizedCrop(8, scale, ratio, flip=0.3)
-    for row in SampleKeys(0, 0, np.arange(300)).uniform(decoder.draws, "decode"):
+    for row in SampleRNG(0, 0, np.arange(300)).uniform(decoder.draws, "decode"):
         crop = decoder.choose(row, width, height)
         top, left, h, w = torchvisions_crop(row[1:].tolist(), width, height, scale, ratio)
         assert crop == Crop(left, top, w, h, row[0] < 0.3)
@@ -63,7 +63,7 @@ def test_random_crops_are_torchvisions(
 def test_random_crops_are_spread_as_torchvisions() -> None:
     transforms = pytest.importorskip("torchvision.transforms", reason="torchvision is not here", exc_type=ImportError)
     decoder, image = RandomResizedCrop(8), Image.new("RGB", (465, 394))
-    numbers = SampleKeys(0, 0, np.arange(5000)).uniform(decoder.draws, "decode")
+    numbers = SampleRNG(0, 0, np.arange(5000)).uniform(decoder.draws, "decode")
     ours = np.array([decoder.choose(row, 465, 394)[:4] for row in numbers])
     theirs = np.array([transforms.RandomResizedCrop.get_params(image, [0.08, 1], [3 / 4, 4 / 3]) for _ in range(5000)])
     theirs = theirs[:, [1, 0, 3, 2]]
@@ -74,7 +74,7 @@ def test_random_crops_are_spread_as_torchvisions() -> None:
 
 def test_random_crops_cover_what_the_options_allow() -> None:
     decoder = RandomResizedCrop(8, scale=(0.2, 0.6), ratio=(0.5, 2.0), flip=0.25)
-    numbers = SampleKeys(1, 0, np.arange(4000)).uniform(decoder.draws, "decode")
+    numbers = SampleRNG(1, 0, np.arange(4000)).uniform(decoder.draws, "decode")
     crops = np.array([decoder.choose(row, 1000, 1000)[:5] for row in numbers])
     shares, ratios = crops[:, 2] * crops[:, 3] / 1e6, np.log(crops[:, 2] / crops[:, 3])
     assert 0.199 < shares.min() < 0.21
@@ -184,7 +184,7 @@ def test_mirroring_the_output_is_mirroring_the_image(threads: int, monkeypatch: 
 
 def test_numbers_decide_everything() -> None:
     decoder, file = RandomResizedCrop(16), encode(draw(90, 60))
-    rows = SampleKeys(0, 0, [5, 6]).uniform(decoder.draws, "decode")
+    rows = SampleRNG(0, 0, [5, 6]).uniform(decoder.draws, "decode")
     first = decoder(file, rows[0])
     torch.manual_seed(1)
     assert torch.equal(decoder(file, rows[0].tolist()), first)

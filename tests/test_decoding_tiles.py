@@ -15,10 +15,10 @@ from torch.nn.functional import interpolate
 
 from dbloader.decoding import RandomResizedCrop
 from dbloader.errors import DamagedImageError
-from dbloader.tiled import encode_tiled
+from dbloader.images.tiled import encode_tiled
 
 if TYPE_CHECKING:
-    from dbloader.tiled import TiledJPEG
+    from dbloader.images.tiled import TiledJPEG
 
 
 def tiled(width: int, height: int, subsampling: str) -> TiledJPEG:

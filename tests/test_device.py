@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
-from dbloader.device import (
+from dbloader.device.transfer import (
     CudaTransfer,
     Transfer,
     _is_recordable,
@@ -23,7 +23,7 @@ from dbloader.device import (
     to_device,
 )
 from dbloader.errors import LoaderError, OptionError
-from dbloader.prefetch import PrefetchLoader
+from dbloader.loading.prefetch import PrefetchLoader
 
 # The meta device is always there, and nothing is on it by itself: what is on it afterwards has moved.
 META = torch.device("meta")

@@ -12,13 +12,13 @@ from torch.nn.utils.rnn import pack_sequence
 
 from dbloader.decoding.center_crop import ResizeCenterCrop
 from dbloader.decoding.random_crop import RandomResizedCrop
-from dbloader.device import CudaTransfer, create_transfer
-from dbloader.device_decoding import DeviceDecoder
-from dbloader.encoded import EncodedImages
+from dbloader.device import Normalize, Preparation, RandomErasing
+from dbloader.device.decode.decoder import DeviceDecoder
+from dbloader.device.encoded import EncodedImages
+from dbloader.device.transfer import CudaTransfer, create_transfer
 from dbloader.errors import OptionError
-from dbloader.keys import SampleKeys
-from dbloader.prefetch import PrefetchLoader
-from dbloader.preparation import Normalize, Preparation, RandomErasing
+from dbloader.loading.prefetch import PrefetchLoader
+from dbloader.sampling.rng import SampleRNG
 
 pytestmark = pytest.mark.cuda
 
@@ -181,7 +181,7 @@ def test_a_gpu_prepares_the_batches_that_the_cpu_prepares(gpu: torch.device, dep
     preparation = Preparation(Normalize(MEAN, STD), RandomErasing(1, mode="pixel"))
 
     def keyed(batch: Any) -> Any:
-        return preparation(batch, SampleKeys(1, 2, np.arange(len(batch[1]))))
+        return preparation(batch, SampleRNG(1, 2, np.arange(len(batch[1]))))
 
     def prepared(device: str) -> list[Any]:
         transfer = create_transfer(device)

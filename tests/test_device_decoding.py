@@ -15,14 +15,15 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 from dbloader.decoding.center_crop import ResizeCenterCrop
+from dbloader.decoding.full import DecodeTensor
 from dbloader.decoding.random_crop import RandomResizedCrop
-from dbloader.decoding.whole import DecodeTensor
-from dbloader.device import to_device
-from dbloader.device_decoding import DeviceDecoder
-from dbloader.device_decoding.hardware import HardwareDecoder, open_hardware, takes
-from dbloader.encoded import EncodedImages
+from dbloader.device import Normalize, Preparation
+from dbloader.device.decode.backend import HardwareDecoder, takes
+from dbloader.device.decode.decoder import DeviceDecoder
+from dbloader.device.decode.select import open_hardware
+from dbloader.device.encoded import EncodedImages
+from dbloader.device.transfer import to_device
 from dbloader.errors import DamagedImageError, NotAnImageError, OptionError
-from dbloader.preparation import Normalize, Preparation
 
 WHERE_IT_IS = 0x0112  # EXIF's tag of the orientation
 CUDA = torch.device("cuda", 0)

@@ -22,7 +22,7 @@ import pytest
 from imagefolders import photo, plant, plant_photos, subcommands
 
 from dbloader.cli import group
-from dbloader.stores.mongo.place import parse
+from dbloader.stores.mongo.uri import parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -42,7 +42,7 @@ OPENED = {
 }
 IN_MONGO = {
     "a dataset in MongoDB": "it = MongoDataset(MONGO); it[0]",
-    "a mirrored dataset": "it = MongoDataset(MONGO, mirror=PLACE + '.mirror'); it[0]",
+    "a cached dataset": "it = MongoDataset(MONGO, cache=PLACE + '.cache'); it[0]",
     "a store in MongoDB": "it = open_store(MONGO); it[0]",
     "a loader of a dataset in MongoDB": (
         "it = [loader('threads', dataset=MongoDataset(MONGO))]; it.append(iter(it[0])); next(it[1])"

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import ast
 import inspect
+import pkgutil
 import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 import dbloader
+import dbloader.device
+import dbloader.sampling
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 
 def test_the_exported_names_are_sorted_and_no_others_are_listed() -> None:
@@ -40,9 +47,11 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         from dbloader import Nothing  # noqa: F401
 
 
-def test_types_are_told_to_come_from_where_they_come_from() -> None:
-    # What mypy and editors see stands beside what Python does; the two must not differ.
-    tree = ast.parse(Path(dbloader.__file__).read_text())
+@pytest.mark.parametrize(
+    "package", [dbloader, dbloader.device, dbloader.sampling], ids=lambda package: package.__name__
+)
+def test_type_checkers_see_each_name_where_python_finds_it(package: ModuleType) -> None:
+    tree = ast.parse(Path(str(package.__file__)).read_text())
     seen = {
         alias.name: str(node.module)
         for condition in tree.body
@@ -51,11 +60,9 @@ def test_types_are_told_to_come_from_where_they_come_from() -> None:
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    done = {name: f"dbloader.{module}" for name, module in dbloader._MODULES.items()}
-    assert seen == done
-    assert set(seen) | {"__version__"} == set(dbloader.__all__)
+    assert set(seen) | {"__version__"} == set(package.__all__) | {"__version__"}
     for name, module in seen.items():
-        assert getattr(import_module(module), name) is getattr(dbloader, name)
+        assert getattr(import_module(module), name) is getattr(package, name)
 
 
 def test_each_name_can_be_imported_first_and_all_at_once() -> None:
@@ -72,8 +79,8 @@ def test_each_name_can_be_imported_first_and_all_at_once() -> None:
 @pytest.mark.parametrize("name", sorted(set(dbloader.__all__) - {"__version__"}))
 def test_a_name_is_the_same_after_every_module_was_imported(name: str) -> None:
     value = getattr(dbloader, name)
-    for path in sorted(Path(dbloader.__file__).parent.glob("*.py")):
-        if not path.stem.startswith("__"):
-            import_module(f"dbloader.{path.stem}")
+    for module in pkgutil.walk_packages(dbloader.__path__, "dbloader."):
+        if module.name != "dbloader.__main__":
+            import_module(module.name)
     assert getattr(dbloader, name) is value
     assert not inspect.ismodule(value)

@@ -19,12 +19,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dbloader.errors import SourceError, SourceNotFoundError
-from dbloader.sources import EXTENSIONS, Entry, Problem, scan
+from dbloader.sources.base import Entry, Problem
+from dbloader.sources.folder import EXTENSIONS, scan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dbloader.sources import FolderSource
+    from dbloader.sources.folder import FolderSource
 
 NOBODY = 65534
 TORCHVISION_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")

@@ -9,9 +9,9 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, RandomSampler, get_worker_info
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from dbloader import KeyedBatchSampler, PrefetchLoader, ShuffleSampler
+from dbloader import PrefetchLoader, SeededBatchSampler, ShuffleSampler
 from dbloader.errors import LoaderError
-from dbloader.permutation import Permutation
+from dbloader.sampling.permutation import Permutation
 
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # which torchdata calls
 
@@ -147,7 +147,7 @@ def test_after_a_state_from_between_two_epochs_the_epoch_that_is_chosen_counts(k
     def make_ours() -> tuple[ShuffleSampler, Any]:
         sampler = ShuffleSampler(range(LENGTH))
         if keyed:
-            batches = KeyedBatchSampler(sampler, 3)
+            batches = SeededBatchSampler(sampler, 3)
             return sampler, StatefulDataLoader(Mapped(), batch_sampler=batches, num_workers=workers)
         return sampler, StatefulDataLoader(Mapped(), 3, sampler=sampler, num_workers=workers)
 

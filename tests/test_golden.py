@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from dbloader import Manifest, Record, create_store, open_store
-from dbloader.records import encode
+from dbloader.records.record import encode
 
 GOLDEN = Path(__file__).with_name("golden.json")
 PNG = bytes.fromhex("89504e470d0a1a0a0000000d4948445200000001000000010800000000")

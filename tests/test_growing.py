@@ -20,12 +20,12 @@ from store_contract import documents_of, make_records, write_one_by_one
 
 from dbloader import Record, create_store, open_store
 from dbloader.errors import DamagedStoreError, StoreError, StoreFullError
-from dbloader.records import encode
+from dbloader.records.record import encode
 from dbloader.stores.lmdb import growing, populating
 from dbloader.stores.lmdb.growing import GrowingFile
 
 if TYPE_CHECKING:
-    from dbloader.stores import Writer
+    from dbloader.stores.writer import Writer
 
 
 def records_of(count: int, nbytes: int) -> list[Record]:
@@ -95,7 +95,7 @@ def test_the_next_step_of_the_map_is_in_memory_before_it_is_written_to(tmp_path:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         if any(pages_in_memory(file.fileno(), pages * page)[1:]):
             pytest.skip("this file system keeps reserved room in memory")
-        preparation = populating.Preparation(file.fileno(), range(page), range((pages - 32) * page, pages * page))
+        preparation = populating.Populating(file.fileno(), range(page), range((pages - 32) * page, pages * page))
         preparation.start()
         preparation.join()
         assert all(pages_in_memory(file.fileno(), pages * page)[-32:])
@@ -299,7 +299,7 @@ def test_without_a_thread_to_be_had_a_store_is_written(tmp_path: Path, monkeypat
     def refuse(self: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(populating.Preparation, "start", refuse)
+    monkeypatch.setattr(populating.Populating, "start", refuse)
     for name in ("_STEP", "_SPARE"):
         monkeypatch.setattr(growing, name, 2**16)
     monkeypatch.setattr("dbloader.stores.writer.COMMIT_BYTES", 100_000)

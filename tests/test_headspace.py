@@ -10,9 +10,9 @@ import torch
 from torch.utils.data import DataLoader
 
 from dbloader.errors import LoaderError, OptionError
-from dbloader.headspace import Headspace
-from dbloader.prefetch import PrefetchLoader
-from dbloader.sampling import KeyedBatchSampler, ShuffleSampler
+from dbloader.loading.headspace import Headspace
+from dbloader.loading.prefetch import PrefetchLoader
+from dbloader.sampling import SeededBatchSampler, ShuffleSampler
 
 DATA: Any = list(range(10))
 
@@ -81,7 +81,7 @@ def test_a_loader_without_batches_or_length_is_told() -> None:
 
 def test_where_the_loader_is_stays_as_it_was() -> None:
     data: Any = range(20)
-    loader: Any = PrefetchLoader(DataLoader(data, batch_sampler=KeyedBatchSampler(ShuffleSampler(data), 4)))
+    loader: Any = PrefetchLoader(DataLoader(data, batch_sampler=SeededBatchSampler(ShuffleSampler(data), 4)))
     deque(loader, maxlen=0)
     state = loader.state_dict()
     assert (state["epoch"], state["position"]) == (1, 0)

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from imagefolders import END, encoded, multi_picture, photo
 from PIL import Image, ImageCms
 
-from dbloader.conversion.resizing import reduced_size, resize
+from dbloader.conversion.resize import reduced_size, resize
 from dbloader.decoding import decode_pil
-from dbloader.entropy import Frame
 from dbloader.errors import DamagedImageError, NotAnImageError
-from dbloader.images import Facts, check_decodes, facts
+from dbloader.images.entropy import Frame
+from dbloader.images.info import Facts, check_decodes, facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ from jpegs import AC, DC, END, code_blocks, draw, encode, frame, scan, segment, 
 from PIL import Image
 
 from dbloader.errors import DamagedImageError, NotAnImageError
-from dbloader.jpeg import State, Structure, examine, repair
+from dbloader.images.jpeg import State, Structure, examine, repair
 
 THUMBNAIL = encode(draw(16, 16, seed=1), quality=20)
 SAMPLES = {

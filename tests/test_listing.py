@@ -17,12 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dbloader.errors import SourceError, SourceNotFoundError
-from dbloader.records import RESERVED_FIELDS
-from dbloader.sources import Entry, Problem, read_listing
-from dbloader.sources.listing import RESERVED
+from dbloader.records.record import RESERVED_FIELDS
+from dbloader.sources.base import Entry, Problem
+from dbloader.sources.listing import RESERVED, read_listing
 
 if TYPE_CHECKING:
-    from dbloader.sources import ListingSource
+    from dbloader.sources.listing import ListingSource
 
 
 def listed(tmp_path: Path, name: str, content: str | bytes | list[Any] | dict[str, Any]) -> ListingSource:

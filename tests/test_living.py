@@ -18,7 +18,7 @@ from dbloader import (
     create_loader,
     open_store,
 )
-from dbloader.describing import shown
+from dbloader._describe import shown
 
 if TYPE_CHECKING:
     from pathlib import Path

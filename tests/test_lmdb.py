@@ -37,8 +37,6 @@ from store_contract import (
 )
 
 from dbloader import Record, create_store, open_store, write_store
-from dbloader.columns import CHUNK, COLUMNS, seal_chunk, unseal_chunk
-from dbloader.documents import open_sealed, seal
 from dbloader.errors import (
     DamagedRecordError,
     DamagedStoreError,
@@ -52,16 +50,18 @@ from dbloader.errors import (
     StoreNotFoundError,
     StoreVersionError,
 )
-from dbloader.records import encode
-from dbloader.stores.lmdb import environments
+from dbloader.records.columns import CHUNK, COLUMNS, seal_chunk, unseal_chunk
+from dbloader.records.document import open_sealed, seal
+from dbloader.records.record import encode
+from dbloader.stores.lmdb import env
 from dbloader.stores.lmdb import writer as lmdb_writer
-from dbloader.stores.lmdb.layout import column_key, event_key, record_key
+from dbloader.stores.lmdb.keys import column_key, event_key, record_key
 from dbloader.stores.lmdb.store import LMDBStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from dbloader.stores import Store
+    from dbloader.stores.base import Store
 
 NOBODY = 65534
 
@@ -71,7 +71,7 @@ def opener_of(store: Store) -> int | None:
     return None if store._handle is None else store._handle.shared.pid
 
 
-def shared(store: Store) -> environments.Environment:
+def shared(store: Store) -> env.Environment:
     """Gives the environment that a store uses, which it opens if need be."""
     len(store)
     assert isinstance(store, LMDBStore)
@@ -192,7 +192,7 @@ def test_a_batch_is_read_in_one_transaction(place: Path, monkeypatch: pytest.Mon
 
     with open_store(place) as store:
         len(store)
-        monkeypatch.setattr(environments, "gate", Counting())  # which every transaction goes through
+        monkeypatch.setattr(env, "gate", Counting())  # which every transaction goes through
         store.read([3, 1, 1, 19])
         assert begun == 1
         store.documents(range(20))
@@ -296,7 +296,7 @@ def test_an_environment_that_is_closed_while_it_is_found_is_opened_anew(
                 one.close()
             return found
 
-    monkeypatch.setattr(environments, "_open", Collecting())
+    monkeypatch.setattr(env, "_open", Collecting())
     with open_store(place) as one, open_store(place) as two:
         before = shared(one)
         assert shared(two) is not before
@@ -358,7 +358,7 @@ def test_a_child_that_is_forked_while_a_store_is_read_can_fork_and_read_itself(p
 
 
 def test_a_fork_waits_for_the_threads_that_read_and_others_wait_for_it() -> None:
-    gate = environments.gate
+    gate = env.gate
     inside, entering, entered, forked = (threading.Event() for _ in range(4))
 
     def wait_for_fork() -> None:
@@ -399,7 +399,7 @@ def test_reading_ahead_is_for_files_that_fit_into_half_of_the_memory(
     monkeypatch: pytest.MonkeyPatch, size: int, pages: int, ahead: bool
 ) -> None:
     monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 10, "SC_PHYS_PAGES": pages}.__getitem__)
-    assert environments._fits_memory(size) == ahead
+    assert env._fits_memory(size) == ahead
 
 
 # ---- Places
@@ -1340,7 +1340,7 @@ def test_a_lent_image_lies_in_the_map_and_a_read_one_does_not(tmp_path: Path) ->
     place = tmp_path / "a.lmdb"
     write_store([Record(image=b"a file"), Record(image=np.arange(12, dtype=np.uint8).reshape(2, 2, 3))], place)
     with open_store(place) as store:
-        with store.lend([0, 1]) as lent:
+        with store.borrow([0, 1]) as lent:
             file, array = [record.image for record in lent]
             assert type(file) is memoryview
             assert type(array) is np.ndarray

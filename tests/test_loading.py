@@ -19,23 +19,23 @@ from PIL import Image
 from torch.utils.data import BatchSampler, ConcatDataset, Dataset, IterableDataset, SequentialSampler, Subset
 
 from dbloader import LMDBDataset, Record, open_store, write_store
-from dbloader.batches import choose_maker
-from dbloader.choosing import share_of_processors
+from dbloader.batches.create import create_fetcher
 from dbloader.decoding import DecodeTensor, RandomResizedCrop, ResizeCenterCrop
+from dbloader.device import Normalize, Preparation
 from dbloader.errors import LoaderError, OptionError
-from dbloader.loading import IMAGENET_MEAN, IMAGENET_STD, create_loader
-from dbloader.prefetch import PrefetchLoader, ResumablePrefetchLoader
-from dbloader.preparation import Normalize, Preparation
-from dbloader.processes import ProcessLoader
+from dbloader.loading.create import IMAGENET_MEAN, IMAGENET_STD, create_loader
+from dbloader.loading.defaults import share_of_processors
+from dbloader.loading.prefetch import PrefetchLoader, ResumablePrefetchLoader
+from dbloader.loading.processes import ProcessLoader
+from dbloader.loading.threads import ThreadLoader
 from dbloader.sampling import (
     BlockShuffleSampler,
     ClassBalancedSampler,
-    KeyedBatchSampler,
     OrderedSampler,
+    SeededBatchSampler,
     ShuffleSampler,
     WeightedSampler,
 )
-from dbloader.threads import ThreadLoader
 
 LENGTH = 22
 CPU: dict[str, Any] = {"device": None, "batch_size": 4, "input_size": 16, "num_workers": 0}
@@ -189,7 +189,7 @@ def test_stores_with_decoders_are_for_threads_and_all_else_for_processes(place: 
 def test_the_processors_of_a_machine_are_shared_by_the_processes_that_torchrun_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dbloader.choosing.processors", lambda: 12)
+    monkeypatch.setattr("dbloader.loading.defaults.processors", lambda: 12)
     assert share_of_processors() == 12
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     assert share_of_processors() == 3
@@ -546,7 +546,7 @@ class Stream(IterableDataset[int]):
             OptionError,
             "got BatchSampler, which gives",
         ),
-        ({"sampler": KeyedBatchSampler(OrderedSampler(range(4)), 2)}, OptionError, "got KeyedBatchSampler, which"),
+        ({"sampler": SeededBatchSampler(OrderedSampler(range(4)), 2)}, OptionError, "got SeededBatchSampler, which"),
         ({"sampler": [1], "distributed": True}, OptionError, r"distributed=True needs torch.distributed: call init_"),
         ({"distributed": True}, OptionError, r"distributed=True needs torch.distributed: call init_process_group\(\)"),
         ({"distributed": "yes"}, TypeError, "^distributed must be True, False or None, got 'yes'$"),
@@ -627,7 +627,7 @@ def test_a_part_of_a_store_is_made_as_the_whole(place: Path) -> None:
             return [self[index] for index in indices]
 
     store = LMDBDataset(place, decode=RandomResizedCrop(8))
-    makers = [choose_maker(store), choose_maker(Subset(store, [3, 1])), choose_maker(Own(store, [3]))]
+    makers = [create_fetcher(store), create_fetcher(Subset(store, [3, 1])), create_fetcher(Own(store, [3]))]
     assert [maker.frees_lock for maker in makers] == [True, True, False]
     makers[1].pin_memory = True
     with pytest.raises(RuntimeError, match=r"(?i)pin|cuda|accelerator"):
@@ -661,7 +661,7 @@ def test_workers_are_what_suits_their_number_and_the_machine(
     monkeypatch.setattr("multiprocessing.get_start_method", lambda *, allow_none: None)
     monkeypatch.setattr("multiprocessing.get_all_start_methods", lambda: methods)
     monkeypatch.setattr("multiprocessing.current_process", lambda: process)
-    monkeypatch.setattr("dbloader.batches.Blocks.can_be_made", lambda: machine.get("blocks", True))
+    monkeypatch.setattr("dbloader.batches.shared_memory.Blocks.can_be_made", lambda: machine.get("blocks", True))
     loader: Any = create_loader(LMDBDataset(place), **{**CPU, **options})
     assert type(loader._loader) is (ThreadLoader if threads else ProcessLoader)
 

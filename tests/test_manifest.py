@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 
 from dbloader import Manifest, Record
-from dbloader.columns import CHUNK, ColumnChunk
-from dbloader.documents import open_sealed, seal
 from dbloader.errors import DamagedStoreError, NotAStoreError, StoreError, StoreVersionError
-from dbloader.manifest import MAX_COUNTED_LABELS, Summary
-from dbloader.records import encode
+from dbloader.records.columns import CHUNK, ColumnChunk
+from dbloader.records.document import open_sealed, seal
+from dbloader.records.manifest import MAX_COUNTED_LABELS, Summary
+from dbloader.records.record import encode
 
 if TYPE_CHECKING:
-    from dbloader.records import EncodedRecord
+    from dbloader.records.record import EncodedRecord
 
 MANIFEST = Manifest(
     length=2**40,

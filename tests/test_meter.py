@@ -56,7 +56,7 @@ def test_without_a_terminal_a_line_comes_each_time_and_at_the_end(
     for title, unit, arguments in (
         ("Converting", "images", ["convert", root, place]),
         ("Verifying", "records", ["verify", store]),
-        ("Copying", "records", ["mirror", store, tmp_path / "c.lmdb"]),
+        ("Copying", "records", ["copy", store, tmp_path / "c.lmdb"]),
     ):
         stdout, stderr = run(*arguments)
         assert stdout
@@ -80,7 +80,7 @@ def test_what_is_done_soon_prints_no_line(
     for arguments in (
         ["convert", root, tmp_path / "o.lmdb"],
         ["verify", store],
-        ["mirror", store, tmp_path / "c.lmdb"],
+        ["copy", store, tmp_path / "c.lmdb"],
     ):
         assert run(*arguments)[1] == ""
 
@@ -141,7 +141,7 @@ def frames(columns: int, *arguments: str | Path) -> list[str]:
 
 @pytest.mark.parametrize("columns", [120, 80, 50, 40, 30, 20, 8])
 def test_a_bar_fits_the_terminal_and_nothing_of_it_is_cut(store: Path, tmp_path: Path, columns: int) -> None:
-    shown = frames(columns, "mirror", store, tmp_path / "c.lmdb")
+    shown = frames(columns, "copy", store, tmp_path / "c.lmdb")
     layouts = (
         r"Copying: +\d+%\|.*\| \d+/300 \[[\d:]+<[\d:?]+, +(\?|[\d.]+) records/s\]",
         r"(Copying: )? *\d+% \d+/300 \[[\d:?]+, +(\?|[\d.]+) records/s\]",

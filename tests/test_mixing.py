@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbloader.mixing import bits, keys, mix, uniform
+from dbloader.sampling.rng import bits, keys, mix, uniform
 
 SEEDS = st.integers(-(2**70), 2**70)
 

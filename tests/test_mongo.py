@@ -15,15 +15,9 @@ from pymongo.errors import PyMongoError
 from store_contract import StoreContract
 from typing_extensions import override
 
-from dbloader.stores.mongo.layout import (
-    MANIFEST,
-    STORE,
-    index_of,
-    is_own_collection,
-    own_collection,
-)
-from dbloader.stores.mongo.place import parse
+from dbloader.stores.mongo.schema import MANIFEST, STORE, index_of, is_own_collection, own_collection
 from dbloader.stores.mongo.store import MongoStore
+from dbloader.stores.mongo.uri import parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,7 @@ from store_contract import documents_of, make_records, write_one_by_one
 
 from dbloader import create_store, open_store
 from dbloader.errors import PlaceError, StoreAccessError
-from dbloader.stores.mongo.place import parse
+from dbloader.stores.mongo.uri import parse
 
 if TYPE_CHECKING:
     from pathlib import Path

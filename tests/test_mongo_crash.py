@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 from imagefolders import plant_kinds, plant_photos, run, running, wait_until
 
-from dbloader.conversion import convert
+from dbloader.conversion.convert import convert
 from dbloader.errors import NotAStoreError, StoreNotFoundError
-from dbloader.stores import open_store
-from dbloader.stores.mongo.layout import LARGE, MANIFEST, STORE
-from dbloader.stores.mongo.place import parse
+from dbloader.stores.mongo.schema import LARGE, MANIFEST, STORE
+from dbloader.stores.mongo.uri import parse
+from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:
     from mongo_servers import Mongod, ReplicaSet, Server

@@ -23,8 +23,7 @@ from mongo_servers import Proxy, records_of
 from torch.utils.data import DataLoader, default_collate
 
 from dbloader import LMDBDataset, MongoDataset, PrefetchLoader, Record, convert, copy_store, create_store, write_store
-from dbloader.batches import choose_maker
-from dbloader.columns import NO_LABEL
+from dbloader.batches.create import create_fetcher
 from dbloader.decoding import ResizeCenterCrop
 from dbloader.errors import (
     DamagedRecordError,
@@ -38,12 +37,13 @@ from dbloader.errors import (
     StoreNotFoundError,
     StoreUnreachableError,
 )
-from dbloader.loading import create_loader
-from dbloader.records import encode
-from dbloader.stores.mongo.layout import own_collection
-from dbloader.stores.mongo.place import parse
+from dbloader.loading.create import create_loader
+from dbloader.loading.threads import ThreadLoader
+from dbloader.records.columns import NO_LABEL
+from dbloader.records.record import encode
+from dbloader.stores.mongo.schema import own_collection
 from dbloader.stores.mongo.store import MongoStore
-from dbloader.threads import ThreadLoader
+from dbloader.stores.mongo.uri import parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -772,7 +772,7 @@ def test_an_epoch_goes_on_with_what_it_began_with(mongo_uri: str, kind: str, rep
 def test_every_step_of_an_epoch_that_is_under_way_uses_the_dataset_as_it_was(place: str) -> None:
     with MongoDataset(place, decode=ResizeCenterCrop(16)) as dataset:
         for collate_fn in (None, list):  # of which one decodes into tensors, and the other makes samples
-            maker: Any = choose_maker(dataset, collate_fn)
+            maker: Any = create_fetcher(dataset, collate_fn)
             kept = maker.as_now()
             assert kept.dataset is not dataset
             assert kept._inside._dataset is kept.dataset

@@ -21,7 +21,6 @@ from mongo_servers import Proxy, records_of
 from store_contract import documents_of, make_records, small_records, write_one_by_one
 
 from dbloader import Record, create_store, open_store
-from dbloader.columns import CHUNK
 from dbloader.errors import (
     DamagedRecordError,
     DamagedStoreError,
@@ -33,10 +32,12 @@ from dbloader.errors import (
     StoreLockedError,
     StoreUnreachableError,
 )
-from dbloader.records import encode
-from dbloader.stores.mongo import claim, clients, connection, upkeep
-from dbloader.stores.mongo.layout import MAX_ON_SERVER, is_own_collection, record_file
-from dbloader.stores.mongo.place import parse
+from dbloader.records.columns import CHUNK
+from dbloader.records.record import encode
+from dbloader.stores.mongo import catalog as catalog
+from dbloader.stores.mongo import clients, connection, lease
+from dbloader.stores.mongo.schema import MAX_ON_SERVER, is_own_collection, record_file
+from dbloader.stores.mongo.uri import parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -550,7 +551,7 @@ def test_records_over_the_limit_of_a_document_come_back_as_they_were(mongo_serve
 def test_damage_to_a_large_record_is_noticed(
     mongo_server: Server, mongo_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dbloader.stores.mongo.unfinished.MAX_ON_SERVER", 10_000)
+    monkeypatch.setattr("dbloader.stores.mongo.partial.MAX_ON_SERVER", 10_000)
     records = [Record(name=str(number), image=bytes([number]) * 600_000) for number in range(5)]
     write(mongo_uri, records)
     with open_store(mongo_uri) as store, database_of(mongo_server, mongo_uri) as database:
@@ -587,7 +588,7 @@ def test_damage_to_a_large_record_is_noticed(
 def test_fields_of_a_large_record_that_somebody_edits_are_noticed(
     mongo_server: Server, mongo_uri: str, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr("dbloader.stores.mongo.unfinished.MAX_ON_SERVER", 10_000)
+    monkeypatch.setattr("dbloader.stores.mongo.partial.MAX_ON_SERVER", 10_000)
     fields: dict[str, Any] = {"caption": "y", "score": float("nan"), "none": None, "boxes": [[1, 1.5], []]}
     fields |= {"nested": {"b": 1, "a": {"b": 2, "flag": True}}, "mask": np.arange(6.0).reshape(2, 3), "big": 2**40}
     write(mongo_uri, [Record(name="a", label=2, image=bytes(600_000), fields=fields)])
@@ -605,7 +606,7 @@ def test_fields_of_a_large_record_that_somebody_edits_are_noticed(
 def test_a_store_whose_large_records_the_server_lost_is_not_published(
     mongo_server: Server, mongo_uri: str, monkeypatch: pytest.MonkeyPatch, lost: str
 ) -> None:
-    monkeypatch.setattr("dbloader.stores.mongo.unfinished.MAX_ON_SERVER", 10_000)
+    monkeypatch.setattr("dbloader.stores.mongo.partial.MAX_ON_SERVER", 10_000)
     with create_store(mongo_uri, resumable=True) as writer:
         writer.write([encode(Record(name=str(number), image=bytes(600_000))) for number in range(3)])
         writer.commit()
@@ -620,7 +621,7 @@ def test_a_store_of_which_a_large_record_has_another_file_is_not_published(
     mongo_server: Server, mongo_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other file is whole, and a record of the same index, as one of a writer that was overtaken."""
-    monkeypatch.setattr("dbloader.stores.mongo.unfinished.MAX_ON_SERVER", 10_000)
+    monkeypatch.setattr("dbloader.stores.mongo.partial.MAX_ON_SERVER", 10_000)
     mine, other = (Record(name="a", image=bytes([number]) * 600_000) for number in range(2))
     with create_store(mongo_uri, resumable=True) as writer:
         write_one_by_one(writer, [mine])
@@ -637,7 +638,7 @@ def test_a_store_of_which_a_large_record_has_another_file_is_not_published(
 def test_what_was_left_in_gridfs_behind_the_last_record_may_be_damaged(
     mongo_server: Server, mongo_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dbloader.stores.mongo.unfinished.MAX_ON_SERVER", 10_000)
+    monkeypatch.setattr("dbloader.stores.mongo.partial.MAX_ON_SERVER", 10_000)
     records = [Record(name=str(number), image=bytes([number]) * 600_000) for number in range(3)]
     with create_store(mongo_uri, resumable=True) as writer:
         write_one_by_one(writer, records[:2])
@@ -655,7 +656,7 @@ def test_what_was_left_in_gridfs_behind_the_last_record_may_be_damaged(
 def test_each_large_record_has_time_of_its_own_to_be_checked(
     mongod: Mongod, mongod_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dbloader.stores.mongo.unfinished.MAX_ON_SERVER", 10_000)
+    monkeypatch.setattr("dbloader.stores.mongo.partial.MAX_ON_SERVER", 10_000)
     monkeypatch.setattr(connection, "RETRY_SECONDS", 4.0)
     records = [Record(name=str(number), image=random.Random(number).randbytes(600_000)) for number in range(9)]
     with (
@@ -671,7 +672,7 @@ def test_each_large_record_has_time_of_its_own_to_be_checked(
 
 
 def test_a_large_record_survives_what_passes(mongod: Mongod, mongod_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dbloader.stores.mongo.unfinished.MAX_ON_SERVER", 10_000)
+    monkeypatch.setattr("dbloader.stores.mongo.partial.MAX_ON_SERVER", 10_000)
     records = [Record(name=str(number), image=bytes([number]) * 600_000) for number in range(5)]
     write(mongod_uri, [])
     for code in (None, 9001):
@@ -693,7 +694,7 @@ def test_a_large_record_survives_what_passes(mongod: Mongod, mongod_uri: str, mo
 def test_what_was_stored_after_the_last_commit_and_is_not_of_the_store_is_removed(
     mongo_server: Server, mongo_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dbloader.stores.mongo.unfinished.MAX_ON_SERVER", 10_000)
+    monkeypatch.setattr("dbloader.stores.mongo.partial.MAX_ON_SERVER", 10_000)
     records = [Record(name=str(number), image=bytes([number]) * 300_000) for number in range(3)]
     with create_store(mongo_uri, resumable=True) as writer:
         write_one_by_one(writer, records[:1])
@@ -761,12 +762,12 @@ def make_silent(monkeypatch: pytest.MonkeyPatch, place: str, *, overwrite: bool 
     """Gives a writer that thinks its claim is fresh, when another can take the place."""
     writer: Any = create_store(place, overwrite=overwrite, resume=not overwrite, resumable=True)
     with monkeypatch.context() as patch:
-        patch.setattr(claim, "LEASE_SECONDS", 0.05)
+        patch.setattr(lease, "LEASE_SECONDS", 0.05)
         writer.__enter__()
-        writer._claim._stop.set()
-        writer._claim._thread.join()
-        writer._claim._try_to_take()
-    writer._claim._fresh_until = float("inf")
+        writer._lease._stop.set()
+        writer._lease._thread.join()
+        writer._lease._try_to_take()
+    writer._lease._fresh_until = float("inf")
     time.sleep(0.1)
     return writer
 
@@ -848,7 +849,7 @@ def test_a_writer_that_was_overtaken_before_its_first_record_is_told(
 def test_a_claim_that_ran_out_and_was_taken_is_noticed(monkeypatch: pytest.MonkeyPatch, mongo_uri: str) -> None:
     silent = make_silent(monkeypatch, mongo_uri)
     with create_store(mongo_uri, resume=True, resumable=True):
-        silent._claim._fresh_until = 0.0
+        silent._lease._fresh_until = 0.0
         with pytest.raises(
             StoreLockedError, match=r"this process was silent for over 60 s, and another one has written"
         ):
@@ -873,7 +874,7 @@ def test_a_claim_that_another_has_had_is_not_taken_again(
         assert began
         assert store
         assert (store["store"] == began["partial"]["store"]) == committed
-    silent._claim._fresh_until = 0.0  # the other one has left the place
+    silent._lease._fresh_until = 0.0  # the other one has left the place
     with pytest.raises(StoreLockedError, match="another one has written"):
         write_and_commit(silent, RECORDS[:20])
     leave(silent)
@@ -884,7 +885,7 @@ def test_a_claim_that_ran_out_is_renewed_if_nobody_has_taken_it(
     monkeypatch: pytest.MonkeyPatch, mongo_uri: str
 ) -> None:
     silent = make_silent(monkeypatch, mongo_uri)
-    silent._claim._fresh_until = 0.0
+    silent._lease._fresh_until = 0.0
     write_one_by_one(silent, RECORDS)
     silent.finish()
     silent.__exit__(None, None, None)
@@ -892,8 +893,8 @@ def test_a_claim_that_ran_out_is_renewed_if_nobody_has_taken_it(
 
 
 def test_a_claim_is_kept_fresh(monkeypatch: pytest.MonkeyPatch, mongo_uri: str) -> None:
-    monkeypatch.setattr(claim, "LEASE_SECONDS", 0.4)
-    monkeypatch.setattr(claim, "_REFRESH_SECONDS", 0.05)
+    monkeypatch.setattr(lease, "LEASE_SECONDS", 0.4)
+    monkeypatch.setattr(lease, "_REFRESH_SECONDS", 0.05)
     with create_store(mongo_uri) as writer:
         time.sleep(0.8)
         with pytest.raises(StoreLockedError, match="another process is writing"), create_store(mongo_uri):
@@ -924,10 +925,10 @@ def test_the_claim_of_another_machine_is_taken_when_it_ends(
 ) -> None:
     identity = {"host": "elsewhere", "machine": "another/pid:[1]", "pid": 7, "began": "1"}
     with monkeypatch.context() as patch:
-        patch.setattr(claim, "LEASE_SECONDS", 1.0)
-        patch.setattr(claim, "_identity", lambda: identity)
+        patch.setattr(lease, "LEASE_SECONDS", 1.0)
+        patch.setattr(lease, "_identity", lambda: identity)
         linked = connection.Connection(parse(mongo_uri), writing=True)
-        held = claim.Claim(linked, linked.database["store.manifest"])
+        held = lease.Lease(linked, linked.database["store.manifest"])
         assert held._try_to_take()
     message = r"another process is writing mongodb://.* now \(process 7 on elsewhere\).* its claim ends after 60 s"
     with pytest.raises(StoreLockedError, match=message), create_store(mongo_uri):
@@ -995,7 +996,7 @@ def test_a_store_at_the_place_is_not_removed_whatever_is_noted(mongo_server: Ser
 
 
 def publish_and_die(place: str, step: str, after: bool) -> None:
-    function = getattr(upkeep.Upkeep, step)
+    function = getattr(catalog.Catalog, step)
 
     def die(*arguments: Any) -> None:
         if after:
@@ -1004,7 +1005,7 @@ def publish_and_die(place: str, step: str, after: bool) -> None:
 
     with create_store(place, overwrite=True, resumable=True) as writer:
         write_one_by_one(writer, RECORDS)
-        setattr(upkeep.Upkeep, step, die)
+        setattr(catalog.Catalog, step, die)
         writer.finish()
 
 
@@ -1031,8 +1032,8 @@ def test_a_writer_that_stalls_before_it_publishes_changes_nothing_when_it_goes_o
                     stack.close()
             publish(*arguments)
 
-        publish = upkeep.Upkeep.publish
-        patch.setattr(upkeep.Upkeep, "publish", stall)
+        publish = catalog.Catalog.publish
+        patch.setattr(catalog.Catalog, "publish", stall)
         with pytest.raises(StoreError, match=r"has taken over the conversion|exists already"):
             silent.finish()
         leave(silent)

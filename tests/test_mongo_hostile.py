@@ -34,11 +34,11 @@ from store_contract import documents_of, make_records, write_one_by_one
 
 from dbloader import MongoDataset, copy_store, create_store, open_store
 from dbloader.cli import group
-from dbloader.documents import seal
 from dbloader.errors import DBLoaderError
+from dbloader.records.document import seal
 from dbloader.stores.mongo.connection import Connection
-from dbloader.stores.mongo.layout import INDEXES
-from dbloader.stores.mongo.place import parse
+from dbloader.stores.mongo.schema import INDEXES
+from dbloader.stores.mongo.uri import parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -351,14 +351,14 @@ def place(mongod_uri: str, request: pytest.FixtureRequest, monkeypatch: pytest.M
     """A store, or an unfinished one, of which some records are in GridFS."""
     kind = KINDS[request.getfixturevalue("name")]
     monkeypatch.setattr("dbloader.stores.writer.COMMIT_BYTES", 500)
-    monkeypatch.setattr("dbloader.stores.mongo.unfinished.MAX_ON_SERVER", 10_000)
+    monkeypatch.setattr("dbloader.stores.mongo.partial.MAX_ON_SERVER", 10_000)
     with create_store(mongod_uri, resumable=True) as writer:
         write_one_by_one(writer, RECORDS[:17] if kind.unfinished else RECORDS)
         if kind.unfinished:
             writer.commit()
         else:
             writer.finish(classes=("a", "b", "c"))
-    monkeypatch.setattr("dbloader.stores.mongo.unfinished.MAX_ON_SERVER", 2**24)
+    monkeypatch.setattr("dbloader.stores.mongo.partial.MAX_ON_SERVER", 2**24)
     return mongod_uri
 
 

@@ -99,7 +99,7 @@ def test_a_late_command_at_the_beginning_of_a_fresh_store_changes_nothing(mongod
 def test_a_late_command_of_a_large_record_changes_nothing(
     mongod: Mongod, mongod_uri: str, monkeypatch: pytest.MonkeyPatch, command: str, skipped: int
 ) -> None:
-    monkeypatch.setattr("dbloader.stores.mongo.unfinished.MAX_ON_SERVER", 10_000)
+    monkeypatch.setattr("dbloader.stores.mongo.partial.MAX_ON_SERVER", 10_000)
     records = [Record(name=str(number), image=bytes([number]) * 600_000) for number in range(3)]
     with create_store(f"{mongod_uri}?socketTimeoutMS={SILENT_MS}") as writer:
         write_one_by_one(writer, records[:skipped])

@@ -10,9 +10,9 @@ import pytest
 
 from dbloader import MongoDataset, Record, create_store, open_store
 from dbloader.errors import PlaceError, StoreExistsError
-from dbloader.records import encode
-from dbloader.stores.mongo.place import parse
+from dbloader.records.record import encode
 from dbloader.stores.mongo.store import MongoStore
+from dbloader.stores.mongo.uri import parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

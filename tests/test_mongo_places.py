@@ -26,8 +26,8 @@ from dbloader.errors import (
     StoreNotFoundError,
     StoreUnreachableError,
 )
-from dbloader.records import encode
-from dbloader.stores.mongo.place import is_mongo, parse
+from dbloader.records.record import encode
+from dbloader.stores.mongo.uri import is_mongo, parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,7 +85,7 @@ def test_a_place_has_a_database_and_a_collection(place: str, database: str, coll
     assert is_mongo(place)
     parsed = parse(place)
     assert (parsed.database, parsed.collection, parsed.shown) == (database, collection, shown)
-    assert repr(parsed) == f"MongoPlace({shown!r})"
+    assert repr(parsed) == f"MongoURI({shown!r})"
     assert repr(open_store(place)) == f"MongoStore({shown!r})"
     assert parse(parsed.uri) == parsed
 

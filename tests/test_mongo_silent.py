@@ -14,9 +14,9 @@ from store_contract import documents_of, make_records, write_one_by_one
 
 from dbloader import MongoDataset, Record, create_store, open_store
 from dbloader.errors import StoreError, StoreUnreachableError
-from dbloader.records import encode
+from dbloader.records.record import encode
 from dbloader.stores.mongo import connection
-from dbloader.stores.mongo.place import parse
+from dbloader.stores.mongo.uri import parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

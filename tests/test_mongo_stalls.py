@@ -16,9 +16,9 @@ from store_contract import documents_of, make_records, write_one_by_one
 
 from dbloader import create_store, open_store
 from dbloader.errors import StoreExistsError, StoreLockedError
-from dbloader.stores.mongo import claim
-from dbloader.stores.mongo.layout import is_own_collection
-from dbloader.stores.mongo.place import parse
+from dbloader.stores.mongo import lease
+from dbloader.stores.mongo.schema import is_own_collection
+from dbloader.stores.mongo.uri import parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -116,8 +116,8 @@ def test_a_writer_that_stalls_before_any_write_leaves_anothers_store_whole(
     other: str,
     first: int,
 ) -> None:
-    monkeypatch.setattr("dbloader.stores.mongo.unfinished.MAX_ON_SERVER", 10_000)
-    monkeypatch.setattr(claim, "_REFRESH_SECONDS", 3600.0)  # its thread stalls too
+    monkeypatch.setattr("dbloader.stores.mongo.partial.MAX_ON_SERVER", 10_000)
+    monkeypatch.setattr(lease, "_REFRESH_SECONDS", 3600.0)  # its thread stalls too
     stalls = 0
     for number in itertools.count(first, 4):
         place = f"{mongo_uri}{number}"

@@ -7,8 +7,8 @@ import re
 import numpy as np
 import pytest
 
+from dbloader._options import checked_flag, whole_number
 from dbloader.errors import OptionError
-from dbloader.options import checked_flag, whole_number
 
 
 @pytest.mark.parametrize("kind", [bool, np.bool_])

@@ -7,7 +7,7 @@ import random
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pytest
@@ -15,17 +15,17 @@ from imagefolders import plant_photos
 from typing_extensions import override
 
 import dbloader.conversion.pace as pace_module
-import dbloader.conversion.tasks as tasks_module
+import dbloader.conversion.parallel as tasks_module
+from dbloader.conversion.file_list import FileList
 from dbloader.conversion.pace import Pace, _are_quick
+from dbloader.conversion.parallel import prepare_in_order
 from dbloader.conversion.prepare import Prepared
-from dbloader.conversion.spool import Spool
-from dbloader.conversion.tasks import prepare_in_order
-from dbloader.sources import Entry, Source, scan
+from dbloader.sources.base import Entry, Source
+from dbloader.sources.folder import scan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from dbloader.conversion.prepare import Preparation
 
 SLOW_S = 0.002
 FILES = 16  # of a task
@@ -185,10 +185,10 @@ class Asked(Source):
 
 def check_prepared(watched: Watched, files: Source, tasks: int = 20) -> None:
     """Has a source's files prepared again and again, and checks that all come in order."""
-    with Spool(files, None, lambda _: None) as spool:
+    with FileList(files, None, lambda _: None) as spool:
         order = np.tile(np.arange(FILES), tasks)
         np.random.default_rng(1).shuffle(order)
-        batches = prepare_in_order(cast("Preparation", watched), files, spool, order, WORKERS)
+        batches = prepare_in_order(cast("Any", watched), files, spool, order, WORKERS)
         names = [done.prepared.reason for batch in batches for done in batch]
         assert names == [spool[position].name for position in order.tolist()]
 

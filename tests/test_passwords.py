@@ -14,7 +14,7 @@ import dbloader
 from dbloader.cli import main
 from dbloader.cli.redacting import hide
 from dbloader.errors import PlaceError
-from dbloader.stores.mongo.place import parse
+from dbloader.stores.mongo.uri import parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,14 +26,14 @@ LINES = [
     # Places as they should be, of a server that is not there.
     ["info", PLACE], ["info", PLACE, "--json"], ["info", PLACE, "--report"], ["info", "--json", PLACE],
     ["verify", PLACE], ["verify", "--quiet", PLACE], ["warm", PLACE], ["bench", PLACE],
-    ["mirror", PLACE, "x.lmdb"], ["mirror", "old.lmdb", PLACE], ["mirror", PLACE, PLACE],
+    ["copy", PLACE, "x.lmdb"], ["copy", "old.lmdb", PLACE], ["copy", PLACE, PLACE],
     ["convert", "images", PLACE], ["convert", PLACE, "x.lmdb"], ["convert", PLACE, "x.lmdb", "--list", "all.csv"],
     ["convert", "images", PLACE, "--overwrite"], ["convert", "images", PLACE, "--resume"],
     # A command that is missing, mistyped or in the wrong place.
     [PLACE], [PLACE, "info"], ["inf", PLACE], [f"info={PLACE}"], ["--version-", PLACE], ["-x", PLACE], ["--", PLACE],
     # Too much or too little.
     ["info", PLACE, PLACE], ["info", "a", PLACE], ["info", "a", "b", PLACE], ["verify", "a", PLACE],
-    ["warm", "a", PLACE], ["bench", "a", PLACE], ["mirror", "a", "b", PLACE], ["mirror", PLACE],
+    ["warm", "a", PLACE], ["bench", "a", PLACE], ["copy", "a", "b", PLACE], ["copy", PLACE],
     ["convert", "a", "b", PLACE], ["convert", PLACE], ["convert", "images", "x.lmdb", PLACE, PLACE],
     ["info", "--json", "--report", PLACE],
     # As the value of an option.
@@ -75,7 +75,7 @@ MISTYPED = [
 ]  # fmt: skip
 
 AROUND = [
-    ["info"], ["verify"], ["warm"], ["bench"], [], ["mirror", "old.lmdb"], ["convert", "images"], ["info", "more"],
+    ["info"], ["verify"], ["warm"], ["bench"], [], ["copy", "old.lmdb"], ["convert", "images"], ["info", "more"],
     ["convert", "images", "x.lmdb", "--list"], ["convert", "images", "x.lmdb", "--check"],
 ]  # fmt: skip
 

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbloader import permutation
 from dbloader.errors import OptionError, RecordIndexError
-from dbloader.permutation import LARGEST_TABLE, Permutation
+from dbloader.sampling import permutation
+from dbloader.sampling.permutation import LARGEST_TABLE, Permutation
 
 LARGE = 2**62
 # The least and greatest sizes of the network, and sizes for which its table is full or lacks most of a column.

@@ -22,15 +22,15 @@ from test_conversion import interrupt, records, report_lines, verified
 import dbloader
 import dbloader.stores.writer
 from dbloader import LMDBDataset, convert, write_store
-from dbloader.conversion.forms import Form
-from dbloader.conversion.prepare import Preparation
-from dbloader.conversion.resizing import load_pixels, resize
+from dbloader.conversion.prepare import FilePreparer
+from dbloader.conversion.resize import load_pixels, resize
+from dbloader.conversion.transcode import ImageFormat
 from dbloader.decoding import DecodeTensor, RandomResizedCrop, decode_pil
 from dbloader.errors import DamagedImageError, NotAnImageError, PixelRangeError
-from dbloader.images import check_decodes, facts
-from dbloader.pillow import FORMATS, may_be_image, open_pillow
-from dbloader.sources import Entry
-from dbloader.stores import open_store
+from dbloader.images.info import check_decodes, facts
+from dbloader.images.pillow import FORMATS, may_be_image, open_pillow
+from dbloader.sources.base import Entry
+from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -690,8 +690,8 @@ def sized(image_format: str, width: int, height: int) -> bytes:
 @pytest.mark.parametrize("image_format", ["JPEG", "PNG", "BMP", "WEBP", "TIFF", "QOI", "TGA", "JPEG2000"])
 def test_a_size_that_is_none_or_absurd_is_refused(image_format: str, size: tuple[int, int]) -> None:
     data = sized(image_format, *size)
-    for form in (Form(), Form(raw=True), Form(max_side=3)):
-        prepared = Preparation(form=form).prepare(Entry("x", b"x", None, {}), lambda _: None, data)
+    for form in (ImageFormat(), ImageFormat(raw=True), ImageFormat(max_side=3)):
+        prepared = FilePreparer(form=form).prepare(Entry("x", b"x", None, {}), lambda _: None, data)
         assert (prepared.outcome, prepared.record) == ("rejected", None)
 
 

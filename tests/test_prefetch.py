@@ -20,11 +20,11 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, IterableDataset
 
-from dbloader.ahead import Run
+from dbloader.device import Preparation, RandomErasing
 from dbloader.errors import LoaderError, OptionError
-from dbloader.prefetch import PrefetchLoader
-from dbloader.preparation import Preparation, RandomErasing
-from dbloader.staging import Ahead
+from dbloader.loading.background import BackgroundThread
+from dbloader.loading.iteration import Ahead
+from dbloader.loading.prefetch import PrefetchLoader
 
 WAIT_S = 20.0  # for events that are on their way; only a broken test waits so long
 
@@ -115,8 +115,8 @@ def numbers(loader: Any) -> list[list[int]]:
     return [batch.tolist() for batch in loader]
 
 
-def threads() -> list[Run[Any]]:
-    return [thread for thread in threading.enumerate() if isinstance(thread, Run)]
+def threads() -> list[BackgroundThread[Any]]:
+    return [thread for thread in threading.enumerate() if isinstance(thread, BackgroundThread)]
 
 
 def run_python(code: str) -> subprocess.CompletedProcess[str]:
@@ -528,7 +528,7 @@ def test_the_interpreter_exits_quietly_in_the_middle_of_an_epoch(workers: int, e
     code = f"""
 import torch
 from torch.utils.data import DataLoader
-from dbloader.prefetch import PrefetchLoader
+from dbloader.loading.prefetch import PrefetchLoader
 loader = PrefetchLoader(DataLoader(torch.rand(10000, 100), num_workers={workers}))
 iterator = iter(loader)
 print(len(next(iterator)))
@@ -581,7 +581,7 @@ def test_the_time_waited_is_that_of_the_latest_epoch() -> None:
 def test_without_a_device_torch_is_not_imported() -> None:
     code = """
 import sys
-from dbloader.prefetch import PrefetchLoader
+from dbloader.loading.prefetch import PrefetchLoader
 print(list(PrefetchLoader([1, 2])), "torch" in sys.modules)
 """
     done = run_python(code)

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from dbloader import mixing
+from dbloader.device import CutMix, Mixup, Normalize, Preparation, RandomErasing
+from dbloader.device.noise import _quantiles as quantiles
+from dbloader.device.noise import normal
 from dbloader.errors import OptionError
-from dbloader.keys import SampleKeys
-from dbloader.preparation import CutMix, Mixup, Normalize, Preparation, RandomErasing
-from dbloader.preparation.noise import _quantiles as quantiles
-from dbloader.preparation.noise import normal
+from dbloader.sampling import rng
+from dbloader.sampling.rng import SampleRNG
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 HALF = (torch.float16, torch.bfloat16)
@@ -39,8 +39,8 @@ def floats(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.full(shape, 7.0, dtype=dtype)
 
 
-def keys(indices: Any, *, seed: int = 1, epoch: int = 2, stream: int = 0) -> SampleKeys:
-    return SampleKeys(seed, epoch, indices, stream)
+def keys(indices: Any, *, seed: int = 1, epoch: int = 2, stream: int = 0) -> SampleRNG:
+    return SampleRNG(seed, epoch, indices, stream)
 
 
 def boxes_of(erased: torch.Tensor) -> list[tuple[int, int, int, int] | None]:
@@ -174,7 +174,7 @@ def test_keys_that_differ_in_anything_give_other_numbers(other: Any) -> None:
 def test_keys_are_the_same_from_any_type_of_integer_and_after_pickling() -> None:
     expected = keys([5, 6]).uniform(2, "x")
     seed, epoch = (np.array([1], np.int64), np.array([2], np.uint8))
-    same = (keys(np.array([5, 6], np.int32)), keys(torch.tensor([5, 6])), SampleKeys(seed[0], epoch[0], (5, 6)))
+    same = (keys(np.array([5, 6], np.int32)), keys(torch.tensor([5, 6])), SampleRNG(seed[0], epoch[0], (5, 6)))
     for each in (*same, pickle.loads(pickle.dumps(keys([5, 6])))):  # noqa: S301
         assert (each.uniform(2, "x") == expected).all()
 
@@ -195,18 +195,18 @@ def test_keys_of_large_indices_give_other_numbers_too() -> None:
 )
 def test_wrong_keys_are_errors(indices: Any, epoch: int, message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        SampleKeys(0, epoch, indices)
+        SampleRNG(0, epoch, indices)
 
 
 def test_a_seed_that_is_no_integer_is_an_error() -> None:
     with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
-        SampleKeys(0.5, 0, [1])  # type: ignore[arg-type]
+        SampleRNG(0.5, 0, [1])  # type: ignore[arg-type]
 
 
 # Erasing
 
 
-def reference_boxes(erasing: RandomErasing, given: SampleKeys, height: int, width: int) -> list[list[Any]]:
+def reference_boxes(erasing: RandomErasing, given: SampleRNG, height: int, width: int) -> list[list[Any]]:
     """Gives the rectangles of each image, drawn one by one as timm's code draws them."""
     found: list[list[Any]] = []
     tries = 10
@@ -355,7 +355,7 @@ def test_one_colour_fills_a_rectangle_and_normal_noise_the_other_mode() -> None:
 def test_pixel_noise_is_splitmix64_in_a_table_of_normal_quantiles() -> None:
     seeds, shape = keys(range(5)).bits("pixels"), (3, 5, 7)
     words = seeds[:, None] + np.arange(1, 28, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    mixing.mix(words)
+    rng.mix(words)
     chosen = words.astype("<u8").view("<i2")[:, :105].astype(np.int64) + 2**15
     quantiles = torch.special.ndtri((torch.arange(2**16, dtype=torch.float64) + 0.5) / 2**16).numpy()
     expected = quantiles[chosen].astype(np.float32).reshape(5, *shape)
@@ -610,7 +610,7 @@ class Recorder(torch.nn.Module):
         super().__init__()
         self.seen: list[Any] = []
 
-    def forward(self, images: torch.Tensor, keys: SampleKeys | None = None) -> torch.Tensor:
+    def forward(self, images: torch.Tensor, keys: SampleRNG | None = None) -> torch.Tensor:
         self.seen.append(keys)
         return images
 

@@ -17,8 +17,9 @@ import pytest
 import torch
 
 from dbloader import LMDBDataset, Record, create_loader, write_store
-from dbloader.batches import Blocks, MadeBatches, choose_maker
-from dbloader.batches.blocks import Block
+from dbloader.batches.create import create_fetcher
+from dbloader.batches.dataset import BatchDataset
+from dbloader.batches.shared_memory import SharedBatchPool, SharedSlot
 from dbloader.decoding import RandomResizedCrop
 
 LENGTH = 48
@@ -55,19 +56,19 @@ def same(batches: list[Any], others: list[Any]) -> bool:
     )
 
 
-def taken(block: Block | None) -> Block:
+def taken(block: SharedSlot | None) -> SharedSlot:
     assert block is not None
     return block
 
 
-def arrived(block: Block) -> torch.Tensor:
+def arrived(block: SharedSlot) -> torch.Tensor:
     tensor = pickle.loads(pickle.dumps(block))  # noqa: S301
     assert isinstance(tensor, torch.Tensor)
     return tensor
 
 
 def test_a_block_is_in_use_until_the_last_that_shares_it_is_gone() -> None:
-    blocks = Blocks(2, 1, NBYTES)
+    blocks = SharedBatchPool(2, 1, NBYTES)
     block = taken(blocks.take(1, SHAPE))
     assert blocks.take(1, SHAPE) is None
     assert blocks.take(0, SHAPE) is not None, "which is another worker's"
@@ -86,7 +87,7 @@ def test_a_block_is_in_use_until_the_last_that_shares_it_is_gone() -> None:
 
 
 def test_a_block_that_is_not_sent_is_given_back_when_nobody_writes_to_it() -> None:
-    blocks = Blocks(1, 1, NBYTES)
+    blocks = SharedBatchPool(1, 1, NBYTES)
     pixels = taken(blocks.take(0, SHAPE)).pixels[1:]
     assert blocks.take(0, SHAPE) is None, "a thread may still be decoding into it"
     del pixels
@@ -94,13 +95,13 @@ def test_a_block_that_is_not_sent_is_given_back_when_nobody_writes_to_it() -> No
 
 
 def test_a_batch_that_is_too_large_has_no_block() -> None:
-    blocks = Blocks(1, 1, 4096)
+    blocks = SharedBatchPool(1, 1, 4096)
     assert blocks.take(0, (22, 8, 8, 3)) is None
     assert blocks.take(0, (21, 8, 8, 3)) is not None
 
 
 def test_blocks_do_not_overlap() -> None:
-    blocks = Blocks(2, 3, NBYTES)
+    blocks = SharedBatchPool(2, 3, NBYTES)
     tensors = []
     for number in range(6):
         block = taken(blocks.take(number // 3, SHAPE))
@@ -110,7 +111,7 @@ def test_blocks_do_not_overlap() -> None:
 
 
 def test_a_forked_process_does_not_give_back_what_its_parent_has() -> None:
-    blocks = Blocks(1, 1, NBYTES)
+    blocks = SharedBatchPool(1, 1, NBYTES)
     tensor = arrived(taken(blocks.take(0, SHAPE)))
     child = os.fork()
     if not child:
@@ -121,7 +122,7 @@ def test_a_forked_process_does_not_give_back_what_its_parent_has() -> None:
 
 
 def test_a_block_that_a_forked_process_has_too_is_not_used_again() -> None:
-    blocks = Blocks(1, 2, NBYTES)
+    blocks = SharedBatchPool(1, 2, NBYTES)
     tensor = arrived(taken(blocks.take(0, SHAPE)))
     tensor[:] = 7
     reading, writing = os.pipe()
@@ -144,7 +145,7 @@ def test_memory_is_taken_when_it_is_written_to_and_is_each_blocks_own() -> None:
         return next(int(fields[1]) * 1024 for fields in lines if fields[0] == "Shmem:")
 
     before = shared()
-    blocks = Blocks(4, 4, 2**26)
+    blocks = SharedBatchPool(4, 4, 2**26)
     assert shared() - before < 2**25
     tensors = []
     for worker in range(4):
@@ -230,16 +231,16 @@ def test_an_error_in_a_batch_costs_no_block(place: Path, monkeypatch: pytest.Mon
     def label_of(label: int) -> int:
         return label if label not in wrong else 1 // 0
 
-    maker = choose_maker(LMDBDataset(place, target_transform=label_of, decode=RandomResizedCrop(8)))
-    maker.blocks = Blocks(1, 1, NBYTES)
-    made = MadeBatches(maker).__getitems__([1, 2]).batch
-    assert isinstance(made[0], Block)
+    maker = create_fetcher(LMDBDataset(place, target_transform=label_of, decode=RandomResizedCrop(8)))
+    maker.blocks = SharedBatchPool(1, 1, NBYTES)
+    made = BatchDataset(maker).__getitems__([1, 2]).batch
+    assert isinstance(made[0], SharedSlot)
     assert maker.blocks.take(0, SHAPE) is None
     del made
     wrong.append(2)
     for _ in range(3):
         with pytest.raises(ZeroDivisionError):
-            MadeBatches(maker).__getitems__([1, 2])
+            BatchDataset(maker).__getitems__([1, 2])
     gc.collect()
     assert maker.blocks.take(0, SHAPE) is not None
 

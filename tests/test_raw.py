@@ -14,10 +14,10 @@ from test_conversion import documents, interrupt, peak_memory, records, report_l
 
 import dbloader.stores.writer
 from dbloader import LMDBDataset
-from dbloader.conversion import convert
-from dbloader.conversion.resizing import resize
+from dbloader.conversion.convert import convert
+from dbloader.conversion.resize import resize
 from dbloader.decoding import decode_pil
-from dbloader.stores import open_store
+from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,9 +12,9 @@ from imagefolders import WAIT_S
 from page_cache import PAGE, empty_cache, pages_in_memory
 
 from dbloader import Record, write_store
-from dbloader.stores import open_store
-from dbloader.stores.lmdb.environments import Environment
+from dbloader.stores.lmdb.env import Environment
 from dbloader.stores.lmdb.readahead import ReadAhead
+from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,7 +70,7 @@ def test_each_record_with_pages_of_its_own_is_found_where_it_lies(place: Path) -
 def test_records_that_will_be_read_come_into_memory_and_no_others(place: Path) -> None:
     ahead, wanted = ahead_of(place), [1000, 3000, 2000]
     empty_cache(place)
-    ahead.will_read(wanted)
+    ahead.prefetch(wanted)
     pages = set()
     for index in wanted:
         start, size = ahead.locate(index) or (0, 0)
@@ -100,8 +100,8 @@ def test_while_records_are_in_memory_nothing_is_hinted(place: Path, hinted: list
     ahead = ahead_of(place)
     place.read_bytes()
     for _ in range(100):
-        ahead.will_read(range(0, 4000, 50))
-    ahead.will_read([7])  # it has no pages of its own
+        ahead.prefetch(range(0, 4000, 50))
+    ahead.prefetch([7])  # it has no pages of its own
     assert hinted == []
     ahead.close()
 
@@ -118,11 +118,11 @@ def test_after_a_record_that_is_not_in_memory_all_are_hinted_for_a_while(
     monkeypatch.setattr(ReadAhead, "_is_in_memory", is_in_memory)
     batch = range(0, 3200, 50)  # 64
     for _ in range(12):
-        ahead.will_read(batch)
+        ahead.prefetch(batch)
     assert looks == [3150] * 5  # not in the eight batches that were hinted
     assert len(hinted) == 8 * 64
     for index in range(0, 3200, 50):
-        ahead.will_read([index])
+        ahead.prefetch([index])
     assert len(looks) == 6  # one a few dozen records, however few are read at a time
     ahead.close()
 
@@ -142,7 +142,7 @@ def test_a_store_asks_for_a_batch_before_it_reads_the_first_of_it(place: Path, m
 def test_indices_of_no_record_are_not_hinted(place: Path, hinted: list[int], indices: Sequence[int]) -> None:
     ahead = ahead_of(place)
     ahead._hinted = 100
-    ahead.will_read(indices)
+    ahead.prefetch(indices)
     assert hinted == []
     ahead.close()
 
@@ -160,16 +160,16 @@ def test_hints_about_a_damaged_file_do_no_harm(place: Path, hinted: list[int]) -
         other.write_bytes(damaged[: generator.choice([0, 100, 5000, len(data)])])
         ahead = ahead_of(other)
         ahead._hinted = 1000
-        ahead.will_read(range(0, 4000, 150))
+        ahead.prefetch(range(0, 4000, 150))
         ahead._hinted = ahead._unhinted = 0
-        ahead.will_read([50])
+        ahead.prefetch([50])
         ahead.close()
 
 
 def test_a_file_that_came_to_the_path_meanwhile_is_not_hinted(place: Path, hinted: list[int]) -> None:
     ahead = ReadAhead(str(place), (0, 0), b"records")
     ahead._hinted = 100
-    ahead.will_read([0, 50])
+    ahead.prefetch([0, 50])
     assert hinted == []
     ahead.close()
     ReadAhead(str(place.with_name("none")), (0, 0), b"records").close()

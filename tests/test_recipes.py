@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, DistributedSampler
 
-from dbloader.ahead import Run
 from dbloader.errors import OptionError
-from dbloader.recipes import DataLoaderX
+from dbloader.loading.background import BackgroundThread
+from dbloader.loading.compat import DataLoaderX
 from dbloader.sampling import ShuffleSampler
 
 DATA: Any = list(range(10))
@@ -46,8 +46,8 @@ def test_it_runs_ahead_in_a_thread_and_stops_with_break() -> None:
         break
     loader.close()
     assert made_in
-    assert all(isinstance(thread, Run) for thread in made_in)
-    assert not [thread for thread in threading.enumerate() if isinstance(thread, Run)]
+    assert all(isinstance(thread, BackgroundThread) for thread in made_in)
+    assert not [thread for thread in threading.enumerate() if isinstance(thread, BackgroundThread)]
 
 
 def test_its_options_are_those_of_the_prefetch_loader() -> None:

@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from dbloader import Record
-from dbloader.documents import crc32_of, crc32_of_values, open_sealed
 from dbloader.errors import DamagedRecordError, FieldError
-from dbloader.records import (
+from dbloader.records.document import crc32_of, crc32_of_values, open_sealed
+from dbloader.records.record import (
     RESERVED_FIELDS,
     STANDARD_FIELDS,
     EncodedRecord,
@@ -598,12 +598,12 @@ def test_a_list_that_holds_itself_is_refused() -> None:
 def test_a_record_beyond_the_size_of_a_document_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     record = Record(name="a", image=bytes(100), fields={"x": "y"})
     size = len(encode(record).document(0))
-    monkeypatch.setattr("dbloader.records.MAX_DOCUMENT", size)
+    monkeypatch.setattr("dbloader.records.record.MAX_DOCUMENT", size)
     assert len(encode(record).document(0)) == size
-    monkeypatch.setattr("dbloader.records.MAX_DOCUMENT", size - 1)
+    monkeypatch.setattr("dbloader.records.record.MAX_DOCUMENT", size - 1)
     with pytest.raises(FieldError, match=rf"^record 'a' has {size} bytes; a document has at most {size - 1}$"):
         encode(record)
-    monkeypatch.setattr("dbloader.records.MAX_DOCUMENT", 99)
+    monkeypatch.setattr("dbloader.records.record.MAX_DOCUMENT", 99)
     with pytest.raises(FieldError, match=r"^field 'image' has 100 bytes; a document has at most 99$"):
         encode(record)
 
@@ -612,7 +612,7 @@ def test_fields_that_bson_cannot_hold_together_are_refused(monkeypatch: pytest.M
     def refuse(document: object) -> bytes:
         raise ValueError("Document would overflow BSON size limit")
 
-    monkeypatch.setattr("dbloader.records.bson.encode", refuse)
+    monkeypatch.setattr("dbloader.records.record.bson.encode", refuse)
     with pytest.raises(FieldError, match=r"^record 'a' cannot be stored: Document would overflow BSON size limit$"):
         encode(Record(name="a"))
 

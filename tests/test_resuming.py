@@ -14,13 +14,14 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, Sampler, Subset
 
 from dbloader import LMDBDataset, write_store
-from dbloader.batches import MadeBatches, as_made, choose_maker
+from dbloader.batches.create import create_fetcher
+from dbloader.batches.dataset import BatchDataset, pass_batch
 from dbloader.errors import LoaderError, OptionError
-from dbloader.loading import create_loader
-from dbloader.permutation import Permutation
-from dbloader.prefetch import PrefetchLoader, ResumablePrefetchLoader
-from dbloader.sampling import KeyedBatchSampler, OrderedSampler, ResumableSampler, ShuffleSampler
-from dbloader.threads import ThreadLoader
+from dbloader.loading.create import create_loader
+from dbloader.loading.prefetch import PrefetchLoader, ResumablePrefetchLoader
+from dbloader.loading.threads import ThreadLoader
+from dbloader.sampling import OrderedSampler, ResumableSampler, SeededBatchSampler, ShuffleSampler
+from dbloader.sampling.permutation import Permutation
 
 LENGTH = 23
 WORLDS = (1, 2, 3)
@@ -49,11 +50,11 @@ def make(
     if kind == "torch":
         loader: Any = DataLoader(dataset, batch_size, sampler=sampler, num_workers=workers, drop_last=drop_last)
     elif kind == "processes":
-        batches = KeyedBatchSampler(sampler, batch_size, drop_last)
-        made = MadeBatches(choose_maker(dataset))
-        loader = DataLoader(made, batch_sampler=batches, num_workers=workers, collate_fn=as_made)
+        batches = SeededBatchSampler(sampler, batch_size, drop_last)
+        made = BatchDataset(create_fetcher(dataset))
+        loader = DataLoader(made, batch_sampler=batches, num_workers=workers, collate_fn=pass_batch)
     else:
-        batches = KeyedBatchSampler(sampler, batch_size, drop_last)
+        batches = SeededBatchSampler(sampler, batch_size, drop_last)
         loader = ThreadLoader(dataset, batch_sampler=batches, num_workers=workers)
     prefetched = PrefetchLoader(loader, **options)
     assert isinstance(prefetched, ResumablePrefetchLoader)
@@ -341,7 +342,7 @@ def test_a_sampler_with_an_order_of_its_own_is_told_that_it_is_the_cause() -> No
 
 
 def test_an_epoch_whose_iterator_could_not_be_made_is_not_skipped() -> None:
-    class Failing(KeyedBatchSampler):
+    class Failing(SeededBatchSampler):
         fails = False
 
         @property
@@ -407,7 +408,7 @@ def test_after_an_iteration_of_which_nothing_is_left_comes_a_whole_one_without_a
 ) -> None:
     sampler = ShuffleSampler(range(LENGTH))
     sampler.load_state_dict({**sampler.state_after(), "position": LENGTH - 1 if drop_last else LENGTH})
-    loader = DataLoader(Numbers(), batch_sampler=KeyedBatchSampler(sampler, 4, drop_last))
+    loader = DataLoader(Numbers(), batch_sampler=SeededBatchSampler(sampler, 4, drop_last))
     assert [taken(loader), taken(loader)] == [[], order_of(0)[: LENGTH - 3 if drop_last else None]]
 
 
@@ -474,7 +475,7 @@ class Grouping(Sampler[list[int]]):
         return -(-len(self.sampler) // 2)
 
 
-class OfThree(KeyedBatchSampler):
+class OfThree(SeededBatchSampler):
     def __iter__(self) -> Iterator[list[int]]:
         return itertools.islice(super().__iter__(), 3)
 
@@ -692,7 +693,7 @@ def test_a_loader_that_cannot_be_resumed_says_what_that_needs(name: str) -> None
 def test_the_bar_after_a_resume_is_that_of_what_is_left(drop_last: bool, left: int) -> None:
     data: Any = range(18)
     loader: Any = PrefetchLoader(
-        DataLoader(data, batch_sampler=KeyedBatchSampler(ShuffleSampler(data), 4, drop_last=drop_last))
+        DataLoader(data, batch_sampler=SeededBatchSampler(ShuffleSampler(data), 4, drop_last=drop_last))
     )
     loader.load_state_dict({**loader.state_dict(), "position": 8})
     shown = io.StringIO()

@@ -22,18 +22,18 @@ from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 
 from dbloader.errors import OptionError
-from dbloader.permutation import Permutation
-from dbloader.prefetch import PrefetchLoader
+from dbloader.loading.prefetch import PrefetchLoader
 from dbloader.sampling import (
     BlockShuffleSampler,
     ClassBalancedSampler,
-    KeyedBatchSampler,
     OrderedSampler,
     ResumableSampler,
+    SeededBatchSampler,
     ShuffleSampler,
     WeightedSampler,
     base,
 )
+from dbloader.sampling.permutation import Permutation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -346,7 +346,7 @@ def test_a_sampler_has_no_state_and_its_iterator_says_what_it_has_given(make: Ca
     sampler = make(range(LENGTH))
     sampler.set_epoch(3)
     assert not hasattr(sampler, "state_dict")
-    assert not hasattr(KeyedBatchSampler(sampler, 2), "state_dict")
+    assert not hasattr(SeededBatchSampler(sampler, 2), "state_dict")
     order = global_order(make, epoch=3)
     for count in range(LENGTH + 1):
         iterator: Any = iter(sampler)
@@ -601,7 +601,7 @@ def test_drop_last_is_a_bool(value: Any) -> None:
         with pytest.raises(TypeError, match=f"^drop_last must be True or False, got {value!r}$"):
             make(range(LENGTH), drop_last=value)
     with pytest.raises(TypeError, match=f"^drop_last must be True or False, got {value!r}$"):
-        KeyedBatchSampler(ShuffleSampler(range(LENGTH)), 2, value)
+        SeededBatchSampler(ShuffleSampler(range(LENGTH)), 2, value)
 
 
 @pytest.mark.parametrize("seed", [2**70, -(2**70)])

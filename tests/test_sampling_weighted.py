@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import WeightedRandomSampler
 
-from dbloader.columns import NO_LABEL
 from dbloader.errors import OptionError
+from dbloader.records.columns import NO_LABEL
 from dbloader.sampling import ClassBalancedSampler, WeightedSampler, weighted
 
 WEIGHTS = [0.5, 0.0, 3.0, 1.0, 0.0, 1.5]

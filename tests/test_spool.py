@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import override
 
-from dbloader.conversion.spool import Spool, permutation
-from dbloader.sources import Entry, Problem, Source
+from dbloader.conversion.file_list import FileList, permutation
+from dbloader.sources.base import Entry, Problem, Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +40,7 @@ def entry(number: int, **changes: Any) -> Entry:
 
 
 def digest(*items: Entry | Problem) -> str:
-    with Spool(Listed(*items), None, lambda _: None) as spool:
+    with FileList(Listed(*items), None, lambda _: None) as spool:
         return spool.digest
 
 
@@ -54,7 +54,7 @@ def test_items_come_back_from_any_position() -> None:
         entry(3, fields=fields),
         entry(4, label=-(2**63) + 1),
     ]
-    with Spool(Listed(*items), None, lambda _: None) as spool:
+    with FileList(Listed(*items), None, lambda _: None) as spool:
         assert len(spool) == len(items)
         for position in (5, 0, 3, 4, 1, 2, 2):
             assert spool[position] == items[position]
@@ -64,13 +64,13 @@ def test_items_come_back_from_any_position() -> None:
 @pytest.mark.parametrize("positions", [[], [3], [3, 4, 5], [5, 4, 3], [0, 1, 1, 2, 9, 7, 8, 0], list(range(10))])
 def test_many_items_come_back_in_the_order_asked_for(positions: list[int]) -> None:
     items = [entry(number, fields={"text": "x" * number}) for number in range(10)]
-    with Spool(Listed(*items), None, lambda _: None) as spool:
+    with FileList(Listed(*items), None, lambda _: None) as spool:
         assert spool.items(positions) == [items[position] for position in positions]
 
 
 def test_there_is_nothing_beyond_the_last_item() -> None:
     items = [entry(number) for number in range(5)]
-    with Spool(Listed(*items), None, lambda _: None) as spool:
+    with FileList(Listed(*items), None, lambda _: None) as spool:
         assert spool.items([*range(5)]) == items
         with pytest.raises(IndexError):
             spool[5]
@@ -80,14 +80,14 @@ def test_there_is_nothing_beyond_the_last_item() -> None:
 
 
 def test_an_empty_source_is_an_empty_spool() -> None:
-    with Spool(Listed(), None, lambda _: None) as spool:
+    with FileList(Listed(), None, lambda _: None) as spool:
         assert len(spool) == 0
 
 
 def test_threads_may_read_at_once() -> None:
     items = [entry(number) for number in range(2000)]
     wrong: list[int] = []
-    with Spool(Listed(*items), None, lambda _: None) as spool:
+    with FileList(Listed(*items), None, lambda _: None) as spool:
 
         def read(step: int) -> None:
             wrong.extend(n for n in range(0, 2000, step) if spool[n] != items[n])
@@ -102,7 +102,7 @@ def test_threads_may_read_at_once() -> None:
 
 def test_progress_is_told_every_thousand_items() -> None:
     found: list[int] = []
-    with Spool(Listed(*map(entry, range(2500))), None, found.append) as spool:
+    with FileList(Listed(*map(entry, range(2500))), None, found.append) as spool:
         assert found == [1000, 2000]
         assert len(spool) == 2500
 
@@ -136,7 +136,7 @@ def test_the_digest_changes_with_order_number_and_problems() -> None:
 
 
 def test_the_files_are_in_the_folder_asked_for_without_a_name(tmp_path: Path) -> None:
-    with Spool(Listed(entry(0)), tmp_path, lambda _: None) as spool:
+    with FileList(Listed(entry(0)), tmp_path, lambda _: None) as spool:
         assert not [*tmp_path.iterdir()]
         targets = [os.readlink(f"/proc/self/fd/{file.fileno()}") for file in (spool._data, spool._offsets)]  # noqa: PTH115
         assert all(target.startswith(str(tmp_path)) for target in targets)
@@ -145,13 +145,13 @@ def test_the_files_are_in_the_folder_asked_for_without_a_name(tmp_path: Path) ->
 def test_an_error_of_the_source_comes_out_and_leaves_nothing_open(tmp_path: Path) -> None:
     before = {*os.listdir("/proc/self/fd")}  # noqa: PTH208
     with pytest.raises(ValueError, match="row 3"):
-        Spool(Listed(entry(0), ValueError("row 3")), tmp_path, lambda _: None)
+        FileList(Listed(entry(0), ValueError("row 3")), tmp_path, lambda _: None)
     assert {*os.listdir("/proc/self/fd")} <= before  # noqa: PTH208
     assert not [*tmp_path.iterdir()]
 
 
 def test_the_files_are_closed_at_the_end_of_the_block() -> None:
-    with Spool(Listed(entry(0)), None, lambda _: None) as spool:
+    with FileList(Listed(entry(0)), None, lambda _: None) as spool:
         pass
     assert spool._data.closed
     assert spool._offsets.closed

@@ -17,7 +17,7 @@ from typing_extensions import override
 from dbloader import LMDBDataset, MongoDataset, convert, copy_store, write_store
 from dbloader.decoding import DecodeTensor, decode_pil
 from dbloader.errors import DamagedImageError, FieldError, OptionError
-from dbloader.stores import open_store
+from dbloader.stores.open import open_store
 
 
 @pytest.fixture

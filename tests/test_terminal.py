@@ -18,7 +18,7 @@ import dbloader.cli
 from dbloader import Record, create_store
 from dbloader.cli import main
 from dbloader.cli.text import printable
-from dbloader.records import encode
+from dbloader.records.record import encode
 
 # Clears the screen; C1's CSI; overrides and isolates the direction of writing; ends a line, in each of the ways there
 # are; deletes; and what is no character at all.
@@ -81,15 +81,15 @@ def test_a_store_and_a_place_with_commands_in_them_are_shown_without(store: Path
     ]  # fmt: skip
     assert "are whole" in run("verify", store.name, folder=folder, status=0)
     run("warm", store.name, folder=folder, status=0)
-    run("mirror", store.name, f"m{HOSTILE}.lmdb", folder=folder, status=0)
-    run("mirror", store.name, f"m{HOSTILE}.lmdb", folder=folder, status=2)
+    run("copy", store.name, f"m{HOSTILE}.lmdb", folder=folder, status=0)
+    run("copy", store.name, f"m{HOSTILE}.lmdb", folder=folder, status=2)
     run("bench", store.name, "--seconds", "0.01", "--rounds", "1", "--workers", "0", folder=folder, status=0)
     data = bytearray(store.read_bytes())
     at = data.index(photo()[-100:])
     data[at] ^= 1
     store.write_bytes(data)
     assert "is damaged" in run("verify", store.name, folder=folder, status=1)
-    assert "is damaged" in run("mirror", store.name, "other.lmdb", folder=folder, status=2)
+    assert "is damaged" in run("copy", store.name, "other.lmdb", folder=folder, status=2)
 
 
 def test_a_conversion_of_names_with_commands_in_them_shows_them_without(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_conversion_of_names_with_commands_in_them_shows_them_without(tmp_path
 
 
 ARGUMENTS = [
-    ["info"], ["verify"], ["warm"], ["mirror", "x.lmdb"], ["convert", "x"], ["bench"], ["convert"], [],
+    ["info"], ["verify"], ["warm"], ["copy", "x.lmdb"], ["convert", "x"], ["bench"], ["convert"], [],
     ["info", "x", "y"], ["convert", "a", "b", "--check"], ["convert", "a", "b", "--list"], ["bench", "x", "--workers"],
     ["convert", "a", "b", "--workers"], ["bench", "x", "--folder"], ["convert", "mongodb://h/a.b", "x", "--key"],
 ]  # fmt: skip

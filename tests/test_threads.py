@@ -17,12 +17,14 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from dbloader.batches import BatchMaker, MadeBatches, as_made, choose_maker
+from dbloader.batches.base import BatchFetcher
+from dbloader.batches.create import create_fetcher
+from dbloader.batches.dataset import BatchDataset, pass_batch
+from dbloader.batches.timed import TimedBatch
 from dbloader.errors import LoaderError, OptionError
-from dbloader.prefetch import PrefetchLoader
-from dbloader.sampling import KeyedBatchSampler, ShuffleSampler
-from dbloader.threads import ThreadLoader
-from dbloader.timing import TimedBatch
+from dbloader.loading.prefetch import PrefetchLoader
+from dbloader.loading.threads import ThreadLoader
+from dbloader.sampling import SeededBatchSampler, ShuffleSampler
 
 WAIT_S = 20.0  # for what is on its way; only a broken test waits so long
 
@@ -54,8 +56,8 @@ class Engine(NamedTuple):
         elif self.kind == "processes":
             loader = DataLoader(dataset, num_workers=self.workers, **options)
         else:  # as create_loader has them
-            maker = choose_maker(dataset, options.pop("collate_fn", None))
-            loader = DataLoader(MadeBatches(maker), num_workers=self.workers, collate_fn=as_made, **options)
+            maker = create_fetcher(dataset, options.pop("collate_fn", None))
+            loader = DataLoader(BatchDataset(maker), num_workers=self.workers, collate_fn=pass_batch, **options)
         return loader if self.depth is None else PrefetchLoader(loader, depth=self.depth)
 
 
@@ -218,7 +220,7 @@ def test_loaders_in_front_of_each_other_can_be_left_and_entered_again(engine: En
 @of_each_engine
 def test_a_sampler_takes_its_turn(engine: Engine) -> None:
     sampler = ShuffleSampler(range(10), seed=3)
-    loader = engine.make(Numbers(10), batch_sampler=KeyedBatchSampler(sampler, 4, drop_last=True))
+    loader = engine.make(Numbers(10), batch_sampler=SeededBatchSampler(sampler, 4, drop_last=True))
     expected = list(ShuffleSampler(range(10), seed=3))
     assert numbers(loader) == [expected[:4], expected[4:8]]
     assert len(loader) == 2
@@ -365,11 +367,11 @@ def test_an_iterator_in_a_cycle_is_collected_without_waiting_for_its_threads() -
 
 @pytest.mark.parametrize("ahead", [1, 2, 5])
 def test_no_more_batches_are_begun_ahead_than_asked_for(ahead: int) -> None:
-    class Counting(BatchMaker):
+    class Counting(BatchFetcher):
         begun = 0
 
         def __init__(self) -> None:
-            self.maker = choose_maker(Numbers())
+            self.maker = create_fetcher(Numbers())
 
         def begin(self, indices: Sequence[int], submit: Any, part: int) -> Any:
             self.begun += 1

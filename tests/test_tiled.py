@@ -17,9 +17,9 @@ from jpegs import END, code_blocks, draw, encode, frame, scan, segment, thumbnai
 from PIL import Image
 
 from dbloader.errors import DamagedImageError, ImageError, NotAnImageError, NotTiledError, OptionError
-from dbloader.jpeg import State, examine
-from dbloader.tiled import decode_crop, encode_tiled, find_lengths, join_crop, tile
-from dbloader.tiled.writing import choose_interval
+from dbloader.images.jpeg import State, examine
+from dbloader.images.tiled import decode_crop, encode_tiled, find_lengths, join_crop, tile
+from dbloader.images.tiled.encode import choose_interval
 
 SUBSAMPLINGS = ("4:4:4", "4:2:2", "4:2:0")
 # Sampling factors of the components. The second of gray images and of 4:4:4 mean no more than 0x11 does for pixels.

@@ -15,21 +15,21 @@ from imagefolders import END, KINDS, encoded, hand_all_over, multi_picture, phot
 from PIL import Image
 from test_conversion import documents, events, interrupt, records, report_lines, stop_after, verified
 
+import dbloader.images.tiled.encode
 import dbloader.stores.writer
-import dbloader.tiled.writing
-from dbloader.conversion import convert
-from dbloader.conversion.forms import Form
-from dbloader.conversion.prepare import Preparation
+from dbloader.conversion.convert import convert
+from dbloader.conversion.prepare import FilePreparer
+from dbloader.conversion.transcode import ImageFormat
 from dbloader.decoding import decode_pil
 from dbloader.errors import ConversionError, OptionError
-from dbloader.sources import Entry
-from dbloader.stores import open_store
-from dbloader.tiled import decode_crop, find_lengths
+from dbloader.images.tiled import decode_crop, find_lengths
+from dbloader.sources.base import Entry
+from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dbloader.records import Record
+    from dbloader.records.record import Record
 
 needs_jpegtran = pytest.mark.skipif(
     shutil.which("jpegtran") is None, reason="jpegtran is not installed (libjpeg-turbo-progs)"
@@ -372,15 +372,15 @@ def test_a_field_of_the_users_that_is_named_as_the_tiles_is_refused_where_it_wou
 def test_memory_is_asked_for_before_it_is_used(root: Path) -> None:
     plant(root, {"0.jpg": photo(width=160, height=120), "1.png": encoded(jpegs.draw(160, 120), "PNG")})
     for form, held in (
-        (Form(tile=True), [9 * 160 * 120, -9 * 160 * 120]),
-        (Form(tile=True, quality=90), [6 * 160 * 120, -6 * 160 * 120]),
-        (Form(raw=True), [3 * 160 * 120, 4 * 160 * 120, -4 * 160 * 120]),
+        (ImageFormat(tile=True), [9 * 160 * 120, -9 * 160 * 120]),
+        (ImageFormat(tile=True, quality=90), [6 * 160 * 120, -6 * 160 * 120]),
+        (ImageFormat(raw=True), [3 * 160 * 120, 4 * 160 * 120, -4 * 160 * 120]),
     ):
         sizes: list[int] = []
-        preparation = Preparation(check="none", root=bytes(root), form=form)
+        preparation = FilePreparer(check="none", root=bytes(root), form=form)
         assert preparation.prepare(Entry("0.jpg", b"0.jpg", None, {}), sizes.append).record
         assert sizes[1:] == held
-    Preparation(check="none", root=bytes(root), form=Form(tile=True)).prepare(
+    FilePreparer(check="none", root=bytes(root), form=ImageFormat(tile=True)).prepare(
         Entry("1.png", b"1.png", None, {}), sizes.append
     )
     assert sizes[4:] == [(root / "1.png").stat().st_size]

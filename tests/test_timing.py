@@ -9,12 +9,14 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from dbloader.batches import MadeBatches, as_made, choose_maker
-from dbloader.prefetch import PrefetchLoader
-from dbloader.preparation import Preparation
-from dbloader.stats import Stats, counted
-from dbloader.threads import ThreadLoader
-from dbloader.timing import Clock, TimedBatch, Work
+from dbloader.batches.create import create_fetcher
+from dbloader.batches.dataset import BatchDataset, pass_batch
+from dbloader.batches.timed import TimedBatch, Work
+from dbloader.device import Preparation
+from dbloader.loading.clock import Clock
+from dbloader.loading.prefetch import PrefetchLoader
+from dbloader.loading.stats import Stats, counted
+from dbloader.loading.threads import ThreadLoader
 
 
 class Turned:
@@ -121,8 +123,8 @@ def test_what_the_workers_measure_arrives(kind: str) -> None:
     if kind == "threads":
         source: Any = ThreadLoader(data, 4, num_workers=2, timed=True)
     else:
-        made = MadeBatches(choose_maker(data, transform=torch.neg))
-        source = DataLoader(made, 4, num_workers=2, collate_fn=as_made)
+        made = BatchDataset(create_fetcher(data, transform=torch.neg))
+        source = DataLoader(made, 4, num_workers=2, collate_fn=pass_batch)
     loader = PrefetchLoader(source)
     list(loader)
     stats = loader.stats()

@@ -23,7 +23,7 @@ from dbloader import (
     write_store,
 )
 from dbloader.errors import OptionError
-from dbloader.pillow import FORMATS
+from dbloader.images.pillow import FORMATS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

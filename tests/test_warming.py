@@ -10,10 +10,10 @@ import pytest
 from imagefolders import plant_photos, run
 from page_cache import empty_cache, pages_in_memory
 
-import dbloader.warming
+import dbloader.stores.lmdb.page_cache
 from dbloader import Record, write_store
 from dbloader.errors import NotAStoreError, PlaceError, StoreNotFoundError
-from dbloader.warming import Warmed, available_memory, warm
+from dbloader.stores.lmdb.page_cache import Warmed, available_memory, warm
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,7 +42,7 @@ def test_a_cold_file_is_in_memory_afterwards(place: Path) -> None:
 
 
 def test_what_is_in_memory_is_looked_at_not_believed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dbloader.warming, "_read_all", lambda *_: empty_cache(place))
+    monkeypatch.setattr(dbloader.stores.lmdb.page_cache, "_read_all", lambda *_: empty_cache(place))
     resident = warm(place).resident
     assert resident is not None
     assert resident < 0.5
@@ -62,16 +62,16 @@ def test_what_is_no_store_in_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(bytes(10_000))
     with pytest.raises(NotAStoreError, match="is not an LMDB file"):
         warm(tmp_path / "file")
-    with pytest.raises(PlaceError, match=r"warmed by its server.*a copy in a file \(dbloader mirror makes one\)"):
+    with pytest.raises(PlaceError, match=r"warmed by its server.*a copy in a file \(dbloader copy makes one\)"):
         warm("mongodb://user:secret@server/images.train")
 
 
 def test_a_container_has_no_more_memory_than_it_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dbloader.warming, "_container_limit", lambda: None)
+    monkeypatch.setattr(dbloader.stores.lmdb.page_cache, "_container_limit", lambda: None)
     available = available_memory()
     assert available is not None
     assert available > 10**6
-    monkeypatch.setattr(dbloader.warming, "_container_limit", lambda: 1000)
+    monkeypatch.setattr(dbloader.stores.lmdb.page_cache, "_container_limit", lambda: 1000)
     assert available_memory() == 1000
 
 
@@ -92,8 +92,8 @@ def test_a_file_larger_than_memory_is_said_not_to_fit(
 ) -> None:
     from dbloader.cli.warm import warm_command
 
-    monkeypatch.setattr(dbloader.warming, "available_memory", lambda: 10**7)
-    monkeypatch.setattr(dbloader.warming, "_resident", lambda *_: 0.5)
+    monkeypatch.setattr(dbloader.stores.lmdb.page_cache, "available_memory", lambda: 10**7)
+    monkeypatch.setattr(dbloader.stores.lmdb.page_cache, "_resident", lambda *_: 0.5)
     warm_command.main([str(place)], standalone_mode=False)
     stdout, stderr = capsys.readouterr()
     assert re.fullmatch(

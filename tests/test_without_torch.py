@@ -61,8 +61,8 @@ def test_the_command_line_needs_no_torch(tmp_path: Path, environment: dict[str, 
         ["convert", root, tmp_path / "d.lmdb", "--raw"], ["convert", root, tmp_path / "e.lmdb", "--shuffle", "3"],
         ["convert", root, tmp_path / "f.lmdb", "--list", tmp_path / "all.csv"],
         ["info", place], ["info", place, "--json"], ["info", place, "--report"], ["verify", place], ["warm", place],
-        ["mirror", place, copy], ["mirror", place, mongo_uri], ["info", mongo_uri], ["verify", mongo_uri],
-        ["convert", root, mongo_uri, "--overwrite"], ["mirror", mongo_uri, copy, "--overwrite"],
+        ["copy", place, copy], ["copy", place, mongo_uri], ["info", mongo_uri], ["verify", mongo_uri],
+        ["convert", root, mongo_uri, "--overwrite"], ["copy", mongo_uri, copy, "--overwrite"],
     ):  # fmt: skip
         run(command(*arguments), environment)
     assert run(command("bench", place), environment, 2) == f"Error: bench {NEEDED}\n"
@@ -89,8 +89,8 @@ assert list(background()(lambda: iter("ab"))()) == ["a", "b"]
 
 # All that needs none.
 FREE = """
-    __version__ BackgroundGenerator DBLoaderError Headspace Manifest PrefetchLoader Progress Record Report SampleKeys
-    Stats background convert copy_store create_store open_store warm write_store
+    __version__ BackgroundGenerator Benchmark DBLoaderError Headspace Manifest PrefetchLoader Progress Record Report SampleRNG
+    Stats background convert copy_store create_store decode_pil open_store warm write_store
 """
 NEEDING = sorted({*dbloader.__all__} - {*FREE.split()})
 

@@ -21,8 +21,8 @@ from torch.utils.data import DataLoader, get_worker_info
 
 from dbloader import LMDBDataset, Record, write_store
 from dbloader.errors import DamagedImageError, DamagedRecordError, NotAStoreError, StoreNotFoundError
-from dbloader.records import encode
-from dbloader.stores.lmdb.layout import RECORDS, record_key
+from dbloader.records.record import encode
+from dbloader.stores.lmdb.keys import RECORDS, record_key
 from dbloader.stores.lmdb.store import LMDBStore
 
 WAIT_S = 60.0  # for what is on its way; only a broken test waits so long

@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from torch.utils.data import default_collate
 
-from dbloader.datasets.base import StoreDataset
-from dbloader.datasets.internals import Internals
+from dbloader.datasets.store import StoreDataset
 from dbloader.errors import LoaderError, OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from dbloader.batches.blocks import Blocks
-    from dbloader.timing import TimedBatch
+    from dbloader.batches.shared_memory import SharedBatchPool
+    from dbloader.batches.timed import TimedBatch
 
 # What is in a sample that is a tuple.
 _PARTS = ("image", "label", "index")
@@ -36,7 +35,7 @@ Finish: TypeAlias = "Callable[[], TimedBatch]"
 PART = 32
 
 
-class BatchMaker(ABC):
+class BatchFetcher(ABC):
     """Makes the batches of a dataset. It can be pickled if the dataset can.
 
     Attributes:
@@ -51,14 +50,14 @@ class BatchMaker(ABC):
     pin_memory = False
     frees_lock = False
     image_nbytes: int | None = None
-    blocks: Blocks | None = None
+    blocks: SharedBatchPool | None = None
 
     @abstractmethod
     def begin(self, indices: Sequence[int], submit: Submit, part: int) -> Finish:
         """Reads the samples at some indices, and has them decoded.
 
         Args:
-            indices: KeyedIndices, if what is random in the batch is to be decided by them.
+            indices: SeededIndices, if what is random in the batch is to be decided by them.
             submit: Has a function called with some arguments, now or later and by any thread, as an executor does.
             part: Most samples that one call of it is for.
 
@@ -66,15 +65,13 @@ class BatchMaker(ABC):
             A function that gives the batch, and raises the first error of its samples.
         """
 
-    def as_now(self) -> BatchMaker:
+    def as_now(self) -> BatchFetcher:
         """Return a maker of the same batches that ``MongoDataset.refresh`` does not change."""
         dataset = getattr(self, "dataset", None)
         if not isinstance(dataset, StoreDataset) or not hasattr(dataset, "refresh"):
             return self
         maker = copy.copy(self)
         maker.dataset = copy.copy(dataset)
-        if hasattr(maker, "_inside"):  # a maker that takes the dataset apart
-            maker._inside = Internals(maker.dataset)
         return maker
 
     def make(self, indices: Sequence[int]) -> TimedBatch:
@@ -101,7 +98,7 @@ def put_together(
     Raises:
         OptionError: As from ``collate``.
     """
-    batch = Internals(dataset).joined(images, sent(collate(dataset, indices, others, _PARTS[1:])))
+    batch = dataset._joined(images, sent(collate(dataset, indices, others, _PARTS[1:])))
     return [*batch] if isinstance(batch, tuple) else batch
 
 
@@ -142,7 +139,7 @@ def _without(dataset: Any, index: int, name: str) -> str:
     remedy = "leave it out with a Subset, or pass a collate_fn that takes None"
     if not isinstance(dataset, StoreDataset):
         return f"sample {index} of {type(dataset).__name__} has no {name}, which torch cannot collate: {remedy}"
-    told = Internals(dataset).told(dataset.records([index])[0])
+    told = dataset._describe(dataset.records([index])[0])
     fields = "('image',)" if name != "image" else "('name', 'label')"
     return f"{told} has no {name}, which torch cannot collate: choose fields without it, as fields={fields}, {remedy}"
 

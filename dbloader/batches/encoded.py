@@ -7,21 +7,20 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from dbloader.batches.base import BatchMaker, put_together
-from dbloader.datasets.internals import Internals
-from dbloader.encoded import EncodedImages
+from dbloader.batches.base import BatchFetcher, put_together
+from dbloader.batches.timed import TimedBatch, Work, now
+from dbloader.device.encoded import EncodedImages
 from dbloader.errors import OptionError
-from dbloader.timing import TimedBatch, Work, now
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dbloader.batches.base import Finish, Submit
-    from dbloader.datasets.base import StoreDataset
-    from dbloader.records import Record
+    from dbloader.datasets.store import StoreDataset
+    from dbloader.records.record import Record
 
 
-class EncodedBatchMaker(BatchMaker):
+class EncodedBatchFetcher(BatchFetcher):
     """Hands over the files of a batch, and the numbers that decide what its dataset's Decoder would make of each.
 
     Args:
@@ -32,7 +31,6 @@ class EncodedBatchMaker(BatchMaker):
 
     def __init__(self, dataset: StoreDataset) -> None:
         self.dataset: StoreDataset = dataset
-        self._inside = Internals(dataset)
 
     @override
     def begin(self, indices: Sequence[int], submit: Submit, part: int) -> Finish:
@@ -40,22 +38,22 @@ class EncodedBatchMaker(BatchMaker):
         records = self.dataset.records(indices)
         images = EncodedImages(
             [self._file(record) for record in records],
-            self._inside.numbers(indices),
-            [self._inside.told(record) for record in records],
+            self.dataset._numbers(indices),
+            [self.dataset._describe(record) for record in records],
         )
         return functools.partial(self._finish, indices, records, images, now() - began)
 
     def _file(self, record: Record) -> bytes:
-        self._inside.check_whole(record)
+        self.dataset._check_whole(record)
         if not isinstance(record.image, bytes):
             raise OptionError(
-                f"{self._inside.told(record)} has no image file that a device could decode, but "
+                f"{self.dataset._describe(record)} has no image file that a device could decode, but "
                 f"{'none' if record.image is None else 'pixels'}: leave decode='device' out"
             )
         return record.image
 
     def _finish(self, indices: Sequence[int], records: list[Record], images: EncodedImages, read: float) -> TimedBatch:
         began = now()
-        batch = put_together(self.dataset, indices, images, [self._inside.others(record) for record in records])
+        batch = put_together(self.dataset, indices, images, [self.dataset._others(record) for record in records])
         work = Work(read, 0.0, now() - began)
         return TimedBatch(batch, work, len(records), serial=work.total)

@@ -11,14 +11,13 @@ import torch
 from torch.utils.data import get_worker_info
 from typing_extensions import override
 
-from dbloader.batches.base import BatchMaker, parts, put_together
-from dbloader.batches.blocks import Block, ByValue, small_by_value
+from dbloader.batches.base import BatchFetcher, parts, put_together
 from dbloader.batches.memory import BatchMemory
-from dbloader.datasets.base import StoreDataset
-from dbloader.datasets.internals import Internals
-from dbloader.decoding.base import Decoder
+from dbloader.batches.shared_memory import ByValue, SharedSlot, small_by_value
+from dbloader.batches.timed import TimedBatch, Work, now
+from dbloader.datasets.store import StoreDataset
+from dbloader.decoding.decoder import Decoder
 from dbloader.errors import LoaderError
-from dbloader.timing import TimedBatch, Work, now
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from dbloader.batches.base import Finish, Submit
-    from dbloader.decoding.base import Plan
-    from dbloader.records import Record
+    from dbloader.decoding.decoder import Plan
+    from dbloader.records.record import Record
 
 
 # Bytes of the image files whose decoding a thread plans at a time: a plan may hold a copy of nearly all of a file.
@@ -58,7 +57,7 @@ def _next_of(records: Iterator[Record]) -> tuple[list[Record], Exception | None]
     return some, None
 
 
-class TensorBatchMaker(BatchMaker):
+class TensorBatchFetcher(BatchFetcher):
     """Decodes the images of a store's dataset straight into the tensor of their batch.
 
     Args:
@@ -70,7 +69,6 @@ class TensorBatchMaker(BatchMaker):
 
     def __init__(self, dataset: StoreDataset) -> None:
         self.dataset: StoreDataset = dataset
-        self._inside = Internals(dataset)
         decode: Any = dataset.decode
         self.image_nbytes = 3 * math.prod(decode.size)
         self._memory = BatchMemory()
@@ -85,18 +83,18 @@ class TensorBatchMaker(BatchMaker):
             and dataset.decode.size is not None
             and dataset.transform is None
             and (dataset.fields is None or "image" in dataset.fields)
-            and not Internals(dataset).makes_its_own_samples
+            and not dataset._makes_its_own_samples
         )
 
     @override
     def begin(self, indices: Sequence[int], submit: Submit, part: int) -> Finish:
         began = now()
-        numbers = self._inside.numbers(indices)
+        numbers = self.dataset._numbers(indices)
         images, slots = self._room(len(indices))
-        if self.dataset.store.lends:
-            self._inside.will_read(indices)
+        if self.dataset.store.has_views:
+            self.dataset._prefetch(indices)
         # A store that lends its records is read by whoever decodes; of others all are read at once, in one round trip.
-        records = indices if self.dataset.store.lends else self.dataset.records(indices)
+        records = indices if self.dataset.store.has_views else self.dataset.records(indices)
         read = now() - began
         futures = [
             submit(self._decode, slots[some], records[some], None if numbers is None else numbers[some])
@@ -110,7 +108,7 @@ class TensorBatchMaker(BatchMaker):
         """Decodes some images to where they belong; first it does what Python does of many, as Decoder.plan says."""
         others: list[Any] = []
         work, began = Work(), now()
-        with self._inside.lend(records) if self.dataset.store.lends else nullcontext(iter(records)) as lent:
+        with self.dataset._borrow(records) if self.dataset.store.has_views else nullcontext(iter(records)) as lent:
             while len(others) < len(slots):
                 some, failure = _next_of(lent)
                 if not some and failure is None:
@@ -119,11 +117,11 @@ class TensorBatchMaker(BatchMaker):
                 try:
                     for record in some:
                         plans.append(self._plan(record, None if numbers is None else numbers[len(others)]))
-                        others.append(self._inside.others(record))
+                        others.append(self.dataset._others(record))
                 except Exception as error:
                     failure = error
                 for slot, record, plan in zip(slots[first:], some, plans, strict=False):
-                    with self._inside.named(record):
+                    with self.dataset._named(record):
                         plan.decode(slot)
                 if failure is not None:  # not before those of the images before it
                     try:
@@ -136,8 +134,8 @@ class TensorBatchMaker(BatchMaker):
         return _Part(others, work)
 
     def _plan(self, record: Record, numbers: np.ndarray[Any, Any] | None) -> Plan:
-        with self._inside.named(record):
-            plan = self._inside.plan(record, numbers)
+        with self.dataset._named(record):
+            plan = self.dataset._plan(record, numbers)
         if plan is None:
             raise LoaderError(f"a batch of images needs one in each record, got none in record {record.index}")
         return plan
@@ -146,7 +144,7 @@ class TensorBatchMaker(BatchMaker):
         done = [future.result() for future in futures]
         began = now()
         others = [others for part in done for others in part.others]
-        if isinstance(images, (Block, ByValue)):
+        if isinstance(images, (SharedSlot, ByValue)):
             batch = put_together(self.dataset, indices, images, others, small_by_value)
         else:
             batch = put_together(self.dataset, indices, images, others)

@@ -16,10 +16,10 @@ import click
 from click.shell_completion import get_completion_class, shell_complete
 from typing_extensions import override
 
+from dbloader._version import VERSION
 from dbloader.cli.redacting import hide
 from dbloader.cli.text import complain, say
 from dbloader.errors import DBLoaderError
-from dbloader.version import VERSION
 
 if TYPE_CHECKING:
     from typing import TextIO
@@ -30,7 +30,7 @@ _SHELLS = ("bash", "fish", "zsh")
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 # Each in the module of its name, which is imported when it is wanted: some need much that others do not.
-_COMMANDS = ("bench", "convert", "info", "mirror", "verify", "warm")
+_COMMANDS = ("bench", "convert", "info", "copy", "verify", "warm")
 
 
 class _Commands(click.Group):

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from tqdm import tqdm
 
-from dbloader.cli.place import Place
+from dbloader.cli.place import PlaceArgument
 from dbloader.cli.text import counted, say, say_json, size
 
 if TYPE_CHECKING:
-    from dbloader.benchmarking import Benchmark, Measurement
+    from dbloader.loading.benchmark.report import Benchmark, Measurement
 
 
 def _numbers(_context: click.Context, _parameter: click.Parameter, value: str | None) -> list[int] | None:
@@ -38,7 +38,7 @@ Examples:
   dbloader bench train.lmdb --folder imagenet/train/ --workers 0,1,2 --plot bench.svg
   dbloader bench mongodb://server/images.train --json | jq -r .verdict""",
 )
-@click.argument("place", type=Place())
+@click.argument("place", type=PlaceArgument())
 @click.option(
     "--folder",
     metavar="DIR",
@@ -74,7 +74,7 @@ def bench_command(*, as_json: bool, **options: Any) -> None:
     were free, by dbloader.Headspace(loader) in the loader's place.
     """
     try:
-        from dbloader.benchmarking import benchmark  # imports torch, which takes over a second
+        from dbloader.loading.benchmark.measure import benchmark  # imports torch, which takes over a second
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dbloader.cli.meter import Meter
-from dbloader.cli.place import Place
+from dbloader.cli.place import PlaceArgument
 from dbloader.cli.text import counted, say, say_json, size
-from dbloader.conversion import convert
+from dbloader.conversion.convert import convert
 from dbloader.conversion.report import REMARKS
-from dbloader.conversion.resizing import DEFAULT_QUALITY
-from dbloader.tiled import TILE_WIDTH
+from dbloader.conversion.resize import DEFAULT_QUALITY
+from dbloader.images.tiled.encode import TILE_WIDTH
 
 if TYPE_CHECKING:
-    from dbloader.conversion import Progress, Report
+    from dbloader.conversion.report import Progress, Report
 
 SOME_REJECTED = 1
 
@@ -45,8 +45,8 @@ Examples:
   dbloader convert mongodb://server/images.old train.lmdb --list listing.json
   dbloader convert imagenet/train/ train.lmdb --resume""",
 )
-@click.argument("source", type=Place())
-@click.argument("destination", type=Place())
+@click.argument("source", type=PlaceArgument())
+@click.argument("destination", type=PlaceArgument())
 @click.option(
     "--list",
     "listing",

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dbloader.cli.place import Place
+from dbloader.cli.place import PlaceArgument
 from dbloader.cli.text import counted, printable, say, say_json, size
-from dbloader.stores import open_store
+from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:
-    from dbloader.manifest import Manifest
+    from dbloader.records.manifest import Manifest
 
 # Classes shown on the terminal; --json gives all.
 _SHOWN = 20
@@ -28,7 +28,7 @@ Examples:
   dbloader info train.lmdb --json | jq -r .digest
   dbloader info train.lmdb --report""",
 )
-@click.argument("place", type=Place())
+@click.argument("place", type=PlaceArgument())
 @click.option("--json", "as_json", is_flag=True, help="Print all that the manifest says as JSON.")
 @click.option("--report", is_flag=True, help="Print what the conversion reported of single files, as JSON lines.")
 def info_command(place: str, *, as_json: bool, report: bool) -> None:

@@ -8,10 +8,10 @@ import click
 from typing_extensions import override
 
 from dbloader.cli.redacting import Argument
-from dbloader.stores import is_mongo
+from dbloader.stores.mongo.uri import is_mongo
 
 
-class Place(click.Path):
+class PlaceArgument(click.Path):
     """A path, which a shell can complete, or the URI of a collection, which messages show without its password."""
 
     @override

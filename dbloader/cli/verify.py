@@ -5,10 +5,10 @@ from __future__ import annotations
 import click
 
 from dbloader.cli.meter import Meter
-from dbloader.cli.place import Place
+from dbloader.cli.place import PlaceArgument
 from dbloader.cli.text import complain, counted, say
 from dbloader.errors import DamagedRecordError, DamagedStoreError
-from dbloader.stores import open_store
+from dbloader.stores.open import open_store
 
 NOT_WHOLE = 1
 
@@ -23,7 +23,7 @@ Exit status: 0 the store is whole, 1 it is not, and the message says where, 2 it
 Example:
   dbloader verify train.lmdb""",
 )
-@click.argument("place", type=Place())
+@click.argument("place", type=PlaceArgument())
 @click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
 def verify_command(place: str, *, quiet: bool) -> int:
     """Read every record of the store PLACE and compare it with its checksum, and all of them with the digest."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from dbloader.cli.meter import Meter
-from dbloader.cli.place import Place
+from dbloader.cli.place import PlaceArgument
 from dbloader.cli.text import say, size
-from dbloader.warming import warm
+from dbloader.stores.lmdb.page_cache import warm
 
 
 @click.command(
@@ -17,7 +17,7 @@ from dbloader.warming import warm
 Example:
   dbloader warm train.lmdb""",
 )
-@click.argument("place", type=Place())
+@click.argument("place", type=PlaceArgument())
 @click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
 def warm_command(place: str, *, quiet: bool) -> None:
     """Read the file of the store PLACE once, from its beginning to its end, into the system's page cache.

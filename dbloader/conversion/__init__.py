@@ -1,6 +1,1 @@
-"""Source -> store: in parallel, in order, in bounded memory, resumable."""
-
-from dbloader.conversion.pipeline import convert
-from dbloader.conversion.report import Progress, Report
-
-__all__ = ["Progress", "Report", "convert"]
+"""Write stores: from files, from samples and from other stores."""

@@ -8,20 +8,20 @@ import stat
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dbloader.conversion.budget import held
-from dbloader.conversion.forms import TILES, Form, Stored
+from dbloader.conversion.memory_budget import held
+from dbloader.conversion.transcode import TILES, ImageFormat, Stored
 from dbloader.errors import DamagedImageError, FieldError, ImageError, NotAnImageError, OptionError, RecordError
-from dbloader.images import UNREAD_TIFF, check_decodes, facts
-from dbloader.jpeg import State, examine, repair
-from dbloader.pillow import EIGHT_BITS, KNOWN_RANGE, decoding_bytes
-from dbloader.records import Record, encode
+from dbloader.images.info import UNREAD_TIFF, check_decodes, facts
+from dbloader.images.jpeg import State, examine, repair
+from dbloader.images.pillow import EIGHT_BITS, KNOWN_RANGE, decoding_bytes
+from dbloader.records.record import Record, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dbloader.images import Facts
-    from dbloader.records import EncodedRecord
-    from dbloader.sources import Entry
+    from dbloader.images.info import Facts
+    from dbloader.records.record import EncodedRecord
+    from dbloader.sources.base import Entry
 
 CHECKS = ("decode", "structure", "none")
 
@@ -67,7 +67,7 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Preparation:
+class FilePreparer:
     """How files become records; checks itself.
 
     Attributes:
@@ -82,7 +82,7 @@ class Preparation:
 
     check: str = "decode"
     keep_damaged: bool = False
-    form: Form = field(default_factory=Form)
+    form: ImageFormat = field(default_factory=ImageFormat)
     root: bytes = b""
 
     def __post_init__(self) -> None:

@@ -9,13 +9,13 @@ from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from dbloader.sources.base import readable
-from dbloader.stores import open_store
+from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:
     import os
     from pathlib import Path
 
-    from dbloader.manifest import Manifest
+    from dbloader.records.manifest import Manifest
 
 REMARKS = ("untiled", "deep", "frames")
 """Events of files that are stored whole."""

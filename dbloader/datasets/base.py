@@ -1,268 +1,200 @@
-"""What all datasets do: give the records of a store as samples."""
+"""The records of a store and the facts about them, as ImageFolder gives them."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable
+import hashlib
+from functools import cached_property
+from operator import index as as_index
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from typing_extensions import override
+from torch.utils.data import Dataset
 
-from dbloader.datasets.internals import Internals
-from dbloader.datasets.records import RecordDataset
-from dbloader.decoding import decode_pil
-from dbloader.decoding.base import Decoder
-from dbloader.decoding.uncropped import check_none_fits, crops
-from dbloader.describing import shown
-from dbloader.errors import DamagedImageError, LoaderError, OptionError
-from dbloader.keys import KeyedIndices, SampleKeys
-from dbloader.records import STANDARD_FIELDS
+from dbloader.datasets.samples import Samples
+from dbloader.errors import NotAStoreError, RecordIndexError, RecordNotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Iterator, Sequence
     from contextlib import AbstractContextManager
 
-    from dbloader.decoding.base import Plan
-    from dbloader.manifest import Manifest
-    from dbloader.records import Record
-    from dbloader.stores import Store
+    from typing_extensions import Self
 
-_OWN_FIELDS = (*STANDARD_FIELDS, "index")
-# Where a record of a tiled JPEG has the lengths of its tiles.
-_TILES = "tiles"
+    from dbloader.records.columns import Names
+    from dbloader.records.manifest import Manifest
+    from dbloader.records.record import Record
+    from dbloader.stores.base import Store
 
 
-class StoreDataset(RecordDataset):
-    """The records of a store as samples; LMDBDataset says more."""
+# What is kept of the records once it was asked for, in __dict__: a cached_property could be assigned.
+_CACHED = ("targets", "names", "_indices_digest")
 
-    def __init__(
-        self,
-        store: Store,
-        transform: Callable[[Any], Any] | None = None,
-        target_transform: Callable[[Any], Any] | None = None,
-        *,
-        decode: Callable[[bytes], Any] | None = decode_pil,
-        fields: Iterable[str] | None = None,
-    ) -> None:
-        for name, function in (("transform", transform), ("target_transform", target_transform), ("decode", decode)):
-            if function is not None and not callable(function):
-                raise TypeError(f"{name} must be a callable or None, got {shown(function)}")
-        if isinstance(fields, str):
-            raise OptionError(f"fields must be several names, such as ({fields!r},), got the one str {fields!r}")
-        if fields is not None and not isinstance(fields, Iterable):
-            raise TypeError(f"fields must be names, such as ('image', 'label'), or None, got {shown(fields)}")
-        super().__init__(store)
-        self.transform = transform
-        self.target_transform = target_transform
-        self.decode = decode
-        self.fields = None if fields is None else tuple(fields)
-        self._check_fields(self.manifest)
 
-    def _numbers(self, indices: Sequence[int]) -> np.ndarray[Any, Any] | None:
-        """Gives what is random in the decoding of samples: float64, shape (len(indices), decode.draws).
+class RecordDataset(Dataset[Any]):
+    """What a dataset tells of its records beside their samples."""
 
-        Args:
-            indices: If they are KeyedIndices, as a KeyedBatchSampler gives them, the numbers are made of their keys,
-                so they are the same in any process. Else they are drawn with torch's global generator.
-
-        Returns:
-            Numbers in [0, 1); None if the decoding takes none.
-        """
-        if not isinstance(self.decode, Decoder) or not self.decode.draws:
-            return None
-        keys = indices.keys if isinstance(indices, KeyedIndices) else SampleKeys.drawn(len(indices))
-        return keys.uniform(self.decode.draws, "decode")
-
-    @override
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return self._batch(range(*index.indices(len(self))))
-        return self._batch([index])[0]
-
-    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """Gives a batch of samples, read in one transaction; torch's DataLoader calls this.
-
-        Args:
-            indices: From -len to len - 1.
-        """
-        if type(self).__getitem__ is not StoreDataset.__getitem__:
-            return [self._made_by_subclass(index) for index in indices]
-        return self._batch(indices)
-
-    def _made_by_subclass(self, index: int) -> Any:
-        try:
-            return self[index]
-        except StopIteration as stop:
-            raise _no_end(f"sample {index} of {self.root}") from stop
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.manifest: Manifest = store.manifest
+        self._indices: np.ndarray[Any, Any] | None = None  # ascending, in the store; None for all
 
     @property
-    def _makes_its_own_samples(self) -> bool:
-        """Whether this is of a subclass that makes its samples in another way."""
-        names = ("__getitem__", "__getitems__", "_sample", "_joined", "_image")
-        return any(getattr(type(self), name) is not getattr(StoreDataset, name) for name in names)
+    def root(self) -> str:
+        """The place of the store."""
+        return self.store.place
 
-    def _batch(self, indices: Sequence[int]) -> list[Any]:
-        numbers = self._numbers(indices)
-        records = self.records(indices)
-        return [self._sample(record, None if numbers is None else numbers[at]) for at, record in enumerate(records)]
+    @property
+    def classes(self) -> list[str]:
+        """The class names in the order of their labels; empty if the labels have no names."""
+        return list(self.manifest.classes)
 
-    def __repr__(self) -> str:
-        lines = [f"Number of datapoints: {len(self)}", f"Root location: {self.root}"]
-        lines.append(f"Classes: {len(self.manifest.classes)}")
-        if self.fields is not None:
-            lines.append(f"Fields: {', '.join(self.fields)}")
-        for title, transform in (("Transform", self.transform), ("Target transform", self.target_transform)):
-            if transform is not None:
-                title_width = len(title) + 2
-                lines.append(f"{title}: " + repr(transform).replace("\n", "\n" + " " * title_width))
-        return "\n    ".join([f"Dataset {type(self).__name__}", *(line.replace("\n", "\n    ") for line in lines)])
+    @property
+    def class_to_idx(self) -> dict[str, int]:
+        """The label of each class."""
+        return {name: label for label, name in enumerate(self.manifest.classes)}
 
-    def _sample(self, record: Record, numbers: np.ndarray[Any, Any] | None = None) -> Any:
-        """Gives the sample of a record, as indexing gives it.
+    @property
+    def targets(self) -> np.ndarray[Any, Any]:
+        """The labels of all records: int64, shape (len,); read-only, as ``samples`` has them too.
 
-        Args:
-            record: One of this dataset's.
-            numbers: A row of ``numbers``.
+        ``torch.tensor(targets)`` copies them; torch.as_tensor and from_numpy warn that they are read-only.
+
+        A record without a label, of which the sample has None, has the least int64 here, -9223372036854775808: no
+        class, and beyond every array that it might index. ``targets >= 0`` finds the others, if no label is negative.
         """
-        if self.fields is not None and "image" not in self.fields:
-            return self._others(record)
-        return self._joined(self._image(record, numbers), self._others(record))
+        labels: np.ndarray[Any, Any] | None = self.__dict__.get("targets")
+        if labels is None:
+            labels = self._same_store().column("label")
+            if self._indices is not None:
+                labels = labels[self._indices]
+            labels.flags.writeable = False
+            self.__dict__["targets"] = labels
+        return labels
 
-    def _joined(self, image: Any, others: Any) -> Any:
-        """Puts an image, or a batch of images, into the place where samples have it.
+    @property
+    def names(self) -> Names:
+        """The names of all records, packed; each is made a str when it is asked for."""
+        names: Names | None = self.__dict__.get("names")
+        if names is None:
+            names = self._same_store().names()
+            if self._indices is not None:
+                names = names.take(self._indices)
+            self.__dict__["names"] = names
+        return names
 
-        Args:
-            image: What ``image`` gave, or many of them in one tensor.
-            others: What ``others`` gave, or what many of them became when they were collated.
+    @property
+    def samples(self) -> Samples:
+        """The (name, label) of all records, as ImageFolder has them; packed. Without a label as in ``targets``."""
+        return Samples(self.names, self.targets)
+
+    @property
+    def imgs(self) -> Samples:
+        """The same as ``samples``, as in ImageFolder."""
+        return self.samples
+
+    @property
+    def content_digest(self) -> str:
+        """Tells the records from those of other datasets: equal where the images are, and come in the same order.
+
+        It is the digest of the store, as the manifest has it. Where a query has chosen records, it is followed by the
+        SHA-256 (hex) of their indices (int64, little-endian), which is computed once.
         """
-        if self.fields is None:
-            return (image, *others)
-        return {name: image if name == "image" else others[name] for name in self.fields}
+        if self._indices is None or len(self._indices) == self.manifest.length:
+            return self.manifest.digest
+        return f"{self.manifest.digest}/{self._indices_digest}"
 
-    def _image(self, record: Record, numbers: np.ndarray[Any, Any] | None = None) -> Any:
-        """Gives the image of a record, decoded and transformed, as it stands in the sample."""
-        with self._named(record):
-            image = self._decoded(record, numbers)
-            return image if self.transform is None or image is None else self.transform(image)
+    @cached_property
+    def _indices_digest(self) -> str:
+        assert self._indices is not None, "else the store's digest says it all"
+        return hashlib.sha256(self._indices.astype("<i8").tobytes()).hexdigest()
 
-    def _others(self, record: Record) -> Any:
-        """Gives what else is in the sample of a record: a tuple of its label, or a dict of all fields but the image."""
-        with self._named(record):
-            if self.fields is None:
-                return (self._label(record),)
-            others = {name: self._field(record, name) for name in self.fields if name != "image"}
-            if "image" in self.fields and (crops(self.decode) or crops(self.transform)):
-                further = {name: value for name, value in others.items() if name not in _OWN_FIELDS}
-                check_none_fits(record.image, further, self._told(record))
-            return others
-
-    def _check_whole(self, record: Record) -> None:
-        """Refuses the image of a record of which data is missing.
+    def record(self, index: int) -> Record:
+        """Gives the record itself, with all its fields, as it is stored.
 
         Raises:
-            DamagedImageError: It was stored nevertheless.
+            RecordIndexError: There is none at the index, which may be negative.
+            DamagedRecordError: It is not what was written.
         """
-        if record.damaged is not None:
-            raise DamagedImageError(
-                f"{self._told(record)} was stored damaged: {record.damaged}; "
-                "convert without on_damaged='keep', or pass decode=None to get its bytes",
-            )
+        return self.records([index])[0]
 
-    def _named(self, record: Record) -> AbstractContextManager[None]:
-        """Says of errors, whatever is wrong with a record, which one it was."""
-        return _Named(self, record)
+    def records(self, indices: Sequence[int]) -> list[Record]:
+        """Gives the records themselves, in the order asked, repeats included, in one transaction or round trip.
 
-    def _plan(self, record: Record, numbers: np.ndarray[Any, Any] | None = None) -> Plan | None:
-        """Gives what is left to do for the image of a record, where ``decode`` is a Decoder; see ``Decoder.plan``.
-
-        Args:
-            record: One of this dataset's; as long as it is lent, the plan is good for.
-            numbers: A row of ``numbers``.
-
-        Returns:
-            None if the record has no image.
+        Raises:
+            RecordIndexError: There is none at an index; each may be negative.
+            DamagedRecordError: A record is not what was written.
         """
-        decode: Any = self.decode
-        plan: Plan | None = None
-        if record.image is not None:
-            plan = decode.plan(record.image, numbers, **self._known(record))
-        return plan
+        return self._same_store().read(self._positions(indices))
 
-    def _field(self, record: Record, name: str) -> Any:
-        if name == "label":
-            return self._label(record)
-        return getattr(record, name) if name in _OWN_FIELDS else record.fields.get(name)
+    def _borrow(self, indices: Sequence[int]) -> AbstractContextManager[Iterator[Record]]:
+        """Gives records while the store has hold of them; see ``Store.lend``."""
+        return self._same_store().borrow(self._positions(indices))
 
-    def _decoded(self, record: Record, numbers: np.ndarray[Any, Any] | None) -> Any:
-        image: Any = record.image
-        decode = self.decode
-        if image is not None and isinstance(decode, Decoder):
-            return decode(image, numbers, **self._known(record))
-        if image is None or decode is None or isinstance(image, np.ndarray):
-            return image
-        self._check_whole(record)
-        return decode(image)
+    def _prefetch(self, indices: Sequence[int]) -> None:
+        """Tells the store which records will be read next; see ``Store.will_read``."""
+        self._same_store().prefetch(self._positions(indices))
 
-    def _known(self, record: Record) -> dict[str, Any]:
-        """Gives what a Decoder may know of an image beside its bytes or pixels, after checking that it is whole."""
-        if isinstance(record.image, np.ndarray):
-            return {}
-        self._check_whole(record)
-        source = self.manifest.source
-        tiles = record.fields.get(_TILES) if source.get("tile") else None  # else a field of the listing's own
-        # What conversion has decoded, and of which the CRC is right, has no damage that decoding could find.
-        return {"tiles": tiles, "checked": source.get("check") == "decode"}
+    def find(self, name: str) -> int:
+        """Gives the index of the record with a name (the path below the root of the converted folder).
 
-    def _label(self, record: Record) -> Any:
-        label = record.label
-        return label if self.target_transform is None or label is None else self.target_transform(label)
+        Raises:
+            RecordNotFoundError: No record has this name.
+            TypeError: It is no str.
+        """
+        index = self._same_store().find(name)
+        if self._indices is None:
+            return index
+        position = int(np.searchsorted(self._indices, index))
+        if position == len(self._indices) or self._indices[position] != index:
+            raise RecordNotFoundError(f"the record of {self.root} that is named {name!r} is not one of the query's")
+        return position
 
-    def _check_fields(self, manifest: Manifest) -> None:
-        known = (*_OWN_FIELDS, *manifest.fields)
-        for name in self.fields or ():
-            if name not in known:
-                raise OptionError(f"no record of {self.root} has a field {name!r}; there are {', '.join(known)}")
-        if self.fields is None and manifest.length and not manifest.labelled:
-            raise OptionError(
-                f"no record of {self.root} has a label, so a sample cannot be (image, label): "
-                f"choose fields, such as fields=('image',); there are {', '.join(known)}",
-            )
+    def close(self) -> None:
+        """Lets go of the store's handle; it is opened again when it is needed."""
+        self.store.close()
 
+    def _forget(self) -> None:
+        """Lets go of what was kept of the records, as there are others now."""
+        for name in _CACHED:
+            self.__dict__.pop(name, None)
 
-def checked_place(place: Any, wanted: str) -> Any:
-    """Gives the place of a store, which is checked further by the store.
+    def _positions(self, indices: Sequence[int]) -> list[int]:
+        """Gives where in the store the samples at some indices are, which may be negative."""
+        length = len(self)
+        try:
+            positions = [as_index(index) for index in indices]  # also NumPy's and torch's integers, but no 1.5
+        except TypeError as error:
+            raise TypeError(f"an index of {self.root} must be an int: {error}") from error
+        for at, index in enumerate(positions):
+            if not -length <= index < length:
+                raise RecordIndexError(f"no record {index} in {self.root}, which has {length}")
+            if index < 0:
+                positions[at] = index + length
+        return positions if self._indices is None else self._indices[positions].tolist()
 
-    Raises:
-        TypeError: It can be none; it is not repeated in the message, since it may hold a password.
-    """
-    if not isinstance(place, (str, bytes, os.PathLike)):
-        raise TypeError(f"place must be {wanted}, got {type(place).__name__}")
-    return place
+    def __len__(self) -> int:
+        return self.manifest.length if self._indices is None else len(self._indices)
 
+    def __enter__(self) -> Self:
+        return self
 
-class _Named:
-    """Adds to errors the record that they are of; a class, as it is entered for each sample, and is a third as dear."""
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
-    __slots__ = ("dataset", "record")
+    def __getstate__(self) -> dict[str, Any]:
+        # The columns are read again where they are asked for, which in a worker they seldom are.
+        return {key: value for key, value in self.__dict__.items() if key not in _CACHED}
 
-    def __init__(self, dataset: StoreDataset, record: Record) -> None:
-        self.dataset = dataset
-        self.record = record
+    def _describe(self, record: Record) -> str:
+        """Gives what a record is called in a message: its index, its name and the place of the store."""
+        return f"record {record.index} ({record.name or 'without a name'}) of {self.root}"
 
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, StopIteration):
-            raise _no_end(Internals(self.dataset).told(self.record)) from error
-        if isinstance(error, Exception) and hasattr(error, "add_note"):  # Python 3.11
-            error.add_note(f"in {Internals(self.dataset).told(self.record)}")
-
-
-def _no_end(what: str) -> LoaderError:
-    """Return the error for a StopIteration of a user's function, which torch takes for the end of the epoch."""
-    return LoaderError(
-        f"StopIteration was raised in the making of {what}, which would end the epoch early: "
-        "catch it there, or give next() a default"
-    )
+    def _same_store(self) -> Store:
+        """Gives the store, which a worker that opens it anew must find to be the one that its indices were made for."""
+        manifest = self.store.manifest
+        if manifest is not self.manifest:
+            if (manifest.digest, manifest.classes) != (self.manifest.digest, self.manifest.classes):
+                raise NotAStoreError(
+                    f"the store at {self.root} has been replaced since this dataset was made: make the dataset again",
+                )
+            self.manifest = manifest
+        return self.store

@@ -11,27 +11,27 @@ import bson
 import numpy as np
 from typing_extensions import override
 
-from dbloader.datasets.base import StoreDataset, checked_place
-from dbloader.decoding import decode_pil
+from dbloader._options import checked_flag
+from dbloader.datasets.collection import CollectionStore
+from dbloader.datasets.store import StoreDataset, checked_place
+from dbloader.decoding.pillow import decode_pil
 from dbloader.errors import NotAStoreError, OptionError, RecordNotFoundError
-from dbloader.listed import ListedStore
-from dbloader.options import checked_flag
-from dbloader.stores.mirrored import MirroredStore
+from dbloader.stores.cache import CachedStore
 from dbloader.stores.mongo.store import MongoStore
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Mapping
 
-    from dbloader.manifest import Manifest
-    from dbloader.records import Record
-    from dbloader.stores import Store
+    from dbloader.records.manifest import Manifest
+    from dbloader.records.record import Record
+    from dbloader.stores.base import Store
 
 
 class ListedDataset(StoreDataset):
     """Image files of a collection, as ``MongoDataset.from_listing`` gives them."""
 
-    def __init__(self, store: ListedStore, *arguments: Any, with_index: bool, **options: Any) -> None:
+    def __init__(self, store: CollectionStore, *arguments: Any, with_index: bool, **options: Any) -> None:
         with_index = checked_flag("with_index", with_index)
         if with_index and options.get("fields") is not None:
             raise OptionError("fields gives dicts, which with_index does not: name 'index' among the fields")
@@ -62,18 +62,18 @@ class MongoDataset(StoreDataset):
             {"$gte": 256}}``; also further fields of the records can be asked about. Which ones these are is settled
             here, in the order of the store, and again by ``refresh`` only. Index 0 is then the first of them; the field
             ``"index"`` is the record's index in the store.
-        mirror: Path of a file on a disk of this machine (not NFS) in which records are kept as they are read, for all
+        cache: Path of a file on a disk of this machine (not NFS) in which records are kept as they are read, for all
             processes that use it, and read from there afterwards. It is made where there is none; a store that
-            ``dbloader mirror`` made is used as it is. When its disk is full, a warning says so, and what is not in it
+            ``dbloader copy`` made is used as it is. When its disk is full, a warning says so, and what is not in it
             is read from the server.
-        mirror_bytes: Largest size of the mirror; what does not fit is read from the server every time.
+        cache_bytes: Largest size of the cache; what does not fit is read from the server every time.
 
     Raises:
         PlaceError: The place is no such URI, or names no database or collection.
         StoreUnreachableError: No server answers within seconds.
         StoreAccessError: The server refuses the user.
         StoreNotFoundError: Nothing is at the place.
-        NotAStoreError: Something else is, or a store whose conversion is not finished; or the mirror is that of another
+        NotAStoreError: Something else is, or a store whose conversion is not finished; or the cache is that of another
             store.
         StoreVersionError: The store has a newer format.
         OptionError: No record has one of the fields; or none has a label and no fields were chosen.
@@ -89,21 +89,21 @@ class MongoDataset(StoreDataset):
         decode: Callable[[bytes], Any] | None = decode_pil,
         fields: Iterable[str] | None = None,
         query: Mapping[str, Any] | None = None,
-        mirror: str | os.PathLike[str] | None = None,
-        mirror_bytes: int | None = None,
+        cache: str | os.PathLike[str] | None = None,
+        cache_bytes: int | None = None,
     ) -> None:
-        size: Any = mirror_bytes
-        if size is not None and (mirror is None or not isinstance(size, int) or size < 1):
-            raise OptionError(f"mirror_bytes must be at least 1, and needs a mirror, got {mirror_bytes!r}")
+        size: Any = cache_bytes
+        if size is not None and (cache is None or not isinstance(size, int) or size < 1):
+            raise OptionError(f"cache_bytes must be at least 1, and needs a cache, got {cache_bytes!r}")
         self._origin = MongoStore(checked_place(place, "a URI such as mongodb://host/database.collection"))
         self.query = None if query is None else _checked(query)
-        self._mirror, self._mirror_bytes = mirror, size
+        self._cache, self._cache_bytes = cache, size
         super().__init__(self._store_of(self._origin), transform, target_transform, decode=decode, fields=fields)
         self._indices = self._matching(self._origin, self.manifest)
 
     def _store_of(self, origin: MongoStore) -> Store:
-        """Return what the records are read from: the store on the server, or its mirror."""
-        return origin if self._mirror is None else MirroredStore(origin, self._mirror, max_bytes=self._mirror_bytes)
+        """Return what the records are read from: the store on the server, or its cache."""
+        return origin if self._cache is None else CachedStore(origin, self._cache, max_bytes=self._cache_bytes)
 
     @staticmethod
     def from_listing(
@@ -141,7 +141,7 @@ class MongoDataset(StoreDataset):
             OptionError: Both ``fields`` and ``with_index`` are given, or no row has a label and neither is.
             TypeError: ``with_index`` is no bool; or as from LMDBDataset.
         """
-        store = ListedStore(place, listing, key=key, image=image)
+        store = CollectionStore(place, listing, key=key, image=image)
         for warning in store.warnings:
             warnings.warn(warning, UserWarning, stacklevel=2)
         return ListedDataset(store, transform, target_transform, decode=decode, fields=fields, with_index=with_index)
@@ -189,7 +189,7 @@ class MongoDataset(StoreDataset):
         fails, the dataset is what it was.
 
         Raises:
-            NotAStoreError: The mirror is that of the store before: remove it, or name another.
+            NotAStoreError: The cache is that of the store before: remove it, or name another.
             StoreError: As when the dataset is made.
         """
         origin = copy.copy(self._origin)  # another: what was made of the dataset before keeps the one that it has

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from dbloader.decoding.base import Crop, Decoder
+from dbloader.decoding.decoder import Crop, Decoder
 from dbloader.decoding.options import checked_range, checked_share, checked_size
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from dbloader.decoding.base import Decoder
+from dbloader.decoding.decoder import Decoder
 from dbloader.errors import NotAnImageError, OptionError
-from dbloader.images import facts
-from dbloader.pillow import may_be_image
+from dbloader.images.info import facts
+from dbloader.images.pillow import may_be_image
 
 # As most masks begin; the width and the height follow (https://www.w3.org/TR/png-3/#11IHDR).
 _PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"

@@ -10,21 +10,21 @@ import numpy as np
 from torch.utils.data import DistributedSampler
 from typing_extensions import override
 
-from dbloader.describing import shown
+from dbloader._describe import shown
+from dbloader._options import checked_flag, whole_number
 from dbloader.errors import LoaderError, OptionError
-from dbloader.options import checked_flag, whole_number
 from dbloader.sampling.ranks import check_shared_once, resolved_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dbloader.mixing import Array
+    from dbloader.sampling.rng import Array
 
 # Indices made at a time. With ShuffleSampler the first of an epoch takes 0.4 ms, and each of a million 63 ns; in blocks
 # of an eighth of this or of eight times as many each takes about 120 ns.
 _BLOCK = 8192
 
-# What a loader adds to a state, as a sampler does not know it: which dataset its samples are of. See dbloader.resuming.
+# Which dataset the samples are of: added to a state by the loader, as a sampler does not know it (loading.checkpoint).
 _OF_LOADER = "dataset"
 
 
@@ -133,7 +133,7 @@ class ResumableSampler(DistributedSampler[int], ABC):
 
     @override
     def __iter__(self) -> Iterator[int]:
-        check_shared_once(self)
+        check_shared_once(type(self).__name__, self.num_replicas)
         self._begun = self._held or self._next()
         return _Samples(self, self._begun)
 

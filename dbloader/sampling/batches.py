@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import BatchSampler, Sampler
 from typing_extensions import override
 
-from dbloader.keys import KeyedIndices
-from dbloader.options import checked_flag, whole_number
+from dbloader._options import checked_flag, whole_number
+from dbloader.sampling.rng import SeededIndices
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dbloader.sampling.base import ResumableSampler
 
 
-class KeyedBatchSampler(Sampler[list[int]]):
+class SeededBatchSampler(Sampler[list[int]]):
     """The indices of a sampler in batches that know their keys, in place of torch's BatchSampler.
 
     Give it to a DataLoader as ``batch_sampler``. What is random in LMDBDataset's and MongoDataset's decoding is then a
@@ -46,7 +46,7 @@ class KeyedBatchSampler(Sampler[list[int]]):
 
     @override
     def __iter__(self) -> Iterator[list[int]]:
-        return _KeyedBatches(self.sampler, self.batch_size, drop_last=self.drop_last)
+        return _SeededBatches(self.sampler, self.batch_size, drop_last=self.drop_last)
 
     def __len__(self) -> int:
         whole, rest = divmod(len(self.sampler), self.batch_size)
@@ -56,7 +56,7 @@ class KeyedBatchSampler(Sampler[list[int]]):
         return f"{type(self).__name__}({self.sampler!r}, batch_size={self.batch_size}, drop_last={self.drop_last})"
 
 
-class _KeyedBatches(Iterator[list[int]]):
+class _SeededBatches(Iterator[list[int]]):
     """The batches of one run over a sampler; its state is what it has given, as that of the sampler's iterator is."""
 
     def __init__(self, sampler: ResumableSampler, batch_size: int, *, drop_last: bool) -> None:
@@ -79,7 +79,7 @@ class _KeyedBatches(Iterator[list[int]]):
                 next(self._indices, None)
             raise StopIteration
         self._given += len(part)
-        return KeyedIndices(islice(self._indices, len(part)), self._seed, self._epoch, part)
+        return SeededIndices(islice(self._indices, len(part)), self._seed, self._epoch, part)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state after the batches that this has given."""
@@ -125,4 +125,4 @@ class CountedBatchSampler(BatchSampler):
                 self.epoch = epoch = self.epoch + 1
             positions = range(at, at + len(batch))
             at += len(batch)
-            yield KeyedIndices(batch, self.seed + (self.rank << 32), epoch, positions)
+            yield SeededIndices(batch, self.seed + (self.rank << 32), epoch, positions)

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from typing_extensions import override
 
-from dbloader.options import whole_number
-from dbloader.permutation import Permutation
+from dbloader._options import whole_number
 from dbloader.sampling.base import ResumableSampler, length_of
+from dbloader.sampling.permutation import Permutation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sized
 
-    from dbloader.mixing import Array
+    from dbloader.sampling.rng import Array
 
 
 class BlockShuffleSampler(ResumableSampler):

@@ -8,29 +8,31 @@ from typing import TYPE_CHECKING
 
 import torch.distributed
 
+from dbloader._options import whole_number
 from dbloader.errors import OptionError
-from dbloader.options import whole_number
 
 if TYPE_CHECKING:
     from types import FrameType
-
-    from dbloader.sampling.base import ResumableSampler
 
 # The module of Accelerate, and its classes that give a process only a part of what a sampler gives. They do not ask
 # whether the sampler did so already.
 _MODULE, _SHARING = "accelerate.data_loader", ("BatchSamplerShard", "DataLoaderDispatcher")
 
 
-def check_shared_once(sampler: ResumableSampler) -> None:
+def check_shared_once(name: str, num_replicas: int) -> None:
     """Refuse to give this process its share of the samples to something that shares them again.
 
     A sampler is not told which object asks for its order. So this looks for such a class among the callers.
+
+    Args:
+        name: Of the sampler's class.
+        num_replicas: Number of processes that share its samples.
 
     Raises:
         OptionError: There is one: samples would be left out.
     """
     module = sys.modules.get(_MODULE)
-    if module is None or sampler.num_replicas == 1:
+    if module is None or num_replicas == 1:
         return
     sharing = tuple(getattr(module, name) for name in _SHARING if hasattr(module, name))
     frame: FrameType | None = sys._getframe(2)
@@ -39,7 +41,7 @@ def check_shared_once(sampler: ResumableSampler) -> None:
         shares = frame.f_locals.get("self") if frame.f_globals.get("__name__") == _MODULE else None
         if isinstance(shares, sharing) and getattr(shares, "num_processes", 0) != 1:
             raise OptionError(
-                f"{type(sampler).__name__} shares the samples among {sampler.num_replicas} processes, and "
+                f"{name} shares the samples among {num_replicas} processes, and "
                 f"{_MODULE}.{type(shares).__name__} would share that part again, so that most samples were left out: "
                 "make the sampler with num_replicas=1, rank=0, or do not prepare() its loader"
             )

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from dbloader.permutation import Permutation
 from dbloader.sampling.base import ResumableSampler, length_of
+from dbloader.sampling.permutation import Permutation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sized
 
-    from dbloader.mixing import Array
+    from dbloader.sampling.rng import Array
 
 
 class ShuffleSampler(ResumableSampler):

@@ -9,18 +9,18 @@ from zlib import crc32
 import numpy as np
 from typing_extensions import override
 
-from dbloader.columns import NO_LABEL
+from dbloader._options import whole_number
 from dbloader.errors import OptionError
-from dbloader.mixing import keys, uniform
-from dbloader.options import whole_number
+from dbloader.records.columns import NO_LABEL
 from dbloader.sampling.base import ResumableSampler
+from dbloader.sampling.rng import keys, uniform
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import torch
 
-    from dbloader.mixing import Array
+    from dbloader.sampling.rng import Array
 
 
 class WeightedSampler(ResumableSampler):

@@ -108,7 +108,7 @@ def checked_root(folder: str | os.PathLike[str]) -> Path:
     except OSError as error:
         raise SourceError(f"{readable(root)}: the folder cannot be read: {error.strerror}") from error
     if not stat.S_ISDIR(mode):
-        raise SourceError(f"{readable(root)}: is a file, not a folder of images (to copy a store, use dbloader mirror)")
+        raise SourceError(f"{readable(root)}: is a file, not a folder of images (to copy a store, use dbloader copy)")
     return root
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from dbloader.describing import shown
+from dbloader._describe import shown
 from dbloader.errors import SourceError
 
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")  # 18 digits fit into 64 bits; what is longer is an identifier

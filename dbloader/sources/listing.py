@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from typing_extensions import override
 
-from dbloader.describing import shown
+from dbloader._describe import shown
 from dbloader.errors import SourceError, SourceNotFoundError
 from dbloader.sources.base import Entry, Problem, Source, checked_root, readable
 from dbloader.sources.labels import are_names, check_spaces
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 PATH_COLUMNS = ("path", "image", "file", "filename")
 LABEL_COLUMNS = ("label", "class", "target")
-# The fields of every record's own, as dbloader.records has them; importing that would import numpy. A test compares.
+# The fields that every record has (dbloader.records.record; importing that would import numpy). A test compares.
 RESERVED = {
     "_id",
     "index",

@@ -10,11 +10,11 @@ from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, overload
 
-from dbloader.columns import CHUNK, COLUMNS, ColumnChunk
-from dbloader.documents import open_sealed
 from dbloader.errors import DamagedRecordError, DamagedStoreError, RecordIndexError
-from dbloader.manifest import Summary
-from dbloader.records import decode, encoded
+from dbloader.records.columns import CHUNK, COLUMNS, ColumnChunk
+from dbloader.records.document import open_sealed
+from dbloader.records.manifest import Summary
+from dbloader.records.record import decode, encoded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     import numpy as np
     from typing_extensions import Self
 
-    from dbloader.columns import Names
-    from dbloader.manifest import Manifest
-    from dbloader.records import EncodedRecord, Record
+    from dbloader.records.columns import Names
+    from dbloader.records.manifest import Manifest
+    from dbloader.records.record import EncodedRecord, Record
 
 READ_AT_ONCE = 64
 """Records read at a time where all of them are read: enough to hide the cost of a call, or of a round trip."""
@@ -64,11 +64,11 @@ class Store(ABC):
             DamagedRecordError: A record is not what was written; the message names place, index and name.
         """
 
-    lends = False
+    has_views = False
     """Whether ``lend`` saves a copy of each image, and is best called for parts of a batch, by several threads."""
 
     @contextmanager
-    def lend(self, indices: Sequence[int]) -> Iterator[Iterator[Record]]:
+    def borrow(self, indices: Sequence[int]) -> Iterator[Iterator[Record]]:
         """Gives records, in the order asked, while the store has hold of them: until the ``with`` block ends.
 
         A record's image may be a memoryview, or an array that cannot be written to. Nothing that points into it may be
@@ -76,7 +76,7 @@ class Store(ABC):
         """
         yield iter(self.read(indices))
 
-    def will_read(self, indices: Sequence[int]) -> None:
+    def prefetch(self, indices: Sequence[int]) -> None:
         """Lets the store make ready what will be read soon, where it can; waits for nothing, and does no more."""
         del indices  # most stores have nothing that they could do
 

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import bson
 
-from dbloader.columns import CHUNK, ColumnChunk
-from dbloader.documents import UNREADABLE
+from dbloader._version import VERSION
 from dbloader.errors import FieldError, StoreError, StoreExistsError
-from dbloader.manifest import Manifest, Summary
-from dbloader.stores.pending import Pending
-from dbloader.version import VERSION
+from dbloader.records.columns import CHUNK, ColumnChunk
+from dbloader.records.document import UNREADABLE
+from dbloader.records.manifest import Manifest, Summary
+from dbloader.stores.write_buffer import WriteBuffer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from dbloader.errors import DamagedStoreError
-    from dbloader.records import EncodedRecord
+    from dbloader.records.record import EncodedRecord
 
 # A commit costs a sync of the disk, which at 8 MiB is lost in the writing; more would only fall out of the
 # processor's cache. A conversion that is killed loses at most two commits' work, ...
@@ -92,7 +92,7 @@ class Writer(ABC):
         self._formats: Counter[str] = Counter()
         self.depths: Counter[str] = Counter()
         self._fields: Counter[str] = Counter()
-        self._pending = Pending()
+        self._pending = WriteBuffer()
         self._events_stored = 0
         self._finished = False
         self._only_begun = False  # nothing is committed but that an unfinished writer may overwrite
@@ -303,12 +303,12 @@ class Writer(ABC):
             self.depths = Counter(progress["depths"])
             self._fields = Counter(progress["fields"])
             self._events_stored = int(progress["events"])
-            self._pending = Pending(int(progress["length"]))
+            self._pending = WriteBuffer(int(progress["length"]))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise self._damaged(f"how far it has come cannot be read: {error!r}") from error
         self.resumed = True
         if self.length % CHUNK:
-            self._pending = Pending(self.length, ColumnChunk.unpack(self._stored_chunk(self.length // CHUNK)))
+            self._pending = WriteBuffer(self.length, ColumnChunk.unpack(self._stored_chunk(self.length // CHUNK)))
 
     @abstractmethod
     def _damaged(self, what: str) -> DamagedStoreError:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from contender import SIZE
 from PIL import Image
 
-from dbloader.benchmarking.folder import FolderDataset, PillowCrop
+from dbloader.loading.benchmark.folder import FolderDataset, PillowCrop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,7 +19,7 @@ from ffcv.transforms import RandomHorizontalFlip, ToTensor, ToTorchImage
 from ffcv.writer import DatasetWriter
 from PIL import Image
 
-from dbloader.benchmarking.folder import FolderDataset
+from dbloader.loading.benchmark.folder import FolderDataset
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

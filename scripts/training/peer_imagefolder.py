@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from contender import SIZE
 from torch.utils.data import DataLoader
 
-from dbloader.benchmarking.folder import FolderDataset
+from dbloader.loading.benchmark.folder import FolderDataset
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

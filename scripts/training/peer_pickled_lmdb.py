@@ -12,7 +12,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 from typing_extensions import override
 
-from dbloader.benchmarking.folder import FolderDataset, PillowCrop
+from dbloader.loading.benchmark.folder import FolderDataset, PillowCrop
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -12,7 +12,7 @@ from files import Transform
 from peer_imagefolder import prepare
 from spdl.pipeline import PipelineBuilder
 
-from dbloader.benchmarking.folder import FolderDataset
+from dbloader.loading.benchmark.folder import FolderDataset
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

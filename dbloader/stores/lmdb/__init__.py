@@ -1,1 +1,1 @@
-"""A store in one LMDB file."""
+"""Keep a store in one LMDB file."""

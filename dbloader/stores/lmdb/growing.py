@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 import lmdb
 
-from dbloader.stores.lmdb.layout import NO_ROOM
-from dbloader.stores.lmdb.populating import Preparation
+from dbloader.stores.lmdb.keys import NO_ROOM
+from dbloader.stores.lmdb.populating import Populating
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -58,7 +58,7 @@ class GrowingFile:
     def __init__(self, path: str, fd: int, *, sync: bool) -> None:
         self._fd = fd
         self._sync = sync
-        self._preparation: Preparation | None = None
+        self._preparation: Populating | None = None
         self._closed = False
         self._reserves = _keeps_room(fd)
         size = os.fstat(fd).st_size
@@ -162,7 +162,7 @@ class GrowingFile:
             return
         begun = self._map_size - _STEP  # of the step that is filled now
         written = range(0) if self._sync else range(max(begun - _STEP, 0), begun)
-        preparation = Preparation(self._fd, written, range(self._map_size, self._map_size + _STEP))
+        preparation = Populating(self._fd, written, range(self._map_size, self._map_size + _STEP))
         with suppress(RuntimeError):  # no thread can be started: then it goes without
             preparation.start()
             self._preparation = preparation

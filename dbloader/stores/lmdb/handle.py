@@ -9,12 +9,12 @@ import weakref
 import lmdb
 
 from dbloader.errors import DamagedStoreError, NotAStoreError, StoreAccessError, StoreError
-from dbloader.manifest import Manifest
-from dbloader.stores.lmdb import environments
-from dbloader.stores.lmdb.layout import MANIFEST, META, MIRROR, RECORDS
+from dbloader.records.manifest import Manifest
+from dbloader.stores.lmdb import env
+from dbloader.stores.lmdb.keys import CACHE, MANIFEST, META, RECORDS
 
 
-class Handle:
+class LMDBHandle:
     """What one process opens: the environment it shares with other stores, the sub-databases, the manifest."""
 
     def __init__(self, path: str, place: str) -> None:
@@ -25,9 +25,9 @@ class Handle:
             raise NotAStoreError(f"{place} is not an ordinary file, so not a dbloader store")
         if not status.st_size:
             raise NotAStoreError(f"{place} is empty, so not a dbloader store")
-        self.shared = environments.acquire(path)
+        self.shared = env.acquire(path)
         # No __del__: at the end of the interpreter it would run when the modules are gone.
-        release = weakref.finalize(self, environments.release, self.shared)
+        release = weakref.finalize(self, env.release, self.shared)
         release.atexit = False
         try:
             self._look(status.st_size, place)
@@ -49,10 +49,10 @@ class Handle:
             raise NotAStoreError(f"{place} is an LMDB file, but not a dbloader store") from error
         with env.begin() as txn:
             data = txn.get(MANIFEST, db=self.meta)
-            mirrored = txn.get(MIRROR, db=self.meta) is not None
-        if mirrored:
+            cached = txn.get(CACHE, db=self.meta) is not None
+        if cached:
             raise NotAStoreError(
-                f"{place} is not a whole store, but a mirror of one in MongoDB, for MongoDataset(..., mirror=...)",
+                f"{place} is not a whole store, but a cache of one in MongoDB, for MongoDataset(..., cache=...)",
             )
         if data is None:
             raise NotAStoreError(

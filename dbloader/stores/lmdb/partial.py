@@ -10,7 +10,7 @@ from pathlib import Path
 import lmdb
 
 from dbloader.errors import DamagedStoreError, StoreAccessError, StoreError, StoreFullError, StoreLockedError
-from dbloader.stores.lmdb.layout import NO_ROOM, PARTIAL
+from dbloader.stores.lmdb.keys import NO_ROOM, PARTIAL
 from dbloader.stores.lmdb.unsynced import Unsynced
 
 # Bytes that must still fit for a disk not to be full: more than a block of any file system.

@@ -24,7 +24,7 @@ _SYNC_FILE_RANGE_WRITE = 2
 _PIECE = 2**22  # bytes that are brought into memory at a time
 
 
-class Preparation(threading.Thread):
+class Populating(threading.Thread):
     """Begins to write one part of a file to the disk, and brings another into memory, as far as the kernel can.
 
     Args:

@@ -63,7 +63,7 @@ class ReadAhead:
             if (status.st_dev, status.st_ino) == key:
                 self._find_root(name)
 
-    def will_read(self, indices: Sequence[int]) -> None:
+    def prefetch(self, indices: Sequence[int]) -> None:
         """Asks for records that are about to be read, unless they are likely to be in memory already.
 
         The kernel is asked for all; nothing is waited for but the pages that tell where they are.

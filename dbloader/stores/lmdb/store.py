@@ -10,26 +10,20 @@ import lmdb
 import numpy as np
 from typing_extensions import override
 
-from dbloader.columns import CHUNK, COLUMNS, DTYPES, join_names, join_values, name_at, name_hash, whole_chunk
-from dbloader.describing import shown
-from dbloader.errors import (
-    DamagedStoreError,
-    NotAStoreError,
-    RecordNotFoundError,
-    StoreAccessError,
-    StoreNotFoundError,
-)
+from dbloader._describe import shown
+from dbloader.errors import DamagedStoreError, NotAStoreError, RecordNotFoundError, StoreAccessError, StoreNotFoundError
+from dbloader.records.columns import CHUNK, COLUMNS, DTYPES, join_names, join_values, name_at, name_hash, whole_chunk
 from dbloader.stores.base import Store
-from dbloader.stores.lmdb import environments
-from dbloader.stores.lmdb.handle import Handle, explained
-from dbloader.stores.lmdb.layout import PARTIAL, checked_path, column_key, event_key, record_key
+from dbloader.stores.lmdb import env
+from dbloader.stores.lmdb.handle import LMDBHandle, explained
+from dbloader.stores.lmdb.keys import PARTIAL, checked_path, column_key, event_key, record_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from dbloader.columns import Names
-    from dbloader.manifest import Manifest
-    from dbloader.records import Record
+    from dbloader.records.columns import Names
+    from dbloader.records.manifest import Manifest
+    from dbloader.records.record import Record
 
 # Records that are asked for ahead of the first of them: a large batch, and little memory.
 _AHEAD = 128
@@ -45,7 +39,7 @@ class LMDBStore(Store):
     def __init__(self, place: str | os.PathLike[str]) -> None:
         self.place = checked_path(place)
         self._path = os.path.abspath(self.place)  # noqa: PTH100 - the path may be any str
-        self._handle: Handle | None = None
+        self._handle: LMDBHandle | None = None
 
     @property
     @override
@@ -60,18 +54,18 @@ class LMDBStore(Store):
             return [self._decode(document, index) for document, index in self._documents(txn, handle, indices)]
 
     @override
-    def will_read(self, indices: Sequence[int]) -> None:
+    def prefetch(self, indices: Sequence[int]) -> None:
         handle = self._open()
-        with environments.gate:
-            handle.shared.will_read(indices)
+        with env.gate:
+            handle.shared.prefetch(indices)
 
-    lends = True
+    has_views = True
 
     @override
     @contextmanager
-    def lend(self, indices: Sequence[int]) -> Iterator[Iterator[Record]]:
+    def borrow(self, indices: Sequence[int]) -> Iterator[Iterator[Record]]:
         handle = self._open()
-        with environments.gate, self._begin(handle) as txn:
+        with env.gate, self._begin(handle) as txn:
             documents = self._documents(txn, handle, indices)
             yield (self._decode(document, index, view=True) for document, index in documents)
 
@@ -135,14 +129,14 @@ class LMDBStore(Store):
         self._handle = None
 
     def _documents(
-        self, txn: lmdb.Transaction, handle: Handle, indices: Sequence[int]
+        self, txn: lmdb.Transaction, handle: LMDBHandle, indices: Sequence[int]
     ) -> Iterator[tuple[memoryview, int]]:
         """Gives the documents of records and their indices; views into the map, valid until the transaction ends."""
         get, length, records = txn.get, handle.manifest.length, handle.records
         try:
             for position, index in enumerate(indices):
                 if not position % _AHEAD:
-                    handle.shared.will_read(indices[position : position + _AHEAD])
+                    handle.shared.prefetch(indices[position : position + _AHEAD])
                 if not 0 <= index < length:
                     self._check_index(index)
                 document: Any = get(record_key(index), None, records)
@@ -158,7 +152,7 @@ class LMDBStore(Store):
         with self._reading(handle) as txn:
             return {name: bytes(self._chunk(txn, handle, name, number)) for name in COLUMNS}
 
-    def _chunks(self, txn: lmdb.Transaction, handle: Handle, column: str) -> Iterator[memoryview]:
+    def _chunks(self, txn: lmdb.Transaction, handle: LMDBHandle, column: str) -> Iterator[memoryview]:
         chunks = -(-handle.manifest.length // CHUNK)
         if chunks > txn.stat(handle.meta)["entries"]:  # before memory is taken for as many as the manifest says
             raise DamagedStoreError(
@@ -167,7 +161,7 @@ class LMDBStore(Store):
             )
         return (self._chunk(txn, handle, column, number) for number in range(chunks))
 
-    def _chunk(self, txn: lmdb.Transaction, handle: Handle, column: str, number: int) -> memoryview:
+    def _chunk(self, txn: lmdb.Transaction, handle: LMDBHandle, column: str, number: int) -> memoryview:
         stored = txn.get(column_key(column, number), db=handle.meta)
         chunk = whole_chunk(column, number, stored, handle.manifest.length)
         if chunk is None:
@@ -177,31 +171,31 @@ class LMDBStore(Store):
             )
         return chunk
 
-    def _name(self, txn: lmdb.Transaction, handle: Handle, index: int) -> str:
+    def _name(self, txn: lmdb.Transaction, handle: LMDBHandle, index: int) -> str:
         return name_at(self._chunk(txn, handle, "name", index // CHUNK), index % CHUNK)
 
     @contextmanager
-    def _reading(self, handle: Handle) -> Iterator[lmdb.Transaction]:
+    def _reading(self, handle: LMDBHandle) -> Iterator[lmdb.Transaction]:
         """A transaction for what raises no errors of LMDB's but about this file."""
-        with environments.gate, self._begin(handle) as txn:
+        with env.gate, self._begin(handle) as txn:
             try:
                 yield txn
             except lmdb.Error as error:
                 raise explained(error, self.place) from error
 
-    def _begin(self, handle: Handle) -> lmdb.Transaction:
+    def _begin(self, handle: LMDBHandle) -> lmdb.Transaction:
         """A transaction whose values are views into the map, valid until it ends."""
         try:
             return handle.env.begin(buffers=True)
         except lmdb.Error as error:
             raise explained(error, self.place) from error
 
-    def _open(self) -> Handle:
+    def _open(self) -> LMDBHandle:
         handle = self._handle
         if handle is None or handle.shared.pid != os.getpid():
             try:
-                with environments.gate:
-                    handle = self._handle = Handle(self._path, self.place)
+                with env.gate:
+                    handle = self._handle = LMDBHandle(self._path, self.place)
             except OSError as error:
                 raise self._absent(error) from error
             except lmdb.Error as error:

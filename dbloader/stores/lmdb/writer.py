@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 import lmdb
 from typing_extensions import override
 
-from dbloader.columns import COLUMNS, whole_chunk
-from dbloader.documents import open_sealed, seal
 from dbloader.errors import (
     DamagedStoreError,
     NotAStoreError,
@@ -20,8 +18,10 @@ from dbloader.errors import (
     StoreExistsError,
     StoreVersionError,
 )
+from dbloader.records.columns import COLUMNS, whole_chunk
+from dbloader.records.document import open_sealed, seal
 from dbloader.stores.lmdb.growing import GrowingFile
-from dbloader.stores.lmdb.layout import (
+from dbloader.stores.lmdb.keys import (
     MANIFEST,
     META,
     NO_ROOM,
@@ -40,7 +40,7 @@ from dbloader.stores.writer import Writer
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from dbloader.manifest import Manifest
+    from dbloader.records.manifest import Manifest
 
 
 class LMDBWriter(Writer):

@@ -1,1 +1,1 @@
-"""A store in a MongoDB database."""
+"""Keep a store in a MongoDB database."""

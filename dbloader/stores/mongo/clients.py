@@ -11,7 +11,7 @@ import pymongo
 from pymongo import uri_parser
 
 if TYPE_CHECKING:
-    from dbloader.stores.mongo.place import MongoPlace
+    from dbloader.stores.mongo.uri import MongoURI
 
 # How long the first use waits for a server: a wrong host should be told within seconds.
 SELECTION_SECONDS = 5.0
@@ -43,7 +43,7 @@ _open: dict[tuple[object, ...], Shared] = {}
 _lock = threading.RLock()
 
 
-def acquire(place: MongoPlace, user: object) -> Shared:
+def acquire(place: MongoURI, user: object) -> Shared:
     """Return the client of this process for the server and options of a place; make it if there is none.
 
     Args:
@@ -86,7 +86,7 @@ def release(shared: Shared, user: int) -> None:
     shared.client.close()
 
 
-def _client(place: MongoPlace) -> pymongo.MongoClient[Any]:
+def _client(place: MongoURI) -> pymongo.MongoClient[Any]:
     defaults: dict[str, Any] = {
         "connect": False,  # the first use connects
         "appname": "dbloader",

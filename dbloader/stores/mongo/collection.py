@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dbloader.errors import NotAStoreError, OptionError, StoreError, StoreNotFoundError
 from dbloader.stores.mongo.connection import Connection
-from dbloader.stores.mongo.place import MongoPlace, parse
+from dbloader.stores.mongo.uri import MongoURI, parse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,7 +97,7 @@ class FileCollection:
         return {**self.__dict__, "_place": tuple(place), "_opened": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _place=MongoPlace(*state["_place"]))
+        self.__dict__.update(state, _place=MongoURI(*state["_place"]))
 
     def _connection(self) -> Connection:
         if self._opened is None or self._opened.pid != os.getpid():

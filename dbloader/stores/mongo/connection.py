@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pymongo.collection import Collection
     from pymongo.database import Database
 
-    from dbloader.stores.mongo.place import MongoPlace
+    from dbloader.stores.mongo.uri import MongoURI
 
 T = TypeVar("T")
 
@@ -91,7 +91,7 @@ class Connection:
         StoreAccessError: The file with the password cannot be read, or others can read it too.
     """
 
-    def __init__(self, place: MongoPlace, *, writing: bool = False) -> None:
+    def __init__(self, place: MongoURI, *, writing: bool = False) -> None:
         self.place = with_password(place)
         self.pid = os.getpid()
         self._writing = writing

@@ -10,13 +10,13 @@ from urllib.parse import quote_plus
 from dbloader.errors import StoreAccessError
 
 if TYPE_CHECKING:
-    from dbloader.stores.mongo.place import MongoPlace
+    from dbloader.stores.mongo.uri import MongoURI
 
 PASSWORD = "DBLOADER_MONGODB_PASSWORD"
 PASSWORD_FILE = "DBLOADER_MONGODB_PASSWORD_FILE"
 
 
-def with_password(place: MongoPlace) -> MongoPlace:
+def with_password(place: MongoURI) -> MongoURI:
     """Return a place with the password of its user, if the place itself has none and the environment has one.
 
     Raises:

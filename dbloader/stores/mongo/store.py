@@ -12,30 +12,25 @@ from bson.errors import BSONError
 from bson.raw_bson import RawBSONDocument
 from typing_extensions import override
 
-from dbloader.columns import CHUNK, COLUMNS, DTYPES, join_names, join_values, name_at
 from dbloader.errors import DamagedRecordError, DamagedStoreError, RecordNotFoundError
-from dbloader.records import decode, decode_values
+from dbloader.records.columns import CHUNK, COLUMNS, DTYPES, join_names, join_values, name_at
+from dbloader.records.record import decode, decode_values
 from dbloader.stores.base import Store
-from dbloader.stores.mongo.handle import Handle
-from dbloader.stores.mongo.large import LostError
-from dbloader.stores.mongo.layout import (
-    STUB,
-    file_of,
-    fits_stub,
-    index_of,
-)
-from dbloader.stores.mongo.matching import check_counts, checked_index, found_by, matching
-from dbloader.stores.mongo.place import MongoPlace, parse
+from dbloader.stores.mongo.gridfs import LostError
+from dbloader.stores.mongo.query import check_counts, checked_index, found_by, matching
+from dbloader.stores.mongo.reader import MongoReader
+from dbloader.stores.mongo.schema import STUB, file_of, fits_stub, index_of
+from dbloader.stores.mongo.uri import MongoURI, parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pymongo.collection import Collection
 
-    from dbloader.columns import Names
-    from dbloader.manifest import Manifest
-    from dbloader.records import Record
-    from dbloader.stores.mongo.handle import Ask
+    from dbloader.records.columns import Names
+    from dbloader.records.manifest import Manifest
+    from dbloader.records.record import Record
+    from dbloader.stores.mongo.reader import Ask
 
 _RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
 # Records asked for at a time: more _ids would come near the limit of a document.
@@ -60,7 +55,7 @@ class MongoStore(Store):
     def __init__(self, place: str | os.PathLike[str]) -> None:
         self._place = parse(place)
         self.place = self._place.shown
-        self._handle: Handle | None = None
+        self._handle: MongoReader | None = None
 
     @property
     @override
@@ -180,7 +175,7 @@ class MongoStore(Store):
     def close(self) -> None:
         self._handle = None
 
-    def _found(self, handle: Handle, indices: Sequence[int], ask: Ask) -> dict[int, Any]:
+    def _found(self, handle: MongoReader, indices: Sequence[int], ask: Ask) -> dict[int, Any]:
         """Gives the documents at some indices by their indices; one that is missing is not among them."""
         length = handle.manifest.length
         for index in indices:
@@ -192,7 +187,7 @@ class MongoStore(Store):
             found |= handle.documents(wanted[start : start + _ASKED], ask)
         return found
 
-    def _record(self, handle: Handle, index: int, values: dict[str, Any] | None) -> Record:
+    def _record(self, handle: MongoReader, index: int, values: dict[str, Any] | None) -> Record:
         if values is None:
             raise self._damaged(index, "it is missing")
         large = self._large(handle, index, values[STUB]) if STUB in values else None
@@ -201,7 +196,7 @@ class MongoStore(Store):
         except DamagedRecordError as error:
             raise self._damaged(index, str(error)) from error
 
-    def _document(self, handle: Handle, index: int, document: RawBSONDocument | None) -> bytes:
+    def _document(self, handle: MongoReader, index: int, document: RawBSONDocument | None) -> bytes:
         if document is None:
             raise self._damaged(index, "it is missing")
         data = bytes(document.raw)
@@ -216,7 +211,7 @@ class MongoStore(Store):
             raise self._damaged(index, "its fields among the records are not those of its file in GridFS")
         return whole
 
-    def _large(self, handle: Handle, index: int, file: object) -> bytes:
+    def _large(self, handle: MongoReader, index: int, file: object) -> bytes:
         try:
             return handle.connection.run(lambda: handle.large.get(file))
         except LostError as error:
@@ -227,10 +222,10 @@ class MongoStore(Store):
         handle = self._open()
         return {name: bytes(next(handle.chunks(name, range(number, number + 1)))) for name in COLUMNS}
 
-    def _open(self) -> Handle:
+    def _open(self) -> MongoReader:
         handle = self._handle
         if handle is None or handle.pid != os.getpid():
-            handle = self._handle = Handle(self._place)
+            handle = self._handle = MongoReader(self._place)
         return handle
 
     def __copy__(self) -> MongoStore:
@@ -249,7 +244,7 @@ class MongoStore(Store):
         return {"place": self.place, "_place": tuple(place)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _place=MongoPlace(*state["_place"]), _handle=None)
+        self.__dict__.update(state, _place=MongoURI(*state["_place"]), _handle=None)
 
 
 def _one(wanted: Sequence[Any]) -> dict[str, int]:

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any
 import bson
 from typing_extensions import override
 
-from dbloader.documents import open_sealed, seal
 from dbloader.errors import DamagedStoreError, PlaceError, StoreError, StoreExistsError, StoreLockedError
-from dbloader.stores.mongo.claim import Claim
+from dbloader.records.document import open_sealed, seal
+from dbloader.stores.mongo.catalog import Catalog
 from dbloader.stores.mongo.connection import Connection
-from dbloader.stores.mongo.layout import STORE
-from dbloader.stores.mongo.place import parse
-from dbloader.stores.mongo.unfinished import Unfinished
-from dbloader.stores.mongo.upkeep import Upkeep
+from dbloader.stores.mongo.lease import Lease
+from dbloader.stores.mongo.partial import PartialStore
+from dbloader.stores.mongo.schema import STORE
+from dbloader.stores.mongo.uri import parse
 from dbloader.stores.writer import Writer
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping, Sequence
 
-    from dbloader.manifest import Manifest
+    from dbloader.records.manifest import Manifest
 
 
 # Its users, the state of a sharded cluster, and what no other member of a replica set gets.
@@ -75,17 +75,17 @@ class MongoWriter(Writer):
     def _open(self) -> None:
         self._connection = Connection(self._place, writing=True)
         try:
-            self._upkeep = Upkeep(self._connection.database, self._place)
-            self._connection.run(self._upkeep.check_is_ours)
-            partial = self._connection.run(self._upkeep.partial)
+            self._catalog = Catalog(self._connection.database, self._place)
+            self._connection.run(self._catalog.check_is_ours)
+            partial = self._connection.run(self._catalog.partial)
             if not (self.resume and partial):
                 self._check_replaceable()
-            self._claim = Claim(self._connection, self._upkeep.meta)
-            self._claim.take()
+            self._lease = Lease(self._connection, self._catalog.meta)
+            self._lease.take()
             try:
                 self._prepare()
             except BaseException:
-                self._claim.release()
+                self._lease.release()
                 raise
         except BaseException:
             self._connection.close()
@@ -94,9 +94,9 @@ class MongoWriter(Writer):
     def _prepare(self) -> None:
         """Go on with what is to be resumed, or begin."""
         run = self._connection.run
-        run(self._upkeep.show)  # a writer that was killed when it had published has not done so
-        run(self._upkeep.remove_replaced)
-        partial = run(self._upkeep.partial)
+        run(self._catalog.show)  # a writer that was killed when it had published has not done so
+        run(self._catalog.remove_replaced)
+        partial = run(self._catalog.partial)
         if partial and not self.resume:
             if not self.overwrite and "progress" in partial:
                 raise StoreExistsError(
@@ -109,7 +109,7 @@ class MongoWriter(Writer):
             self._abandon(partial["store"])
             partial = None
         self._id = partial["store"] if partial else str(bson.ObjectId())
-        self._unfinished = Unfinished(self._connection.database, self._place, self._id, self._claim)
+        self._unfinished = PartialStore(self._connection.database, self._place, self._id, self._lease)
         if partial and "progress" in partial:
             self._committed = True
             try:
@@ -131,9 +131,9 @@ class MongoWriter(Writer):
         run = partial["run"] + 1 if partial else 1
         if not 0 < run < 2**31:  # the upper half of an int64 has it; see Unfinished.store
             raise self._damaged(f"the number of its writers is {run}")
-        mine = {"partial.store": self._id, "partial.writer": self._claim.token, "partial.run": run}
-        if not self._upkeep.durable.update_one(
-            {"_id": STORE, "writer.token": self._claim.token}, {"$set": mine}
+        mine = {"partial.store": self._id, "partial.writer": self._lease.token, "partial.run": run}
+        if not self._catalog.durable.update_one(
+            {"_id": STORE, "writer.token": self._lease.token}, {"$set": mine}
         ).matched_count:
             raise self._overtaken()
         self._unfinished.run = run
@@ -144,7 +144,7 @@ class MongoWriter(Writer):
             if not (self._published or (self.resumable and self._committed)):
                 self._remove_partial()
         finally:
-            self._claim.release()
+            self._lease.release()
             self._connection.close()
 
     @override
@@ -160,7 +160,7 @@ class MongoWriter(Writer):
         self._unfinished.commits += 1
 
         def store() -> None:
-            self._claim.check()
+            self._lease.check()
             self._unfinished.store(first, documents, chunks, first_event, events)
             self._set_partial({"progress": bson.decode(seal(progress))})
 
@@ -171,10 +171,10 @@ class MongoWriter(Writer):
 
     def _set_partial(self, values: Mapping[str, Any]) -> None:
         """Note something of the unfinished store, durably with all that was written before."""
-        token = self._claim.token
+        token = self._lease.token
         mine = {"_id": STORE, "writer.token": token, "partial.store": self._id, "partial.writer": token}
         change = {"$set": {f"partial.{name}": value for name, value in values.items()}}
-        if not self._upkeep.durable.update_one(mine, change).matched_count:
+        if not self._catalog.durable.update_one(mine, change).matched_count:
             raise self._overtaken()
 
     @override
@@ -195,21 +195,21 @@ class MongoWriter(Writer):
                 break  # what earlier writers left behind the last record is not of the store
             if not self._connection.run(lambda: self._unfinished.is_file_stored(index)):  # noqa: B023
                 raise self._damaged(f"the server does not have record {index} in GridFS as it was sent")
-        replaces = self._connection.run(self._upkeep.store_at_place)
+        replaces = self._connection.run(self._catalog.store_at_place)
         self._check_replaceable()
         document = bson.decode(manifest.encode())
-        self._connection.run(self._claim.check)
-        self._connection.run(lambda: self._upkeep.publish(self._id, self._claim.token, document, replaces))
+        self._connection.run(self._lease.check)
+        self._connection.run(lambda: self._catalog.publish(self._id, self._lease.token, document, replaces))
         self._published = True
         with suppress(StoreError):  # it is there to be read; only the view for people is not, or shows too much
-            self._connection.run(self._upkeep.show)
+            self._connection.run(self._catalog.show)
             self._connection.run(lambda: self._unfinished.trim(self.length, self._events_stored))
 
     def _check_replaceable(self) -> None:
         """Refuses to replace what is at the place, unless it is to be overwritten and is a store."""
-        if not self._connection.run(self._upkeep.exists):
+        if not self._connection.run(self._catalog.exists):
             return
-        self._connection.run(self._upkeep.check_is_store)
+        self._connection.run(self._catalog.check_is_store)
         if not self.overwrite and self.resumed:
             raise StoreExistsError(f"{self.place} has been made by somebody else meanwhile; move it away and resume")
         if not self.overwrite and self.resume:
@@ -221,15 +221,15 @@ class MongoWriter(Writer):
 
     def _remove_partial(self) -> None:
         """Remove the unfinished store, unless another writer has it by now or it has come to the place."""
-        partial = self._connection.run(self._upkeep.partial)
-        if partial and partial["store"] == self._id and partial.get("writer") == self._claim.token:
+        partial = self._connection.run(self._catalog.partial)
+        if partial and partial["store"] == self._id and partial.get("writer") == self._lease.token:
             self._abandon(self._id)
             if partial["run"] == 1:  # nobody else has ever written to it, or would go on to
-                self._connection.run(lambda: self._upkeep.forget(self._id))
+                self._connection.run(lambda: self._catalog.forget(self._id))
 
     def _abandon(self, store: str) -> None:
-        if self._connection.run(lambda: self._upkeep.abandon(store, self._claim.token)):
-            self._connection.run(lambda: self._upkeep.remove(store))
+        if self._connection.run(lambda: self._catalog.abandon(store, self._lease.token)):
+            self._connection.run(lambda: self._catalog.remove(store))
 
     @override
     def _damaged(self, what: str) -> DamagedStoreError:

@@ -1,0 +1,37 @@
+"""Texts for values and loaders in messages and reprs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dbloader.errors import OptionError
+
+
+def shown(value: object, most: int = 100) -> str:
+    """Return the repr of a value for a message; of a long one the first letters and an ellipsis."""
+    text = repr(value)
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def describe(loader: Any) -> str:
+    """Return the kind of a loader, its batches, dataset and workers; parts that are not known are left out."""
+    dataset = getattr(loader, "source_dataset", None)  # compared with None: the truth of a dataset is its length
+    dataset = getattr(loader, "dataset", None) if dataset is None else dataset
+    size = getattr(loader, "batch_size", None)
+    size = getattr(getattr(loader, "batch_sampler", None), "batch_size", None) if size is None else size
+    batches, samples = _length(loader), _length(dataset)
+    parts = []
+    if batches is not None:
+        parts.append(f"{batches:,} batches" + (f" of {size:,}" if isinstance(size, int) else ""))
+    if dataset is not None:
+        parts.append(type(dataset).__name__ + ("" if samples is None else f" of {samples:,} samples"))
+    if isinstance(workers := getattr(loader, "num_workers", None), int):
+        parts.append(f"{workers} workers")
+    return f"{type(loader).__name__}({', '.join(parts)})"
+
+
+def _length(sized: Any) -> int | None:
+    try:
+        return len(sized)
+    except (TypeError, OptionError):  # of an iterable, also behind another loader; of ranks that are not known yet
+        return None

@@ -1,0 +1,40 @@
+"""Names of a package that are imported when they are first used."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+def lazy_exports(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return a package's ``__getattr__`` and ``__dir__``, which import each name when it is first used.
+
+    Importing torch takes over a second and 300 MB, and most uses of the command line need none of it.
+
+    Args:
+        package: ``__name__`` of the package.
+        modules: The module below ``package`` that each name is in.
+    """
+
+    def get_attribute(name: str) -> Any:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        try:
+            module = import_module(f"{package}.{modules[name]}")
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            message = f"{package}.{name} needs torch, which is not installed here: pip install torch"
+            raise ImportError(message, name="torch") from None
+        value = getattr(module, name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    def list_names() -> list[str]:
+        return list(sys.modules[package].__all__)
+
+    return get_attribute, list_names

@@ -1,0 +1,57 @@
+"""Which way the batches of a dataset are made."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.data import Subset
+
+from dbloader.batches.collate import RecordBatchFetcher, SampleBatchFetcher
+from dbloader.batches.encoded import EncodedBatchFetcher
+from dbloader.batches.subset import SubsetBatchFetcher
+from dbloader.batches.tensors import TensorBatchFetcher
+from dbloader.datasets.store import StoreDataset
+from dbloader.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dbloader.batches.base import BatchFetcher
+
+
+def create_fetcher(
+    dataset: Any,
+    collate_fn: Callable[[list[Any]], Any] | None = None,
+    *,
+    transform: Callable[..., Any] | None = None,
+    encoded: bool = False,
+) -> BatchFetcher:
+    """Gives what makes the batches of a dataset with the fewest copies.
+
+    Args:
+        dataset: A map-style dataset; a torch Subset of one gets what that would get.
+        collate_fn: Makes a batch of a list of samples; torch's if None.
+        transform: Applied to the images of a dataset that is no store's.
+        encoded: Hand over image files, which are decoded on the device.
+
+    Raises:
+        OptionError: ``encoded``, and the dataset is no store's, has a transform of its own, makes its samples itself,
+            or has no Decoder with outputs of one size; or there is a ``collate_fn``.
+    """
+    if type(dataset) is Subset:  # a subclass may do otherwise
+        return SubsetBatchFetcher(
+            dataset, create_fetcher(dataset.dataset, collate_fn, transform=transform, encoded=encoded)
+        )
+    if encoded:
+        if transform is not None or collate_fn is not None or not TensorBatchFetcher.suits(dataset):
+            raise OptionError(
+                "decode='device' is for an LMDBDataset or MongoDataset whose images a Decoder of one size makes, such "
+                "as RandomResizedCrop(224), without another transform and without collate_fn, "
+                f"got {type(dataset).__name__}"
+            )
+        return EncodedBatchFetcher(dataset)
+    if transform is None and isinstance(dataset, StoreDataset) and not dataset._makes_its_own_samples:
+        if collate_fn is None and TensorBatchFetcher.suits(dataset):
+            return TensorBatchFetcher(dataset)
+        return RecordBatchFetcher(dataset, collate_fn)
+    return SampleBatchFetcher(dataset, transform, collate_fn)

@@ -1,0 +1,226 @@
+"""From a sample, whatever a dataset or a generator yields, to a record."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import ExifTags, Image
+
+from dbloader._describe import shown
+from dbloader.conversion.stored_records import is_of
+from dbloader.errors import DamagedImageError, FieldError, ImageError, NotAnImageError, OptionError
+from dbloader.images.info import facts
+from dbloader.images.pillow import FORMATS, open_pillow, value_depth
+from dbloader.records.record import STANDARD_FIELDS, Record
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dbloader.errors import DBLoaderError
+
+# Those in which Pillow has a ``quality``; all others would leave the option unheard.
+_WITH_QUALITY = ("AVIF", "JPEG", "WEBP")
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """The records of a DataLoader's batch, and errors in the place of those that could not be made."""
+
+    records: list[Record | DBLoaderError]
+
+
+@dataclasses.dataclass(frozen=True)
+class SampleEncoder:
+    """How a sample becomes a record."""
+
+    fields: tuple[str, ...]
+    image_format: str
+    options: dict[str, Any]
+
+    @classmethod
+    def of(cls, fields: Sequence[str], image_format: str, quality: int | None) -> SampleEncoder:
+        """Gives the form that write_store's options ask for.
+
+        Raises:
+            OptionError: One is out of its range.
+        """
+        return cls(_checked_fields(fields), _checked_format(image_format), _checked_quality(quality, image_format))
+
+    def __call__(self, samples: Iterable[Any]) -> Batch:
+        """Stands in for a DataLoader's ``collate_fn``: images are encoded in the workers.
+
+        What comes from there holds no tensors: torch would keep a file open for each of them.
+        """
+        return Batch([self.record_or_error(sample) for sample in samples])
+
+    def record_or_error(self, sample: Any) -> Record | DBLoaderError:
+        """Gives the record, or the error as a value: raised in a worker, it would come with that one's traceback."""
+        try:
+            return self.record(sample)
+        except (FieldError, ImageError) as error:
+            return error
+
+    def record(self, sample: Any) -> Record:
+        """Gives the record of a sample.
+
+        Raises:
+            FieldError: It holds what a record cannot.
+            DamagedImageError: A PIL image does not decode.
+        """
+        if isinstance(sample, Record):
+            return sample
+        named = {key: self._value(key, value) for key, value in self._named(sample).items()}
+        standard = {key: named.pop(key) for key in STANDARD_FIELDS if key in named}
+        record = Record(**standard, fields=named)
+        record.label = _label(record.label)
+        if isinstance(record.image, bytes) and (record.width, record.height, record.format) == (None, None, None):
+            with suppress(NotAnImageError):  # bytes that a ``decode`` of the user's understands
+                record.format, record.width, record.height = facts(record.image)[:3]
+        return record
+
+    def _named(self, sample: Any) -> Mapping[Any, Any]:
+        if isinstance(sample, Mapping):
+            return sample
+        if dataclasses.is_dataclass(sample) and not isinstance(sample, type):
+            return {field.name: getattr(sample, field.name) for field in dataclasses.fields(sample)}
+        if isinstance(sample, (tuple, list)):
+            names = getattr(sample, "_fields", self.fields)
+            if len(sample) > len(names):
+                raise FieldError(
+                    f"it has {len(sample)} items, and fields names {len(names)}: name them all, "
+                    f"such as fields=({', '.join(map(repr, [*names, 'caption']))})",
+                )
+            return dict(zip(names, sample))  # noqa: B905 - a sample may lack the last ones
+        return {"image": sample}
+
+    def _value(self, key: str, value: Any) -> Any:
+        """Gives what a record can hold for tensors, scalars, PIL images, and lists and dicts of them."""
+        if is_of(value, "torch", "Tensor"):
+            value = _array(key, value)
+        if isinstance(value, (np.ndarray, np.generic)):
+            return _number(value)
+        if isinstance(value, Image.Image):
+            return _encoded(key, value, *((self.image_format, self.options) if key == "image" else ("PNG", {})))
+        if isinstance(value, (bytearray, memoryview)):
+            return bytes(value)
+        if isinstance(value, Mapping):
+            return {name: self._value(f"{key}.{name}", item) for name, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self._value(f"{key}[{position}]", item) for position, item in enumerate(value)]
+        return value
+
+
+def _label(value: Any) -> int | None:
+    if isinstance(value, np.ndarray) and not value.shape and value.dtype.kind in "iu":
+        return int(value)
+    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    raise FieldError(f"field 'label' must be an int, got {shown(value)}: put it into a field of its own, say 'target'")
+
+
+def _array(key: str, tensor: Any) -> np.ndarray[Any, Any]:
+    try:
+        return tensor.numpy(force=True)  # type: ignore[no-any-return]
+    except (TypeError, RuntimeError) as error:
+        raise FieldError(
+            f"field {key!r} is a tensor of {tensor.dtype} ({tensor.layout}, on {tensor.device}), which numpy has no "
+            f"equal of ({error}): convert it, such as by .float()",
+        ) from error
+
+
+def _number(value: np.ndarray[Any, Any] | np.generic) -> Any:
+    """Gives the Python object for one number or text, if that has its dtype; else an array."""
+    array = np.asarray(value)
+    if array.shape or array.dtype.hasobject:
+        return array
+    item = array.item()
+    return item if np.asarray(item).dtype == array.dtype and not isinstance(item, np.generic) else array
+
+
+def _encoded(key: str, image: Image.Image, image_format: str, options: Mapping[str, Any]) -> bytes:
+    try:
+        image.load()
+    except Exception as error:  # a Pillow plugin raises whatever its parsing meets
+        raise DamagedImageError(f"field {key!r} is an image that does not decode: {error}") from error
+    file = io.BytesIO()
+    kept = {name: image.info[name] for name in ("icc_profile", "exif") if image.info.get(name)}
+    if image_format == "TIFF" and "exif" in kept:
+        kept["exif"] = _without_orientation(kept["exif"])
+    try:
+        image.save(file, image_format, **{**kept, **options})
+        with open_pillow(file) as written:
+            lost = _lost(image, written)
+    except Exception as error:  # so do those that write
+        raise _unwritable(key, image, image_format, str(error)) from error
+    if lost:
+        raise _unwritable(key, image, image_format, f"that loses its {lost}")
+    return file.getvalue()
+
+
+def _without_orientation(exif: bytes) -> bytes:
+    """Return EXIF for a TIFF: Pillow turns one by its orientation on opening, unlike all other formats."""
+    parsed = Image.Exif()
+    parsed.load(exif)
+    if parsed.pop(ExifTags.Base.Orientation, None) is None:
+        return exif
+    return parsed.tobytes()
+
+
+def _lost(image: Image.Image, written: Image.Image) -> str:
+    """Tells what a format has dropped without a word: BMP transparency, WebP the high bits, ICO the size."""
+    if image.has_transparency_data and not written.has_transparency_data:
+        return "transparency"
+    if image.mode.startswith(("I", "F")) and not written.mode.startswith(("I", "F")):
+        return "depth of more than 8 bits"
+    if image.mode == "I" and value_depth(written) == "16-bit":
+        values = np.asarray(image)
+        if values.min() < 0 or values.max() >= 2**16:
+            return "values outside of 0 to 65,535"
+    return "" if image.size == written.size else "size"
+
+
+def _unwritable(key: str, image: Image.Image, image_format: str, reason: str) -> FieldError:
+    remedy = "choose image_format='TIFF', which keeps most modes, or " if key == "image" else ""
+    return FieldError(
+        f"field {key!r} is an image of mode {image.mode}, which cannot be written as {image_format} ({reason}): "
+        f"{remedy}convert it, such as by .convert('RGB') or numpy.asarray()",
+    )
+
+
+def _checked_fields(fields: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(fields, str):
+        raise OptionError(f"fields must be several names, such as ({fields!r},), got the one str {fields!r}")
+    names: Any = fields
+    if not isinstance(names, Iterable) or not all(isinstance(name, str) for name in names):
+        raise OptionError(f"fields must be names, such as ('image', 'label'), got {fields!r}")
+    if len(set(fields)) < len(fields):
+        raise OptionError(f"fields must be different names, got {', '.join(map(repr, fields))}")
+    return tuple(fields)
+
+
+def _checked_format(image_format: str) -> str:
+    if not isinstance(image_format, str):
+        raise OptionError(f"image_format must be Pillow's name of a format, such as 'PNG', got {image_format!r}")
+    Image.init()
+    name = image_format.upper()
+    if name not in Image.SAVE or name not in Image.OPEN or name not in FORMATS:
+        raise OptionError(
+            f"image_format must be one of {', '.join(name for name in FORMATS if name in Image.SAVE)}, "
+            f"such as PNG or JPEG, got {image_format!r}"
+        )
+    return name
+
+
+def _checked_quality(quality: object, image_format: str) -> dict[str, Any]:
+    if quality is None:
+        return {}
+    if not isinstance(quality, int) or isinstance(quality, bool) or not 1 <= quality <= 100:
+        raise OptionError(f"quality must be from 1 to 100, got {quality!r}")
+    if image_format.upper() not in _WITH_QUALITY:
+        raise OptionError(f"quality is for the formats {', '.join(_WITH_QUALITY)}: give image_format='JPEG' too")
+    return {"quality": quality}

@@ -1,0 +1,147 @@
+"""Image files in a collection of some other program's, read in place as if they were a store."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from typing_extensions import override
+
+from dbloader.errors import DamagedRecordError, NotAnImageError, RecordNotFoundError, SourceError, StoreError
+from dbloader.images.info import facts
+from dbloader.images.jpeg import State, examine, repair
+from dbloader.records.columns import NO_LABEL, join_names, pack_names
+from dbloader.records.manifest import Manifest
+from dbloader.records.record import Record, encode
+from dbloader.sources.base import Problem, readable
+from dbloader.sources.collection import read_collection
+from dbloader.stores.base import Store
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator, Sequence
+
+    from dbloader.records.columns import Names
+
+
+class CollectionStore(Store):
+    """The files in a collection that a listing names, in its order.
+
+    The listing is read when it is made, into names and labels that are packed; files are read when they are asked for.
+    Columns that only a conversion could know are not there: ``width``, ``height``, ``nbytes`` and ``crc32``.
+
+    Args:
+        place: ``mongodb://host/database.collection``.
+        listing: See ``dbloader.sources.listing.read_listing``.
+        key: The field of a document with the file's name.
+        image: The field with its bytes.
+
+    Raises:
+        NotAStoreError: There is no such collection, or its documents have no such fields.
+        SourceError: The listing has a mistake; the message names the row.
+    """
+
+    def __init__(self, place: str | os.PathLike[str], listing: str | os.PathLike[str], *, key: str, image: str) -> None:
+        self._source = read_collection(place, listing, key=key, image=image)
+        self.place = self._source.place
+        paths, labels = [], []
+        for entry in self._source.entries():
+            if isinstance(entry, Problem):
+                raise SourceError(f"{readable(listing)}, {entry.name}: {entry.reason}")
+            if entry.fields:
+                raise SourceError(
+                    f"{readable(listing)} has further fields ({', '.join(entry.fields)}), which a collection that is "
+                    "read in place does not give: drop them, or convert (dbloader convert with --list)",
+                )
+            paths.append(entry.path)
+            labels.append(NO_LABEL if entry.label is None else entry.label)
+        self._names = join_names(iter([pack_names(paths)]), len(paths))
+        self._labels = np.array(labels, np.int64)
+        self._manifest = self._made_up()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a person should know of listing and collection."""
+        return self._source.warnings
+
+    @property
+    @override
+    def manifest(self) -> Manifest:
+        return self._manifest
+
+    @override
+    def read(self, indices: Sequence[int]) -> list[Record]:
+        for index in indices:
+            self._check_index(index)
+        names = [self._names[index] for index in indices]
+        found = self._source.by_name(names)
+        return [self._record(int(index), name, found.get(name)) for index, name in zip(indices, names, strict=True)]
+
+    @override
+    def documents(self, indices: Sequence[int]) -> list[bytes]:
+        return [encode(record).document(int(index)) for index, record in zip(indices, self.read(indices), strict=True)]
+
+    @override
+    def column(self, name: str) -> np.ndarray[Any, Any]:
+        if name != "label":
+            raise ValueError(f"the one column of a collection that is read in place is label, got {name!r}")
+        return self._labels.copy()
+
+    @override
+    def names(self) -> Names:
+        return self._names
+
+    @override
+    def name(self, index: int) -> str | None:
+        self._check_index(index)
+        return self._names[index]
+
+    @override
+    def find(self, name: str) -> int:
+        for index, other in enumerate(self._names):
+            if other == name:
+                return index
+        raise RecordNotFoundError(f"no file that the listing of {self.place} names is {name!r}")
+
+    @override
+    def events(self) -> Iterator[dict[str, Any]]:
+        return iter(())
+
+    @override
+    def close(self) -> None:
+        self._source.close()
+
+    @override
+    def _stored_chunk(self, number: int) -> dict[str, bytes]:
+        raise StoreError(f"{self.place} was not made by dbloader, so that there is nothing to verify it by")
+
+    def _record(self, index: int, name: str, data: bytes | None) -> Record:
+        if data is None:
+            raise DamagedRecordError(f"record {index} ({name}) is not in {self.place}")
+        label = int(self._labels[index])
+        record = Record(name, None if label == NO_LABEL else label, index=index)
+        structure = examine(data)
+        if structure.state is State.NO_END:
+            data = repair(data)
+        elif structure.state is State.DAMAGED:
+            record.damaged = str(structure.reason)
+        record.image = data
+        with suppress(NotAnImageError):  # ``decode`` may know what it is; the default says that it does not
+            record.format, record.width, record.height = facts(data)[:3]
+        return record
+
+    def _made_up(self) -> Manifest:
+        known = self._labels[self._labels != NO_LABEL]
+        digest = hashlib.sha256(self._names.data.tobytes() + self._labels.astype("<i8").tobytes())
+        return Manifest(
+            length=len(self._names),
+            digest=digest.hexdigest(),
+            classes=self._source.classes,
+            label_counts=dict(sorted(Counter(known.tolist()).items())),
+            labelled=len(known),
+            named=len(self._names),
+            source={"path": self.place, "listing": readable(self._source.listing)},
+        )

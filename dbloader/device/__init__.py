@@ -1,0 +1,39 @@
+"""Send, decode and prepare batches of images where the training wants them: on a GPU as on the CPU.
+
+The preparations are small torch modules. They hold no parameters, buffers or other state, so they need not be moved to
+a device: they work where the images are. None waits for the device, so a CUDA stream can run them beside the training.
+All leave their input as it is. ``train()`` and ``eval()`` make no difference to them, as to torchvision's transforms.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dbloader._lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from dbloader.device.compose import Preparation
+    from dbloader.device.decode.decoder import DeviceDecoder
+    from dbloader.device.erasing import RandomErasing
+    from dbloader.device.mixup import CutMix, Mixup
+    from dbloader.device.normalize import Normalize
+
+_MODULES = {
+    "CutMix": "mixup",
+    "DeviceDecoder": "decode.decoder",
+    "Mixup": "mixup",
+    "Normalize": "normalize",
+    "Preparation": "compose",
+    "RandomErasing": "erasing",
+}
+
+__getattr__, __dir__ = lazy_exports(__name__, _MODULES)
+
+__all__ = [
+    "CutMix",
+    "DeviceDecoder",
+    "Mixup",
+    "Normalize",
+    "Preparation",
+    "RandomErasing",
+]

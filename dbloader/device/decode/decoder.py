@@ -1,0 +1,158 @@
+"""The images of a batch decoded on the device that the batch goes to."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn.functional import interpolate, pad
+
+from dbloader._machine import processors
+from dbloader.decoding.exif import UPRIGHT, read_orientation
+from dbloader.device.decode.backend import takes
+from dbloader.device.decode.select import open_hardware
+from dbloader.device.encoded import EncodedImages
+from dbloader.device.transfer import resolve_device
+from dbloader.errors import OptionError
+from dbloader.images.pillow import open_pillow
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    import numpy.typing as npt
+    from typing_extensions import Self
+
+    from dbloader.decoding.decoder import Decoder
+    from dbloader.device.decode.backend import HardwareDecoder
+    from dbloader.device.transfer import Device
+
+
+class DeviceDecoder:
+    """Gives the images of a batch as one tensor on a device: what a Decoder gives, made there where that can be.
+
+    On CUDA, nvImageCodec or torchvision decodes JPEGs; cropping, resizing and mirroring follow, as the Decoder's
+    ``choose`` says for the same numbers. All is queued on the device's current stream. Pixels differ by a few levels
+    from those of the CPU, since the libraries round otherwise, and a Decoder that makes JPEGs smaller while it decodes
+    them (``scaled``) does not here.
+
+    The Decoder itself, in threads on the CPU, decodes what the libraries do not take: other formats, CMYK and other
+    rare JPEGs, those that must be turned upright; on a device without such a library (CPU, MPS) everything, with the
+    pixels that it always gives.
+
+    It is called with the EncodedImages of a batch, for which it can be the first module of a Preparation. Threads may
+    share it. It is pickled without the library's handle, and opened again where it is unpickled.
+
+    Args:
+        decoder: One that gives images of one size.
+        device: Where the images go, as for a loader.
+
+    Raises:
+        OptionError: The Decoder has no ``size``, the device is not present, or it is a CUDA device and no library
+            decodes JPEGs on it. From a call: the images have numbers for another Decoder.
+        TypeError: From a call: it gets something else than EncodedImages.
+        DamagedImageError: From a call: an image does not decode; a note says which. JPEGs are not searched for damage
+            on CUDA: what a library makes pixels of passes, where the Decoder would look for warnings.
+        NotAnImageError: From a call: an image is in no known format.
+    """
+
+    def __init__(self, decoder: Decoder, device: Device) -> None:
+        if decoder.size is None:
+            raise OptionError(f"a batch must have images of one size: take a decoder that has a size, got {decoder!r}")
+        self.decoder = decoder
+        self.device = resolve_device(device)
+        self._size = decoder.size
+        self._hardware: HardwareDecoder | None = None
+        if self.device.type == "cuda":  # pragma: no cover - needs a CUDA device
+            self._hardware = open_hardware(self.device)
+
+    def __reduce__(self) -> tuple[type[Self], tuple[Decoder, torch.device]]:
+        return type(self), (self.decoder, self.device)
+
+    def __call__(self, images: EncodedImages) -> torch.Tensor:
+        """Decodes a batch.
+
+        Returns:
+            uint8, shape (N, 3, height, width), RGB, on the device, in memory as torch.channels_last.
+        """
+        if not isinstance(images, EncodedImages):
+            raise TypeError(f"images must be EncodedImages, which are not decoded yet, got {type(images).__name__}")
+        if images.numbers.shape[1] != self.decoder.draws:
+            raise OptionError(f"each image must have {self.decoder.draws} numbers for {self.decoder!r}, got {images!r}")
+        if self._hardware is None:
+            return self._on_cpu(images, range(len(images)), pinned=False).to(self.device)
+        result = _empty(len(images), self._size, device=self.device)
+        rest = self._on_hardware(images, result)
+        if rest:
+            decoded = self._on_cpu(images, rest, pinned=self.device.type == "cuda")
+            for number, image in zip(rest, decoded, strict=True):
+                result[number].copy_(image, non_blocking=True)
+        return result
+
+    def __repr__(self) -> str:
+        library = "no library" if self._hardware is None else type(self._hardware).__name__
+        return f"{type(self).__name__}({self.decoder!r}, {str(self.device)!r}) with {library}"
+
+    def _on_hardware(self, images: EncodedImages, result: torch.Tensor) -> list[int]:
+        """Fills in the images that the library decodes; gives the numbers of the others."""
+        taken = [number for number in range(len(images)) if self._takes(images.file(number))]
+        rest = set(range(len(images)))
+        if taken and self._hardware is not None:
+            decoded = self._hardware.decode([images.tensor(number) for number in taken])
+            for number, image in zip(taken, decoded, strict=True):
+                if image is not None:
+                    self._fit(image, images.numbers[number], result[number])
+                    rest.remove(number)
+        return sorted(rest)
+
+    def _takes(self, file: memoryview) -> bool:
+        """Says whether the library decodes a file to what the Decoder would make of it."""
+        if not takes(file):
+            return False
+        if not self.decoder.exif_transpose:
+            return True
+        try:
+            with open_pillow(file) as image:
+                return read_orientation(image) == UPRIGHT
+        except Exception:  # whatever Pillow meets in its header, the Decoder says what is wrong
+            return False
+
+    def _fit(self, image: torch.Tensor, numbers: npt.NDArray[np.float64], result: torch.Tensor) -> None:
+        """Makes an image what Crop says; both are uint8, shape (3, height, width)."""
+        crop = self.decoder.choose(numbers, image.shape[2], image.shape[1])
+        image = image[:, crop.top : crop.top + crop.height, crop.left : crop.left + crop.width]
+        resized = crop.resized or self._size
+        if image.shape[1:] != resized:
+            # In floats, as CUDA does not antialias bytes. Weights are not negative, so the values stay in their range.
+            part = image[None].to(torch.float32, memory_format=torch.contiguous_format)
+            image = interpolate(part, size=resized, mode="bilinear", antialias=True)[0].round_()
+        if resized != self._size:
+            row, column = crop.window
+            height, width = self._size
+            # Negative padding cuts.
+            image = pad(image, (-column, column + width - resized[1], -row, row + height - resized[0]))
+        result.copy_(image.flip(2) if crop.flip else image)
+
+    def _on_cpu(self, images: EncodedImages, wanted: Sequence[int], *, pinned: bool) -> torch.Tensor:
+        """Decodes some of the images in threads: uint8, shape (len(wanted), 3, height, width)."""
+        result = _empty(len(wanted), self._size, device=torch.device("cpu"), pinned=pinned)
+
+        def decode(at: int) -> None:
+            number = wanted[at]
+            try:
+                result[at].copy_(self.decoder(images.file(number), images.numbers[number]))
+            except Exception as error:
+                if hasattr(error, "add_note"):  # Python 3.11
+                    error.add_note(f"in {images.place(number)}")
+                raise
+
+        with ThreadPoolExecutor(max(1, min(processors(), len(wanted)))) as threads:
+            for _ in threads.map(decode, range(len(wanted))):
+                pass
+        return result
+
+
+def _empty(count: int, size: tuple[int, int], device: torch.device, *, pinned: bool = False) -> torch.Tensor:
+    layout = torch.channels_last
+    return torch.empty((count, 3, *size), dtype=torch.uint8, device=device, memory_format=layout, pin_memory=pinned)

@@ -1,0 +1,42 @@
+"""torchvision's decode_jpeg, which its wheels for CUDA bring with nvJPEG."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+from typing_extensions import override
+
+from dbloader.device.decode.backend import HardwareDecoder
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class TorchvisionNvJPEG(HardwareDecoder):
+    """Decodes with the JPEG engines of a GPU where it has such, else with its cores."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._library: Any = importlib.import_module("torchvision.io")  # not at the top: it is no requirement
+        self._device = device
+
+    @override
+    def decode(self, files: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+        try:
+            return self._decoded(list(files))
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except RuntimeError:
+            if len(files) == 1:
+                return [None]
+        # It gives nothing at all if one file is refused.
+        return [image for file in files for image in self.decode([file])]
+
+    def _decoded(self, files: list[torch.Tensor]) -> list[torch.Tensor | None]:
+        # It makes tensors on the current stream, but fills them on one of its own that does not wait for that: memory
+        # that earlier work still uses would be overwritten.
+        torch.cuda.current_stream(self._device).synchronize()
+        mode = self._library.ImageReadMode.RGB
+        images: list[torch.Tensor | None] = self._library.decode_jpeg(files, mode=mode, device=self._device)
+        return images

@@ -1,0 +1,1 @@
+"""Examine the bytes of image files, without torch."""

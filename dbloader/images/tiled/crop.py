@@ -1,0 +1,146 @@
+"""A crop of a tiled JPEG, decoded from the tiles that it touches."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+import numpy as np
+import simplejpeg
+
+from dbloader.errors import DamagedImageError, OptionError
+from dbloader.images.tiled.layout import END, closing_codes, read_grid, read_header, restart_codes
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+# libjpeg-turbo upsamples rows of at most two chroma samples, which are four pixels, without looking at neighbours
+# (jdsample.c, jinit_upsampler). So that the last tile of a row, if so narrow, is not taken for such an image, it is
+# decoded with the one before it.
+_NARROW = 4
+
+_SIZE = struct.Struct(">HH")
+
+
+def decode_crop(
+    jpeg: bytes | memoryview, lengths: bytes | memoryview, left: int, top: int, width: int, height: int
+) -> npt.NDArray[np.uint8]:
+    """Decodes a crop of a tiled JPEG, bit for bit as if the whole were decoded and then cropped.
+
+    The pixels are those of libjpeg-turbo with its defaults, which are Pillow's. The GIL is released while they are
+    decoded; threads and processes can call this as they like, nothing is kept.
+
+    Args:
+        jpeg: The whole file. Of a view of a memory map, only the pages of the header and the tiles are read.
+        lengths: What `find_lengths` gave for it.
+        left: Of the crop's left edge, in pixels as the other three.
+        top: Of its upper edge.
+        width: Of the crop.
+        height: Of the crop.
+
+    Returns:
+        uint8, shape (height, width, 3), RGB, 0 to 255; gray images have three equal channels. It is a view of a
+        somewhat larger array that it owns alone, so its rows do not follow each other in memory.
+
+    Raises:
+        OptionError: The crop is empty or leaves the image.
+        NotAnImageError: The data are no JPEG.
+        DamagedImageError: The lengths are not those of its tiles, or the tiles do not decode, or only with a warning.
+        NotTiledError: The JPEG is whole, but not tiled.
+    """
+    return decode_joined(*join_crop(jpeg, lengths, left, top, width, height), width, height)
+
+
+def decode_joined(joined: bytearray, left: int, top: int, width: int, height: int) -> npt.NDArray[np.uint8]:
+    """Decodes the JPEG that `join_crop` gave, and cuts out the crop; the rest is as in `decode_crop`."""
+    try:
+        pixels: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(joined, colorspace="RGB", strict=True)
+    except ValueError as error:
+        raise DamagedImageError(f"tiles of the JPEG do not decode: {str(error).rstrip('. ')}") from error
+    return pixels[top : top + height, left : left + width]
+
+
+def join_crop(
+    jpeg: bytes | memoryview,
+    lengths: bytes | memoryview,
+    left: int,
+    top: int,
+    width: int,
+    height: int,
+    *,
+    checked: bool = False,
+) -> tuple[bytearray, int, int]:
+    """Joins the tiles that a crop touches to a small JPEG, which any decoder takes; decodes nothing.
+
+    Arguments and errors are those of `decode_crop`, but damage within the tiles is not found.
+
+    Args:
+        jpeg: The whole file.
+        lengths: Of its tiles.
+        left: Of the crop's left edge, in pixels as the other three.
+        top: Of its upper edge.
+        width: Of the crop.
+        height: Of the crop.
+        checked: Whether the lengths are known to be those of this JPEG, as where a checksum covers both.
+
+    Returns:
+        The JPEG, without metadata; the crop's left and upper edge in it, in pixels.
+    """
+    data = memoryview(jpeg)
+    header = read_header(data)
+    grid = read_grid(header)
+    if min(width, height) < 1 or min(left, top) < 0 or left + width > header.width or top + height > header.height:
+        raise OptionError(
+            f"a crop must lie within the image of {header.width} x {header.height} pixels, "
+            f"got {width} x {height} at ({left}, {top})"
+        )
+    # The tiles from `column` and `row` to before `columns` and `rows`.
+    column = max(left - header.margin_x, 0) // grid.tile_width
+    columns = min((left + width - 1 + header.margin_x) // grid.tile_width + 1, grid.across)
+    row = max(top - header.margin_y, 0) // grid.tile_height
+    rows = min((top + height - 1 + header.margin_y) // grid.tile_height + 1, grid.down)
+    if header.margin_x and column and header.width - column * grid.tile_width <= _NARROW:
+        column -= 1
+    x, y = column * grid.tile_width, row * grid.tile_height
+
+    total = grid.across * grid.down
+    if len(lengths) != 2 * total:
+        raise _wrong(f"they are {len(lengths) // 2}, not {total}")
+    edges = np.empty(total + 1, np.int64)
+    edges[0] = header.scan
+    np.cumsum(np.frombuffer(lengths, "<u2"), out=edges[1:])
+    edges[1:] += header.scan
+    starts = edges[:-1].reshape(grid.down, grid.across)[row:rows, column]
+    ends = edges[1:].reshape(grid.down, grid.across)[row:rows, column:columns]
+    stops = ends[:, -1]
+    if stops[-1] > len(data):
+        raise _wrong(f"tiles would end at byte {stops[-1]} of {len(data)}")
+
+    slices = [data[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
+    joined = bytearray().join(header.parts + slices)
+    # Each tile came with the marker that closes it. A row of tiles was moved as a whole, so the markers are here now:
+    moved = (stops - starts).cumsum() - stops + (header.nbytes - 1)
+    marks = (ends + moved[:, None]).ravel()
+    out = np.frombuffer(joined, np.uint8)
+    if not checked:
+        codes = closing_codes(total).reshape(grid.down, grid.across)[row:rows, column:columns]
+        _check_markers(out, marks, codes)
+        first = 0 if row or column else 1  # before the image's first tile is no marker
+        codes = restart_codes(total + 7)[7:].reshape(grid.down, grid.across)[row:rows, column]
+        _check_markers(np.frombuffer(data, np.uint8), starts[first:] - 1, codes[first:])
+
+    out[marks] = restart_codes(len(marks))
+    out[-1] = END
+    size = min(rows * grid.tile_height, header.height) - y, min(columns * grid.tile_width, header.width) - x
+    _SIZE.pack_into(joined, header.size_at, *size)
+    return joined, left - x, top - y
+
+
+def _check_markers(data: npt.NDArray[np.uint8], places: npt.NDArray[np.int64], codes: npt.NDArray[np.uint8]) -> None:
+    """Looks whether the second bytes of markers are at these places, the first before them."""
+    if data[places].tobytes() != codes.tobytes() or data[places - 1].tobytes().strip(b"\xff"):
+        raise _wrong("where one begins or ends is no marker")
+
+
+def _wrong(why: str) -> DamagedImageError:
+    return DamagedImageError(f"the lengths of the tiles are not those of this JPEG, convert it again: {why}")

@@ -1,0 +1,1 @@
+"""Load batches: workers, prefetching, resuming."""

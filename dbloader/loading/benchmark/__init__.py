@@ -1,0 +1,1 @@
+"""Measure how fast the images of a store are on this machine, and what limits them."""

@@ -1,0 +1,95 @@
+"""Names of well-known recipes, so that code written for them runs by changing an import."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from torch.utils.data import DataLoader
+from typing_extensions import override
+
+from dbloader.loading.prefetch import PrefetchLoader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import torch
+
+    from dbloader.loading.stats import Stats
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class DataLoaderX(DataLoader[T_co]):
+    """A DataLoader whose iterators run ahead of their consumer in a background thread.
+
+    It takes the place of the recipe ``class DataLoaderX(DataLoader): def __iter__(self): return
+    BackgroundGenerator(super().__iter__())``, and is a PrefetchLoader in front of itself: what that says of order,
+    errors, ``break`` and threads holds here. For ``state_dict`` use PrefetchLoader.
+
+    Args:
+        *args: Those of DataLoader.
+        device: As in PrefetchLoader.
+        depth: As in PrefetchLoader.
+        preparation: As in PrefetchLoader.
+        **kwargs: Those of DataLoader.
+
+    Raises:
+        OptionError: As in PrefetchLoader.
+        ValueError: As in DataLoader.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        device: torch.device | str | int | None = None,
+        depth: int = 2,
+        preparation: Callable[..., Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._prefetch_options = {"device": device, "depth": depth, "preparation": preparation}
+        self._prefetched = self._in_front()
+
+    def _in_front(self) -> PrefetchLoader[T_co]:
+        return PrefetchLoader(_Behind(self), **self._prefetch_options)  # type: ignore[arg-type]
+
+    @override
+    def __iter__(self) -> Iterator[T_co]:  # type: ignore[override] # torch names a private class
+        return iter(self._prefetched)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Tell the samplers and the dataset, before ``iter()``, the epoch."""
+        self._prefetched.set_epoch(epoch)
+
+    def stats(self) -> Stats:
+        """Gives what the time of the latest iteration went into; see PrefetchLoader."""
+        return self._prefetched.stats()
+
+    def close(self) -> None:
+        """End all iterators; see PrefetchLoader."""
+        self._prefetched.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_prefetched"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._prefetched = self._in_front()
+
+
+class _Behind:
+    """The DataLoader as it is without prefetching. It does not keep it alive, as it belongs to it."""
+
+    def __init__(self, loader: DataLoaderX[Any]) -> None:
+        self._loader = weakref.ref(loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        loader = self._loader()
+        assert loader is not None, "only it iterates this"
+        return DataLoader.__iter__(loader)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name in ("set_epoch", "state_dict"):
+            raise AttributeError(name)
+        return getattr(self._loader(), name)

@@ -1,0 +1,262 @@
+"""What a loader for images is made with, where its user did not say."""
+
+from __future__ import annotations
+
+import copy
+import multiprocessing
+import os
+import random
+import sys
+from collections.abc import Iterable, Sized
+from operator import index as as_index
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from torch.utils.data import ConcatDataset, IterableDataset, Subset, get_worker_info
+from typing_extensions import override
+
+from dbloader._machine import processors
+from dbloader.batches.shared_memory import SharedBatchPool
+from dbloader.datasets.store import StoreDataset
+from dbloader.decoding.center_crop import ResizeCenterCrop
+from dbloader.decoding.decoder import Decoder
+from dbloader.decoding.pillow import decode_pil
+from dbloader.decoding.random_crop import RandomResizedCrop
+from dbloader.decoding.uncropped import crops
+from dbloader.device.erasing import RandomErasing
+from dbloader.device.normalize import Normalize
+from dbloader.errors import OptionError
+from dbloader.records.record import STANDARD_FIELDS
+from dbloader.sampling.base import ResumableSampler
+from dbloader.sampling.batches import CountedBatchSampler, SeededBatchSampler
+from dbloader.sampling.shuffle import OrderedSampler, ShuffleSampler
+from dbloader.stores.base import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch.utils.data import Sampler
+
+    from dbloader.batches.base import BatchFetcher
+
+# Threads hold Python's lock for a tenth of the time that an image takes, small ones a fifth.
+_MOST_THREADS = 4
+
+_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+def suits_threads(maker: BatchFetcher, workers: int) -> bool:
+    """Says whether threads are to make the batches, where their user did not say.
+
+    Args:
+        maker: Makes them.
+        workers: How many there are.
+    """
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        return True
+    if workers <= _MOST_THREADS or maker.image_nbytes is None:
+        return maker.frees_lock
+    # Else processes, if they begin at once, may be begun at all, and send batches without copying them.
+    forks = (multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]) == "fork"
+    well = forks and not multiprocessing.current_process().daemon and SharedBatchPool.can_be_made()
+    return maker.frees_lock and not well
+
+
+def height_and_width(input_size: int | Sequence[int]) -> tuple[int, int]:
+    """Gives the height and width in pixels that one number, two, or timm's three say."""
+    try:
+        sides = [*map(as_index, input_size if isinstance(input_size, Iterable) else (input_size, input_size))]
+    except TypeError:
+        sides = []
+    if len(sides) == 3 and sides[0] == 3:
+        del sides[0]
+    if len(sides) != 2 or min(sides) < 1:
+        raise OptionError(f"input_size must be a height and a width in pixels, or one number, got {input_size!r}")
+    return sides[0], sides[1]
+
+
+def check_dataset(dataset: Any) -> None:
+    """Refuses what has no samples at indices.
+
+    Raises:
+        OptionError: It is iterable-style, or the place of a store, or a store; or its length is 0.
+    """
+    if isinstance(dataset, (str, bytes, os.PathLike, Store)):
+        raise OptionError(
+            f"dataset must be a dataset, got {dataset!r}: open a store with LMDBDataset(place) or MongoDataset(place)"
+        )
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
+        raise OptionError(f"dataset must be map-style, with samples at indices, got {type(dataset).__name__}")
+    if isinstance(dataset, Sized) and not len(dataset):
+        raise OptionError(f"dataset must have samples, got {type(dataset).__name__} of length 0")
+
+
+def default_transform(dataset: Any, size: tuple[int, int], *, is_training: bool) -> Decoder | None:
+    """Gives the transform of a dataset that has none of its own."""
+    if _transforms(dataset):
+        return None
+    if is_training:
+        return RandomResizedCrop(size)
+    # Of an output that is not square the longer side is the measure, so that none of it is left black.
+    return ResizeCenterCrop(size, resize=ResizeCenterCrop(max(size)).resize)
+
+
+def _transforms(dataset: Any) -> bool:
+    """Says whether a dataset, or one that it takes its samples from, has a transform of its own."""
+    if isinstance(dataset, Subset):
+        return _transforms(dataset.dataset)
+    if isinstance(dataset, ConcatDataset):
+        return any(map(_transforms, dataset.datasets))
+    if isinstance(dataset, StoreDataset) and dataset.decode is not decode_pil:
+        return True
+    return any(getattr(dataset, name, None) is not None for name in ("transform", "transforms"))
+
+
+def with_transform(dataset: Any, transform: Callable[..., Any] | None) -> tuple[Any, Callable[..., Any] | None]:
+    """Gives the dataset that makes the samples, and the transform that it does not apply itself."""
+    if type(dataset) is Subset:
+        inner, transform = with_transform(dataset.dataset, transform)
+        return Subset(inner, dataset.indices), transform
+    if transform is None or not isinstance(dataset, StoreDataset) or dataset._makes_its_own_samples:
+        return dataset, transform  # not a copy: attributes that its user sets later, such as a stage, must take effect
+    dataset = copy.copy(dataset)  # the caller's stays as it is
+    if isinstance(transform, Decoder):
+        dataset.decode, dataset.transform = transform, None
+    else:
+        dataset.transform = transform
+    return dataset, None
+
+
+def check_first_fields(dataset: Any, index: int = 0) -> None:
+    """Refuse, when a loader is made, fields that its decoder would leave uncropped; later records are checked as read.
+
+    Raises:
+        OptionError: Those of the first record are such.
+    """
+    if type(dataset) is Subset:
+        check_first_fields(dataset.dataset, dataset.indices[index])
+        return
+    if not isinstance(dataset, StoreDataset) or not {*(dataset.fields or ())} - {*STANDARD_FIELDS, "index"}:
+        return
+    if crops(dataset.decode) or crops(dataset.transform):
+        dataset._others(dataset.record(index))
+
+
+def decoder_of(dataset: Any) -> Any:
+    """Gives what decodes the images of a store's dataset, or of a part of one."""
+    return decoder_of(dataset.dataset) if type(dataset) is Subset else dataset.decode
+
+
+def create_batch_sampler(
+    dataset: Any,
+    sampler: Sampler[int] | Iterable[int] | None,
+    batch_size: int,
+    *,
+    shuffle: bool,
+    distributed: bool | None,
+    seed: int,
+    drop_last: bool,
+) -> Any:
+    """Gives the indices of the batches, in the order that the options of create_loader say."""
+    ranks: dict[str, Any] = {"num_replicas": 1, "rank": 0} if distributed is False else {}
+    if distributed and not _is_distributed():
+        raise OptionError("distributed=True needs torch.distributed: call init_process_group() first")
+    if sampler is None:
+        sampler = ShuffleSampler(dataset, **ranks, seed=seed) if shuffle else OrderedSampler(dataset, **ranks)
+    elif not isinstance(sampler, Iterable):
+        raise TypeError(f"sampler must be an iterable of indices, got {type(sampler).__name__}")
+    elif hasattr(sampler, "batch_size"):
+        raise OptionError(f"sampler must give single indices, got {type(sampler).__name__}, which gives batches")
+    elif distributed:
+        raise OptionError("distributed is for the sampler that is made here: got one, which must know of the ranks")
+    batches: Any
+    if isinstance(sampler, ResumableSampler):
+        if isinstance(dataset, Sized) and sampler.population not in (None, len(dataset)):
+            raise OptionError(
+                f"sampler must be made for this dataset, which has {len(dataset)} samples, "
+                f"got the {type(sampler).__name__} of one of {sampler.population}"
+            )
+        batches = SeededBatchSampler(sampler, batch_size, drop_last)
+    else:
+        rank = torch.distributed.get_rank() if distributed is not False and _is_distributed() else 0
+        batches = CountedBatchSampler(sampler, batch_size, drop_last, seed=seed, rank=rank)
+    samples = len(sampler) if isinstance(sampler, Sized) else batch_size
+    if drop_last and 0 < samples < batch_size:
+        raise OptionError(
+            f"a batch of batch_size={batch_size} is more than the {samples} samples of this process, and incomplete "
+            "batches are left out in training: pass a smaller one, or drop_last=False"
+        )
+    return batches
+
+
+def _is_distributed() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
+def normalizing(
+    mean: Sequence[float] | None, std: Sequence[float] | None, dtype: torch.dtype | str, *, channels_last: bool
+) -> Callable[..., Any] | None:
+    """Gives what normalizes the images, if they are to be."""
+    if (mean is None) != (std is None):
+        raise OptionError(f"mean and std must both be given, or both be None, got mean={mean} and std={std}")
+    if isinstance(dtype, str):
+        if dtype not in _DTYPES:
+            raise OptionError(f"dtype must be one of {', '.join(_DTYPES)}, got {dtype!r}")
+        dtype = _DTYPES[dtype]
+    if mean is None or std is None:
+        for name, chosen in (("channels_last", channels_last), ("dtype", dtype is not torch.float32)):
+            if chosen:
+                raise OptionError(
+                    f"{name} needs normalized images, got mean=None: pass mean and std, or leave {name} out"
+                )
+        return None
+    return NormalizeBytes(mean, std, dtype=dtype, channels_last=channels_last)
+
+
+def erasing(
+    probability: float, mode: Literal["const", "rand", "pixel"], count: int, *, is_training: bool
+) -> Callable[..., Any] | None:
+    """Gives what erases parts of the images, if that is to be."""
+    try:
+        module = RandomErasing(probability, mode=mode, max_count=count)
+    except (OptionError, TypeError) as error:
+        raise type(error)(f"re_prob, re_mode or re_count is wrong for RandomErasing: {error}") from None
+    return module if is_training and probability else None
+
+
+class NormalizeBytes(Normalize):
+    """Normalizes images of uint8, and no others: of what comes as float, a transform may have normalized it."""
+
+    @override
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if not isinstance(images, torch.Tensor):
+            raise OptionError(
+                f"a batch must have a tensor of images, first or as 'image', to be normalized, got "
+                f"{type(images).__name__} there: pass mean=None and std=None to take batches as collate_fn makes them"
+            )
+        if images.dtype is not torch.uint8:
+            raise OptionError(
+                f"images must come as uint8 to be normalized, got {images.dtype}, as a transform may have normalized "
+                "them: pass mean=None and std=None to leave them so (and preparation=Normalize(...) to normalize them)"
+            )
+        return super().forward(images)
+
+
+def share_of_processors() -> int:
+    """Gives the processors for this one of the processes that torchrun started on this machine."""
+    return max(1, processors() // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+
+
+class Seeded:
+    """Seeds the global random generators of a worker process; pickled to it."""
+
+    def __init__(self, seed_of: Callable[[Any], int]) -> None:
+        self._seed_of = seed_of
+
+    def __call__(self, worker: int) -> None:
+        """Seeds them, in the worker."""
+        seed = self._seed_of(get_worker_info())
+        random.seed(seed)
+        torch.manual_seed(seed)
+        np.random.seed(seed % 2**32)  # the global one, which transforms draw from

@@ -1,0 +1,166 @@
+"""Where the time of a training goes: waiting for data or computing, and what the data's time is spent on."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING
+
+from dbloader._machine import processors
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from dbloader.batches.timed import Work
+    from dbloader.loading.clock import Clock
+
+# Waiting less than this share of the time, a training gains nothing that could be seen from faster data.
+KEEPS_UP = 0.02
+# A consumer whose own work is a smaller share than this trains nothing: it measures the loader.
+_MEASURES_ONLY = 0.02
+_DOING = {"read": "reading", "decode": "decoding", "collate": "collating"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Stats:
+    """What the time of an iteration went into, so far; as a str, the verdict in one line.
+
+    On a GPU the consumer's time is that of its Python code, which runs ahead of the device until something waits for
+    that, as fetching a loss does. Then these times are the device's too.
+
+    Attributes:
+        batches: Batches received.
+        samples: Samples in them, or None where that is not known.
+        steps: Batches that the consumer has finished its work with.
+        first_s: Seconds until the first batch was there: the start of the workers, which is not counted as waiting.
+        waited_s: Seconds that the consumer waited for all other batches.
+        computed_s: Seconds that it worked with them.
+        ahead: Batches that the loader has given to the background thread, those not yet received included.
+        produced_s: Seconds that it took for these.
+        copied_s: Seconds that the thread took to send them to the device and prepare them.
+        blocked_s: Seconds that it had a batch which nobody took yet.
+        work: What it took to read, decode and collate these, all workers together; None where they do not tell.
+        serial_s: Seconds of ``work`` that the background thread did itself: ThreadLoader's reading and collating.
+        num_workers: How many there are; None where that is not known.
+        depth: Most batches ahead of the consumer, as in PrefetchLoader.
+        processors: That this process may use.
+    """
+
+    batches: int
+    samples: int | None
+    steps: int
+    first_s: float
+    waited_s: float
+    computed_s: float
+    ahead: int
+    produced_s: float
+    copied_s: float
+    blocked_s: float
+    work: Work | None
+    serial_s: float
+    num_workers: int | None
+    depth: int
+    processors: int
+
+    @classmethod
+    def of(cls, clock: Clock, num_workers: int | None, depth: int) -> Self:
+        """Gives the stats of an iteration.
+
+        Args:
+            clock: Its times.
+            num_workers: Of the loader, if it tells.
+            depth: Of the PrefetchLoader.
+        """
+        return cls(
+            batches=clock.batches,
+            samples=clock.samples or None,
+            steps=clock.steps,
+            first_s=clock.first,
+            waited_s=clock.waited,
+            computed_s=clock.computed,
+            ahead=clock.ahead,
+            produced_s=clock.produced,
+            copied_s=clock.copied,
+            blocked_s=clock.blocked,
+            work=clock.work if clock.work.total else None,
+            serial_s=clock.serial,
+            num_workers=num_workers,
+            depth=depth,
+            processors=processors(),
+        )
+
+    @property
+    def seconds(self) -> float:
+        """The time from the first batch on."""
+        return self.waited_s + self.computed_s
+
+    @property
+    def waiting(self) -> float:
+        """The share of the time, 0 to 1, in which the consumer waited for data."""
+        return self.waited_s / self.seconds if self.seconds else 0.0
+
+    @property
+    def samples_per_s(self) -> float | None:
+        """Samples a second, from the first batch on; None where that is not known."""
+        return self.samples / self.seconds if self.samples and self.seconds else None
+
+    @property
+    def enough_workers(self) -> int | None:
+        """How many workers would keep up with the consumer: where one is told, and it does more than take batches."""
+        if self.num_workers is None or self._measures_only:
+            return None
+        if self.work is not None:
+            return max(1, math.ceil((self.work.total - self.serial_s) / self.ahead / self._step_s))
+        return max(1, math.ceil(max(self.num_workers, 1) * self.seconds / self.computed_s))
+
+    @property
+    def _measures_only(self) -> bool:
+        return self.computed_s <= _MEASURES_ONLY * self.seconds
+
+    @property
+    def _step_s(self) -> float:
+        """Seconds that the consumer works with a batch."""
+        return self.computed_s / self.steps
+
+    def __str__(self) -> str:
+        if self.batches < 2:
+            return "too few batches to tell: take at least two"
+        waited = f"waited for data {100 * self.waiting:.{0 if self.waiting >= 0.1 else 1}f} % of the time"
+        if self.waiting < KEEPS_UP:
+            return f"{waited}: the data keeps up"
+        return "; ".join(filter(None, (waited, self._hardest(), self._remedy())))
+
+    def _hardest(self) -> str | None:
+        """Gives what most of the work is, if it is known."""
+        if self.work is None:
+            return None
+        name = max(_DOING, key=lambda name: float(getattr(self.work, name)))
+        return f"{_DOING[name]} is {100 * getattr(self.work, name) / self.work.total:.0f} % of making a batch"
+
+    def _remedy(self) -> str:
+        if self._measures_only:
+            return "the consumer only takes the batches, so this is how fast the data comes"
+        if not self.depth:
+            return "with depth=0 the next batch is asked for only when the one before is done with"
+        if (self.copied_s + self.serial_s) / self.ahead >= self._step_s:
+            # So it would be the slowest of all with any number of workers.
+            doing = "sending and preparing" if self.copied_s >= self.serial_s else "reading and collating"
+            return f"{doing} a batch takes the background thread longer than the consumer needs for one"
+        enough = self.enough_workers
+        if self.num_workers is None or enough is None:
+            return "what is in front of this loader is too slow"
+        if enough <= self.num_workers:
+            return (
+                f"{counted(self.num_workers)} should keep up: the processors may be busy with other things, "
+                "or the batches of very different cost"
+            )
+        advice = f"about {counted(enough)} instead of {self.num_workers} would keep up"
+        if enough > self.processors:
+            share = f"{self.processors} processor{'' if self.processors == 1 else 's'}"
+            advice += f", but this process has {share}: make the images cheaper to decode"
+        return advice
+
+
+def counted(workers: int) -> str:
+    """Gives a number of workers in words."""
+    return f"{workers} worker{'' if workers == 1 else 's'}"

@@ -1,0 +1,1 @@
+"""Encode and decode records, and the columns and manifest that describe them."""

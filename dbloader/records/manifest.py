@@ -1,0 +1,211 @@
+"""The manifest: the header of a store, written last, so that a store without one is not finished."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from dataclasses import asdict, dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+import bson
+import numpy as np
+
+from dbloader.errors import DamagedStoreError, NotAStoreError, StoreVersionError
+from dbloader.records.columns import DTYPES, NO_LABEL
+from dbloader.records.document import UNREADABLE, open_sealed, seal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FORMAT = "dbloader"
+VERSION = 1
+
+_MAX_DEPTH = 20  # of dicts and lists in `source`
+
+# A histogram of more labels is no longer a small fact; such labels (a regression target, say) are counted from
+# the label column instead.
+MAX_COUNTED_LABELS = 65_536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What is known of a store as a whole.
+
+    Attributes:
+        length: Number of records.
+        digest: SHA-256, hex, of the records' CRC-32 (little-endian uint32, in the order of their indices).
+        classes: Name of each label from 0 on; empty where labels have no names.
+        label_counts: Records of each label; None when there are more than 65,536 different labels.
+        labelled: Records that have a label.
+        named: Records that have a name.
+        image_bytes: Bytes of all images.
+        width: Least and greatest width in pixels of the records that have one; (0, 0) if none has.
+        height: The same for the height.
+        formats: Records of each image format.
+        depths: Records whose images have values of each depth, such as "8-bit", "16-bit" or "32-bit float".
+        fields: Records that have each further field.
+        outcome: What the conversion counted: ``repaired``, ``rejected`` and the like.
+        events: Lines of the conversion's report.
+        source: Where the records came from, and the options of the conversion.
+        created: UTC, ISO 8601.
+        created_by: Program and version.
+        version: Version of the format.
+    """
+
+    length: int
+    digest: str
+    classes: tuple[str, ...] = ()
+    label_counts: dict[int, int] | None = None
+    labelled: int = 0
+    named: int = 0
+    image_bytes: int = 0
+    width: tuple[int, int] = (0, 0)
+    height: tuple[int, int] = (0, 0)
+    formats: dict[str, int] = field(default_factory=dict)
+    depths: dict[str, int] = field(default_factory=dict)
+    fields: dict[str, int] = field(default_factory=dict)
+    outcome: dict[str, int] = field(default_factory=dict)
+    events: int = 0
+    source: dict[str, Any] = field(default_factory=dict)
+    created: str = ""
+    created_by: str = ""
+    version: int = VERSION
+
+    def encode(self) -> bytes:
+        """Return the manifest as a BSON document, which ends with its CRC-32."""
+        document = asdict(self)
+        if self.label_counts is not None:
+            pairs = np.array(sorted(self.label_counts.items()), "<i8").reshape(-1, 2)
+            document["label_counts"] = pairs.tobytes()
+        return seal({"format": FORMAT, **document})
+
+    @classmethod
+    def decode(cls, data: bytes, place: str) -> Manifest:
+        """Return the manifest in a BSON document.
+
+        Raises:
+            NotAStoreError: It is some other program's.
+            StoreVersionError: It has a newer format than this version of dbloader knows.
+            DamagedStoreError: It is not what was written.
+        """
+        try:
+            document = bson.decode(data)
+        except UNREADABLE as error:
+            raise DamagedStoreError(f"{place}: the manifest cannot be decoded: {error}") from error
+        if document.get("format") != FORMAT:
+            raise NotAStoreError(f"{place} is not a dbloader store")
+        version = document.get("version")
+        if not isinstance(version, int) or version > VERSION:
+            raise StoreVersionError(
+                f"{place} has format version {version!r:.20}; this dbloader knows versions up to {VERSION}: "
+                "install a newer one (pip install -U dbloader)",
+            )
+        try:
+            document = open_sealed(data)
+        except ValueError as error:
+            raise DamagedStoreError(
+                f"{place}: the manifest is damaged: {error}; copy the store again from where it is whole"
+            ) from error
+        values: dict[str, Any] = {}
+        for known in fields(cls):
+            value = document.get(known.name)
+            if not _IS_VALID[known.name](value):
+                raise DamagedStoreError(f"{place}: its manifest has no valid {known.name}: {value!r:.80}")
+            values[known.name] = value
+        if values["label_counts"] is not None:
+            pairs = np.frombuffer(values["label_counts"], "<i8").reshape(-1, 2).tolist()
+            values["label_counts"] = {label: count for label, count in pairs}  # noqa: C416 - pairs are lists
+        for name in ("classes", "width", "height"):
+            values[name] = tuple(values[name])
+        return cls(**values)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+
+
+def _is_range(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(_is_count, value))
+
+
+def _is_counts(value: object) -> bool:
+    return isinstance(value, dict) and all(map(_is_count, value.values()))
+
+
+def _is_plain(value: object, depth: int = 0) -> bool:
+    """Tell whether JSON has such a value."""
+    if isinstance(value, (dict, list)):
+        parts = value.values() if isinstance(value, dict) else value
+        return depth < _MAX_DEPTH and all(_is_plain(part, depth + 1) for part in parts)
+    return value is None or isinstance(value, (bool, int, float)) or _is_text(value)
+
+
+def _is_text(value: object) -> bool:
+    return type(value) is str  # BSON's JavaScript code is a str too, and cannot be hashed
+
+
+# What a manifest may say: one with the right CRC-32 may still be another program's work.
+_IS_VALID: dict[str, Callable[[Any], bool]] = {
+    "length": _is_count,
+    "digest": lambda value: isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef"),
+    "classes": lambda value: isinstance(value, list) and all(map(_is_text, value)),
+    "label_counts": lambda value: value is None or (isinstance(value, bytes) and len(value) % 16 == 0),
+    "labelled": _is_count,
+    "named": _is_count,
+    "image_bytes": _is_count,
+    "width": _is_range,
+    "height": _is_range,
+    "formats": _is_counts,
+    "depths": _is_counts,
+    "fields": _is_counts,
+    "outcome": _is_counts,
+    "events": _is_count,
+    "source": lambda value: isinstance(value, dict) and _is_plain(value),
+    "created": _is_text,
+    "created_by": _is_text,
+    "version": _is_count,
+}
+
+
+class Summary:
+    """Gathers from the columns, chunk by chunk, what a manifest says of all records."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256()
+        self._labels: Counter[int] | None = Counter()
+        self._labelled = self._named = self._image_bytes = 0
+        self._sides: dict[str, tuple[int, int]] = {"width": (0, 0), "height": (0, 0)}
+        self.labels: tuple[int, int] | None = None
+        """The least and the greatest label; None if no record has one."""
+
+    def add(self, chunk: dict[str, bytes]) -> None:
+        """Adds the packed columns of one chunk."""
+        values = {name: np.frombuffer(chunk[name], dtype) for name, dtype in DTYPES.items()}
+        self._digest.update(chunk["crc32"])
+        labels = values["label"][values["label"] != NO_LABEL]
+        self._labelled += len(labels)
+        if len(labels):
+            found = (int(labels.min()), int(labels.max()))
+            least, greatest = self.labels or found
+            self.labels = (min(least, found[0]), max(greatest, found[1]))
+        if self._labels is not None:
+            self._labels.update(dict(zip(*(part.tolist() for part in np.unique(labels, return_counts=True)))))  # noqa: B905
+            if len(self._labels) > MAX_COUNTED_LABELS:
+                self._labels = None
+        self._named += int(np.count_nonzero(values["name_hash"]))
+        self._image_bytes += int(values["nbytes"].sum())
+        for side, (least, greatest) in self._sides.items():
+            known = values[side][values[side] > 0]
+            if len(known):
+                self._sides[side] = (min(least or 2**32, int(known.min())), max(greatest, int(known.max())))
+
+    def facts(self) -> dict[str, Any]:
+        """Gives the fields of the manifest that were gathered."""
+        return {
+            "digest": self._digest.hexdigest(),
+            "label_counts": None if self._labels is None else dict(sorted(self._labels.items())),
+            "labelled": self._labelled,
+            "named": self._named,
+            "image_bytes": self._image_bytes,
+            **self._sides,
+        }

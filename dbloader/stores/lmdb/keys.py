@@ -1,0 +1,56 @@
+"""Where an LMDB file has what: sub-database ``records`` (8-byte big-endian index -> document) and ``meta``.
+
+docs/format.md gives every key.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+
+from dbloader.errors import PlaceError
+from dbloader.stores.mongo.uri import is_mongo
+
+RECORDS, META = b"records", b"meta"
+MANIFEST, PROGRESS, EVENT = b"manifest", b"progress", b"event/"
+CACHE = b"cache"  # the manifest of the store that a cache has some of the records of
+PARTIAL = ".partial"
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+record_key = struct.Struct(">Q").pack
+
+
+def column_key(name: str, chunk: int) -> bytes:
+    """Gives the key in ``meta`` of one chunk of a column."""
+    return b"column/%s/%s" % (name.encode(), record_key(chunk))
+
+
+def event_key(number: int) -> bytes:
+    """Gives the key in ``meta`` of one event of the report."""
+    return EVENT + record_key(number)
+
+
+def checked_path(place: str | os.PathLike[str]) -> str:
+    """Gives the place as a path.
+
+    Raises:
+        PlaceError: It is empty or a URI, which is not repeated in the message, since it may hold a password.
+        TypeError: It is no path.
+    """
+    if not isinstance(place, (str, bytes, os.PathLike)):
+        raise TypeError(
+            "a place must be the path of an LMDB file or mongodb://host/database.collection, "
+            f"got {type(place).__name__}"
+        )
+    path: object = os.fspath(place)
+    if not isinstance(path, str) or not path:
+        raise PlaceError(f"a place is the path of an LMDB file or mongodb://host/database.collection, got {place!r}")
+    if "://" in path or is_mongo(path):
+        if is_mongo(path):
+            raise PlaceError("the path of a file is wanted here, got a place in MongoDB (MongoDataset reads from one)")
+        scheme = path.split("://", 1)[0]
+        raise PlaceError(
+            f"{scheme}:// is no place that this version of dbloader knows; give the path of an LMDB file or mongodb://host/database.collection"
+        )
+    return path

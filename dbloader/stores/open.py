@@ -1,0 +1,50 @@
+"""Which kind of store is at a place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dbloader.stores.mongo.uri import is_mongo
+
+if TYPE_CHECKING:
+    import os
+
+    from dbloader.stores.base import Store
+    from dbloader.stores.writer import Writer
+
+
+def open_store(place: str | os.PathLike[str]) -> Store:
+    """Gives the store at a place, which is looked at when it is first read.
+
+    Raises:
+        PlaceError: The place is a URI of a kind that this version does not know, or names no collection.
+    """
+    if is_mongo(place):
+        from dbloader.stores.mongo.store import MongoStore
+
+        return MongoStore(place)
+    from dbloader.stores.lmdb.store import LMDBStore
+
+    return LMDBStore(place)
+
+
+def create_store(
+    place: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+    resume: bool = False,
+    resumable: bool = False,
+    durable: bool = True,
+) -> Writer:
+    """Gives a writer of a new store; Writer tells what the options mean.
+
+    Raises:
+        PlaceError: The place is a URI of a kind that this version does not know, or names no collection.
+    """
+    if is_mongo(place):
+        from dbloader.stores.mongo.writer import MongoWriter
+
+        return MongoWriter(place, overwrite=overwrite, resume=resume, resumable=resumable)
+    from dbloader.stores.lmdb.writer import LMDBWriter
+
+    return LMDBWriter(place, overwrite=overwrite, resume=resume, resumable=resumable, durable=durable)

@@ -1,0 +1,88 @@
+"""What has been written to a store since its last commit."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from dbloader.errors import FieldError
+from dbloader.records.columns import CHUNK, ColumnChunk, seal_chunk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from dbloader.records.record import EncodedRecord
+
+
+class Part(NamedTuple):
+    """What one commit stores.
+
+    Attributes:
+        first: Index of the first record.
+        documents: The records' BSON documents.
+        chunks: Number of each chunk of the columns that has changed, and its columns, packed and sealed.
+        events: What is new in the report.
+    """
+
+    first: int
+    documents: list[bytes]
+    chunks: dict[int, dict[str, bytes]]
+    events: list[dict[str, str]]
+
+
+class WriteBuffer:
+    """What has been written to a store since its last commit.
+
+    Args:
+        length: Records of the store.
+        chunk: The columns of its last, unfinished chunk.
+
+    Attributes:
+        length: Records of the store, with those that are pending.
+        nbytes: Bytes of the documents that are pending.
+        began_at: When the last commit took place (`time.monotonic`).
+    """
+
+    def __init__(self, length: int = 0, chunk: ColumnChunk | None = None) -> None:
+        self.length = length
+        self._chunk = ColumnChunk() if chunk is None else chunk
+        self._begin()
+
+    def _begin(self) -> None:
+        self.nbytes = 0
+        self.began_at = time.monotonic()
+        self._part = Part(self.length, [], {}, [])
+
+    def add(self, record: EncodedRecord) -> None:
+        """Adds a record; its index follows on that of the one before."""
+        document = record.document(self.length)
+        self._part.documents.append(document)
+        self.nbytes += len(document)
+        self._chunk.append(record)
+        self.length += 1
+        if len(self._chunk) == CHUNK:
+            self._pack((self.length - 1) // CHUNK)
+            self._chunk = ColumnChunk()
+
+    def report(self, events: Iterable[Mapping[str, str]]) -> None:
+        """Add what the report says of single files.
+
+        Raises:
+            FieldError: An event has other values than ``name``, ``event`` and ``reason``, each a str.
+        """
+        for event in events:
+            if event.keys() != {"name", "event", "reason"} or not all(isinstance(said, str) for said in event.values()):
+                raise FieldError(f"an event has a name, an event and a reason, each a str, got {dict(event)!r:.200}")
+            self._part.events.append(dict(event))
+
+    def take(self) -> Part:
+        """Gives all that is pending, which is to be committed now."""
+        if len(self._chunk):
+            self._pack(self.length // CHUNK)
+        part = self._part
+        self._begin()
+        return part
+
+    def _pack(self, number: int) -> None:
+        packed = self._chunk.pack()
+        self._part.chunks[number] = {name: seal_chunk(name, number, chunk) for name, chunk in packed.items()}
