@@ -28,8 +28,8 @@ from torch.utils.data import DataLoader
 from dbloader import LMDBDataset, MongoDataset, Record, convert, copy_store, create_store, open_store
 from dbloader.records.record import encode
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from mongo_servers import Mongod, Proxy, records_of
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from tests.support.mongo import Mongod, Proxy, records_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from dbloader import Record, create_store
 from dbloader.records.record import encode
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from mongo_servers import Mongod
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from tests.support.mongo import Mongod
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,10 +14,11 @@ from typing import NoReturn
 
 import coverage
 import pytest
-from leaks import no_leaks
-from mongo_servers import Mongod, ReplicaSet, Server, needing_a_server
 from pymongo import common, periodic_executor
 from torch._utils import ExceptionWrapper
+
+from tests.support.leaks import no_leaks
+from tests.support.mongo import Mongod, ReplicaSet, Server, needing_a_server
 
 pytest.register_assert_rewrite("children", "store_contract")
 

@@ -1,6 +1,6 @@
 """What every store promises to those who write it, whatever it is kept in.
 
-Each sentence of these docstrings is a test in tests/store_contract.py, which every backend's tests inherit.
+Each sentence of these docstrings is a test in tests/contracts/store.py, which every backend's tests inherit.
 """
 
 from __future__ import annotations

@@ -1,0 +1,275 @@
+"""Makers of whole batches: what each gives is what torch would collate of the dataset's samples, and its errors."""
+
+import io
+import pickle
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Subset, default_collate
+
+from dbloader import LMDBDataset, Record, create_loader, write_store
+from dbloader.batches.base import part_size, parts
+from dbloader.batches.collate import RecordBatchFetcher, SampleBatchFetcher
+from dbloader.batches.create import create_fetcher
+from dbloader.batches.dataset import BatchDataset, pass_batch
+from dbloader.batches.encoded import EncodedBatchFetcher
+from dbloader.batches.subset import SubsetBatchFetcher
+from dbloader.batches.tensors import TensorBatchFetcher
+from dbloader.decoding import DecodeTensor, RandomResizedCrop, ResizeCenterCrop
+from dbloader.decoding.decoder import Plan
+from dbloader.device.encoded import EncodedImages
+from dbloader.errors import (
+    DamagedImageError,
+    DamagedRecordError,
+    LoaderError,
+    NotAnImageError,
+    OptionError,
+    RecordIndexError,
+)
+from dbloader.loading.threads import ThreadLoader
+from dbloader.sampling.rng import SeededIndices
+from tests.support import jpegs
+
+LENGTH = 10
+
+
+def encoded(seed: int) -> bytes:
+    file = io.BytesIO()
+    jpegs.draw(40, 30, seed=seed).save(file, "JPEG")
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("stores") / "photos.lmdb"
+    write_store((Record(f"{n}.jpg", n % 3, encoded(n), fields={"n": n}) for n in range(LENGTH)), place)
+    return place
+
+
+def keyed(indices: Sequence[int]) -> SeededIndices:
+    return SeededIndices(indices, 5, 2, range(20, 20 + len(indices)))
+
+
+class Twice:
+    def __call__(self, image: torch.Tensor) -> torch.Tensor:
+        return image.float() * 2
+
+
+def options_of(kind: str) -> dict[str, Any]:
+    kinds: dict[str, dict[str, Any]] = {
+        "tensors": {"decode": RandomResizedCrop(8)},
+        "tensors of fields": {"decode": RandomResizedCrop(8), "fields": ("n", "image")},
+        "records": {"decode": RandomResizedCrop(8), "transform": Twice()},
+        "records without images": {"decode": RandomResizedCrop(8), "fields": ("n", "label")},
+        "records of one size": {"decode": DecodeTensor()},
+    }
+    return kinds[kind]
+
+
+@pytest.mark.parametrize(
+    "kind", ["tensors", "tensors of fields", "records", "records without images", "records of one size"]
+)
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_batch_of_a_store_is_what_torch_collates_of_its_samples(place: Path, kind: str, threads: int) -> None:
+    dataset = LMDBDataset(place, **options_of(kind))
+    maker = create_fetcher(dataset)
+    assert type(maker) is (TensorBatchFetcher if kind.startswith("tensors") else RecordBatchFetcher)
+    indices = keyed([7, 0, 7, 3, -1])
+    expected = default_collate(dataset.__getitems__(indices))
+    made = BatchDataset(pickle.loads(pickle.dumps(maker)), threads).__getitems__(indices)  # noqa: S301
+    assert (made.samples, made.serial) == (5, 0.0)
+    assert made.work.read > 0
+    batch = made.batch
+    assert type(batch) is type(expected)
+    pairs = (
+        zip(batch.values(), expected.values(), strict=True)
+        if isinstance(batch, dict)
+        else zip(batch, expected, strict=True)
+    )
+    for one, other in pairs:
+        assert torch.equal(one, other)
+
+
+def test_a_dataset_that_goes_by_the_keys_of_its_indices_gets_them_in_every_part_of_a_batch(place: Path) -> None:
+    maker = create_fetcher(LMDBDataset(place, decode=RandomResizedCrop(8)), transform=Twice())
+    indices = keyed(range(LENGTH))
+    one, other = (BatchDataset(maker, threads).__getitems__(indices).batch[0] for threads in (1, 4))
+    assert torch.equal(one, other)
+
+
+def test_images_of_a_batch_lie_in_memory_as_decoders_give_them(place: Path) -> None:
+    images, _ = create_fetcher(LMDBDataset(place, decode=ResizeCenterCrop(8))).make([1, 2]).batch
+    assert images.dtype is torch.uint8
+    assert images.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_a_dataset_is_made_by_what_costs_least(place: Path) -> None:
+    store = LMDBDataset(place, decode=RandomResizedCrop(8))
+    assert type(create_fetcher(store)) is TensorBatchFetcher
+    assert type(create_fetcher(store, list)) is RecordBatchFetcher
+    assert type(create_fetcher(LMDBDataset(place))) is RecordBatchFetcher
+    assert type(create_fetcher(store, transform=Twice())) is SampleBatchFetcher
+    assert type(create_fetcher([1, 2])) is SampleBatchFetcher
+    assert type(create_fetcher(Subset(store, [1]))) is SubsetBatchFetcher
+    assert type(create_fetcher(store, encoded=True)) is EncodedBatchFetcher
+
+
+def test_a_decoder_that_is_called_in_a_way_of_its_own_is_called(place: Path) -> None:
+    class Dark(RandomResizedCrop):
+        def __call__(self, *arguments: Any, **options: Any) -> torch.Tensor:
+            return super().__call__(*arguments, **options) // 2
+
+    indices = keyed([3, 1])
+    bright, dark = (
+        create_fetcher(LMDBDataset(place, decode=kind(8))).make(indices) for kind in (RandomResizedCrop, Dark)
+    )
+    assert torch.equal(dark.batch[0], bright.batch[0] // 2)
+
+
+def test_files_for_a_device_are_handed_over_with_their_numbers(place: Path) -> None:
+    dataset = LMDBDataset(place, decode=RandomResizedCrop(8))
+    indices = keyed([3, 1])
+    made = create_fetcher(dataset, encoded=True).make(indices)
+    images, labels = made.batch
+    assert type(images) is EncodedImages
+    assert [images.file(n) for n in range(2)] == [encoded(3), encoded(1)]
+    assert (images.numbers == dataset._numbers(indices)).all()
+    assert labels.tolist() == [0, 1]
+    assert made.serial == made.work.total > 0
+
+
+@pytest.mark.parametrize("part", [False, True])
+def test_decoding_on_the_device_gives_the_batches_that_workers_give(place: Path, part: bool) -> None:
+    store = LMDBDataset(place)
+    dataset: Any = Subset(store, range(8)) if part else store
+    options: dict[str, Any] = {"batch_size": 4, "input_size": 8, "is_training": True, "num_workers": 1, "device": "cpu"}
+    batches = [[*create_loader(dataset, decode=decode, **options)] for decode in ("workers", "device")]
+    for one, other in zip(*batches, strict=True):
+        assert torch.equal(one[0], other[0])
+        assert torch.equal(one[1], other[1])
+
+
+@pytest.mark.parametrize("how", ["transform", "collate_fn", "no decoder", "no store"])
+def test_what_no_device_could_decode_is_refused(place: Path, how: str) -> None:
+    dataset: Any = LMDBDataset(place, decode=RandomResizedCrop(8))
+    with pytest.raises(OptionError, match="decode='device' is for an LMDBDataset or MongoDataset whose images"):
+        create_fetcher(
+            {"no decoder": LMDBDataset(place), "no store": [1, 2]}.get(how, dataset),
+            list if how == "collate_fn" else None,
+            transform=Twice() if how == "transform" else None,
+            encoded=True,
+        )
+
+
+def test_a_record_without_a_file_is_told_where_a_device_is_to_decode(tmp_path: Path) -> None:
+    write_store([Record("a", 0, None)], tmp_path / "none.lmdb")
+    with (
+        LMDBDataset(tmp_path / "none.lmdb", decode=RandomResizedCrop(8)) as dataset,
+        pytest.raises(
+            OptionError, match=r"record 0 \(a\) .* has no image file .*, but none: leave decode='device' out"
+        ),
+    ):
+        create_fetcher(dataset, encoded=True).make([0])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_first_error_of_a_batch_comes_out_with_its_record(tmp_path: Path, workers: int) -> None:
+    images = [encoded(0), encoded(1), b"\xff\xd8\xff damaged", encoded(3), b"\xff\xd8\xff too", encoded(5)]
+    write_store((Record(f"{n}.jpg", 0, image) for n, image in enumerate(images)), tmp_path / "some.lmdb")
+    with LMDBDataset(tmp_path / "some.lmdb", decode=RandomResizedCrop(8)) as dataset:
+        iterator = iter(ThreadLoader(dataset, 2, num_workers=workers, timed=True))
+        assert next(iterator).samples == 2
+        with pytest.raises(NotAnImageError, match="in no known format") as caught:
+            next(iterator)
+        if hasattr(caught.value, "__notes__"):
+            assert "record 2 (2.jpg)" in caught.value.__notes__[0]
+        assert list(iterator) == []
+
+
+@pytest.mark.parametrize("planned", [0, 2000, 2**23])
+def test_large_files_are_planned_a_few_at_a_time(place: Path, planned: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dbloader.batches.tensors._PLANNED", planned)
+    dataset = LMDBDataset(place, decode=RandomResizedCrop(8))
+    lent: list[int] = []
+    plan, decode = dataset._plan, Plan.decode
+    ahead: list[int] = []
+
+    def planning(record: Record, numbers: Any) -> Any:
+        assert isinstance(record.image, memoryview)
+        lent.append(len(record.image))
+        return plan(record, numbers)
+
+    def decoding(self: Plan, out: Any = None) -> Any:
+        ahead.append(sum(lent[len(ahead) : -1]))
+        return decode(self, out)
+
+    monkeypatch.setattr(dataset, "_plan", planning)
+    monkeypatch.setattr(Plan, "decode", decoding)
+    indices = keyed([*range(LENGTH)])
+    batch = create_fetcher(dataset).make(indices).batch
+    monkeypatch.undo()
+    assert torch.equal(batch[0], create_fetcher(dataset).make(indices).batch[0])
+    assert len(ahead) == LENGTH
+    assert max(ahead) <= planned
+    assert (max(ahead) > 0) == (planned > 0)
+
+
+def test_a_store_that_gives_too_few_records_is_told(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = LMDBDataset(place, decode=RandomResizedCrop(8))
+    records = dataset.records([0, 1])
+    monkeypatch.setattr(dataset, "_borrow", lambda _: nullcontext(iter(records)))
+    with pytest.raises(LoaderError, match="gave fewer records than it was asked for"):
+        create_fetcher(dataset).make([0, 1, 2])
+
+
+@pytest.mark.parametrize("later", ["_plan", "read", "others"])
+def test_an_error_found_earlier_of_a_later_sample_does_not_come_first(tmp_path: Path, later: str) -> None:
+    cut = encoded(1)[:-200] + encoded(1)[-2:]  # which only decoding tells
+    images = [encoded(0), cut, b"no image" if later == "_plan" else encoded(2)]
+    place = tmp_path / "some.lmdb"
+    write_store((Record(f"{n}.jpg", n, image) for n, image in enumerate(images)), place)
+    if later == "read":
+        data = bytearray(place.read_bytes())
+        data[data.index(images[2]) + 9] ^= 1
+        place.write_bytes(data)
+
+    def label_of(label: int) -> int:
+        if later == "others" and label == 2:
+            raise ValueError("of the label")
+        return label
+
+    expected = {"_plan": NotAnImageError, "read": DamagedRecordError, "others": ValueError}[later]
+    with LMDBDataset(place, target_transform=label_of, decode=RandomResizedCrop(8)) as dataset:
+        maker = create_fetcher(dataset)
+        with pytest.raises(DamagedImageError):
+            maker.make([0, 1, 2])
+        with pytest.raises(expected):
+            maker.make([0, 2, 1])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_index_beyond_the_records_is_told_at_the_place_of_its_batch(place: Path, workers: int) -> None:
+    dataset = LMDBDataset(place, decode=RandomResizedCrop(8))
+    iterator = iter(ThreadLoader(dataset, batch_sampler=[[1, 2], [3, 99], [4]], num_workers=workers, timed=True))
+    assert next(iterator).samples == 2
+    with pytest.raises(RecordIndexError, match="no record 99"):
+        next(iterator)
+    assert list(iterator) == []
+
+
+def test_a_batch_is_divided_so_that_all_threads_have_a_part() -> None:
+    assert [part_size(*of) for of in ((64, 2), (8, 3), (1, 8), (0, 2), (60, 1))] == [32, 3, 1, 1, 32]
+    assert parts(5, 2) == [slice(0, 2), slice(2, 4), slice(4, 6)]
+
+
+def test_the_dataset_of_a_worker_has_the_length_and_samples_of_the_one_it_makes_batches_of() -> None:
+    made = BatchDataset(create_fetcher(["a", "b", "c"]), 2)
+    assert (len(made), made[1]) == (3, "b")
+    assert [batch.batch for batch in DataLoader(made, 2, collate_fn=pass_batch)] == [["a", "b"], ["c"]]
+    assert len(pickle.loads(pickle.dumps(made))) == 3  # noqa: S301 - with its threads begun
+    with pytest.raises(OptionError, match="threads must be at least 1, got 0"):
+        BatchDataset(create_fetcher([1]), 0)

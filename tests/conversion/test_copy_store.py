@@ -1,0 +1,281 @@
+"""Copying a store to another place, of either kind: the same store, or nothing."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import lmdb
+import pytest
+
+import dbloader.stores.writer as writing
+from dbloader import Record, copy_store, create_store, open_store
+from dbloader.errors import DamagedRecordError, DamagedStoreError, StoreExistsError, StoreNotFoundError
+from dbloader.records.columns import COLUMNS, DTYPES, seal_chunk
+from dbloader.records.record import encode
+from dbloader.stores.lmdb.keys import META, RECORDS, column_key, record_key
+from dbloader.stores.lmdb.writer import LMDBWriter
+from dbloader.stores.mongo.uri import parse
+from tests.contracts.store import documents_of, make_records
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dbloader.records.manifest import Manifest
+
+WAIT_S = 60.0
+LENGTH = 300
+EVENTS = [{"event": "repaired", "name": f"{number}.jpg", "reason": "no end"} for number in range(5)]
+fork = multiprocessing.get_context("fork")
+
+# Python >= 3.12 warns of every fork of a process with threads, which every client of a server has.
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+
+
+def make(place: str | Path, length: int = LENGTH, *, seed: int = 0, **options: Any) -> Manifest:
+    with create_store(place, **options) as writer:
+        records = make_records(length, seed)
+        writer.write([encode(record) for record in records], events=EVENTS, outcome={"repaired": 5, "rejected": 0})
+        return writer.finish(classes=("ä", "b", "c"), source={"path": "/images", "shuffle": None}, created="then")
+
+
+def check_same(place: str | Path, other: str | Path) -> None:
+    with open_store(place) as store, open_store(other) as copy:
+        assert copy.manifest == replace(store.manifest, created_by=copy.manifest.created_by)
+        assert copy.documents(range(len(store))) == store.documents(range(len(store)))
+        assert list(copy.events()) == list(store.events())
+        assert list(copy.names()) == list(store.names())
+        for name in DTYPES:
+            assert copy.column(name).tolist() == store.column(name).tolist()
+        for number in range(-(-len(store) // 4096)):
+            assert copy._stored_chunk(number) == store._stored_chunk(number)
+        assert copy.verify() == store.manifest.digest
+
+
+def tamper(place: Path, database: bytes, key: bytes, value: bytes) -> None:
+    with lmdb.open(str(place), subdir=False, max_dbs=2, lock=False) as env, env.begin(write=True) as txn:
+        txn.put(key, value, db=env.open_db(database, txn, create=False))
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    make(tmp_path / "source.lmdb")
+    return tmp_path / "source.lmdb"
+
+
+def test_a_copy_to_a_server_and_back_is_the_same_store(tmp_path: Path, source: Path, mongo_uri: str) -> None:
+    back = tmp_path / "back.lmdb"
+    first = copy_store(source, mongo_uri)
+    second = copy_store(mongo_uri, back)
+    check_same(source, mongo_uri)
+    check_same(source, back)
+    assert first == second
+    with open_store(back) as store:
+        assert store.documents(range(LENGTH)) == documents_of(make_records(LENGTH))
+        assert list(store.events()) == EVENTS
+        assert (store.manifest.created, store.manifest.classes) == ("then", ("ä", "b", "c"))
+        assert store.manifest.outcome == {"repaired": 5, "rejected": 0}
+
+
+@pytest.mark.parametrize("length", [1, 63, 64, 65, 4095, 4096, 4097])
+def test_a_copy_at_the_edges_of_blocks_and_chunks_is_the_same(tmp_path: Path, length: int) -> None:
+    with create_store(tmp_path / "source.lmdb") as writer:
+        writer.write(encode(Record(f"{index}.jpg", index % 3)) for index in range(length))
+        writer.finish()
+    copy_store(tmp_path / "source.lmdb", tmp_path / "copy.lmdb")
+    check_same(tmp_path / "source.lmdb", tmp_path / "copy.lmdb")
+
+
+def test_a_store_of_no_records_is_copied(tmp_path: Path, mongo_uri: str) -> None:
+    make(tmp_path / "source.lmdb", 0)
+    told: list[tuple[int, int]] = []
+    copy_store(tmp_path / "source.lmdb", mongo_uri, progress=lambda *numbers: told.append(numbers))
+    check_same(tmp_path / "source.lmdb", mongo_uri)
+    assert told == [(0, 0)]
+
+
+def test_a_record_over_the_limit_of_a_document_is_copied_both_ways(tmp_path: Path, mongo_uri: str) -> None:
+    with create_store(tmp_path / "source.lmdb") as writer:
+        writer.write(
+            [encode(Record("large", 1, os.urandom(17 * 2**20), fields={"caption": "x"})), encode(Record("b", 2))]
+        )
+        writer.finish()
+    copy_store(tmp_path / "source.lmdb", mongo_uri)
+    copy_store(mongo_uri, tmp_path / "back.lmdb")
+    check_same(tmp_path / "source.lmdb", tmp_path / "back.lmdb")
+
+
+def test_progress_tells_what_is_copied(tmp_path: Path, source: Path) -> None:
+    told: list[tuple[int, int]] = []
+    copy_store(source, tmp_path / "copy.lmdb", progress=lambda *numbers: told.append(numbers))
+    assert told == [(done, LENGTH) for done in (0, 64, 128, 192, 256, 300)]
+
+
+def test_a_store_is_replaced_only_if_asked_and_only_when_the_copy_is_whole(
+    tmp_path: Path, source: Path, mongo_uri: str
+) -> None:
+    for place in (tmp_path / "copy.lmdb", mongo_uri):
+        old = make(place, 10, seed=1)
+        with pytest.raises(StoreExistsError, match=r"exists already; overwrite \(--overwrite\) replaces it"):
+            copy_store(source, place)
+
+        def look(done: int, _: int, place: Any = place, old: Manifest = old) -> None:
+            with open_store(place) as store:
+                assert store.manifest == old, done
+
+        copy_store(source, place, overwrite=True, progress=look)
+        check_same(source, place)
+
+
+def test_a_source_that_is_not_there_is_told_and_nothing_is_made(tmp_path: Path) -> None:
+    with pytest.raises(StoreNotFoundError, match=r"none\.lmdb does not exist"):
+        copy_store(tmp_path / "none.lmdb", tmp_path / "copy.lmdb")
+    assert list(tmp_path.iterdir()) == []
+
+
+# Interrupted
+
+
+def killed(source: str | Path, destination: str | Path, records: int, **options: bool) -> None:
+    """Copies in a process that is killed when so many records are read."""
+
+    def die(done: int, _: int) -> None:
+        if done >= records:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def copy() -> None:
+        writing.COMMIT_BYTES = 1
+        copy_store(source, destination, progress=die, **options)
+
+    process = fork.Process(target=copy)
+    process.start()
+    process.join(WAIT_S)
+    assert process.exitcode == -signal.SIGKILL
+    process.close()
+
+
+@pytest.mark.parametrize("kind", ["LMDB", "MongoDB"])
+def test_a_copy_that_is_killed_again_and_again_is_resumed(
+    tmp_path: Path, source: Path, mongo_uri: str, kind: str
+) -> None:
+    place: str | Path = tmp_path / "copy.lmdb" if kind == "LMDB" else mongo_uri
+    for number, records in enumerate((64, 192, 192, LENGTH)):
+        killed(source, place, records, resume=number > 0)
+        with pytest.raises((FileNotFoundError, ValueError), match=r"(--resume|resume)"), open_store(place) as store:
+            len(store)
+    with pytest.raises(StoreExistsError, match=r"an unfinished conversion is at .*: resume"):
+        copy_store(source, place)
+    told: list[int] = []
+    copy_store(source, place, resume=True, progress=lambda done, _: told.append(done))
+    assert told[0] >= 192
+    check_same(source, place)
+    with pytest.raises(StoreExistsError, match="is finished already: there is nothing to resume"):
+        copy_store(source, place, resume=True)
+
+
+def test_a_copy_that_is_killed_at_its_very_end_counts_nothing_twice(tmp_path: Path, source: Path) -> None:
+    def die(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def copy() -> None:
+        # All is committed, and nothing published.
+        LMDBWriter._publish = die  # type: ignore[method-assign,assignment]
+        copy_store(source, tmp_path / "copy.lmdb")
+
+    process = fork.Process(target=copy)
+    process.start()
+    process.join(WAIT_S)
+    assert process.exitcode == -signal.SIGKILL
+    process.close()
+    copy_store(source, tmp_path / "copy.lmdb", resume=True)
+    check_same(source, tmp_path / "copy.lmdb")
+
+
+def test_an_interrupted_copy_leaves_the_old_store_and_replaces_it_when_it_is_resumed(
+    tmp_path: Path, source: Path
+) -> None:
+    place = tmp_path / "copy.lmdb"
+    old = make(place, 10, seed=1)
+    killed(source, place, 128, overwrite=True)
+    with open_store(place) as store:
+        assert store.manifest == old
+    copy_store(source, place, resume=True)
+    check_same(source, place)
+
+
+@pytest.mark.parametrize("other", [{"seed": 1}, {"length": 299}])
+def test_a_copy_is_not_resumed_with_another_source(tmp_path: Path, source: Path, other: dict[str, int]) -> None:
+    place = tmp_path / "copy.lmdb"
+    make(tmp_path / "other.lmdb", **other)
+    killed(source, place, 128)
+    with pytest.raises(StoreExistsError, match="was begun with another digest of the records"):
+        copy_store(tmp_path / "other.lmdb", place, resume=True)
+    copy_store(source, place, resume=True)
+    check_same(source, place)
+
+
+def test_a_copy_is_not_taken_for_a_conversion_and_resumed(tmp_path: Path, source: Path) -> None:
+    with create_store(tmp_path / "copy.lmdb", resumable=True) as writer:
+        writer.agree({"source": "/images"})
+        writer.write([encode(Record("a", 1))])
+        writer.commit()
+    with pytest.raises(StoreExistsError, match="was begun with another "):
+        copy_store(source, tmp_path / "copy.lmdb", resume=True)
+
+
+# Damage
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_damaged_record_ends_the_copy_and_leaves_the_destination_as_it_was(
+    tmp_path: Path, source: Path, mongo_uri: str, overwrite: bool
+) -> None:
+    document = documents_of(make_records(LENGTH))[200]
+    tamper(source, RECORDS, record_key(200), document[:-30] + b"\0" + document[-29:])
+    for place in (tmp_path / "copy.lmdb", mongo_uri):
+        old = make(place, 10, seed=1) if overwrite else None
+        told = rf"^record 200 \(class 2/ä 200\.jpg\) of {source} is damaged: its CRC-32 is \w+, not \w+; convert again"
+        with pytest.raises(DamagedRecordError, match=told):
+            copy_store(source, place, overwrite=overwrite)
+        if old:
+            with open_store(place) as store:
+                assert store.manifest == old
+        else:
+            with pytest.raises(StoreNotFoundError, match="does not exist"), open_store(place) as store:
+                len(store)
+
+
+def test_a_record_that_was_exchanged_for_a_whole_one_ends_the_copy(tmp_path: Path, source: Path) -> None:
+    record = make_records(LENGTH)[200]
+    record.label = 1
+    tamper(source, RECORDS, record_key(200), encode(record).document(200))
+    old = make(tmp_path / "copy.lmdb", 10, seed=1)
+    told = rf"^{source}: record 200 \(class 2/ä 200\.jpg\) has been exchanged for another one$"
+    with pytest.raises(DamagedStoreError, match=told):
+        copy_store(source, tmp_path / "copy.lmdb", overwrite=True)
+    with open_store(tmp_path / "copy.lmdb") as store:
+        assert store.manifest == old
+
+
+def test_columns_that_do_not_tell_of_the_records_end_the_copy(tmp_path: Path, source: Path) -> None:
+    with open_store(source) as store:
+        crcs = store._stored_chunk(0)["crc32"]
+    tamper(source, META, column_key("crc32", 0), seal_chunk("crc32", 0, crcs[:-1] + bytes([crcs[-1] ^ 1])))
+    with pytest.raises(DamagedStoreError, match=r"its column crc32 does not tell of the records that its digest is of"):
+        copy_store(source, tmp_path / "copy.lmdb")
+    assert "crc32" in COLUMNS
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["source.lmdb"]
+
+
+def test_a_store_may_be_copied_over_itself(source: Path, mongo_uri: str) -> None:
+    before = make(mongo_uri)
+    copy_store(mongo_uri, mongo_uri, overwrite=True)
+    check_same(source, mongo_uri)
+    copy_store(source, source, overwrite=True)
+    check_same(mongo_uri, source)
+    with open_store(source) as store:
+        assert store.manifest == before
+    assert parse(mongo_uri).shown.startswith("mongodb://")

@@ -1,0 +1,313 @@
+"""Stores that are made of the records of other stores: copied as they are, with labels that mean the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, random_split
+from typing_extensions import override
+
+from dbloader import LMDBDataset, MongoDataset, convert, copy_store, write_store
+from dbloader.decoding import DecodeTensor, decode_pil
+from dbloader.errors import DamagedImageError, FieldError, OptionError
+from dbloader.stores.open import open_store
+from tests.conversion.test_convert import records
+from tests.support.images import photo, picture, plant, plant_photos
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A store of 9 JPEGs and PNGs of two classes, with a further field."""
+    root = plant_photos(tmp_path / "images", 8)
+    plant(root, {"dog/9.png": picture("PNG")})
+    (tmp_path / "list.csv").write_text(
+        "path,label,caption\n"
+        + "".join(
+            f"{'cat' if n % 2 == 0 else 'dog'}/{n:04}.jpg,{'cat' if n % 2 == 0 else 'dog'},no. {n}\n" for n in range(8)
+        )
+        + "dog/9.png,dog,the last\n"
+    )
+    convert(root, tmp_path / "first.lmdb", listing=tmp_path / "list.csv")
+    return tmp_path / "first.lmdb"
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out.lmdb"
+
+
+def other(tmp_path: Path, *classes: str) -> Path:
+    """Another store, of these classes."""
+    place = tmp_path / f"{'-'.join(classes)}.lmdb"
+    convert(plant_photos(tmp_path / f"of {place.name}", 2 * len(classes), classes), place)
+    return place
+
+
+def told(place: Path) -> list[tuple[Any, ...]]:
+    return [(r.name, r.label, r.image, r.width, r.height, r.format, r.fields) for r in records(place)]
+
+
+def test_a_whole_dataset_is_its_records(place: Path, out: Path) -> None:
+    with LMDBDataset(place) as dataset:
+        manifest = write_store(dataset, out)
+        first = dataset.manifest
+    assert (manifest.digest, manifest.classes, manifest.fields) == (first.digest, ("cat", "dog"), {"caption": 9})
+    assert (manifest.formats, manifest.depths, manifest.named) == ({"JPEG": 8, "PNG": 1}, {"8-bit": 9}, 9)
+    assert manifest.source == {**first.source, "kind": "records"}
+    assert told(out) == told(place)
+
+
+def test_subsets_and_splits_are_the_records_that_they_have(place: Path, out: Path) -> None:
+    all_of_them = told(place)
+    with LMDBDataset(place) as dataset:
+        split = random_split(dataset, [5, 4], torch.Generator().manual_seed(1))[0]
+        for subset, wanted in (
+            (Subset(dataset, [8, 0, 0, -2]), [8, 0, 0, 7]),
+            (Subset(Subset(dataset, [8, 3, 5]), [2, 0]), [5, 8]),
+            (Subset(dataset, torch.tensor([4, 2])), [4, 2]),  # type: ignore[arg-type]
+            (Subset(dataset, np.array([1])), [1]),  # type: ignore[arg-type]
+            (split, list(split.indices)),
+        ):
+            manifest = write_store(subset, out, overwrite=True)
+            assert told(out) == [all_of_them[at] for at in wanted]
+            assert manifest.classes == ("cat", "dog")
+
+
+def test_chains_are_the_records_of_all_in_order(place: Path, out: Path, tmp_path: Path) -> None:
+    second = other(tmp_path, "cat", "dog")
+    with LMDBDataset(place) as one, LMDBDataset(second) as two:
+        chain: ConcatDataset[Any] = ConcatDataset(
+            [Subset(two, [3, 1]), ConcatDataset([one, two]), Subset(ConcatDataset([one, two]), [-1, 0])]
+        )
+        manifest = write_store(chain, out)
+    a, b = told(place), told(second)
+    assert told(out) == [b[3], b[1], *a, *b, b[3], a[0]]
+    assert manifest.classes == ("cat", "dog")
+    assert (manifest.source["check"], "path" in manifest.source) == ("decode", False)  # what both have in common
+    with open_store(out) as store:
+        assert store.verify() == manifest.digest
+
+
+def test_more_records_than_are_read_at_a_time_keep_their_order(place: Path, out: Path) -> None:
+    wanted = [at % 9 for at in range(100)]
+    with LMDBDataset(place) as dataset:
+        write_store(ConcatDataset([Subset(dataset, wanted), dataset]), out)
+    names = [name for name, *_ in told(place)]
+    assert [name for name, *_ in told(out)] == [names[at] for at in [*wanted, *range(9)]]
+
+
+class Turned(Subset[Any]):
+    """A Subset of somebody's that makes other samples."""
+
+    @override
+    def __getitem__(self, index: Any) -> Any:
+        image, label = self.dataset[self.indices[index]]
+        return image.rotate(180), label
+
+    @override
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self[index] for index in indices]
+
+
+class Own(LMDBDataset):
+    @override
+    def __getitem__(self, index: int) -> Any:
+        image, label = super().__getitem__(index)
+        return image.rotate(180), label
+
+
+def rotate(image: Image.Image) -> Image.Image:
+    return image.rotate(180)
+
+
+@pytest.mark.parametrize("kind", ["transform", "subset", "subclass"])
+def test_what_is_done_to_samples_is_stored(place: Path, out: Path, kind: str) -> None:
+    with LMDBDataset(place, rotate) as changed, LMDBDataset(place) as plain, Own(place) as own:
+        write_store({"transform": changed, "subset": Turned(plain, range(9)), "subclass": own}[kind], out)
+        for at, record in enumerate(records(out)):
+            assert (record.format, record.name) == ("PNG", None)
+            assert isinstance(record.image, bytes)
+            assert decode_pil(record.image).tobytes() == rotate(plain[at][0]).tobytes()
+
+
+def test_another_label_or_decoder_makes_samples(place: Path, out: Path) -> None:
+    with LMDBDataset(place, target_transform=lambda label: 1 - label) as dataset:
+        write_store(dataset, out)
+        assert [record.label for record in records(out)] == [1 - label for label in dataset.targets.tolist()]
+    with LMDBDataset(place, decode=DecodeTensor()) as dataset:
+        write_store(Subset(dataset, [0]), out, overwrite=True)
+        (record,) = records(out)
+        assert isinstance(record.image, np.ndarray)
+        assert record.image.shape == (3, 30, 40)
+
+
+def test_another_encoding_that_is_asked_for_is_made(place: Path, out: Path) -> None:
+    with LMDBDataset(place) as dataset:
+        manifest = write_store(dataset, out, image_format="JPEG", quality=50)
+    assert (manifest.formats, manifest.named, manifest.source) == ({"JPEG": 9}, 0, {"kind": "samples"})
+
+
+def test_every_option_that_is_given_counts(place: Path, out: Path) -> None:
+    with LMDBDataset(place) as dataset:
+        manifest = write_store(dataset, out, image_format="PNG")
+        assert (manifest.formats, manifest.source) == ({"PNG": 9}, {"kind": "samples"})
+        manifest = write_store(Subset(dataset, [1, 2]), out, fields=("photo", "target"), overwrite=True)
+        assert manifest.fields == {"photo": 2, "target": 2}
+        assert [(r.label, r.fields["target"]) for r in records(out)] == [(None, dataset[at][1]) for at in (1, 2)]
+        with pytest.raises(FieldError, match="it has 2 items, and fields names 1"):
+            write_store(dataset, out, fields=("image",), overwrite=True)
+        manifest = write_store(dataset, out, fields=["image", "label"], overwrite=True)  # the default
+        assert manifest.digest == dataset.manifest.digest
+
+
+@pytest.mark.parametrize("options", [{"image_format": "WEBP"}, {"image_format": "PNG"}, {"fields": ("a", "b")}])
+def test_a_store_is_not_encoded_anew(place: Path, out: Path, options: dict[str, Any]) -> None:
+    with open_store(place) as store:
+        chain: ConcatDataset[Any] = ConcatDataset([store, store])  # type: ignore[list-item]
+        samples: Any
+        for samples in (store, Subset(store, [1]), chain):  # type: ignore[arg-type]
+            with pytest.raises(OptionError, match=r"leave fields, image_format and quality out, or give a dataset"):
+                write_store(samples, out, **options)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("index", [-19, 18])
+def test_an_index_that_a_chain_has_not_is_an_error(place: Path, out: Path, index: int) -> None:
+    with LMDBDataset(place) as dataset:
+        chain: ConcatDataset[Any] = ConcatDataset([dataset, dataset])
+        with pytest.raises(IndexError, match=f"index {index} is out of range for the 18 samples of a ConcatDataset"):
+            write_store(Subset(chain, [index]), out)
+        write_store(Subset(chain, [-18, 17]), out)
+    assert [name for name, *_ in told(out)] == [told(place)[0][0], told(place)[8][0]]
+
+
+class Iterated(LMDBDataset):
+    def __iter__(self) -> Any:
+        yield self[3]
+
+
+def test_what_a_dataset_iterates_is_what_is_stored(place: Path, out: Path) -> None:
+    with Iterated(place) as dataset:
+        assert write_store(dataset, out).length == 1
+        assert [record.label for record in records(out)] == [dataset[3][1]]
+
+
+def test_fields_that_a_dataset_has_chosen_are_all_that_is_copied(place: Path, out: Path) -> None:
+    with LMDBDataset(place, fields=("image", "caption")) as dataset:
+        write_store(dataset, out)
+    for copy, record in zip(records(out), records(place), strict=True):
+        assert (copy.image, copy.fields, copy.width, copy.format) == (
+            record.image, {"caption": record.fields["caption"]}, record.width, record.format,
+        )  # fmt: skip
+        assert (copy.name, copy.label) == (None, None)
+    with (
+        LMDBDataset(place, fields=("label", "index")) as dataset,
+        pytest.raises(FieldError, match="'index' is a field"),
+    ):
+        write_store(dataset, out, overwrite=True)
+
+
+def test_bytes_alone_are_records_too(place: Path, out: Path) -> None:
+    with LMDBDataset(place, decode=None) as dataset:
+        assert write_store(dataset, out).digest == dataset.manifest.digest
+
+
+def test_images_that_are_tiled_stay_so(place: Path, out: Path, tmp_path: Path) -> None:
+    tiled = tmp_path / "tiled.lmdb"
+    convert(tmp_path / "images", tiled, tile=True, quality=90)
+    with LMDBDataset(tiled, decode=DecodeTensor()) as before:
+        with LMDBDataset(tiled) as dataset:
+            assert write_store(dataset, out).source["tile"] is True
+        with LMDBDataset(out, decode=DecodeTensor()) as after:
+            assert all(torch.equal(a[0], b[0]) for a, b in zip(before, after, strict=True))  # type: ignore[call-overload]
+    assert all("tiles" in record.fields for record in records(out) if record.format == "JPEG")
+
+
+def test_damage_that_was_kept_stays_marked(tmp_path: Path, out: Path) -> None:
+    root = plant(tmp_path / "images", {"cat/0.jpg": photo(), "cat/1.jpg": photo()[:700]})
+    convert(root, tmp_path / "first.lmdb", on_damaged="keep")
+    with LMDBDataset(tmp_path / "first.lmdb") as dataset:
+        assert write_store(dataset, out).digest == dataset.manifest.digest
+    with LMDBDataset(out) as dataset, pytest.raises(DamagedImageError, match="was stored damaged"):
+        dataset[1]
+
+
+def test_the_report_of_a_store_that_is_replaced_goes_with_it(place: Path, out: Path, tmp_path: Path) -> None:
+    root = plant(tmp_path / "others", {"cat/0.jpg": photo(), "cat/1.jpg": b"text"})
+    report = Path(convert(root, out).report_file)
+    assert report.exists()
+    with LMDBDataset(place) as dataset:
+        write_store(dataset, out, overwrite=True)
+    assert not report.exists()
+    assert Path(convert(root, out, overwrite=True).report_file) == report
+    copy_store(place, out, overwrite=True)
+    assert not report.exists()
+
+
+# Classes
+
+
+@pytest.mark.parametrize(
+    ("classes", "message"),
+    [
+        (
+            ("cat", "eel"),
+            r"label 1 is 'dog' in .*first\.lmdb, which has 2, and 'eel' in .*cat-eel\.lmdb, which has 2; give",
+        ),
+        (("cat",), r"label 1 is 'dog' in .*first\.lmdb, which has 2, and no class in .*cat\.lmdb, which has 1; give"),
+        (("cat", "dog", "eel"), r"label 2 is no class in .*first\.lmdb, which has 2, and 'eel' in .*lmdb, which has 3"),
+    ],
+)
+def test_chained_stores_of_different_classes_are_refused(
+    place: Path, out: Path, tmp_path: Path, classes: tuple[str, ...], message: str
+) -> None:
+    with LMDBDataset(place) as one, LMDBDataset(other(tmp_path, *classes)) as two:
+        chains: list[Any] = [
+            ConcatDataset([one, two]),
+            ConcatDataset([one, ConcatDataset([Subset(one, [0]), Subset(two, [0])])]),
+            Subset(ConcatDataset([one, two]), [0]),
+            DataLoader(ConcatDataset([one, two])),
+        ]
+        for chain in chains:
+            with pytest.raises(OptionError, match=message):
+                write_store(chain, out)
+        assert not out.exists()
+        manifest = write_store(ConcatDataset([one, two]), out, classes=("cat", "dog", "eel"))
+        assert (manifest.length, manifest.classes) == (len(one) + len(two), ("cat", "dog", "eel"))
+        assert write_store(ConcatDataset([one, two]), out, classes=(), overwrite=True).classes == ()
+
+
+class Samples(Dataset[Any]):
+    classes = ("cat", "dog")
+
+    def __len__(self) -> int:
+        return 3
+
+    @override
+    def __getitem__(self, index: int) -> Any:
+        return Image.new("RGB", (9, 9), (index, 0, 0)), index % 2
+
+
+def test_records_and_samples_may_be_chained(place: Path, out: Path) -> None:
+    with LMDBDataset(place) as dataset:
+        manifest = write_store(ConcatDataset([Samples(), Subset(dataset, [2])]), out)
+    assert (manifest.formats, manifest.source, manifest.classes) == (
+        {"JPEG": 1, "PNG": 3},
+        {"kind": "samples"},
+        ("cat", "dog"),
+    )
+    assert told(out)[3] == told(place)[2]
+
+
+def test_records_of_a_query_are_copied_from_mongodb(place: Path, out: Path, tmp_path: Path, mongo_uri: str) -> None:
+    convert(tmp_path / "images", mongo_uri, listing=tmp_path / "list.csv")
+    with MongoDataset(mongo_uri, query={"label": 1}) as dataset:
+        manifest = write_store(Subset(dataset, [4, 0]), out)
+    dogs = [record for record in told(place) if record[1] == 1]
+    assert told(out) == [dogs[4], dogs[0]]
+    assert manifest.classes == ("cat", "dog")

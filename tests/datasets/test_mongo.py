@@ -1,0 +1,907 @@
+"""MongoDataset is LMDBDataset over a server: the same samples, in every process; and a query makes a subset of it."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import pickle
+import random
+import re
+import threading
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pymongo
+import pytest
+import torch
+from bson.int64 import Int64
+from torch.utils.data import DataLoader, default_collate
+
+from dbloader import LMDBDataset, MongoDataset, PrefetchLoader, Record, convert, copy_store, create_store, write_store
+from dbloader.batches.create import create_fetcher
+from dbloader.decoding import ResizeCenterCrop
+from dbloader.errors import (
+    DamagedRecordError,
+    DamagedStoreError,
+    NotAStoreError,
+    OptionError,
+    PlaceError,
+    RecordIndexError,
+    RecordNotFoundError,
+    StoreError,
+    StoreNotFoundError,
+    StoreUnreachableError,
+)
+from dbloader.loading.create import create_loader
+from dbloader.loading.threads import ThreadLoader
+from dbloader.records.columns import NO_LABEL
+from dbloader.records.record import encode
+from dbloader.stores.mongo.schema import own_collection
+from dbloader.stores.mongo.store import MongoStore
+from dbloader.stores.mongo.uri import parse
+from tests.support.images import plant_photos
+from tests.support.mongo import Proxy, records_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.support.mongo import Mongod, Server
+
+WAIT_S = 60.0  # for what is on its way; only a broken test waits so long
+LENGTH = 24
+CLASSES = ("a", "b", "c", "d", "e", "f", "g")
+CONTEXTS = ("fork", "spawn", "forkserver")
+
+# Python >= 3.12 warns of every fork of a process with threads, which every client of a server has.
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+
+# For tests of what a dataset without records is.
+finds_none = pytest.mark.filterwarnings("ignore:no record of .* is found by the query:UserWarning")
+
+
+class Witness:
+    """Decodes an image to the process that does so, the one that opened the store, and the bytes' first one."""
+
+    dataset: MongoDataset
+
+    def __call__(self, data: bytes) -> torch.Tensor:
+        store = self.dataset.store
+        assert isinstance(store, MongoStore)
+        assert store._handle is not None
+        return torch.tensor([os.getpid(), store._handle.pid, data[0]])
+
+
+def data_of(index: int) -> bytes:
+    return bytes([index % 256]) * 500
+
+
+def record_of(index: int) -> Record:
+    caption = {"caption": f"number {index}", "boxes": {"count": index % 4}} if index % 2 else {}
+    return Record(f"{index}.x", index % 7, data_of(index), 100 + index, 50, "RAW", fields=caption)
+
+
+def make(place: str | Path, length: int = LENGTH, **options: Any) -> None:
+    """A store of which every record tells its index."""
+    classes = options.pop("classes", CLASSES)
+    with create_store(place, **options) as writer:
+        writer.write(encode(record_of(index)) for index in range(length))
+        writer.finish(classes=classes)
+
+
+@pytest.fixture(scope="module")
+def database(mongo_server: Server) -> Iterator[str]:
+    """A database of which the tests of this module only read the stores that its fixtures make."""
+    name = f"dbloader_test_{uuid.uuid4().hex[:12]}"
+    yield name
+    mongo_server.drop(name)
+
+
+@pytest.fixture(scope="module")
+def place(mongo_server: Server, database: str) -> str:
+    place = mongo_server.place(database)
+    make(place)
+    return place
+
+
+@pytest.fixture(scope="module")
+def photos(mongo_server: Server, database: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The same folder of images as a store of each kind."""
+    folder = tmp_path_factory.mktemp("photos")
+    root = plant_photos(folder / "images", 12)
+    places = folder / "photos.lmdb", mongo_server.place(database, "photos")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)  # where the report of what goes to a server is written
+        for destination in places:
+            convert(root, destination)
+    return places
+
+
+def read_all(dataset: Any) -> list[Any]:
+    return dataset.__getitems__(range(len(dataset)))  # type: ignore[no-any-return]
+
+
+EXPECTED = [(data_of(index), index % 7) for index in range(LENGTH)]
+
+
+# The same as LMDBDataset
+
+
+def test_samples_are_those_of_an_lmdb_dataset_of_the_same_folder(photos: tuple[Path, str]) -> None:
+    with LMDBDataset(photos[0]) as expected, MongoDataset(photos[1]) as dataset:
+        assert len(dataset) == len(expected) == 12
+        for index in (*range(12), -1, -12):
+            (image, label), (expected_image, expected_label) = dataset[index], expected[index]
+            assert (type(label), label) == (int, expected_label)
+            assert (image.mode, image.size, image.tobytes()) == (
+                expected_image.mode,
+                expected_image.size,
+                expected_image.tobytes(),
+            )
+            assert dataset.record(index) == expected.record(index)
+
+
+def test_attributes_are_those_of_an_lmdb_dataset_of_the_same_folder(photos: tuple[Path, str]) -> None:
+    with LMDBDataset(photos[0], len) as expected, MongoDataset(photos[1], len) as dataset:
+        assert dataset.root == parse(photos[1]).shown
+        assert (dataset.classes, dataset.class_to_idx) == (expected.classes, expected.class_to_idx)
+        assert (dataset.targets.dtype, dataset.targets.tolist()) == (np.int64, expected.targets.tolist())
+        assert dataset.targets is dataset.targets  # read once
+        assert list(dataset.names) == list(expected.names)
+        assert list(dataset.samples) == list(expected.samples) == list(dataset.imgs)
+        assert [dataset.find(name) for name in expected.names] == list(range(12))
+        assert dataset.manifest.digest == expected.manifest.digest
+        told = repr(expected).replace("LMDBDataset", "MongoDataset").replace(str(photos[0]), dataset.root)
+        assert repr(dataset) == told
+        assert {name for name in dir(expected) if not name.startswith("_")} <= set(dir(dataset))
+
+
+def test_dicts_of_fields_are_those_of_an_lmdb_dataset(place: str, tmp_path: Path) -> None:
+    make(tmp_path / "s.lmdb")
+    fields = ("index", "caption", "label", "image", "boxes", "name", "width", "damaged")
+    with (
+        LMDBDataset(tmp_path / "s.lmdb", decode=None, fields=fields) as expected,
+        MongoDataset(place, decode=None, fields=fields) as dataset,
+    ):
+        samples = read_all(dataset)
+        assert samples == read_all(expected)
+        assert [list(sample) for sample in samples] == [list(fields)] * LENGTH
+        assert samples[3]["boxes"] == {"count": 3}
+    with pytest.raises(OptionError, match=r"has a field 'captions'; there are name, .*, boxes, caption|caption, boxes"):
+        MongoDataset(place, fields=("captions",))
+
+
+@pytest.mark.parametrize("index", [LENGTH, 10**20, -LENGTH - 1])
+def test_an_index_beyond_the_records_is_an_index_error(place: str, index: int) -> None:
+    told = re.escape(f"no record {index} in {parse(place).shown}, which has {LENGTH}")
+    with MongoDataset(place) as dataset:
+        with pytest.raises(RecordIndexError, match=told):
+            dataset[index]
+        with pytest.raises(RecordIndexError, match=told):
+            dataset.record(index)
+
+
+@pytest.mark.parametrize("query", [None, {"label": {"$gte": 0}}], ids=["all", "of a query"])
+@pytest.mark.parametrize("name", ["none", "", "a\0b", "\ud800"])
+def test_a_name_that_no_record_has_is_a_key_error(place: str, query: dict[str, Any] | None, name: str) -> None:
+    with MongoDataset(place, query=query) as dataset:
+        with pytest.raises(RecordNotFoundError) as told:
+            dataset.find(name)
+        assert f" is named {name!r}" in str(told.value)
+
+
+def test_transforms_and_decode_are_called_as_ever(place: str) -> None:
+    with MongoDataset(place, lambda image: image[:1], lambda label: -label, decode=bytes.hex) as dataset:
+        assert dataset[17] == ("1", -3)
+
+
+def fail_at_9(data: bytes) -> Any:
+    if data[0] == 9:
+        raise ZeroDivisionError("at nine")
+
+
+def in_worker(dataset: Any, context: str = "fork") -> None:
+    """Reads everything in one worker, and ends that."""
+    iterator = iter(DataLoader(dataset, 4, num_workers=1, multiprocessing_context=context, collate_fn=list))
+    try:
+        for _ in iterator:
+            pass
+    finally:
+        iterator._shutdown_workers()  # type: ignore[attr-defined]
+
+
+def test_an_exception_of_a_transform_tells_the_record_here_and_in_a_worker(place: str) -> None:
+    with MongoDataset(place, fail_at_9, decode=None) as dataset:
+        for use in (read_all, in_worker):
+            with pytest.raises(ZeroDivisionError, match="at nine") as raised:
+                use(dataset)
+            if hasattr(raised.value, "add_note"):  # Python 3.11
+                noted = f"in record 9 (9.x) of {dataset.root}"
+                assert noted in str(raised.value) or noted in raised.value.__notes__
+
+
+def test_a_damaged_record_is_the_same_error_in_a_worker(mongo_uri: str) -> None:
+    make(mongo_uri)
+    with pymongo.MongoClient[Any](mongo_uri) as client:
+        records_of(client, mongo_uri).update_one({"_id": 6}, {"$set": {"image": b"another image"}})
+    with MongoDataset(mongo_uri, decode=None) as dataset:
+        for use in (read_all, in_worker):
+            with pytest.raises(DamagedRecordError, match=r"record 6 \(6\.x\) of mongodb://.* is damaged: its CRC"):
+                use(dataset)
+        assert dataset.__getitems__([5, 7]) == [EXPECTED[5], EXPECTED[7]]
+
+
+@finds_none
+def test_an_empty_store_is_a_dataset_of_no_samples(mongo_uri: str) -> None:
+    make(mongo_uri, 0)
+    with MongoDataset(mongo_uri) as dataset, MongoDataset(mongo_uri, query={"label": 1}) as subset:
+        for each in (dataset, subset):
+            assert len(each) == len(each.targets) == len(each.names) == len(each.samples) == 0
+            assert list(DataLoader(each, 4)) == []
+            with pytest.raises(IndexError, match="which has 0"):
+                each[0]
+
+
+# What cannot be opened is told at once
+
+
+@pytest.mark.parametrize("name", ["mongodb://localhost/", "mongodb://localhost/database", "store.lmdb"])
+def test_what_is_no_place_in_mongodb_is_told_at_once(name: str) -> None:
+    with pytest.raises(PlaceError, match=r"a place in MongoDB is mongodb://host/database\.collection"):
+        MongoDataset(name)
+
+
+def test_a_place_where_nothing_is_is_told_at_once(mongo_uri: str) -> None:
+    with pytest.raises(StoreNotFoundError, match="does not exist; dbloader convert makes a store"):
+        MongoDataset(mongo_uri)
+
+
+def test_an_unfinished_store_is_told_at_once(mongo_uri: str) -> None:
+    with create_store(mongo_uri, resumable=True) as writer:
+        writer.write([encode(record_of(0))])
+        writer.commit()
+    with pytest.raises(NotAStoreError, match="is not a finished store"):
+        MongoDataset(mongo_uri)
+
+
+def test_a_store_without_labels_is_refused_unless_fields_are_chosen(mongo_uri: str) -> None:
+    write_store([Record("a", image=b"x")], mongo_uri)
+    with pytest.raises(OptionError, match=r"no record of .* has a label, .* choose fields"):
+        MongoDataset(mongo_uri)
+    with MongoDataset(mongo_uri, fields=("name",)) as dataset:
+        assert dataset[0] == {"name": "a"}
+        assert dataset.targets.tolist() == [NO_LABEL]
+
+
+# Processes and threads
+
+CASES = [(0, None, False), (0, None, True), *itertools.product((2,), CONTEXTS, (False, True))]
+
+
+@pytest.mark.parametrize(("workers", "context", "opened"), CASES)
+def test_every_worker_opens_the_store_itself_and_all_read_the_same(
+    place: str, workers: int, context: str | None, opened: bool
+) -> None:
+    witness = Witness()
+    with MongoDataset(place, decode=witness) as dataset:
+        witness.dataset = dataset
+        if opened:
+            assert dataset[3][0].tolist() == [os.getpid(), os.getpid(), 3]
+            assert dataset.targets[3] == 3
+        else:
+            dataset.close()
+        loader = DataLoader(dataset, 4, num_workers=workers, multiprocessing_context=context)
+        images, labels = (torch.cat(column) for column in zip(*loader, strict=True))
+        assert images[:, 2].tolist() == list(range(LENGTH))
+        assert labels.tolist() == [label for _, label in EXPECTED]
+        assert images[:, 0].equal(images[:, 1])  # the process that reads is the one that opened
+        pids = {int(pid) for pid in images[:, 0]}
+        assert len(pids) == max(1, workers)
+        assert (os.getpid() in pids) == (workers == 0)
+        assert dataset[-1][0].tolist() == [os.getpid(), os.getpid(), LENGTH - 1]
+
+
+def test_a_batch_is_one_query(mongod: Mongod, mongod_uri: str) -> None:
+    make(mongod_uri)
+    with MongoDataset(mongod_uri, decode=None) as dataset:
+        dataset.__getitems__([0])
+        # Every find beyond the first fails, and is asked again.
+        with mongod.fail_point("find", skip=1, error_code=6) as met:
+            assert dataset.__getitems__(list(range(20))) == EXPECTED[:20]
+            assert met() == 0
+
+
+def test_prefetch_loader_gives_the_same_batches(photos: tuple[Path, str]) -> None:
+    with LMDBDataset(photos[0], to_tensor) as expected, MongoDataset(photos[1], to_tensor) as dataset:
+        options: dict[str, Any] = {"batch_size": 5, "num_workers": 2}
+        batches = list(PrefetchLoader(DataLoader(dataset, **options)))
+        assert len(batches) == 3
+        for (images, labels), (others, their_labels) in zip(batches, DataLoader(expected, 5), strict=True):
+            assert images.equal(others)
+            assert labels.equal(their_labels)
+
+
+def to_tensor(image: Any) -> torch.Tensor:
+    return torch.from_numpy(np.array(image))
+
+
+def test_many_threads_share_one_dataset(place: str) -> None:
+    count = 12
+    with MongoDataset(place, decode=None) as dataset:
+        dataset.close()  # so that they all open it at once
+        barrier = threading.Barrier(count)
+
+        def read(seed: int) -> bool:
+            order = random.Random(seed)
+            barrier.wait(WAIT_S)
+            for _ in range(10):
+                indices = order.choices(range(-LENGTH, LENGTH), k=order.randrange(1, 9))
+                if dataset.__getitems__(indices) != [EXPECTED[index] for index in indices]:
+                    return False
+            return dataset.find(f"{seed}.x") == seed and len(dataset.targets) == LENGTH
+
+        with ThreadPoolExecutor(count) as executor:
+            assert all(executor.map(read, range(count)))
+
+
+def test_a_pickle_holds_neither_columns_nor_credentials_and_is_opened_anew(mongod_with_users: Mongod) -> None:
+    place = mongod_with_users.place(f"dbloader_test_{uuid.uuid4().hex[:12]}")
+    make(place)
+    try:
+        with MongoDataset(place, decode=None, query={"label": 1}) as dataset:
+            assert "root" in place
+            assert dataset.targets.sum() + len(dataset.names) > 0
+            data = pickle.dumps(dataset)
+            for secret in (b"s3cret", b"root:", b"Names", b"Handle", b"MongoClient"):
+                assert secret not in data
+            assert "s3cret" not in f"{dataset!r} {dataset.state} {dataset.store!r} {dataset.root}"
+            # Into a process that is being started they go with it.
+            in_worker(dataset, "spawn")
+    finally:
+        mongod_with_users.drop(parse(place).database)
+
+
+def test_an_unpickled_dataset_knows_its_length_before_it_asks_the_server(place: str) -> None:
+    with (
+        MongoDataset(place, decode=None, query={"label": {"$gte": 3}}) as dataset,
+        pickle.loads(pickle.dumps(dataset)) as copy,  # noqa: S301 - our own
+    ):
+        assert isinstance(copy.store, MongoStore)
+        assert len(copy) == len(dataset)
+        assert copy.store._handle is None
+        assert copy.state == dataset.state
+        assert read_all(copy) == read_all(dataset)
+        assert copy.store is copy._origin  # one client, not two
+
+
+def test_an_epoch_survives_dropped_connections(mongod: Mongod, mongod_uri: str) -> None:
+    make(mongod_uri)
+    with Proxy(mongod.port) as proxy, MongoDataset(proxy.through(mongod_uri), decode=None) as dataset:
+        samples = []
+        for batch in DataLoader(dataset, 4, collate_fn=list):
+            samples += batch
+            proxy.cut()
+        assert samples == EXPECTED
+
+
+def test_a_server_that_is_away_for_too_long_is_one_clear_error(
+    mongod: Mongod, mongod_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(mongod_uri)
+    monkeypatch.setattr("dbloader.stores.mongo.connection.RETRY_SECONDS", 0.5)
+    monkeypatch.setattr("dbloader.stores.mongo.clients.SELECTION_SECONDS", 0.2)
+    with MongoDataset(mongod_uri, decode=None) as dataset:
+        assert dataset[0] == EXPECTED[0]
+        mongod.kill()
+        with pytest.raises(StoreUnreachableError, match=re.escape(dataset.root)):
+            dataset[1]
+
+
+# Queries
+
+QUERIES: list[tuple[dict[str, Any], Callable[[Record], bool]]] = [
+    ({"label": 3}, lambda record: record.label == 3),
+    ({"label": {"$in": [3, 5]}}, lambda record: record.label in (3, 5)),
+    ({"width": {"$gte": 110}}, lambda record: (record.width or 0) >= 110),
+    (
+        {"label": {"$in": [3, 5]}, "width": {"$gte": 110, "$lt": 120}},
+        lambda record: record.label in (3, 5) and 110 <= (record.width or 0) < 120,
+    ),
+    ({"name": "17.x"}, lambda record: record.name == "17.x"),
+    (
+        {"name": {"$regex": r"^1\d"}},
+        lambda record: str(record.name)[:-2].startswith("1") and str(record.name)[1] != ".",
+    ),
+    ({"caption": {"$exists": True}}, lambda record: "caption" in record.fields),
+    ({"caption": "number 5"}, lambda record: record.fields.get("caption") == "number 5"),
+    ({"boxes.count": {"$gt": 2}}, lambda record: record.fields.get("boxes", {}).get("count", 0) > 2),
+    ({"$or": [{"label": 1}, {"width": 100}]}, lambda record: record.label == 1 or record.width == 100),
+    ({"$nor": [{"label": {"$lt": 5}}]}, lambda record: (record.label or 0) >= 5),
+    ({"$expr": {"$eq": [{"$mod": ["$width", 5]}, 0]}}, lambda record: (record.width or 0) % 5 == 0),
+    ({"_id": {"$lt": 4}}, lambda record: int(str(record.name)[:-2]) < 4),
+    ({"format": "RAW", "label": {"$ne": 0}}, lambda record: record.label != 0),
+    ({}, lambda record: True),
+    ({"label": 99}, lambda record: False),
+    ({"store": {"$exists": True}}, lambda record: False),  # the document beside the records that names their store
+]
+
+
+@finds_none
+@pytest.mark.parametrize(("query", "wanted"), QUERIES, ids=lambda value: str(value) if isinstance(value, dict) else "")
+def test_a_query_is_the_subset_of_the_records_that_it_finds_in_their_order(
+    place: str, query: dict[str, Any], wanted: Callable[[Record], bool]
+) -> None:
+    indices = [index for index in range(LENGTH) if wanted(record_of(index))]
+    with MongoDataset(place, decode=None, query=query) as dataset:
+        assert len(dataset) == len(indices)
+        assert read_all(dataset) == [EXPECTED[index] for index in indices]
+        assert dataset.targets.tolist() == [index % 7 for index in indices]
+        assert list(dataset.names) == [f"{index}.x" for index in indices]
+        assert list(dataset.samples) == [(f"{index}.x", index % 7) for index in indices]
+        assert [dataset.record(position).index for position in range(len(indices))] == indices
+        assert [dataset.find(f"{index}.x") for index in indices] == list(range(len(indices)))
+        for index in (len(indices), -len(indices) - 1):
+            with pytest.raises(RecordIndexError, match=rf"no record {index} in .*, which has {len(indices)}$"):
+                dataset[index]
+        if indices:
+            assert dataset[-1] == EXPECTED[indices[-1]]
+            assert dataset.record(-1).index == indices[-1]
+        for index in set(range(LENGTH)) - set(indices):
+            with pytest.raises(RecordNotFoundError, match=rf"named '{index}\.x' is not one of the query's"):
+                dataset.find(f"{index}.x")
+            break
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"label": 3},
+        {"label": {"$in": [3, 5]}},
+        {"name": "17.x"},
+        {"label": {"$in": [3, 5]}, "width": {"$gte": 110}},
+        {"width": {"$gte": 110}, "height": 50},
+        {"width": {"$gte": 110}},
+        {"_id": {"$lt": 4}},
+        {},
+    ],
+    ids=str,
+)
+def test_a_query_about_columns_reads_no_record(mongod: Mongod, mongod_uri: str, query: dict[str, Any]) -> None:
+    make(mongod_uri)
+    at = parse(mongod_uri)
+    with MongoDataset(mongod_uri, query=query) as dataset, mongod.client() as client:
+        client[at.database].command("profile", 2)
+        dataset.refresh()
+        client[at.database].command("profile", 0)
+        (asked,) = [
+            entry
+            for entry in client[at.database].system.profile.find({"command.projection": {"_id": 1}})
+            if "$and" in entry["command"]["filter"]
+        ]
+        assert asked["nreturned"] == len(dataset)
+        assert asked["docsExamined"] == 0, asked["planSummary"]
+
+
+def test_finding_a_name_counts_the_records_only_where_it_finds_none(mongod: Mongod, mongod_uri: str) -> None:
+    with create_store(mongod_uri) as writer:
+        writer.write(encode(Record(name=name, label=label)) for label, name in enumerate("aabbc"))
+        writer.finish()
+    with MongoDataset(mongod_uri, decode=None, query={"label": {"$in": [1, 2, 4]}}) as dataset:
+        with mongod.fail_point("aggregate", error_code=13, times=None) as count:
+            assert [dataset.find(name) for name in "abc"] == [0, 1, 2]  # of "a", the first is not the query's
+            assert count() == 0
+        with pytest.raises(RecordNotFoundError, match=r"no record of .* is named 'd'"):
+            dataset.find("d")
+        with mongod.client() as client:
+            records_of(client, mongod_uri).delete_one({"_id": 4})
+        with pytest.raises(DamagedStoreError, match="has 4 records, and 5 were written"):
+            dataset.find("c")
+
+
+def test_a_query_of_nothing_but_a_field_that_no_record_has_finds_none(place: str) -> None:
+    with pytest.warns(UserWarning, match=r"^no record of .* is found by the query \{'nothing': 1\}$") as caught:
+        dataset = MongoDataset(place, query={"nothing": 1})
+    assert caught[0].filename == __file__
+    with dataset:
+        assert len(dataset) == 0
+        with pytest.raises(OptionError, match="dataset must have samples, got MongoDataset of length 0"):
+            create_loader(dataset, batch_size=4)
+
+
+def test_a_refresh_that_finds_nothing_warns(mongo_uri: str) -> None:
+    make(mongo_uri)
+    with MongoDataset(mongo_uri, query={"caption": "number 5"}) as dataset:
+        with pymongo.MongoClient[Any](mongo_uri) as client:
+            records_of(client, mongo_uri).update_one({"_id": 5}, {"$set": {"caption": "number 6"}})
+        with pytest.warns(UserWarning, match="is found by the query {'caption': 'number 5'}"):
+            dataset.refresh()
+        assert len(dataset) == 0
+
+
+def test_targets_and_names_cannot_be_changed(place: str) -> None:
+    for query in (None, {"label": 3}):
+        with MongoDataset(place, query=query) as dataset:
+            assert not dataset.targets.flags.writeable
+            for name in ("targets", "names"):
+                with pytest.raises(AttributeError, match=name):
+                    setattr(dataset, name, [])
+
+
+def test_the_digest_tells_other_records_of_the_query_and_is_computed_once(place: str) -> None:
+    with (
+        MongoDataset(place) as whole,
+        MongoDataset(place, query={"label": {"$gte": 0}}) as all_of_them,
+        MongoDataset(place, query={"label": {"$in": [2, 3]}}) as some,
+        MongoDataset(place, query={"label": {"$in": [3, 2]}}) as same,
+        MongoDataset(place, query={"label": {"$in": [3, 4]}}) as other,
+    ):
+        assert whole.content_digest == all_of_them.content_digest == whole.manifest.digest
+        assert some.content_digest == same.content_digest == f"{whole.manifest.digest}/{some.state['indices_sha256']}"
+        assert some.content_digest != other.content_digest
+        assert some.content_digest != whole.content_digest
+        assert some._indices_digest is some._indices_digest
+
+
+def test_a_loaders_state_of_another_query_is_refused(place: str) -> None:
+    def loader_of(label: int) -> Any:
+        dataset = MongoDataset(place, query={"label": label}, decode=None)
+        options: dict[str, Any] = {"transform": None, "mean": None, "std": None, "device": None, "num_workers": 0}
+        return create_loader(dataset, batch_size=2, collate_fn=list, **options)
+
+    one, same, other = loader_of(4), loader_of(4), loader_of(5)
+    assert len(one.dataset) == len(other.dataset)
+    next(iter(one))
+    same.load_state_dict(one.state_dict())
+    assert same.state_dict() == one.state_dict()
+    with pytest.raises(OptionError, match="the state is of another dataset"):
+        other.load_state_dict(one.state_dict())
+    for loader in (one, same, other):
+        loader.dataset.close()
+
+
+@pytest.mark.parametrize("place", [3, None])
+def test_what_cannot_be_a_place_is_told(place: Any) -> None:
+    with pytest.raises(TypeError, match=r"^place must be a URI such as mongodb://host/database\.collection, got "):
+        MongoDataset(place)
+
+
+def test_options_of_another_type_are_refused(place: str) -> None:
+    with pytest.raises(TypeError, match="transform must be a callable or None, got 3"):
+        MongoDataset(place, 3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [{"$nonsense": 1}, {"label": {"$inn": [1]}}, {"label": {"$in": 3}}, {"$where": 3}, {"name": {"$regex": "("}}],
+    ids=str,
+)
+def test_a_query_that_the_server_does_not_understand_is_one_clear_error(place: str, query: dict[str, Any]) -> None:
+    with pytest.raises(StoreError, match=rf"^{re.escape(parse(place).shown)}: .{{5,200}}$"):
+        MongoDataset(place, query=query)
+
+
+@pytest.mark.parametrize("query", [{"label": np.int64(3)}, {"label": {"$in": {3}}}, {3: 4}, "label", [("label", 3)]])
+def test_a_query_that_cannot_be_sent_is_refused(place: str, query: Any) -> None:
+    with pytest.raises(OptionError, match=r"^query must be one of MongoDB's, of Python's own "):
+        MongoDataset(place, query=query)
+
+
+def test_a_query_is_what_it_was_when_the_dataset_was_made(place: str) -> None:
+    query = {"label": {"$in": [3]}}
+    with MongoDataset(place, query=query) as dataset:
+        query["label"]["$in"].append(5)
+        dataset.refresh()
+        assert dataset.query == {"label": {"$in": [3]}}
+        assert set(dataset.targets.tolist()) == {3}
+
+
+def test_the_index_among_the_fields_is_that_in_the_store(place: str) -> None:
+    with MongoDataset(place, fields=("index", "caption"), query={"label": 3}) as dataset:
+        assert read_all(dataset) == [
+            {"index": 3, "caption": "number 3"},
+            {"index": 10, "caption": None},
+            {"index": 17, "caption": "number 17"},
+        ]
+
+
+def test_a_name_that_several_records_have_is_found_among_those_of_the_query(mongo_uri: str) -> None:
+    write_store([Record(f"{index % 2}", index, b"") for index in range(6)], mongo_uri)
+    with MongoDataset(mongo_uri, query={"label": {"$gte": 3}}) as dataset:
+        assert dataset.store.find("0") == 0
+        assert (dataset.find("1"), dataset.find("0")) == (0, 1)
+        assert dataset.record(1).name == "0"
+
+
+def test_the_repr_tells_the_query(place: str) -> None:
+    with MongoDataset(place, query={"label": {"$in": [3, 5]}}) as dataset:
+        assert repr(dataset).splitlines() == [
+            "Dataset MongoDataset",
+            "    Number of datapoints: 6",
+            f"    Root location: {parse(place).shown}",
+            "    Classes: 7",
+            "    Query: {'label': {'$in': [3, 5]}} (6 of 24 records)",
+        ]
+
+
+def test_the_state_tells_which_records_the_dataset_has(place: str) -> None:
+    with (
+        MongoDataset(place) as whole,
+        MongoDataset(place, query={}) as same,
+        MongoDataset(place, query={"label": 3}) as threes,
+        MongoDataset(place, query={"label": {"$in": [3]}}) as other_threes,
+    ):
+        assert threes.state == {
+            "place": parse(place).shown,
+            "digest": whole.manifest.digest,
+            "query": {"label": 3},
+            "length": 3,
+            "indices_sha256": hashlib.sha256(np.array([3, 10, 17], "<i8").tobytes()).hexdigest(),
+        }
+        assert whole.state == {**same.state, "query": None}
+        assert other_threes.state == {**threes.state, "query": {"label": {"$in": [3]}}}
+        assert whole.state["indices_sha256"] != threes.state["indices_sha256"]
+        assert "://" in whole.state["place"]
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_a_query_is_settled_before_it_goes_to_workers(mongo_uri: str, context: str) -> None:
+    make(mongo_uri)
+    with MongoDataset(mongo_uri, decode=None, query={"caption": {"$exists": True}}) as dataset:
+        with pymongo.MongoClient[Any](mongo_uri) as client:
+            # Another would now find other records; the bytes of one matter only when that one is read.
+            records_of(client, mongo_uri).update_one({"_id": 2}, {"$set": {"caption": "new"}})
+        loader = DataLoader(dataset, 5, num_workers=1, multiprocessing_context=context, collate_fn=list)
+        assert [sample for batch in loader for sample in batch] == EXPECTED[1::2]
+        with MongoDataset(mongo_uri, query=dataset.query) as now:
+            assert len(now) == len(dataset) + 1
+            assert now.state != dataset.state
+
+
+# Stores that are replaced
+
+
+def test_refresh_takes_in_what_the_query_finds_now(mongo_uri: str) -> None:
+    make(mongo_uri)
+    with MongoDataset(mongo_uri, query={"caption": "number 5"}) as dataset:
+        before = dataset.state
+        assert dataset.targets.tolist() == [5]
+        with pymongo.MongoClient[Any](mongo_uri) as client:
+            records_of(client, mongo_uri).update_one({"_id": 9}, {"$set": {"caption": "number 5"}})
+        assert len(dataset) == 1
+        dataset.refresh()
+        assert (len(dataset), dataset.targets.tolist(), list(dataset.names)) == (2, [5, 2], ["5.x", "9.x"])
+        assert dataset.state != before
+
+
+@pytest.mark.parametrize("query", [None, {"label": {"$lt": 2}}])
+@pytest.mark.parametrize("length", [10, 40])
+def test_refresh_takes_in_a_store_that_has_come_to_the_place(
+    mongo_uri: str, length: int, query: dict[str, Any] | None
+) -> None:
+    make(mongo_uri)
+    classes = [name.upper() for name in CLASSES]
+
+    def expected(count: int) -> list[Any]:
+        return [(data_of(index), index % 7) for index in range(count) if query is None or index % 7 < 2]
+
+    with MongoDataset(mongo_uri, decode=None, query=query) as dataset:
+        assert len(dataset.targets) == len(dataset.names) == len(expected(LENGTH))
+        make(mongo_uri, length, overwrite=True, classes=classes)
+        assert read_all(dataset) == expected(LENGTH)  # as it was
+        assert dataset.classes == list(CLASSES)
+        dataset.refresh()
+        assert read_all(dataset) == expected(length)
+        assert dataset.classes == classes
+        assert len(dataset) == len(dataset.targets) == len(dataset.names) == len(expected(length))
+        assert dataset.state["digest"] == dataset.manifest.digest
+        assert [label for _, label in expected(length)] == dataset.targets.tolist()
+        loader = DataLoader(dataset, 5, num_workers=1, collate_fn=list)
+        assert [sample for batch in loader for sample in batch] == expected(length)
+
+
+def test_a_refresh_that_fails_leaves_the_dataset_as_it_was(mongo_uri: str) -> None:
+    make(mongo_uri)
+    with MongoDataset(mongo_uri, fields=("caption",), query={"label": 3}) as dataset:
+        state, targets = dataset.state, dataset.targets
+        write_store([Record("another", 3, b"")] * 2, mongo_uri, overwrite=True)
+        with pytest.raises(OptionError, match="has a field 'caption'"):
+            dataset.refresh()
+        assert (dataset.state, dataset.targets is targets) == (state, True)
+        assert dataset[0] == {"caption": "number 3"}  # of the store that was replaced
+
+
+def first_bytes(batches: Any) -> list[int]:
+    return [data[0] for batch in batches for data in batch[0]]
+
+
+def collated(samples: list[Any]) -> list[Any]:
+    return [[image for image, _ in samples], [label for _, label in samples]]
+
+
+@pytest.mark.parametrize(
+    "kind", ["create_loader, threads", "create_loader, processes", "create_loader, none", "threads"]
+)
+@pytest.mark.parametrize("replaced", [False, True], ids=["another answer", "another store"])
+def test_an_epoch_goes_on_with_what_it_began_with(mongo_uri: str, kind: str, replaced: bool) -> None:
+    make(mongo_uri)
+    with MongoDataset(mongo_uri, decode=bytes, query={"caption": {"$exists": True}}) as dataset:
+        loader: Any
+        if kind == "threads":
+            loader = ThreadLoader(dataset, 2, num_workers=2, collate_fn=collated)
+        else:
+            workers: Any = kind.split(", ")[1].replace("none", "threads")
+            loader = create_loader(
+                dataset,
+                batch_size=2,
+                collate_fn=collated,
+                transform=None,
+                mean=None,
+                std=None,
+                device=None,
+                workers=workers,
+                num_workers=0 if "none" in kind else 2,
+                prefetch_factor=1,
+            )
+        epoch = iter(loader)
+        first = [
+            next(epoch),
+            next(epoch),
+        ]  # one of each worker: one that opens the store later finds another, and says so
+        if replaced:
+            with create_store(mongo_uri, overwrite=True) as writer:
+                writer.write(
+                    encode(Record(f"new {n}", 1, b"\xff" * 9, fields={"caption": "x"})) for n in range(LENGTH + 9)
+                )
+                writer.finish(classes=CLASSES)
+        else:
+            with pymongo.MongoClient[Any](mongo_uri) as client:
+                records_of(client, mongo_uri).update_one({"_id": 2}, {"$set": {"caption": "new"}})
+        dataset.refresh()
+        assert first_bytes([*first, *epoch]) == list(range(1, LENGTH, 2))
+        assert len(dataset) == (LENGTH + 9 if replaced else LENGTH // 2 + 1)
+        if replaced and kind == "threads":  # the next one takes what the dataset has then
+            assert first_bytes(loader) == [255] * (LENGTH + 9)
+        if hasattr(loader, "close"):
+            loader.close()
+        del epoch, loader
+
+
+def test_every_step_of_an_epoch_that_is_under_way_uses_the_dataset_as_it_was(place: str) -> None:
+    with MongoDataset(place, decode=ResizeCenterCrop(16)) as dataset:
+        for collate_fn in (None, list):  # of which one decodes into tensors, and the other makes samples
+            maker: Any = create_fetcher(dataset, collate_fn)
+            kept = maker.as_now()
+            assert kept.dataset is not dataset
+            assert kept._inside._dataset is kept.dataset
+            assert maker._inside._dataset is maker.dataset is dataset
+
+
+def test_datasets_made_before_and_after_a_store_was_replaced_keep_apart(mongo_uri: str) -> None:
+    make(mongo_uri)
+    with MongoDataset(mongo_uri, decode=None) as old:
+        write_store([Record(f"new {index}", 0, b"new") for index in range(5)], mongo_uri, overwrite=True)
+        with MongoDataset(mongo_uri, decode=None) as new:
+            assert (len(old), len(new)) == (LENGTH, 5)
+            for _ in range(2):
+                assert read_all(old) == EXPECTED
+                assert read_all(new) == [(b"new", 0)] * 5
+            assert (old.names[1], new.names[1]) == ("1.x", "new 1")
+            assert (old.find("1.x"), new.find("new 1")) == (1, 1)
+            for dataset, name in ((old, "new 1"), (new, "1.x")):
+                with pytest.raises(RecordNotFoundError, match=f"is named '{name}'"):
+                    dataset.find(name)
+
+
+def test_a_worker_that_finds_another_store_says_so(mongo_uri: str) -> None:
+    make(mongo_uri)
+    with MongoDataset(mongo_uri, decode=None) as dataset:
+        write_store(((data_of(0), 0) for _ in range(LENGTH)), mongo_uri, overwrite=True)
+        with pytest.raises(NotAStoreError, match=r"replaced since .*: make the dataset again"):
+            in_worker(dataset)
+        assert read_all(dataset) == EXPECTED
+
+
+def test_a_worker_that_finds_the_same_records_under_other_class_names_says_so(mongo_uri: str) -> None:
+    make(mongo_uri)
+    with MongoDataset(mongo_uri, decode=None) as dataset:
+        make(mongo_uri, overwrite=True, classes=CLASSES[::-1])
+        with pytest.raises(NotAStoreError, match=r"replaced since .*: make the dataset again"):
+            in_worker(dataset)
+
+
+def test_a_copy_of_the_same_store_is_the_same_store(mongo_uri: str, tmp_path: Path) -> None:
+    make(mongo_uri)
+    with MongoDataset(mongo_uri, decode=None) as dataset:
+        copy_store(mongo_uri, tmp_path / "s.lmdb")
+        copy_store(tmp_path / "s.lmdb", mongo_uri, overwrite=True)
+        dataset.close()
+        assert read_all(dataset) == EXPECTED
+
+
+def test_samples_collate(place: str) -> None:
+    with MongoDataset(place, decode=len, query={"label": 1}) as dataset:
+        images, labels = default_collate(read_all(dataset))
+        assert (images.tolist(), labels.tolist()) == ([500] * 4, [1] * 4)
+
+
+def test_the_store_that_a_place_had_is_kept_beside_the_new_one_for_those_who_read_it(mongo_uri: str) -> None:
+    make(mongo_uri)
+    at = parse(mongo_uri)
+    with MongoDataset(mongo_uri) as dataset:
+        assert isinstance(dataset.store, MongoStore)
+        assert dataset.store._handle is not None
+        own = own_collection(at.collection, dataset.store._handle.store)
+        make(mongo_uri, overwrite=True)
+        with pymongo.MongoClient[Any](mongo_uri) as client:
+            assert own in client[at.database].list_collection_names()
+
+
+# Stores that are damaged on the server
+
+
+def damaged(place: str, change: Callable[[Any], object]) -> None:
+    make(place)
+    with pymongo.MongoClient[Any](place) as client:
+        change(records_of(client, place))
+
+
+@pytest.mark.parametrize(
+    ("change", "query", "message"),
+    [
+        (lambda it: it.delete_many({"_id": {"$gte": 9}}), {"width": {"$gte": 0}}, "has 9 records, and 24 were written"),
+        (lambda it: it.delete_one({"_id": 3}), {"label": 3}, "has 2 records of label 3, and 3 were written"),
+        (lambda it: it.update_one({"_id": 3}, {"$set": {"label": Int64(4)}}), {"label": 3}, "has 2 records of label 3"),
+        (lambda it: it.update_one({"_id": 3}, {"$set": {"label": "3"}}), {"label": 3}, "has 2 records of label 3"),
+        (lambda it: it.update_one({"_id": 3}, {"$unset": {"label": 1}}), {"label": {"$ne": 9}}, "records of label 3"),
+        (lambda it: it.insert_one({"_id": 3.5, "label": 9}), {"label": 9}, "labels that none was written with: 9"),
+        (lambda it: it.insert_one({"_id": 3.5, "caption": "a"}), {"caption": "a"}, "has 25 records, and 24 were"),
+        (lambda it: it.drop(), {"label": 9}, "its collection of records is gone"),
+    ],
+    ids=["lost", "one lost", "edited", "another type", "no label", "another label", "another _id", "all"],
+)
+def test_a_query_of_a_damaged_store_is_never_silently_shorter(
+    mongo_uri: str, change: Callable[[Any], object], query: dict[str, Any], message: str
+) -> None:
+    damaged(mongo_uri, change)
+    with pytest.raises(DamagedStoreError, match=message):
+        MongoDataset(mongo_uri, query=query)
+
+
+def test_an_id_that_no_record_has_is_not_taken_for_one(mongo_uri: str) -> None:
+    def change(records: Any) -> None:
+        records.insert_one({**records.find_one_and_delete({"_id": 3}), "_id": 3.5})
+
+    damaged(mongo_uri, change)
+    with MongoDataset(mongo_uri, decode=None) as dataset:
+        with pytest.raises(DamagedStoreError, match=r"has a document of the _id 3\.5, which no record has"):
+            dataset.find("3.x")
+        with pytest.raises(DamagedRecordError, match=r"record 3 \(3\.x\) of .* is damaged: it is missing"):
+            dataset[3]
+    for query in ({"caption": "number 3"}, {"name": "3.x"}, {"label": 3}):
+        with pytest.raises(DamagedStoreError, match=r"_id 3\.5, which no record has"):
+            MongoDataset(mongo_uri, query=query)
+
+
+@pytest.mark.parametrize(
+    "query", [{"label": 3}, {"label": 3, "width": {"$gte": 0}}, {"name": "3.x", "label": 3}], ids=str
+)
+def test_a_copy_without_indexes_is_queried_all_the_same(mongo_uri: str, query: dict[str, Any]) -> None:
+    make(mongo_uri)
+    with MongoDataset(mongo_uri, query=query) as dataset:
+        before = dataset.state
+    with pymongo.MongoClient[Any](mongo_uri) as client:
+        records_of(client, mongo_uri).drop_indexes()
+    with MongoDataset(mongo_uri, query=query) as dataset:
+        assert dataset.state == before
+        assert dataset.store.find("3.x") == 3
+
+
+@pytest.mark.parametrize("name", [{"label": 3}, None, 3, b"3.x"])
+def test_a_name_of_another_type_is_refused(place: str, name: Any) -> None:
+    with MongoDataset(place) as dataset:
+        for use in (dataset.find, dataset.store.find):
+            with pytest.raises(TypeError, match=r"find takes the name of a record, a str, got "):
+                use(name)

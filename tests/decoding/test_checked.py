@@ -1,0 +1,83 @@
+"""Files that are known to be whole are decoded no further than is needed, with the same pixels."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import simplejpeg
+import torch
+
+from dbloader import LMDBDataset, convert
+from dbloader.decoding import RandomResizedCrop
+from dbloader.decoding.jpeg import open_jpeg
+from dbloader.errors import DamagedImageError
+from tests.support.jpegs import draw, encode
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KINDS: dict[str, dict[str, Any]] = {
+    "4:4:4": {"subsampling": 0},
+    "4:2:2": {"subsampling": 1},
+    "4:2:0": {"subsampling": 2},
+    "gray": {"mode": "L"},
+    "progressive": {"progressive": True},
+    "restart markers": {"restart_marker_rows": 1},
+    "a thumbnail before it": {"exif": b"Exif\0\0" + encode(draw(16, 16))},
+}
+
+
+def file(kind: str, width: int = 75, height: int = 201) -> bytes:
+    options = dict(KINDS[kind])
+    return encode(draw(width, height, options.pop("mode", "RGB")), quality=90, **options)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_part_has_the_pixels_of_the_whole(kind: str) -> None:
+    data = file(kind)
+    whole = simplejpeg.decode_jpeg(data, "RGB")
+    jpeg = open_jpeg(data, checked=True)
+    assert jpeg is not None
+    for bottom in range(1, 202):
+        top = max(0, bottom - 9)
+        assert np.array_equal(jpeg.part(3, top, 60, bottom - top, None, 1)(), whole[top:bottom, 3:63]), bottom
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"progressive"}))
+def test_what_lies_below_is_not_decoded(kind: str) -> None:
+    data = file(kind)
+    sound = open_jpeg(data, checked=True)
+    cut = data[:-200] + data[-2:]
+    jpeg, strict = open_jpeg(cut, checked=True), open_jpeg(cut)
+    assert jpeg is not None
+    assert strict is not None
+    assert sound is not None
+    assert np.array_equal(jpeg.part(0, 0, 75, 60, None, 1)(), sound.part(0, 0, 75, 60, None, 1)())
+    with pytest.raises(DamagedImageError, match=r"^the image (does not decode|has data left)"):
+        strict.part(0, 0, 75, 60, None, 1)()
+
+
+def test_the_crops_are_those_of_files_that_are_not_known() -> None:
+    data, decoder = file("4:2:0", 301, 203), RandomResizedCrop(32)
+    for seed in range(40):
+        numbers = np.random.default_rng(seed).random(decoder.draws)
+        assert torch.equal(decoder(data, numbers), decoder(data, numbers, checked=True))
+
+
+@pytest.mark.parametrize(("check", "known"), [("decode", True), ("structure", False), ("none", False)])
+def test_a_dataset_knows_what_conversion_has_decoded(check: str, known: bool, tmp_path: Path) -> None:
+    folder = tmp_path / "images" / "a"
+    folder.mkdir(parents=True)
+    (folder / "one.jpg").write_bytes(file("4:2:0"))
+    convert(tmp_path / "images", tmp_path / "a.lmdb", check=check)
+    told = []
+
+    class Told(RandomResizedCrop):
+        def __call__(self, *arguments: Any, checked: bool = False, **options: Any) -> torch.Tensor:
+            told.append(checked)
+            return super().__call__(*arguments, checked=checked, **options)
+
+    assert LMDBDataset(tmp_path / "a.lmdb", decode=Told(8))[0][0].shape == (3, 8, 8)
+    assert told == [known]

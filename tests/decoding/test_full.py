@@ -1,0 +1,243 @@
+"""Decoders give the pixels of Pillow, whatever they are given."""
+
+from __future__ import annotations
+
+import io
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import simplejpeg
+import torch
+from PIL import ExifTags, Image, ImageOps
+
+from dbloader.decoding import DecodeTensor, RandomResizedCrop, ResizeCenterCrop, decode_pil
+from dbloader.errors import DamagedImageError, NotAnImageError, OptionError
+from dbloader.images.tiled import encode_tiled
+from dbloader.records.record import Record, decode, encode
+from tests.support import jpegs
+from tests.support.jpegs import draw
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from dbloader.decoding import Decoder
+
+SIZES = ((1, 1), (1, 40), (40, 1), (7, 5), (67, 45))
+
+
+def save(image: Image.Image, name: str, **options: Any) -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, name, **options)
+    return stream.getvalue()
+
+
+def written(*factors: int, process: int = 0xC0) -> bytes:
+    """A JPEG of 40 x 40 pixels whose components have these sampling factors."""
+    across, down = 8 * max(factor >> 4 for factor in factors), 8 * max(factor & 15 for factor in factors)
+    blocks = sum((factor >> 4) * (factor & 15) for factor in factors) if len(factors) > 1 else 1
+    across, down = (across, down) if len(factors) > 1 else (8, 8)
+    codes = jpegs.code_blocks(-(-40 // across) * -(-40 // down) * blocks)
+    return jpegs.frame(process, 40, 40, *factors) + jpegs.scan([*range(1, len(factors) + 1)], codes) + jpegs.END
+
+
+def of_each_kind() -> dict[str, bytes]:
+    files = {}
+    for mode, sub in (("RGB", 0), ("RGB", 1), ("RGB", 2), ("L", 0), ("CMYK", 0), ("CMYK", 2)):
+        for progressive in (False, True):
+            for size in SIZES:
+                image = draw(*size, mode)
+                options = {"quality": 85, "subsampling": sub, "progressive": progressive}
+                files[f"jpeg {mode} {sub} {progressive} {size}"] = save(image, "JPEG", **options)
+    # 4:4:0, 4:1:1, 4:1:0, 4:4:1, and some for which nobody has a name.
+    for factors in ((0x12, 17, 17), (0x41, 17, 17), (0x42, 17, 17), (0x14, 17, 17), (0x31, 17, 17), (0x22, 0x21, 0x12)):
+        files[f"jpeg of factors {factors}"] = written(*factors)
+    files["jpeg extended"] = written(0x11, process=0xC1)
+    files["jpeg with bytes after its end"] = save(draw(67, 45), "JPEG") + b"more"
+    files["jpeg without JFIF header, RGB"] = save(draw(67, 45), "JPEG", keep_rgb=True)
+    files["jpeg with two pictures"] = save(draw(67, 45), "MPO", save_all=True, append_images=[draw(9, 9)])
+    for mode in ("1", "L", "LA", "P", "RGB", "RGBA"):
+        files[f"png {mode}"] = save(draw(67, 45).convert(mode), "PNG")
+    files["png transparent palette"] = save(draw(67, 45).convert("P"), "PNG", transparency=3)
+    deep = np.random.default_rng(0).integers(0, 2**16, (45, 67)).astype(np.uint16)
+    files["png 16 bits"] = save(Image.fromarray(deep), "PNG")
+    files["tiff 16 bits"] = save(Image.fromarray(deep), "TIFF")
+    files["pgm 16 bits"] = save(Image.fromarray(deep), "PPM")
+    files["tiff CMYK"] = save(draw(67, 45, "CMYK"), "TIFF")
+    files["gif"] = save(draw(67, 45).convert("P"), "GIF")
+    files["bmp"] = save(draw(67, 45), "BMP")
+    files["webp"] = save(draw(67, 45), "WEBP", lossless=True)
+    return files
+
+
+FILES = of_each_kind()
+
+
+def pixels(tensor: torch.Tensor) -> npt.NDArray[Any]:
+    """The bytes of an output, shape (height, width, 3), after a look at its memory."""
+    assert tensor.dtype is torch.uint8
+    assert tensor.shape[0] == 3
+    array = tensor.permute(1, 2, 0)
+    assert array.is_contiguous(), "rows of pixels of three bytes"
+    return array.numpy()
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_a_whole_image_is_that_of_pillow_bit_for_bit(kind: str) -> None:
+    expected = np.asarray(decode_pil(FILES[kind]))
+    for given in (FILES[kind], memoryview(FILES[kind])):
+        assert np.array_equal(pixels(DecodeTensor()(given)), expected)
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_a_crop_is_the_same_of_a_file_an_array_and_an_image_of_any_mode(kind: str) -> None:
+    decoder = RandomResizedCrop((9, 14))
+    numbers = np.random.default_rng(1).random((6, decoder.draws))
+    image = decode_pil(FILES[kind])
+    with Image.open(io.BytesIO(FILES[kind])) as raw:
+        for row in numbers:
+            expected = pixels(decoder(np.array(image), row))
+            for given in (FILES[kind], image, raw):
+                assert np.array_equal(pixels(decoder(given, row)), expected)
+
+
+@pytest.mark.parametrize("decoder", [DecodeTensor(), RandomResizedCrop(20), ResizeCenterCrop(20)], ids=repr)
+def test_an_array_may_be_gray_read_only_or_a_view_and_is_left_alone(decoder: Decoder) -> None:
+    gray = np.random.default_rng(0).integers(0, 256, (50, 60), dtype=np.uint8)
+    rgb = np.repeat(gray[..., None], 3, -1)
+    numbers = np.random.default_rng(1).random(decoder.draws)
+    expected = pixels(decoder(rgb, numbers)).copy()
+    kept = Record(image=rgb, label=0)
+    read_only = decode(encode(kept).document(0), 0).image
+    assert read_only is not None
+    backwards = np.ascontiguousarray(rgb[::-1, ::-1])[::-1, ::-1]
+    for given in (gray, read_only, backwards, np.asfortranarray(rgb)):
+        output = decoder(given, numbers)
+        assert np.array_equal(pixels(output), expected)
+        output.zero_()
+    assert np.array_equal(rgb[..., 0], gray)
+    output = decoder(rgb, numbers)
+    output.zero_()
+    assert np.array_equal(rgb[..., 0], gray), "the output has memory of its own"
+
+
+@pytest.mark.parametrize(
+    "array",
+    [np.zeros((4, 4), np.int64), np.zeros((4, 4, 4), np.uint8), np.zeros(4, np.uint8), np.zeros((0, 4, 3), np.uint8)],
+    ids=lambda array: f"{array.dtype} {array.shape}",
+)
+def test_other_arrays_are_refused(array: npt.NDArray[Any]) -> None:
+    with pytest.raises(OptionError, match=r"must be uint8 of the shape .*, got \w+ of the shape \("):
+        DecodeTensor()(array)
+
+
+def oriented(orientation: int, name: str, size: tuple[int, int] = (67, 45), mode: str = "RGB") -> bytes:
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = orientation
+    return save(draw(*size, mode), name, exif=exif)
+
+
+@pytest.mark.parametrize("name", ["JPEG", "PNG", "TIFF", "WEBP"])
+@pytest.mark.parametrize("orientation", range(10))
+def test_an_image_is_turned_upright_only_if_it_is_asked_for(orientation: int, name: str) -> None:
+    for mode in ("RGB", "CMYK") if name == "JPEG" else ("RGB",):
+        file = oriented(orientation, name, mode=mode)
+        assert np.array_equal(pixels(DecodeTensor()(file)), np.asarray(decode_pil(file)))
+        with Image.open(io.BytesIO(file)) as image:
+            expected = np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
+            assert np.array_equal(pixels(DecodeTensor(exif_transpose=True)(image)), expected)
+        assert np.array_equal(pixels(DecodeTensor(exif_transpose=True)(file)), expected)
+        decoder = RandomResizedCrop((9, 14), exif_transpose=True)
+        for row in np.random.default_rng(orientation).random((5, decoder.draws)):
+            assert torch.equal(decoder(file, row), decoder(expected.copy(), row))
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_tiles_are_those_of_the_upright_crop(orientation: int) -> None:
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = orientation
+    jpeg, lengths = encode_tiled(draw(150, 90), quality=85, exif=exif.tobytes())
+    with Image.open(io.BytesIO(jpeg)) as image:
+        upright = np.array(ImageOps.exif_transpose(image).convert("RGB"))
+    decoder = RandomResizedCrop(20, scale=(0.05, 0.3), exif_transpose=True)
+    for row in np.random.default_rng(orientation).random((10, decoder.draws)):
+        assert torch.equal(decoder(jpeg, row, tiles=lengths), decoder(upright, row))
+
+
+def test_exif_that_cannot_be_read_is_an_error_only_where_it_is_wanted() -> None:
+    file = save(draw(20, 20), "PNG", exif=b"Exif\0\0nonsense")
+    assert np.array_equal(pixels(DecodeTensor()(file)), np.asarray(decode_pil(file)))
+    with pytest.raises(DamagedImageError, match=r"^the EXIF of the image.*exif_transpose=False leaves it"):
+        DecodeTensor(exif_transpose=True)(file)
+
+
+@pytest.mark.parametrize("file", [FILES["jpeg RGB 2 False (67, 45)"], FILES["jpeg CMYK 2 False (67, 45)"]])
+def test_an_image_that_is_cut_short_is_damaged_wherever_the_cut_is(file: bytes) -> None:
+    for length in random.Random(0).sample(range(3, len(file) - 2), 40):
+        with pytest.raises((DamagedImageError, NotAnImageError), match=r"^the (image|header of the image) "):
+            DecodeTensor()(file[:length])
+
+
+def test_what_libjpeg_warns_of_never_becomes_pixels() -> None:
+    file = save(draw(67, 45), "JPEG", quality=90)
+    start, generator = file.index(b"\xff\xda") + 14, random.Random(0)
+    warned = 0
+    for _ in range(200):
+        flipped = bytearray(file)
+        flipped[generator.randrange(start, len(file) - 2)] ^= 1 << generator.randrange(8)
+        damaged = bytes(flipped)
+        try:
+            simplejpeg.decode_jpeg(damaged, "RGB", strict=True)
+        except ValueError:
+            warned += 1
+            with pytest.raises(DamagedImageError, match=r"^the image "):
+                DecodeTensor()(damaged)
+        else:
+            assert np.array_equal(pixels(DecodeTensor()(damaged)), np.asarray(decode_pil(damaged)))
+    assert warned > 50
+
+
+def test_padding_before_the_end_is_no_damage() -> None:
+    file = save(draw(67, 45), "JPEG")
+    padded = file[:-2] + bytes(5) + file[-2:]
+    with pytest.raises(DamagedImageError, match="the image has data left when all pixels are decoded"):
+        DecodeTensor()(file[:-2] + b"\x12\x34\x56\x78\x9a" + file[-2:])
+    assert np.array_equal(pixels(DecodeTensor()(padded)), np.asarray(decode_pil(file)))
+    scaled, plain = (RandomResizedCrop(8, scale=(0.5, 1), scaled=scaled) for scaled in (True, False))
+    numbers = np.random.default_rng(0).random(plain.draws)
+    assert not torch.equal(scaled(file, numbers), plain(file, numbers))
+    assert torch.equal(scaled(padded, numbers), plain(file, numbers)), "it is decoded as it is"
+
+
+@pytest.mark.parametrize("data", [b"", b"hello", b"\xff\xd8\xff", written(0x11, 0x11)])
+def test_what_is_no_image_is_named_so(data: bytes) -> None:
+    with pytest.raises(NotAnImageError, match=r"^the image is in no known format: it (is empty|begins with b)"):
+        DecodeTensor()(data)
+
+
+@pytest.mark.parametrize("kind", ["jpeg RGB 0 False (67, 45)", "png RGB"])
+def test_an_image_of_more_pixels_than_pillow_allows_is_refused(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    with pytest.raises(NotAnImageError, match="the image is too large to be decoded"):
+        DecodeTensor()(FILES[kind])
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
+    assert DecodeTensor()(FILES[kind]).shape == (3, 45, 67)
+
+
+def test_threads_share_a_decoder() -> None:
+    decoder = RandomResizedCrop(32)
+    numbers = np.random.default_rng(0).random((64, decoder.draws))
+    files = [save(draw(90 + n % 7, 70, seed=n), "JPEG") for n in range(64)]
+    expected = [decoder(file, row) for file, row in zip(files, numbers, strict=True)]
+    barrier = threading.Barrier(4)
+
+    def part(first: int) -> list[torch.Tensor]:
+        barrier.wait(60)
+        return [decoder(file, row) for file, row in zip(files[first::4], numbers[first::4], strict=True)]
+
+    with ThreadPoolExecutor(4) as threads:
+        for first, outputs in enumerate(threads.map(part, range(4))):
+            assert all(map(torch.equal, outputs, expected[first::4]))

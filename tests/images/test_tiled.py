@@ -1,0 +1,465 @@
+"""Any crop of any tiled JPEG has the pixels of the whole decode, bit for bit; and what is not tiled is refused."""
+
+import io
+import mmap
+import random
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import simplejpeg
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from dbloader.errors import DamagedImageError, ImageError, NotAnImageError, NotTiledError, OptionError
+from dbloader.images.jpeg import State, examine
+from dbloader.images.tiled import decode_crop, encode_tiled, find_lengths, join_crop, tile
+from dbloader.images.tiled.encode import choose_interval
+from tests.support.jpegs import END, code_blocks, draw, encode, frame, scan, segment, thumbnail_exif
+
+SUBSAMPLINGS = ("4:4:4", "4:2:2", "4:2:0")
+# Sampling factors of the components. The second of gray images and of 4:4:4 mean no more than 0x11 does for pixels.
+FACTORS = {
+    "gray": (0x11,),
+    "gray of 2 x 2": (0x22,),
+    "4:4:4": (0x11, 0x11, 0x11),
+    "4:4:4 of 2 x 1": (0x21, 0x21, 0x21),
+    "4:2:2": (0x21, 0x11, 0x11),
+    "4:2:0": (0x22, 0x11, 0x11),
+    "4:4:0": (0x12, 0x11, 0x11),
+    "4:1:1": (0x41, 0x11, 0x11),
+    "4:4:1": (0x14, 0x11, 0x11),
+}
+
+needs_jpegtran = pytest.mark.skipif(
+    shutil.which("jpegtran") is None, reason="jpegtran is not installed (libjpeg-turbo-progs)"
+)
+
+
+def decode(jpeg: bytes) -> npt.NDArray[np.uint8]:
+    pixels: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(jpeg, strict=True)
+    return pixels
+
+
+def by_pillow(jpeg: bytes) -> npt.NDArray[np.uint8]:
+    with Image.open(io.BytesIO(jpeg)) as image:
+        return np.asarray(image.convert("RGB"))
+
+
+def write(factors: tuple[int, ...], width: int, height: int, interval: int, seed: int = 0) -> bytes:
+    """Gives a JPEG of these sampling factors, with random coefficients and a restart marker each `interval` MCUs."""
+    alone = len(factors) == 1
+    across = 1 if alone else max(factor >> 4 for factor in factors)
+    down = 1 if alone else max(factor & 15 for factor in factors)
+    blocks = 1 if alone else sum((factor >> 4) * (factor & 15) for factor in factors)
+    total = -(-width // (8 * across)) * -(-height // (8 * down))
+    runs = [code_blocks(blocks * min(interval, total - start), seed + start) for start in range(0, total, interval)]
+    head = frame(0xC0, width, height, *factors).replace(bytes([1]) * 64, bytes([24]) * 64)  # strong contrasts
+    numbers = list(range(1, len(factors) + 1))
+    return head + segment(0xDD, interval.to_bytes(2, "big")) + scan(numbers, *runs) + END
+
+
+def _edges(lengths: bytes) -> npt.NDArray[np.int64]:
+    return np.cumsum([0, *np.frombuffer(lengths, "<u2")])
+
+
+def assert_crops(jpeg: bytes, lengths: bytes, generator: random.Random, crops: int) -> None:
+    whole = decode(jpeg)
+    height, width, _ = whole.shape
+    for number in range(crops):
+        # Thin crops, and those at a tile's edge, are where neighbours are missed.
+        most_wide, most_high = (min(width, 3), min(height, 3)) if number % 2 else (width, height)
+        w, h = generator.randint(1, most_wide), generator.randint(1, most_high)
+        x, y = generator.randint(0, width - w), generator.randint(0, height - h)
+        crop = decode_crop(jpeg, lengths, x, y, w, h)
+        assert crop.dtype == np.uint8
+        assert crop.shape == (h, w, 3)
+        np.testing.assert_array_equal(crop, whole[y : y + h, x : x + w], err_msg=f"{w} x {h} at ({x}, {y})")
+
+
+@given(
+    mode=st.sampled_from(["RGB", "RGB", "L"]),
+    subsampling=st.sampled_from(SUBSAMPLINGS),
+    width=st.integers(1, 200),
+    height=st.integers(1, 120),
+    tile_width=st.sampled_from([1, 8, 16, 32, 64, 1000]),
+    quality=st.integers(5, 100),
+    seed=st.integers(0, 2**32),
+)
+@settings(max_examples=200, deadline=None)
+def test_any_crop_is_that_of_the_whole_image(
+    mode: str, subsampling: str, width: int, height: int, tile_width: int, quality: int, seed: int
+) -> None:
+    image = draw(width, height, mode, seed)
+    jpeg, lengths = encode_tiled(image, quality=quality, subsampling=subsampling, tile_width=tile_width)
+    np.testing.assert_array_equal(decode(jpeg), by_pillow(jpeg))
+    assert_crops(jpeg, lengths, random.Random(seed), crops=12)
+
+
+@pytest.mark.parametrize("factors", FACTORS.values(), ids=FACTORS)
+@pytest.mark.parametrize("seed", range(12))
+def test_any_crop_is_that_of_the_whole_image_for_any_subsampling(factors: tuple[int, ...], seed: int) -> None:
+    generator = random.Random(seed)
+    width, height = generator.randint(1, 80), generator.randint(1, 60)
+    mcu = 8 if len(factors) == 1 else 8 * max(factor >> 4 for factor in factors)
+    row = -(-width // mcu)
+    interval = generator.choice([count for count in range(1, row + 1) if row % count == 0])
+    jpeg = write(factors, width, height, interval, seed)
+    assert examine(jpeg).state is State.COMPLETE
+    assert_crops(jpeg, find_lengths(jpeg), generator, crops=40)
+
+
+@pytest.mark.parametrize("subsampling", SUBSAMPLINGS)
+@pytest.mark.parametrize("over", range(1, 9))
+def test_crops_in_a_last_tile_of_few_pixels_see_the_tile_before_it(subsampling: str, over: int) -> None:
+    image = draw(32 + over, 32 + over, seed=over)
+    jpeg, lengths = encode_tiled(image, quality=90, subsampling=subsampling, tile_width=8)
+    whole = decode(jpeg)
+    for x in range(28, 32 + over):
+        for width in range(1, 33 + over - x):
+            np.testing.assert_array_equal(
+                decode_crop(jpeg, lengths, x, x, width, width), whole[x : x + width, x : x + width]
+            )
+
+
+@pytest.mark.parametrize("subsampling", SUBSAMPLINGS)
+def test_each_pixel_alone_is_that_of_the_whole_image(subsampling: str) -> None:
+    jpeg, lengths = encode_tiled(draw(37, 35), quality=95, subsampling=subsampling, tile_width=8)
+    whole = decode(jpeg)
+    alone = [[decode_crop(jpeg, lengths, x, y, 1, 1)[0, 0] for x in range(37)] for y in range(35)]
+    np.testing.assert_array_equal(np.array(alone), whole)
+
+
+def test_images_of_many_tiles_have_their_markers_renumbered() -> None:
+    # More tiles than the table of marker numbers has.
+    jpeg, lengths = encode_tiled(draw(1280, 832, "L"), quality=30, tile_width=8)
+    assert len(lengths) == 2 * 160 * 104
+    assert_crops(jpeg, lengths, random.Random(0), crops=10)
+
+
+def test_the_joined_jpeg_is_complete_and_has_no_metadata() -> None:
+    exif = thumbnail_exif(encode(draw(16, 16), quality=20))
+    plain = encode_tiled(draw(96, 60), quality=80)
+    jpeg, lengths = encode_tiled(draw(96, 60), quality=80, exif=exif, icc_profile=b"profile" * 1000)
+    joined, x, y = join_crop(jpeg, lengths, 40, 20, 30, 30)
+    assert (joined, x, y) == join_crop(*plain, 40, 20, 30, 30)
+    structure = examine(bytes(joined))
+    assert structure.state is State.COMPLETE
+    assert (structure.width, structure.height) == (64, 44)
+    assert (x, y) == (8, 4)
+
+
+def test_a_crop_is_read_from_a_memory_map_that_can_then_be_closed(tmp_path: Path) -> None:
+    jpeg, lengths = encode_tiled(draw(100, 60), quality=80)
+    path = tmp_path / "file"
+    path.write_bytes(b"before" + jpeg + b"after")
+    with path.open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    with mapped, memoryview(mapped) as view, view[6:-5] as part:
+        crop = decode_crop(part, memoryview(lengths), 10, 20, 30, 40)
+    np.testing.assert_array_equal(crop, decode(jpeg)[20:60, 10:40])
+
+
+def test_noise_is_encoded_although_it_takes_more_bytes_than_pillow_has_room_for() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (200, 200, 3), np.uint8)
+    jpeg, lengths = encode_tiled(pixels, quality=100, subsampling="4:4:4")
+    assert len(jpeg) > 2 * 200 * 200
+    assert_crops(jpeg, lengths, random.Random(0), crops=10)
+
+
+def test_an_array_is_encoded_as_the_image_is() -> None:
+    for mode in ("RGB", "L"):
+        image = draw(50, 40, mode)
+        assert encode_tiled(np.asarray(image), quality=70) == encode_tiled(image, quality=70)
+
+
+def test_pixels_metadata_and_markers_of_an_encoded_image() -> None:
+    exif = thumbnail_exif(b"\xff\xd0\xff\xd9")
+    jpeg, lengths = encode_tiled(draw(160, 60), quality=85, subsampling="4:2:2", exif=exif, icc_profile=b"profile")
+    assert examine(jpeg).state is State.COMPLETE
+    np.testing.assert_array_equal(decode(jpeg), decode(encode(draw(160, 60), quality=85, subsampling=1)))
+    with Image.open(io.BytesIO(jpeg)) as image:
+        assert image.info["icc_profile"] == b"profile"
+        assert image.info["exif"] == exif
+    parts = np.split(np.frombuffer(jpeg, np.uint8), jpeg.index(b"\xff\xda") + 14 + _edges(lengths))
+    assert len(parts) == 1 + 5 * 8 + 1  # five tiles a row
+    assert [bytes(part[-2:]) for part in parts[1:-2]] == [bytes((0xFF, 0xD0 + number % 8)) for number in range(39)]
+    assert bytes(parts[-2][-2:]) == END
+    assert not len(parts[-1])
+
+
+@pytest.mark.parametrize(
+    ("row", "mcu_width", "tile_width", "interval"),
+    [
+        (60, 8, 32, 4),
+        (60, 8, 64, 10),  # 80 pixels, since 48 are further away by their ratio
+        (32, 16, 32, 2),
+        (61, 8, 32, 1),  # a prime number of MCUs: 8 pixels
+        (5, 8, 32, 5),  # a prime number, but 40 pixels
+        (13, 8, 32, 13),  # 8 pixels are as far away as 128; these are 104
+        (16, 8, 32, 4),
+        (1, 8, 1000, 1),
+        (1, 32, 1, 1),
+    ],
+)
+def test_tiles_come_near_to_the_width_wanted(row: int, mcu_width: int, tile_width: int, interval: int) -> None:
+    assert choose_interval(row, mcu_width, tile_width) == interval
+
+
+SOURCES = {
+    "gray": encode(draw(100, 61, "L"), quality=70),
+    "4:4:4": encode(draw(101, 61), quality=90, subsampling=0),
+    "4:2:2": encode(draw(101, 61), quality=90, subsampling=1),
+    "4:2:0": encode(draw(130, 61), quality=70, subsampling=2),
+    "4:4:0": simplejpeg.encode_jpeg(np.array(draw(101, 61)), 85, colorsubsampling="440"),
+    "4:1:1": simplejpeg.encode_jpeg(np.array(draw(101, 61)), 85, colorsubsampling="411"),
+    "tiny": encode(draw(1, 1), quality=70),
+    "progressive": encode(draw(101, 61), quality=70, progressive=True),
+    "progressive gray": encode(draw(101, 61, "L"), quality=70, progressive=True),
+    "restart rows": encode(draw(101, 61), quality=70, restart_marker_rows=1),
+    "RGB": encode(draw(101, 61), quality=70, keep_rgb=True),
+    "gray of 2 x 2": write((0x22,), 70, 50, 9),
+    "scans of their own": frame(0xC0, 40, 29, 0x22, 0x11, 0x11)
+    + scan([1], code_blocks(20))
+    + scan([2], code_blocks(6, seed=1))
+    + scan([3], code_blocks(6, seed=2))
+    + END,
+    "trailing": encode(draw(50, 50), quality=70) + b"more" + END,
+    "fill bytes": b"\xff\xd8\xff\xff" + encode(draw(50, 50), quality=70)[2:],
+}
+
+
+@needs_jpegtran
+@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
+def test_tiling_loses_nothing(source: bytes) -> None:
+    jpeg, lengths = tile(source)
+    structure = examine(jpeg)
+    assert structure.state is State.COMPLETE
+    assert not structure.progressive
+    np.testing.assert_array_equal(by_pillow(jpeg), by_pillow(source))
+    np.testing.assert_array_equal(decode(jpeg), by_pillow(source))
+    assert_crops(jpeg, lengths, random.Random(0), crops=60)
+    assert tile(jpeg) == (jpeg, lengths)
+
+
+@needs_jpegtran
+def test_huffman_codes_become_optimal() -> None:
+    source = encode(draw(160, 60), quality=50)
+    assert len(tile(source).jpeg) < len(source)
+
+
+@needs_jpegtran
+def test_arithmetic_codes_become_huffman_codes() -> None:
+    source = encode(draw(101, 61), quality=80)
+    arithmetic = subprocess.run(["jpegtran", "-arithmetic"], input=source, capture_output=True, check=True).stdout
+    assert tile(arithmetic) == tile(source)
+
+
+@needs_jpegtran
+def test_tiling_keeps_metadata() -> None:
+    exif = thumbnail_exif(encode(draw(16, 16), quality=20))
+    source = encode(draw(90, 40), quality=60, exif=exif, icc_profile=b"profile", comment=b"comment", dpi=(72, 72))
+    with Image.open(io.BytesIO(source)) as before, Image.open(io.BytesIO(tile(source).jpeg)) as after:
+        assert after.info == before.info
+
+
+@needs_jpegtran
+def test_tiling_an_image_that_is_cut_short_is_an_error() -> None:
+    source = encode(draw(90, 40), quality=60)
+    with pytest.raises(DamagedImageError, match="jpegtran: Premature end"):
+        tile(source[: len(source) // 2])
+
+
+@needs_jpegtran
+def test_tiling_refuses_an_image_that_would_get_other_pixels() -> None:
+    # A progressive image without its last scans: decoders smooth it, but no baseline image of its coefficients.
+    source = encode(draw(90, 40), quality=95, progressive=True)
+    cut = source[: source.index(b"\xff\xda", source.index(b"\xff\xda") + 2)]
+    cut = cut[: cut.rindex(b"\xff\xc4")] if cut.rindex(b"\xff\xc4") > cut.index(b"\xff\xda") else cut
+    with pytest.raises(ImageError, match="has other pixels"):
+        tile(cut + END)
+
+
+def test_one_clear_error_tells_that_jpegtran_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(OptionError, match=r"apt-get install libjpeg-turbo-progs.*or give a quality"):
+        tile(SOURCES["4:4:4"])
+
+
+UNTILED = {
+    "no restart markers": (SOURCES["4:4:4"], "restart interval of 0 MCUs"),
+    "rows that are not divided": (
+        encode(draw(101, 61), quality=70, restart_marker_blocks=5, subsampling=0),
+        "restart interval of 5 MCUs does not divide the 13",
+    ),
+    "progressive": (encode(draw(40, 40), progressive=True, restart_marker_blocks=1), "process is SOF2"),
+    "CMYK": (encode(draw(40, 40, "CMYK"), restart_marker_blocks=1), "4 components of 8 bits"),
+    "12 bits": (frame(0xC1, 8, 8, 0x11, precision=12) + scan([1], "") + END, "1 components of 12 bits"),
+    "lossless": (frame(0xC3, 8, 8, 0x11) + scan([1], "") + END, "process is SOF3"),
+    "arithmetic": (frame(0xC9, 8, 8, 0x11) + scan([1], "") + END, "process is SOF9"),
+    "height in DNL": (frame(0xC0, 8, 0, 0x11) + scan([1], code_blocks(1)) + END, "header gives 8 x 0 pixels"),
+    "scans of their own": (SOURCES["scans of their own"], "scans of their own"),
+    "several frames": (frame(0xC0, 8, 8, 0x11) + frame(0xC0, 8, 8, 0x11)[2:] + scan([1], "") + END, "several frames"),
+    "hierarchical": (b"\xff\xd8" + segment(0xDE, b"\x08\x00\x08\x00\x08\x01\x01\x11\x00"), "segment FFDE"),
+    "stray bytes": (b"\xff\xd8\xff\xe0\x00\x02stray" + SOURCES["gray"][2:], "no marker is at byte 6"),
+}
+
+
+@pytest.mark.parametrize(("jpeg", "why"), UNTILED.values(), ids=UNTILED)
+def test_jpegs_of_other_kinds_are_refused(jpeg: bytes, why: str) -> None:
+    for function in (find_lengths, lambda data: decode_crop(data, bytes(8), 0, 0, 1, 1)):
+        with pytest.raises(ImageError, match=f"cannot be decoded by tiles: .*{why}") as caught:
+            function(jpeg)
+        assert type(caught.value) is NotTiledError  # not damaged
+
+
+@needs_jpegtran
+def test_tiling_refuses_a_subsampling_that_the_decoder_refuses() -> None:
+    with pytest.raises(ImageError, match=r"libjpeg-turbo does not decode it: .*subsampling"):
+        tile(write((0x42, 0x11, 0x11), 70, 50, 3))
+
+
+@needs_jpegtran
+@pytest.mark.parametrize("kind", ["CMYK", "12 bits", "lossless", "height in DNL", "hierarchical", "several frames"])
+def test_tiling_refuses_what_must_be_decoded_whole(kind: str) -> None:
+    with pytest.raises(ImageError, match="cannot be decoded by tiles") as caught:
+        tile(UNTILED[kind][0])
+    assert type(caught.value) is NotTiledError
+
+
+def test_other_data_are_no_jpeg() -> None:
+    for data in (b"", b"\xff", b"\x89PNG\r\n\x1a\n"):
+        with pytest.raises(NotAnImageError, match="no JPEG"):
+            find_lengths(data)
+        with pytest.raises(NotAnImageError, match="no JPEG"):
+            decode_crop(data, b"", 0, 0, 1, 1)
+
+
+def test_a_jpeg_that_is_cut_short_is_damaged_wherever_the_cut_is() -> None:
+    jpeg, lengths = encode_tiled(draw(64, 20), quality=70)
+    for length in range(2, len(jpeg)):
+        with pytest.raises(DamagedImageError):
+            find_lengths(jpeg[:length])
+        with pytest.raises(DamagedImageError):
+            decode_crop(jpeg[:length], lengths, 63, 19, 1, 1)
+
+
+def test_restart_markers_out_of_order_are_damage() -> None:
+    jpeg, lengths = encode_tiled(draw(64, 64), quality=70)
+    place = jpeg.index(b"\xff\xd2") + 1  # after the first tile of the second row
+    damaged = jpeg[:place] + b"\xd7" + jpeg[place + 1 :]
+    with pytest.raises(DamagedImageError, match="missing or out of order"):
+        find_lengths(damaged)
+    for crop in ((0, 0, 64, 64), (40, 20, 4, 4)):
+        with pytest.raises(DamagedImageError, match="where one begins or ends is no marker"):
+            decode_crop(damaged, lengths, *crop)
+
+
+def test_a_frame_without_components_or_factors_is_damage() -> None:
+    jpeg = frame(0xC0, 8, 8, 0x01) + segment(0xDD, b"\x00\x01") + scan([1], "") + END
+    with pytest.raises(DamagedImageError, match="sampling factor of 0"):
+        find_lengths(jpeg)
+    with pytest.raises(DamagedImageError, match="no frame header"):
+        find_lengths(b"\xff\xd8" + scan([1], "") + END)
+
+
+def test_wrong_lengths_are_an_error_and_never_other_pixels() -> None:
+    jpeg, lengths = encode_tiled(draw(200, 100), quality=70, subsampling="4:4:4")
+    whole = decode(jpeg)
+    generator = random.Random(0)
+    errors = 0
+    for number in range(4000):
+        wrong = np.frombuffer(lengths, "<u2").astype(np.int64)
+        one, other, by = generator.randrange(len(wrong)), generator.randrange(len(wrong)), generator.randint(1, 30)
+        if number % 4 == 0:
+            wrong[one] = generator.randrange(2**16)
+        elif number % 4 == 1:
+            wrong[one] += generator.choice([by, -by])
+        elif number % 4 == 2:
+            wrong[one] += by
+            wrong[other] -= by
+        else:
+            wrong[[one, other]] = wrong[[other, one]]
+        w, h = generator.randint(1, 200), generator.randint(1, 100)
+        x, y = generator.randint(0, 200 - w), generator.randint(0, 100 - h)
+        try:
+            crop = decode_crop(jpeg, wrong.astype("<u2").tobytes(), x, y, w, h)
+        except DamagedImageError:
+            errors += 1
+        else:
+            np.testing.assert_array_equal(crop, whole[y : y + h, x : x + w])
+    assert errors > 1000
+
+
+def test_lengths_of_another_image_are_an_error() -> None:
+    jpeg, lengths = encode_tiled(draw(200, 60), quality=70)
+    other = encode_tiled(draw(200, 60, seed=1), quality=70).lengths
+    for wrong in (other, b"", lengths[:-1], lengths[:-2], lengths + bytes(2), b"\xff" * len(lengths)):
+        with pytest.raises(DamagedImageError, match="lengths of the tiles are not those of this JPEG"):
+            decode_crop(jpeg, wrong, 70, 20, 100, 30)
+
+
+def test_a_tile_must_begin_and_end_at_a_marker() -> None:
+    jpeg, lengths = encode_tiled(draw(200, 60), quality=95, subsampling="4:4:4", tile_width=200)
+    edges = jpeg.index(b"\xff\xda") + 14 + _edges(lengths)
+    # The number of the marker in question is a byte of the tile after it too, but there it is no marker's.
+    wrong = np.frombuffer(lengths, "<u2").copy()
+    place = next(at for at in range(edges[3], edges[4]) if jpeg[at] == 0xD2 and jpeg[at - 1] != 0xFF)
+    wrong[2] += place + 1 - edges[3]
+    wrong[3] -= place + 1 - edges[3]
+    for top in (16, 24):  # the tile before the edge, and that after it
+        with pytest.raises(DamagedImageError, match="where one begins or ends is no marker"):
+            decode_crop(jpeg, wrong.tobytes(), 50, top, 10, 8)
+    decode_crop(jpeg, wrong.tobytes(), 50, 32, 10, 8)
+
+
+def test_tiles_longer_than_16_bits_can_say_are_refused() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 5000, 3), np.uint8)
+    with pytest.raises(ImageError, match=r"one of its tiles has [0-9,]+ bytes, more than 65,535"):
+        encode_tiled(pixels, quality=100, subsampling="4:4:4", tile_width=5000)
+
+
+def test_the_segment_that_tells_the_colour_space_is_kept() -> None:
+    jpeg = encode_tiled(draw(96, 60), quality=90).jpeg
+    assert jpeg[2:4] == b"\xff\xe0"  # JFIF, which means YCbCr
+    jpeg = jpeg[:2] + segment(0xEE, b"Adobe" + bytes([0, 100, 0, 0, 0, 0, 0])) + jpeg[20:]  # RGB
+    assert_crops(jpeg, find_lengths(jpeg), random.Random(0), crops=10)
+
+
+def test_huffman_codes_are_optimal() -> None:
+    image = draw(160, 60)
+    assert len(encode_tiled(image, quality=50).jpeg) < len(encode(image, quality=50))
+
+
+def test_tiles_that_do_not_decode_are_an_error() -> None:
+    jpeg, lengths = encode_tiled(draw(200, 60), quality=70)
+    start, stop = jpeg.index(b"\xff\xd3") + 2, jpeg.index(b"\xff\xd4")
+    damaged = jpeg[:start] + bytes(stop - start) + jpeg[stop:]
+    with pytest.raises(DamagedImageError, match="tiles of the JPEG do not decode"):
+        decode_crop(damaged, lengths, 0, 0, 200, 60)
+
+
+@pytest.mark.parametrize(
+    "crop", [(-1, 0, 5, 5), (0, -1, 5, 5), (0, 0, 0, 5), (0, 0, 5, 0), (0, 0, 51, 5), (0, 0, 5, 41), (46, 0, 5, 5)]
+)
+def test_a_crop_that_leaves_the_image_is_an_error(crop: tuple[int, int, int, int]) -> None:
+    jpeg, lengths = encode_tiled(draw(50, 40), quality=70)
+    with pytest.raises(OptionError, match="must lie within the image of 50 x 40 pixels"):
+        decode_crop(jpeg, lengths, *crop)
+
+
+def test_options_are_checked() -> None:
+    image = draw(50, 40)
+    for quality in (0, 101):
+        with pytest.raises(OptionError, match=f"quality must be from 1 to 100, got {quality}"):
+            encode_tiled(image, quality=quality)
+    with pytest.raises(OptionError, match="subsampling must be one of 4:4:4, 4:2:2, 4:2:0, got '4:1:1'"):
+        encode_tiled(image, quality=90, subsampling="4:1:1")
+    with pytest.raises(OptionError, match="tile_width must be at least 1 pixel, got 0"):
+        encode_tiled(image, quality=90, tile_width=0)
+    with pytest.raises(ImageError, match="its mode is CMYK"):
+        encode_tiled(draw(50, 40, "CMYK"), quality=90)

@@ -1,0 +1,807 @@
+"""create_loader: the same batches whoever makes them, its defaults, and each of its options checked when it is made."""
+
+import io
+import itertools
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import lmdb
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import BatchSampler, ConcatDataset, Dataset, IterableDataset, SequentialSampler, Subset
+
+from dbloader import LMDBDataset, Record, open_store, write_store
+from dbloader.batches.create import create_fetcher
+from dbloader.decoding import DecodeTensor, RandomResizedCrop, ResizeCenterCrop
+from dbloader.device import Normalize, Preparation
+from dbloader.errors import LoaderError, OptionError
+from dbloader.loading.create import IMAGENET_MEAN, IMAGENET_STD, create_loader
+from dbloader.loading.defaults import share_of_processors
+from dbloader.loading.prefetch import PrefetchLoader, ResumablePrefetchLoader
+from dbloader.loading.processes import ProcessLoader
+from dbloader.loading.threads import ThreadLoader
+from dbloader.sampling import (
+    BlockShuffleSampler,
+    ClassBalancedSampler,
+    OrderedSampler,
+    SeededBatchSampler,
+    ShuffleSampler,
+    WeightedSampler,
+)
+from tests.support import jpegs
+
+LENGTH = 22
+CPU: dict[str, Any] = {"device": None, "batch_size": 4, "input_size": 16, "num_workers": 0}
+RANDOM: dict[str, Any] = {**CPU, "is_training": True, "re_prob": 0.7, "re_mode": "pixel", "re_count": 2}
+
+
+def photo(seed: int) -> Image.Image:
+    return jpegs.draw(40 + seed, 30, seed=seed)
+
+
+def encoded(image: Image.Image) -> bytes:
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return file.getvalue()
+
+
+class Folder(Dataset[Any]):
+    """What torchvision's ImageFolder does: PIL images and labels, and perhaps a transform."""
+
+    def __init__(self, transform: Any = None) -> None:
+        self.transform = transform
+
+    def __len__(self) -> int:
+        return LENGTH
+
+    def __getitem__(self, index: int) -> Any:
+        image = photo(index)
+        return image if self.transform is None else self.transform(image), index % 3
+
+
+class Dicts(Folder):
+    def __getitem__(self, index: int) -> Any:
+        return {"label": index % 3, "image": photo(index), "name": str(index)}
+
+
+class Alone(Folder):
+    def __getitem__(self, index: int) -> Any:
+        return photo(index)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("stores") / "photos.lmdb"
+    write_store((Record(f"{n}.png", n % 3, encoded(photo(n))) for n in range(LENGTH)), place)
+    return place
+
+
+def all_of(loader: Any) -> list[list[torch.Tensor]]:
+    return [[part.clone() for part in (batch.values() if isinstance(batch, dict) else batch)] for batch in loader]
+
+
+def same(one: list[list[torch.Tensor]], other: list[list[torch.Tensor]]) -> bool:
+    return len(one) == len(other) and all(
+        len(a) == len(b) and all(map(torch.equal, a, b)) for a, b in zip(one, other, strict=True)
+    )
+
+
+# The same batches
+
+ENGINES: list[dict[str, Any]] = [
+    {"workers": "threads", "num_workers": 1},
+    {"workers": "threads", "num_workers": 3},
+    {"workers": "threads", "num_workers": 3, "use_prefetcher": False},
+    {"workers": "processes", "num_workers": 0, "use_prefetcher": False},
+    {"workers": "processes", "num_workers": 1},
+    {"workers": "processes", "num_workers": 2, "worker_threads": 2},
+    {"workers": "processes", "num_workers": 2, "prefetch_factor": 1, "persistent_workers": False},
+]
+
+
+@pytest.mark.parametrize("kind", ["store", "folder", "part of a store", "dicts of a store"])
+def test_random_batches_are_the_same_bit_for_bit_from_any_workers_and_after_going_on(place: Path, kind: str) -> None:
+    def dataset() -> Any:
+        if kind == "folder":
+            return Folder()
+        store = LMDBDataset(place, fields=("label", "image", "index") if kind.startswith("dicts") else None)
+        return Subset(store, range(LENGTH - 1, -1, -1)) if kind.startswith("part") else store
+
+    first = create_loader(dataset(), **RANDOM)
+    expected = [all_of(first), all_of(first)]
+    assert [len(epoch) for epoch in expected] == [LENGTH // 4] * 2
+    assert not same(*expected)
+    for engine in ENGINES:
+        loader: Any = create_loader(dataset(), **{**RANDOM, **engine})
+        torch.manual_seed(random.randrange(2**32))  # on which nothing depends
+        assert same(all_of(loader), expected[0]), engine
+        iterator = iter(loader)
+        begun = all_of(itertools.islice(iterator, 2))
+        state = loader.state_dict()
+        loader.close()
+        resumed: Any = create_loader(dataset(), **{**RANDOM, **engine, "num_workers": 0, "worker_threads": 1})
+        resumed.load_state_dict(state)
+        assert state["position"] == 8
+        assert same(begun + all_of(resumed), expected[1]), engine
+
+
+def test_a_folder_and_a_store_of_the_same_images_give_the_same_batches(place: Path) -> None:
+    assert same(all_of(create_loader(Folder(), **RANDOM)), all_of(create_loader(LMDBDataset(place), **RANDOM)))
+
+
+def test_a_collate_function_gets_the_samples_that_the_others_get(place: Path) -> None:
+    def collate(samples: list[Any]) -> Any:
+        return torch.stack([image for image, _ in samples]), torch.tensor([label for _, label in samples])
+
+    one = create_loader(LMDBDataset(place), collate_fn=collate, **RANDOM)
+    assert same(all_of(one), all_of(create_loader(LMDBDataset(place), **RANDOM)))
+
+
+# Defaults
+
+
+def test_for_evaluation_the_images_are_resized_cropped_normalized_and_in_order(place: Path) -> None:
+    loader = create_loader(LMDBDataset(place), batch_size=8, input_size=(16, 20), device=None)
+    images, labels = (torch.cat(parts) for parts in zip(*loader, strict=True))
+    decode = ResizeCenterCrop((16, 20), resize=22)  # by the longer side, so that nothing is left black
+    expected = Normalize(IMAGENET_MEAN, IMAGENET_STD)(torch.stack([decode(photo(n)) for n in range(LENGTH)]))
+    assert torch.equal(images, expected)
+    assert labels.tolist() == [n % 3 for n in range(LENGTH)]
+    assert len(loader) == 3
+    assert loader.depth == 2
+    assert loader.device is None
+    assert loader.num_workers == share_of_processors()
+    assert type(loader) is ResumablePrefetchLoader
+
+
+def test_for_training_the_order_is_that_of_the_shuffle_and_the_last_short_batch_is_left_out(place: Path) -> None:
+    loader = create_loader(LMDBDataset(place), is_training=True, seed=4, **CPU)
+    labels = [label for _, part in loader for label in part.tolist()]
+    assert labels == [index % 3 for index in [*ShuffleSampler(range(LENGTH), seed=4)]][: LENGTH // 4 * 4]
+    assert len(create_loader(LMDBDataset(place), is_training=True, drop_last=False, **CPU)) == 6
+    assert len(create_loader(LMDBDataset(place), drop_last=True, **CPU)) == 5
+
+
+def test_erasing_is_for_training_only(place: Path) -> None:
+    plain = create_loader(LMDBDataset(place), **CPU)
+    assert same(all_of(create_loader(LMDBDataset(place), re_prob=1.0, **CPU)), all_of(plain))
+
+
+def test_stores_with_decoders_are_for_threads_and_all_else_for_processes(place: Path) -> None:
+    def engine(dataset: Any, **options: Any) -> type:
+        return type(create_loader(dataset, **{**CPU, **options})._loader)
+
+    assert engine(LMDBDataset(place)) is ThreadLoader
+    assert engine(Subset(LMDBDataset(place), [1, 2, 3, 4])) is ThreadLoader
+    assert engine(Folder()) is not ThreadLoader
+    assert engine(LMDBDataset(place), transform=lambda image: image) is not ThreadLoader
+    assert engine(LMDBDataset(place), workers="processes") is not ThreadLoader
+    assert engine(Folder(), workers="threads") is ThreadLoader
+
+
+def test_the_processors_of_a_machine_are_shared_by_the_processes_that_torchrun_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dbloader.loading.defaults.processors", lambda: 12)
+    assert share_of_processors() == 12
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert share_of_processors() == 3
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "64")
+    assert share_of_processors() == 1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", torch.bfloat16])
+def test_images_have_the_dtype_and_layout_asked_for(place: Path, dtype: Any) -> None:
+    images, _ = next(iter(create_loader(LMDBDataset(place), dtype=dtype, channels_last=True, **CPU)))
+    assert str(images.dtype).removeprefix("torch.") == str(dtype).removeprefix("torch.")
+    assert images.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_without_mean_images_stay_as_they_come(place: Path) -> None:
+    images, _ = next(iter(create_loader(LMDBDataset(place), mean=None, std=None, **CPU)))
+    assert images.dtype is torch.uint8
+    assert create_loader(LMDBDataset(place), mean=None, std=None, **CPU).preparation is None
+
+
+@pytest.mark.parametrize("size", [16, (16, 16), [16, 16], (3, 16, 16), np.int64(16), torch.Size([3, 16, 16])])
+def test_the_size_may_be_said_in_several_ways(place: Path, size: Any) -> None:
+    images, _ = next(iter(create_loader(LMDBDataset(place), **{**CPU, "input_size": size})))
+    assert images.shape == (4, 3, 16, 16)
+
+
+# Datasets
+
+
+def to_floats(image: Image.Image) -> torch.Tensor:
+    return torch.from_numpy(np.asarray(image.resize((8, 8)), np.float32) / 255).permute(2, 0, 1)
+
+
+def test_a_transform_of_the_datasets_own_counts_and_floats_are_not_normalized_again(place: Path) -> None:
+    for dataset in (Folder(to_floats), LMDBDataset(place, to_floats), Subset(Folder(to_floats), range(8))):
+        with pytest.raises(OptionError, match=r"must come as uint8 to be normalized, got torch\.float32.*mean=None"):
+            next(iter(create_loader(dataset, **CPU)))
+        images, _ = next(iter(create_loader(dataset, mean=None, std=None, **CPU)))
+        assert torch.equal(images, torch.stack([to_floats(photo(n)) for n in range(4)]))
+
+
+def test_a_decoder_of_the_datasets_own_counts_wherever_it_is(place: Path) -> None:
+    store = LMDBDataset(place, decode=ResizeCenterCrop(8))
+    part: Any = Subset(Subset(store, range(9)), range(8))
+    datasets: list[Any] = [store, Subset(store, range(8)), part, ConcatDataset([store])]
+    for dataset in datasets:
+        images, _ = next(iter(create_loader(dataset, **CPU)))
+        assert images.shape == (4, 3, 8, 8)
+
+
+def test_datasets_put_together_are_transformed_like_one(place: Path) -> None:
+    parts: Any = ConcatDataset([Subset(Folder(), range(10)), Subset(LMDBDataset(place), range(10, LENGTH))])
+    assert same(all_of(create_loader(parts, **RANDOM)), all_of(create_loader(Folder(), **RANDOM)))
+
+
+def test_a_transform_that_is_given_takes_the_place_of_the_stores_own_and_leaves_the_dataset_as_it_is(
+    place: Path,
+) -> None:
+    dataset = LMDBDataset(place, to_floats)
+    images, _ = next(iter(create_loader(dataset, transform=ResizeCenterCrop(8), **CPU)))
+    assert images.shape == (4, 3, 8, 8)
+    loader = create_loader(dataset, transform=lambda image: to_floats(image) * 2, mean=None, std=None, **CPU)
+    assert torch.equal(next(iter(loader))[0][0], to_floats(photo(0)) * 2)
+    assert dataset.transform is to_floats
+    assert loader.dataset is dataset
+
+
+def test_without_a_transform_the_samples_stay_as_they_are(place: Path) -> None:
+    loader = create_loader(LMDBDataset(place), transform=None, collate_fn=list, mean=None, std=None, **CPU)
+    assert next(iter(loader))[0][0].size == photo(0).size
+
+
+def test_samples_may_be_dicts_or_images_alone(place: Path) -> None:
+    batch = next(iter(create_loader(Dicts(), **RANDOM)))
+    assert batch["image"].dtype is torch.float32
+    order = [*ShuffleSampler(range(LENGTH))][:4]
+    assert batch["name"] == [str(index) for index in order]
+    assert torch.equal(next(iter(create_loader(Alone(), **RANDOM))), batch["image"])
+    of_store = next(iter(create_loader(LMDBDataset(place, fields=("name", "image", "label")), **RANDOM)))
+    assert list(of_store) == ["name", "image", "label"]
+    assert torch.equal(of_store["image"], batch["image"])
+
+
+def test_a_store_without_images_in_its_samples_still_has_batches(place: Path) -> None:
+    loader = create_loader(LMDBDataset(place, fields=("label", "index")), mean=None, std=None, **CPU)
+    assert next(iter(loader))["label"].tolist() == [0, 1, 2, 0]
+
+
+def test_a_store_of_fields_may_have_nothing_but_images(place: Path) -> None:
+    assert list(next(iter(create_loader(LMDBDataset(place, fields=("image",)), **CPU)))) == ["image"]
+
+
+def test_a_subclass_that_makes_its_own_samples_is_asked_for_them(place: Path) -> None:
+    class WithIndex(LMDBDataset):
+        def __getitem__(self, index: int) -> Any:
+            return (*super().__getitem__(index), index)
+
+    images, _, indices = next(iter(create_loader(WithIndex(place), **CPU)))
+    assert indices.tolist() == [0, 1, 2, 3]
+    assert torch.equal(images, next(iter(create_loader(LMDBDataset(place), **CPU)))[0])
+
+
+class Staged(LMDBDataset):
+    stage = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.stage = epoch
+
+    def __getitem__(self, index: int) -> Any:
+        return index, self.stage
+
+
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+def test_what_is_set_on_the_dataset_counts_from_the_next_epoch_on(place: Path, workers: str) -> None:
+    options: dict[str, Any] = {**CPU, "batch_size": LENGTH, "transform": None, "mean": None, "std": None}
+    options |= {"workers": workers, "num_workers": 1, "persistent_workers": False}
+    with create_loader(Staged(place), **options) as loader:
+        for epoch in (0, 3, 2):
+            loader.set_epoch(epoch)
+            assert [stages.tolist() for _, stages in loader] == [[epoch] * LENGTH]
+    dataset = LMDBDataset(place, transform=lambda _: 1)
+    with create_loader(dataset, **options) as loader:
+        assert [ones.tolist() for ones, _ in loader] == [[1] * LENGTH]
+        assert loader.dataset is dataset
+        dataset.transform = lambda _: 2
+        assert [twos.tolist() for twos, _ in loader] == [[2] * LENGTH]
+
+
+def test_a_record_without_an_image_is_told(tmp_path: Path) -> None:
+    write_store([Record("a", 0, encoded(photo(0))), Record("b", 1, None)], tmp_path / "some.lmdb")
+    with pytest.raises(LoaderError, match="a batch of images needs one in each record, got none in record 1"):
+        list(create_loader(LMDBDataset(tmp_path / "some.lmdb"), **CPU))
+
+
+def partly_labelled(place: Path) -> Path:
+    labels = [0, 1, None, 2]
+    write_store((Record(f"{n}.png", label, encoded(photo(n))) for n, label in enumerate(labels)), place)
+    return place
+
+
+@pytest.mark.parametrize("options", [{}, {"transform": to_floats, "mean": None, "std": None}, {"decode": "device"}])
+@pytest.mark.parametrize("fields", [None, ("image", "label")])
+@pytest.mark.parametrize("engine", [0, 2, 4, 6])
+def test_a_record_without_a_label_is_told(tmp_path: Path, engine: int, fields: Any, options: Any) -> None:
+    if "decode" in options:
+        options = {**options, "device": "cpu"}
+    place = partly_labelled(tmp_path / "some.lmdb")
+    message = r"record 2 \(2\.png\) of .*some\.lmdb has no label, .*: choose fields without it, as fields=\('image',\)"
+    for dataset in (LMDBDataset(place, fields=fields), Subset(LMDBDataset(place, fields=fields), [3, 2, 1, 0])):
+        with pytest.raises(OptionError, match=message):
+            list(create_loader(dataset, **{**CPU, **options, **ENGINES[engine]}))
+
+
+def test_records_without_a_label_may_be_left_out_or_collated_by_a_function_or_left_without(tmp_path: Path) -> None:
+    place = partly_labelled(tmp_path / "some.lmdb")
+    ((_, labels),) = create_loader(Subset(LMDBDataset(place), [0, 1, 3]), **CPU)
+    assert labels.tolist() == [0, 1, 2]
+    (samples,) = create_loader(LMDBDataset(place), collate_fn=list, **{**CPU, "mean": None, "std": None})
+    assert [label for _, label in samples] == [0, 1, None, 2]
+    (batch,) = create_loader(LMDBDataset(place, fields=("image", "name")), **CPU)
+    assert batch["name"] == ["0.png", "1.png", "2.png", "3.png"]
+
+
+class SomeLabels(Folder):
+    def __getitem__(self, index: int) -> Any:
+        return photo(index), None if index == 5 else index
+
+
+def test_a_sample_without_a_label_of_any_other_dataset_is_told() -> None:
+    with pytest.raises(OptionError, match=r"^sample 5 of SomeLabels has no label, which torch cannot collate: "):
+        list(create_loader(SomeLabels(), **CPU))
+
+
+def test_an_empty_dataset_is_refused(tmp_path: Path) -> None:
+    write_store([], tmp_path / "none.lmdb")
+    for dataset in (LMDBDataset(tmp_path / "none.lmdb"), Subset(Folder(), [])):
+        choices: list[dict[str, Any]] = [{}, {"is_training": True}, {"sampler": []}]
+        for options in choices:
+            with pytest.raises(OptionError, match=f"must have samples, got {type(dataset).__name__} of length 0"):
+                create_loader(dataset, **{**CPU, **options})
+
+
+def test_the_epoch_reaches_a_dataset_behind_worker_processes() -> None:
+    class Told(Folder):
+        epoch = 0
+
+        def set_epoch(self, epoch: int) -> None:
+            self.epoch = epoch
+
+    dataset = Told()
+    loader = create_loader(dataset, **{**CPU, "num_workers": 1})
+    loader.set_epoch(3)
+    assert (dataset.epoch, loader.state_dict()["epoch"]) == (3, 3)
+    assert loader.dataset is dataset
+
+
+def test_outputs_of_different_sizes_are_collated_one_by_one(place: Path) -> None:
+    dataset = LMDBDataset(place, decode=DecodeTensor())
+    images = next(iter(create_loader(dataset, collate_fn=list, mean=None, std=None, **CPU)))
+    assert [image.shape for image, _ in images] == [(3, 30, 40 + n) for n in range(4)]
+
+
+# Preparation, samplers, workers
+
+
+def mixed(images: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return images.flip(0) / 2 + images / 2, torch.nn.functional.one_hot(targets, 3).float()
+
+
+def test_a_preparation_comes_after_the_normalization_and_may_take_the_targets(place: Path) -> None:
+    plain, labels = next(iter(create_loader(LMDBDataset(place), **CPU)))
+    for preparation in (mixed, Preparation(mixed)):
+        images, targets = next(iter(create_loader(LMDBDataset(place), preparation=preparation, **CPU)))
+        assert torch.equal(images, plain.flip(0) / 2 + plain / 2)
+        assert targets.argmax(1).tolist() == labels.tolist()
+
+
+def test_a_sampler_of_ones_own_gives_the_order(place: Path) -> None:
+    loader: Any = create_loader(LMDBDataset(place), sampler=[5, 4, 3], **CPU)
+    assert [labels.tolist() for _, labels in loader] == [[2, 1, 0]]
+    assert not hasattr(loader, "state_dict")
+    part = Subset(LMDBDataset(place), range(6))
+    ordered = create_loader(part, sampler=OrderedSampler(part), **CPU)
+    assert [labels.tolist() for _, labels in ordered] == [[0, 1, 2, 0], [1, 2]]
+    assert hasattr(ordered, "state_dict")
+
+
+@pytest.mark.parametrize(
+    ("sampler", "population"),
+    [
+        (WeightedSampler([1, 2]), 2),
+        (WeightedSampler([1, 2], LENGTH), 2),
+        (ShuffleSampler(range(1)), 1),
+        (OrderedSampler(range(LENGTH + 1)), LENGTH + 1),
+        (BlockShuffleSampler(range(6)), 6),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_sampler_for_another_dataset_is_refused(place: Path, sampler: Any, population: int) -> None:
+    for dataset in (LMDBDataset(place), Folder()):
+        with pytest.raises(OptionError, match=f"which has {LENGTH} samples, got the .*Sampler of one of {population}$"):
+            create_loader(dataset, sampler=sampler, **CPU)
+
+
+@pytest.mark.parametrize("draws", [5, LENGTH, 3 * LENGTH])
+def test_a_sampler_may_draw_more_or_fewer_samples_than_there_are(place: Path, draws: int) -> None:
+    dataset = LMDBDataset(place)
+    weights = np.ones(LENGTH)
+    for sampler in (WeightedSampler(weights, draws), ClassBalancedSampler(dataset.targets, draws)):
+        assert sum(len(labels) for _, labels in create_loader(dataset, sampler=sampler, **CPU)) == draws
+
+
+class Drawn(Folder):
+    """Samples that are drawn from the global random generators."""
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.tensor([random.random(), float(torch.rand(())), np.random.rand()]), 0
+
+
+def seed_of(info: Any) -> int:
+    return 2**32 + 5 + int(info.id)
+
+
+def test_worker_processes_are_seeded_as_asked() -> None:
+    options: dict[str, Any] = {**CPU, "num_workers": 2, "mean": None, "std": None, "transform": None}
+    drawn, _ = next(iter(create_loader(Drawn(), worker_seeding=seed_of, **options)))
+    random.seed(seed_of_first := 2**32 + 5)
+    torch.manual_seed(seed_of_first)
+    expected = [random.random(), float(torch.rand(())), np.random.RandomState(5).rand()]
+    assert torch.equal(drawn[0], torch.tensor(expected))
+    one, other = (batch[0] for batch in create_loader(Drawn(), **{**options, "batch_size": 11}))
+    assert not (one == other).any()
+
+
+def test_each_rank_gets_its_share_where_torch_distributed_is_initialized(place: Path) -> None:
+    code = f"""
+import torch, torch.distributed as dist, sys
+from dbloader import LMDBDataset, create_loader
+rank = int(sys.argv[1])
+dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
+options = dict(batch_size=4, input_size=16, device=None, num_workers=0, mean=None, std=None)
+dataset = LMDBDataset({str(place)!r}, fields=("index", "image"))
+for distributed in (None, True, False):
+    loader = create_loader(dataset, distributed=distributed, **options)
+    print([index for batch in loader for index in batch["index"].tolist()])
+dist.destroy_process_group()
+"""
+    meeting = place.with_name("meeting")
+    command = [sys.executable, "-c", code]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    ranks = [
+        subprocess.Popen([*command, str(rank), str(meeting)], stdout=subprocess.PIPE, text=True, env=environment)
+        for rank in range(2)
+    ]
+    outputs = [process.communicate(timeout=100)[0].splitlines() for process in ranks]
+    for rank, lines in enumerate(outputs):
+        share = str([*range(rank, LENGTH, 2)])
+        assert lines == [share, share, str([*range(LENGTH)])]
+
+
+# Each option
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Any:
+        return iter([1])
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"batch_size": 0}, OptionError, "batch_size must be at least 1, got 0"),
+        ({"batch_size": 1.5}, TypeError, r"batch_size must be an int, got 1\.5"),
+        ({"input_size": 0}, OptionError, "input_size must be a height and a width in pixels, or one number, got 0"),
+        ({"input_size": (4, 16, 16)}, OptionError, r"input_size must be .*, got \(4, 16, 16\)"),
+        ({"input_size": 22.5}, OptionError, r"input_size must be .*, got 22\.5"),
+        ({"input_size": "224"}, OptionError, "input_size must be .*, got '224'"),
+        ({"transform": "none"}, OptionError, "transform must be 'auto', a callable or None, got 'none'"),
+        ({"transform": 5}, OptionError, "transform must be 'auto', a callable or None, got 5"),
+        ({"collate_fn": 5}, TypeError, "collate_fn must be a callable or None, got 5"),
+        ({"decode": "gpu"}, OptionError, "decode must be 'workers' or 'device', got 'gpu'"),
+        ({"decode": "device"}, OptionError, "decode='device' needs a device to decode on, got device=None"),
+        ({"device": "cuda:99"}, OptionError, "got device='cuda:99'"),
+        ({"mean": None}, OptionError, "mean and std must both be given, or both be None, got mean=None"),
+        ({"std": (0.0, 1.0, 1.0)}, OptionError, r"std .* must be above 0 and at most 1, got 0\.0"),
+        ({"dtype": "float64"}, OptionError, "dtype must be one of float32, float16, bfloat16, got 'float64'"),
+        ({"dtype": torch.int8}, OptionError, r"dtype must be one of .*, got torch\.int8"),
+        (
+            {"mean": None, "std": None, "channels_last": True},
+            OptionError,
+            "channels_last needs normalized images, got mean=None: pass mean",
+        ),
+        (
+            {"mean": None, "std": None, "dtype": "float16"},
+            OptionError,
+            "dtype needs normalized images, got mean=None: pass mean",
+        ),
+        (
+            {"re_prob": 1.5},
+            OptionError,
+            r"re_prob, re_mode or re_count is wrong for RandomErasing: probability must be .*, got 1\.5",
+        ),
+        ({"re_prob": "x"}, TypeError, "re_prob, .*: probability must be a number, got 'x'"),
+        ({"re_mode": "black"}, OptionError, "re_prob, .*: mode must be one of const, rand, pixel, got 'black'"),
+        ({"re_count": 0}, OptionError, "re_prob, .*: min_count must be at least 1 and at most max_count, got 1 and 0"),
+        (
+            {"preparation": 5},
+            TypeError,
+            "a preparation must be a module or another callable that takes the images, got 5",
+        ),
+        ({"sampler": 5}, TypeError, "sampler must be an iterable of indices, got int"),
+        (
+            {"sampler": BatchSampler(SequentialSampler(range(4)), 2, False)},
+            OptionError,
+            "got BatchSampler, which gives",
+        ),
+        ({"sampler": SeededBatchSampler(OrderedSampler(range(4)), 2)}, OptionError, "got SeededBatchSampler, which"),
+        ({"sampler": [1], "distributed": True}, OptionError, r"distributed=True needs torch.distributed: call init_"),
+        ({"distributed": True}, OptionError, r"distributed=True needs torch.distributed: call init_process_group\(\)"),
+        ({"distributed": "yes"}, TypeError, "^distributed must be True, False or None, got 'yes'$"),
+        ({"distributed": 1}, TypeError, "^distributed must be True, False or None, got 1$"),
+        ({"drop_last": "no"}, TypeError, "^drop_last must be True, False or None, got 'no'$"),
+        ({"is_training": "no"}, TypeError, "^is_training must be True or False, got 'no'$"),
+        ({"is_training": None}, TypeError, "^is_training must be True or False, got None$"),
+        ({"persistent_workers": "no"}, TypeError, "^persistent_workers must be True or False, got 'no'$"),
+        ({"channels_last": "no"}, TypeError, "^channels_last must be True or False, got 'no'$"),
+        ({"use_prefetcher": "no"}, TypeError, "^use_prefetcher must be True or False, got 'no'$"),
+        ({"num_workers": True}, TypeError, "^num_workers must be an int, got True$"),
+        ({"input_size": (16,)}, OptionError, r"^input_size must be .*, got \(16,\)$"),
+        ({"seed": "x"}, TypeError, "seed must be an int, got 'x'"),
+        ({"num_workers": -1}, OptionError, "num_workers must be at least 0, got -1"),
+        ({"num_workers": 0.5}, TypeError, r"num_workers must be an int, got 0\.5"),
+        ({"workers": "greenlets"}, OptionError, "workers must be one of auto, threads, processes, got 'greenlets'"),
+        ({"worker_threads": 0}, OptionError, "worker_threads must be at least 1, got 0"),
+        (
+            {"worker_threads": 2},
+            OptionError,
+            "are of worker processes, and these workers are threads: .*got workers='auto'",
+        ),
+        ({"worker_threads": 2, "workers": "processes"}, OptionError, "got 2 with num_workers=0"),
+        ({"worker_seeding": seed_of, "workers": "threads"}, OptionError, "pass workers='processes', got workers='thre"),
+        ({"worker_seeding": "part"}, OptionError, "worker_seeding must be 'all' or a callable, got 'part'"),
+        ({"prefetch_factor": 0}, OptionError, "prefetch_factor must be at least 1, got 0"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",  # others may show where they are in memory
+)
+def test_a_wrong_option_is_refused_when_the_loader_is_made(
+    place: Path, options: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        create_loader(LMDBDataset(place), **{**CPU, **options})
+
+
+@pytest.mark.parametrize("name", ["shuffle", "pin_memory", "drop_last", "timed"])
+def test_the_flags_of_a_loader_of_threads_are_bools(name: str) -> None:
+    options: dict[str, Any] = {name: "no"}
+    with pytest.raises(TypeError, match=f"^{name} must be True.* or .*, got 'no'$"):
+        ThreadLoader(Folder(), 4, **options)
+
+
+@pytest.mark.parametrize(("name", "value"), [("num_workers", 1.5), ("num_workers", True), ("prefetch_factor", "x")])
+def test_the_numbers_of_a_loader_of_threads_are_ints(name: str, value: Any) -> None:
+    with pytest.raises(TypeError, match=f"^{name} must be an int, got {value!r}$"):
+        ThreadLoader(Folder(), 4, **{name: value})
+
+
+@pytest.mark.parametrize("dataset", [Stream(), 5, {1, 2}])
+def test_a_dataset_must_have_samples_at_indices(dataset: Any) -> None:
+    with pytest.raises(OptionError, match="dataset must be map-style, with samples at indices, got"):
+        create_loader(dataset, **CPU)
+
+
+def test_a_sampler_and_distributed_exclude_each_other(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    with pytest.raises(OptionError, match="distributed is for the sampler that is made here"):
+        create_loader(LMDBDataset(place), sampler=[1], distributed=True, **CPU)
+
+
+def test_one_of_several_processes_that_forgot_the_process_group_is_told(place: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(OptionError, match=r"call torch.distributed.init_process_group\(\) first"):
+        create_loader(LMDBDataset(place), **CPU)
+    assert len(create_loader(LMDBDataset(place), distributed=False, **CPU)) == 6
+
+
+# Batch makers
+
+
+def test_a_part_of_a_store_is_made_as_the_whole(place: Path) -> None:
+    class Own(Subset[Any]):
+        def __getitem__(self, index: Any) -> Any:
+            return "own"
+
+        def __getitems__(self, indices: list[int]) -> list[Any]:
+            return [self[index] for index in indices]
+
+    store = LMDBDataset(place, decode=RandomResizedCrop(8))
+    makers = [create_fetcher(store), create_fetcher(Subset(store, [3, 1])), create_fetcher(Own(store, [3]))]
+    assert [maker.frees_lock for maker in makers] == [True, True, False]
+    makers[1].pin_memory = True
+    with pytest.raises(RuntimeError, match=r"(?i)pin|cuda|accelerator"):
+        makers[1].make([0])
+    makers[1].pin_memory = False
+    images, labels = makers[1].make([0, 1]).batch
+    assert labels.tolist() == [0, 1]
+    assert images.shape == (2, 3, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("options", "machine", "threads"),
+    [
+        ({"num_workers": 4}, {}, True),
+        ({"num_workers": 5}, {}, False),
+        ({"num_workers": 5}, {"method": "spawn"}, True),
+        ({"num_workers": 5}, {"daemon": True}, True),
+        ({"num_workers": 5}, {"blocks": False}, True),
+        ({"num_workers": 5, "decode": "device", "device": "cpu"}, {}, True),
+        ({"num_workers": 5, "collate_fn": len}, {}, False),
+        ({"num_workers": 1, "collate_fn": len}, {}, False),
+        ({"num_workers": 5, "workers": "threads"}, {}, True),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 5 worker processes")
+def test_workers_are_what_suits_their_number_and_the_machine(
+    place: Path, options: Any, machine: dict[str, Any], threads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    methods = [machine.get("method", "fork"), "other"]
+    process = SimpleNamespace(daemon=machine.get("daemon", False))
+    monkeypatch.setattr("multiprocessing.get_start_method", lambda *, allow_none: None)
+    monkeypatch.setattr("multiprocessing.get_all_start_methods", lambda: methods)
+    monkeypatch.setattr("multiprocessing.current_process", lambda: process)
+    monkeypatch.setattr("dbloader.batches.shared_memory.Blocks.can_be_made", lambda: machine.get("blocks", True))
+    loader: Any = create_loader(LMDBDataset(place), **{**CPU, **options})
+    assert type(loader._loader) is (ThreadLoader if threads else ProcessLoader)
+
+
+def test_a_free_threaded_python_takes_threads_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys._is_gil_enabled", lambda: False, raising=False)
+    assert type(create_loader(Folder(), **CPU)._loader) is ThreadLoader
+    assert isinstance(create_loader(Folder(), **CPU), PrefetchLoader)
+
+
+class Negative(LMDBDataset):
+    """Overrides a part of how samples are made."""
+
+    def _sample(self, record: Record, numbers: Any = None) -> Any:
+        image, label = super()._sample(record, numbers)
+        return 255 - image, label + 100
+
+
+class Thousand(LMDBDataset):
+    def __getitems__(self, indices: Any) -> list[Any]:
+        return [(image, label + 1000) for image, label in super().__getitems__(indices)]
+
+
+@pytest.mark.parametrize(("kind", "added"), [(Negative, 100), (Thousand, 1000)])
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+def test_what_a_subclass_of_a_dataset_makes_is_what_comes(place: Path, kind: Any, added: int, workers: Any) -> None:
+    dataset = kind(place, decode=ResizeCenterCrop(8))
+    expected = dataset.__getitems__([0, 1, 2])
+    loader = create_loader(dataset, batch_size=3, device=None, mean=None, std=None, num_workers=0, workers=workers)
+    images, labels = next(iter(loader))
+    assert torch.equal(images, torch.stack([image for image, _ in expected]))
+    assert labels.tolist() == [label for _, label in expected]
+    assert min(labels) >= added
+
+
+@pytest.mark.parametrize("thing", ["train.lmdb", Path("train.lmdb")])
+def test_a_place_is_no_dataset(thing: Any) -> None:
+    with pytest.raises(OptionError, match=r"got .*train\.lmdb.*: open a store with LMDBDataset\(place\)"):
+        create_loader(thing, batch_size=3)
+
+
+def test_a_store_is_no_dataset(place: Path) -> None:
+    with open_store(place) as store, pytest.raises(OptionError, match="open a store with LMDBDataset"):
+        create_loader(store, batch_size=3)
+
+
+def test_tensors_that_are_to_be_decoded_are_refused_with_the_remedy() -> None:
+    samples = [(torch.zeros(3, 8, 8), 0)] * 4
+    with pytest.raises(TypeError, match="got Tensor: where a dataset gives tensors, pass transform=None"):
+        next(iter(create_loader(samples, batch_size=2, num_workers=0, device=None)))
+
+
+def test_a_training_without_a_whole_batch_is_refused(place: Path) -> None:
+    dataset = LMDBDataset(place)
+    message = rf"batch_size={len(dataset) + 1} is more than the {len(dataset)} samples of this process"
+    with pytest.raises(OptionError, match=message):
+        create_loader(dataset, batch_size=len(dataset) + 1, is_training=True)
+    loader = create_loader(dataset, batch_size=len(dataset) + 1, is_training=True, drop_last=False)
+    assert len(loader) == 1
+
+
+def test_an_error_of_lmdb_in_the_callers_code_stays_what_it_is(place: Path) -> None:
+    def look_up(label: int) -> int:
+        raise lmdb.NotFoundError(f"my own database: {label}")
+
+    dataset = LMDBDataset(place, target_transform=look_up, decode=ResizeCenterCrop(8))
+    with pytest.raises(lmdb.NotFoundError, match="my own database"):
+        next(iter(create_loader(dataset, batch_size=2, device=None, num_workers=0)))
+
+
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+def test_images_decoded_on_the_device_are_those_that_workers_decode(place: Path, workers: Any) -> None:
+    options: dict[str, Any] = {"batch_size": 4, "input_size": 16, "is_training": True, "re_prob": 0.5, "device": "cpu"}
+    expected = create_loader(LMDBDataset(place), num_workers=0, **options)
+    loader = create_loader(LMDBDataset(place), num_workers=2, workers=workers, decode="device", **options)
+    compared = 0
+    for (images, labels), (others, their_labels) in zip(expected, loader, strict=True):
+        assert torch.equal(images, others)
+        assert torch.equal(labels, their_labels)
+        compared += 1
+    assert compared == len(expected) > 1
+
+
+def test_pixels_are_not_decoded_on_a_device(tmp_path: Path) -> None:
+    write_store([Record(label=0, image=np.zeros((9, 9, 3), np.uint8))] * 4, tmp_path / "raw.lmdb")
+    loader = create_loader(
+        LMDBDataset(tmp_path / "raw.lmdb"), batch_size=2, decode="device", device="cpu", num_workers=0
+    )
+    with pytest.raises(OptionError, match="has no image file that a device could decode, but pixels"):
+        next(iter(loader))
+    with pytest.raises(OptionError, match="decode='device' is for an LMDBDataset or MongoDataset"):
+        create_loader([(0, 0)], batch_size=1, decode="device", device="cpu")
+
+
+class Scaled(LMDBDataset):
+    """Overrides the image alone, with one that uint8 cannot hold."""
+
+    def _image(self, record: Record, numbers: Any = None) -> Any:
+        return super()._image(record, numbers).float() / 255
+
+
+def test_an_image_that_a_subclass_makes_keeps_its_values(place: Path) -> None:
+    dataset = Scaled(place, decode=ResizeCenterCrop(8))
+    images, _ = next(iter(create_loader(dataset, batch_size=2, device=None, mean=None, std=None, num_workers=0)))
+    assert images.dtype is torch.float32
+    assert torch.equal(images[1], dataset[1][0])
+    with pytest.raises(OptionError, match="decode='device' is for an LMDBDataset or MongoDataset"):
+        create_loader(dataset, batch_size=2, decode="device", device="cpu")
+
+
+def test_with_any_sampler_the_batches_are_the_same_whoever_makes_them(place: Path) -> None:
+    def two_epochs(workers: Any, num_workers: int) -> tuple[list[Any], Any]:
+        sampler = SequentialSampler(LMDBDataset(place))
+        loader = create_loader(
+            LMDBDataset(place),
+            batch_size=4,
+            input_size=16,
+            is_training=True,
+            sampler=sampler,
+            seed=3,
+            device=None,
+            mean=None,
+            std=None,
+            workers=workers,
+            num_workers=num_workers,
+        )
+        torch.manual_seed(0)
+        images = []
+        for _ in range(2):
+            for batch, _ in loader:
+                images.append(batch.clone())
+                torch.rand(3)  # the training's own draws
+        return images, torch.rand(3)
+
+    expected, drawn = two_epochs("threads", 0)
+    half = len(expected) // 2
+    assert not torch.equal(expected[0], expected[half]), "another epoch, other crops"
+    for engine, count in (("threads", 2), ("processes", 0), ("processes", 2)):
+        images, after = two_epochs(engine, count)
+        assert all(map(torch.equal, images, expected))
+        assert len(images) == len(expected)
+        if engine == "threads":
+            assert torch.equal(after, drawn), "who makes the batches draws nothing of the training's"

@@ -1,0 +1,27 @@
+"""Trainings with the real frameworks go on after an interruption as if there had been none."""
+
+import pytest
+
+from tests.support import framework_runs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("framework", framework_runs.FRAMEWORKS)
+def test_a_training_goes_on_with_the_samples_that_it_has_not_seen(framework: str, world: int) -> None:
+    done = framework_runs.launch(framework, world, quick=True)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count(" runs  same\n") >= 3, done.stdout
+    assert "DIFFERENT" not in done.stdout
+
+
+def test_a_training_that_hangs_is_ended_and_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of two processes waits for the second one, which never comes."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "0")
+    done = framework_runs.launch("torchdata", 1, quick=True, limit_s=5)
+    assert done.returncode == 1
+    assert "Timeout (0:00:05)!" in done.stdout
+    assert "in of_torchdata" in done.stdout

@@ -1,0 +1,272 @@
+"""Worker processes make batches in memory that is used again, and never while somebody still has it."""
+
+import errno
+import gc
+import io
+import os
+import pickle
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from dbloader import LMDBDataset, Record, create_loader, write_store
+from dbloader.batches.create import create_fetcher
+from dbloader.batches.dataset import BatchDataset
+from dbloader.batches.shared_memory import SharedBatchPool, SharedSlot
+from dbloader.decoding import RandomResizedCrop
+from tests.support import jpegs
+
+LENGTH = 48
+SHAPE = (2, 8, 8, 3)
+NBYTES = 2 * 8 * 8 * 3
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("stores") / "photos.lmdb"
+
+    def encoded(seed: int) -> bytes:
+        file = io.BytesIO()
+        jpegs.draw(40, 30, seed=seed).save(file, "JPEG")
+        return file.getvalue()
+
+    write_store((Record(f"{n}.jpg", n, encoded(n)) for n in range(LENGTH)), place)
+    return place
+
+
+def make(place: Path, workers: Any, **options: Any) -> Any:
+    given = {"batch_size": 4, "input_size": 8, "is_training": True, "mean": None, "std": None, **options}
+    return create_loader(LMDBDataset(place), num_workers=2, workers=workers, **given)
+
+
+def expected(place: Path, epochs: int = 1, **options: Any) -> list[list[Any]]:
+    loader = make(place, "threads", **options)
+    return [list(loader) for _ in range(epochs)]
+
+
+def same(batches: list[Any], others: list[Any]) -> bool:
+    return len(batches) == len(others) and all(
+        torch.equal(a[0], b[0]) and torch.equal(a[1], b[1]) for a, b in zip(batches, others, strict=True)
+    )
+
+
+def taken(block: SharedSlot | None) -> SharedSlot:
+    assert block is not None
+    return block
+
+
+def arrived(block: SharedSlot) -> torch.Tensor:
+    tensor = pickle.loads(pickle.dumps(block))  # noqa: S301
+    assert isinstance(tensor, torch.Tensor)
+    return tensor
+
+
+def test_a_block_is_in_use_until_the_last_that_shares_it_is_gone() -> None:
+    blocks = SharedBatchPool(2, 1, NBYTES)
+    block = taken(blocks.take(1, SHAPE))
+    assert blocks.take(1, SHAPE) is None
+    assert blocks.take(0, SHAPE) is not None, "which is another worker's"
+    block.pixels[:] = 7
+    tensor = arrived(block)
+    assert (tensor.shape, tensor.dtype) == ((2, 3, 8, 8), torch.uint8)
+    del block
+    keepers = [tensor[1], tensor.numpy()[:, :1], tensor.untyped_storage(), tensor.numpy().data]
+    del tensor
+    while keepers:
+        assert blocks.take(1, SHAPE) is None
+        assert blocks._blocks[1].tobytes() == b"\7" * NBYTES
+        keepers.pop()
+        gc.collect()
+    assert blocks.take(1, (1, 8, 8, 3)) is not None, "a smaller batch fits too"
+
+
+def test_a_block_that_is_not_sent_is_given_back_when_nobody_writes_to_it() -> None:
+    blocks = SharedBatchPool(1, 1, NBYTES)
+    pixels = taken(blocks.take(0, SHAPE)).pixels[1:]
+    assert blocks.take(0, SHAPE) is None, "a thread may still be decoding into it"
+    del pixels
+    assert blocks.take(0, SHAPE) is not None
+
+
+def test_a_batch_that_is_too_large_has_no_block() -> None:
+    blocks = SharedBatchPool(1, 1, 4096)
+    assert blocks.take(0, (22, 8, 8, 3)) is None
+    assert blocks.take(0, (21, 8, 8, 3)) is not None
+
+
+def test_blocks_do_not_overlap() -> None:
+    blocks = SharedBatchPool(2, 3, NBYTES)
+    tensors = []
+    for number in range(6):
+        block = taken(blocks.take(number // 3, SHAPE))
+        block.pixels[:] = number
+        tensors.append(arrived(block))
+    assert [set(tensor.flatten().tolist()) for tensor in tensors] == [{number} for number in range(6)]
+
+
+def test_a_forked_process_does_not_give_back_what_its_parent_has() -> None:
+    blocks = SharedBatchPool(1, 1, NBYTES)
+    tensor = arrived(taken(blocks.take(0, SHAPE)))
+    child = os.fork()
+    if not child:
+        del tensor
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert blocks.take(0, SHAPE) is None
+
+
+def test_a_block_that_a_forked_process_has_too_is_not_used_again() -> None:
+    blocks = SharedBatchPool(1, 2, NBYTES)
+    tensor = arrived(taken(blocks.take(0, SHAPE)))
+    tensor[:] = 7
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.read(reading, 1)
+        os._exit(int(tensor.sum() != 7 * NBYTES))
+    del tensor
+    for _ in range(2):
+        taken(blocks.take(0, SHAPE)).pixels[:] = 9
+    os.write(writing, b".")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    os.close(reading)
+    os.close(writing)
+
+
+def test_memory_is_taken_when_it_is_written_to_and_is_each_blocks_own() -> None:
+    def shared() -> int:
+        lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
+        return next(int(fields[1]) * 1024 for fields in lines if fields[0] == "Shmem:")
+
+    before = shared()
+    blocks = SharedBatchPool(4, 4, 2**26)
+    assert shared() - before < 2**25
+    tensors = []
+    for worker in range(4):
+        block = taken(blocks.take(worker, (2**26,)))
+        block.pixels[:] = 1
+        tensors.append(torch.from_numpy(block.pixels))
+    assert shared() - before > 3 * 2**26
+    del blocks, block, tensors[1:]
+    gc.collect()
+    assert shared() - before < 2 * 2**26, "one that is kept keeps no others"
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_batches_are_those_of_threads_and_few_places_hold_them(place: Path, persistent: bool) -> None:
+    loader = make(place, "processes", persistent_workers=persistent, input_size=96)  # too large to be sent by value
+    for batches in expected(place, 3, input_size=96):
+        addresses, got = set(), []
+        for images, labels in loader:
+            assert not images.is_shared(), "as memory of torch's, new for this batch, would be"
+            addresses.add(images.data_ptr())
+            got.append((images.clone(), labels.clone()))
+            del images
+        assert same(got, batches)
+        assert len(addresses) < len(batches), "memory is used again"
+    loader.close()
+
+
+def test_without_files_to_spare_batches_come_nevertheless(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    create = os.memfd_create
+    made: list[int] = []
+
+    def refuse_the_third(name: str) -> int:
+        if len(made) == 2:
+            raise OSError(errno.EMFILE, "Too many open files")
+        made.append(create(name))
+        return made[-1]
+
+    monkeypatch.setattr(os, "memfd_create", refuse_the_third)
+    loader = make(place, "processes", persistent_workers=False)
+    assert same(list(loader), expected(place)[0])
+    assert len(made) == 2
+    for file in made:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(file)
+
+
+def test_batches_that_are_kept_stay_what_they_are(place: Path) -> None:
+    loader = make(place, "processes")
+    batches = expected(place, 2)
+    first, second = list(loader), list(loader)
+    del loader
+    gc.collect()
+    assert same(first, batches[0])
+    assert same(second, batches[1])
+
+
+def test_runs_side_by_side_have_memory_of_their_own(place: Path) -> None:
+    loader = make(place, "processes", persistent_workers=False)
+    other = make(place, "processes")
+    runs = list(zip(loader, loader, other, strict=True))
+    for number, epoch in enumerate((0, 1, 0)):
+        assert same([run[number] for run in runs], expected(place, 2)[epoch])
+    other.close()
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_after_a_break_all_is_as_before(place: Path, persistent: bool) -> None:
+    loader = make(place, "processes", persistent_workers=persistent)
+    batches = expected(place, 3)
+    for epoch in range(2):
+        for at, batch in enumerate(loader):
+            assert same([batch], [batches[epoch][at]])
+            if at == epoch:
+                break
+    assert same(list(loader), batches[2])
+    loader.close()
+
+
+def test_an_error_in_a_batch_costs_no_block(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dbloader.batches.tensors.get_worker_info", lambda: SimpleNamespace(id=0))
+    wrong: list[int] = []
+
+    def label_of(label: int) -> int:
+        return label if label not in wrong else 1 // 0
+
+    maker = create_fetcher(LMDBDataset(place, target_transform=label_of, decode=RandomResizedCrop(8)))
+    maker.blocks = SharedBatchPool(1, 1, NBYTES)
+    made = BatchDataset(maker).__getitems__([1, 2]).batch
+    assert isinstance(made[0], SharedSlot)
+    assert maker.blocks.take(0, SHAPE) is None
+    del made
+    wrong.append(2)
+    for _ in range(3):
+        with pytest.raises(ZeroDivisionError):
+            BatchDataset(maker).__getitems__([1, 2])
+    gc.collect()
+    assert maker.blocks.take(0, SHAPE) is not None
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_workers_that_are_started_anew_share_the_memory_too(place: Path, method: str) -> None:
+    program = textwrap.dedent(
+        f"""
+        import multiprocessing, sys
+        from dbloader import LMDBDataset, create_loader
+        if __name__ == "__main__":
+            multiprocessing.set_start_method("{method}")
+            def loader(workers):
+                return create_loader(LMDBDataset(sys.argv[1]), batch_size=4, input_size=8, is_training=True, mean=None,
+                                     std=None, num_workers=1, workers=workers)
+            addresses, total = set(), 0
+            for images, labels in loader("processes"):
+                addresses.add(images.data_ptr())
+                total += int(images.sum()) + int(labels.sum())
+                del images
+            assert len(addresses) < 12, addresses
+            assert total == sum(int(images.sum()) + int(labels.sum()) for images, labels in loader("threads"))
+            print("same")
+        """
+    )
+    file = place.with_name(f"{method}.py")
+    file.write_text(program)
+    done = subprocess.run([sys.executable, file, place], capture_output=True, text=True, check=False, timeout=120)
+    assert (done.stdout, done.returncode) == ("same\n", 0), done.stderr

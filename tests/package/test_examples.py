@@ -1,0 +1,80 @@
+"""The training script of the documentation, run as its users run it: alone, by torchrun, and again after a break."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from dbloader import write_store
+
+SCRIPT = Path(__file__).parents[2] / "docs" / "examples" / "train.py"
+SAMPLES = 48
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of images that are as bright as their label says."""
+    place = tmp_path_factory.mktemp("store") / "train.lmdb"
+    noise = np.random.default_rng(0)
+
+    def image(label: int) -> Image.Image:
+        pixels = noise.normal(60 if label == 0 else 190, 20, (40, 48, 3)).clip(0, 255)
+        return Image.fromarray(pixels.astype(np.uint8))
+
+    write_store(((image(index % 2), index % 2) for index in range(SAMPLES)), place, classes=["dark", "bright"])
+    return place
+
+
+def run(command: list[str], *arguments: object) -> str:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [*command, str(SCRIPT), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def options(place: Path, checkpoint: Path, epochs: int) -> list[object]:
+    common = ["--batch-size", 8, "--input-size", 32, "--workers", 1, "--lr", 0.01]
+    return [place, "--val", place, "--checkpoint", checkpoint, "--epochs", epochs, *common]
+
+
+def test_it_learns_and_goes_on_where_it_was_on_two_processes(place: Path, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint.pt"
+    printed = run([sys.executable], *options(place, checkpoint, 2))
+    assert re.search(r"^epoch 0: loss \d\.\d{3}; waited for data .* of the time", printed, re.MULTILINE)
+    assert "epoch 1: accuracy" in printed
+    state = torch.load(checkpoint, weights_only=True)["loader"]
+    assert (state["epoch"], state["position"], state["length"]) == (2, 0, SAMPLES)
+
+    # The same training goes on, on two processes that share each epoch.
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    printed = run(torchrun, *options(place, checkpoint, 6))
+    assert re.findall(r"^epoch (\d): accuracy", printed, re.MULTILINE) == ["2", "3", "4", "5"]
+    accuracy = re.findall(r"accuracy (.*)%", printed)[-1]
+    assert float(accuracy) > 90
+    assert torch.load(checkpoint, weights_only=True)["loader"]["epoch"] == 6
+    assert not [path for path in tmp_path.iterdir() if path != checkpoint]
+
+
+def test_it_goes_on_in_the_middle_of_an_epoch(place: Path, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint.pt"
+    run([sys.executable], *options(place, checkpoint, 1))
+    saved = torch.load(checkpoint, weights_only=True)
+    saved["loader"] |= {"epoch": 0, "position": 40}
+    torch.save(saved, checkpoint)
+    printed = run([sys.executable], *options(place, checkpoint, 1))
+    assert "too few batches to tell" in printed  # one batch of 8 was left

@@ -1,0 +1,153 @@
+"""Nothing is printed when a program ends, whatever it has open then, and in whatever order Python lets go of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+import dbloader
+from tests.support.images import WAIT_S, plant_photos
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# What the program has open in `it` when it ends; MONGO and PLACE are places.
+OPENED = {
+    "a dataset": "it = LMDBDataset(PLACE); it[0]",
+    "a dataset that was not read": "it = LMDBDataset(PLACE)",
+    "a store": "it = open_store(PLACE); it[0]",
+    "an iterator over a store": "it = iter(open_store(PLACE)); next(it)",
+    "two stores of one file": "it = [open_store(PLACE), open_store(PLACE)]; [store[0] for store in it]",
+    "a writer": "it = create_store(PLACE + '2', overwrite=True); it.__enter__()",
+    "a loader of threads": "it = loader('threads'); next(iter(it))",
+    "a loader of threads, left in the middle": "it = [loader('threads')]; it.append(iter(it[0])); next(it[1])",
+    "a loader of processes": "it = loader('processes'); [*it]",
+    "a loader of processes, left in the middle": "it = [loader('processes')]; it.append(iter(it[0])); next(it[1])",
+    "batches of a loader of processes": "it = next(iter(loader('processes')))",
+    "batches of a loader of threads": "it = next(iter(loader('threads')))",
+    "a loader of threads without workers": "it = [loader('threads', 0)]; it.append(iter(it[0])); next(it[1])",
+    "a DataLoader": (
+        "it = iter(DataLoader(LMDBDataset(PLACE, decode=RandomResizedCrop(9)), 2, num_workers=1)); next(it)"
+    ),
+    "a prefetched DataLoader": (
+        "it = PrefetchLoader(DataLoader(LMDBDataset(PLACE, decode=RandomResizedCrop(16)), 2, num_workers=1))\n"
+        "it = [it, iter(it)]; next(it[1])"
+    ),
+    "a prefetched iterable": "it = iter(PrefetchLoader(range(100))); next(it)",
+    "an iterator under a bar": "it = loader('threads').progress(disable=True); next(it)",
+    "a background generator": "it = BackgroundGenerator(iter(LMDBDataset(PLACE)), 1); next(it)",
+}
+IN_MONGO = {
+    "a dataset in MongoDB": "it = MongoDataset(MONGO); it[0]",
+    "a cached dataset": "it = MongoDataset(MONGO, cache=PLACE + '.cache'); it[0]",
+    "a store in MongoDB": "it = open_store(MONGO); it[0]",
+    "a loader of a dataset in MongoDB": (
+        "it = [loader('threads', dataset=MongoDataset(MONGO))]; it.append(iter(it[0])); next(it[1])"
+    ),
+}
+
+# How the program holds it.
+HELD = {
+    "as a global": "",
+    "in a cycle": "class Node: pass\nnode = Node(); node.self, node.it = node, it; del it, node",
+    "in a cycle that stays": "class Node: pass\nnode = Node(); node.self, node.it = node, it; del it",
+    "in a module": "import json, torch; json.held = it; torch.held = it; del it",
+    "in sys": "sys.held = it; del it",
+    "in a builtin": "import builtins; builtins.held = it; del it",
+    "in a class": "class Held:\n    it = it\ndel it",
+    "in a destructor": "class Held:\n    def __del__(self): self.it = None\nheld = Held(); held.it = it; del it",
+    "in an exit handler": "import atexit; atexit.register(lambda held: None, it); del it",
+    "in a thread's local": "import threading; local = threading.local(); local.it = it; del it",
+}
+
+# One process imports all of it, as that takes long, and each case ends in a child of it as a whole program ends.
+SCRIPT = """
+import os, sys, tempfile
+from torch.utils.data import DataLoader
+from dbloader import *
+
+PLACE, MONGO, *cases = sys.argv[1:]
+
+def loader(workers, count=2, dataset=None):
+    dataset = LMDBDataset(PLACE) if dataset is None else dataset
+    return create_loader(dataset, batch_size=2, input_size=16, num_workers=count, workers=workers, device=None)
+
+while cases:
+    case = cases.pop()
+    with tempfile.TemporaryFile() as printed:
+        child = os.fork()
+        if not child:
+            os.dup2(printed.fileno(), 1)
+            os.dup2(printed.fileno(), 2)
+            break
+        _, status = os.waitpid(child, 0)
+        printed.seek(0)
+        text = printed.read().decode()
+        if status or text:
+            print(f"exit status {status} of:\\n{case}\\nand it printed:\\n{text}")
+if not child:
+    del printed, cases
+    exec(case)
+"""
+
+
+def check(cases: list[str], place: Path, mongo: str = "") -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", SCRIPT, str(place), mongo, *cases],
+        capture_output=True, text=True, timeout=2 * WAIT_S, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    dbloader.convert(plant_photos(tmp_path / "images", 12), tmp_path / "s.lmdb")
+    return tmp_path / "s.lmdb"
+
+
+def all_of(opened: dict[str, str]) -> str:
+    """A program that opens all of them, in a list ``it``."""
+    return "\n".join(
+        ["all_of_it = []", *(f"{code}\nall_of_it.append(it)" for code in opened.values()), "it = all_of_it"]
+    )
+
+
+def test_nothing_is_printed_at_the_end_of_a_program(place: Path) -> None:
+    check([f"{all_of(OPENED)}\ndel all_of_it\n{held}" for held in HELD.values()], place)
+
+
+def test_nothing_is_printed_at_the_end_of_a_program_with_a_server(place: Path, mongo_uri: str) -> None:
+    dbloader.copy_store(place, mongo_uri)
+    check([f"{all_of(IN_MONGO)}\ndel all_of_it\n{held}" for held in HELD.values()], place, mongo_uri)
+
+
+@pytest.mark.parametrize("opened", [OPENED, IN_MONGO], ids=["LMDB", "MongoDB"])
+def test_nothing_is_printed_at_the_end_of_a_fork(place: Path, mongo_uri: str, opened: dict[str, str]) -> None:
+    if opened is IN_MONGO:
+        dbloader.copy_store(place, mongo_uri)
+    fork = "child = os.fork()\nif child: os.waitpid(child, 0)"
+    endings = ("", "if not child: sys.exit()", "if not child: os._exit(0)", "sys.held = it; del it, all_of_it")
+    # torch itself complains in a child that has inherited the iterator of a DataLoader with workers.
+    opened = {name: code for name, code in opened.items() if "processes" not in name and "DataLoader" not in name}
+    check([f"{all_of(opened)}\n{fork}\n{ending}" for ending in endings], place, mongo_uri)
+
+
+def test_the_check_sees_what_is_printed(place: Path) -> None:
+    loud = "class Loud:\n    def __del__(self): raise RuntimeError('loud')\nimport json\njson.held = Loud()"
+    with pytest.raises(AssertionError, match="RuntimeError: loud"):
+        check([loud], place)
+    with pytest.raises(AssertionError, match="exit status 256"):
+        check(["sys.exit(1)"], place)
+
+
+def test_a_program_of_three_lines_prints_nothing(place: Path) -> None:
+    script = (
+        "import sys; from dbloader import LMDBDataset\nds = LMDBDataset(sys.argv[1])\nds[0]\nimport json\njson.x = ds"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, place], capture_output=True, text=True, timeout=WAIT_S, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

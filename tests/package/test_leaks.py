@@ -1,0 +1,143 @@
+"""The fixture that fails tests which leave something behind does so."""
+
+import _thread
+import gc
+import io
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+from multiprocessing import resource_tracker
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tqdm import tqdm
+
+from tests.support.leaks import LeakError, find_resources, no_leaks
+
+SHORT_S = 0.01  # for leaks, for which waiting is in vain
+WAIT_S = 20.0
+
+
+def test_every_test_has_the_fixture(request: pytest.FixtureRequest) -> None:
+    assert "_no_leaks" in request.fixturenames
+
+
+def test_a_test_that_leaks_fails(tmp_path: Path) -> None:
+    file = tmp_path / "test_leaking.py"
+    file.write_text(
+        "import os\n\ndef test_it():\n    global pipe\n    pipe = os.pipe()\n\ndef test_clean():\n    pass\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", "-p", "no:cacheprovider", str(file)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "LeakError: left behind: file descriptor" in done.stdout
+    assert "2 passed, 1 error" in done.stdout
+
+
+def test_a_forked_child_that_hangs_is_ended_and_says_where(tmp_path: Path) -> None:
+    file = tmp_path / "test_hanging.py"
+    file.write_text(
+        "import os, signal, time\n\n"
+        "def hang():\n    time.sleep(60)\n\n"
+        "def test_it():\n    pid = os.fork()\n    if not pid:\n        hang()\n        os._exit(0)\n"
+        "    assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == signal.SIGALRM\n"
+    )
+    options = ["-q", "-p", "tests.conftest", "-p", "no:cacheprovider", "-o", "faulthandler_timeout=1"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-m", "pytest", *options, str(file)]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "1 passed" in done.stdout
+    assert 'test_hanging.py", line 4 in hang' in done.stderr
+
+
+def test_a_thread_that_is_left_is_named() -> None:
+    may_end = threading.Event()
+    thread = threading.Thread(target=may_end.wait, name="forgotten")
+    with pytest.raises(LeakError, match="left behind: thread 'forgotten'"), no_leaks(SHORT_S):
+        thread.start()
+    may_end.set()
+    thread.join()
+
+
+def test_a_thread_that_is_just_ending_is_waited_for() -> None:
+    may_end = threading.Event()
+    with no_leaks():
+        threading.Thread(target=may_end.wait).start()
+        threading.Timer(0.02, may_end.set).start()
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_process_that_is_left_is_named(method: str) -> None:
+    context: Any = multiprocessing.get_context(method)
+    process = context.Process(target=signal.pause)
+    with pytest.raises(LeakError, match=r"process \d+ \(.*python"), no_leaks(SHORT_S):
+        process.start()
+    process.kill()
+    process.join()
+
+
+def test_a_process_that_nobody_waited_for_is_named() -> None:
+    processes = []
+    with pytest.raises(LeakError, match=r"process \d+ \(ended, not waited for\)"), no_leaks():
+        processes.append(subprocess.Popen(["true"]))
+    assert processes[0].wait() == 0
+
+
+def test_a_process_that_is_just_ending_is_waited_for() -> None:
+    with no_leaks():
+        multiprocessing.get_context("fork").Process(target=threading.Event().wait, args=(0.02,)).start()
+
+
+def test_a_file_that_is_left_open_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "forgotten"
+    with pytest.raises(LeakError, match=r"file descriptor \d+ \(.*/forgotten\)"), no_leaks(SHORT_S):
+        file = path.open("w")
+    file.close()
+
+
+def test_a_file_that_was_open_before_may_be_deleted(tmp_path: Path) -> None:
+    path = tmp_path / "deleted"
+    with path.open("w"), no_leaks(SHORT_S):
+        path.unlink()
+
+
+def test_what_only_garbage_holds_is_no_leak() -> None:
+    class Holder:
+        def __init__(self) -> None:
+            self.me = self
+            self.pipe = os.pipe()
+
+        def __del__(self) -> None:
+            for end in self.pipe:
+                os.close(end)
+
+    gc.disable()
+    try:
+        with no_leaks(SHORT_S):
+            Holder()
+    finally:
+        gc.enable()
+
+
+def test_what_belongs_to_the_process_is_no_leak() -> None:
+    may_end, began = threading.Event(), threading.Event()
+
+    def call_python_from_c() -> None:
+        threading.current_thread()
+        began.set()
+        may_end.wait(WAIT_S)
+
+    with no_leaks(SHORT_S):
+        resource_tracker.ensure_running()
+        tqdm(total=1, file=io.StringIO()).close()
+        assert any(type(thread).__name__ == "TMonitor" for thread in threading.enumerate())
+    _thread.start_new_thread(call_python_from_c, ())
+    assert began.wait(WAIT_S)
+    dummies = [thread for thread in threading.enumerate() if thread.name.startswith("Dummy")]
+    assert len(dummies) == 1
+    assert not find_resources().threads.intersection(dummies)
+    may_end.set()

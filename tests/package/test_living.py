@@ -1,0 +1,91 @@
+"""What users meet beside the way: slices, what objects say of themselves, and messages about long values."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from torch.utils.data import DataLoader
+
+from dbloader import (
+    LMDBDataset,
+    MongoDataset,
+    PrefetchLoader,
+    ThreadLoader,
+    convert,
+    copy_store,
+    create_loader,
+    open_store,
+)
+from dbloader._describe import shown
+from tests.support.images import plant_photos
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    convert(plant_photos(tmp_path / "images", 10), tmp_path / "s.lmdb")
+    return tmp_path / "s.lmdb"
+
+
+SLICES = [slice(0, 3), slice(None), slice(-2, None), slice(8, 2, -3), slice(5, 5), slice(7, 100)]
+
+
+def check_slices(sliced: Any, name: Any) -> None:
+    names = [name(sliced[index]) for index in range(len(sliced))]
+    for some in SLICES:
+        assert isinstance(sliced[some], list)
+        assert [name(one) for one in sliced[some]] == names[some]
+
+
+def test_slices_of_stores_and_datasets_are_lists(place: Path) -> None:
+    with open_store(place) as store:
+        check_slices(store, lambda record: record.name)
+    check_slices(LMDBDataset(place, fields=("name", "image")), lambda sample: sample["name"])
+    image, label = LMDBDataset(place)[0:3][1]
+    assert (image.size, label) == (LMDBDataset(place)[1][0].size, LMDBDataset(place)[1][1])
+
+
+def test_slices_of_stores_and_datasets_in_mongodb_are_lists(place: Path, mongo_uri: str) -> None:
+    copy_store(place, mongo_uri)
+    with open_store(mongo_uri) as store:
+        check_slices(store, lambda record: record.name)
+    with MongoDataset(mongo_uri, fields=("name",), query={"label": 1}) as dataset:
+        check_slices(dataset, lambda sample: sample["name"])
+
+
+def test_a_loader_says_what_it_is(place: Path) -> None:
+    dataset = LMDBDataset(place)
+    threads = create_loader(dataset, batch_size=4, input_size=8, num_workers=2, workers="threads", device="cpu")
+    inner = "(3 batches of 4, LMDBDataset of 10 samples, 2 workers)"
+    assert repr(threads) == f"PrefetchLoader(ThreadLoader{inner}, depth=2, device='cpu')"
+    processes = create_loader(dataset, batch_size=4, input_size=8, num_workers=2, workers="processes", device=None)
+    assert repr(processes) == f"PrefetchLoader(ProcessLoader{inner}, depth=2)"
+    assert repr(ThreadLoader(dataset, 5)) == "ThreadLoader(2 batches of 5, LMDBDataset of 10 samples, 0 workers)"
+    plain = PrefetchLoader(DataLoader(dataset, 3), depth=1)
+    told = "PrefetchLoader(DataLoader(4 batches of 3, LMDBDataset of 10 samples, 0 workers), depth=1)"
+    assert repr(plain) == told
+    assert (
+        repr(PrefetchLoader(plain)) == "PrefetchLoader(PrefetchLoader(4 batches of 3, LMDBDataset of 10 samples, "
+        "0 workers), depth=2)"
+    )
+    assert repr(PrefetchLoader([1, 2])) == "PrefetchLoader(list(2 batches), depth=2)"
+    assert repr(PrefetchLoader(iter([1]))) == "PrefetchLoader(list_iterator(), depth=2)"
+
+
+def test_a_dataset_shows_only_what_users_have_a_use_for(place: Path) -> None:
+    own = {name for name in dir(LMDBDataset(place)) if not name.startswith("_")}
+    of_imagefolder = {"classes", "class_to_idx", "samples", "imgs", "targets", "root", "transform", "target_transform"}
+    ours = {"decode", "fields", "store", "manifest", "names", "content_digest", "record", "records", "find", "close"}
+    assert own - {"functions", "register_function", "register_datapipe_as_function"} == of_imagefolder | ours
+
+
+def test_a_long_value_in_a_message_ends_in_an_ellipsis(place: Path) -> None:
+    assert shown("abc") == "'abc'"
+    assert shown("a" * 98) == repr("a" * 98)
+    assert shown("a" * 99) == f"'{'a' * 98}…"
+    assert len(shown("a" * 500, 50)) == 50
+    with pytest.raises(TypeError, match=r"fields must be names, .*, got .{99}…$"):
+        LMDBDataset(place, fields=2**1000)  # type: ignore[arg-type]

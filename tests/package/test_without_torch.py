@@ -1,0 +1,109 @@
+"""What needs no torch runs without it, and what needs it says in one line what to install."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import dbloader
+from tests.support.images import WAIT_S, command, plant, plant_kinds, plant_photos
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# As Python says it where a package is not installed. It is imported by every Python that starts.
+BLOCKER = """
+import importlib.abc, sys
+
+class Blocker(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "torchvision"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Blocker())
+"""
+NEEDED = r"needs torch, which is not installed here: pip install torch"
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    plant(tmp_path / "site", {"sitecustomize.py": BLOCKER.encode()})
+    return {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+
+
+def run(line: list[Any], environment: dict[str, str], status: int = 0) -> str:
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    assert done.returncode == status, done.stdout + done.stderr
+    assert ("Traceback" in done.stderr) == (status == 1)
+    return done.stdout + done.stderr
+
+
+def python(script: str, *arguments: object, environment: dict[str, str], status: int = 0) -> str:
+    return run([sys.executable, "-c", script, *map(str, arguments)], environment, status)
+
+
+def test_torch_cannot_be_imported_here(environment: dict[str, str]) -> None:
+    assert "ModuleNotFoundError: No module named 'torch'" in python("import torch", environment=environment, status=1)
+
+
+def test_the_command_line_needs_no_torch(tmp_path: Path, environment: dict[str, str], mongo_uri: str) -> None:
+    root = plant_photos(tmp_path / "images", 6)
+    plant_kinds(root, "png", "no end marker")
+    (tmp_path / "all.csv").write_text("path,label,caption\ncat/0000.jpg,cat,a cat\n")
+    place, copy = str(tmp_path / "a.lmdb"), str(tmp_path / "b.lmdb")
+    for arguments in (
+        ["--help"], ["convert", "--help"], ["convert", root, place, "-q"],
+        ["convert", root, tmp_path / "c.lmdb", "--short-side", "20", "--tile", "--quality", "80"],
+        ["convert", root, tmp_path / "d.lmdb", "--raw"], ["convert", root, tmp_path / "e.lmdb", "--shuffle", "3"],
+        ["convert", root, tmp_path / "f.lmdb", "--list", tmp_path / "all.csv"],
+        ["info", place], ["info", place, "--json"], ["info", place, "--report"], ["verify", place], ["warm", place],
+        ["copy", place, copy], ["copy", place, mongo_uri], ["info", mongo_uri], ["verify", mongo_uri],
+        ["convert", root, mongo_uri, "--overwrite"], ["copy", mongo_uri, copy, "--overwrite"],
+    ):  # fmt: skip
+        run(command(*arguments), environment)
+    assert run(command("bench", place), environment, 2) == f"Error: bench {NEEDED}\n"
+
+
+def test_converting_storing_and_reading_in_python_need_no_torch(tmp_path: Path, environment: dict[str, str]) -> None:
+    root = plant_photos(tmp_path / "images", 6)
+    script = """
+import sys
+from dbloader import PrefetchLoader, background, convert, copy_store, open_store, warm, write_store
+root, folder = sys.argv[1:]
+convert(root, folder + "/a.lmdb")
+copy_store(folder + "/a.lmdb", folder + "/b.lmdb")
+warm(folder + "/b.lmdb")
+with open_store(folder + "/b.lmdb") as store:
+    assert len(store) == 6 and store[0].name and store.verify()
+    write_store(({"image": record.image, "label": record.label} for record in store), folder + "/c.lmdb")
+assert len(open_store(folder + "/c.lmdb")) == 6
+assert list(PrefetchLoader(range(5))) == [0, 1, 2, 3, 4]
+assert list(background()(lambda: iter("ab"))()) == ["a", "b"]
+"""
+    assert python(script, root, tmp_path, environment=environment) == ""
+
+
+# All that needs none.
+FREE = """
+    __version__ BackgroundGenerator Benchmark DBLoaderError Headspace Manifest PrefetchLoader Progress Record Report
+    SampleRNG Stats background convert copy_store create_store decode_pil open_store warm write_store
+"""
+NEEDING = sorted({*dbloader.__all__} - {*FREE.split()})
+
+
+def test_what_needs_torch_says_in_one_line_what_to_install(environment: dict[str, str]) -> None:
+    script = """
+import sys, dbloader
+for name in sys.argv[1:]:
+    try:
+        exec(f"from dbloader import {name}")
+    except ImportError as error:
+        print(error)
+        assert error.name == "torch"
+"""
+    printed = python(script, *NEEDING, environment=environment)
+    assert printed.splitlines() == [f"dbloader.{name} {NEEDED}" for name in NEEDING]

@@ -1,0 +1,783 @@
+"""A record and its bytes."""
+
+from __future__ import annotations
+
+import enum
+import io
+import json
+import math
+import pickle
+import struct
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import bson
+import numpy as np
+import pytest
+from bson.binary import Binary
+from bson.int64 import Int64
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from dbloader import Record
+from dbloader.errors import DamagedRecordError, FieldError
+from dbloader.records.document import crc32_of, crc32_of_values, open_sealed
+from dbloader.records.record import (
+    RESERVED_FIELDS,
+    STANDARD_FIELDS,
+    EncodedRecord,
+    checked_field_name,
+    decode,
+    decode_values,
+    encode,
+    encoded,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+HEAD, TAIL = 4 + 5 + 8, 7 + 8 + 1
+
+
+def stored(record: Record, index: int = 0) -> Record:
+    """Gives a record as it comes back."""
+    return decode(encode(record).document(index), index)
+
+
+def stored_field(value: Any) -> Any:
+    return stored(Record(fields={"field": value})).fields["field"]
+
+
+def same(one: Any, other: Any) -> bool:
+    """Compares values with their types, dtypes and shapes, and every NaN with every other."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, np.ndarray):
+        # Not by their bytes: what lies between the fields of a dtype is of no matter.
+        return one.dtype == other.dtype and one.shape == other.shape and same(listed(one), listed(other))
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, float):
+        return struct.pack("d", one) == struct.pack("d", other) or (math.isnan(one) and math.isnan(other))
+    return bool(one == other)
+
+
+def listed(array: np.ndarray[Any, Any]) -> Any:
+    """Gives an array as lists, of which every item is the bytes of one field."""
+    if array.dtype.names is not None:
+        return {name: listed(array[name]) for name in array.dtype.names}
+    return [array.tobytes()]
+
+
+DTYPES: st.SearchStrategy[np.dtype[Any]] = st.deferred(
+    lambda: (
+        arrays.boolean_dtypes()
+        | arrays.integer_dtypes(endianness="?")
+        | arrays.unsigned_integer_dtypes(endianness="?")
+        | arrays.floating_dtypes(endianness="?", sizes=(16, 32, 64))
+        | arrays.complex_number_dtypes(endianness="?", sizes=(64, 128))
+        | arrays.datetime64_dtypes(endianness="?")
+        | arrays.timedelta64_dtypes(endianness="?")
+        | arrays.unicode_string_dtypes(endianness="?", max_len=5)
+        | arrays.byte_string_dtypes(max_len=5)
+        | arrays.array_dtypes(DTYPES, max_size=3)
+    )
+)
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+KEYS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8).filter(
+    lambda key: not key.startswith("$")
+)
+INT64 = st.integers(-(2**63), 2**63 - 1)
+ARRAYS = arrays.arrays(DTYPES, arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4))
+PLAIN = st.none() | st.booleans() | INT64 | st.floats() | TEXT | st.binary(max_size=50)
+VALUES = st.recursive(
+    PLAIN | ARRAYS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=12,
+)
+FIELD_NAMES = KEYS.filter(lambda key: key and "." not in key and key not in RESERVED_FIELDS)
+UINT32 = st.integers(0, 2**32 - 1)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.dictionaries(FIELD_NAMES, VALUES, max_size=4), st.integers(0, 2**63 - 1))
+@example({"a": [[], {}, [[b""]], {"": {"b.c": None}}], "ä": np.array(3)}, 2**63 - 1)
+def test_fields_of_every_kind_come_back_as_they_were(fields: dict[str, Any], index: int) -> None:
+    record = stored(Record(fields=fields), index)
+    assert same(record.fields, fields)
+    assert record.index == index
+    assert list(record.fields) == list(fields)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    name=st.none() | TEXT.filter(bool),
+    label=st.none() | st.integers(-(2**63) + 1, 2**63 - 1),
+    image=st.none() | st.binary(max_size=200) | ARRAYS,
+    width=st.none() | UINT32,
+    height=st.none() | UINT32,
+    image_format=st.none() | TEXT,
+    damaged=st.none() | TEXT,
+    resized_from=st.none() | st.tuples(UINT32, UINT32),
+)
+def test_the_standard_fields_come_back_as_they_were(
+    name: Any, label: Any, image: Any, width: Any, height: Any, image_format: Any, damaged: Any, resized_from: Any
+) -> None:
+    record = Record(name, label, image, width, height, image_format, damaged, resized_from)
+    encoded = encode(record)
+    back = decode(encoded.document(7), 7)
+    assert same(back.image, image)
+    back.image = record.image = None
+    record.index = 7
+    assert back == record
+    assert (encoded.name, encoded.label, encoded.width, encoded.height, encoded.format) == (
+        name,
+        label,
+        width,
+        height,
+        image_format,
+    )
+
+
+def test_an_empty_record_comes_back_empty() -> None:
+    assert stored(Record(), 3) == Record(index=3)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        -(2**63), 2**63 - 1, 2**31, -(2**31) - 1, 2**53 + 1, 0, -0.0, math.inf, -math.inf, math.nan, 5e-324,
+        True, False, None, "", "\0", "a\0b", "日本 🐈", b"", b"\0", [], {}, [None], {"": 1}, {"a.b": {"c$": 1}},
+    ],
+)  # fmt: skip
+def test_values_at_the_edges_come_back_as_they_were(value: Any) -> None:
+    assert same(stored_field(value), value)
+
+
+@pytest.mark.parametrize("value", [(1, (2, 3)), (), [(1,)]])
+def test_tuples_come_back_as_lists(value: Any) -> None:
+    assert stored_field(value) == bson.decode(bson.encode({"a": value}))["a"]
+
+
+@pytest.mark.parametrize("value", [bytearray(b"ab"), memoryview(b"ab"), memoryview(b"xaxb")[1::2], np.bytes_(b"ab")])
+def test_everything_that_is_bytes_comes_back_as_bytes(value: Any) -> None:
+    assert same(stored_field(value), b"ab")
+    assert same(stored(Record(image=value)).image, b"ab")
+
+
+class Colour(enum.IntEnum):
+    RED = 3
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (np.int8(-3), -3),
+        (np.uint64(2**63 - 1), 2**63 - 1),
+        (np.float16(0.5), 0.5),
+        (np.float32(0.1), float(np.float32(0.1))),
+        (np.float64(math.inf), math.inf),
+        (np.bool_(True), True),
+        (np.str_("ü"), "ü"),
+        (Colour.RED, 3),
+        ([np.int64(1), {"a": np.float64(2)}], [1, {"a": 2.0}]),
+    ],
+)
+def test_numpy_scalars_come_back_as_python_numbers(value: Any, expected: Any) -> None:
+    assert same(stored_field(value), expected)
+
+
+def test_numpy_integers_do_for_labels_and_sizes() -> None:
+    record = Record(label=np.int16(3), width=np.uint8(4), height=np.int64(5))  # type: ignore[arg-type]
+    record.resized_from = (np.int32(6), np.int32(7))  # type: ignore[assignment]
+    back = stored(record)
+    assert (back.label, back.width, back.height, back.resized_from) == (3, 4, 5, (6, 7))
+    assert back.resized_from is not None
+    assert {type(value) for value in (back.label, back.width, back.height, *back.resized_from)} == {int}
+
+
+OVERLAPPING = np.dtype({"names": ["a", "b"], "formats": ["<i4", "<i4"], "offsets": [0, 2]})
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(24, dtype=">i2").reshape(2, 3, 4),
+        np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        np.arange(20)[::-3],
+        np.array(5),
+        np.array(b"x"),
+        np.zeros((0, 3)),
+        np.zeros((2, 0), "U3"),
+        np.array(["2020-01-01", "NaT"], "M8[D]"),
+        np.zeros(2, [("a", "<f4"), ("b", ">i2", (3,)), ("c", [("d", "S3")])]),
+        np.zeros(2, np.dtype([("a", "i1"), ("b", "<i8")], align=True)),
+        np.zeros(1, [(f"field {number}", "f4") for number in range(1000)]),
+        np.array([1.5, math.nan], np.longdouble),
+        np.array([True, False]),
+    ],
+    ids=lambda array: f"{str(array.dtype)[:20]}{array.shape}",
+)
+def test_arrays_come_back_with_their_dtype_and_shape_and_own_their_memory(array: np.ndarray[Any, Any]) -> None:
+    for back in (stored_field(array), stored(Record(image=array)).image):
+        assert isinstance(back, np.ndarray)
+        assert same(back, array)
+        back[...] = back.copy()  # it may be written to
+        root = back
+        while isinstance(root.base, np.ndarray):
+            root = root.base
+        assert root.base is None
+
+
+def test_array_subclasses_that_add_nothing_come_back_as_arrays(tmp_path: Path) -> None:
+    dtype = [("a", "<i4"), ("b", "<f8")]
+    assert same(stored_field(np.rec.array([(1, 2.0)], dtype=dtype)), np.array([(1, 2.0)], dtype))
+    (tmp_path / "file").write_bytes(b"ab")
+    assert same(stored_field(np.memmap(tmp_path / "file", "u1", "r")), np.array([97, 98], "u1"))
+    assert same(stored_field(np.array([97, 98], "u1")[1:]), np.array([98], "u1"))
+
+
+def test_a_dtype_with_fields_of_any_name_comes_back_without_a_warning() -> None:
+    array = np.zeros(2, [("Größe", "<f4"), ("日本", "<i8", (2,)), (("title", "name"), "S3")])
+    assert same(stored_field(array), array)
+    assert stored_field(array).dtype.fields["title"] == array.dtype.fields["title"]  # type: ignore[index]
+
+
+def test_the_size_of_an_image_counts_all_that_is_stored_of_it() -> None:
+    assert encode(Record()).nbytes == 0
+    assert encode(Record(image=b"")).nbytes == 0
+    assert encode(Record(image=b"abc")).nbytes == 3
+    encoded = encode(Record(image=np.zeros(4, "u1")))
+    assert encoded.nbytes == len(bson.decode(encoded.document(0))["image"]) == 128 + 4
+
+
+# ---- The layout, by hand
+
+
+def test_a_document_is_laid_out_byte_by_byte_as_documented() -> None:
+    record = Record(
+        "ä.png", 5, b"\x89PNG", 7, 2**31, "PNG", "cut", (8, 9), {"n": 3, "x": 0.5, "t": True, "none": None, "s": ["y"]}
+    )
+    expected = b"".join(
+        [
+            b"\x02name\0" + struct.pack("<i", 7) + "ä.png".encode() + b"\0",
+            b"\x12label\0" + struct.pack("<q", 5),
+            b"\x05image\0" + struct.pack("<iB", 4, 0) + b"\x89PNG",
+            b"\x12width\0" + struct.pack("<q", 7),
+            b"\x12height\0" + struct.pack("<q", 2**31),
+            b"\x02format\0" + struct.pack("<i", 4) + b"PNG\0",
+            b"\x02damaged\0" + struct.pack("<i", 4) + b"cut\0",
+            b"\x04resized_from\0" + struct.pack("<i3sq3sqB", 27, b"\x120\0", 8, b"\x121\0", 9, 0),
+            b"\x10n\0" + struct.pack("<i", 3),
+            b"\x01x\0" + struct.pack("<d", 0.5),
+            b"\x08t\0\x01",
+            b"\x0anone\0",
+            b"\x04s\0" + struct.pack("<i3si2sB", 14, b"\x020\0", 2, b"y\0", 0),
+        ]
+    )
+    whole = b"".join(
+        [
+            struct.pack("<i", 4 + 13 + len(expected) + 15 + 1),
+            b"\x12_id\0" + struct.pack("<q", 2**40),
+            expected,
+            b"\x12crc32\0" + struct.pack("<q", zlib.crc32(expected)),
+            b"\0",
+        ]
+    )
+    encoded = encode(record)
+    assert encoded.document(2**40) == whole
+    assert b"".join(encoded.elements) == expected
+    assert encoded.crc32 == zlib.crc32(expected)
+    record.index = 2**40
+    assert decode(whole, 2**40) == record
+    assert list(bson.decode(whole)) == ["_id", *STANDARD_FIELDS, "n", "x", "t", "none", "s", "crc32"]
+
+
+def test_an_array_is_laid_out_as_a_npy_file_in_a_binary_of_the_user_defined_subtype() -> None:
+    npy = b"\x93NUMPY\x01\x00" + struct.pack("<H", 118)
+    npy += b"{'descr': '<u2', 'fortran_order': False, 'shape': (2,), }".ljust(117) + b"\n" + b"\x01\x00\x02\x00"
+    array = np.array([1, 2], "<u2")
+    element = struct.pack("<iB", len(npy), 0x80) + npy
+    encoded = encode(Record(image=array, fields={"mask": array}))
+    assert b"".join(encoded.elements) == b"\x05image\0" + element + b"\x05mask\0" + element
+    assert encoded.nbytes == len(npy)
+
+
+def test_an_array_whose_elements_have_no_bytes_is_not_stored() -> None:
+    with pytest.raises(FieldError, match=r"field 'mask' is an array of the dtype \|V0, whose elements have no bytes"):
+        encode(Record(fields={"mask": np.zeros(3, "V0")}))
+
+
+@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
+@pytest.mark.parametrize("dtype", ["|V0", "<f8"])
+@pytest.mark.parametrize("shape", [(10**12,), (-1,), (2, 2), (10**12, 0)])
+@pytest.mark.parametrize("as_image", [False, True])
+def test_an_array_that_says_that_it_has_more_elements_than_bytes_is_damaged_at_once(
+    version: tuple[int, int], dtype: str, shape: tuple[int, ...], as_image: bool
+) -> None:
+    if dtype == "<f8" and 0 in shape:
+        return  # it has no elements, and is none the worse for it
+    header = f"{{'descr': {dtype!r}, 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+    npy = b"\x93NUMPY" + bytes(version) + struct.pack("<H" if version == (1, 0) else "<I", len(header)) + header
+    element = bson.encode({"image" if as_image else "mask": Binary(npy, 0x80)})[4:-1]
+    with pytest.raises(DamagedRecordError, match="one of its arrays"):
+        decode(with_elements(element), 0)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"name": 3}, "its name has the type int"),
+        ({"name": b"x"}, "its name has the type bytes"),
+        ({"label": "cat"}, "its label has the type str"),
+        ({"label": True}, "its label has the type bool"),
+        ({"label": 1.5}, "its label has the type float"),
+        ({"image": "text"}, "its image has the type str"),
+        ({"image": [1]}, "its image has the type list"),
+        ({"width": Int64(-1)}, "it has a side of -1 pixels"),
+        ({"height": Int64(2**32)}, "it has a side of 4294967296 pixels"),
+        ({"format": 3}, "its format has the type int"),
+        ({"damaged": []}, "its damaged has the type list"),
+        ({"resized_from": 5}, "its resized_from has the type int"),
+        ({"resized_from": [5]}, "its resized_from has 1 numbers, not 2"),
+        ({"resized_from": [5, "x"]}, "it has a side of 'x' pixels"),
+    ],
+)
+def test_a_value_that_no_record_has_is_damage_even_under_the_right_checksum(
+    values: dict[str, Any], message: str
+) -> None:
+    document = with_elements(bson.encode(values)[4:-1])
+    with pytest.raises(DamagedRecordError, match=f"^{message}$"):
+        decode(document, 0)
+    with pytest.raises(DamagedRecordError, match=f"^{message}$"):
+        decode_values(bson.decode(document), 0)
+
+
+def test_an_element_that_ends_like_a_checksum_is_none() -> None:
+    def ends_like_a_checksum(number: int, before: bytes) -> bytes:
+        """Return a document whose last element is a binary with the bytes of the element crc32 at its end."""
+        size = struct.pack("<iB", 15, 0)
+        head = before + b"\x05x\0" + size
+        tail = b"\x12crc32\0"
+        crc = zlib.crc32(head) ^ number
+        return head + tail + struct.pack("<q", crc) + b"\0"
+
+    inner = ends_like_a_checksum(0, b"")
+    sealed = struct.pack("<i", 4 + len(inner)) + inner
+    with pytest.raises(ValueError, match=r"^it has no crc32$|BSON"):
+        open_sealed(sealed)
+    content = ends_like_a_checksum(5, b"")
+    document = struct.pack("<i5sq", 17 + len(content), b"\x12_id\0", 5) + content
+    with pytest.raises(DamagedRecordError, match=r"^it has no _id or no crc32$|BSON"):
+        decode(document, 5)
+
+
+def test_documents_within_documents_without_end_are_damage() -> None:
+    deep = b"\x05\0\0\0\0"
+    for _ in range(3000):
+        deep = struct.pack("<i", len(deep) + 8) + b"\x03a\0" + deep + b"\0"
+    with pytest.raises(DamagedRecordError, match="its BSON cannot be decoded"):
+        decode(with_elements(deep[4:-1]), 0)
+
+
+def test_the_checksum_is_of_everything_and_binds_it_to_its_index() -> None:
+    encoded = encode(Record(name="a", image=b"abc"))
+    documents = {index: encoded.document(index) for index in (0, 1, 2**32 + 5, 2**63 - 1)}
+    assert {document[HEAD:-TAIL] for document in documents.values()} == {documents[0][HEAD:-TAIL]}
+    assert {crc32_of(document) for document in documents.values()} == {encoded.crc32}
+    assert encoded.crc32 == zlib.crc32(documents[0][HEAD:-TAIL])
+    for index, document in documents.items():
+        assert bson.decode(document)["crc32"] == encoded.crc32 ^ index % 2**32
+    others = (
+        Record(name="b", image=b"abc"),
+        Record(name="a", image=b"abd"),
+        Record(name="a", label=0, image=b"abc"),
+        Record(name="a", image=b"abc", fields={"a": None}),
+    )
+    assert encoded.crc32 not in [encode(other).crc32 for other in others]
+
+
+def test_an_encoded_record_can_be_sent_to_another_process() -> None:
+    encoded = encode(Record("a", 1, b"abc", 2, 3, "PNG", fields={"caption": "ü"}))
+    copy = pickle.loads(pickle.dumps(encoded))  # noqa: S301 - our own
+    assert copy == encoded
+    assert isinstance(copy, EncodedRecord)
+    assert copy.fields == ("caption",)
+    assert copy.document(3) == encoded.document(3)
+
+
+def test_encoding_ignores_the_index_and_leaves_the_record_alone() -> None:
+    fields = {"boxes": (1, np.int8(2)), "text": "a"}
+    record = Record(name="a", index=5, fields=fields)
+    assert encode(record) == encode(Record(name="a", fields=fields))
+    assert record == Record(name="a", index=5, fields={"boxes": (1, np.int8(2)), "text": "a"})
+    assert type(fields["boxes"][1]) is np.int8
+
+
+# ---- What a record cannot hold
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        (object(), "builtins.object"),
+        ({1, 2}, "builtins.set"),
+        (1j, "builtins.complex"),
+        (np.complex64(1), "numpy.complex64"),
+        (np.longdouble(1), "numpy.longdouble"),
+        (np.datetime64("2020-01-01T00:00:00", "ns"), "numpy.datetime64"),
+        (np.timedelta64(3, "ns"), "numpy.timedelta64"),
+        (np.zeros(1, [("a", "i4")])[0], "numpy.void"),
+        (Binary(b"", 3).__class__, "builtins.type"),
+        (enum.Enum("Shade", "DARK").DARK, "tests.records.test_record.Shade"),  # type: ignore[attr-defined]
+    ],
+)
+def test_a_value_that_cannot_be_kept_is_refused_with_the_name_of_its_field(value: Any, kind: str) -> None:
+    for fields, path in (
+        ({"a": 1, "what": value}, "what"),
+        ({"what": [0, [value]]}, r"what\[1\]\[0\]"),
+        ({"what": {"in": {"side": value}}}, r"what\.in\.side"),
+    ):
+        with pytest.raises(FieldError, match=rf"^field '{path}' has the type {kind}; a record holds bytes, str, int"):
+            encode(Record(fields=fields))
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.array([None]), r"is an array of Python objects \(dtype object\)"),
+        (np.zeros(2, [("a", "O")]), r"is an array of Python objects \(dtype \[\('a', 'O'\)\]\)"),
+        (np.ma.masked_array([1, 2], [True, False]), "is a masked array; store its data and its mask as two fields"),
+        (np.zeros(2, OVERLAPPING), r"is an array of the dtype \{'names': .*, which a \.npy file does not keep"),
+    ],
+    ids=["objects", "objects in fields", "masked", "overlapping"],
+)
+def test_an_array_that_cannot_be_kept_is_refused(array: np.ndarray[Any, Any], message: str) -> None:
+    with pytest.raises(FieldError, match=rf"^field 'mask' {message}"):
+        encode(Record(fields={"mask": array}))
+    with pytest.raises(FieldError, match=rf"^field 'image' {message}"):
+        encode(Record(image=array))
+
+
+def test_an_array_of_another_packages_dtype_is_refused() -> None:
+    # As a .npy file it would come back as raw bytes, without a word.
+    rational = pytest.importorskip("numpy._core._rational_tests").rational
+    with pytest.raises(FieldError, match=r"^field 'a' is an array of the dtype rational, which a .npy file does not"):
+        encode(Record(fields={"a": np.zeros(2, rational)}))
+
+
+@pytest.mark.parametrize("value", [2**63, -(2**63) - 1, 10**30, np.uint64(2**63)])
+def test_an_integer_beyond_64_bits_is_refused(value: Any) -> None:
+    with pytest.raises(FieldError, match=rf"^field 'a\[1\]' must be from -{2**63} to {2**63 - 1}, got {value}$"):
+        encode(Record(fields={"a": [0, value]}))
+
+
+@pytest.mark.parametrize("value", [2**63, -(2**63), np.uint64(2**64 - 1)])
+def test_a_label_beyond_its_column_is_refused(value: Any) -> None:
+    with pytest.raises(FieldError, match=rf"^field 'label' must be from -{2**63 - 1} to {2**63 - 1}, got {value}$"):
+        encode(Record(label=value))
+
+
+@pytest.mark.parametrize("side", ["width", "height"])
+@pytest.mark.parametrize("value", [-1, 2**32])
+def test_a_side_beyond_its_column_is_refused(side: str, value: int) -> None:
+    with pytest.raises(FieldError, match=rf"^field '{side}' must be from 0 to 4294967295, got {value}$"):
+        encode(Record(**{side: value}))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("field", ["label", "width", "height"])
+@pytest.mark.parametrize("value", [True, 1.0, "1", np.float32(1), b"1", [1]])
+def test_a_number_must_be_an_int(field: str, value: Any) -> None:
+    with pytest.raises(FieldError, match=rf"^field '{field}' must be an int, got "):
+        encode(Record(**{field: value}))
+
+
+@pytest.mark.parametrize("field", ["name", "format", "damaged"])
+def test_a_text_must_be_valid_unicode(field: str) -> None:
+    for value in (b"a", 1, ["a"]):
+        with pytest.raises(FieldError, match=rf"^field '{field}' must be a str, got "):
+            encode(Record(**{field: value}))  # type: ignore[arg-type]
+    with pytest.raises(FieldError, match=rf"^field '{field}' is not valid Unicode: 'a\\udcff'$"):
+        encode(Record(**{field: "a\udcff"}))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("value", "where"), [("\udcff", "a"), (["\udcff"], r"a\[0\]"), ({"b": "\udcff"}, r"a\.b"), ({"\udcff": 1}, "a")]
+)
+def test_a_text_deep_in_a_field_must_be_valid_unicode(value: Any, where: str) -> None:
+    with pytest.raises(FieldError, match=rf"^field '{where}' is not valid Unicode: '\\udcff'$"):
+        encode(Record(fields={"a": value}))
+
+
+def test_an_empty_name_is_refused() -> None:
+    with pytest.raises(FieldError, match=r"^field 'name' may not be empty; leave it out \(None\) instead$"):
+        encode(Record(name=""))
+
+
+@pytest.mark.parametrize("value", ["an image", 3, [b"abc"], object()])
+def test_an_image_must_be_bytes_or_an_array(value: Any) -> None:
+    with pytest.raises(FieldError, match=r"^field 'image' must be the bytes of an image file or an array, got "):
+        encode(Record(image=value))
+
+
+@pytest.mark.parametrize("value", [5, (1,), (1, 2, 3), "12", {1: 2}])
+def test_a_former_size_must_have_two_sides(value: Any) -> None:
+    with pytest.raises(FieldError, match=r"^field 'resized_from' must be \(width, height\), got "):
+        encode(Record(resized_from=value))
+
+
+@pytest.mark.parametrize("value", [(1, -1), (2**32, 1), (1.5, 1), ("1", 1)])
+def test_a_former_size_must_be_pixels(value: Any) -> None:
+    with pytest.raises(FieldError, match=r"^field 'resized_from' must be (from 0 to 4294967295|an int), got "):
+        encode(Record(resized_from=value))
+
+
+@pytest.mark.parametrize("name", ["a", "Ü ", "1", "$".join("ab"), "NAME", "名"])
+def test_a_field_may_have_any_usual_name(name: str) -> None:
+    assert checked_field_name(name) == name
+    assert stored(Record(fields={name: 1})).fields == {name: 1}
+
+
+@pytest.mark.parametrize("name", ["", ".", "a.b", "a.", "$a", "$", "a\0", "\0"])
+def test_a_field_name_that_mongodb_or_bson_gives_a_meaning_is_refused(name: str) -> None:
+    uses: list[Callable[[], object]] = [lambda: checked_field_name(name), lambda: encode(Record(fields={name: 1}))]
+    for use in uses:
+        with pytest.raises(FieldError, match=r"^a field's name may not be empty, hold '\.' or NUL or begin with '\$'"):
+            use()
+
+
+@pytest.mark.parametrize("name", sorted(RESERVED_FIELDS))
+def test_a_field_name_of_the_records_own_is_refused(name: str) -> None:
+    assert {*STANDARD_FIELDS, "_id", "index", "crc32", "gridfs"} == RESERVED_FIELDS
+    with pytest.raises(FieldError, match=rf"^'{name}' is a field of every record's own; give yours another name$"):
+        encode(Record(fields={name: 1}))
+
+
+@pytest.mark.parametrize("name", [1, None, b"a", ("a",)])
+def test_a_field_name_must_be_a_str(name: Any) -> None:
+    with pytest.raises(FieldError, match=r"^a field's name must be a str, got "):
+        encode(Record(fields={name: 1}))
+
+
+def test_a_field_name_must_be_valid_unicode() -> None:
+    with pytest.raises(FieldError, match=r"is not valid Unicode: '\\udcff'$"):
+        encode(Record(fields={"\udcff": 1}))
+
+
+@pytest.mark.parametrize("key", [1, None, b"a", "$ref", "$", "a\0b"])
+def test_a_key_that_bson_gives_a_meaning_is_refused(key: Any) -> None:
+    # {"$ref": ..., "$id": ...} would come back as a DBRef.
+    with pytest.raises(FieldError, match=r"^field 'a\[0\]' has a key that is no str, holds NUL or begins with '\$': "):
+        encode(Record(fields={"a": [{key: 1, "$id": 2}]}))
+
+
+@pytest.mark.parametrize("wrap", [lambda value: [value], lambda value: {"in": value}, lambda value: (value, 1)])
+def test_a_field_may_be_nested_as_deep_as_mongodb_promises_to_store(wrap: Callable[[Any], Any]) -> None:
+    value: Any = 1
+    for _ in range(99):
+        value = wrap(value)
+    assert stored_field(value) == json.loads(json.dumps(value))
+    for deeper in (1, 2, 2000):
+        for _ in range(deeper):
+            value = wrap(value)
+        with pytest.raises(FieldError, match=r"^field 'a' has more than 99 levels$"):
+            encode(Record(fields={"a": value}))
+
+
+def test_a_list_that_holds_itself_is_refused() -> None:
+    value: list[Any] = []
+    value.append(value)
+    with pytest.raises(FieldError, match=r"^field 'a' has more than 99 levels$"):
+        encode(Record(fields={"a": value}))
+
+
+def test_a_record_beyond_the_size_of_a_document_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    record = Record(name="a", image=bytes(100), fields={"x": "y"})
+    size = len(encode(record).document(0))
+    monkeypatch.setattr("dbloader.records.record.MAX_DOCUMENT", size)
+    assert len(encode(record).document(0)) == size
+    monkeypatch.setattr("dbloader.records.record.MAX_DOCUMENT", size - 1)
+    with pytest.raises(FieldError, match=rf"^record 'a' has {size} bytes; a document has at most {size - 1}$"):
+        encode(record)
+    monkeypatch.setattr("dbloader.records.record.MAX_DOCUMENT", 99)
+    with pytest.raises(FieldError, match=r"^field 'image' has 100 bytes; a document has at most 99$"):
+        encode(record)
+
+
+def test_fields_that_bson_cannot_hold_together_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(document: object) -> bytes:
+        raise ValueError("Document would overflow BSON size limit")
+
+    monkeypatch.setattr("dbloader.records.record.bson.encode", refuse)
+    with pytest.raises(FieldError, match=r"^record 'a' cannot be stored: Document would overflow BSON size limit$"):
+        encode(Record(name="a"))
+
+
+# ---- Damage
+
+
+RECORD = Record("a/b.png", 3, b"image", 4, 5, "PNG", fields={"x": [1.5, "ü"], "mask": np.arange(3)})
+DOCUMENT = encode(RECORD).document(6)
+
+
+@pytest.mark.parametrize("change", [1, 0x80, 0xFF])
+def test_a_changed_byte_is_noticed_wherever_it_is(change: int) -> None:
+    for position in range(len(DOCUMENT)):
+        document = bytearray(DOCUMENT)
+        document[position] ^= change
+        with pytest.raises(DamagedRecordError, match=r"^its CRC-32 is|^it is record|^it does not (begin|end) with its"):
+            decode(bytes(document), 6)
+
+
+def test_a_document_that_was_cut_short_is_noticed() -> None:
+    for length in range(len(DOCUMENT)):
+        with pytest.raises(DamagedRecordError, match=rf"^it (has only {length} bytes$|does not begin with its length)"):
+            decode(DOCUMENT[:length], 6)
+
+
+def test_a_document_with_something_behind_it_is_noticed() -> None:
+    with pytest.raises(DamagedRecordError, match=r"^it does not begin with its length of .* bytes and its _id$"):
+        decode(DOCUMENT + b"\0", 6)
+
+
+def test_the_document_of_another_record_is_noticed() -> None:
+    with pytest.raises(DamagedRecordError, match=r"^it is record 6$"):
+        decode(DOCUMENT, 5)
+
+
+def with_elements(elements: bytes) -> bytes:
+    """A document that is whole, of elements that may make no sense."""
+    return EncodedRecord((elements,), zlib.crc32(elements), None, None, None, None, 0, None, ()).document(0)
+
+
+def test_a_document_that_is_no_bson_is_noticed_though_its_checksum_is_right() -> None:
+    with pytest.raises(DamagedRecordError, match=r"^its BSON cannot be decoded: "):
+        decode(with_elements(b"\x02name\0\xff\xff\xff\x7fabc"), 0)
+
+
+def test_an_array_that_is_none_is_noticed_though_its_checksum_is_right() -> None:
+    document = with_elements(bson.encode({"mask": [Binary(b"no npy file", 0x80)]})[4:-1])
+    with pytest.raises(DamagedRecordError, match=r"^one of its arrays cannot be read: "):
+        decode(document, 0)
+
+
+class Bomb:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (pytest.fail, ("a pickle was loaded",))
+
+
+def test_nothing_that_was_pickled_is_ever_loaded() -> None:
+    file = io.BytesIO()
+    np.lib.format.write_array(file, np.array([Bomb()]), allow_pickle=True)
+    document = with_elements(bson.encode({"mask": Binary(file.getvalue(), 0x80)})[4:-1])
+    with pytest.raises(DamagedRecordError, match=r"^one of its arrays cannot be read: Object arrays cannot be loaded"):
+        decode(document, 0)
+
+
+def test_a_document_is_decoded_wherever_it_lies() -> None:
+    for document in (DOCUMENT, bytearray(DOCUMENT), memoryview(DOCUMENT), memoryview(bytearray(DOCUMENT))):
+        back = decode(document, 6)  # type: ignore[arg-type]  # a bytearray, too
+        assert back.name == RECORD.name
+        assert type(back.image) is bytes
+        assert same(back.fields, RECORD.fields)
+
+
+def test_binaries_of_other_subtypes_are_bytes() -> None:
+    # As another program may have written them into a MongoDB.
+    document = with_elements(
+        bson.encode({"a": Binary(b"x", 4 - 1), "b": Int64(3), "c": {"d": [Binary(b"y", 5)]}})[4:-1]
+    )
+    assert same(decode(document, 0).fields, {"a": b"x", "b": 3, "c": {"d": [b"y"]}})
+
+
+# A document that a driver has decoded, and one that is stored once more
+
+
+def plain(record: Record) -> Any:
+    return [getattr(record, name) for name in (*STANDARD_FIELDS, "index", "fields")]
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    fields=st.dictionaries(FIELD_NAMES, VALUES, max_size=4),
+    name=st.none() | TEXT.filter(bool),
+    label=st.none() | st.integers(-(2**63) + 1, 2**63 - 1),
+    image=st.none() | st.binary(max_size=200) | ARRAYS,
+    width=st.none() | UINT32,
+    resized_from=st.none() | st.tuples(UINT32, UINT32),
+    index=st.integers(0, 2**63 - 1),
+)
+def test_a_decoded_document_and_its_bytes_are_the_same_record(
+    fields: Any, name: Any, label: Any, image: Any, width: Any, resized_from: Any, index: int
+) -> None:
+    record = Record(name, label, image, width, width, resized_from=resized_from, fields=fields)
+    written = encode(record)
+    document = written.document(index)
+    values = bson.decode(document)
+    assert same(plain(decode_values(values, index)), plain(decode(document, index)))
+    assert crc32_of_values(values) == written.crc32
+    again = encoded(document, index)
+    assert again.document(index) == document
+    assert again[1:] == written[1:]
+    assert again.document(5) == written.document(5)
+
+
+def whole_values() -> dict[str, Any]:
+    record = Record("a", 1, b"abc", 2, 3, "PNG", fields={"caption": "x", "n": 7})
+    return dict(bson.decode(encode(record).document(4)))
+
+
+def test_values_are_given_back_as_they_were() -> None:
+    values = whole_values()
+    decode_values(values, 4)
+    assert values == whole_values()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"label": Int64(2)}, "its CRC-32 is [0-9a-f]{8}, not "),
+        ({"label": 1}, "its CRC-32 is "),  # an int32, which has other bytes
+        ({"image": b"abd"}, "its CRC-32 is "),
+        ({"image": "abc"}, "its CRC-32 is "),
+        ({"image": Binary(b"abc", 5)}, "its CRC-32 is "),
+        ({"caption": "y"}, "its CRC-32 is "),
+        ({"n": 8}, "its CRC-32 is "),
+        ({"_id": Int64(5)}, "it is record 5"),
+        ({"_id": 4}, "it is record 4"),  # an int32
+        ({"_id": "4"}, "it is record '4'"),
+        ({"crc32": Int64(3)}, "its CRC-32 is .*, not "),
+        ({"another": 1}, "it does not begin with its _id and end with its crc32"),
+    ],
+)
+def test_a_decoded_document_that_is_not_what_was_written_is_damage(change: dict[str, Any], told: str) -> None:
+    with pytest.raises(DamagedRecordError, match=rf"^{told}"):
+        decode_values({**whole_values(), **change}, 4)
+
+
+@pytest.mark.parametrize("missing", ["_id", "crc32", "label", "image", "caption"])
+def test_a_decoded_document_that_lacks_something_is_damage(missing: str) -> None:
+    values = whole_values()
+    del values[missing]
+    with pytest.raises(DamagedRecordError, match=r"^(its CRC-32 is |it does not begin with its _id )"):
+        decode_values(values, 4)
+
+
+def test_a_decoded_document_in_another_order_is_damage() -> None:
+    values = whole_values()
+    first, name, label, *rest = values
+    with pytest.raises(DamagedRecordError, match=r"^its CRC-32 is "):
+        decode_values({key: values[key] for key in (first, label, name, *rest)}, 4)
+    with pytest.raises(DamagedRecordError, match=r"^it does not begin with its _id"):
+        decode_values({}, 4)
+
+
+def test_a_damaged_document_is_not_stored_once_more() -> None:
+    document = encode(Record("a", 1, b"abc")).document(4)
+    for wrong, index in ((document[:-20] + b"?" + document[-19:], 4), (document, 5), (document[:-1], 4)):
+        with pytest.raises(DamagedRecordError, match=r"^it"):
+            encoded(wrong, index)

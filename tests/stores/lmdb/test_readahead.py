@@ -1,0 +1,191 @@
+"""Hints about records of an LMDB file: where records lie, when they are asked for, and that they never do harm."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dbloader import Record, write_store
+from dbloader.stores.lmdb.env import Environment
+from dbloader.stores.lmdb.readahead import ReadAhead
+from dbloader.stores.open import open_store
+from tests.support.images import WAIT_S
+from tests.support.page_cache import PAGE, empty_cache, pages_in_memory
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+HEAD = 16  # bytes of a page before its value
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A store of three levels of pages; every fiftieth record has pages of its own."""
+    noise = random.Random(0)
+    place = tmp_path / "store.lmdb"
+    write_store((Record(image=noise.randbytes(300 if index % 50 else 20_000)) for index in range(4000)), place)
+    return place
+
+
+def ahead_of(place: Path) -> ReadAhead:
+    status = place.stat()
+    return ReadAhead(str(place), (status.st_dev, status.st_ino), b"records")
+
+
+@pytest.fixture
+def hinted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The bytes at which hints began."""
+    hints: list[int] = []
+
+    def advise(_: int, start: int, __: int, advice: int) -> None:
+        if advice == os.POSIX_FADV_WILLNEED:
+            hints.append(start)
+
+    monkeypatch.setattr(os, "posix_fadvise", advise)
+    return hints
+
+
+def test_each_record_with_pages_of_its_own_is_found_where_it_lies(place: Path) -> None:
+    data = place.read_bytes()
+    with open_store(place) as store:
+        documents = store.documents(range(4000))
+    ahead = ahead_of(place)
+    assert ahead._depth == 3
+    for index, document in enumerate(documents):
+        found = ahead.locate(index)
+        if index % 50:
+            assert found is None
+        else:
+            assert found is not None
+            start, size = found
+            assert data[start + HEAD : start + size] == document
+    ahead.close()
+
+
+def test_records_that_will_be_read_come_into_memory_and_no_others(place: Path) -> None:
+    ahead, wanted = ahead_of(place), [1000, 3000, 2000]
+    empty_cache(place)
+    ahead.prefetch(wanted)
+    pages = set()
+    for index in wanted:
+        start, size = ahead.locate(index) or (0, 0)
+        pages |= {*range(start // PAGE, (start + size - 1) // PAGE + 1)}
+    assert len(pages) == 3 * 5
+    end = time.monotonic() + WAIT_S
+    while not pages <= {*pages_in_memory(place).nonzero()[0].tolist()}:
+        assert time.monotonic() < end
+    # The others are the pages that tell where the records are.
+    assert pages_in_memory(place).sum() < len(pages) + 12
+    ahead.close()
+
+
+def test_looking_whether_a_record_is_in_memory_brings_little_there(place: Path) -> None:
+    ahead = ahead_of(place)
+    for _ in range(5):  # a busy kernel may have read ahead for all that it was told
+        empty_cache(place)
+        if not ahead._is_in_memory(1000):
+            break
+    else:
+        pytest.fail("looked for or not, it is in memory")
+    assert pages_in_memory(place).sum() < 12
+    ahead.close()
+
+
+def test_while_records_are_in_memory_nothing_is_hinted(place: Path, hinted: list[int]) -> None:
+    ahead = ahead_of(place)
+    place.read_bytes()
+    for _ in range(100):
+        ahead.prefetch(range(0, 4000, 50))
+    ahead.prefetch([7])  # it has no pages of its own
+    assert hinted == []
+    ahead.close()
+
+
+def test_after_a_record_that_is_not_in_memory_all_are_hinted_for_a_while(
+    place: Path, hinted: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ahead, looks = ahead_of(place), []
+
+    def is_in_memory(_: ReadAhead, index: int) -> bool:
+        looks.append(index)
+        return len(looks) != 2
+
+    monkeypatch.setattr(ReadAhead, "_is_in_memory", is_in_memory)
+    batch = range(0, 3200, 50)  # 64
+    for _ in range(12):
+        ahead.prefetch(batch)
+    assert looks == [3150] * 5  # not in the eight batches that were hinted
+    assert len(hinted) == 8 * 64
+    for index in range(0, 3200, 50):
+        ahead.prefetch([index])
+    assert len(looks) == 6  # one a few dozen records, however few are read at a time
+    ahead.close()
+
+
+def test_a_store_asks_for_a_batch_before_it_reads_the_first_of_it(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[int]] = []
+    monkeypatch.setattr(Environment, "will_read", lambda _, indices: asked.append(list(indices)))
+    with open_store(place) as store:
+        store.read([5, 50, 3])
+        store.documents(range(300))
+    assert asked[0] == [5, 50, 3]
+    # Not all of them, which could be more than fits into memory.
+    assert [(batch[0], len(batch)) for batch in asked[1:]] == [(0, 128), (128, 128), (256, 44)]
+
+
+@pytest.mark.parametrize("indices", [[], [-1], [4000], [2**63], [2**64], [-(2**70)]])
+def test_indices_of_no_record_are_not_hinted(place: Path, hinted: list[int], indices: Sequence[int]) -> None:
+    ahead = ahead_of(place)
+    ahead._hinted = 100
+    ahead.prefetch(indices)
+    assert hinted == []
+    ahead.close()
+
+
+def test_hints_about_a_damaged_file_do_no_harm(place: Path, hinted: list[int]) -> None:
+    generator, data = random.Random(0), place.read_bytes()
+    pages = [data[start : start + 4096] for start in range(0, len(data), 4096)]
+    for _ in range(200):
+        # Of the meta pages and of all others that tell where something is.
+        damaged = bytearray(data)
+        for _ in range(20):
+            page = generator.choice([0, 1, *(n for n, page in enumerate(pages) if page[10:12] in (b"\1\0", b"\2\0"))])
+            damaged[4096 * page + generator.randrange(300)] = generator.randrange(256)
+        other = place.with_name("damaged.lmdb")
+        other.write_bytes(damaged[: generator.choice([0, 100, 5000, len(data)])])
+        ahead = ahead_of(other)
+        ahead._hinted = 1000
+        ahead.prefetch(range(0, 4000, 150))
+        ahead._hinted = ahead._unhinted = 0
+        ahead.prefetch([50])
+        ahead.close()
+
+
+def test_a_file_that_came_to_the_path_meanwhile_is_not_hinted(place: Path, hinted: list[int]) -> None:
+    ahead = ReadAhead(str(place), (0, 0), b"records")
+    ahead._hinted = 100
+    ahead.prefetch([0, 50])
+    assert hinted == []
+    ahead.close()
+    ReadAhead(str(place.with_name("none")), (0, 0), b"records").close()
+
+
+def test_reading_works_where_the_system_takes_no_hints(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "posix_fadvise")
+    with open_store(place) as store:
+        assert [record.index for record in store.read([50, 7])] == [50, 7]
+
+
+def test_reading_goes_on_where_hints_fail(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> int:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(os, "posix_fadvise", refuse)
+    monkeypatch.setattr(os, "preadv", refuse)
+    with open_store(place) as store:
+        assert [record.index for record in store.read([50, 100])] == [50, 100]

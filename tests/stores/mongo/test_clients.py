@@ -1,0 +1,159 @@
+"""One client for each server in a process, and where its password comes from."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import threading
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote_plus
+
+import pytest
+
+from dbloader import create_store, open_store
+from dbloader.errors import PlaceError, StoreAccessError
+from dbloader.stores.mongo.uri import parse
+from tests.contracts.store import documents_of, make_records, write_one_by_one
+from tests.support.images import plant_photos, run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pymongo import MongoClient
+
+    from tests.support.mongo import Mongod
+
+RECORDS = make_records(4)
+PASSWORD = "s3cret/@:%"  # of `mongod_with_users`
+
+# Python >= 3.12 warns of every fork of a process with threads, which every client of a server has.
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+
+
+def write(place: str) -> None:
+    with create_store(place) as writer:
+        write_one_by_one(writer, RECORDS)
+        writer.finish()
+
+
+def connections(client: MongoClient[Any]) -> int:
+    """How many there are to the server, with those of this client: it is asked by one that stays open meanwhile."""
+    return int(client.admin.command("serverStatus")["connections"]["current"])
+
+
+def test_many_stores_share_one_client(mongod: Mongod, mongod_uri: str) -> None:
+    write(mongod_uri)
+    with mongod.client() as client:
+        before, threads = connections(client), threading.active_count()
+        stores = [open_store(mongod_uri) for _ in range(100)]
+        for store in stores:
+            assert store.documents([1]) == documents_of(RECORDS)[1:2]
+        assert threading.active_count() <= threads + 2
+        assert connections(client) <= before + 3
+    for store in stores[:-1]:
+        store.close()
+    assert stores[-1].documents([2]) == documents_of(RECORDS)[2:3]  # the others have not closed it
+    clients = {id(store._open().connection.client) for store in stores[-1:]}  # type: ignore[attr-defined]
+    del stores, store
+    gc.collect()
+    assert len(clients) == 1
+    for thread in [thread for thread in threading.enumerate() if "pymongo" in thread.name]:
+        thread.join(60)  # a client that is closed has told it to end
+        assert not thread.is_alive(), thread.name
+
+
+def test_a_forked_child_makes_its_own_client_and_leaves_its_parents_alone(mongod_uri: str) -> None:
+    write(mongod_uri)
+    with open_store(mongod_uri) as one, open_store(mongod_uri) as other:
+        assert len(one) == len(other) == 4
+        context: Any = multiprocessing.get_context("fork")
+        receiver, sender = context.Pipe(duplex=False)
+        process = context.Process(target=use_and_close, args=(sender, one))
+        process.start()
+        sender.close()
+        assert receiver.poll(60)
+        assert receiver.recv() == documents_of(RECORDS)
+        process.join(60)
+        process.close()
+        receiver.close()
+        assert other.documents(range(4)) == one.documents(range(4)) == documents_of(RECORDS)
+
+
+def use_and_close(sender: Any, store: Any) -> None:
+    documents = store.documents(range(4))
+    store.close()
+    gc.collect()
+    sender.send(documents)
+
+
+def test_a_password_comes_from_the_environment_or_a_file(
+    mongod_with_users: Mongod, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    place = f"mongodb://root@127.0.0.1:{mongod_with_users.port}/dbloader_users.password?authSource=admin"
+    file = tmp_path / "password"
+    file.write_text(f"{PASSWORD}\n")
+    file.chmod(0o600)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setenv("DBLOADER_MONGODB_PASSWORD", PASSWORD)
+            write(place)
+        with monkeypatch.context() as patch:
+            patch.setenv("DBLOADER_MONGODB_PASSWORD_FILE", str(file))
+            with open_store(place) as store:
+                assert store.documents(range(4)) == documents_of(RECORDS)
+                assert PASSWORD not in repr(store) + str(store.__getstate__())
+            assert run("info", place, cwd=tmp_path).status == 0
+            file.chmod(0o640)
+            with (
+                open_store(place) as store,
+                pytest.raises(StoreAccessError, match=r"may be read by others than its owner: chmod 600 "),
+            ):
+                len(store)
+            file.unlink()
+            with open_store(place) as store, pytest.raises(StoreAccessError, match=r"cannot be read: No such file"):
+                len(store)
+        with open_store(place) as store, pytest.raises(PlaceError, match=r"A password is required|password") as caught:
+            len(store)
+        assert PASSWORD not in str(caught.value)
+        with monkeypatch.context() as patch:
+            patch.setenv("DBLOADER_MONGODB_PASSWORD", "wrong-sentinel")
+            with open_store(place) as store, pytest.raises(StoreAccessError, match="refuses this user") as refused:
+                len(store)
+            assert "sentinel" not in str(refused.value)
+            # One that stands in the place goes before.
+            with open_store(place.replace("root@", f"root:{quote_plus(PASSWORD)}@")) as store:
+                assert len(store) == 4
+    finally:
+        mongod_with_users.drop("dbloader_users")
+
+
+def test_converting_with_a_password_from_the_environment_shows_it_nowhere(
+    mongod_with_users: Mongod, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    root = plant_photos(tmp_path / "images", 3)
+    place = f"mongodb://root@127.0.0.1:{mongod_with_users.port}/dbloader_users.converted?authSource=admin"
+    monkeypatch.setenv("DBLOADER_MONGODB_PASSWORD", PASSWORD)
+    try:
+        done = run("convert", root, place, cwd=tmp_path)
+        assert (done.status, PASSWORD in done.stdout + done.stderr) == (0, False)
+        assert run("verify", place, cwd=tmp_path).status == 0
+    finally:
+        mongod_with_users.drop("dbloader_users")
+
+
+@pytest.mark.parametrize("user", ["jane@", "", "a%40b@"])
+def test_a_user_without_a_password_is_no_secret(user: str) -> None:
+    place = parse(f"mongodb://{user}host/db.a?w=1")
+    assert place.without_credentials() == place
+    assert "jane" not in place.shown
+
+
+@pytest.mark.parametrize("scheme", ["mongodb:/", "mongodb:", "mongodb//", "MongoDB:///x/", "mongo://", "mongodb+srv:/"])
+def test_a_mistyped_place_shows_no_password(scheme: str) -> None:
+    from dbloader import LMDBDataset, MongoDataset
+
+    place = f"{scheme}jane:pass-sentinel@host/db.train"
+    for use in (open_store, create_store, LMDBDataset, MongoDataset):
+        with pytest.raises(PlaceError, match=r"(?i)mongodb") as caught:
+            use(place)
+        assert "sentinel" not in str(caught.value)

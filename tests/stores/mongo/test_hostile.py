@@ -1,0 +1,424 @@
+"""Documents of a store in MongoDB that somebody has damaged, or made up: each read of it is right or one clear error.
+
+A trial changes one real document of a real store, by a number that it is told, and then opens, reads, verifies, copies,
+queries and resumes. It must come out as it would of the whole store, or raise a DBLoaderError; nothing else, and soon.
+DBLOADER_TRIALS says how many there are of each kind (20 if it is not set).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import time
+import warnings
+from contextlib import closing
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import bson
+import pytest
+from bson.code import Code
+from bson.codec_options import CodecOptions
+from bson.decimal128 import Decimal128
+from bson.int64 import Int64
+from bson.max_key import MaxKey
+from bson.min_key import MinKey
+from bson.objectid import ObjectId
+from bson.raw_bson import RawBSONDocument
+from bson.regex import Regex
+from bson.timestamp import Timestamp
+from click.testing import CliRunner
+from pymongo.errors import PyMongoError
+
+from dbloader import MongoDataset, copy_store, create_store, open_store
+from dbloader.cli import group
+from dbloader.errors import DBLoaderError
+from dbloader.records.document import seal
+from dbloader.stores.mongo.connection import Connection
+from dbloader.stores.mongo.schema import INDEXES
+from dbloader.stores.mongo.uri import parse
+from tests.contracts.store import documents_of, make_records, write_one_by_one
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.support.mongo import Mongod
+
+TRIALS = int(os.environ.get("DBLOADER_TRIALS", "20"))
+_AT_ONCE = 20  # in one test
+RECORDS = make_records(24)
+for _large in (2, 8, 11, 20):
+    # Three chunks in GridFS, and the length of no other. Their fields are among the records too, for queries.
+    RECORDS[_large].image = random.Random(_large).randbytes(600_000 + _large)
+    RECORDS[_large].fields = {"caption": f"large {_large}", "boxes": [[_large, 1.5], []]}
+RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
+MOST_BYTES = 300 * 2**20  # by which the largest memory of the process may grow in all trials of a kind
+
+VALUES: tuple[Any, ...] = (
+    *(None, True, False, -1, 0, 1, 2, 3.5, 1e300, float("nan"), 2**31, Int64(2**40), Int64(10**12), Int64(2**63 - 1)),
+    *(Int64(-(2**63)), "", "x", "dbloader", "\x1b[31m\u202e", "a" * 5000, "a.b$c", "0" * 24, "../..", b"", b"\0" * 16),
+    *(b"x" * 100_000, [], [[]], {}, {"$gt": ""}, {"a": {"b": {"c": [1]}}}, [1, 2], ["a", None], MinKey(), MaxKey()),
+    *(datetime(1, 1, 1, tzinfo=timezone.utc), ObjectId(b"x" * 12), Timestamp(1, 1), Decimal128("1e6000"), Regex("(")),
+    *(
+        Code("while(true);"),
+        bson.DBRef("a", 1),
+        bson.Binary(b"x" * 15, 3),
+        bson.Binary(b"\x93NUMPY" + b"\xff" * 9, 128),
+    ),
+)
+# Elements that the driver cannot decode: text that is no UTF-8, a time out of range, a binary of a negative length.
+UNDECODABLE = (
+    b"\x02x\x00\x03\x00\x00\x00\xff\xfe\x00",
+    b"\x09x\x00" + b"\x7f" * 8,
+    b"\x02manifest\x00\x02\x00\x00\x00\x80\x00",
+    b"\x02event\x00\x02\x00\x00\x00\xc3\x00",
+)
+
+
+class Kind(NamedTuple):
+    """A kind of documents: in which collection (behind the place's name, S is the store's id), and which of it.
+
+    Of a whole document, ``changes`` says how many of its elements are changed, one after another. Without ``keys``, it
+    is one that has the element ``having``.
+    """
+
+    collection: str
+    keys: str
+    field: str | None = None
+    unfinished: bool = False
+    changes: int = 1
+    having: str = "_id"
+
+
+KINDS = {
+    "manifest": Kind(".manifest", "^store$", "manifest"),
+    "place": Kind(".manifest", "^store$"),
+    "partial": Kind(".manifest", "^store$", "partial", unfinished=True),
+    "unfinished place": Kind(".manifest", "^store$", unfinished=True),
+    "column": Kind(".manifest", "/column/"),
+    "unfinished column": Kind(".manifest", "/column/", unfinished=True),
+    "event": Kind(".manifest", "/event/"),
+    "record": Kind(".S", ""),
+    "stub": Kind(".S", "", having="gridfs"),
+    "GridFS file": Kind(".S.large.files", "", changes=4),  # most of its elements are read by nobody
+    "GridFS chunk": Kind(".S.large.chunks", ""),
+}
+
+# In how many of 20 trials something must raise: half of the fewest in at least 10 times 20 that were measured.
+LEAST_NOTICED = {
+    "manifest": 9,
+    "place": 8,
+    "partial": 6,
+    "unfinished place": 4,
+    "column": 4,
+    "unfinished column": 3,
+    "event": 3,
+    "record": 10,
+    "stub": 9,
+    "GridFS file": 5,
+    "GridFS chunk": 6,
+}
+
+
+class Snapshot:
+    """All that is at a place, to be put back."""
+
+    def __init__(self, client: Any, place: str) -> None:
+        at = parse(place)
+        self.database = client[at.database]
+        self.collection = at.collection
+        document = self.database[f"{at.collection}.manifest"].find_one({"_id": "store"})
+        self.id = document.get("store") or document["partial"]["store"]
+        self.names = [name for name in self.database.list_collection_names() if not name.startswith("system.")]
+        self.names = [name for name in self.names if name != at.collection]
+        self.documents = {name: list(self._raw(name).find()) for name in self.names}
+
+    def _raw(self, name: str) -> Any:
+        return self.database.get_collection(name, codec_options=RAW)
+
+    def name(self, kind: Kind) -> str:
+        return self.collection + kind.collection.replace("S", self.id)
+
+    def restore(self, *, everything: bool) -> None:
+        for name in self.database.list_collection_names() if everything else ():
+            if not name.startswith("system.") and name not in self.names:
+                self.database.drop_collection(name)
+        for name in self.names:
+            self._raw(name).delete_many({})
+            self._raw(name).insert_many(self.documents[name])
+        if everything:
+            own = self.database[f"{self.collection}.{self.id}"]
+            for index, keys in INDEXES.items():
+                own.create_index(keys, name=index)
+
+
+# ---- What is changed
+
+
+def changed(numbers: random.Random, value: Any) -> Any:
+    """Gives another value in place of one."""
+    if isinstance(value, dict) and value and numbers.random() < 0.8:
+        return changed_document(numbers, value)
+    if isinstance(value, bytes) and value and numbers.random() < 0.7:
+        data = bytearray(value)
+        at = numbers.randrange(len(data))
+        step = numbers.randrange(4)
+        if step == 0:
+            data[at] ^= 1 << numbers.randrange(8)
+        elif step == 1:
+            del data[at:]
+        elif step == 2:
+            data[at:at] = numbers.randbytes(numbers.randrange(1, 9))
+        else:
+            data[at : at + 8] = numbers.choice([b"\xff" * 8, b"\0" * 8, (10**12).to_bytes(8, "little")])
+        return type(value)(bytes(data), value.subtype) if isinstance(value, bson.Binary) else bytes(data)
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int) and numbers.random() < 0.5:
+        other = numbers.choice([value + 1, value - 1, value * 1000, -value, value ^ (1 << numbers.randrange(31))])
+        return type(value)(other)
+    if isinstance(value, str) and value and numbers.random() < 0.5:
+        at = numbers.randrange(len(value))
+        return value[:at] + numbers.choice(["", "x", "\u202e", value[at] * 2]) + value[at + 1 :]
+    if isinstance(value, list) and value and numbers.random() < 0.7:
+        at = numbers.randrange(len(value))
+        return [*value[:at], *numbers.choice([[], [changed(numbers, value[at])], [value[at]] * 2]), *value[at + 1 :]]
+    return numbers.choice(VALUES)
+
+
+def changed_document(numbers: random.Random, document: dict[str, Any]) -> dict[str, Any]:
+    """Gives a document with one element changed, removed, added or renamed."""
+    document = dict(document)
+    keys = [key for key in document if key != "_id"]
+    if not keys:
+        return {**document, "x": numbers.choice(VALUES)}
+    key = numbers.choice(keys)
+    step = numbers.random()
+    if step < 0.12:
+        del document[key]
+    elif step < 0.2:
+        document = {(f"{key}x" if name == key else name): value for name, value in document.items()}
+    elif step < 0.26:
+        document[numbers.choice(["x", "gridfs", "crc32", "data", "store"])] = numbers.choice(VALUES)
+    else:
+        document[key] = changed(numbers, document[key])
+    return document
+
+
+def damage(numbers: random.Random, collection: Any, kind: Kind, *, resealed: bool) -> None:
+    """Changes one document of a kind on the server."""
+    raw = collection.with_options(codec_options=RAW)
+    which = {"_id": {"$regex": kind.keys}} if kind.keys else {kind.having: {"$exists": True}}
+    victims = sorted((found.raw for found in raw.find(which)), key=bytes)
+    victim = bson.decode(numbers.choice(victims))
+    step = numbers.random()
+    if step < 0.06 and kind.field is None:
+        collection.delete_one({"_id": victim["_id"]})
+        return
+    if step < 0.14 and len(victims) > 1:  # the content of another one
+        other = bson.decode(numbers.choice(victims))
+        put(collection, victim["_id"], {**other, "_id": victim["_id"]})
+        return
+    if step < 0.2:
+        data = bson.encode(victim)
+        data = data[4:-1] + numbers.choice(UNDECODABLE)
+        put(collection, victim["_id"], RawBSONDocument((len(data) + 5).to_bytes(4, "little") + data + b"\0"))
+        return
+    if step < 0.25 and kind.field is None:
+        keys = [3.5, 3.0, 3, Int64(10**12), "x", None, MaxKey(), -5, bson.Binary(b"x"), f"{victim['_id']}x"]
+        put(collection, victim["_id"], {**victim, "_id": numbers.choice(keys)})
+        return
+    if kind.field is None:
+        document = victim
+        for _ in range(kind.changes):
+            document = changed_document(numbers, document)
+        put(collection, victim["_id"], document)
+        return
+    part = victim[kind.field]
+    for _ in range(numbers.choice([1, 1, 1, 2, 4])):
+        part = changed_document(numbers, part) if numbers.random() < 0.97 else numbers.choice(VALUES)
+        if not isinstance(part, dict):
+            break
+    if resealed and isinstance(part, dict) and kind.field == "manifest":
+        part = bson.decode(seal({key: value for key, value in part.items() if key != "crc32"}))
+    put(collection, victim["_id"], {**victim, kind.field: part})
+
+
+def put(collection: Any, key: Any, document: Any) -> None:
+    """Puts a document in the place of one; where the server does not take it, all stays as it was."""
+    before = collection.with_options(codec_options=RAW).find_one({"_id": key})
+    collection.delete_one({"_id": key})
+    try:
+        collection.insert_one(document)
+    except (PyMongoError, bson.errors.BSONError, OverflowError, ValueError):
+        collection.insert_one(before)
+
+
+# ---- What is done with it
+
+
+def command(*arguments: object) -> str:
+    """Runs the command line in this process: what it prints; a DBLoaderError as the command line would tell it."""
+    done = CliRunner().invoke(group, [*map(str, arguments)])
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    assert "\x1b[31m" not in done.output
+    assert "\u202e" not in done.output
+    return str(done.output)
+
+
+def queried(place: str, query: dict[str, Any]) -> list[str]:
+    with MongoDataset(place, query=query, decode=None, fields=("name", "image", "caption")) as dataset:
+        return plain(dataset.__getitems__(range(min(len(dataset), 100))))
+
+
+def trained(place: str) -> list[Any]:
+    with MongoDataset(place, decode=None, fields=("name", "label", "image")) as dataset:
+        samples = dataset.__getitems__(range(min(len(dataset), 100)))
+        return [plain(samples), dataset.targets.tolist(), list(dataset.names), list(dataset.classes)]
+
+
+def copied(place: str, folder: Path) -> list[bytes]:
+    copy_store(place, folder / "copy.lmdb", overwrite=True)
+    with open_store(folder / "copy.lmdb") as store:
+        return store.documents(range(len(store)))
+
+
+def used(function: Callable[[Any], Any]) -> Callable[[str, Path], Any]:
+    def use(place: str, _: Path) -> Any:
+        with open_store(place) as store:
+            return function(store)
+
+    return use
+
+
+def documents_in(store: Any) -> Iterator[tuple[bytes, int]]:
+    indices = range(min(len(store), 100))
+    return zip(store.documents(indices), indices, strict=True)
+
+
+READS: dict[str, Callable[[str, Path], Any]] = {
+    "manifest": used(lambda store: repr(store.manifest)),
+    "info": lambda place, _: command("info", place),
+    "info --json": lambda place, _: command("info", place, "--json"),
+    "info --report": lambda place, _: command("info", place, "--report"),
+    "events": used(lambda store: list(store.events())),
+    "columns": used(lambda store: [store.column(name).tolist() for name in ("label", "width", "nbytes", "crc32")]),
+    "names": used(lambda store: list(store.names())),
+    "a name": used(lambda store: store.name(min(5, len(store) - 1))),
+    "find": used(lambda store: store.find(RECORDS[5].name)),
+    "documents": used(lambda store: [store.checked(*pair) for pair in documents_in(store)]),
+    "read": used(lambda store: plain(store.read(range(min(len(store), 100))))),
+    "verify": used(lambda store: store.verify()),
+    "copy": copied,
+    "dataset": lambda place, _: trained(place),
+    "query": lambda place, _: queried(place, {"label": 1}),
+    "another query": lambda place, _: queried(place, {"label": {"$gte": 0}}),
+    "query of further fields": lambda place, _: queried(place, {"caption": {"$ne": None}, "boxes": {"$exists": True}}),
+}
+# A record that was edited may be missing from an answer (see docs/mongodb.md), but not unnoticed by verify.
+NOTICED_BY_VERIFY = "query of further fields"
+
+
+def plain(value: Any) -> list[str]:
+    return [repr(item) for item in value]
+
+
+def resumed(place: str, **options: bool) -> list[bytes]:
+    """Goes on with an unfinished store, and gives the records that come of it."""
+    with create_store(place, **options) as writer:
+        write_one_by_one(writer, RECORDS)
+        writer.finish()
+    with open_store(place) as store:
+        store.verify()
+        return store.documents(range(len(store)))
+
+
+WRITES: dict[str, Callable[[str, Path], Any]] = {
+    "resume": lambda place, _: resumed(place, resume=True, resumable=True),
+    "begin": lambda place, _: resumed(place),
+    "overwrite": lambda place, _: resumed(place, overwrite=True),
+}
+
+
+# ---- Trials
+
+
+@pytest.fixture
+def place(mongod_uri: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A store, or an unfinished one, of which some records are in GridFS."""
+    kind = KINDS[request.getfixturevalue("name")]
+    monkeypatch.setattr("dbloader.stores.writer.COMMIT_BYTES", 500)
+    monkeypatch.setattr("dbloader.stores.mongo.partial.MAX_ON_SERVER", 10_000)
+    with create_store(mongod_uri, resumable=True) as writer:
+        write_one_by_one(writer, RECORDS[:17] if kind.unfinished else RECORDS)
+        if kind.unfinished:
+            writer.commit()
+        else:
+            writer.finish(classes=("a", "b", "c"))
+    monkeypatch.setattr("dbloader.stores.mongo.partial.MAX_ON_SERVER", 2**24)
+    return mongod_uri
+
+
+def outcome(use: Callable[[str, Path], Any], place: str, folder: Path) -> Any:
+    """Gives what a use gives; None for an error of ours."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of a query that finds nothing
+            return use(place, folder)
+    except DBLoaderError as error:
+        text = str(error)
+    # A copy is refused by its writer, which names only what it was given.
+    named = use is copied or parse(place).database in text
+    if "\n" in text or len(text) > 2000 or not named:
+        raise ValueError(f"is this one line that names the store? {text}")
+    return None
+
+
+@pytest.mark.parametrize("first", range(0, TRIALS, _AT_ONCE))
+@pytest.mark.parametrize("name", KINDS)
+def test_a_damaged_document_is_noticed_by_who_needs_it(
+    mongod: Mongod, place: str, name: str, first: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = KINDS[name]
+    monkeypatch.chdir(tmp_path)
+    uses = WRITES if kind.unfinished else READS
+    with mongod.client() as client, closing(Connection(parse(place))):  # one client for all that is done
+        snapshot = Snapshot(client, place)
+        expected: dict[str, Any]
+        if kind.unfinished:
+            expected = dict.fromkeys(uses, documents_of(RECORDS))
+        else:
+            expected = {use: function(place, tmp_path) for use, function in uses.items()}
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        found, noticed, longest = [], 0, 0.0
+        trials = range(first, min(first + _AT_ONCE, TRIALS))
+        for number in trials:
+            numbers = random.Random(f"{name}/{number}")
+            resealed = name == "manifest" and numbers.random() < 0.3
+            began, raised, missed = time.monotonic(), [], False
+            for use in [numbers.choice([*uses])] if kind.unfinished else uses:
+                if kind.unfinished or use == next(iter(uses)):
+                    damage(numbers, snapshot.database[snapshot.name(kind)], kind, resealed=resealed)
+                try:
+                    result = outcome(uses[use], place, tmp_path)
+                except Exception as error:
+                    found.append(f"{number} {use}: {type(error).__name__}: {error}"[:300])
+                    continue
+                if result is None:
+                    raised.append(use)
+                elif result != expected[use] and not resealed:
+                    missed = use == NOTICED_BY_VERIFY
+                    if not missed:
+                        found.append(f"{number} {use}: another result in silence")
+            if (raised or missed) and "verify" in uses and "verify" not in raised:
+                found.append(f"{number} verify: silent, but these raise: {', '.join(raised)}; a query missed: {missed}")
+            noticed += bool(raised)
+            longest = max(longest, time.monotonic() - began)
+            snapshot.restore(everything=kind.unfinished)
+    print(f"{name}: {len(trials)} trials, {noticed} noticed, {len(found)} wrong, the longest took {longest:.1f} s")  # noqa: T201 - for `pytest -s`
+    assert not found, f"{len(found)} trials:\n" + "\n".join(found[:40])
+    assert noticed >= LEAST_NOTICED[name] * len(trials) // _AT_ONCE, "the damage does too little to prove anything"
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < MOST_BYTES

@@ -1,0 +1,870 @@
+"""Caches: records of a store elsewhere are read once, kept in a file of this machine, and read from there."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import multiprocessing
+import os
+import pickle
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import lmdb
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from dbloader import LMDBDataset, MongoDataset, Record, copy_store, create_store, open_store, write_store
+from dbloader.errors import (
+    DamagedRecordError,
+    DamagedStoreError,
+    DBLoaderError,
+    NotAStoreError,
+    OptionError,
+    PlaceError,
+    RecordIndexError,
+    StoreAccessError,
+    StoreExistsError,
+)
+from dbloader.records.record import encode
+from dbloader.stores.cache import CachedStore
+from dbloader.stores.lmdb import env
+from dbloader.stores.lmdb.cache_file import CacheFile
+from dbloader.stores.lmdb.keys import RECORDS, record_key
+from dbloader.stores.lmdb.store import LMDBStore
+from tests.support.leaks import find_resources
+from tests.support.mongo import Proxy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dbloader.stores.base import Store
+    from tests.support.mongo import Mongod
+
+WAIT_S = 60.0  # for what is on its way; only a broken test waits so long
+LENGTH = 32
+fork = multiprocessing.get_context("fork")
+
+# Python >= 3.12 warns of every fork of a process with threads, which every client of a server has.
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+
+
+def data_of(index: int, size: int = 5000) -> bytes:
+    return index.to_bytes(2, "big") * (size // 2)
+
+
+def make(place: str | Path, length: int = LENGTH, *, size: int = 5000, base: int = 0, **options: Any) -> None:
+    """A store of which every record tells its index and, by ``base``, its store."""
+    with create_store(place, **options) as writer:
+        writer.write(encode(Record(f"{i}.x", i % 7, data_of(base + i, size))) for i in range(length))
+        writer.finish(classes=tuple("abcdefg"))
+
+
+EXPECTED = [(data_of(index), index % 7) for index in range(LENGTH)]
+
+
+def read_all(dataset: Any) -> list[Any]:
+    return dataset.__getitems__(range(len(dataset)))  # type: ignore[no-any-return]
+
+
+def epoch(dataset: Any, **options: Any) -> list[Any]:
+    options = {"num_workers": 0, "timeout": WAIT_S if options.get("num_workers") else 0, **options}
+    return [sample for batch in DataLoader(dataset, 4, collate_fn=list, **options) for sample in batch]
+
+
+def kept(path: Path) -> dict[int, bytes]:
+    """The documents in a cache."""
+    shared = env.acquire(str(path))  # this process may have it open
+    try:
+        with shared.env.begin(db=shared.env.open_db(RECORDS, create=False)) as txn:
+            return {int.from_bytes(key, "big"): document for key, document in txn.cursor()}
+    finally:
+        env.release(shared)
+
+
+def digest_of(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def files_in(folder: Path) -> list[str]:
+    return sorted(file.name for file in folder.iterdir())
+
+
+def cache_of(place: Path, path: Path, **options: Any) -> CachedStore:
+    return CachedStore(LMDBStore(place), path, **options)
+
+
+def in_fork(function: Callable[[], Any]) -> Any:
+    """Gives what a function gives, or raises, in a forked child."""
+    receiver, sender = fork.Pipe(duplex=False)
+
+    def run() -> None:
+        try:
+            sender.send(function())
+        except DBLoaderError as error:
+            sender.send(error)
+
+    process = fork.Process(target=run)
+    process.start()
+    sender.close()
+    try:
+        assert receiver.poll(WAIT_S), "the child hangs"
+        return receiver.recv()
+    finally:
+        receiver.close()
+        process.kill()
+        process.join()
+        process.close()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    make(tmp_path / "origin.lmdb")
+    return tmp_path / "origin.lmdb"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    (tmp_path / "local").mkdir()
+    return tmp_path / "local" / "cache.lmdb"
+
+
+def opener_of(store: CachedStore) -> int:
+    """Gives the id of the process that opened the cache which a store object holds."""
+    assert store._opened is not None
+    assert isinstance(store._opened.local, CacheFile)
+    return store._opened.local._shared.pid
+
+
+def tamper(path: Path, documents: dict[int, bytes | None]) -> None:
+    """Puts other bytes in the place of some records, or removes them."""
+    with lmdb.open(str(path), subdir=False, max_dbs=2, lock=False) as env:
+        records = env.open_db(RECORDS, create=False)
+        with env.begin(write=True, db=records) as txn:
+            for index, document in documents.items():
+                txn.delete(record_key(index))
+                if document is not None:
+                    txn.put(record_key(index), document)
+
+
+def test_constructing_a_cache_touches_nothing(tmp_path: Path) -> None:
+    with cache_of(tmp_path / "none.lmdb", tmp_path / "cache.lmdb") as store:
+        assert list(tmp_path.iterdir()) == []
+        assert repr(store) == f"CachedStore(LMDBStore('{tmp_path}/none.lmdb'), '{tmp_path}/cache.lmdb')"
+        assert store.place == f"{tmp_path}/none.lmdb"
+
+
+def test_a_pickle_holds_the_manifest_and_no_handle(place: Path, path: Path) -> None:
+    with cache_of(place, path) as store:
+        store.read([3])
+        data = pickle.dumps(store)
+        for handle in (b"CacheFile", b"Environment", b"_Handle"):
+            assert handle not in data
+        place.unlink()  # nothing needs to be asked of the origin that the cache has
+        with pickle.loads(data) as copy:  # noqa: S301 - our own
+            assert copy.manifest == store.manifest
+            assert copy.documents([3]) == store.documents([3])
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_a_size_of_less_than_a_byte_is_refused(place: Path, path: Path, size: int) -> None:
+    with pytest.raises(OptionError, match=f"max_bytes must be at least 1, got {size}"):
+        cache_of(place, path, max_bytes=size)
+    with pytest.raises(OptionError, match=f"cache_bytes must be at least 1, and needs a cache, got {size}"):
+        MongoDataset("mongodb://localhost/a.b", cache=path, cache_bytes=size)
+    with pytest.raises(OptionError, match="needs a cache, got 100"):
+        MongoDataset("mongodb://localhost/a.b", cache_bytes=100)
+
+
+def test_a_path_that_is_none_is_refused_without_its_password(place: Path) -> None:
+    with pytest.raises(PlaceError, match=r"^(?!.*secret).*the path of a file is wanted here") as raised:
+        CachedStore(LMDBStore(place), "mongodb://user:secret@host/a.b")
+    assert "secret" not in str(raised.value)
+
+
+# Filling
+
+
+def test_after_one_epoch_the_server_is_not_asked_for_any_record(mongod: Mongod, mongod_uri: str, path: Path) -> None:
+    make(mongod_uri)
+    with Proxy(mongod.port) as proxy, MongoDataset(proxy.through(mongod_uri), decode=None, cache=path) as dataset:
+        at_first = proxy.bytes_to_client
+        assert epoch(dataset) == EXPECTED
+        assert proxy.bytes_to_client - at_first > LENGTH * 5000
+        with open_store(mongod_uri) as origin:
+            assert kept(path) == dict(enumerate(origin.documents(range(LENGTH))))
+        proxy.stop_accepting()
+        proxy.cut()
+        mongod.kill()
+        assert epoch(dataset, shuffle=True) != EXPECTED
+        assert epoch(dataset) == EXPECTED
+        for context in ("fork", "spawn"):
+            assert epoch(dataset, num_workers=1, multiprocessing_context=context) == EXPECTED
+        assert dataset.store.documents([5]) == [kept(path)[5]]
+
+
+def test_no_record_is_read_from_the_server_twice(mongod: Mongod, mongod_uri: str, path: Path) -> None:
+    make(mongod_uri, size=50_000)
+    with Proxy(mongod.port) as proxy, MongoDataset(proxy.through(mongod_uri), decode=None, cache=path) as dataset:
+        before = proxy.bytes_to_client
+        for indices in ([1, 2, 3], [3, 2, 1, 0], [2, 2, 2], [0, -LENGTH]):
+            dataset.__getitems__(indices)
+        assert 4 * 50_000 < proxy.bytes_to_client - before < 5 * 50_000
+        assert sorted(kept(path)) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_workers_of_two_loaders_fill_one_cache_at_the_same_time(mongo_uri: str, path: Path, context: str) -> None:
+    make(mongo_uri)
+    with (
+        MongoDataset(mongo_uri, decode=None, cache=path) as one,
+        MongoDataset(mongo_uri, decode=None, cache=path) as other,
+    ):
+        options: dict[str, Any] = {"num_workers": 2 if context == "fork" else 1, "multiprocessing_context": context}
+        loaders = [DataLoader(dataset, 2, collate_fn=list, timeout=WAIT_S, **options) for dataset in (one, other)]
+        samples: list[list[Any]] = [[], []]
+        for batches in zip(*loaders, strict=True):
+            for number, batch in enumerate(batches):
+                samples[number] += batch
+        assert samples == [EXPECTED, EXPECTED]
+        assert one.store.documents(range(LENGTH)) == list(kept(path).values())
+        assert len(kept(path)) == LENGTH
+    assert files_in(path.parent) == [path.name]  # no file of locks beside it
+
+
+def test_many_processes_that_begin_at_once_make_one_whole_cache(place: Path, path: Path) -> None:
+    start, starting = os.pipe()
+
+    def fill(number: int) -> None:
+        os.close(starting)
+        with cache_of(place, path) as store:
+            os.read(start, 1)  # until the parent closes its end too
+            for index in range(number, LENGTH, 2):
+                store.read([index])
+                store.documents([LENGTH - 1 - index])
+            os._exit(0 if images_of(store, range(LENGTH)) == [data for data, _ in EXPECTED] else 1)
+
+    processes = [fork.Process(target=fill, args=(number % 2,)) for number in range(8)]
+    for process in processes:
+        process.start()
+    os.close(start)
+    os.close(starting)
+    for process in processes:
+        process.join(WAIT_S)
+        assert process.exitcode == 0
+        process.close()
+    assert list(kept(path)) == list(range(LENGTH))
+    with open_store(place) as origin:
+        assert list(kept(path).values()) == origin.documents(range(LENGTH))
+
+
+def test_a_forked_child_of_a_process_that_has_the_cache_open_reads_and_fills_it(place: Path, path: Path) -> None:
+    with cache_of(place, path) as store:
+        store.read([0])
+
+        def child() -> Any:
+            with cache_of(place, path) as another:
+                another.read([2])
+            return [record.image for record in store.read([0, 1])], opener_of(store)
+
+        images, opener = in_fork(child)
+        assert images == [data_of(0), data_of(1)]
+        assert opener != os.getpid()
+        assert opener_of(store) == os.getpid()
+        assert store.read([3])[0].image == data_of(3)
+        assert sorted(kept_by(store)) == [0, 1, 2, 3]
+
+
+def kept_by(store: CachedStore) -> dict[int, bytes]:
+    opened = store._open()
+    assert isinstance(opened.local, CacheFile)
+    return opened.local.documents(range(len(store)))
+
+
+def test_threads_fill_one_cache_and_may_fork(place: Path, path: Path) -> None:
+    with cache_of(place, path) as store, ThreadPoolExecutor(4) as pool:
+        stop = threading.Event()
+
+        def read(start: int) -> int:
+            rounds = 0
+            while not stop.is_set() or not rounds:
+                assert [record.image for record in store.read([start, start + 1])] == [
+                    data_of(start),
+                    data_of(start + 1),
+                ]
+                start, rounds = (start + 2) % LENGTH, rounds + 1
+                if not rounds % 10:
+                    store.close()
+            return rounds
+
+        readers = [pool.submit(read, 8 * number) for number in range(4)]
+        try:
+            for _ in range(10):
+                assert in_fork(lambda: images_of(store, [9, 30])) == [data_of(9), data_of(30)]
+        finally:
+            stop.set()
+        assert min(reader.result() for reader in readers) > 0
+
+
+class Dying(dict[int, bytes]):
+    """Documents of which the process that writes them sees a few."""
+
+    def items(self) -> Any:
+        yield from list(super().items())[:4]
+        die()
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("when", ["before", "during", "after"])
+def test_a_process_that_is_killed_while_it_fills_a_cache_leaves_a_usable_one(
+    place: Path, path: Path, when: str
+) -> None:
+    """Killed with the file locked: before a transaction, in the middle of it, after it."""
+
+    def fill() -> None:
+        with cache_of(place, path) as store:
+            store.read(range(8))
+            local = store._open().local
+            assert isinstance(local, CacheFile)
+            if when == "during":
+                local.keep(Dying(zip(range(8, 16), store.documents(range(8, 16)), strict=True)))
+            with local._shared.held(fcntl.LOCK_EX):
+                if when == "after":
+                    with local._shared.env.begin(write=True, db=local._records) as txn:
+                        txn.put(record_key(8), store.origin.documents([8])[0])
+                die()
+
+    with cache_of(place, path) as other:
+        other.read([20])
+        process = fork.Process(target=fill)
+        process.start()
+        process.join(WAIT_S)
+        assert process.exitcode == -signal.SIGKILL
+        process.close()
+        assert sorted(kept_by(other)) == [*range(9 if when == "after" else 8), 20]
+        assert [record.image for record in other] == [data for data, _ in EXPECTED]
+        assert len(kept_by(other)) == LENGTH
+
+
+def test_a_child_does_not_keep_the_lock_of_its_parent_that_was_killed(place: Path, path: Path) -> None:
+    reading, writing = os.pipe()
+
+    def parent() -> None:
+        with cache_of(place, path) as store:
+            store.read([0])
+            local = store._open().local
+            assert isinstance(local, CacheFile)
+            if not os.fork():
+                os.close(writing)
+                os.read(reading, 1)  # until the test ends
+                os._exit(0)
+            with local._shared.held(fcntl.LOCK_EX):
+                die()
+
+    pid = os.fork()
+    if not pid:
+        try:
+            parent()
+        finally:
+            os._exit(1)
+    try:
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+def test_a_data_loader_of_which_a_worker_was_killed_leaves_a_usable_cache(mongo_uri: str, path: Path) -> None:
+    make(mongo_uri)
+    with MongoDataset(mongo_uri, decode=None, cache=path) as dataset:
+        iterator: Any = iter(DataLoader(dataset, 2, num_workers=2, collate_fn=list))
+        next(iterator)
+        for worker in iterator._workers:
+            os.kill(worker.pid, signal.SIGKILL)
+        with pytest.raises(RuntimeError, match=r"DataLoader worker .*(killed|exited unexpectedly)"):
+            for _ in iterator:
+                pass
+        del iterator
+        assert epoch(dataset, num_workers=1) == EXPECTED
+        assert len(kept(path)) == LENGTH
+
+
+def test_a_process_that_was_killed_before_it_wrote_anything_is_no_hindrance(place: Path, path: Path) -> None:
+    path.touch()
+    with cache_of(place, path) as store:
+        assert store.read([1])[0].image == data_of(1)
+    path.unlink()
+    lmdb.open(str(path), subdir=False, lock=False).close()  # LMDB's header, and nothing of ours
+    with cache_of(place, path) as store:
+        assert store.read([1])[0].image == data_of(1)
+        assert sorted(kept_by(store)) == [1]
+
+
+def test_a_cache_that_is_removed_while_it_is_in_use_is_filled_anew_by_others(place: Path, path: Path) -> None:
+    with cache_of(place, path) as old:
+        old.read(range(4))
+        path.unlink()
+
+        def child() -> list[int]:
+            with cache_of(place, path) as new:
+                new.read([5])
+                return sorted(kept_by(new))
+
+        assert in_fork(child) == [5]
+        with cache_of(place, path) as new:
+            new.read([6])
+            old.read([7])
+            assert (sorted(kept_by(old)), sorted(kept_by(new))) == ([0, 1, 2, 3, 7], [5, 6])
+
+
+# Its size
+
+
+@pytest.mark.parametrize("size", [5000, 100])
+def test_the_file_is_no_larger_than_it_may_be(tmp_path: Path, path: Path, size: int) -> None:
+    length, limit = 400, 1_000_000
+    make(tmp_path / "s.lmdb", length, size=size)
+    with cache_of(tmp_path / "s.lmdb", path, max_bytes=limit) as store:
+        for _ in range(2):
+            for start in range(0, length, 7):
+                store.read(range(start, min(start + 7, length)))
+        assert 0 < len(kept_by(store)) < length or size == 100
+        assert path.stat().st_size <= limit
+        assert [record.image for record in store] == [data_of(index, size) for index in range(length)]
+    assert len(kept(path)) * size > (limit / 4 if size == 5000 else 0)
+
+
+def test_a_cache_of_a_byte_keeps_nothing_and_harms_nothing(place: Path, path: Path) -> None:
+    with cache_of(place, path, max_bytes=1) as store, warnings.catch_warnings(record=True) as warned:
+        assert [record.image for record in store] == [data for data, _ in EXPECTED]
+        assert kept_by(store) == {}
+        assert warned == []
+
+
+def test_records_with_large_further_fields_are_kept_too(tmp_path: Path, path: Path) -> None:
+    mask = np.arange(200_000)
+    write_store([Record(f"{index}", index, b"x", fields={"mask": mask}) for index in range(80)], tmp_path / "s.lmdb")
+    with cache_of(tmp_path / "s.lmdb", path) as store:
+        assert len(list(store)) == 80
+        assert len(kept_by(store)) == 80
+
+
+FULL_DISK = """
+import os, resource, sys, warnings
+from dbloader.stores.lmdb.store import LMDBStore
+from dbloader.stores.cache import CachedStore
+place, path, limit = sys.argv[1:]
+store = CachedStore(LMDBStore(place), path)
+if limit == "later":
+    store.read(range(4))
+size = os.stat(path).st_size if limit == "later" else int(limit)
+resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+for epoch in range(3):
+    for start in range(0, len(store), 4):
+        images = [record.image[:2] for record in store.read(range(start, start + 4))]
+        assert images == [index.to_bytes(2, "big") for index in range(start, start + 4)], images
+print(len(store._open().local.documents(range(len(store)))))
+"""
+
+
+def full_disk(place: Path, path: Path, limit: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "always", "-c", FULL_DISK, str(place), str(path), limit],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=WAIT_S,
+    )
+
+
+def test_on_a_full_disk_it_warns_once_and_goes_on_from_the_server(place: Path, path: Path) -> None:
+    done = full_disk(place, path, "later")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("RuntimeWarning") == 1
+    assert re.search(rf"the cache {path} takes no more records: .*(File too large|Input/output error)", done.stderr)
+    assert int(done.stdout) == 4
+    with cache_of(place, path) as store:  # and afterwards there is room again
+        assert len(list(store)) == len(kept_by(store)) == LENGTH
+
+
+@pytest.mark.parametrize("limit", ["0", "4096", "12288"])
+def test_a_cache_that_does_not_fit_at_all_says_so(place: Path, path: Path, limit: str) -> None:
+    done = full_disk(place, path, limit)
+    assert done.returncode == 1
+    assert re.search(rf"\w+Error: (no room is left for )?the cache {path}.*", done.stderr.splitlines()[-1]), done.stderr
+    with cache_of(place, path) as store:  # what is there is no hindrance
+        assert len(list(store)) == len(kept_by(store)) == LENGTH
+
+
+# Damage and staleness
+
+
+def test_a_damaged_record_in_the_cache_is_told_with_the_remedy(place: Path, path: Path) -> None:
+    with cache_of(place, path) as store:
+        store.read(range(LENGTH))
+        good = kept_by(store)[5]
+    tamper(path, {5: good[:100] + bytes([good[100] ^ 1]) + good[101:], 6: good, 7: b""})
+    with cache_of(place, path) as store:
+        for index, what in ((5, "its CRC-32 is"), (6, "it is record 5"), (7, "it has only 0 bytes")):
+            told = rf"^record {index} of {place} is damaged in its cache {path}: {what}.*; remove that file"
+            with pytest.raises(DamagedRecordError, match=told):
+                store.read([8, index])
+        assert store.read([8])[0].image == data_of(8)
+        path.unlink()
+        store.close()
+        assert [record.image for record in store] == [data for data, _ in EXPECTED]
+
+
+def test_a_record_that_is_damaged_at_its_origin_is_not_kept(place: Path, path: Path) -> None:
+    with open_store(place) as origin:
+        document = origin.documents([5])[0]
+    tamper(place, {5: document[:100] + b"??" + document[102:]})
+    with cache_of(place, path) as store:
+        told = rf"^record 5 \(5\.x\) of {place} is damaged: its CRC-32 is"
+        for _ in range(2):
+            with pytest.raises(DamagedRecordError, match=told):
+                store.read([4, 5])
+        assert 5 not in kept_by(store)
+
+
+def test_a_cache_that_is_cut_short_is_told_with_the_remedy(place: Path, path: Path) -> None:
+    with cache_of(place, path) as store:
+        store.read(range(LENGTH))
+    os.truncate(path, path.stat().st_size // 2)
+    with cache_of(place, path) as store, pytest.raises(DamagedStoreError, match=r"is cut short: .*remove that file"):
+        store.read([0])
+
+
+def test_a_cache_of_another_store_is_refused_with_the_remedy(tmp_path: Path, place: Path, path: Path) -> None:
+    with cache_of(place, path) as store:
+        store.read([1, 2])
+    make(tmp_path / "other.lmdb", base=1000)
+    before = digest_of(path)
+    told = rf"^{path} caches another store than the one that is now at {tmp_path}/other\.lmdb: remove the file, or name"
+    with cache_of(tmp_path / "other.lmdb", path) as store, pytest.raises(NotAStoreError, match=told):
+        len(store)
+    assert digest_of(path) == before
+
+
+def test_a_stale_cache_is_refused_when_the_dataset_is_made_and_when_it_is_refreshed(mongo_uri: str, path: Path) -> None:
+    make(mongo_uri)
+    told = r"caches another store than the one that is now at mongodb://.*: remove the file, or name another"
+    with MongoDataset(mongo_uri, decode=None, cache=path) as dataset:
+        assert epoch(dataset) == EXPECTED
+        make(mongo_uri, base=1000, overwrite=True)
+        assert epoch(dataset) == EXPECTED  # the store that it was made for
+        with pytest.raises(NotAStoreError, match=told):
+            MongoDataset(mongo_uri, cache=path)
+        with pytest.raises(NotAStoreError, match=told):
+            dataset.refresh()
+        path.unlink()
+        dataset.refresh()
+        assert epoch(dataset) == [(data_of(1000 + index), index % 7) for index in range(LENGTH)]
+
+
+@pytest.mark.parametrize(("context", "length"), [("fork", LENGTH), ("fork", 4), ("spawn", LENGTH)])
+def test_a_worker_that_finds_another_store_at_the_origin_mixes_nothing(
+    tmp_path: Path, path: Path, context: str, length: int
+) -> None:
+    place = tmp_path / "origin.lmdb"
+    make(place)
+    with cache_of(place, path) as store:
+        store.read(range(16))
+        make(place, length, base=1000, overwrite=True)
+        pool = multiprocessing.get_context(context).Pool(1)
+        try:
+            assert pool.apply(images_of, (store, range(16))) == [data_of(index) for index in range(16)]
+            for function, argument in ((images_of, [20]), (images_of, [1, 20]), (column_of, "label"), (name_of, 3)):
+                with pytest.raises(
+                    NotAStoreError, match=rf"^the store at {place} has been replaced since it was opened"
+                ):
+                    pool.apply(function, (store, argument))
+        finally:
+            pool.terminate()
+            pool.join()
+        assert images_of(store, range(LENGTH)) == [data for data, _ in EXPECTED]  # as this process has it open
+        assert len(kept_by(store)) == LENGTH
+
+
+def images_of(store: Store, indices: Any) -> list[Any]:
+    return [record.image for record in store.read(indices)]
+
+
+def column_of(store: Store, name: str) -> Any:
+    return store.column(name)
+
+
+def name_of(store: Store, index: int) -> Any:
+    return store.name(index)
+
+
+def test_the_same_records_under_other_class_names_keep_their_cache(mongo_uri: str, path: Path) -> None:
+    make(mongo_uri)
+    with MongoDataset(mongo_uri, decode=None, cache=path) as dataset:
+        epoch(dataset)
+        with open_store(mongo_uri) as store:
+            records = list(store)
+        write_store(records, mongo_uri, classes=tuple("ABCDEFG"), overwrite=True)
+        dataset.refresh()
+        assert dataset.classes == list("ABCDEFG")
+        assert epoch(dataset) == EXPECTED
+
+
+# What else may be at the path
+
+
+def nothing_of_ours(path: Path) -> None:
+    path.write_bytes(b"precious" * 5000)
+
+
+def a_few_bytes(path: Path) -> None:
+    path.write_bytes(b"precious")
+
+
+def foreign_lmdb(path: Path) -> None:
+    with lmdb.open(str(path), subdir=False, max_dbs=2, lock=False) as env, env.begin(write=True) as txn:
+        txn.put(b"precious", b"value")
+
+
+def foreign_lmdb_of_the_same_names(path: Path) -> None:
+    with lmdb.open(str(path), subdir=False, max_dbs=2, lock=False) as env:
+        records = env.open_db(b"records")
+        with env.begin(write=True, db=records) as txn:
+            txn.put(b"precious", b"value")
+
+
+def unfinished_store(path: Path) -> None:
+    with create_store(path, resumable=True) as writer:
+        writer.write([encode(Record("a", 1, b"a"))])
+        writer.commit()
+    Path(f"{path}.partial").rename(path)
+
+
+def another_store(path: Path) -> None:
+    make(path, base=500)
+
+
+@pytest.mark.parametrize(
+    ("put", "told"),
+    [
+        (nothing_of_ours, "is something else than a cache: remove it, or name another file"),
+        (a_few_bytes, "is something else than a cache: remove it, or name another file"),
+        (foreign_lmdb, "is something else than a cache: remove it, or name another file"),
+        (foreign_lmdb_of_the_same_names, "is something else than a cache: remove it, or name another file"),
+        (unfinished_store, "is something else than a cache: remove it, or name another file"),
+        (another_store, "caches another store than the one that is now at .*: remove the file, or name another"),
+    ],
+)
+def test_what_is_no_cache_is_refused_and_left_as_it_was(
+    place: Path, path: Path, put: Callable[[Path], None], told: str
+) -> None:
+    put(path)
+    before = digest_of(path)
+    with cache_of(place, path) as store, pytest.raises(NotAStoreError, match=rf"^{path} {told}$"):
+        store.read([0])
+    assert digest_of(path) == before
+    assert files_in(path.parent) == [path.name]
+
+
+def test_a_folder_or_a_missing_one_is_refused(place: Path, path: Path) -> None:
+    for where in (path.parent, path.parent / "none" / "cache.lmdb"):
+        told = rf"^the cache {where} cannot be written: "
+        with cache_of(place, where) as store, pytest.raises(StoreAccessError, match=told):
+            store.read([0])
+    assert files_in(path.parent) == []
+
+
+def test_a_pipe_is_refused_and_nobody_waits_for_it(place: Path, path: Path) -> None:
+    os.mkfifo(path)
+    with cache_of(place, path) as store, pytest.raises(NotAStoreError, match=rf"^{path} is something else than a cac"):
+        store.read([0])
+
+
+@pytest.mark.usefixtures("open_folders")
+def test_a_folder_that_may_not_be_written_is_told(place: Path, path: Path) -> None:
+    path.parent.chmod(0o555)
+    try:
+        with cache_of(place, path) as store:
+            error = as_nobody(lambda: store.read([0]))
+            assert isinstance(error, StoreAccessError)
+            assert str(error) == f"the cache {path} cannot be written: Permission denied"
+    finally:
+        path.parent.chmod(0o755)
+
+
+def as_nobody(function: Callable[[], Any]) -> Any:
+    """Gives what a function gives a process of a user without rights; the files stay where they are."""
+
+    def run() -> Any:
+        if not os.geteuid():
+            os.setgid(65534)
+            os.setuid(65534)
+        return function()
+
+    return in_fork(run)
+
+
+@pytest.fixture
+def open_folders(tmp_path: Path) -> None:
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.stat().st_uid == os.geteuid() and folder != folder.parent:
+            folder.chmod(folder.stat().st_mode | 0o055)
+
+
+@pytest.mark.usefixtures("open_folders")
+def test_a_copy_by_dbloader_cache_is_used_without_being_written_to(place: Path, path: Path) -> None:
+    copy_store(place, path)
+    before, status = digest_of(path), path.stat()
+    path.chmod(0o444)
+    path.parent.chmod(0o555)
+    try:
+
+        def read() -> Any:
+            with cache_of(place, path) as store:
+                return [record.image for record in store], store.find("7.x"), len(store.names()), store.name(4)
+
+        assert as_nobody(read) == ([data for data, _ in EXPECTED], 7, LENGTH, "4.x")
+        assert read() == as_nobody(read)
+    finally:
+        path.parent.chmod(0o755)
+    assert digest_of(path) == before
+    assert path.stat().st_mtime_ns == status.st_mtime_ns
+    assert files_in(path.parent) == [path.name]
+
+
+def test_with_a_whole_copy_the_server_is_asked_for_its_manifest_only(
+    mongod: Mongod, mongod_uri: str, path: Path
+) -> None:
+    make(mongod_uri)
+    copy_store(mongod_uri, path)
+    with Proxy(mongod.port) as proxy, MongoDataset(proxy.through(mongod_uri), decode=None, cache=path) as dataset:
+        assert isinstance(dataset.store, CachedStore)
+        assert isinstance(dataset.store._open().local, LMDBStore)
+        proxy.stop_accepting()
+        proxy.cut()
+        assert epoch(dataset) == epoch(dataset, num_workers=1) == EXPECTED
+        assert dataset.targets.tolist() == [label for _, label in EXPECTED]
+        assert dataset.names[3] == "3.x"
+        assert dataset.find("5.x") == 5
+        with LMDBDataset(path, decode=None) as same:
+            assert read_all(same) == EXPECTED
+        proxy.accept()  # a client that is closed says so
+
+
+def test_a_whole_copy_that_is_replaced_is_not_taken_for_the_old_one(tmp_path: Path, place: Path, path: Path) -> None:
+    copy_store(place, path)
+    with cache_of(place, path) as store:
+        assert images_of(store, [1]) == [data_of(1)]
+        make(path, base=1000, overwrite=True)
+        assert images_of(store, [2]) == [data_of(2)]
+        error = in_fork(lambda: images_of(store, [3]))
+        assert isinstance(error, NotAStoreError)
+        assert "caches another store than the one that is now at" in str(error)
+
+
+def test_a_cache_and_its_origin_may_be_one_file(place: Path) -> None:
+    with cache_of(place, place) as store, LMDBDataset(place, decode=None) as dataset:
+        assert images_of(store, range(LENGTH)) == [data for data, _ in read_all(dataset)]
+
+
+# Looking at a cache
+
+
+def test_a_cache_is_no_store_and_says_what_it_is(place: Path, path: Path) -> None:
+    told = rf"^{path} is not a whole store, but a cache of one in MongoDB, for MongoDataset\(..., cache=...\)"
+    with cache_of(place, path) as store:
+        for _ in range(2):  # while this process has it open, and when it has not
+            store.read([0])
+            with pytest.raises(NotAStoreError, match=told):
+                LMDBDataset(path)
+            assert sorted(kept_by(store)) == [0]
+            store.close()
+    with pytest.raises(StoreExistsError, match="is not a dbloader store and will not be overwritten"):
+        copy_store(place, path, overwrite=True)
+    assert sorted(kept(path)) == [0]
+
+
+def test_an_error_that_is_kept_does_not_keep_a_cache_from_being_written(place: Path, path: Path) -> None:
+    with cache_of(place, path) as store:
+        store.read([0])
+    with pytest.raises(NotAStoreError, match="a cache of one") as raised:
+        LMDBDataset(path)
+    with cache_of(place, path) as store:
+        store.read([1])
+        assert sorted(kept_by(store)) == [0, 1]
+    assert "copy" in str(raised.value)
+
+
+def test_an_index_out_of_range_is_told_by_the_stores_place(place: Path, path: Path) -> None:
+    with (
+        cache_of(place, path) as store,
+        pytest.raises(RecordIndexError, match=rf"no record 32 in {place}, which has 32"),
+    ):
+        store.read([32])
+
+
+def test_a_cache_leaves_no_file_open(place: Path, path: Path) -> None:
+    def open_files() -> list[str]:
+        return sorted(target for _, target in find_resources().files)
+
+    before = open_files()
+    store = cache_of(place, path)
+    other = cache_of(place, path)
+    store.read([0])
+    other.read([0])
+    assert open_files().count(str(path)) == 3  # LMDB's two, and the one that is locked: for both
+    store.close()
+    assert open_files().count(str(path)) == 3
+    other.close()
+    assert open_files() == before
+
+
+def test_a_file_that_is_open_as_a_store_is_not_written_to(place: Path, path: Path) -> None:
+    with cache_of(place, path) as store:
+        store.read([0])
+    shared = env.acquire(str(path))
+    try:
+        with cache_of(place, path) as store, pytest.raises(DamagedStoreError, match="open to read it only"):
+            store.read([1])
+    finally:
+        env.release(shared)
+
+
+def to_tensor(data: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+def test_a_query_and_a_cache_go_together(mongod: Mongod, mongod_uri: str, path: Path) -> None:
+    make(mongod_uri)
+    with MongoDataset(mongod_uri, to_tensor, decode=None, cache=path, query={"label": {"$in": [2, 3]}}) as dataset:
+        indices = [index for index in range(LENGTH) if index % 7 in (2, 3)]
+        assert [bytes(image) for image, _ in epoch(dataset)] == [data_of(index) for index in indices]
+        assert sorted(kept(path)) == indices
+        mongod.kill()
+        assert [label for _, label in epoch(dataset, num_workers=2)] == [index % 7 for index in indices]
+
+
+def test_a_cache_whose_file_is_copied_elsewhere_goes_on_there(place: Path, path: Path) -> None:
+    with cache_of(place, path) as store:
+        store.read(range(10))
+    moved = Path(shutil.copy(path, path.with_name("moved.lmdb")))
+    with cache_of(place, moved) as store:
+        store.read([10])
+        assert sorted(kept_by(store)) == list(range(11))
+    with open_store(place) as origin:
+        assert origin.documents([3]) == [kept(moved)[3]]

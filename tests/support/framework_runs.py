@@ -1,0 +1,543 @@
+"""Trains with real frameworks, interrupts after every step, goes on, and compares the samples that were seen.
+
+    python tests/support/framework_runs.py [FRAMEWORK ...]     runs them in one process and in two, and prints a table
+
+The tests run it, and ``scripts/frameworks``. The frameworks are imported where they are used: they take seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import faulthandler
+import itertools
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import warnings
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from dbloader import PrefetchLoader, SeededBatchSampler, ShuffleSampler, create_loader
+from dbloader.errors import DBLoaderError
+from dbloader.sampling.permutation import Permutation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+LENGTH, BATCH, EPOCHS = 25, 4, 2  # no number of batches divides it, with one process or two
+QUICK = False  # only at some steps, and with the loaders that begin quickly
+# Seconds after which a framework's run is ended, quick or whole: many times what it takes. A quick one ends before
+# pytest ends itself (faulthandler_timeout).
+LIMIT_QUICK_S, LIMIT_S = 80, 3600
+WORLD = int(os.environ.get("WORLD_SIZE", "1"))
+RANK = int(os.environ.get("RANK", "0"))
+
+Batches: TypeAlias = "list[list[int]]"
+
+
+class Numbers(Dataset[Any]):
+    """The indices, as images."""
+
+    def __len__(self) -> int:
+        return LENGTH
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        return {"image": torch.tensor([float(index)])}
+
+
+class Check(NamedTuple):
+    """One row of the table."""
+
+    what: str
+    compared: int
+    different: list[str]
+
+
+def expected() -> Batches:
+    """The batches of this process in all epochs: each position of the order is that of one process."""
+    batches: Batches = []
+    for epoch in range(EPOCHS):
+        order = Permutation(LENGTH, 0, epoch)[:].tolist()
+        share = [order[at % LENGTH] for at in range(RANK, -(-LENGTH // WORLD) * WORLD, WORLD)]
+        batches += [share[at : at + BATCH] for at in range(0, len(share), BATCH)]
+    return batches
+
+
+STEPS = len(expected()) // EPOCHS  # in an epoch
+
+
+def numbers(batch: Any) -> list[int]:
+    values: list[int] = batch["image"].flatten().int().tolist()
+    return values
+
+
+def bare(**options: Any) -> DataLoader[Any]:
+    dataset = Numbers()
+    return DataLoader(dataset, BATCH, sampler=ShuffleSampler(dataset), **options)
+
+
+def by_keys() -> PrefetchLoader[Any]:
+    dataset = Numbers()
+    batches = SeededBatchSampler(ShuffleSampler(dataset), BATCH)
+    return PrefetchLoader(DataLoader(dataset, batch_sampler=batches, num_workers=2, persistent_workers=True))
+
+
+def created(workers: Any) -> PrefetchLoader[Any]:
+    options: dict[str, Any] = {"transform": None, "mean": None, "std": None, "device": None, "drop_last": False}
+    return create_loader(Numbers(), batch_size=BATCH, is_training=True, num_workers=2, workers=workers, **options)
+
+
+def stateful(**options: Any) -> Any:
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    dataset = Numbers()
+    return StatefulDataLoader(dataset, BATCH, sampler=ShuffleSampler(dataset), **options)
+
+
+EVERY_LOADER: dict[str, Callable[[], PrefetchLoader[Any]]] = {
+    "PrefetchLoader(DataLoader)": lambda: PrefetchLoader(bare()),
+    "PrefetchLoader(DataLoader, 2 workers)": by_keys,
+    "create_loader, threads": lambda: created("threads"),
+    "create_loader, processes": lambda: created("processes"),
+    "PrefetchLoader(StatefulDataLoader)": lambda: PrefetchLoader(stateful(num_workers=1)),
+}
+
+
+def loaders() -> dict[str, Callable[[], PrefetchLoader[Any]]]:
+    quick = ("PrefetchLoader(DataLoader)", "create_loader, threads")
+    return {what: make for what, make in EVERY_LOADER.items() if not QUICK or what in quick}
+
+
+def barrier() -> None:
+    if WORLD > 1:
+        torch.distributed.barrier()
+
+
+def compare(what: str, run: Callable[[Path | None, Path], Batches], folder: Path) -> Check:
+    """Compares trainings that went on after each step with one that was not interrupted.
+
+    Args:
+        what: The row's name.
+        run: Trains to the end: gets the checkpoint to go on from, and a folder in which it leaves its own as
+            ``<steps>`` or ``<steps>-...``. Gives the batches that it has seen.
+        folder: For those.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    whole, different = expected(), []
+    first = folder / "first"
+    seen = run(None, first)
+    if seen != whole:
+        different.append(f"uninterrupted: {seen} instead of {whole}")
+    barrier()
+    # Epochs end at some of them: the quick ones are the first, those around the end of the first epoch, and the last.
+    checkpoints = [each for each in sorted(first.iterdir()) if not QUICK or int(each.name[:2]) % STEPS < 2]
+    for checkpoint in checkpoints:
+        steps = int(checkpoint.name.partition("-")[0])
+        again = folder / f"again-{checkpoint.name}"
+        seen = run(checkpoint, again)
+        if seen != whole[steps:]:
+            different.append(f"resumed at {checkpoint.name}: {seen} instead of {whole[steps:]}")
+        barrier()
+        # Once more, from a checkpoint of the training that went on.
+        # (Of a training that Lightning resumes after the last batch of an epoch, it does not load the next checkpoint.)
+        for second in sorted(again.iterdir())[1:2] if steps % STEPS and again.exists() else []:
+            steps = int(second.name.partition("-")[0])
+            seen = run(second, folder / f"third-{checkpoint.name}")
+            if seen != whole[steps:]:
+                different.append(f"resumed at {checkpoint.name}, then {second.name}: {seen} instead of {whole[steps:]}")
+    if not checkpoints:
+        different.append("no checkpoint was made")
+    return Check(what, 1 + len(checkpoints), different)
+
+
+def refused(what: str, attempt: Callable[[], Any], word: str) -> Check:
+    """Checks that something is an error of dbloader's which tells what to do."""
+    try:
+        result = attempt()
+    except DBLoaderError as error:
+        return Check(f"{what}: refused", 1, [] if word in str(error) else [f"says only {error}"])
+    return Check(what, 1, [f"was not refused, but gave {result!r}"])
+
+
+# Lightning
+
+
+def lightning_fit(make: Callable[[], Any], checkpoint: Path | None, folder: Path, *, each_step: bool = True) -> Batches:
+    import lightning
+
+    class Model(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(1, 1)
+            self.seen: Batches = []
+
+        def training_step(self, batch: Any, _: int) -> torch.Tensor:
+            self.seen.append(numbers(batch))
+            loss: torch.Tensor = self.layer(batch["image"]).sum()
+            return loss
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), 0.0)
+
+        def train_dataloader(self) -> Any:
+            return make()
+
+    class Save(lightning.Callback):
+        def on_train_batch_end(self, trainer: lightning.Trainer, *_: Any) -> None:
+            if each_step:
+                trainer.save_checkpoint(folder / f"{trainer.global_step:02}-batch")
+
+        def on_train_epoch_end(self, trainer: lightning.Trainer, *_: Any) -> None:
+            trainer.save_checkpoint(folder / f"{trainer.global_step:02}-epoch")
+
+    folder.mkdir(exist_ok=True)
+    options: dict[str, Any] = dict.fromkeys(("logger", "enable_checkpointing", "enable_model_summary"), False)
+    trainer = lightning.Trainer(
+        accelerator="cpu",
+        devices=WORLD,
+        strategy="ddp" if WORLD > 1 else "auto",
+        max_epochs=EPOCHS,
+        enable_progress_bar=False,
+        callbacks=[Save()],
+        **options,
+    )
+    model = Model()
+    trainer.fit(model, ckpt_path=checkpoint, weights_only=False)
+    return model.seen
+
+
+def of_lightning(folder: Path) -> Iterator[Check]:
+    for what, make in loaders().items():
+        yield compare(what, partial(lightning_fit, make), folder / what)
+    # Lightning keeps no state of this one, but sets the epoch.
+    what = "DataLoader, at each epoch's end"
+    yield compare(what, partial(lightning_fit, bare, each_step=False), folder / what)
+    if WORLD > 1:
+        shuffled = lambda: PrefetchLoader(DataLoader(Numbers(), BATCH, shuffle=True))  # noqa: E731
+        yield refused(
+            "PrefetchLoader(DataLoader(shuffle=True))",
+            lambda: lightning_fit(shuffled, None, folder / "shuffled"),
+            "sampler=ShuffleSampler(dataset)",
+        )
+
+
+# Loops of one's own: with Fabric, with Accelerate
+
+
+def loop(loader: Any, save: Callable[[int], None], done: int) -> Batches:
+    seen: Batches = []
+    while done < len(expected()):
+        for batch in loader:
+            seen.append(numbers(batch))
+            done += 1
+            save(done)
+    return seen
+
+
+def of_fabric(folder: Path) -> Iterator[Check]:
+    from lightning.fabric import Fabric
+
+    fabric = Fabric(accelerator="cpu", devices=WORLD, strategy="ddp" if WORLD > 1 else "auto")
+    fabric.launch()
+
+    def prepared() -> Any:
+        return PrefetchLoader(fabric.setup_dataloaders(bare()))
+
+    def run(make: Callable[[], Any], checkpoint: Path | None, place: Path) -> Batches:
+        place.mkdir(exist_ok=True)
+        loader = make()
+        if checkpoint is not None:
+            fabric.load(checkpoint, {"loader": loader})
+        done = 0 if checkpoint is None else int(checkpoint.name)
+        return loop(loader, lambda step: fabric.save(place / f"{step:02}", {"loader": loader}), done)
+
+    for what, make in {**loaders(), "PrefetchLoader(setup_dataloaders(DataLoader))": prepared}.items():
+        yield compare(what, partial(run, make), folder / what)
+    alone = fabric.setup_dataloaders(bare())
+    seen = [numbers(batch) for _ in range(EPOCHS) for batch in alone]
+    yield Check("setup_dataloaders(DataLoader)", 1, [] if seen == expected() else [f"{seen}"])
+
+
+def of_accelerate(folder: Path) -> Iterator[Check]:
+    from accelerate import Accelerator, DataLoaderConfiguration, skip_first_batches
+
+    def run(make: Callable[[Accelerator], Any], checkpoint: Path | None, place: Path) -> Batches:
+        place.mkdir(exist_ok=True)
+        accelerator = Accelerator(cpu=True)
+        loader = make(accelerator)
+        accelerator.register_for_checkpointing(loader)
+        if checkpoint is not None:
+            accelerator.load_state(str(checkpoint))
+        done = 0 if checkpoint is None else int(checkpoint.name)
+
+        def save(step: int) -> None:
+            accelerator.save_state(str(place / f"{step:02}"))
+
+        return loop(loader, save, done)
+
+    def unprepared(make: Callable[[], Any], _: Accelerator) -> Any:
+        return make()
+
+    kinds: dict[str, Callable[[Accelerator], Any]] = {
+        what: partial(unprepared, make) for what, make in loaders().items()
+    }
+    if WORLD == 1:
+        kinds["PrefetchLoader(prepare(DataLoader))"] = lambda accelerator: PrefetchLoader(accelerator.prepare(bare()))
+    for what, make in kinds.items():
+        yield compare(what, partial(run, make), folder / what)
+
+    accelerator = Accelerator(cpu=True)
+
+    def every(loader: Any) -> list[int]:
+        return [number for batch in loader for number in numbers(batch)]
+
+    # Accelerate shares what is not shared yet: whole batches, in turn.
+    share = [at // BATCH % WORLD == RANK for at in range(LENGTH)]
+
+    def unlike(order: list[int], seen: list[int]) -> list[str]:
+        """Compare with the share of an order; the last batches are filled up with the first samples."""
+        mine = {index for index, own in zip(order, share, strict=True) if own}
+        wrong = (mine - {*seen}) | ({*seen} - mine - {*order[: WORLD * BATCH]})
+        return [f"{wrong} are missing or too many"] if wrong else []
+
+    for what, wrap in (("", lambda loader: loader), ("PrefetchLoader of ", PrefetchLoader)):
+        plain = wrap(accelerator.prepare(DataLoader(Numbers(), BATCH)))
+        wrong = [line for _ in range(EPOCHS) for line in unlike([*range(LENGTH)], every(plain))]
+        yield Check(f"{what}prepare(DataLoader)", EPOCHS, wrong)
+        sampler = ShuffleSampler(Numbers(), num_replicas=1, rank=0)
+        alone = wrap(accelerator.prepare(DataLoader(Numbers(), BATCH, sampler=sampler)))
+        orders = [Permutation(LENGTH, 0, epoch)[:].tolist() for epoch in range(EPOCHS)]
+        wrong = [line for order in orders for line in unlike(order, every(alone))]
+        yield Check(f"{what}prepare(DataLoader(sampler of one rank))", EPOCHS, wrong)
+        if WORLD > 1:
+            again = wrap(accelerator.prepare(bare()))
+            yield refused(f"{what}prepare(DataLoader(sampler))", partial(every, again), "num_replicas=1")
+    dispatching = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(dispatch_batches=True))
+    dispatcher = PrefetchLoader(dispatching.prepare(DataLoader(Numbers(), BATCH, shuffle=True)))
+    wrong = []
+    for _ in range(EPOCHS):
+        dispatched = [every(dispatcher)] * WORLD
+        if WORLD > 1:
+            torch.distributed.all_gather_object(dispatched, dispatched[0])
+        missed = {*range(LENGTH)}.difference(*dispatched)
+        shared = WORLD == 1 or all(len(part) < LENGTH for part in dispatched)
+        wrong += [] if shared and not missed else [f"{dispatched}"]
+    yield Check("PrefetchLoader of prepare(shuffle=True), dispatched", EPOCHS, wrong)
+    for what, make in kinds.items():
+        loader = make(accelerator)
+        yield refused(
+            f"skip_first_batches({what})",
+            partial(skip_first_batches, loader, 2),
+            "load_state_dict()",
+        )
+
+
+# The Hugging Face Trainer
+
+
+def trainer_fit(make: Callable[[], Any], checkpoint: Path | None, folder: Path, *, skip: bool = False) -> Batches:
+    import transformers
+
+    loader = make()
+    seen: Batches = []
+
+    class Resuming(transformers.TrainerCallback):
+        """Saves the loader's state with each checkpoint, as docs/loading.md shows."""
+
+        def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if state.is_world_process_zero:
+                torch.save(loader.state_dict(), Path(args.output_dir, f"checkpoint-{state.global_step}", "loader.pt"))
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if checkpoint is not None:
+                loader.load_state_dict(torch.load(checkpoint.resolve() / "loader.pt", weights_only=True))
+
+    class Trainer(transformers.Trainer):
+        def get_train_dataloader(self) -> Any:
+            return loader
+
+        def compute_loss(self, model: Any, inputs: Any, *_: Any, **__: Any) -> Any:
+            seen.append(numbers(inputs))
+            return model(inputs["image"]).sum()
+
+    folder.mkdir(exist_ok=True)
+    arguments = transformers.TrainingArguments(
+        output_dir=str(folder),
+        num_train_epochs=EPOCHS,
+        save_strategy="steps",
+        save_steps=1,
+        logging_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        use_cpu=True,
+        ignore_data_skip=not skip,
+        ddp_backend="gloo" if WORLD > 1 else None,
+        ddp_find_unused_parameters=False if WORLD > 1 else None,
+    )
+    trainer = Trainer(torch.nn.Linear(1, 1), arguments, train_dataset=Numbers(), callbacks=[Resuming()])
+    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    return seen
+
+
+def of_transformers(folder: Path) -> Iterator[Check]:
+    def run(make: Callable[[], Any], checkpoint: Path | None, place: Path) -> Batches:
+        # The Trainer names its checkpoints itself.
+        theirs = None if checkpoint is None else checkpoint.resolve()
+        seen = trainer_fit(make, theirs, place.with_name(place.name + "-theirs"))
+        place.mkdir(exist_ok=True)
+        for saved in place.with_name(place.name + "-theirs").glob("checkpoint-*"):
+            with contextlib.suppress(FileExistsError):  # by the other process
+                (place / f"{int(saved.name.partition('-')[2]):02}").symlink_to(saved)
+        barrier()
+        return seen
+
+    for what, make in loaders().items():
+        yield compare(what, partial(run, make), folder / what)
+    made = EVERY_LOADER["PrefetchLoader(DataLoader)"]
+    place = folder / "PrefetchLoader(DataLoader)" / "first" / "02"
+    yield refused(
+        "PrefetchLoader(DataLoader), ignore_data_skip=False",
+        lambda: trainer_fit(made, place.resolve(), folder / "skipped", skip=True),
+        "ignore_data_skip=True",
+    )
+
+
+# torchdata
+
+
+def of_torchdata(folder: Path) -> Iterator[Check]:
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    if WORLD > 1:
+        torch.distributed.init_process_group("gloo")
+
+    def run(make: Callable[[], Any], checkpoint: Path | None, place: Path) -> Batches:
+        place.mkdir(exist_ok=True)
+        barrier()
+        loader, seen, done = make(), list[list[int]](), 0
+        if checkpoint is not None:
+            loader.load_state_dict(torch.load(checkpoint, weights_only=True))
+            done = int(checkpoint.name)
+        for epoch in range(done // STEPS, EPOCHS):
+            getattr(loader.batch_sampler, "sampler", loader.sampler).set_epoch(epoch)
+            for batch in loader:
+                seen.append(numbers(batch))
+                done += 1
+                # At the last batch torchdata's state says that nothing is left of the epoch.
+                if done % STEPS:
+                    save(loader, place / f"{done:02}")
+            save(loader, place / f"{done:02}")
+        return seen
+
+    def save(loader: Any, place: Path) -> None:
+        if RANK == 0 or not isinstance(loader, PrefetchLoader):
+            torch.save(loader.state_dict(), place)
+        barrier()
+
+    def by_batches(workers: int) -> Any:
+        dataset = Numbers()
+        batches = SeededBatchSampler(ShuffleSampler(dataset), BATCH)
+        return StatefulDataLoader(dataset, batch_sampler=batches, num_workers=workers)
+
+    kinds: dict[str, Callable[[], Any]] = {"PrefetchLoader(StatefulDataLoader)": lambda: PrefetchLoader(stateful())}
+    for workers in (0,) if QUICK else (0, 2):
+        kinds[f"StatefulDataLoader, {workers} workers"] = partial(stateful, num_workers=workers)
+        kinds[f"StatefulDataLoader(SeededBatchSampler), {workers} workers"] = partial(by_batches, workers)
+    for what, make in kinds.items():
+        yield compare(what, partial(run, make), folder / what)
+
+
+FRAMEWORKS: dict[str, Callable[[Path], Iterator[Check]]] = {
+    "lightning": of_lightning,
+    "fabric": of_fabric,
+    "accelerate": of_accelerate,
+    "transformers": of_transformers,
+    "torchdata": of_torchdata,
+}
+
+
+def quiet() -> None:
+    """Has the frameworks say nothing of what they find on the machine."""
+    warnings.simplefilter("ignore")
+    for name in ("lightning", "lightning.pytorch", "lightning.fabric", "accelerate", "transformers", "torch"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def one(framework: str, folder: Path) -> int:
+    """Runs one framework in this process, which may be one of two."""
+    quiet()
+    different = 0
+    for check in FRAMEWORKS[framework](folder):
+        different += len(check.different)
+        if RANK == 0 or check.different:
+            result = "same" if not check.different else f"{len(check.different)} DIFFERENT"
+            print(f"{framework:13} {WORLD} x  {check.what:58} {check.compared:3} runs  {result}", flush=True)
+        for line in check.different:
+            print(f"    rank {RANK}: {line}", flush=True)
+    return 1 if different else 0
+
+
+def launch(
+    framework: str, world: int, *, quick: bool = False, limit_s: int | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run one framework in a process of its own, or in several.
+
+    A process that is not through in ``limit_s`` seconds prints where each of its threads hangs, and ends with 1.
+
+    Raises:
+        subprocess.TimeoutExpired: A process could not even end itself.
+    """
+    limit_s = limit_s or (LIMIT_QUICK_S if quick else LIMIT_S)
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "USE_LIBUV": "0",
+        "PL_DISABLE_FORK": "1",
+    }
+    options = ["--in-this-process", str(limit_s), *(["--quick"] if quick else [])]
+    program = [str(Path(__file__).resolve()), *options, framework]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"]
+    with tempfile.TemporaryDirectory() as folder:
+        return subprocess.run(
+            [sys.executable, "-W", "ignore", *(torchrun if world > 1 else []), *program, "--folder", folder],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=limit_s + 30,
+            check=False,
+        )
+
+
+def main() -> int:
+    global QUICK
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("frameworks", nargs="*", choices=[[], *FRAMEWORKS], help="which; all if none is named")
+    parser.add_argument("--in-this-process", metavar="SECONDS", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--quick", action="store_true", help="only at some steps, and with some loaders")
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    QUICK = arguments.quick
+    if arguments.in_this_process:
+        faulthandler.dump_traceback_later(arguments.in_this_process, exit=True)
+        return one(arguments.frameworks[0], arguments.folder)
+    status = 0
+    for framework, world in itertools.product(arguments.frameworks or FRAMEWORKS, (1, 2)):
+        done = launch(framework, world, quick=QUICK)
+        rows = [line for line in done.stdout.splitlines() if line.startswith(framework)]
+        print("\n".join(rows) if done.returncode == 0 and rows else done.stdout, flush=True)
+        status |= done.returncode != 0 or not rows
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

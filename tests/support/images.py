@@ -1,0 +1,215 @@
+"""Small image folders of many kinds, and how the tests run dbloader on them."""
+
+from __future__ import annotations
+
+import io
+import os
+import socket
+import subprocess
+import sys
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from dbloader.cli import group
+from dbloader.conversion import parallel as tasks
+from dbloader.conversion.pace import Pace
+from tests.support import jpegs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    import pytest
+    from PIL import Image
+
+WAIT_S = 60.0  # for what ends by itself; only a test that fails takes so long
+NOBODY = 65534
+
+END = b"\xff\xd9"
+STORED, REPAIRED, DAMAGED, BAD, UNSEEN = "stored", "repaired", "damaged", "bad", "unseen"
+
+
+def encoded(image: Image.Image, image_format: str, **options: Any) -> bytes:
+    file = io.BytesIO()
+    image.save(file, image_format, **options)
+    return file.getvalue()
+
+
+def photo(seed: int = 0, width: int = 40, height: int = 30, **options: Any) -> bytes:
+    return jpegs.encode(jpegs.draw(width, height, seed=seed), **options)
+
+
+def picture(image_format: str, seed: int = 0) -> bytes:
+    return encoded(jpegs.draw(24, 18, seed=seed), image_format)
+
+
+def plant(root: Path, files: Mapping[str, bytes]) -> Path:
+    for name, data in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return root
+
+
+def plant_photos(root: Path, count: int, classes: tuple[str, ...] = ("cat", "dog"), **options: Any) -> Path:
+    """Makes a folder of whole photographs, no two alike."""
+    return plant(root, {f"{classes[n % len(classes)]}/{n:04}.jpg": photo(n, **options) for n in range(count)})
+
+
+def multi_picture(seed: int = 0) -> bytes:
+    """An MPO: two JPEGs in one file, as stereo cameras write."""
+    first, second = (jpegs.draw(24, 18, seed=seed + n) for n in range(2))
+    return encoded(first, "MPO", save_all=True, append_images=[second])
+
+
+def _link_to(target: str) -> Callable[[Path, int], None]:
+    return lambda path, _: path.symlink_to(target)
+
+
+def _pipe(path: Path, _: int) -> None:
+    os.mkfifo(path)
+
+
+def _socket(path: Path, _: int) -> None:
+    # The address of a socket has 108 bytes at most, which a temporary folder's path can exceed.
+    here = Path.cwd()
+    os.chdir(path.parent)
+    try:
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(path.name)
+    finally:
+        os.chdir(here)
+
+
+def _file(make: Callable[[int], bytes]) -> Callable[[Path, int], None]:
+    def plant_one(path: Path, seed: int) -> None:
+        path.write_bytes(make(seed))
+
+    return plant_one
+
+
+class Kind(NamedTuple):
+    """A kind of file, and what becomes of it by default, with ``check="structure"`` and with ``check="none"``."""
+
+    suffix: str
+    plant: Callable[[Path, int], None]
+    decode: str
+    structure: str
+    none: str
+    reason: str = ""  # a part of it
+
+    def outcome(self, check: str) -> str:
+        return {"decode": self.decode, "structure": self.structure, "none": self.none}[check]
+
+
+KINDS = {
+    "photo": Kind(".jpg", _file(photo), STORED, STORED, STORED),
+    "gray": Kind(".JPEG", _file(lambda seed: jpegs.encode(jpegs.draw(24, 18, "L", seed))), STORED, STORED, STORED),
+    "cmyk": Kind(".jpg", _file(lambda seed: jpegs.encode(jpegs.draw(24, 18, "CMYK", seed))), STORED, STORED, STORED),
+    "progressive": Kind(".jpg", _file(lambda seed: photo(seed, progressive=True)), STORED, STORED, STORED),
+    "png": Kind(".png", _file(lambda seed: picture("PNG", seed)), STORED, STORED, STORED),
+    "bmp": Kind(".bmp", _file(lambda seed: picture("BMP", seed)), STORED, STORED, STORED),
+    "ppm": Kind(".ppm", _file(lambda seed: picture("PPM", seed)), STORED, STORED, STORED),
+    "tiff": Kind(".tif", _file(lambda seed: picture("TIFF", seed)), STORED, STORED, STORED),
+    "webp": Kind(".webp", _file(lambda seed: picture("WEBP", seed)), STORED, STORED, STORED),
+    "png called jpg": Kind(".jpg", _file(lambda seed: picture("PNG", seed)), STORED, STORED, STORED),
+    "multi-picture": Kind(".jpg", _file(multi_picture), STORED, STORED, STORED),
+    "trailing bytes": Kind(".jpg", _file(lambda seed: photo(seed) + bytes(64)), STORED, STORED, STORED),
+    "no end marker": Kind(".jpg", _file(lambda seed: photo(seed)[:-2]), REPAIRED, REPAIRED, STORED, "end marker"),
+    "half": Kind(".jpg", _file(lambda seed: _half(photo(seed))), DAMAGED, DAMAGED, STORED, "scan 1 ends after"),
+    "half, closed": Kind(
+        ".jpg", _file(lambda seed: _half(photo(seed)) + END), DAMAGED, STORED, STORED, "premature end of data"
+    ),
+    "half a png": Kind(".png", _file(lambda seed: _half(picture("PNG", seed))), DAMAGED, STORED, STORED, "truncated"),
+    "text": Kind(".jpg", _file(lambda seed: b"<html>404 Not Found %d</html>" % seed), BAD, BAD, STORED, "b'<htm'"),
+    "empty": Kind(".png", _file(lambda _: b""), BAD, BAD, STORED, "is empty"),
+    "pipe": Kind(".jpg", _pipe, BAD, BAD, BAD, "pipe"),
+    "socket": Kind(".jpg", _socket, BAD, BAD, BAD, "socket"),
+    "dangling link": Kind(".jpg", _link_to("nowhere"), BAD, BAD, BAD, "No such file"),
+    "loop of a link": Kind(".jpg", lambda path, _: path.symlink_to(path.name), BAD, BAD, BAD, "symbolic links"),
+    "folder": Kind(".jpg", lambda path, _: path.mkdir(), UNSEEN, UNSEEN, UNSEEN),
+    "another extension": Kind(".txt", _file(lambda _: b"a caption"), UNSEEN, UNSEEN, UNSEEN),
+}
+
+
+def _half(data: bytes) -> bytes:
+    """The first half of an image, or a bit more, so that the cut is in the pixels."""
+    return data[: len(data) * 3 // 4]
+
+
+def plant_kinds(root: Path, *kinds: str) -> dict[str, str]:
+    """Makes one file of each kind, in two classes, and gives the kinds by the files' names; ``cat`` has a photo."""
+    plant(root, {"cat/first.jpg": photo(999)})
+    (root / "dog").mkdir(exist_ok=True)
+    planted = {"cat/first.jpg": "photo"}
+    for number, kind in enumerate(kinds):
+        name = f"{('cat', 'dog')[number % 2]}/{number:03}{KINDS[kind].suffix}"
+        KINDS[kind].plant(root / name, number)
+        planted[name] = kind
+    return planted
+
+
+class Outcome(NamedTuple):
+    status: int
+    stdout: str
+    stderr: str
+
+
+def hand_all_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has worker threads prepare all files of conversions, also those that the calling one would do sooner itself."""
+    monkeypatch.setattr(tasks, "Pace", lambda workers, **_: Pace(workers, waits=True))
+
+
+def subcommands() -> dict[str, click.Command]:
+    """The commands of the command line, by their names."""
+    context = click.Context(group)
+    commands = {name: group.get_command(context, name) for name in group.list_commands(context)}
+    return {name: command for name, command in commands.items() if command is not None}
+
+
+def command(*arguments: str | os.PathLike[str]) -> list[str | os.PathLike[str]]:
+    return [sys.executable, "-m", "dbloader", *arguments]
+
+
+def run(*arguments: str | os.PathLike[str], **options: Any) -> Outcome:
+    """Runs the real command line in a process of its own."""
+    done = subprocess.run(
+        command(*arguments), capture_output=True, text=True, errors="replace", timeout=WAIT_S, check=False, **options
+    )
+    return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+@contextmanager
+def running(arguments: list[Any], **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """A process that does not outlive the block."""
+    with subprocess.Popen(arguments, text=True, **options) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def wait_until(process: subprocess.Popen[str], condition: Callable[[], bool]) -> bool:
+    """Waits until a condition holds, looking every millisecond; false if the process has ended before."""
+    for _ in range(int(WAIT_S * 1000)):
+        if condition():
+            return True
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(0.001)
+            return condition()
+    raise AssertionError(f"waited for {WAIT_S} s")
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """Takes away root's right to read everything, from all threads."""
+    if os.geteuid():
+        yield
+        return
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
