@@ -6,5 +6,5 @@ import os
 
 
 def processors() -> int:
-    """Gives the number of processors that this process may use."""
+    """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -16,7 +16,7 @@ def checked_flag(name: str, value: object, *, none: Literal[False] = False) -> b
 @overload
 def checked_flag(name: str, value: object, *, none: bool) -> bool | None: ...
 def checked_flag(name: str, value: object, *, none: bool = False) -> bool | None:
-    """Gives an option that is either on or off.
+    """Return an option that is either on or off.
 
     Python counts the text ``"no"`` as true; it is refused, as numbers are.
 
@@ -40,7 +40,7 @@ def whole_number(name: str, value: Any, least: int | None = None, *, none: Liter
 @overload
 def whole_number(name: str, value: Any, least: int | None = None, *, none: bool) -> int | None: ...
 def whole_number(name: str, value: Any, least: int | None = None, *, none: bool = False) -> int | None:
-    """Gives an option that is an int.
+    """Return an option that is an int.
 
     Args:
         name: Of the option, for the message.

@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 def files_in(place: Path) -> Iterator[Path]:
-    """Yields the file, or all files in the folder."""
+    """Yield the file, or all files in the folder."""
     for path in [place] if place.is_file() else place.rglob("*"):
         if path.is_file():
             yield path
 
 
 def bring_into_memory(place: Path) -> None:
-    """Reads a file or all files in a folder."""
+    """Read a file or all files in a folder."""
     for path in files_in(place):
         with path.open("rb") as file:
             while file.read(2**24):
@@ -26,7 +26,7 @@ def bring_into_memory(place: Path) -> None:
 
 
 def empty_cache(place: Path) -> None:
-    """Takes files out of memory, and all else that no program has open, as root may; a host may still have them."""
+    """Take files out of memory, and all else that no program has open, as root may; a host may still have them."""
     for path in files_in(place):
         with path.open("rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

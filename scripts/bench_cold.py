@@ -22,13 +22,13 @@ BATCH = 64
 
 
 def read_from_disk() -> int:
-    """Gives the bytes that this process has had read from disks."""
+    """Return the bytes that this process has had read from disks."""
     lines = Path("/proc/self/io").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("read_bytes"))
 
 
 def epoch(place: Path, seed: int, batches: int) -> tuple[float, float]:
-    """Gives records/s and the MB that were read from the disk."""
+    """Return records/s and the MB that were read from the disk."""
     with open_store(place) as store:
         order = random.Random(seed).sample(range(len(store)), BATCH * batches)
         before, started = read_from_disk(), time.perf_counter()

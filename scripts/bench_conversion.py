@@ -23,7 +23,7 @@ class Run(NamedTuple):
 
 
 def run(*command: str) -> Run:
-    """Runs a command to its end."""
+    """Run a command to its end."""
     started = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
@@ -35,7 +35,7 @@ def run(*command: str) -> Run:
 
 
 def warm(folder: Path) -> None:
-    """Reads all files, so that they are in the page cache: a virtual machine that rests may lose what was there."""
+    """Read all files, so that they are in the page cache: a virtual machine that rests may lose what was there."""
     buffer = bytearray(2**20)
     for path in folder.rglob("*.jpg"):
         with path.open("rb", buffering=0) as file:

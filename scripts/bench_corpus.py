@@ -16,7 +16,7 @@ CLASSES = 10
 
 
 def photographs(folder: Path) -> list[Image.Image]:
-    """Gives all images in a folder that are large enough to cut from."""
+    """Return all images in a folder that are large enough to cut from."""
     found = []
     for path in sorted(folder.rglob("*")):
         if path.suffix.lower() in (".jpg", ".jpeg", ".png"):
@@ -24,7 +24,7 @@ def photographs(folder: Path) -> list[Image.Image]:
                 image = Image.open(path).convert("RGB")
             except OSError:
                 continue
-            if min(image.size) >= 500 and len(image.getcolors(1 << 24) or ()) > 20_000:  # a drawing has few colours
+            if min(image.size) >= 500 and len(image.getcolors(1 << 24) or ()) > 20_000:  # a drawing has few colors
                 found.append(image)
     return found
 

@@ -46,7 +46,7 @@ RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument
 
 
 def interleaved(contenders: dict[str, Callable[[], object]], rounds: int = ROUNDS) -> dict[str, float]:
-    """Gives the median seconds of each, all taking turns, after a round that warms up."""
+    """Return the median seconds of each, all taking turns, after a round that warms up."""
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     turns = list(contenders.items())
     for number in range(rounds + 1):
@@ -79,7 +79,7 @@ def relay(port: int, delay_s: float, pipe: Connection) -> None:
 
 @contextmanager
 def slowed(port: int, delay_s: float) -> Iterator[int]:
-    """Gives a port that leads to another one with a delay, through a process of its own."""
+    """Yield a port that leads to another one with a delay, through a process of its own."""
     here, there = multiprocessing.get_context("spawn").Pipe()
     process = multiprocessing.get_context("spawn").Process(target=relay, args=(port, delay_s, there))
     process.start()

@@ -57,7 +57,7 @@ def in_worker(pickled: bytes, answer: multiprocessing.connection.Connection) -> 
 
 
 def resident() -> float:
-    """Gives this process's memory in MB."""
+    """Return this process's memory in MB."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 1e6
 
 

@@ -57,7 +57,7 @@ class Samples(Dataset[torch.Tensor]):
 
 
 def epoch(loader: Iterable[Any], work_s: float = 0) -> float:
-    """Gives the seconds of an epoch with a consumer that works so long with each batch."""
+    """Return the seconds of an epoch with a consumer that works so long with each batch."""
     begun = time.perf_counter()
     for _ in loader:
         if work_s:
@@ -66,7 +66,7 @@ def epoch(loader: Iterable[Any], work_s: float = 0) -> float:
 
 
 def after_the_first(loader: Iterable[Any]) -> float:
-    """Gives the seconds from the first batch to the end: without the start of workers."""
+    """Return the seconds from the first batch to the end: without the start of workers."""
     iterator = iter(loader)
     next(iterator)
     return epoch(iterator)
@@ -92,7 +92,7 @@ def overlap(batches: int, rounds: int) -> None:
 
 
 def overhead(batches: int, rounds: int) -> None:
-    """Prints what a batch costs that takes no time to make: 64 images of 3 x 224 x 224, and 64 of one byte."""
+    """Print what a batch costs that takes no time to make: 64 images of 3 x 224 x 224, and 64 of one byte."""
     print(f"\nBatches of {BATCH} samples that take no time, medians of {rounds}:\n")
     print("| loader | ms a batch of 3 x 224 x 224 bytes | ms a batch of 1 byte |")
     print("| --- | ---: | ---: |")
@@ -124,7 +124,7 @@ def engines(batches: int, shape: tuple[int, ...]) -> dict[str, Callable[[], floa
 
 
 def in_turn(contenders: dict[str, Callable[[], float]], rounds: int) -> dict[str, float]:
-    """Gives the median of each."""
+    """Return the median of each."""
     runs: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, run in contenders.items():

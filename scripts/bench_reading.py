@@ -24,7 +24,7 @@ ROUNDS = 7
 
 
 def rate(epoch: Callable[[], int]) -> float:
-    """Gives items/s of an epoch, the median of several, after one to warm the cache."""
+    """Return items/s of an epoch, the median of several, after one to warm the cache."""
     epoch()
     rates = []
     for _ in range(ROUNDS):
@@ -75,7 +75,7 @@ def main() -> None:
 
 
 def bare(place: Path, order: list[int]) -> Callable[[], int]:
-    """Reads the same values with nothing but py-lmdb."""
+    """Read the same values with nothing but py-lmdb."""
     env = lmdb.open(str(place), subdir=False, readonly=True, lock=False, max_dbs=2)
     records = env.open_db(b"records", create=False)
 

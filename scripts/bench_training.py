@@ -35,7 +35,7 @@ SHOWN = (
 
 
 def run(row: Row, python: Path, workers: int, options: argparse.Namespace) -> dict[str, float] | str:
-    """Gives what a contender measured, or what went wrong."""
+    """Return what a contender measured, or what went wrong."""
     if options.cold:
         empty_cache(row.place)
     else:
@@ -55,7 +55,7 @@ def run(row: Row, python: Path, workers: int, options: argparse.Namespace) -> di
 def take_turns(
     rows: list[Row], python: Path, workers: int, options: argparse.Namespace
 ) -> dict[str, list[dict[str, float]]]:
-    """Gives the runs of each contender, one in each round; none of those that fail."""
+    """Return the runs of each contender, one in each round; none of those that fail."""
     runs: dict[str, list[dict[str, float]]] = {row.key: [] for row in rows}
     left = list(rows)
     for number in range(options.rounds):
@@ -72,7 +72,7 @@ def take_turns(
 
 
 def versions(python: Path) -> dict[str, str]:
-    """Gives those of the environment that the contenders run in."""
+    """Return those of the environment that the contenders run in."""
     listed = subprocess.run(
         [python, "-m", "pip", "list", "--format", "json", "--disable-pip-version-check"],
         capture_output=True, text=True, check=True,
@@ -83,7 +83,7 @@ def versions(python: Path) -> dict[str, str]:
 
 
 def chosen(rows: list[Row], python: Path, options: argparse.Namespace) -> list[Row]:
-    """Gives the contenders that are wanted and ready, after making what they read."""
+    """Return the contenders that are wanted and ready, after making what they read."""
     if options.quick or not options.with_peers:
         rows = [row for row in rows if row.form is not None or row.name in WITHOUT_PEERS]
     if options.only:

@@ -43,7 +43,7 @@ def main(folder: Path) -> None:
 
 
 def damaged(number: int, data: bytes) -> bytes:
-    """Gives the file as it might come from a broken copy."""
+    """Return the file as it might come from a broken copy."""
     damage = DAMAGE.get(number)
     return data if damage is None else damage(data)
 

@@ -24,7 +24,7 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 def to_tensor(image: Image.Image) -> torch.Tensor:
-    """Gives a PIL image as uint8, shape (channels, height, width)."""
+    """Return a PIL image as uint8, shape (channels, height, width)."""
     return torch.from_numpy(np.array(image)).permute(2, 0, 1)
 
 
@@ -37,24 +37,24 @@ def network(classes: int) -> nn.Module:
     )  # fmt: skip
 
 
-def normalised(images: torch.Tensor) -> torch.Tensor:
-    """Gives uint8 images as float32 from -1 to 1."""
+def normalized(images: torch.Tensor) -> torch.Tensor:
+    """Return uint8 images as float32 from -1 to 1."""
     return images.float().div(127.5).sub(1)
 
 
 def accuracy(model: nn.Module, loader: PrefetchLoader[Any]) -> float:
-    """Gives the share of images that the model names rightly."""
+    """Return the share of images that the model names rightly."""
     model.eval()
     right = total = 0
     with torch.inference_mode():
         for images, labels in loader:
-            right += int((model(normalised(images)).argmax(1) == labels).sum())
+            right += int((model(normalized(images)).argmax(1) == labels).sum())
             total += len(labels)
     return right / total
 
 
 def contact_sheet(images: torch.Tensor, labels: torch.Tensor, classes: Sequence[str], path: str) -> None:
-    """Saves a picture of a batch, each image with the name of its class below it."""
+    """Save a picture of a batch, each image with the name of its class below it."""
     columns, scale, margin, text = 8, 3, 8, 14
     height, width = images.shape[2] * scale, images.shape[3] * scale
     rows = -(-len(images) // columns)
@@ -93,7 +93,7 @@ def main() -> None:
         model.train()
         started = time.perf_counter()
         for images, labels in loader:
-            loss = nn.functional.cross_entropy(model(normalised(images)), labels)
+            loss = nn.functional.cross_entropy(model(normalized(images)), labels)
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()

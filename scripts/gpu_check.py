@@ -25,7 +25,7 @@ TESTS = Path(__file__).parents[1] / "tests"
 
 
 def tests() -> tuple[Row, bool]:
-    """Runs the tests marked cuda; they passed if none failed."""
+    """Run the tests marked cuda; they passed if none failed."""
     files = [str(path) for path in sorted(TESTS.glob("test_*.py")) if "mark.cuda" in path.read_text()]
     command = [sys.executable, "-m", "pytest", "-q", "-m", "cuda", "-p", "no:cacheprovider", *files]
     done = subprocess.run(command, cwd=TESTS.parent, capture_output=True, text=True, check=False)

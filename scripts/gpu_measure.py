@@ -59,7 +59,7 @@ def wait(device: torch.device) -> None:
 
 
 def seconds(work: Callable[[], object], device: torch.device) -> float:
-    """Gives the time that work takes, with all that it has queued on the device."""
+    """Return the time that work takes, with all that it has queued on the device."""
     wait(device)
     began = time.perf_counter()
     work()
@@ -68,7 +68,7 @@ def seconds(work: Callable[[], object], device: torch.device) -> float:
 
 
 def medians(contenders: dict[str, Callable[[], object]], device: torch.device, rounds: int) -> dict[str, float]:
-    """Gives seconds of each, taken in turn, after one round that does not count."""
+    """Return seconds of each, taken in turn, after one round that does not count."""
     times: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(rounds + 1):
         for name, work in contenders.items():
@@ -79,7 +79,7 @@ def medians(contenders: dict[str, Callable[[], object]], device: torch.device, r
 
 
 def copies(device: torch.device, count: int, rounds: int, batch: int = BATCH, side: int = SIDE) -> list[Row]:
-    """Measures how much of the copies is hidden behind the training, and what waits for them."""
+    """Measure how much of the copies is hidden behind the training, and what waits for them."""
     generator = torch.Generator().manual_seed(0)
     network = Network().to(device)
     source = [
@@ -145,7 +145,7 @@ def waiting(device: torch.device, loader: PrefetchLoader[Any], train: Callable[[
 
 
 def photographs(folder: Path | None, count: int) -> list[bytes]:
-    """Gives JPEGs: those of a folder, or blurred noise of 500 x 375 pixels."""
+    """Return JPEGs: those of a folder, or blurred noise of 500 x 375 pixels."""
     if folder is not None:
         files = [path.read_bytes() for path in sorted(folder.rglob("*.jp*g"))[:count]]
         if not files:
@@ -162,7 +162,7 @@ def photographs(folder: Path | None, count: int) -> list[bytes]:
 
 
 def decoding(device: torch.device, folder: Path | None, count: int, rounds: int, batch: int = BATCH) -> list[Row]:
-    """Compares decoding on the device with decoding in threads on the CPU."""
+    """Compare decoding on the device with decoding in threads on the CPU."""
     decoder = RandomResizedCrop(SIDE)
     try:
         on_device = DeviceDecoder(decoder, device)

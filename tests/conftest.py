@@ -95,7 +95,7 @@ def _no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def _await_closed_clients() -> None:
-    """Spares the check for leaks the search of garbage for what is just ending."""
+    """Spare the check for leaks the search of garbage for what is just ending."""
     for reference in list(periodic_executor._EXECUTORS):
         executor = reference()
         if executor is not None and executor._stopped:

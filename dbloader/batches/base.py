@@ -54,7 +54,7 @@ class BatchFetcher(ABC):
 
     @abstractmethod
     def begin(self, indices: Sequence[int], submit: Submit, part: int) -> Finish:
-        """Reads the samples at some indices, and has them decoded.
+        """Read the samples at some indices, and has them decoded.
 
         Args:
             indices: SeededIndices, if what is random in the batch is to be decided by them.
@@ -75,7 +75,7 @@ class BatchFetcher(ABC):
         return maker
 
     def make(self, indices: Sequence[int]) -> TimedBatch:
-        """Makes a batch in this thread."""
+        """Make a batch in this thread."""
         return self.begin(indices, call, max(1, len(indices)))()
 
 
@@ -86,7 +86,7 @@ def put_together(
     others: list[Any],
     sent: Callable[[Any], Any] = lambda collated: collated,
 ) -> Any:
-    """Gives a batch as default_collate gives that of samples, of which the images are together already.
+    """Return a batch as default_collate gives that of samples, of which the images are together already.
 
     Args:
         dataset: Theirs.
@@ -103,7 +103,7 @@ def put_together(
 
 
 def collate(dataset: Any, indices: Sequence[int], samples: list[Any], names: Sequence[str] = _PARTS) -> Any:
-    """Gives what default_collate gives of samples, and says which one has a None where it cannot take that.
+    """Return what default_collate gives of samples, and says which one has a None where it cannot take that.
 
     Args:
         dataset: Theirs.
@@ -126,7 +126,7 @@ def collate(dataset: Any, indices: Sequence[int], samples: list[Any], names: Seq
 
 
 def _nones(samples: list[Any], names: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """Gives where samples have None, and under which name."""
+    """Yield where samples have None, and under which name."""
     named = [sample if isinstance(sample, dict) else dict(zip(names, sample, strict=False)) for sample in samples]
     # Where the first is a text torch makes no more than a list, which may have None.
     texts = {name for name, value in named[0].items() if isinstance(value, str)}
@@ -135,7 +135,7 @@ def _nones(samples: list[Any], names: Sequence[str]) -> Iterator[tuple[int, str]
 
 
 def _without(dataset: Any, index: int, name: str) -> str:
-    """Gives the message about a sample that lacks something."""
+    """Return the message about a sample that lacks something."""
     remedy = "leave it out with a Subset, or pass a collate_fn that takes None"
     if not isinstance(dataset, StoreDataset):
         return f"sample {index} of {type(dataset).__name__} has no {name}, which torch cannot collate: {remedy}"
@@ -145,17 +145,17 @@ def _without(dataset: Any, index: int, name: str) -> str:
 
 
 def parts(length: int, part: int) -> list[slice]:
-    """Gives the parts of a batch."""
+    """Return the parts of a batch."""
     return [slice(at, at + part) for at in range(0, length, part)]
 
 
 def part_size(length: int, threads: int) -> int:
-    """Gives how many samples of a batch a thread is to decode at a time, so that all have something to do."""
+    """Return how many samples of a batch a thread is to decode at a time, so that all have something to do."""
     return max(1, min(PART, -(-length // threads)))
 
 
 def call(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-    """Calls a function now, in this thread."""
+    """Call a function now, in this thread."""
     future: Future[Any] = Future()
     try:
         future.set_result(function(*arguments))
@@ -165,7 +165,7 @@ def call(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
 
 
 def whole(function: Callable[..., T], *arguments: Any) -> T:
-    """Gives what a function gives that makes a batch, or begins to.
+    """Return what a function gives that makes a batch, or begins to.
 
     Raises:
         LoaderError: A sample raised StopIteration, which would be taken for the end of the epoch.

@@ -121,7 +121,7 @@ class SampleBatchFetcher(BatchFetcher):
 
 
 def _collating(maker: RecordBatchFetcher | SampleBatchFetcher, indices: Sequence[int]) -> Callable[[list[Any]], Any]:
-    """Gives what makes a batch of samples."""
+    """Return what makes a batch of samples."""
     return functools.partial(collate, maker.dataset, indices) if maker.collate_fn is None else maker.collate_fn
 
 
@@ -137,7 +137,7 @@ def _collated(collate_fn: Callable[[list[Any]], Any], futures: list[Future[Part]
 
 
 def _some_of(indices: Sequence[int], some: slice) -> Sequence[int]:
-    """Gives some of the indices, which know their keys if those did."""
+    """Return some of the indices, which know their keys if those did."""
     if not isinstance(indices, SeededIndices):
         return indices[some]
     return SeededIndices(indices[some], indices.seed, indices.epoch, indices.positions[some])

@@ -26,7 +26,7 @@ def create_fetcher(
     transform: Callable[..., Any] | None = None,
     encoded: bool = False,
 ) -> BatchFetcher:
-    """Gives what makes the batches of a dataset with the fewest copies.
+    """Return what makes the batches of a dataset with the fewest copies.
 
     Args:
         dataset: A map-style dataset; a torch Subset of one gets what that would get.

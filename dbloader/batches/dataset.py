@@ -48,7 +48,7 @@ class BatchDataset(Dataset[Any]):
         return self.dataset[index]
 
     def __getitems__(self, indices: Sequence[int]) -> TimedBatch:
-        """Makes a batch; the DataLoader must pass it on as it is, with ``pass_batch`` for its ``collate_fn``."""
+        """Make a batch; the DataLoader must pass it on as it is, with ``pass_batch`` for its ``collate_fn``."""
         if self.threads == 1:
             batch = self.maker.make(indices)
         else:
@@ -62,5 +62,5 @@ class BatchDataset(Dataset[Any]):
 
 
 def pass_batch(batch: Any) -> Any:
-    """Gives the batch back: for the ``collate_fn`` of a DataLoader whose batches are made already."""
+    """Return the batch back: for the ``collate_fn`` of a DataLoader whose batches are made already."""
     return batch

@@ -24,7 +24,7 @@ class BatchMemory:
         self._free: deque[np.ndarray[Any, Any]] = deque(maxlen=_KEPT)
 
     def empty(self, shape: tuple[int, ...]) -> torch.Tensor:
-        """Gives a tensor of uint8, of any values."""
+        """Return a tensor of uint8, of any values."""
         nbytes = math.prod(shape)
         try:
             block = self._free.pop()

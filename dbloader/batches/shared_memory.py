@@ -58,19 +58,19 @@ class SharedBatchPool:
 
     @staticmethod
     def can_be_made() -> bool:
-        """Says whether this system has files that are only memory."""
+        """Return whether this system has files that are only memory."""
         return hasattr(os, "memfd_create")
 
     def _open(self) -> None:
         self._used, *self._blocks = [np.frombuffer(mmap.mmap(file, 0), np.uint8) for file in self._files]
 
     def started(self) -> None:
-        """Closes what only processes needed that were to be started."""
+        """Close what only processes needed that were to be started."""
         while self._files:
             os.close(self._files.pop())
 
     def take(self, worker: int, shape: tuple[int, ...]) -> SharedSlot | None:
-        """Gives a worker a block of its own for a batch; None if it has none free, or none so large.
+        """Return a worker a block of its own for a batch; None if it has none free, or none so large.
 
         Args:
             worker: Its number, from 0 on. One thread of it may call this at a time.
@@ -86,7 +86,7 @@ class SharedBatchPool:
         return SharedSlot(self, index, shape)
 
     def borrow(self, index: int, shape: tuple[int, ...]) -> _Lent:
-        """Gives the memory of a block that is in use, and will not be when that is gone with all that shares it."""
+        """Return the memory of a block that is in use, and will not be when that is gone with all that shares it."""
         lent = self._blocks[index][: math.prod(shape)].reshape(shape).view(_Lent)
         lent.used, lent.index, lent.process = self._used, index, os.getpid()
         return lent
@@ -139,7 +139,7 @@ _held: WeakValueDictionary[int, _Lent] = WeakValueDictionary()
 
 
 def _arrived(token: str, index: int, shape: tuple[int, ...]) -> torch.Tensor:
-    """Gives images that a worker has made: uint8, shape (count, 3, height, width)."""
+    """Return images that a worker has made: uint8, shape (count, 3, height, width)."""
     lent = _made[token].borrow(index, shape)
     _held[id(lent)] = lent
     return torch.from_numpy(lent).permute(0, 3, 1, 2)
@@ -181,7 +181,7 @@ _OF_NUMPY = (torch.int64, torch.int32, torch.float64, torch.float32, torch.uint8
 
 
 def small_by_value(collated: Any) -> Any:
-    """Gives what default_collate gave, with its small tensors, such as the labels, to be sent by value."""
+    """Return what default_collate gave, with its small tensors, such as the labels, to be sent by value."""
     if type(collated) is dict:
         return {key: small_by_value(value) for key, value in collated.items()}
     if type(collated) in (list, tuple):

@@ -42,7 +42,7 @@ class _Part(NamedTuple):
 
 
 def _next_of(records: Iterator[Record]) -> tuple[list[Record], Exception | None]:
-    """Gives the next records, all of them unless their files are large; and the error that came after them."""
+    """Return the next records, all of them unless their files are large; and the error that came after them."""
     some: list[Record] = []
     nbytes = 0
     try:
@@ -75,7 +75,7 @@ class TensorBatchFetcher(BatchFetcher):
 
     @staticmethod
     def suits(dataset: Any) -> bool:
-        """Says whether a dataset is of this kind."""
+        """Return whether a dataset is of this kind."""
         return (
             isinstance(dataset, StoreDataset)
             and isinstance(dataset.decode, Decoder)
@@ -105,7 +105,7 @@ class TensorBatchFetcher(BatchFetcher):
     def _decode(
         self, slots: np.ndarray[Any, Any], records: Sequence[Any], numbers: np.ndarray[Any, Any] | None
     ) -> _Part:
-        """Decodes some images to where they belong; first it does what Python does of many, as Decoder.plan says."""
+        """Decode some images to where they belong; first it does what Python does of many, as Decoder.plan says."""
         others: list[Any] = []
         work, began = Work(), now()
         with self.dataset._borrow(records) if self.dataset.store.has_views else nullcontext(iter(records)) as lent:
@@ -152,7 +152,7 @@ class TensorBatchFetcher(BatchFetcher):
         return TimedBatch(batch, sum((part.work for part in done), serial), len(indices), serial=serial.total)
 
     def _room(self, count: int) -> tuple[Any, np.ndarray[Any, Any]]:
-        """Gives what the images of a batch will be in it, and its memory: uint8, shape (count, height, width, 3)."""
+        """Return what the images of a batch will be in it, and its memory: uint8, shape (count, height, width, 3)."""
         decode: Any = self.dataset.decode
         shape = (count, *decode.size, 3)
         worker = get_worker_info()

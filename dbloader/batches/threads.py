@@ -21,5 +21,5 @@ def limit_intraop_threads() -> None:
 
 @functools.lru_cache(maxsize=1)
 def _controller() -> ThreadpoolController:
-    """Looks through the libraries of this process, which takes 10 ms."""
+    """Look through the libraries of this process, which takes 10 ms."""
     return ThreadpoolController()

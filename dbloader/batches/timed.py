@@ -52,7 +52,7 @@ class TimedBatch:
     serial: float = 0.0
 
     def pin_memory(self, device: Any = None) -> Self:
-        """Gives the same around pinned memory, as torch's DataLoader asks of what is no tensor."""
+        """Return the same around pinned memory, as torch's DataLoader asks of what is no tensor."""
         from torch.utils.data._utils.pin_memory import pin_memory
 
         return dataclasses.replace(self, batch=pin_memory(self.batch, device))  # type: ignore[no-untyped-call]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def _numbers(_context: click.Context, _parameter: click.Parameter, value: str | None) -> list[int] | None:
-    """Gives the whole numbers, of at least 0, in a text with commas between them."""
+    """Return the whole numbers, of at least 0, in a text with commas between them."""
     if value is None:
         return None
     parts = [part.strip() for part in value.split(",")]

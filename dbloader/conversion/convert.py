@@ -57,7 +57,7 @@ def convert(
     resume: bool = False,
     progress: Callable[[Progress], object] = lambda _: None,
 ) -> Report:
-    """Makes a store of an image folder, or of the files that a listing names.
+    """Make a store of an image folder, or of the files that a listing names.
 
     The records are the same, byte for byte, for any number of workers and for an interrupted and resumed run. If it
     is interrupted, the destination is as it was before, and ``resume`` goes on after the last commit.
@@ -194,7 +194,7 @@ def convert(
 
 
 def _agreed(preparation: FilePreparer, shuffle: int | None) -> dict[str, Any]:
-    """Gives what must be the same for a conversion to go on, by the names that options have in both places."""
+    """Return what must be the same for a conversion to go on, by the names that options have in both places."""
     settings = {**preparation.settings(), "shuffle": shuffle}
     settings["on_damaged"] = "keep" if settings.pop("keep_damaged") else "not keep"
     return {f"{name} (--{name.replace('_', '-')})": value for name, value in settings.items()}
@@ -225,7 +225,7 @@ def _source(
 
 
 def _write(writer: Writer, batch: list[Done], fail_on: set[str]) -> None:
-    """Writes what became of some files."""
+    """Write what became of some files."""
     outcome: Counter[str] = Counter()
     depths: Counter[str] = Counter()
     events: list[dict[str, str]] = []

@@ -30,7 +30,7 @@ def copy_store(
     resume: bool = False,
     progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> Manifest:
-    """Makes the same store at another place: the same records, report and manifest.
+    """Make the same store at another place: the same records, report and manifest.
 
     Every record is checked on its way. If it is interrupted, or a record is damaged, nothing is at the destination but
     what was there before, and ``resume`` goes on after the last commit.
@@ -67,7 +67,7 @@ def copy_store(
 
 
 def _checksums(store: Store) -> np.ndarray[Any, Any]:
-    """Gives the CRC-32 of each record, as the store's digest vouches for it."""
+    """Return the CRC-32 of each record, as the store's digest vouches for it."""
     checksums = store.column("crc32")
     if hashlib.sha256(checksums.astype("<u4").tobytes()).hexdigest() != store.manifest.digest:
         raise DamagedStoreError(f"{store.place}: its column crc32 does not tell of the records that its digest is of")
@@ -83,7 +83,7 @@ def _records(store: Store, indices: Sequence[int], checksums: np.ndarray[Any, An
 
 
 def _copy_events(store: Store, writer: Writer) -> None:
-    """Copies the report; the writer's position counts its events."""
+    """Copy the report; the writer's position counts its events."""
     for number, event in enumerate(store.events()):
         if number >= writer.position:
             writer.write([], events=[event], position=number + 1)

@@ -68,11 +68,11 @@ class FileList:
         return self._length
 
     def __getitem__(self, position: int) -> Entry | Problem:
-        """Gives one item; any thread may ask."""
+        """Return one item; any thread may ask."""
         return self.items([position])[0]
 
     def items(self, positions: list[int]) -> list[Entry | Problem]:
-        """Gives some items, those of neighbouring positions with one reading; any thread may ask.
+        """Return some items, those of neighboring positions with one reading; any thread may ask.
 
         Raises:
             IndexError: There is none at a position.
@@ -84,10 +84,10 @@ class FileList:
                 count += 1
             if not 0 <= first <= first + count <= len(self):
                 raise IndexError(f"there are {len(self)} items, got positions from {first} to {first + count - 1}")
-            found += self._neighbours(first, count)
+            found += self._neighbors(first, count)
         return found
 
-    def _neighbours(self, first: int, count: int) -> Iterator[Entry | Problem]:
+    def _neighbors(self, first: int, count: int) -> Iterator[Entry | Problem]:
         packed = os.pread(self._offsets.fileno(), (count + 1) * _OFFSET.itemsize, first * _OFFSET.itemsize)
         offsets = np.frombuffer(packed, _OFFSET).tolist()
         data = os.pread(self._data.fileno(), offsets[-1] - offsets[0], offsets[0])
@@ -106,7 +106,7 @@ class FileList:
 
 
 def permutation(length: int, seed: int) -> np.ndarray[Any, Any]:
-    """Gives the order of a shuffled conversion: int64, shape (length,), each position once.
+    """Return the order of a shuffled conversion: int64, shape (length,), each position once.
 
     Positions are sorted by the SplitMix64 of seed and position (Steele, Lea and Flood: Fast Splittable Pseudorandom
     Number Generators, OOPSLA 2014), so the order depends on no library's version.

@@ -17,7 +17,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
 def keep_freed_memory() -> None:
-    """Makes glibc's malloc keep the buffers of files that are done for the next ones, but not those of large images.
+    """Make glibc's malloc keep the buffers of files that are done for the next ones, but not those of large images.
 
     By default it gives memory back to the system whenever 128 kB are free, and each file then pays for the same pages
     anew: 208,000 page faults and 0.45 s more for 5,000 photographs. And once a large block has been freed, it keeps
@@ -31,7 +31,7 @@ def keep_freed_memory() -> None:
 
 @contextmanager
 def strict_pillow() -> Iterator[None]:
-    """Lets Pillow tell what matters, and only that: this process's settings for it are put back at the end."""
+    """Let Pillow tell what matters, and only that: this process's settings for it are put back at the end."""
     lenient = ImageFile.LOAD_TRUNCATED_IMAGES
     ImageFile.LOAD_TRUNCATED_IMAGES = False  # many training scripts set it: no damage would be found
     try:

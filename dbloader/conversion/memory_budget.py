@@ -31,7 +31,7 @@ class MemoryBudget:
         self._changed = threading.Condition()
 
     def take(self, task: int, nbytes: int) -> None:
-        """Waits for room and takes it, in addition to what the task holds; a negative number gives back so much."""
+        """Wait for room and takes it, in addition to what the task holds; a negative number gives back so much."""
         with self._changed:
             if nbytes > 0:
                 self._changed.wait_for(
@@ -42,14 +42,14 @@ class MemoryBudget:
                 self._changed.notify_all()
 
     def give_back(self, task: int) -> None:
-        """Takes back all that the oldest task holds; the next becomes the oldest."""
+        """Take back all that the oldest task holds; the next becomes the oldest."""
         with self._changed:
             self._held.pop(task, None)
             self._oldest = task + 1
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Lets every task go on, so that it can end."""
+        """Let every task go on, so that it can end."""
         with self._changed:
             self.closed = True
             self._changed.notify_all()
@@ -57,7 +57,7 @@ class MemoryBudget:
 
 @contextmanager
 def held(hold: Callable[[int], object], nbytes: int) -> Iterator[None]:
-    """Holds bytes for the time of a block: says so before, and gives them back after it, whatever happens in it."""
+    """Hold bytes for the time of a block: says so before, and return them back after it, whatever happens in it."""
     if nbytes:
         hold(nbytes)
     try:

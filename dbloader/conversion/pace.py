@@ -46,12 +46,12 @@ class Pace:
         self._to_hand_over, self._more = 0, _HANDED_OVER
 
     def handed_over(self) -> None:
-        """Counts a task that was handed over."""
+        """Count a task that was handed over."""
         self._to_hand_over -= 1
         self.alone = not self._waits and self._to_hand_over <= 0
 
     def timed(self, results: Iterator[_Result]) -> list[_Result]:
-        """Gives a task's results, each of which is made when it is asked for, and learns how long they took.
+        """Return a task's results, each of which is made when it is asked for, and learns how long they took.
 
         Where the first few took long, these are all that it asks for.
         """
@@ -80,6 +80,6 @@ class Pace:
 
 
 def _are_quick(durations: list[float], works: list[float]) -> bool:
-    """Says whether files that took so many seconds, of them so many of work, are better done alone."""
+    """Return whether files that took so many seconds, of them so many of work, are better done alone."""
     duration, work = median(durations), median(works)
     return work < _QUICK and duration < _WAITED * work + _WAITED_S

@@ -48,7 +48,7 @@ def prepare_in_order(
     order: np.ndarray[Any, Any],
     workers: int,
 ) -> Iterator[list[Done]]:
-    """Yields what became of the items at the positions in ``order``, in that order, some at a time.
+    """Yield what became of the items at the positions in ``order``, in that order, some at a time.
 
     Args:
         preparation: What is done with each.
@@ -103,7 +103,7 @@ def _joined(taken: list[Done], results: Iterator[Done]) -> list[Done]:
 
 
 def _contents(files: Source, entries: list[Entry]) -> Iterator[bytes | None] | None:
-    """Yields the bytes of files that the source reads itself, some at a time."""
+    """Yield the bytes of files that the source reads itself, some at a time."""
     if not files.reads:
         return None
     blocks = (entries[start : start + _READ_FILES] for start in range(0, len(entries), _READ_FILES))

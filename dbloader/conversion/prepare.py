@@ -98,11 +98,11 @@ class FilePreparer:
             )
 
     def settings(self) -> dict[str, Any]:
-        """Gives what decides the records' bytes."""
+        """Return what decides the records' bytes."""
         return {"check": self.check, "keep_damaged": self.keep_damaged, **asdict(self.form)}
 
     def prepare(self, entry: Entry, hold: Callable[[int], object], data: bytes | None = None) -> Prepared:
-        """Reads a file, unless its bytes are given, checks it and gives its record.
+        """Read a file, unless its bytes are given, checks it and return its record.
 
         Args:
             entry: The file.
@@ -159,7 +159,7 @@ class FilePreparer:
             result.record = encode(record)
 
     def _formed(self, data: bytes, image: Facts | None) -> Stored:
-        """Gives an image file in the form in which it is to be stored."""
+        """Return an image file in the form in which it is to be stored."""
         if image is None and self.form.raw:
             image = _facts(data)  # which says what is wrong with it: nothing else than pixels can be stored
         if image is None:
@@ -167,7 +167,7 @@ class FilePreparer:
         return self.form.make(data, image)
 
     def _checked(self, result: Prepared, data: bytes, hold: Callable[[int], object]) -> tuple[bytes, Facts | None]:
-        """Gives the image file as it is to be stored, repaired if that is all it needs."""
+        """Return the image file as it is to be stored, repaired if that is all it needs."""
         if self.check == "none":
             return data, _facts_or_none(data)
         structure = examine(data)
@@ -255,7 +255,7 @@ def _read(path: bytes, hold: Callable[[int], object]) -> bytes:
 
 
 def _facts(data: bytes) -> Facts:
-    """Gives the facts; an image whose header is damaged is one of which data is missing, not no image at all."""
+    """Return the facts; an image whose header is damaged is one of which data is missing, not no image at all."""
     try:
         return facts(data)
     except NotAnImageError as error:

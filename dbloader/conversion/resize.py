@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 DEFAULT_QUALITY = 95
 
-# Below this opacity, of 255, the colour that Pillow computes for a pixel is coarse, or lost.
+# Below this opacity, of 255, the color that Pillow computes for a pixel is coarse, or lost.
 _SEE_THROUGH = 16
 
 # Bytes a pixel of an image that is made smaller, measured: RGB takes 4, a palette 1 beside those. With transparency,
@@ -45,8 +45,8 @@ class LoadedImage(NamedTuple):
     Attributes:
         pixels: Of the modes that `resize` tells of; of any mode if the size stays.
         format: What they become again: that of the file, or PNG.
-        subsampling: Pillow's number for that of a JPEG's colours: 0 to 2 are 4:4:4, 4:2:2, 4:2:0.
-        options: Pillow's, to be encoded with: colour profile and EXIF among them.
+        subsampling: Pillow's number for that of a JPEG's colors: 0 to 2 are 4:4:4, 4:2:2, 4:2:0.
+        options: Pillow's, to be encoded with: color profile and EXIF among them.
     """
 
     pixels: Image.Image
@@ -56,7 +56,7 @@ class LoadedImage(NamedTuple):
 
 
 def reduced_size(facts: Facts, *, max_side: int | None, short_side: int | None) -> tuple[int, int] | None:
-    """Gives the width and height of an image that must be made smaller; None if it need not be.
+    """Return the width and height of an image that must be made smaller; None if it need not be.
 
     Args:
         facts: The image's.
@@ -91,11 +91,11 @@ def resizing_bytes(facts: Facts, size: tuple[int, int]) -> int:
 
 
 def resize(data: bytes, size: tuple[int, int], *, quality: int = DEFAULT_QUALITY) -> tuple[bytes, Facts]:
-    """Gives an image file of another size, with its colour mode, colour profile, EXIF and, if it can, its format.
+    """Return an image file of another size, with its color mode, color profile, EXIF and, if it can, its format.
 
     JPEG and WebP are encoded with the quality given, JPEG with the chroma subsampling it had (4:4:4 if that is rare);
-    every other format without loss, as PNG if it is not one of PNG, BMP, PPM and TIFF. Palettes become full colours,
-    since a mixture of two of its colours is seldom in a palette; gray, alpha and CMYK are kept, and so are 16 bits
+    every other format without loss, as PNG if it is not one of PNG, BMP, PPM and TIFF. Palettes become full colors,
+    since a mixture of two of its colors is seldom in a palette; gray, alpha and CMYK are kept, and so are 16 bits
     where Pillow reads them, which is in gray images. The filter is Lanczos. Of several pictures in a file the first
     stays.
 
@@ -106,7 +106,7 @@ def resize(data: bytes, size: tuple[int, int], *, quality: int = DEFAULT_QUALITY
 
 
 def load_picture(data: bytes, size: tuple[int, int] | None) -> LoadedImage:
-    """Gives the pixels of an image file in another size, or in its own if that is None.
+    """Return the pixels of an image file in another size, or in its own if that is None.
 
     Raises:
         DamagedImageError: The image does not decode.
@@ -133,7 +133,7 @@ def load_picture(data: bytes, size: tuple[int, int] | None) -> LoadedImage:
 
 
 def encode_picture(picture: LoadedImage, *, quality: int) -> tuple[bytes, Facts]:
-    """Gives the file and its facts; `resize` says more.
+    """Return the file and its facts; `resize` says more.
 
     Raises:
         DamagedImageError: Pillow cannot encode it.
@@ -199,7 +199,7 @@ def _saved(pixels: Image.Image, name: str, options: Mapping[str, Any]) -> bytes:
 
 
 def _full_colours(image: Image.Image) -> Image.Image:
-    """Gives the image in a mode whose pixels can be mixed."""
+    """Return the image in a mode whose pixels can be mixed."""
     mode = {"1": "L", "P": "RGB", "PA": "RGBA"}.get(image.mode, image.mode)
     if "transparency" in image.info:
         mode = {"L": "LA", "RGB": "RGBA"}.get(mode, mode)
@@ -210,7 +210,7 @@ def _resized(image: Image.Image, size: tuple[int, int], box: tuple[float, float,
     smaller = image.resize(size, Image.Resampling.LANCZOS, box)
     if image.mode not in ("LA", "RGBA"):
         return smaller
-    # Pillow mixes colours by their opacity, as it must for those that are seen; it leaves none where nothing is. But
+    # Pillow mixes colors by their opacity, as it must for those that are seen; it leaves none where nothing is. But
     # training, which drops the opacity, sees what is there.
     bands = [band.resize(size, Image.Resampling.LANCZOS, box) for band in image.split()]
     seen = bands[-1].point([255 * (opacity >= _SEE_THROUGH) for opacity in range(256)])
@@ -220,7 +220,7 @@ def _resized(image: Image.Image, size: tuple[int, int], box: tuple[float, float,
 def _options(image: Image.Image, name: str) -> Mapping[str, Any]:
     options: dict[str, Any] = {key: image.info[key] for key in ("icc_profile", "exif") if image.info.get(key)}
     if name == "WEBP":
-        options["exact"] = True  # colours too that are not seen
+        options["exact"] = True  # colors too that are not seen
     elif name == "TIFF":
         options["compression"] = "tiff_adobe_deflate"
     elif name != "JPEG" and image.mode == "I;16" and "transparency" in image.info:

@@ -44,7 +44,7 @@ class SampleEncoder:
 
     @classmethod
     def of(cls, fields: Sequence[str], image_format: str, quality: int | None) -> SampleEncoder:
-        """Gives the form that write_store's options ask for.
+        """Return the form that write_store's options ask for.
 
         Raises:
             OptionError: One is out of its range.
@@ -52,21 +52,21 @@ class SampleEncoder:
         return cls(_checked_fields(fields), _checked_format(image_format), _checked_quality(quality, image_format))
 
     def __call__(self, samples: Iterable[Any]) -> Batch:
-        """Stands in for a DataLoader's ``collate_fn``: images are encoded in the workers.
+        """Stand in for a DataLoader's ``collate_fn``: images are encoded in the workers.
 
         What comes from there holds no tensors: torch would keep a file open for each of them.
         """
         return Batch([self.record_or_error(sample) for sample in samples])
 
     def record_or_error(self, sample: Any) -> Record | DBLoaderError:
-        """Gives the record, or the error as a value: raised in a worker, it would come with that one's traceback."""
+        """Return the record, or the error as a value: raised in a worker, it would come with that one's traceback."""
         try:
             return self.record(sample)
         except (FieldError, ImageError) as error:
             return error
 
     def record(self, sample: Any) -> Record:
-        """Gives the record of a sample.
+        """Return the record of a sample.
 
         Raises:
             FieldError: It holds what a record cannot.
@@ -99,7 +99,7 @@ class SampleEncoder:
         return {"image": sample}
 
     def _value(self, key: str, value: Any) -> Any:
-        """Gives what a record can hold for tensors, scalars, PIL images, and lists and dicts of them."""
+        """Return what a record can hold for tensors, scalars, PIL images, and lists and dicts of them."""
         if is_of(value, "torch", "Tensor"):
             value = _array(key, value)
         if isinstance(value, (np.ndarray, np.generic)):
@@ -134,7 +134,7 @@ def _array(key: str, tensor: Any) -> np.ndarray[Any, Any]:
 
 
 def _number(value: np.ndarray[Any, Any] | np.generic) -> Any:
-    """Gives the Python object for one number or text, if that has its dtype; else an array."""
+    """Return the Python object for one number or text, if that has its dtype; else an array."""
     array = np.asarray(value)
     if array.shape or array.dtype.hasobject:
         return array

@@ -103,11 +103,11 @@ class ImageFormat:
             find_jpegtran()
 
     def new_size(self, facts: Facts) -> tuple[int, int] | None:
-        """Gives the width and height that an image gets; None if they stay."""
+        """Return the width and height that an image gets; None if they stay."""
         return reduced_size(facts, max_side=self.max_side, short_side=self.short_side)
 
     def memory(self, facts: Facts) -> tuple[int, int]:
-        """Gives the bytes that ``make`` and the encoding of the record hold meanwhile, and those that it keeps."""
+        """Return the bytes that ``make`` and the encoding of the record hold meanwhile, and those that it keeps."""
         size, pixels = self.new_size(facts), facts.width * facts.height
         smaller = resizing_bytes(facts, size) if size else 0
         if self.raw:
@@ -122,7 +122,7 @@ class ImageFormat:
         return 0, 0
 
     def make(self, data: bytes, facts: Facts) -> Stored:
-        """Gives an image file in this form.
+        """Return an image file in this form.
 
         What cannot be tiled is stored as it would be without ``tile``.
 

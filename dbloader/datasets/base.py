@@ -108,7 +108,7 @@ class RecordDataset(Dataset[Any]):
         return hashlib.sha256(self._indices.astype("<i8").tobytes()).hexdigest()
 
     def record(self, index: int) -> Record:
-        """Gives the record itself, with all its fields, as it is stored.
+        """Return the record itself, with all its fields, as it is stored.
 
         Raises:
             RecordIndexError: There is none at the index, which may be negative.
@@ -117,7 +117,7 @@ class RecordDataset(Dataset[Any]):
         return self.records([index])[0]
 
     def records(self, indices: Sequence[int]) -> list[Record]:
-        """Gives the records themselves, in the order asked, repeats included, in one transaction or round trip.
+        """Return the records themselves, in the order asked, repeats included, in one transaction or round trip.
 
         Raises:
             RecordIndexError: There is none at an index; each may be negative.
@@ -126,7 +126,7 @@ class RecordDataset(Dataset[Any]):
         return self._same_store().read(self._positions(indices))
 
     def _borrow(self, indices: Sequence[int]) -> AbstractContextManager[Iterator[Record]]:
-        """Gives records while the store has hold of them; see ``Store.lend``."""
+        """Return records while the store has hold of them; see ``Store.lend``."""
         return self._same_store().borrow(self._positions(indices))
 
     def _prefetch(self, indices: Sequence[int]) -> None:
@@ -134,7 +134,7 @@ class RecordDataset(Dataset[Any]):
         self._same_store().prefetch(self._positions(indices))
 
     def find(self, name: str) -> int:
-        """Gives the index of the record with a name (the path below the root of the converted folder).
+        """Return the index of the record with a name (the path below the root of the converted folder).
 
         Raises:
             RecordNotFoundError: No record has this name.
@@ -149,16 +149,16 @@ class RecordDataset(Dataset[Any]):
         return position
 
     def close(self) -> None:
-        """Lets go of the store's handle; it is opened again when it is needed."""
+        """Let go of the store's handle; it is opened again when it is needed."""
         self.store.close()
 
     def _forget(self) -> None:
-        """Lets go of what was kept of the records, as there are others now."""
+        """Let go of what was kept of the records, as there are others now."""
         for name in _CACHED:
             self.__dict__.pop(name, None)
 
     def _positions(self, indices: Sequence[int]) -> list[int]:
-        """Gives where in the store the samples at some indices are, which may be negative."""
+        """Return where in the store the samples at some indices are, which may be negative."""
         length = len(self)
         try:
             positions = [as_index(index) for index in indices]  # also NumPy's and torch's integers, but no 1.5
@@ -185,11 +185,11 @@ class RecordDataset(Dataset[Any]):
         return {key: value for key, value in self.__dict__.items() if key not in _CACHED}
 
     def _describe(self, record: Record) -> str:
-        """Gives what a record is called in a message: its index, its name and the place of the store."""
+        """Return what a record is called in a message: its index, its name and the place of the store."""
         return f"record {record.index} ({record.name or 'without a name'}) of {self.root}"
 
     def _same_store(self) -> Store:
-        """Gives the store, which a worker that opens it anew must find to be the one that its indices were made for."""
+        """Return the store, which a worker that opens it anew must find to be the one that its indices were made for."""
         manifest = self.store.manifest
         if manifest is not self.manifest:
             if (manifest.digest, manifest.classes) != (self.manifest.digest, self.manifest.classes):

@@ -118,7 +118,7 @@ class MongoDataset(StoreDataset):
         fields: Iterable[str] | None = None,
         with_index: bool = False,
     ) -> ListedDataset:
-        """Gives a dataset of image files that lie in a collection of some other program's, one in each document.
+        """Return a dataset of image files that lie in a collection of some other program's, one in each document.
 
         Nothing is copied: a batch is one query by names. ``dbloader convert`` makes a store of them, which is checked,
         and faster.
@@ -220,7 +220,7 @@ class MongoDataset(StoreDataset):
 
 
 def _checked(query: Mapping[str, Any]) -> dict[str, Any]:
-    """Gives a query, as it is now, if it can be sent to a server."""
+    """Return a query, as it is now, if it can be sent to a server."""
     try:
         bson.encode(query)
     except (bson.errors.BSONError, TypeError, OverflowError) as error:

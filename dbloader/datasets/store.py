@@ -59,7 +59,7 @@ class StoreDataset(RecordDataset):
         self._check_fields(self.manifest)
 
     def _numbers(self, indices: Sequence[int]) -> np.ndarray[Any, Any] | None:
-        """Gives what is random in the decoding of samples: float64, shape (len(indices), decode.draws).
+        """Return what is random in the decoding of samples: float64, shape (len(indices), decode.draws).
 
         Args:
             indices: If they are SeededIndices, as a SeededBatchSampler gives them, the numbers are made of their keys,
@@ -80,7 +80,7 @@ class StoreDataset(RecordDataset):
         return self._batch([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """Gives a batch of samples, read in one transaction; torch's DataLoader calls this.
+        """Return a batch of samples, read in one transaction; torch's DataLoader calls this.
 
         Args:
             indices: From -len to len - 1.
@@ -118,7 +118,7 @@ class StoreDataset(RecordDataset):
         return "\n    ".join([f"Dataset {type(self).__name__}", *(line.replace("\n", "\n    ") for line in lines)])
 
     def _sample(self, record: Record, numbers: np.ndarray[Any, Any] | None = None) -> Any:
-        """Gives the sample of a record, as indexing gives it.
+        """Return the sample of a record, as indexing gives it.
 
         Args:
             record: One of this dataset's.
@@ -129,7 +129,7 @@ class StoreDataset(RecordDataset):
         return self._joined(self._image(record, numbers), self._others(record))
 
     def _joined(self, image: Any, others: Any) -> Any:
-        """Puts an image, or a batch of images, into the place where samples have it.
+        """Put an image, or a batch of images, into the place where samples have it.
 
         Args:
             image: What ``image`` gave, or many of them in one tensor.
@@ -140,13 +140,13 @@ class StoreDataset(RecordDataset):
         return {name: image if name == "image" else others[name] for name in self.fields}
 
     def _image(self, record: Record, numbers: np.ndarray[Any, Any] | None = None) -> Any:
-        """Gives the image of a record, decoded and transformed, as it stands in the sample."""
+        """Return the image of a record, decoded and transformed, as it stands in the sample."""
         with self._named(record):
             image = self._decoded(record, numbers)
             return image if self.transform is None or image is None else self.transform(image)
 
     def _others(self, record: Record) -> Any:
-        """Gives what else is in the sample of a record: a tuple of its label, or a dict of all fields but the image."""
+        """Return the rest of a record's sample: a tuple of its label, or a dict of all fields but the image."""
         with self._named(record):
             if self.fields is None:
                 return (self._label(record),)
@@ -157,7 +157,7 @@ class StoreDataset(RecordDataset):
             return others
 
     def _check_whole(self, record: Record) -> None:
-        """Refuses the image of a record of which data is missing.
+        """Refuse the image of a record of which data is missing.
 
         Raises:
             DamagedImageError: It was stored nevertheless.
@@ -173,7 +173,7 @@ class StoreDataset(RecordDataset):
         return _Named(self, record)
 
     def _plan(self, record: Record, numbers: np.ndarray[Any, Any] | None = None) -> Plan | None:
-        """Gives what is left to do for the image of a record, where ``decode`` is a Decoder; see ``Decoder.plan``.
+        """Return what is left to do for the image of a record, where ``decode`` is a Decoder; see ``Decoder.plan``.
 
         Args:
             record: One of this dataset's; as long as it is lent, the plan is good for.
@@ -204,7 +204,7 @@ class StoreDataset(RecordDataset):
         return decode(image)
 
     def _known(self, record: Record) -> dict[str, Any]:
-        """Gives what a Decoder may know of an image beside its bytes or pixels, after checking that it is whole."""
+        """Return what a Decoder may know of an image beside its bytes or pixels, after checking that it is whole."""
         if isinstance(record.image, np.ndarray):
             return {}
         self._check_whole(record)
@@ -230,7 +230,7 @@ class StoreDataset(RecordDataset):
 
 
 def checked_place(place: Any, wanted: str) -> Any:
-    """Gives the place of a store, which is checked further by the store.
+    """Return the place of a store, which is checked further by the store.
 
     Raises:
         TypeError: It can be none; it is not repeated in the message, since it may hold a password.

@@ -1,4 +1,4 @@
-"""Resized images' centres, for evaluation."""
+"""Resized images' centers, for evaluation."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _CROP_PCT = 0.875  # 224 of 256 pixels, as networks for ImageNet are commonly ev
 
 
 class ResizeCenterCrop(Decoder):
-    """Decodes an image, resizes it to a length of its shorter side, and cuts out its centre.
+    """Decodes an image, resizes it to a length of its shorter side, and cuts out its center.
 
     It stands for torchvision's Resize and CenterCrop together, with the same sizes and places, and resizes bilinearly
     with antialiasing. Where the resized image is smaller than the output, the rest is black.
 
-    Its Crop is the whole image, the size to which that is resized, and the centre as a window on it.
+    Its Crop is the whole image, the size to which that is resized, and the center as a window on it.
 
     Args:
         size: Height and width of the output in pixels, or one number for both.
@@ -72,5 +72,5 @@ class ResizeCenterCrop(Decoder):
 
 
 def _first(full: int, length: int) -> int:
-    """Gives where a centre begins, as CenterCrop rounds it: to even numbers, but down where it must pad."""
+    """Return where a center begins, as CenterCrop rounds it: to even numbers, but down where it must pad."""
     return -((length - full) // 2) if length > full else round((full - length) / 2)

@@ -60,7 +60,7 @@ class Plan(NamedTuple):
     size: tuple[int, int] | None
 
     def decode(self, out: npt.NDArray[np.uint8] | None = None) -> npt.NDArray[np.uint8]:
-        """Gives the output: uint8, shape (height, width, 3), RGB, one block of memory.
+        """Return the output: uint8, shape (height, width, 3), RGB, one block of memory.
 
         Args:
             out: Where to write it; new memory if None.
@@ -100,7 +100,7 @@ class Decoder(ABC):
 
     @abstractmethod
     def choose(self, numbers: Sequence[float] | npt.NDArray[Any], width: int, height: int) -> Crop:
-        """Chooses what becomes of an image.
+        """Choose what becomes of an image.
 
         Args:
             numbers: ``draws`` numbers in [0, 1), such as a row of what SampleRNG gives.
@@ -119,7 +119,7 @@ class Decoder(ABC):
         tiles: bytes | memoryview | None = None,
         checked: bool = False,
     ) -> torch.Tensor:
-        """Decodes one image.
+        """Decode one image.
 
         The GIL is released while a JPEG is decoded and while pixels are resized.
 
@@ -154,7 +154,7 @@ class Decoder(ABC):
         tiles: bytes | memoryview | None = None,
         checked: bool = False,
     ) -> Plan:
-        """Does what Python does of a call, and gives what libraries do of it, which hold no lock.
+        """Do what Python does of a call, and return what libraries do of it, which hold no lock.
 
         Who decodes many images does the first of all of them at once, while the code and data of Python are in the
         processor's caches, from which decoding drives them; and so threads seldom wait for Python's lock.
@@ -172,11 +172,11 @@ class Decoder(ABC):
         return Plan(part, crop, self.size)
 
     def _reduction(self, crop: Crop) -> int:
-        """Gives by what factor, 1, 2, 4 or 8, a JPEG may be decoded smaller."""
+        """Return by what factor, 1, 2, 4 or 8, a JPEG may be decoded smaller."""
         return 1
 
     def _checked(self, numbers: Sequence[float] | npt.NDArray[Any]) -> list[float]:
-        """Gives the numbers as Python's own, with which single computations are several times faster."""
+        """Return the numbers as Python's own, with which single computations are several times faster."""
         values: list[float] = numbers.tolist() if hasattr(numbers, "tolist") else list(numbers)
         if len(values) != self.draws:
             raise OptionError(f"numbers must be {self.draws} for each image, got {len(values)}")

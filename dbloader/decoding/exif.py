@@ -37,7 +37,7 @@ _TURNS = {
 
 
 def read_orientation(image: bytes | memoryview | Image.Image) -> int:
-    """Gives the EXIF orientation, 1 to 8, of an image file or opened image; 1, upright, if it tells none of these.
+    """Return the EXIF orientation, 1 to 8, of an image file or opened image; 1, upright, if it tells none of these.
 
     Pillow reads it, as for its own ImageOps.exif_transpose: of EXIF or, where there is none, of XMP. That takes 17 us.
 
@@ -74,7 +74,7 @@ class Turned:
     def part(
         self, left: int, top: int, width: int, height: int, tiles: bytes | memoryview | None, factor: int
     ) -> Callable[[], npt.NDArray[np.uint8]]:
-        """Gives what decodes a part of the upright image, as Source does."""
+        """Return what decodes a part of the upright image, as Source does."""
         box = stored_box(self.orientation, left, top, width, height, (self.width, self.height))
         part = self.stored.part(*box, tiles, factor)
         return lambda: turn_upright(part(), self.orientation).copy()
@@ -83,7 +83,7 @@ class Turned:
 def stored_box(
     orientation: int, left: int, top: int, width: int, height: int, upright: tuple[int, int]
 ) -> tuple[int, int, int, int]:
-    """Gives where in the stored image a part of the upright one is.
+    """Return where in the stored image a part of the upright one is.
 
     Args:
         orientation: 1 to 8.
@@ -105,7 +105,7 @@ def stored_box(
 
 
 def turn_upright(pixels: npt.NDArray[np.uint8], orientation: int) -> npt.NDArray[np.uint8]:
-    """Gives pixels as they are upright: a view, shape (height, width, 3), with other strides."""
+    """Return pixels as they are upright: a view, shape (height, width, 3), with other strides."""
     exchanged, mirrored, inverted = _TURNS[orientation]
     if exchanged:
         pixels = pixels.transpose(1, 0, 2)

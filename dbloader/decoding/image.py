@@ -25,7 +25,7 @@ class OpenImage(Protocol):
     def part(
         self, left: int, top: int, width: int, height: int, tiles: bytes | memoryview | None, factor: int
     ) -> Callable[[], npt.NDArray[np.uint8]]:
-        """Gives what decodes a part of the image, with as little of Python's work as may be left.
+        """Return what decodes a part of the image, with as little of Python's work as may be left.
 
         Args:
             left: Of its left edge in pixels, as the next three.

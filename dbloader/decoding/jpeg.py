@@ -42,15 +42,15 @@ _BLOCK = 8
 
 
 def open_jpeg(data: bytes | memoryview, *, checked: bool = False) -> JPEG | None:
-    """Gives a JPEG, of which the header is read; None for all that is left to Pillow, or to its errors."""
+    """Return a JPEG, of which the header is read; None for all that is left to Pillow, or to its errors."""
     if data[:2] != b"\xff\xd8":
         return None
     try:
-        height, width, colourspace, _ = simplejpeg.decode_jpeg_header(data, strict=False)  # 1 us, where Pillow takes 15
+        height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data, strict=False)  # 1 us, where Pillow takes 15
     except (ValueError, KeyError):  # KeyError: a chroma subsampling that it has no name for
         return None
     allowed = width * height <= max_pixels()
-    return JPEG(data, width, height, checked) if allowed and colourspace in _COLOURSPACES else None
+    return JPEG(data, width, height, checked) if allowed and colorspace in _COLOURSPACES else None
 
 
 class JPEG(NamedTuple):
@@ -71,7 +71,7 @@ class JPEG(NamedTuple):
     def part(
         self, left: int, top: int, width: int, height: int, tiles: bytes | memoryview | None, factor: int
     ) -> Callable[[], npt.NDArray[np.uint8]]:
-        """Gives what decodes a part of the image, as Source does: bit for bit the same with tiles and without."""
+        """Return what decodes a part of the image, as Source does: bit for bit the same with tiles and without."""
         if max(self.width, self.height) < _BLOCK:
             factor = 1
         if tiles is not None and width * height < _WHOLE_FROM * self.width * self.height:
@@ -88,14 +88,14 @@ class JPEG(NamedTuple):
         return functools.partial(self._crop, left, top, width, height, factor)
 
     def _crop(self, left: int, top: int, width: int, height: int, factor: int) -> npt.NDArray[np.uint8]:
-        """Decodes the whole image, and gives a part of it."""
+        """Decode the whole image, and return a part of it."""
         pixels = self._decode(factor)
         if len(pixels) == self.height:
             factor = 1
         return pixels[_edges(top, height, factor), _edges(left, width, factor)]
 
     def _upper(self, bottom: int) -> Sequence[bytes | bytearray | memoryview] | None:
-        """Gives the parts of a JPEG that ends at a row or below, with the pixels that the whole has down to there.
+        """Return the parts of a JPEG that ends at a row or below, with the pixels that the whole has down to there.
 
         A decoder reads no further than the height that the header tells, and what is left of the data it skips, with a
         warning. That hides all others, so this is only for files that are known to have none.
@@ -118,7 +118,7 @@ class JPEG(NamedTuple):
         return [joined, memoryview(self.data)[header.scan :]]
 
     def _decode(self, factor: int) -> npt.NDArray[np.uint8]:
-        """Decodes the whole, smaller by the factor; as it is, if libjpeg warns of it in vain.
+        """Decode the whole, smaller by the factor; as it is, if libjpeg warns of it in vain.
 
         Raises:
             DamagedImageError: It does not decode, or only with a warning that pixels are wrong or missing.
@@ -158,7 +158,7 @@ class JPEG(NamedTuple):
 def _decode_upper(
     parts: Sequence[bytes | bytearray | memoryview], left: int, top: int, width: int, height: int
 ) -> npt.NDArray[np.uint8]:
-    """Decodes the JPEG whose parts ``JPEG._upper`` gave, and gives a part of the image."""
+    """Decode the JPEG whose parts ``JPEG._upper`` gave, and return a part of the image."""
     pixels: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(b"".join(parts), "RGB", strict=False)
     return pixels[top : top + height, left : left + width]
 
@@ -166,7 +166,7 @@ def _decode_upper(
 def _decode_smaller(
     data: bytes | memoryview | bytearray, width: int, height: int, factor: int
 ) -> npt.NDArray[np.uint8]:
-    """Decodes a whole JPEG, its width and height divided by 1, 2, 4 or 8 and rounded up.
+    """Decode a whole JPEG, its width and height divided by 1, 2, 4 or 8 and rounded up.
 
     Raises:
         ValueError: It does not decode, or only with a warning.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def open_image(
     image: bytes | memoryview | npt.NDArray[Any] | Image.Image, *, exif_transpose: bool = False, checked: bool = False
 ) -> OpenImage:
-    """Gives what a decoder was given, whatever it is; little is decoded yet.
+    """Return what a decoder was given, whatever it is; little is decoded yet.
 
     Args:
         image: As Decoder's call takes it.

@@ -11,7 +11,7 @@ from dbloader.errors import OptionError
 
 
 def checked_size(size: Any) -> tuple[int, int]:
-    """Gives an option that is a height and a width in pixels, or one number for both, as (height, width).
+    """Return an option that is a height and a width in pixels, or one number for both, as (height, width).
 
     Raises:
         OptionError: It is none.
@@ -23,7 +23,7 @@ def checked_size(size: Any) -> tuple[int, int]:
 
 
 def checked_pixels(name: str, value: Any) -> int:
-    """Gives an option that is a number of pixels.
+    """Return an option that is a number of pixels.
 
     Raises:
         OptionError: It is none, or less than 1.
@@ -34,7 +34,7 @@ def checked_pixels(name: str, value: Any) -> int:
 
 
 def checked_share(name: str, value: Any, *, above: bool = False) -> float:
-    """Gives an option that is a number of 0 (or, with ``above``, more) to 1.
+    """Return an option that is a number of 0 (or, with ``above``, more) to 1.
 
     Raises:
         OptionError: It is none, or out of its range.
@@ -47,7 +47,7 @@ def checked_share(name: str, value: Any, *, above: bool = False) -> float:
 
 
 def checked_range(name: str, value: Any, most: float = math.inf) -> tuple[float, float]:
-    """Gives an option that is a least and a greatest number, above 0 and at most ``most``.
+    """Return an option that is a least and a greatest number, above 0 and at most ``most``.
 
     Raises:
         OptionError: It is none, or out of its range.

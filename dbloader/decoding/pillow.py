@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def open_picture(data: bytes | memoryview) -> Image.Image:
-    """Opens an image file with Pillow; its pixels are not decoded yet.
+    """Open an image file with Pillow; its pixels are not decoded yet.
 
     Raises:
         NotAnImageError: It is in no known format, or has more pixels than are allowed.
@@ -62,11 +62,11 @@ class PillowImage:
     def part(
         self, left: int, top: int, width: int, height: int, tiles: bytes | memoryview | None, factor: int
     ) -> Callable[[], npt.NDArray[np.uint8]]:
-        """Gives what makes a part of the image, as Source does."""
+        """Return what makes a part of the image, as Source does."""
         return functools.partial(self.crop, left, top, width, height)
 
     def crop(self, left: int, top: int, width: int, height: int) -> npt.NDArray[np.uint8]:
-        """Gives a part of the image: uint8, shape (height, width, 3), RGB."""
+        """Return a part of the image: uint8, shape (height, width, 3), RGB."""
         with damage_told():
             part = self.image
             if (width, height) != part.size:

@@ -27,7 +27,7 @@ class RandomResizedCrop(Decoder):
 
     The numbers of a sample are, in this order: whether it is mirrored (below ``flip``), where the crop's upper and left
     edges are in the room that it has, and ten times its share of the area and its aspect ratio; the first of these ten
-    that lies within the image counts. Where none does, the crop is the largest in the image's centre that has a ratio
+    that lies within the image counts. Where none does, the crop is the largest in the image's center that has a ratio
     allowed.
 
     Args:
@@ -82,7 +82,7 @@ class RandomResizedCrop(Decoder):
         return Crop((width - w) // 2, (height - h) // 2, w, h, flip)
 
     def _largest(self, width: int, height: int) -> tuple[int, int]:
-        """Gives width and height of the largest crop that has a ratio allowed, and at least a pixel."""
+        """Return width and height of the largest crop that has a ratio allowed, and at least a pixel."""
         least, most = self.ratio
         if width / height < least:
             return width, max(1, round(width / least))

@@ -31,7 +31,7 @@ def render(
     flip: bool,
     out: npt.NDArray[np.uint8] | None = None,
 ) -> npt.NDArray[np.uint8]:
-    """Gives the output that a part of an image becomes; Crop says how.
+    """Return the output that a part of an image becomes; Crop says how.
 
     Args:
         pixels: uint8, shape (height, width, 3), of any positive strides, writable. It may become the output.
@@ -58,7 +58,7 @@ def render(
 
 
 def _resize(pixels: npt.NDArray[np.uint8], size: tuple[int, int]) -> npt.NDArray[np.uint8]:
-    """Resizes bilinearly with antialiasing.
+    """Resize bilinearly with antialiasing.
 
     torch's kernel for bytes with AVX2 takes 104 us for what takes Pillow 490 (random-resized crops of 465 x 394 pixels
     to 224 x 224, one core of an EPYC), and differs from it by at most 2 levels. It takes an image to be channels-last
@@ -72,7 +72,7 @@ def _resize(pixels: npt.NDArray[np.uint8], size: tuple[int, int]) -> npt.NDArray
 
 
 def _cut(pixels: npt.NDArray[np.uint8], window: tuple[int, int], size: tuple[int, int]) -> npt.NDArray[np.uint8]:
-    """Gives a window on pixels, black where it leaves them: shape (*size, 3)."""
+    """Return a window on pixels, black where it leaves them: shape (*size, 3)."""
     inside, outside = [], []
     for first, length, full in zip(window, size, pixels.shape[:2], strict=True):
         start, stop = max(first, 0), min(first + length, full)
@@ -84,7 +84,7 @@ def _cut(pixels: npt.NDArray[np.uint8], window: tuple[int, int], size: tuple[int
 
 
 def _mirror(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """Exchanges left and right.
+    """Exchange left and right.
 
     torch does it in a sixth of NumPy's time, or, some rows at a time, a third.
     """

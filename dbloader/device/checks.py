@@ -13,7 +13,7 @@ from dbloader.errors import OptionError
 
 
 def number(name: str, value: Any, low: float = 0.0, high: float = math.inf, *, above: bool = False) -> float:
-    """Gives an option that is a number of ``low`` (or, with ``above``, more) to ``high`` as a float.
+    """Return an option that is a number of ``low`` (or, with ``above``, more) to ``high`` as a float.
 
     Raises:
         TypeError: It is no number.
@@ -30,7 +30,7 @@ def number(name: str, value: Any, low: float = 0.0, high: float = math.inf, *, a
 
 
 def shares(name: str, values: Any, *, above: bool = False) -> tuple[float, ...]:
-    """Gives an option that has a number of 0 (or, with ``above``, more) to 1 for each channel as floats.
+    """Return an option that has a number of 0 (or, with ``above``, more) to 1 for each channel as floats.
 
     Raises:
         TypeError: It is no sequence of numbers.
@@ -42,7 +42,7 @@ def shares(name: str, values: Any, *, above: bool = False) -> tuple[float, ...]:
 
 
 def images(given: Any) -> None:
-    """Checks that something is a batch of images: a uint8 or float tensor, shape (N, C, H, W).
+    """Check that something is a batch of images: a uint8 or float tensor, shape (N, C, H, W).
 
     Raises:
         TypeError: It is no tensor, or of another dtype.

@@ -58,7 +58,7 @@ class EncodedImages:
 
     @classmethod
     def concatenate(cls, parts: Iterable[EncodedImages]) -> EncodedImages:
-        """Gives the images of all parts, in their order: what a collate function makes of samples of one image.
+        """Return the images of all parts, in their order: what a collate function makes of samples of one image.
 
         Raises:
             OptionError: There are no parts, or their images take different numbers of random numbers.
@@ -78,23 +78,23 @@ class EncodedImages:
         return len(self._ends)
 
     def tensor(self, number: int) -> torch.Tensor:
-        """Gives one file: uint8, shape (bytes,), a view of ``data``."""
+        """Return one file: uint8, shape (bytes,), a view of ``data``."""
         number = as_index(number)
         if not 0 <= number < len(self):
             raise IndexError(f"no image {number} in a batch of {len(self)}")
         return self.data[0 if number == 0 else self._ends[number - 1] : self._ends[number]]
 
     def file(self, number: int) -> memoryview:
-        """Gives one file as a view of ``data``."""
+        """Return one file as a view of ``data``."""
         return self.tensor(number).numpy().data
 
     def place(self, number: int) -> str:
-        """Gives what to call an image in an error."""
+        """Return what to call an image in an error."""
         told = f"image {number} of the batch"
         return told if self.places is None else f"{told}: {self.places[number]}"
 
     def pin_memory(self, device: Any = None) -> Self:
-        """Gives the same with the bytes in pinned memory; torch's DataLoader calls this, where it is asked to pin."""
+        """Return the same with the bytes in pinned memory; torch's DataLoader calls this, where it is asked to pin."""
         clone = object.__new__(type(self))
         clone.__dict__.update(self.__dict__, data=self.data.pin_memory())
         return clone

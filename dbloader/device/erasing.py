@@ -101,8 +101,8 @@ class RandomErasing(nn.Module):
         result = torch.empty_like(images)
         if self.mode == "rand":
             result.copy_(images)
-            for number, colours in enumerate(self._colours(keys, images).unbind(1)):
-                torch.where(inside[:, number, None], colours[..., None, None], result, out=result)
+            for number, colors in enumerate(self._colours(keys, images).unbind(1)):
+                torch.where(inside[:, number, None], colors[..., None, None], result, out=result)
             return result
         if self.mode == "pixel":
             channels, height, width = images.shape[1:]
@@ -112,7 +112,7 @@ class RandomErasing(nn.Module):
         return torch.where(inside.any(1, keepdim=True), fill, images, out=result)
 
     def _boxes(self, keys: SampleRNG, height: int, width: int) -> Array:
-        """Gives the rectangles: int32, shape (N, max_count, 4), as top, bottom, left and right; one left out is 0."""
+        """Return the rectangles: int32, shape (N, max_count, 4), as top, bottom, left and right; one left out is 0."""
         erased, counts = keys.uniform(2, "erasing").T
         counts = self.min_count + np.floor(counts * (self.max_count - self.min_count + 1))
         drawn = keys.uniform(self.max_count * (2 * _ATTEMPTS + 2), "boxes")
@@ -133,10 +133,10 @@ class RandomErasing(nn.Module):
         return np.where(kept[..., None], boxes, 0).astype(np.int32)
 
     def _colours(self, keys: SampleRNG, images: torch.Tensor) -> torch.Tensor:
-        """Gives the rectangles' colours: shape (N, max_count, C), of the images' dtype, and where they are."""
+        """Return the rectangles' colors: shape (N, max_count, C), of the images' dtype, and where they are."""
         channels = images.shape[1]
-        colours = noise.normal_of(keys.uniform(self.max_count * channels, "colours")).to(images.dtype)
-        return send(colours.view(len(keys), self.max_count, channels), images.device)
+        colors = noise.normal_of(keys.uniform(self.max_count * channels, "colors")).to(images.dtype)
+        return send(colors.view(len(keys), self.max_count, channels), images.device)
 
     @override
     def extra_repr(self) -> str:
@@ -145,7 +145,7 @@ class RandomErasing(nn.Module):
 
 
 def _inside(boxes: torch.Tensor, height: int, width: int) -> torch.Tensor:
-    """Gives which pixels are in which rectangle: bool, shape (N, boxes, H, W)."""
+    """Return which pixels are in which rectangle: bool, shape (N, boxes, H, W)."""
     top, bottom, left, right = boxes[..., None].unbind(2)
     rows = torch.arange(height, dtype=torch.int32, device=boxes.device)
     columns = torch.arange(width, dtype=torch.int32, device=boxes.device)

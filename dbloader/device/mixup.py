@@ -99,7 +99,7 @@ class CutMix(_BatchMixer):
 
 
 def _find(names: dict[str, str], library: str) -> tuple[str, Any]:
-    """Gives the library to use, and its class; imports it only now."""
+    """Return the library to use, and its class; imports it only now."""
     wanted = names if library == "auto" else {library: names[library]}
     problem: Exception | None = None
     for candidate, name in wanted.items():

@@ -22,7 +22,7 @@ _PER_WORD = 4
 
 
 def normal(keys: Array, shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Gives independent normal noise of mean 0 and variance 1: shape (N, C, H, W).
+    """Return independent normal noise of mean 0 and variance 1: shape (N, C, H, W).
 
     Args:
         keys: Of the samples: uint64, shape (N,).
@@ -42,21 +42,21 @@ def normal(keys: Array, shape: tuple[int, int, int], dtype: torch.dtype, device:
 
 
 def normal_of(uniform: Array) -> torch.Tensor:
-    """Gives normal numbers for uniform ones in [0, 1): float64, the same shape, on the CPU."""
+    """Return normal numbers for uniform ones in [0, 1): float64, the same shape, on the CPU."""
     values: torch.Tensor = torch.special.ndtri(torch.from_numpy(uniform).clamp_(min=2.0**-54))
     return values
 
 
 @functools.cache
 def _quantiles() -> torch.Tensor:
-    """Gives those of the middles of equal parts, ascending: float64, shape (65536,)."""
+    """Return those of the middles of equal parts, ascending: float64, shape (65536,)."""
     middles = (torch.arange(_QUANTILES, dtype=torch.float64, device="cpu") + 0.5) / _QUANTILES
     quantiles: torch.Tensor = torch.special.ndtri(middles)
     return quantiles
 
 
 def _mixed(words: torch.Tensor) -> torch.Tensor:
-    """Scrambles int64 numbers in place, as ``mixing.mix`` does."""
+    """Scramble int64 numbers in place, as ``mixing.mix`` does."""
     for shift, factor in ((30, _FIRST), (27, _SECOND), (31, 1)):
         shifted = words >> shift
         shifted &= (1 << (64 - shift)) - 1  # as if they were unsigned

@@ -1,4 +1,4 @@
-"""uint8 images to the normalised floats that a model takes."""
+"""uint8 images to the normalized floats that a model takes."""
 
 from __future__ import annotations
 

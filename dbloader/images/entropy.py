@@ -83,7 +83,7 @@ class FrameWalk:
         self._nonzero: list[dict[int, int]] = [{} for _ in frame.sampling]
 
     def follow(self, data: bytes, scan: Scan, *, closed: bool) -> bool:
-        """Proves that one scan is whole, from its first to its last MCU.
+        """Prove that one scan is whole, from its first to its last MCU.
 
         When no marker closes it, one FF at its end is in doubt: the first byte of a marker, or, if bits are
         wanted, a byte of data whose stuffed zero (T.81 B.1.1.5) was cut off.

@@ -69,7 +69,7 @@ def expand_symbols(table: bytes) -> list[int]:
 
 def _expand(table: bytes, encode: Callable[[int, int], int], invalid: int) -> list[int]:
     # Codes are given out by length and continue each other (T.81 annex C), so that each fills as many
-    # neighbouring places as there are ways to go on after it. The code of all ones stays free (K.2); decoders
+    # neighboring places as there are ways to go on after it. The code of all ones stays free (K.2); decoders
     # refuse tables that use it.
     counts, symbols = table[:16], iter(table[16:])
     if sum(count << (LONGEST - length) for length, count in enumerate(counts, 1)) >= 1 << LONGEST:

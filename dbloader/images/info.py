@@ -137,7 +137,7 @@ def _has_frames(image: Image.Image) -> bool:
 
 
 def check_decodes(data: bytes, facts: Facts) -> None:
-    """Decodes an image, whole, and lets the pixels go.
+    """Decode an image, whole, and lets the pixels go.
 
     A JPEG is decoded at an eighth of its size: every coefficient is still read, which is where damage shows, but the
     pixels that nobody will see cost neither time nor memory.
@@ -163,7 +163,7 @@ def check_decodes(data: bytes, facts: Facts) -> None:
 
 
 def _decodes_strictly(data: bytes) -> bool:
-    """Says whether libjpeg-turbo decodes a JPEG; False if it refuses this kind, and Pillow, which tells less, must.
+    """Return whether libjpeg-turbo decodes a JPEG; False if it refuses this kind, and Pillow, which tells less, must.
 
     Raises:
         DamagedImageError: It does not decode, or only with a warning.
@@ -192,7 +192,7 @@ def _decodes_strictly(data: bytes) -> bool:
 
 
 def _check_chunks(data: bytes) -> None:
-    """Compares the chunks of a PNG with their CRCs, which Pillow does not for those that hold the pixels.
+    """Compare the chunks of a PNG with their CRCs, which Pillow does not for those that hold the pixels.
 
     Raises:
         DamagedImageError: A chunk has another.
@@ -207,10 +207,10 @@ def _check_chunks(data: bytes) -> None:
 
 
 def format_name(image: Image.Image) -> str:
-    """Gives the format; a multi-picture file (MPO) is a JPEG with more after it."""
+    """Return the format; a multi-picture file (MPO) is a JPEG with more after it."""
     return "JPEG" if image.format == "MPO" else image.format or ""
 
 
 def told(error: Exception) -> str:
-    """Gives what an error says, as a part of a sentence."""
+    """Return what an error says, as a part of a sentence."""
     return f"{error}".rstrip(". ") or type(error).__name__

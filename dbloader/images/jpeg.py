@@ -45,7 +45,7 @@ class Structure:
         missing: Bytes that complete the first `end` ones; empty unless the state is NO_END.
         width: In pixels; 0 if no frame header was reached.
         height: In pixels; 0 if neither the frame header nor a DNL segment told it.
-        components: Colour components, 1 for grey; 0 if no frame header was reached.
+        components: Color components, 1 for gray; 0 if no frame header was reached.
         progressive: Whether the frame is progressive.
     """
 
@@ -158,7 +158,7 @@ class _Reader:
         return False
 
     def check_closed(self) -> None:
-        """Looks for what an image can lack although it has its end marker."""
+        """Look for what an image can lack although it has its end marker."""
         self._check_restarts(self._check_headers())
 
     def prove_whole(self) -> bytes:
@@ -198,7 +198,7 @@ class _Reader:
                     raise DamagedImageError(f"restart markers of scan {number} are missing or out of order")
 
     def _read_segment(self, code: int, payload: bytes) -> bool:
-        """Takes in a segment; false if it cannot be as it is."""
+        """Take in a segment; false if it cannot be as it is."""
         if code in _SOF:
             return self._read_frame(code, payload)
         if code == _SOS:

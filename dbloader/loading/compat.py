@@ -63,7 +63,7 @@ class DataLoaderX(DataLoader[T_co]):
         self._prefetched.set_epoch(epoch)
 
     def stats(self) -> Stats:
-        """Gives what the time of the latest iteration went into; see PrefetchLoader."""
+        """Return what the time of the latest iteration went into; see PrefetchLoader."""
         return self._prefetched.stats()
 
     def close(self) -> None:

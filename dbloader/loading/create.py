@@ -77,7 +77,7 @@ def create_loader(
     prefetch_factor: int | None = None,
     use_prefetcher: bool = True,
 ) -> PrefetchLoader[Any]:
-    """Gives a PrefetchLoader of batches (images, labels), ready for a network, in the spirit of timm's create_loader.
+    """Return a PrefetchLoader of batches (images, labels), ready for a network, in the spirit of timm's create_loader.
 
     The images are decoded, cropped and resized to uint8 by workers, sent to the device as such, and normalized there.
     Each ``iter()`` is the next epoch, in its own order; ``state_dict()`` and ``load_state_dict()`` go on in the middle
@@ -106,7 +106,7 @@ def create_loader(
         dtype: Of the normalized images: float32, float16 or bfloat16.
         channels_last: Whether the normalized images have that memory format.
         re_prob: Probability that RandomErasing erases a part of an image; in training only, like the next two.
-        re_mode: With what: ``"const"`` (the mean), ``"rand"`` (a random colour) or ``"pixel"`` (noise).
+        re_mode: With what: ``"const"`` (the mean), ``"rand"`` (a random color) or ``"pixel"`` (noise).
         re_count: How many rectangles.
         preparation: What else is to be done with each batch on the device, after that: a callable on the images, or a
             Preparation, such as of Mixup.
@@ -213,7 +213,7 @@ def create_loader(
 
 
 def _check_kinds(*, workers: Any, decode: Any, transform: Any, collate_fn: Any, seeding: Any) -> None:
-    """Checks the options that are one of some words, or a callable."""
+    """Check the options that are one of some words, or a callable."""
     if workers not in _WORKERS:
         raise OptionError(f"workers must be one of {', '.join(_WORKERS)}, got {workers!r}")
     if decode not in ("workers", "device"):

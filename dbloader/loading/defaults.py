@@ -47,7 +47,7 @@ _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch
 
 
 def suits_threads(maker: BatchFetcher, workers: int) -> bool:
-    """Says whether threads are to make the batches, where their user did not say.
+    """Return whether threads are to make the batches, where their user did not say.
 
     Args:
         maker: Makes them.
@@ -64,7 +64,7 @@ def suits_threads(maker: BatchFetcher, workers: int) -> bool:
 
 
 def height_and_width(input_size: int | Sequence[int]) -> tuple[int, int]:
-    """Gives the height and width in pixels that one number, two, or timm's three say."""
+    """Return the height and width in pixels that one number, two, or timm's three say."""
     try:
         sides = [*map(as_index, input_size if isinstance(input_size, Iterable) else (input_size, input_size))]
     except TypeError:
@@ -77,7 +77,7 @@ def height_and_width(input_size: int | Sequence[int]) -> tuple[int, int]:
 
 
 def check_dataset(dataset: Any) -> None:
-    """Refuses what has no samples at indices.
+    """Refuse what has no samples at indices.
 
     Raises:
         OptionError: It is iterable-style, or the place of a store, or a store; or its length is 0.
@@ -93,7 +93,7 @@ def check_dataset(dataset: Any) -> None:
 
 
 def default_transform(dataset: Any, size: tuple[int, int], *, is_training: bool) -> Decoder | None:
-    """Gives the transform of a dataset that has none of its own."""
+    """Return the transform of a dataset that has none of its own."""
     if _transforms(dataset):
         return None
     if is_training:
@@ -103,7 +103,7 @@ def default_transform(dataset: Any, size: tuple[int, int], *, is_training: bool)
 
 
 def _transforms(dataset: Any) -> bool:
-    """Says whether a dataset, or one that it takes its samples from, has a transform of its own."""
+    """Return whether a dataset, or one that it takes its samples from, has a transform of its own."""
     if isinstance(dataset, Subset):
         return _transforms(dataset.dataset)
     if isinstance(dataset, ConcatDataset):
@@ -114,7 +114,7 @@ def _transforms(dataset: Any) -> bool:
 
 
 def with_transform(dataset: Any, transform: Callable[..., Any] | None) -> tuple[Any, Callable[..., Any] | None]:
-    """Gives the dataset that makes the samples, and the transform that it does not apply itself."""
+    """Return the dataset that makes the samples, and the transform that it does not apply itself."""
     if type(dataset) is Subset:
         inner, transform = with_transform(dataset.dataset, transform)
         return Subset(inner, dataset.indices), transform
@@ -144,7 +144,7 @@ def check_first_fields(dataset: Any, index: int = 0) -> None:
 
 
 def decoder_of(dataset: Any) -> Any:
-    """Gives what decodes the images of a store's dataset, or of a part of one."""
+    """Return what decodes the images of a store's dataset, or of a part of one."""
     return decoder_of(dataset.dataset) if type(dataset) is Subset else dataset.decode
 
 
@@ -158,7 +158,7 @@ def create_batch_sampler(
     seed: int,
     drop_last: bool,
 ) -> Any:
-    """Gives the indices of the batches, in the order that the options of create_loader say."""
+    """Return the indices of the batches, in the order that the options of create_loader say."""
     ranks: dict[str, Any] = {"num_replicas": 1, "rank": 0} if distributed is False else {}
     if distributed and not _is_distributed():
         raise OptionError("distributed=True needs torch.distributed: call init_process_group() first")
@@ -197,7 +197,7 @@ def _is_distributed() -> bool:
 def normalizing(
     mean: Sequence[float] | None, std: Sequence[float] | None, dtype: torch.dtype | str, *, channels_last: bool
 ) -> Callable[..., Any] | None:
-    """Gives what normalizes the images, if they are to be."""
+    """Return what normalizes the images, if they are to be."""
     if (mean is None) != (std is None):
         raise OptionError(f"mean and std must both be given, or both be None, got mean={mean} and std={std}")
     if isinstance(dtype, str):
@@ -217,7 +217,7 @@ def normalizing(
 def erasing(
     probability: float, mode: Literal["const", "rand", "pixel"], count: int, *, is_training: bool
 ) -> Callable[..., Any] | None:
-    """Gives what erases parts of the images, if that is to be."""
+    """Return what erases parts of the images, if that is to be."""
     try:
         module = RandomErasing(probability, mode=mode, max_count=count)
     except (OptionError, TypeError) as error:
@@ -244,7 +244,7 @@ class NormalizeBytes(Normalize):
 
 
 def share_of_processors() -> int:
-    """Gives the processors for this one of the processes that torchrun started on this machine."""
+    """Return the processors for this one of the processes that torchrun started on this machine."""
     return max(1, processors() // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
 
 

@@ -134,7 +134,7 @@ class Batches(Iterator[Any]):
         return _Staged(batch, captured, samples if self._counts else 0)
 
     def _sent(self, batch: Any, samples: int) -> Any:
-        """Gives the batch prepared, on its way to the device."""
+        """Return the batch prepared, on its way to the device."""
         prepare = None
         if self._preparation is not None:
             assert self._iteration.place is not None, "else it has not begun"
@@ -145,7 +145,7 @@ class Batches(Iterator[Any]):
         return batch if prepare is None else prepare(batch)
 
     def close(self) -> None:
-        """Lets go of the loader's iterator, and ends its workers unless they are persistent."""
+        """Let go of the loader's iterator, and ends its workers unless they are persistent."""
         self._make = None
         if hasattr(self._source, "close"):
             self._source.close()
@@ -156,7 +156,7 @@ class Batches(Iterator[Any]):
 
 
 def _killed_worker(source: Any, error: BaseException) -> Any:
-    """Gives the process of a DataLoader's worker whose end an error of its connections tells of, if there is one."""
+    """Return the process of a DataLoader's worker whose end an error of its connections tells of, if there is one."""
     workers = getattr(source, "_workers", [])
     modules = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__))
     if not any(module.startswith("multiprocessing.") for module in modules):
@@ -179,7 +179,7 @@ def _is_of_a_sample(stop: StopIteration) -> bool:
 
 
 def count_samples(batch: Any, image: str = "image") -> int:
-    """Gives the length of the images of a batch, or of the first thing in it that has a length; 0 if nothing has.
+    """Return the length of the images of a batch, or of the first thing in it that has a length; 0 if nothing has.
 
     Args:
         batch: As a loader gives it.
@@ -245,7 +245,7 @@ class InTurn(Iterator[T]):
         return batch
 
     def close(self, why: str | None = None) -> None:
-        """Lets go of the loader's iterator; tells why, where the consumer cannot know."""
+        """Let go of the loader's iterator; tells why, where the consumer cannot know."""
         batches, self._batches = self._batches, None
         if batches is not None:
             self._why = why

@@ -86,7 +86,7 @@ class PrefetchLoader(Generic[T]):
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> PrefetchLoader[T]:
-        """Gives a ResumablePrefetchLoader where the loader can be resumed.
+        """Return a ResumablePrefetchLoader where the loader can be resumed.
 
         Frameworks ask a loader whether it has a state_dict, and only one that works may be there.
         """
@@ -182,7 +182,7 @@ class PrefetchLoader(Generic[T]):
         return source, place
 
     def progress(self, desc: str | None = None, **options: Any) -> Iterator[T]:
-        """Gives the batches of one ``iter()`` under a progress bar that shows images a second and the share of waiting.
+        """Return the batches of one ``iter()`` under a progress bar: images a second, share of waiting.
 
         Args:
             desc: In front of the bar.
@@ -209,7 +209,7 @@ class PrefetchLoader(Generic[T]):
         return len(self._loader)  # type: ignore[arg-type] # says itself what has no length
 
     def stats(self) -> Stats:
-        """Gives what the time of the latest iteration went into, so far; as a str, what limits it, in one line."""
+        """Return what the time of the latest iteration went into, so far; as a str, what limits it, in one line."""
         return self._stats(self._iteration)
 
     def _stats(self, iteration: Iteration | None) -> Stats:

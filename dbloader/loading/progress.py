@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def with_bar(batches: Iterator[T], stats: Callable[[], Stats], options: dict[str, Any]) -> Iterator[T]:
-    """Gives batches under a bar of tqdm, which ends with them and however else they are left.
+    """Yield batches under a bar of tqdm, which ends with them and however else they are left.
 
     Args:
         batches: Of one iteration.
@@ -31,6 +31,6 @@ def with_bar(batches: Iterator[T], stats: Callable[[], Stats], options: dict[str
 
 
 def rates(stats: Stats) -> str:
-    """Gives the speed and the share of waiting in a few words."""
+    """Return the speed and the share of waiting in a few words."""
     speed = "" if stats.samples_per_s is None else f"{stats.samples_per_s:.0f} images/s, "
     return f"{speed}waiting {100 * stats.waiting:.0f} %"

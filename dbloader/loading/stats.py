@@ -64,7 +64,7 @@ class Stats:
 
     @classmethod
     def of(cls, clock: Clock, num_workers: int | None, depth: int) -> Self:
-        """Gives the stats of an iteration.
+        """Return the stats of an iteration.
 
         Args:
             clock: Its times.
@@ -131,7 +131,7 @@ class Stats:
         return "; ".join(filter(None, (waited, self._hardest(), self._remedy())))
 
     def _hardest(self) -> str | None:
-        """Gives what most of the work is, if it is known."""
+        """Return what most of the work is, if it is known."""
         if self.work is None:
             return None
         name = max(_DOING, key=lambda name: float(getattr(self.work, name)))
@@ -162,5 +162,5 @@ class Stats:
 
 
 def counted(workers: int) -> str:
-    """Gives a number of workers in words."""
+    """Return a number of workers in words."""
     return f"{workers} worker{'' if workers == 1 else 's'}"

@@ -160,7 +160,7 @@ class _Batches(Iterator[Any]):
         raise StopIteration
 
     def _begin_one(self) -> None:
-        """Begins the next batch; an error in that, too, comes at the place of its batch, after those before it."""
+        """Begin the next batch; an error in that, too, comes at the place of its batch, after those before it."""
         assert self._order is not None, "else there is none"
         try:
             indices = next(self._order)
@@ -194,7 +194,7 @@ class _Batches(Iterator[Any]):
         return part_size(length, -(-self._threads // batches))
 
     def close(self) -> None:
-        """Ends the threads; waits for what they are in the middle of."""
+        """End the threads; waits for what they are in the middle of."""
         self._end(wait=True)
 
     def _end(self, *, wait: bool) -> None:

@@ -71,7 +71,7 @@ class Names(Sequence[str]):
         return decode_name(bytes(self.data[self.offsets[position] : self.offsets[position + 1]]))
 
     def take(self, indices: Array) -> Names:
-        """Gives the names at some indices, in their order, packed again."""
+        """Return the names at some indices, in their order, packed again."""
         begins = self.offsets[:-1][indices]
         lengths = self.offsets[1:][indices] - begins
         offsets = np.zeros(len(lengths) + 1, np.int64)
@@ -115,7 +115,7 @@ class ColumnChunk:
         return len(self.names)
 
     def append(self, record: EncodedRecord) -> None:
-        """Adds the facts of one record; a missing name is empty, a missing side or image 0."""
+        """Add the facts of one record; a missing name is empty, a missing side or image 0."""
         name = (record.name or "").encode()
         label = NO_LABEL if record.label is None else record.label
         width, height = record.width or 0, record.height or 0
@@ -123,17 +123,17 @@ class ColumnChunk:
         self.names.append(name)
 
     def cut(self, length: int) -> None:
-        """Forgets the records after the first so many."""
+        """Forget the records after the first so many."""
         del self.names[length:], self._rows[length * _ROW.itemsize :]
 
     def pack(self) -> dict[str, bytes]:
-        """Gives each column's bytes."""
+        """Return each column's bytes."""
         rows = np.frombuffer(bytes(self._rows), _ROW)
         return {**{name: rows[name].tobytes() for name in DTYPES}, "name": pack_names(self.names)}
 
     @classmethod
     def unpack(cls, packed: dict[str, bytes]) -> ColumnChunk:
-        """Gives the chunk that ``pack`` packed, to be continued."""
+        """Return the chunk that ``pack`` packed, to be continued."""
         chunk = cls()
         chunk.names = names_in(packed["name"])
         rows = np.empty(len(chunk), _ROW)
@@ -144,12 +144,12 @@ class ColumnChunk:
 
 
 def name_hash(name: bytes) -> int:
-    """Gives the CRC-32 of a name's UTF-8, from 1 to 2**32 - 1; 0 stands for no name."""
+    """Return the CRC-32 of a name's UTF-8, from 1 to 2**32 - 1; 0 stands for no name."""
     return (crc32(name) or 1) if name else 0
 
 
 def pack_names(names: Sequence[bytes]) -> bytes:
-    """Gives a chunk of names: uint32 count, uint32 offsets (count + 1), then their bytes."""
+    """Return a chunk of names: uint32 count, uint32 offsets (count + 1), then their bytes."""
     offsets = np.zeros(len(names) + 2, _OFFSET)
     offsets[0] = len(names)
     np.cumsum([len(name) for name in names], out=offsets[2:])
@@ -157,7 +157,7 @@ def pack_names(names: Sequence[bytes]) -> bytes:
 
 
 def unpack_names(chunk: bytes | memoryview) -> tuple[Array, Array]:
-    """Gives the parts of a chunk of names, as views into it: UTF-8 bytes (uint8), offsets (uint32, count + 1)."""
+    """Return the parts of a chunk of names, as views into it: UTF-8 bytes (uint8), offsets (uint32, count + 1)."""
     count = int(np.frombuffer(chunk, _OFFSET, 1)[0])
     offsets = np.frombuffer(chunk, _OFFSET, count + 1, _OFFSET.itemsize)
     return np.frombuffer(chunk, np.uint8, int(offsets[-1]), _OFFSET.itemsize * (count + 2)), offsets
@@ -200,7 +200,7 @@ def is_whole(name: str, chunk: bytes | memoryview, count: int) -> bool:
 
 
 def names_in(chunk: bytes | memoryview) -> list[bytes]:
-    """Gives the UTF-8 names in a chunk."""
+    """Return the UTF-8 names in a chunk."""
     data, offsets = unpack_names(chunk)
     text, bounds = data.tobytes(), offsets.tolist()
     return [text[begin:end] for begin, end in pairwise(bounds)]
@@ -229,7 +229,7 @@ def decode_name(name: bytes) -> str:
 
 
 def join_names(chunks: Iterator[bytes | memoryview], length: int) -> Names:
-    """Puts the chunks of all names together; the result owns its memory."""
+    """Put the chunks of all names together; the result owns its memory."""
     offsets = np.zeros(length + 1, np.int64)
     data, begin = bytearray(), 0
     for chunk in chunks:
@@ -241,7 +241,7 @@ def join_names(chunks: Iterator[bytes | memoryview], length: int) -> Names:
 
 
 def join_values(chunks: Iterator[bytes | memoryview], name: str, length: int) -> Array:
-    """Puts the chunks of a column of numbers together; the result owns its memory."""
+    """Put the chunks of a column of numbers together; the result owns its memory."""
     values = np.empty(length, DTYPES[name])
     begin = 0
     for chunk in chunks:

@@ -143,7 +143,7 @@ class Image(NamedTuple):
 
 
 def find_image(document: bytes | memoryview) -> tuple[int, int, Image | None]:
-    """Gives where the element of the image begins and ends, and the image.
+    """Return where the element of the image begins and ends, and the image.
 
     It is None where there is none, or it does not stand where ``records.encode`` puts it.
     """

@@ -179,7 +179,7 @@ class Summary:
         """The least and the greatest label; None if no record has one."""
 
     def add(self, chunk: dict[str, bytes]) -> None:
-        """Adds the packed columns of one chunk."""
+        """Add the packed columns of one chunk."""
         values = {name: np.frombuffer(chunk[name], dtype) for name, dtype in DTYPES.items()}
         self._digest.update(chunk["crc32"])
         labels = values["label"][values["label"] != NO_LABEL]
@@ -200,7 +200,7 @@ class Summary:
                 self._sides[side] = (min(least or 2**32, int(known.min())), max(greatest, int(known.max())))
 
     def facts(self) -> dict[str, Any]:
-        """Gives the fields of the manifest that were gathered."""
+        """Return the fields of the manifest that were gathered."""
         return {
             "digest": self._digest.hexdigest(),
             "label_counts": None if self._labels is None else dict(sorted(self._labels.items())),

@@ -116,7 +116,7 @@ class EncodedRecord(NamedTuple):
 
 
 def encode(record: Record) -> EncodedRecord:
-    """Gives the stored form of a record; its index is ignored.
+    """Return the stored form of a record; its index is ignored.
 
     Raises:
         FieldError: A value has a type or size that a record cannot hold; the message names the field.
@@ -164,7 +164,7 @@ def encode(record: Record) -> EncodedRecord:
 
 
 def decode(document: bytes | memoryview, index: int, *, view: bool = False) -> Record:
-    """Gives the record in a document, after checking its length, index and CRC-32.
+    """Return the record in a document, after checking its length, index and CRC-32.
 
     Args:
         document: The BSON document.
@@ -194,7 +194,7 @@ def decode(document: bytes | memoryview, index: int, *, view: bool = False) -> R
 
 
 def decode_values(values: Mapping[str, Any], index: int) -> Record:
-    """Gives the record in a document that a database driver has decoded, after the same checks.
+    """Return the record in a document that a database driver has decoded, after the same checks.
 
     Decoding is what drivers do fastest. The CRC-32 is that of the values encoded again, which gives the bytes that
     were written: BSON has one encoding for each value that ``encode`` writes.
@@ -246,7 +246,7 @@ def _record(values: dict[str, Any], index: int) -> Record:
 
 
 def encoded(document: bytes, index: int) -> EncodedRecord:
-    """Gives the record in a document as ``encode`` gave it, after checking it: to be stored once more as it is.
+    """Return the record in a document as ``encode`` gave it, after checking it: to be stored once more as it is.
 
     Raises:
         DamagedRecordError: The bytes are not those that were written.
@@ -269,7 +269,7 @@ def encoded(document: bytes, index: int) -> EncodedRecord:
 
 
 def checked_field_name(name: object) -> str:
-    """Gives the name back if a further field of a record may have it.
+    """Return the name back if a further field of a record may have it.
 
     Raises:
         FieldError: It may not.
@@ -285,7 +285,7 @@ def checked_field_name(name: object) -> str:
 
 
 def _image_element(image: Any) -> tuple[bytes, bytes]:
-    """Gives the element ``image`` as its head and the image, which bson would copy three times."""
+    """Return the element ``image`` as its head and the image, which bson would copy three times."""
     if not isinstance(image, (bytes, bytearray, memoryview, np.ndarray)):
         raise FieldError(f"field 'image' must be the bytes of an image file or an array, got {shown(image)}")
     data: bytes

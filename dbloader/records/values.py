@@ -19,7 +19,7 @@ _MAX_DEPTH = 100  # levels, the document itself included, that MongoDB promises 
 
 
 def checked_str(key: str, value: object) -> str:
-    """Gives a text back.
+    """Return a text back.
 
     Raises:
         FieldError: It is none, or one that UTF-8 cannot hold.
@@ -34,7 +34,7 @@ def checked_str(key: str, value: object) -> str:
 
 
 def checked_int(key: str, value: object, least: int = INT64_MIN, greatest: int = INT64_MAX) -> int:
-    """Gives an integer.
+    """Return an integer.
 
     Raises:
         FieldError: The value is none, or out of its range.
@@ -48,7 +48,7 @@ def checked_int(key: str, value: object, least: int = INT64_MIN, greatest: int =
 
 
 def checked_size(key: str, value: object) -> list[Int64]:
-    """Gives a width and a height in pixels.
+    """Return a width and a height in pixels.
 
     Raises:
         FieldError: The value is no pair of them.
@@ -59,7 +59,7 @@ def checked_size(key: str, value: object) -> list[Int64]:
 
 
 def pack(key: str, value: Any, depth: int = 1) -> Any:
-    """Gives what BSON stores for a value.
+    """Return what BSON stores for a value.
 
     Raises:
         FieldError: It is of a kind that a record cannot hold.
@@ -94,7 +94,7 @@ def pack(key: str, value: Any, depth: int = 1) -> Any:
 
 
 def unpack(value: Any) -> Any:
-    """Gives the value of which ``pack`` made what BSON stored.
+    """Return the value of which ``pack`` made what BSON stored.
 
     Raises:
         DamagedRecordError: An array cannot be read.
@@ -135,7 +135,7 @@ def array_bytes(key: str, array: np.ndarray[Any, Any]) -> bytes:
 
 
 def _is_kept(dtype: np.dtype[Any]) -> bool:
-    """Tells whether a .npy file gives back a dtype: not those of other packages, nor fields that overlap."""
+    """Return whether a .npy file gives back a dtype: not those of other packages, nor fields that overlap."""
     try:
         return np.lib.format.descr_to_dtype(np.lib.format.dtype_to_descr(dtype)) == dtype
     except (TypeError, ValueError):
@@ -168,7 +168,7 @@ _HEADER = struct.Struct("<8sH")
 
 @functools.lru_cache(maxsize=1024)  # NumPy takes 40 us, and the arrays of a store have a few hundred shapes
 def _read_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Gives the shape, whether it is in Fortran's order, and the dtype."""
+    """Return the shape, whether it is in Fortran's order, and the dtype."""
     file = io.BytesIO(header)
     np.lib.format.read_magic(file)
     # A dtype of many fields has a header longer than the 10,000 bytes that numpy reads unasked.

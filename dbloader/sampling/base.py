@@ -29,7 +29,7 @@ _OF_LOADER = "dataset"
 
 
 def length_of(dataset: Any) -> int:
-    """Gives the length of a dataset.
+    """Return the length of a dataset.
 
     Raises:
         TypeError: It has none, or is a str or bytes, of which each letter would be a sample.
@@ -100,7 +100,7 @@ class ResumableSampler(DistributedSampler[int], ABC):
         """Return the function from positions to indices: int64, shape (positions,)."""
 
     def _options(self) -> dict[str, int]:
-        """Gives the options that, beside seed, epoch and length, decide about the order."""
+        """Return the options that, beside seed, epoch and length, decide about the order."""
         return {}
 
     @property
@@ -123,7 +123,7 @@ class ResumableSampler(DistributedSampler[int], ABC):
         return resolved_ranks(*self._given_ranks)[1]
 
     def _end(self, position: int) -> int:
-        """Gives where the global order that begins at a position ends for all ranks; above length it is padded."""
+        """Return where the global order that begins at a position ends for all ranks; above length it is padded."""
         left = self.length - position
         shares = left // self.num_replicas if self.drop_last else -(-left // self.num_replicas)
         return position + shares * self.num_replicas
@@ -141,7 +141,7 @@ class ResumableSampler(DistributedSampler[int], ABC):
         return len(self._share(0))
 
     def positions(self, since: Mapping[str, Any] | None = None) -> range:
-        """Gives where in the global order this rank's samples stand; beyond ``length`` the order begins again.
+        """Return where in the global order this rank's samples stand; beyond ``length`` the order begins again.
 
         Args:
             since: The state where the iteration began; else that of the next ``iter()``.
@@ -250,7 +250,7 @@ class ResumableSampler(DistributedSampler[int], ABC):
         return _Point(self.seed, self.epoch, self._position)
 
     def _facts(self) -> dict[str, Any]:
-        """Gives what a state must have as this sampler has it: ints and a str."""
+        """Return what a state must have as this sampler has it: ints and a str."""
         return {"sampler": type(self).__name__, "length": self.length, **self._options()}
 
     def _read(self, state: Mapping[str, Any]) -> _Point:

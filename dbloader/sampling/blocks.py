@@ -1,4 +1,4 @@
-"""A shuffle for disks that read neighbours faster than what is scattered."""
+"""A shuffle for disks that read neighbors faster than what is scattered."""
 
 from __future__ import annotations
 
@@ -108,12 +108,12 @@ class _BlockOrder:
         return slots // self._buffer_size
 
     def _start(self, buffer: int) -> int:
-        """Gives the position at which a buffer begins."""
+        """Return the position at which a buffer begins."""
         slot = min(buffer * self._buffer_size, self._slots)
         return slot - self._missing if buffer > self._short_buffer else slot
 
     def _shuffled(self, buffer: int, positions: Array) -> Array:
-        """Gives the slots of positions that lie in one buffer."""
+        """Return the slots of positions that lie in one buffer."""
         start = self._start(buffer)
         order = Permutation(self._start(buffer + 1) - start, *self._key, "buffer", buffer)
         slots = order[positions - start] + buffer * self._buffer_size

@@ -85,7 +85,7 @@ class Permutation:
     @overload
     def __getitem__(self, positions: slice | Array | list[int]) -> Array: ...
     def __getitem__(self, positions: int | slice | Array | list[int]) -> int | Array:
-        """Gives the value at a position as an int; those of a slice or array of positions as int64 of its shape."""
+        """Return the value at a position as an int; those of a slice or array of positions as int64 of its shape."""
         return self._computed(positions, self._value_at)
 
     @overload
@@ -93,7 +93,7 @@ class Permutation:
     @overload
     def inverse(self, values: slice | Array | list[int]) -> Array: ...
     def inverse(self, values: int | slice | Array | list[int]) -> int | Array:
-        """Gives the positions at which values are; takes and gives what indexing does."""
+        """Return the positions at which values are; takes and return what indexing does."""
         return self._computed(values, self._position_of)
 
     def __repr__(self) -> str:
@@ -180,7 +180,7 @@ class _Network:
 
 
 def _random(half: Array, key: np.uint64, limit: np.uint64) -> Array:
-    """Gives a random function of the half: from 0 to ``limit`` - 1, of which 2**31 is the largest."""
+    """Return a random function of the half: from 0 to ``limit`` - 1, of which 2**31 is the largest."""
     values = half ^ key
     mix(values)
     values >>= _HALF

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio, odd: neighbours lie far apart
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio, odd: neighbors lie far apart
 _FIRST = np.uint64(0xBF58476D1CE4E5B9)
 _SECOND = np.uint64(0x94D049BB133111EB)
 _S27, _S30, _S31 = (np.uint64(bits) for bits in (27, 30, 31))
@@ -32,7 +32,7 @@ _FRACTION_BITS = 53  # of a float64
 
 
 def keys(count: int, *purpose: int | str) -> Array:
-    """Gives keys for a purpose: uint64, shape (count,).
+    """Return keys for a purpose: uint64, shape (count,).
 
     Args:
         count: How many.
@@ -44,7 +44,7 @@ def keys(count: int, *purpose: int | str) -> Array:
 
 
 def mix(values: Array) -> None:
-    """Scrambles uint64 values of any shape in place: a bijection in which each bit depends on all."""
+    """Scramble uint64 values of any shape in place: a bijection in which each bit depends on all."""
     values ^= values >> _S30
     values *= _FIRST
     values ^= values >> _S27
@@ -53,7 +53,7 @@ def mix(values: Array) -> None:
 
 
 def bits(positions: Array, key: Array) -> Array:
-    """Gives the random bits at positions of the stream that a key names: uint64, the shape of ``positions``.
+    """Return the random bits at positions of the stream that a key names: uint64, the shape of ``positions``.
 
     Args:
         positions: Integers from 0.
@@ -69,7 +69,7 @@ def bits(positions: Array, key: Array) -> Array:
 
 
 def uniform(positions: Array, key: Array) -> Array:
-    """Gives the random numbers in [0, 1) at positions of the stream that a key names: float64; see ``bits``."""
+    """Return the random numbers in [0, 1) at positions of the stream that a key names: float64; see ``bits``."""
     return (bits(positions, key) >> np.uint64(64 - _FRACTION_BITS)) * 2.0**-_FRACTION_BITS
 
 
@@ -114,7 +114,7 @@ class SampleRNG:
 
     @classmethod
     def drawn(cls, count: int) -> Self:
-        """Gives keys that torch's global generator chooses, for ``count`` samples."""
+        """Return keys that torch's global generator chooses, for ``count`` samples."""
         import torch  # which samplers and numpy can do without
 
         return cls(int(torch.randint(2**62, (), device="cpu")), 0, np.arange(count))
@@ -123,15 +123,15 @@ class SampleRNG:
         return len(self.indices)
 
     def of_stream(self, stream: int) -> Self:
-        """Gives the keys with another stream."""
+        """Return the keys with another stream."""
         return dataclasses.replace(self, stream=stream)
 
     def uniform(self, count: int, purpose: str) -> Array:
-        """Gives random numbers in [0, 1) for a purpose: float64, shape (N, count)."""
+        """Return random numbers in [0, 1) for a purpose: float64, shape (N, count)."""
         return uniform(self._positions(count), self._key(purpose))
 
     def bits(self, purpose: str) -> Array:
-        """Gives random bits for a purpose: uint64, shape (N,)."""
+        """Return random bits for a purpose: uint64, shape (N,)."""
         return bits(self._positions(1)[:, 0], self._key(purpose))
 
     def _positions(self, count: int) -> Array:

@@ -74,7 +74,7 @@ class Source(ABC):
 
     @abstractmethod
     def entries(self) -> Iterator[Entry | Problem]:
-        """Gives every file to convert, in order, and in between what stands in the way of others.
+        """Return every file to convert, in order, and in between what stands in the way of others.
 
         Raises:
             SourceError: The source turns out to be unusable as a whole.
@@ -84,15 +84,15 @@ class Source(ABC):
     """Whether ``read`` gives the bytes of files; else they are files below the root."""
 
     def read(self, entries: Sequence[Entry]) -> list[bytes | None]:
-        """Gives the bytes of some files, None for one that is not there. Any thread may call it."""
+        """Return the bytes of some files, None for one that is not there. Any thread may call it."""
         raise NotImplementedError
 
     def close(self) -> None:  # noqa: B027 - most have nothing to let go of
-        """Lets go of what ``read`` has opened."""
+        """Let go of what ``read`` has opened."""
 
 
 def checked_root(folder: str | os.PathLike[str]) -> Path:
-    """Gives the path of a folder that is there.
+    """Return the path of a folder that is there.
 
     Raises:
         SourceNotFoundError: There is none.
@@ -113,7 +113,7 @@ def checked_root(folder: str | os.PathLike[str]) -> Path:
 
 
 def readable(path: bytes | str | os.PathLike[str]) -> str:
-    r"""Gives a path as valid text: unchanged if it is UTF-8, else with each other byte written as ``\xe9``."""
+    r"""Return a path as valid text: unchanged if it is UTF-8, else with each other byte written as ``\xe9``."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
@@ -129,7 +129,7 @@ def full_path(path: str | os.PathLike[str]) -> str:
 
 
 def is_utf8(path: bytes) -> bool:
-    """Says whether a path is valid UTF-8, as all but very old or damaged file names are."""
+    """Return whether a path is valid UTF-8, as all but very old or damaged file names are."""
     try:
         path.decode()
     except UnicodeDecodeError:

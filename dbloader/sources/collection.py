@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def read_collection(
     place: str | os.PathLike[str], listing: str | os.PathLike[str], *, key: str, image: str
 ) -> CollectionSource:
-    """Gives the source of the images that a listing names and a collection has.
+    """Return the source of the images that a listing names and a collection has.
 
     Args:
         place: ``mongodb://host/database.collection``.
@@ -64,7 +64,7 @@ class CollectionSource(ListingSource):
         return [found.get(name) for name in names]
 
     def by_name(self, names: Sequence[str]) -> dict[str, bytes]:
-        """Gives the bytes of files by their names in the collection; one that is not there is left out."""
+        """Return the bytes of files by their names in the collection; one that is not there is left out."""
         return self._files.read(names)
 
     @override

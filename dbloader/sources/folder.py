@@ -42,7 +42,7 @@ class _Tally:
     not_utf8_example: str = ""
 
     def skip(self, name: bytes) -> None:
-        """Counts a file by its extension."""
+        """Count a file by its extension."""
         _, dot, tail = name.rpartition(b".")
         extension = readable(dot + tail).lower() if dot else ""
         if len(self.skipped) >= _MAX_EXTENSIONS and extension not in self.skipped:
@@ -59,7 +59,7 @@ class _Contents(NamedTuple):
 
 
 def scan(folder: str | os.PathLike[str], *, listing: bool = True) -> FolderSource:
-    """Gives the source of all images in a folder that holds a folder for each class.
+    """Return the source of all images in a folder that holds a folder for each class.
 
     Only the folder itself is listed here; its classes are when the entries are iterated.
 
@@ -107,7 +107,7 @@ class FolderSource(Source):
 
     @override
     def entries(self) -> Iterator[Entry | Problem]:
-        """Gives every image, in order, and in between what stands in the way of others.
+        """Yield every image, in order, and in between what stands in the way of others.
 
         Raises:
             SourceError: Not one image was found.
@@ -133,7 +133,7 @@ class FolderSource(Source):
             )
 
     def _walk(self, folder: bytes, tally: _Tally) -> Iterator[bytes | Problem]:
-        """Gives the paths of one class, listing each folder once and only when its turn has come.
+        """Yield the paths of one class, listing each folder once and only when its turn has come.
 
         A folder's path sorts before those of all folders in it, so the least path of those found so far is the
         least of all that are left: a heap gives the order that sorting all of them would.
@@ -162,7 +162,7 @@ class FolderSource(Source):
 
 
 def _list_folder(root: bytes, path: bytes, tally: _Tally) -> _Contents:
-    """Gives what is in a folder, sorted; the paths of problems start from the root."""
+    """Return what is in a folder, sorted; the paths of problems start from the root."""
     contents = _Contents([], [], [])
     with os.scandir(posixpath.join(root, path)) as entries:
         for entry in entries:
@@ -183,7 +183,7 @@ def _list_folder(root: bytes, path: bytes, tally: _Tally) -> _Contents:
 
 
 def _sort_in(entry: os.DirEntry[bytes], contents: _Contents, tally: _Tally) -> None:
-    """Puts an entry where it belongs; asks for more than the listing tells only if it is a link."""
+    """Put an entry where it belongs; asks for more than the listing tells only if it is a link."""
     is_image = entry.name.lower().endswith(_SUFFIXES)
     if entry.is_dir():
         contents.folders.append(entry.name)
@@ -197,7 +197,7 @@ def _sort_in(entry: os.DirEntry[bytes], contents: _Contents, tally: _Tally) -> N
 
 
 def _drop_clashes(contents: _Contents, tally: _Tally) -> None:
-    r"""Makes problems of names that, once valid, would be another's: the byte E9 beside a literal ``\xe9``."""
+    r"""Make problems of names that, once valid, would be another's: the byte E9 beside a literal ``\xe9``."""
     names = [*contents.folders, *contents.images]
     not_utf8 = sorted(name for name in names if not is_utf8(name))
     taken = {readable(name) for name in names if is_utf8(name)} if not_utf8 else set()
@@ -218,7 +218,7 @@ def _identity(path: bytes) -> tuple[int, int]:
 
 
 def _order(path: bytes) -> str:
-    """Gives the text that Python, and so torchvision, sorts a path by."""
+    """Return the text that Python, and so torchvision, sorts a path by."""
     return path.decode("utf-8", "surrogateescape")
 
 

@@ -14,7 +14,7 @@ _DECIMAL = re.compile(r"-?[0-9]+\.0*")
 
 
 def are_names(first_of: dict[str, int], where: str) -> bool:
-    """Says whether the labels of a table are names, not integers.
+    """Return whether the labels of a table are names, not integers.
 
     Args:
         first_of: For each label, the row that it is first in, in the order of these rows.
@@ -49,7 +49,7 @@ def are_names(first_of: dict[str, int], where: str) -> bool:
 
 
 def check_spaces(first_of: dict[str, int], where: str) -> None:
-    """Makes sure that no two names differ by the spaces around them only, and that none is nothing but spaces."""
+    """Make sure that no two names differ by the spaces around them only, and that none is nothing but spaces."""
     stripped: dict[str, str] = {}
     for name, number in first_of.items():
         other = stripped.setdefault(name.strip(), name)

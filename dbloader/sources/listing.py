@@ -73,7 +73,7 @@ class _Row(NamedTuple):
 
 
 def read_listing(listing: str | os.PathLike[str], root: str | os.PathLike[str]) -> ListingSource:
-    """Gives the source of the images that a listing names.
+    """Return the source of the images that a listing names.
 
     It is read here, for its mistakes and its classes, and again by each iteration. Memory holds one row and the
     distinct labels, or a ``.json`` as a whole.
@@ -157,7 +157,7 @@ class ListingSource(Source):
 
 
 def _rows(listing: Path) -> Iterator[_Row | Problem]:
-    """Gives each row, checked, or why it cannot be used."""
+    """Yield each row, checked, or why it cannot be used."""
     extension = listing.suffix.lower()
     if extension not in _READ:
         raise SourceError(f"{readable(listing)}: a listing is one of {', '.join(_READ)}, got {extension!r}")
@@ -224,7 +224,7 @@ _READ: dict[str, _Reader] = {**_READ_TEXT, ".json": _read_json, ".jsonl": _read_
 
 
 def _lines(listing: Path) -> Iterator[str]:
-    """Gives the lines as text, each decoded by itself, so that an error can name the row."""
+    """Yield the lines as text, each decoded by itself, so that an error can name the row."""
     try:
         file = listing.open("rb")
     except OSError as error:
@@ -256,7 +256,7 @@ def _check_header(columns: list[str], where: str) -> None:
 
 
 def _checked_columns(columns: tuple[str, ...], where: str) -> tuple[str, str]:
-    """Gives the names of the columns of path and label, there or not."""
+    """Return the names of the columns of path and label, there or not."""
     chosen = []
     for what, names in (("path", PATH_COLUMNS), ("label", LABEL_COLUMNS)):
         found = [column for column in columns if column in names]
@@ -280,7 +280,7 @@ def _checked_label(label: object, where: str) -> int | str | None:
 
 
 def _encoded(path: object) -> bytes | str:
-    """Gives the bytes of a path, or a reason why it cannot be one."""
+    """Return the bytes of a path, or a reason why it cannot be one."""
     if path is None or path == "":
         return "it has no path"
     with suppress(UnicodeEncodeError):

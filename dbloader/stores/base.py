@@ -55,7 +55,7 @@ class Store(ABC):
 
     @abstractmethod
     def read(self, indices: Sequence[int]) -> list[Record]:
-        """Gives records, in the order asked, repeats included, in one transaction or round trip.
+        """Return records, in the order asked, repeats included, in one transaction or round trip.
 
         Every record's CRC-32 is verified. Nothing of the result points into the store.
 
@@ -69,7 +69,7 @@ class Store(ABC):
 
     @contextmanager
     def borrow(self, indices: Sequence[int]) -> Iterator[Iterator[Record]]:
-        """Gives records, in the order asked, while the store has hold of them: until the ``with`` block ends.
+        """Yield records, in the order asked, while the store has hold of them: until the ``with`` block ends.
 
         A record's image may be a memoryview, or an array that cannot be written to. Nothing that points into it may be
         used after the block: that could crash the process. Otherwise as ``read``.
@@ -77,16 +77,16 @@ class Store(ABC):
         yield iter(self.read(indices))
 
     def prefetch(self, indices: Sequence[int]) -> None:
-        """Lets the store make ready what will be read soon, where it can; waits for nothing, and does no more."""
+        """Let the store make ready what will be read soon, where it can; waits for nothing, and does no more."""
         del indices  # most stores have nothing that they could do
 
     @abstractmethod
     def documents(self, indices: Sequence[int]) -> list[bytes]:
-        """Gives records as they are stored, BSON documents, unverified; otherwise as ``read``."""
+        """Return records as they are stored, BSON documents, unverified; otherwise as ``read``."""
 
     @abstractmethod
     def column(self, name: str) -> np.ndarray[Any, Any]:
-        """Gives one fact of all records: an owned array of shape (len,).
+        """Return one fact of all records: an owned array of shape (len,).
 
         Args:
             name: ``"label"`` (int64; NO_LABEL where there is none), ``"width"``, ``"height"`` (uint32 pixels; 0
@@ -95,15 +95,15 @@ class Store(ABC):
 
     @abstractmethod
     def names(self) -> Names:
-        """Gives the names of all records, packed; the empty string where there is none."""
+        """Return the names of all records, packed; the empty string where there is none."""
 
     @abstractmethod
     def name(self, index: int) -> str | None:
-        """Gives the name of one record by one lookup."""
+        """Return the name of one record by one lookup."""
 
     @abstractmethod
     def find(self, name: str) -> int:
-        """Gives the least index of the records that have a name.
+        """Return the least index of the records that have a name.
 
         Raises:
             RecordNotFoundError: There is none.
@@ -119,7 +119,7 @@ class Store(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Lets go of the handle. Using the store again opens it again."""
+        """Let go of the handle. Using the store again opens it again."""
 
     def verify(self, progress: Callable[[int], object] = lambda _: None) -> str:
         """Read every record and event, and return the digest, computed again from the records' bytes.
@@ -195,7 +195,7 @@ class Store(ABC):
         )
 
     def checked(self, document: bytes, index: int) -> EncodedRecord:
-        """Gives a record that ``documents`` gave, after checking it, to be stored elsewhere as it is.
+        """Return a record that ``documents`` gave, after checking it, to be stored elsewhere as it is.
 
         Raises:
             DamagedRecordError: It is not what was written; the message names place, index and name.
@@ -207,7 +207,7 @@ class Store(ABC):
 
     @abstractmethod
     def _stored_chunk(self, number: int) -> dict[str, bytes]:
-        """Gives the packed columns of one chunk, for ``verify``."""
+        """Return the packed columns of one chunk, for ``verify``."""
 
     def _decode(self, document: bytes | memoryview, index: int, *, view: bool = False) -> Record:
         try:

@@ -121,7 +121,7 @@ class CachedStore(Store):
         return self._whole()._stored_chunk(number)
 
     def _whole(self) -> Store:
-        """Gives the store that has what is kept of all records together."""
+        """Return the store that has what is kept of all records together."""
         manifest, local, _ = self._open()
         if isinstance(local, LMDBStore):
             return local
@@ -129,7 +129,7 @@ class CachedStore(Store):
         return self.origin
 
     def _found(self, manifest: Manifest, local: CacheFile, indices: Sequence[int]) -> tuple[dict[int, bytes], set[int]]:
-        """Gives the documents at some indices, and which of them were not in the cache."""
+        """Return the documents at some indices, and which of them were not in the cache."""
         wanted = list(dict.fromkeys(map(int, indices)))
         for index in wanted:
             if not 0 <= index < manifest.length:
@@ -143,7 +143,7 @@ class CachedStore(Store):
         return found, set(missing)
 
     def _check_origin(self, manifest: Manifest) -> None:
-        """Refuses what has come to the place of the origin since: a worker opens it anew."""
+        """Refuse what has come to the place of the origin since: a worker opens it anew."""
         if self.origin.manifest.digest != manifest.digest:
             raise NotAStoreError(
                 f"the store at {self.place} has been replaced since it was opened: open it again, with another cache",
@@ -188,7 +188,7 @@ class CachedStore(Store):
         return local
 
     def _whole_store(self) -> LMDBStore | None:
-        """Gives the store that the file is; None if it is a cache, something else, or not there."""
+        """Return the store that the file is; None if it is a cache, something else, or not there."""
         whole = LMDBStore(self._path)
         try:
             with without_writers(self._path):

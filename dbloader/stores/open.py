@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def open_store(place: str | os.PathLike[str]) -> Store:
-    """Gives the store at a place, which is looked at when it is first read.
+    """Return the store at a place, which is looked at when it is first read.
 
     Raises:
         PlaceError: The place is a URI of a kind that this version does not know, or names no collection.
@@ -36,7 +36,7 @@ def create_store(
     resumable: bool = False,
     durable: bool = True,
 ) -> Writer:
-    """Gives a writer of a new store; Writer tells what the options mean.
+    """Return a writer of a new store; Writer tells what the options mean.
 
     Raises:
         PlaceError: The place is a URI of a kind that this version does not know, or names no collection.

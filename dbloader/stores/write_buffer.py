@@ -54,7 +54,7 @@ class WriteBuffer:
         self._part = Part(self.length, [], {}, [])
 
     def add(self, record: EncodedRecord) -> None:
-        """Adds a record; its index follows on that of the one before."""
+        """Add a record; its index follows on that of the one before."""
         document = record.document(self.length)
         self._part.documents.append(document)
         self.nbytes += len(document)
@@ -76,7 +76,7 @@ class WriteBuffer:
             self._part.events.append(dict(event))
 
     def take(self) -> Part:
-        """Gives all that is pending, which is to be committed now."""
+        """Return all that is pending, which is to be committed now."""
         if len(self._chunk):
             self._pack(self.length // CHUNK)
         part = self._part

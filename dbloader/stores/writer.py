@@ -170,7 +170,7 @@ class Writer(ABC):
         position: int | None = None,
         depths: Mapping[str, int] | None = None,
     ) -> None:
-        """Adds records, in order, with what there is to report of them; commits when that is due.
+        """Add records, in order, with what there is to report of them; commits when that is due.
 
         Args:
             records: Their indices follow on those written before.
@@ -201,7 +201,7 @@ class Writer(ABC):
             self._begin_commit()
 
     def commit(self) -> None:
-        """Makes durable what has been written so far.
+        """Make durable what has been written so far.
 
         Raises:
             StoreFullError: No room is left; what was committed before is kept.
@@ -210,7 +210,7 @@ class Writer(ABC):
         self._end_commit()
 
     def _begin_commit(self) -> None:
-        """Commits in the background; waits for the commit before, so that at most one is under way."""
+        """Commit in the background; waits for the commit before, so that at most one is under way."""
         self._check_unfinished()
         self._end_commit()
         self._only_begun = False
@@ -248,7 +248,7 @@ class Writer(ABC):
         source: Mapping[str, Any] | None = None,
         created: str | None = None,
     ) -> Manifest:
-        """Publishes the store and gives its manifest; nothing can be written afterwards.
+        """Publish the store and return its manifest; nothing can be written afterwards.
 
         Args:
             classes: Name of each label from 0 on, if labels have names.
@@ -316,11 +316,11 @@ class Writer(ABC):
 
     @abstractmethod
     def _open(self) -> None:
-        """Takes the place for this process, and takes up what is to be resumed."""
+        """Take the place for this process, and takes up what is to be resumed."""
 
     @abstractmethod
     def _close(self) -> None:
-        """Lets go of the place; removes what is neither finished nor to be resumed."""
+        """Let go of the place; removes what is neither finished nor to be resumed."""
 
     @abstractmethod
     def _store(
@@ -331,15 +331,15 @@ class Writer(ABC):
         events: Sequence[Mapping[str, Any]],
         progress: Mapping[str, Any],
     ) -> None:
-        """Stores all of this at once and durably: either all of it is there afterwards or none.
+        """Store all of this at once and durably: either all of it is there afterwards or none.
 
         Runs in a thread of its own, while the next records come in.
         """
 
     @abstractmethod
     def _stored_chunk(self, number: int) -> dict[str, bytes]:
-        """Gives the packed columns of one chunk."""
+        """Return the packed columns of one chunk."""
 
     @abstractmethod
     def _publish(self, manifest: Manifest) -> None:
-        """Writes the manifest and makes the store the one at the place."""
+        """Write the manifest and makes the store the one at the place."""

@@ -29,7 +29,7 @@ SIZE = 224
 
 
 def run(make: Callable[[], Iterable[Any]], workers: int, seconds: float) -> dict[str, float]:
-    """Takes batches for some seconds, or to the end of the epoch, and does nothing with them."""
+    """Take batches for some seconds, or to the end of the epoch, and does nothing with them."""
     begun = time.perf_counter()
     batches = iter(make())
     check(next(batches))
@@ -49,7 +49,7 @@ def run(make: Callable[[], Iterable[Any]], workers: int, seconds: float) -> dict
 
 
 def check(batch: Any) -> None:
-    """Ends where it is not what all were asked for."""
+    """End where it is not what all were asked for."""
     shape, kind = tuple(batch[0].shape), str(batch[0].dtype).removeprefix("torch.")
     if shape[1:] not in {(3, SIZE, SIZE), (SIZE, SIZE, 3)} or kind != "uint8" or len(batch[1]) != shape[0]:
         sys.exit(f"images of the shape {shape}, {kind}, are not what is compared")

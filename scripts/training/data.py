@@ -59,7 +59,7 @@ class Row(NamedTuple):
 
 
 def all_rows(corpus: Path, made: Path) -> list[Row]:
-    """Gives all that is compared.
+    """Return all that is compared.
 
     Args:
         corpus: Folder of images.
@@ -81,7 +81,7 @@ def _ours(images: str, words: str, source: Path, place: Path, form: Mapping[str,
 
 
 def make_short(corpus: Path, made: Path) -> None:
-    """Makes a folder of smaller files, so that all peers have the same."""
+    """Make a folder of smaller files, so that all peers have the same."""
     folder, store = made / "short", made / "short-source.lmdb"
     if folder.exists():
         return
@@ -99,7 +99,7 @@ def make_short(corpus: Path, made: Path) -> None:
 
 
 def prepare(row: Row, python: Path) -> str | None:
-    """Makes a contender's form of the images, unless it is there; gives what went wrong."""
+    """Make a contender's form of the images, unless it is there; return what went wrong."""
     if row.place.exists():
         return None
     if row.form is not None:

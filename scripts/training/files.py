@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def shuffled_files(source: Path) -> Iterator[tuple[bytes, int]]:
-    """Gives each file's bytes and label, in a random order: some peers shuffle only nearby samples."""
+    """Yield each file's bytes and label, in a random order: some peers shuffle only nearby samples."""
     dataset = FolderDataset(source, SIZE)
     for name, label in random.Random(0).sample(dataset.samples, len(dataset)):
         with open(os.path.join(dataset.root, name), "rb") as file:  # noqa: PTH118, PTH123 - a path of bytes

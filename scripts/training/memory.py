@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def memory_of_tree() -> dict[str, float]:
-    """Gives MB: proportional set sizes (/proc/PID/smaps_rollup), of files' pages and without them.
+    """Return MB: proportional set sizes (/proc/PID/smaps_rollup), of files' pages and without them.
 
     ``worker_mb`` is the average of the processes below this one, without files' pages; 0 without any.
     """
@@ -34,7 +34,7 @@ def _memory(pid: int) -> dict[str, float]:
 
 
 def _tree(root: int) -> list[int]:
-    """Gives a process and all below it."""
+    """Return a process and all below it."""
     parents = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:

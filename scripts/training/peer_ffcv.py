@@ -1,6 +1,6 @@
 """FFCV: its own file of JPEGs, libjpeg-turbo and OpenCV in threads of compiled code.
 
-It would encode the images anew, smaller, with less colour. So that like meets like, it gets the files as they are.
+It would encode the images anew, smaller, with less color. So that like meets like, it gets the files as they are.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ _HEAD = (
 
 
 def print_tables(rows: Sequence[Row], runs: Runs) -> None:
-    """Prints a Markdown table for each kind of images."""
+    """Print a Markdown table for each kind of images."""
     for images, group in groupby((row for row in rows if runs[row.key]), key=lambda row: row.images):
         print(f"\n### {images[0].upper()}{images[1:]}\n")
         print(f"| {' | '.join(_HEAD)} |")
@@ -46,14 +46,14 @@ def _cells(row: Row, images: str, runs: Runs) -> list[str]:
 
 
 def _ratio(rates: Sequence[float], others: Sequence[Mapping[str, float]]) -> str:
-    """Gives the median of the ratios within each round, in which the machine was the same."""
+    """Return the median of the ratios within each round, in which the machine was the same."""
     if not others:
         return ""
     return f"{median(rate / other['images_per_s'] for rate, other in zip(rates, others, strict=True)):.2f}"
 
 
 def draw(rows: Sequence[Row], runs: Runs, path: Path) -> None:
-    """Draws the medians, a panel for each kind of images."""
+    """Draw the medians, a panel for each kind of images."""
     from matplotlib.figure import Figure  # not needed for the tables
 
     groups = [[*group] for _, group in groupby((row for row in rows if runs[row.key]), key=lambda row: row.images)]
@@ -63,8 +63,8 @@ def draw(rows: Sequence[Row], runs: Runs, path: Path) -> None:
     )
     for axes, group in zip(panels[:, 0], groups, strict=True):
         rates = [median(run["images_per_s"] for run in runs[row.key]) for row in group]
-        colours = ["#1b9e77" if row.form is not None else "#b3b3b3" for row in group]
-        bars = axes.barh([row.name for row in group], rates, color=colours)
+        colors = ["#1b9e77" if row.form is not None else "#b3b3b3" for row in group]
+        bars = axes.barh([row.name for row in group], rates, color=colors)
         axes.bar_label(bars, [f"{rate:,.0f}" for rate in rates], padding=4)
         axes.set_title(group[0].images, loc="left")
         axes.margins(x=0.12)

@@ -712,7 +712,7 @@ def test_numbers_are_written_for_people() -> None:
 
 
 def on_terminal(*arguments: str | os.PathLike[str]) -> tuple[int, str, str]:
-    """Runs a command whose stderr is a terminal; gives its status, stdout, and what the terminal got."""
+    """Run a command whose stderr is a terminal; return its status, stdout, and what the terminal got."""
     ours, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("4H", 24, 100, 0, 0))
     try:

@@ -87,7 +87,7 @@ def documents_of(records: Iterable[Record]) -> list[bytes]:
 
 
 def plain(value: Any) -> Any:
-    """Gives a value that ``==`` compares, with the type, dtype and shape of everything in it."""
+    """Return a value that ``==`` compares, with the type, dtype and shape of everything in it."""
     if isinstance(value, np.ndarray):
         return ("array", value.dtype.descr, value.shape, value.tobytes())
     if isinstance(value, dict):
@@ -98,12 +98,12 @@ def plain(value: Any) -> Any:
 
 
 def facts(record: Record) -> Any:
-    """Gives all of a record but its index."""
+    """Return all of a record but its index."""
     return plain({key: value for key, value in asdict(record).items() if key != "index"})
 
 
 def owner_of(array: np.ndarray[Any, Any]) -> object:
-    """Gives the object whose memory an array uses in the end; None if that is the array's own."""
+    """Return the object whose memory an array uses in the end; None if that is the array's own."""
     base: Any = array
     while isinstance(base, (np.ndarray, memoryview)):
         base = base.base if isinstance(base, np.ndarray) else base.obj
@@ -111,7 +111,7 @@ def owner_of(array: np.ndarray[Any, Any]) -> object:
 
 
 def read_here(store: Store, opener: Any, indices: list[int]) -> tuple[int, int | None, int | None, list[bytes], Any]:
-    """Gives who reads, who had opened the handle before and after, and what was read."""
+    """Return who reads, who had opened the handle before and after, and what was read."""
     before = opener(store)
     documents = store.documents(indices)
     return os.getpid(), before, opener(store), documents, [facts(record) for record in store.read(indices)]
@@ -122,7 +122,7 @@ def read_in_child(connection: Connection, store: Store, opener: Any, indices: li
 
 
 def enter_in_child(connection: Connection, place: str, options: dict[str, bool]) -> None:
-    """Reports how another process fares that wants to write."""
+    """Report how another process fares that wants to write."""
     try:
         with create_store(place, **options):
             connection.send(None)
@@ -138,7 +138,7 @@ def write_and_die(
     stored: bool,
     options: dict[str, bool],
 ) -> None:
-    """Writes records one by one, each with its commit, and is killed when so many are to be or have been stored."""
+    """Write records one by one, each with its commit, and is killed when so many are to be or have been stored."""
     writer: Any = create_store(place, resumable=True, **options)
     with writer:
         store, count = writer._store, itertools.count(1)
@@ -157,7 +157,7 @@ def write_and_die(
 
 
 def write_and_tell(connection: Connection, place: str, records: list[Record]) -> None:
-    """Goes on with a store, and tells when it begins to write."""
+    """Go on with a store, and tells when it begins to write."""
     with create_store(place, resume=True, resumable=True) as writer:
         connection.send(writer.length)
         write_one_by_one(writer, records)
@@ -165,7 +165,7 @@ def write_and_tell(connection: Connection, place: str, records: list[Record]) ->
 
 
 def write_one_by_one(writer: Writer, records: list[Record]) -> None:
-    """Writes what is not there yet."""
+    """Write what is not there yet."""
     for position in range(writer.position, len(records)):
         record = records[position]
         writer.write(
@@ -210,27 +210,27 @@ class StoreContract:
     opener: Any
 
     def place(self, tmp_path: Path, name: str = "store") -> str:
-        """Gives a place where nothing is."""
+        """Return a place where nothing is."""
         raise NotImplementedError
 
     def what_is_at(self, place: str) -> list[str]:
-        """Lists everything, finished or not, that belongs to a place."""
+        """List everything, finished or not, that belongs to a place."""
         raise NotImplementedError
 
     def remove(self, place: str) -> None:
-        """Removes the store at a place."""
+        """Remove the store at a place."""
         raise NotImplementedError
 
     def put_something_else(self, place: str) -> None:
-        """Puts something at a place that is of the backend's kind, but no store."""
+        """Put something at a place that is of the backend's kind, but no store."""
         raise NotImplementedError
 
     def replace_documents(self, place: str, documents: dict[int, bytes | None]) -> None:
-        """Puts other bytes in the place of the documents at some indices, or removes them."""
+        """Put other bytes in the place of the documents at some indices, or removes them."""
         raise NotImplementedError
 
     def can_hold(self, place: str, index: int, document: bytes) -> bool:
-        """Tells whether the backend can have such bytes at an index; a server refuses what is no BSON, say."""
+        """Return whether the backend can have such bytes at an index; a server refuses what is no BSON, say."""
         return True
 
     def open(self, place: str) -> Store:
@@ -240,14 +240,14 @@ class StoreContract:
         return create_store(place, **options)
 
     def write(self, place: str, records: Iterable[Record], **options: Any) -> Manifest:
-        """Makes a store of records; options that are not create_store's are finish's."""
+        """Make a store of records; options that are not create_store's are finish's."""
         finishing = {name: options.pop(name) for name in ("classes", "source", "created") if name in options}
         with self.create(place, **options) as writer:
             writer.write(encode(record) for record in records)
             return writer.finish(**finishing)
 
     def write_partial(self, place: str, records: list[Record], **options: bool) -> None:
-        """Leaves an unfinished writer at a place, with all of the records committed."""
+        """Leave an unfinished writer at a place, with all of the records committed."""
         with self.create(place, resumable=True, **options) as writer:
             write_one_by_one(writer, records)
             writer.commit()
@@ -1007,7 +1007,7 @@ class StoreContract:
             writer.finish()
 
     def move(self, place: str, to: str) -> None:
-        """Moves the store at a place."""
+        """Move the store at a place."""
         raise NotImplementedError
 
     # ---- Writer: two at a time
@@ -1461,7 +1461,7 @@ class StoreContract:
         self._check_same(place, whole)
 
     def _check_same(self, place: str, other: str) -> None:
-        """Checks that two stores are the same in everything but their places."""
+        """Check that two stores are the same in everything but their places."""
         with self.open(place) as store, self.open(other) as expected:
             assert store.manifest == expected.manifest
             assert store.documents(range(len(store))) == expected.documents(range(len(store)))

@@ -301,7 +301,7 @@ def test_names_that_are_not_utf8_are_converted(root: Path, place: Path) -> None:
 
 
 def expected(kind: str, check: str, on_damaged: str) -> str:
-    """Gives the event of a file, or "" for none."""
+    """Return the event of a file, or "" for none."""
     outcome = KINDS[kind].outcome(check)
     if outcome == DAMAGED:
         return "damaged" if on_damaged == "keep" else "rejected"
@@ -331,7 +331,7 @@ def test_every_file_is_accounted_for(root: Path, place: Path, check: str, on_bad
 
 
 def check_accounts(root: Path, report: Report, kinds: dict[str, str], check: str, on_damaged: str = "reject") -> None:
-    """Compares a conversion with what ought to have become of each file."""
+    """Compare a conversion with what ought to have become of each file."""
     seen = {name: kind for name, kind in kinds.items() if KINDS[kind].outcome(check) != UNSEEN}
     wanted = {name: expected(kind, check, on_damaged) for name, kind in seen.items()}
     counts = Counter(wanted.values())
@@ -1127,7 +1127,7 @@ def test_ctrl_c_ends_a_real_conversion_with_one_line_and_can_be_resumed(root: Pa
 
 
 def peak_memory(root: Path, place: Path, *options: str, task_files: int = 16) -> int:
-    """Gives the bytes of memory that a real conversion had at most."""
+    """Return the bytes of memory that a real conversion had at most."""
     # VmHWM begins with the program; ru_maxrss would begin with what the process had when it was forked from this one.
     code = (
         "import sys\nfrom dbloader.cli import main\nimport dbloader.conversion.parallel as tasks\n"

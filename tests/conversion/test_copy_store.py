@@ -140,7 +140,7 @@ def test_a_source_that_is_not_there_is_told_and_nothing_is_made(tmp_path: Path) 
 
 
 def killed(source: str | Path, destination: str | Path, records: int, **options: bool) -> None:
-    """Copies in a process that is killed when so many records are read."""
+    """Copy in a process that is killed when so many records are read."""
 
     def die(done: int, _: int) -> None:
         if done >= records:

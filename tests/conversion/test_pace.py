@@ -75,7 +75,7 @@ def task(*kinds: Callable[[], None]) -> Iterator[int]:
 
 
 def handed_over(pace: Pace) -> int:
-    """Hands tasks over until one is to be timed, and gives their number."""
+    """Hand tasks over until one is to be timed, and return their number."""
     count = 0
     while not pace.alone:
         pace.handed_over()

@@ -64,7 +64,7 @@ def _no_jpegtran(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def assert_tiled(record: Record) -> np.ndarray[Any, Any]:
-    """Checks that the record's crops are those of the whole image, and gives that."""
+    """Check that the record's crops are those of the whole image, and return that."""
     assert isinstance(record.image, bytes)
     tiles = record.fields["tiles"]
     assert tiles == find_lengths(record.image)

@@ -92,7 +92,7 @@ def make_old(folder: Path) -> Old:
 
 
 def killed(whole: Whole, place: Path, option: str | None, seconds: float) -> bool:
-    """Converts and kills it some time after it has begun to write; says whether it came in time."""
+    """Convert and kills it some time after it has begun to write; says whether it came in time."""
     code = CODE.replace("HANDED_OVER", str(int(seconds * 1e6) % 2 == 0))  # as random as the moment
     arguments = [sys.executable, "-c", code, "convert", whole.root, place, "--quiet", *([option] if option else [])]
     partial = Path(f"{place}.partial")
@@ -106,7 +106,7 @@ def killed(whole: Whole, place: Path, option: str | None, seconds: float) -> boo
 
 
 def check_nothing_is_lost(place: Path, old: Old | None) -> None:
-    """Looks at the destination after a kill: absent, or the old store, byte for byte."""
+    """Look at the destination after a kill: absent, or the old store, byte for byte."""
     if old:
         assert place.read_bytes() == old.data
         with open_store(place) as store:
@@ -137,7 +137,7 @@ def check_resumed(whole: Whole, place: Path) -> None:
 
 
 def resume(whole: Whole, place: Path) -> int:
-    """Finishes a conversion in a process of its own, and gives the number of files that it did not have to do again."""
+    """Finish a conversion in a process of its own, and return the number of files that it did not have to do again."""
     done = run("convert", whole.root, place, "--resume", "--json")
     if "there is nothing to resume" in done.stderr:
         # It was to replace a store and was killed before its first commit, so nothing tells that it was to.

@@ -72,7 +72,7 @@ def arguments(whole: Whole, place: str, *options: str) -> list[str | Path]:
 
 
 def has_begun(server: Server, place: str, writer: str | None = None) -> bool:
-    """Tells whether a writer, other than one before, has made a commit."""
+    """Return whether a writer, other than one before, has made a commit."""
     at = parse(place)
     with server.client() as client:
         found = client[at.database][f"{at.collection}.manifest"].find_one({"_id": STORE}) or {}
@@ -101,7 +101,7 @@ def finish(whole: Whole, place: str, folder: Path) -> None:
 
 
 def kill_converter(whole: Whole, server: Server, place: str, folder: Path, seconds: float, number: int) -> None:
-    """Kills a conversion, every third one three times, and resumes it."""
+    """Kill a conversion, every third one three times, and resumes it."""
     generator = random.Random(number)
     for attempt in range(3 if number % 3 == 2 else 1):
         options = ["--resume"] if attempt else []
@@ -122,7 +122,7 @@ def kill_converter(whole: Whole, server: Server, place: str, folder: Path, secon
 def kill_server(
     whole: Whole, server: Server, member: Mongod, place: str, folder: Path, seconds: float, number: int
 ) -> None:
-    """Kills the server during a conversion, every third time thrice, and starts it again."""
+    """Kill the server during a conversion, every third time thrice, and starts it again."""
     generator = random.Random(number)
     with running(arguments(whole, place), cwd=folder, stderr=subprocess.PIPE) as process:
         wait_until(process, lambda: has_begun(server, place))

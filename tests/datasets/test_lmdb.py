@@ -139,7 +139,7 @@ def place(folder: Folder) -> Path:
 
 
 def small(place: Path, length: int = 10, **fields: Any) -> Path:
-    """A store of images of the colour (index, 0, 0), labels index % 3."""
+    """A store of images of the color (index, 0, 0), labels index % 3."""
     records = (
         Record(f"{index}.png", index % 3, encoded(Image.new("RGB", (4, 3), (index, 0, 0))), fields=dict(fields))
         for index in range(length)

@@ -204,7 +204,7 @@ def fail_at_9(data: bytes) -> Any:
 
 
 def in_worker(dataset: Any, context: str = "fork") -> None:
-    """Reads everything in one worker, and ends that."""
+    """Read everything in one worker, and ends that."""
     iterator = iter(DataLoader(dataset, 4, num_workers=1, multiprocessing_context=context, collate_fn=list))
     try:
         for _ in iterator:

@@ -159,7 +159,7 @@ def test_transforms_run_in_the_workers(place: Path) -> None:
 
 
 def in_worker(dataset: LMDBDataset, context: str = "fork") -> None:
-    """Reads everything in one worker, and ends that."""
+    """Read everything in one worker, and ends that."""
     iterator = iter(DataLoader(dataset, 4, num_workers=1, multiprocessing_context=context, collate_fn=list))
     try:
         for _ in iterator:
@@ -169,7 +169,7 @@ def in_worker(dataset: LMDBDataset, context: str = "fork") -> None:
 
 
 def tamper(place: Path, index: int, change: Callable[[bytearray], None]) -> None:
-    """Changes the stored bytes of one record."""
+    """Change the stored bytes of one record."""
     with lmdb.open(str(place), subdir=False, max_dbs=2, lock=False) as env:
         records = env.open_db(RECORDS, create=False)
         with env.begin(write=True) as txn:

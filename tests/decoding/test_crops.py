@@ -94,7 +94,7 @@ def test_numbers_just_below_1_choose_no_place_outside() -> None:
         assert (crop.left + crop.width, crop.top + crop.height, crop.flip) == (side, side, False)
 
 
-# Width and height of the image; size, resize; height and width when resized; the centre's first row and column.
+# Width and height of the image; size, resize; height and width when resized; the center's first row and column.
 CENTRES = [
     ((500, 375), (224, 224), 256, (256, 341), (16, 58)),  # (341 - 224) / 2 = 58.5, to the even
     ((375, 500), (224, 224), 256, (341, 256), (58, 16)),

@@ -1,4 +1,4 @@
-"""Batches are prepared where they are: normalised, erased, mixed; and always in the same way."""
+"""Batches are prepared where they are: normalized, erased, mixed; and always in the same way."""
 
 import pickle
 import sys
@@ -44,7 +44,7 @@ def keys(indices: Any, *, seed: int = 1, epoch: int = 2, stream: int = 0) -> Sam
 
 
 def boxes_of(erased: torch.Tensor) -> list[tuple[int, int, int, int] | None]:
-    """Gives top, bottom, left and right of what is 0 in each image, which must be one full rectangle or nothing."""
+    """Return top, bottom, left and right of what is 0 in each image, which must be one full rectangle or nothing."""
     found: list[tuple[int, int, int, int] | None] = []
     for image in erased:
         rows, columns = (image[0] == 0).nonzero(as_tuple=True)
@@ -105,7 +105,7 @@ def test_the_memory_format_is_the_one_asked_for(given: Any, dtype: torch.dtype, 
 
 @pytest.mark.parametrize("channels", [1, 3, 5])
 @pytest.mark.parametrize("count", [0, 1, 2])
-def test_any_number_of_images_and_channels_is_normalised(channels: int, count: int) -> None:
+def test_any_number_of_images_and_channels_is_normalized(channels: int, count: int) -> None:
     images = pixels(count, channels)
     result = Normalize((0.0,) * channels, (1.0,) * channels)(images)
     assert torch.allclose(result, images / 255)
@@ -207,7 +207,7 @@ def test_a_seed_that_is_no_integer_is_an_error() -> None:
 
 
 def reference_boxes(erasing: RandomErasing, given: SampleRNG, height: int, width: int) -> list[list[Any]]:
-    """Gives the rectangles of each image, drawn one by one as timm's code draws them."""
+    """Return the rectangles of each image, drawn one by one as timm's code draws them."""
     found: list[list[Any]] = []
     tries = 10
     count_of = erasing.max_count
@@ -242,14 +242,14 @@ def test_erasing_is_what_a_loop_over_images_and_boxes_does(mode: Any, counts: An
     images, given = floats(64, 3, *size), keys(range(100, 164))
     expected = images.clone()
     noise = normal(given.bits("pixels"), (3, *size), torch.float32, CPU)
-    colours = torch.special.ndtri(torch.from_numpy(given.uniform(erasing.max_count * 3, "colours"))).float()
+    colors = torch.special.ndtri(torch.from_numpy(given.uniform(erasing.max_count * 3, "colors"))).float()
     for place, boxes in enumerate(reference_boxes(erasing, given, *size)):
         for top, bottom, left, right, number in boxes:
             inside = (place, slice(None), slice(top, bottom), slice(left, right))
             if mode == "const":
                 expected[inside] = 0
             elif mode == "rand":
-                expected[inside] = colours[place, 3 * number : 3 * number + 3, None, None]
+                expected[inside] = colors[place, 3 * number : 3 * number + 3, None, None]
             else:
                 expected[inside] = noise[inside]
     assert torch.equal(erasing(images, keys=given), expected)
@@ -335,13 +335,13 @@ def test_all_counts_between_the_least_and_the_greatest_are_as_frequent() -> None
 def test_one_colour_fills_a_rectangle_and_normal_noise_the_other_mode() -> None:
     images, given = floats(500, 3, 24, 24), keys(range(500))
     erased = RandomErasing(1)(images, keys=given) == 0
-    colours = RandomErasing(1, mode="rand")(images, keys=given)
+    colors = RandomErasing(1, mode="rand")(images, keys=given)
     noise = RandomErasing(1, mode="pixel")(images, keys=given)
     firsts = []
-    for inside, coloured, noisy in zip(erased, colours, noise, strict=True):
-        assert (coloured[~inside] == 7).all()
+    for inside, colored, noisy in zip(erased, colors, noise, strict=True):
+        assert (colored[~inside] == 7).all()
         assert (noisy[~inside] == 7).all()
-        channels = [coloured[channel][inside[channel]].unique() for channel in range(3)]
+        channels = [colored[channel][inside[channel]].unique() for channel in range(3)]
         assert [len(values) for values in channels] == [1, 1, 1]
         firsts += [float(values) for values in channels]
     assert len(set(firsts)) == 1500
@@ -362,7 +362,7 @@ def test_pixel_noise_is_splitmix64_in_a_table_of_normal_quantiles() -> None:
     assert (normal(seeds, shape, torch.float32, CPU).numpy() == expected).all()
 
 
-def test_pixel_noise_of_neighbours_is_unrelated() -> None:
+def test_pixel_noise_of_neighbors_is_unrelated() -> None:
     noise = normal(keys(range(64)).bits("pixels"), (3, 64, 64), torch.float64, CPU)
     bound = 5 / noise.numel() ** 0.5
     for shifts, axes in (((1,), (3,)), ((4,), (3,)), ((1,), (2,)), ((1,), (1,)), ((1,), (0,)), ((1, 1), (2, 3))):
@@ -460,7 +460,7 @@ class StandInTimm(_Mixer):
 
 
 def install(monkeypatch: pytest.MonkeyPatch, *libraries: str) -> None:
-    """Puts stand-ins of these libraries where ``import`` finds them, and nothing in place of the others."""
+    """Put stand-ins of these libraries where ``import`` finds them, and nothing in place of the others."""
     names: dict[str, dict[str, Any]] = {
         "torchvision.transforms.v2": {"MixUp": StandInMixUp, "CutMix": StandInCutMix},
         "timm.data": {"Mixup": StandInTimm},

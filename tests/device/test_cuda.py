@@ -56,7 +56,7 @@ class NotWaitingForTheConsumer(CudaTransfer):
 
 
 def delayed(cycles: int) -> None:
-    """Keeps the current stream busy, and nobody waiting."""
+    """Keep the current stream busy, and nobody waiting."""
     torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
 
 
@@ -69,7 +69,7 @@ def total(batch: torch.Tensor) -> torch.Tensor:
 
 
 def value_read_at_once(transfer: CudaTransfer, value: int, delay: int) -> int:
-    """Gives the value that a consumer reads of a batch whose stream is delayed before the batch is made."""
+    """Return the value that a consumer reads of a batch whose stream is delayed before the batch is made."""
 
     def late(batch: torch.Tensor) -> torch.Tensor:
         delayed(delay)
@@ -288,7 +288,7 @@ def test_a_gpu_that_is_not_there_is_an_error(gpu: torch.device) -> None:
 
 
 def run_through(loader: PrefetchLoader[Any]) -> list[torch.Tensor]:
-    """Uses each batch without waiting for the device."""
+    """Use each batch without waiting for the device."""
     return [batch[0].sum() for batch in loader]
 
 
@@ -330,7 +330,7 @@ def test_no_call_that_waits_is_in_a_profile_of_a_loader() -> None:
 
 
 def photographs(count: int) -> list[bytes]:
-    """Gives smooth JPEGs of different sizes, a gray one, and a PNG at the end."""
+    """Return smooth JPEGs of different sizes, a gray one, and a PNG at the end."""
     files = []
     for number in range(count):
         across, down = np.meshgrid(np.linspace(0, 1, 300 + 16 * number), np.linspace(0, 1, 260))

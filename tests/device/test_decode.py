@@ -30,7 +30,7 @@ CUDA = torch.device("cuda", 0)
 
 
 def picture(width: int = 90, height: int = 60, mode: str = "RGB") -> Image.Image:
-    """Gives a smooth picture that has no symmetry, so that no two ways to cut or turn it look the same."""
+    """Return a smooth picture that has no symmetry, so that no two ways to cut or turn it look the same."""
     across, down = np.meshgrid(np.linspace(0, 1, width), np.linspace(0, 1, height))
     planes = [250 * across, 250 * down, 250 * across * (1 - down)]
     return Image.fromarray(np.stack(planes, axis=2).astype(np.uint8)).convert(mode)
@@ -294,20 +294,20 @@ def test_images_that_must_be_turned_upright_are_left_to_the_decoder() -> None:
 
 
 def subsampled(luma: int) -> bytes:
-    """Gives a JPEG whose header claims other sampling factors of luma."""
+    """Return a JPEG whose header claims other sampling factors of luma."""
     data = bytearray(JPEGS[0])
     data[data.index(b"\xff\xc0") + 11] = luma
     return bytes(data)
 
 
 def of_adobe(transform: int) -> bytes:
-    """Gives a JPEG with Adobe's segment, which tells the colour space: 0 is RGB, 1 is YCbCr."""
+    """Return a JPEG with Adobe's segment, which tells the color space: 0 is RGB, 1 is YCbCr."""
     segment = b"\xff\xee\x00\x0eAdobe\x00\x64\x00\x00\x00\x00" + bytes([transform])
     return JPEGS[0][:2] + segment + JPEGS[0][2:]
 
 
 def of_letters() -> bytes:
-    """Gives a JPEG whose components are called R, G and B, and so are that for libjpeg where nothing else is told."""
+    """Return a JPEG whose components are called R, G and B, and so are that for libjpeg where nothing else is told."""
     data = bytearray(JPEGS[0])
     at = data.index(b"\xff\xc0") + 10
     data[at : at + 9 : 3] = b"RGB"
@@ -436,7 +436,7 @@ class Torchvision(types.ModuleType):
 
 @pytest.fixture
 def torchvision(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Gives what was waited for."""
+    """Return what was waited for."""
     waited: list[str] = []
     stream = types.SimpleNamespace(synchronize=lambda: waited.append("the current stream"))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)

@@ -49,9 +49,9 @@ def opened(data: bytes) -> Image.Image:
 
 
 def patches(mode: str = "RGB", side: int = 32) -> Image.Image:
-    """Four squares of one colour each."""
-    colours = np.repeat(np.repeat(COLOURS.reshape(2, 2, 3), side, axis=0), side, axis=1)
-    return Image.fromarray(colours.astype(np.uint8)).convert(mode)
+    """Four squares of one color each."""
+    colors = np.repeat(np.repeat(COLOURS.reshape(2, 2, 3), side, axis=0), side, axis=1)
+    return Image.fromarray(colors.astype(np.uint8)).convert(mode)
 
 
 def waves(width: int, height: int, bands: int) -> Array:
@@ -73,8 +73,8 @@ def floats(image: Image.Image) -> Array:
     return pixels.reshape(*pixels.shape[:2], -1)
 
 
-def centres(image: Image.Image) -> Array:
-    """The colours in the middle of the four quarters, without what is at their edges."""
+def centers(image: Image.Image) -> Array:
+    """The colors in the middle of the four quarters, without what is at their edges."""
     pixels = floats(image)
     height, width, _ = pixels.shape
     parts = [
@@ -457,18 +457,18 @@ def test_colours_and_mode_are_kept(mode: str, image_format: str, expected: str) 
     assert opened(smaller).mode == expected
     check(smaller)
     # Against the pixels that went in, as training would see them.
-    reference = centres(image.convert("RGB"))
+    reference = centers(image.convert("RGB"))
     tolerance = 6 if mode == "1" or image_format in ("JPEG", "WEBP") else 3
-    assert np.abs(centres(decode_pil(smaller)) - reference).max() < tolerance
+    assert np.abs(centers(decode_pil(smaller)) - reference).max() < tolerance
     if expected == "CMYK":
-        assert np.abs(centres(opened(smaller)) - centres(image)).max() < 6
+        assert np.abs(centers(opened(smaller)) - centers(image)).max() < 6
 
 
 @pytest.mark.parametrize("image_format", ["GIF", "JPEG2000", "TGA"])
 def test_formats_that_are_seldom_written_become_png(image_format: str) -> None:
     smaller, its_facts = resize(encoded(patches(), image_format), (32, 32))
     assert facts(smaller)[:3] == its_facts[:3] == ("PNG", 32, 32)
-    assert np.abs(centres(decode_pil(smaller)) - COLOURS).max() < 3
+    assert np.abs(centers(decode_pil(smaller)) - COLOURS).max() < 3
 
 
 def test_of_a_multi_picture_file_the_first_stays() -> None:
@@ -480,7 +480,7 @@ def test_the_inverted_inks_of_adobe_are_kept() -> None:
     data = jpegs.encode(patches("CMYK"), quality=100)
     smaller = resize(data, (32, 32), quality=100)[0]
     assert b"Adobe" in smaller
-    assert np.abs(centres(opened(smaller)) - centres(opened(data))).max() < 3
+    assert np.abs(centers(opened(smaller)) - centers(opened(data))).max() < 3
 
 
 @pytest.mark.parametrize("image_format", ["PNG", "TIFF", "PPM", "JPEG2000"])
@@ -530,7 +530,7 @@ def test_opacity_is_kept_and_so_are_the_colours_that_it_hides(image_format: str)
     options = {"exact": True, "quality": 100} if image_format == "WEBP" else {}
     smaller = resize(encoded(image, image_format, **options), (64, 64), quality=100)[0]
     assert opened(smaller).mode == "RGBA"
-    seen = centres(opened(smaller))
+    seen = centers(opened(smaller))
     assert np.abs(seen[:, 3] - [0, 128, 255, 5]).max() < 2
     assert np.abs(seen[:, :3] - COLOURS).max() < 8  # as training sees them, which drops the opacity
 

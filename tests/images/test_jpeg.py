@@ -16,7 +16,7 @@ from tests.support.jpegs import AC, DC, END, code_blocks, draw, encode, frame, s
 
 THUMBNAIL = encode(draw(16, 16, seed=1), quality=20)
 SAMPLES = {
-    "grey": encode(draw(40, 29, "L"), quality=40),
+    "gray": encode(draw(40, 29, "L"), quality=40),
     "4:4:4": encode(draw(40, 29), quality=20, subsampling=0),
     "4:2:2": encode(draw(40, 29), quality=20, subsampling=1),
     "4:2:0": encode(draw(64, 48), quality=10, subsampling=2),
@@ -27,7 +27,7 @@ SAMPLES = {
     "comment": encode(draw(24, 17, "L"), quality=30, comment=b"not the end: \xff\xd9"),
     "profile": encode(draw(24, 17, "L"), quality=30, icc_profile=b"\xff\xd9" * 20),
     "cmyk": encode(draw(24, 17, "CMYK"), quality=20),
-    "progressive grey": encode(draw(40, 29, "L"), quality=30, progressive=True),
+    "progressive gray": encode(draw(40, 29, "L"), quality=30, progressive=True),
     "progressive 4:2:0": encode(draw(40, 29), quality=20, progressive=True, subsampling=2),
     "progressive 4:2:2": encode(draw(33, 24), quality=60, progressive=True, subsampling=1),
     "progressive restart": encode(draw(24, 17), quality=30, progressive=True, restart_marker_blocks=1),
@@ -46,7 +46,7 @@ SAMPLES = {
     # The last of 177 bits begins a byte, which the padding makes FF.
     "last byte FF": frame(0xC0, 8, 8, 0x11) + scan([1], DC[0] + (AC[0x31] + "1") * 2 + (AC[0x01] + "1") * 55) + END,
 }
-GREY = SAMPLES["grey"][:-2]
+GREY = SAMPLES["gray"][:-2]
 FRAME = segment(0xC0, GREY[GREY.index(b"\xff\xc0") + 4 :][:9])
 
 each_sample = pytest.mark.parametrize("data", SAMPLES.values(), ids=SAMPLES)
@@ -139,14 +139,14 @@ def test_the_padding_of_the_last_byte_can_be_of_any_bits(padding: str) -> None:
     assert repair(drop_end(whole)) == whole
 
 
-@pytest.mark.parametrize("name", ["4:2:0", "restart rows", "progressive grey", "last byte FF"])
+@pytest.mark.parametrize("name", ["4:2:0", "restart rows", "progressive gray", "last byte FF"])
 @pytest.mark.parametrize("junk", [b"\x00", b"\xff\x00", b"\x7f\xff"])
 def test_whole_bytes_after_the_last_mcu_are_not_taken_for_padding(name: str, junk: bytes) -> None:
     with pytest.raises(DamagedImageError, match=r"scan \d goes on after MCU (\d+) of \1"):
         repair(drop_end(SAMPLES[name]) + junk)
 
 
-@pytest.mark.parametrize("trailer", [bytes(53), SAMPLES["grey"], b"\n", b"\xff", b"junk\xff\xd9\xff\xd8\xff"])
+@pytest.mark.parametrize("trailer", [bytes(53), SAMPLES["gray"], b"\n", b"\xff", b"junk\xff\xd9\xff\xd8\xff"])
 @each_sample
 def test_bytes_after_the_end_marker_are_told_and_left_alone(data: bytes, trailer: bytes) -> None:
     longer = data + trailer
@@ -165,7 +165,7 @@ def test_the_first_picture_of_several_is_the_image() -> None:
 
 
 def test_a_picture_after_a_cut_one_does_not_close_it() -> None:
-    for name in ("4:2:0", "restart rows", "progressive grey"):
+    for name in ("4:2:0", "restart rows", "progressive gray"):
         cut = SAMPLES[name][:-30]
         with pytest.raises(DamagedImageError, match=f"a second image begins at byte {len(cut)}"):
             repair(cut + SAMPLES["cmyk"])
@@ -179,7 +179,7 @@ def test_the_end_marker_of_a_thumbnail_does_not_close_the_image() -> None:
     assert examine(data[:after]).reason == f"the image ends at byte {after}, before its first scan"
 
 
-@pytest.mark.parametrize("data", [b"", b"\xff", b"\x89PNG\r\n\x1a\n", b"\xff\xd8\x00", END + SAMPLES["grey"]])
+@pytest.mark.parametrize("data", [b"", b"\xff", b"\x89PNG\r\n\x1a\n", b"\xff\xd8\x00", END + SAMPLES["gray"]])
 def test_other_data_are_no_jpeg(data: bytes) -> None:
     assert examine(data).state is State.NOT_JPEG
     with pytest.raises(NotAnImageError, match="do not begin as a JPEG does"):
@@ -286,7 +286,7 @@ def test_a_lost_restart_marker_is_found_without_the_end_marker() -> None:
 
 @pytest.mark.parametrize("stray", [b"\x00", b"\xff\x00", b"stray \xff\x00\xff\xff"])
 def test_stray_bytes_between_two_segments_are_passed_over_up_to_an_end_marker(stray: bytes) -> None:
-    data = SAMPLES["grey"]
+    data = SAMPLES["gray"]
     for at in (data.index(b"\xff\xdb"), data.index(FRAME), len(data) - 2):
         longer = data[:at] + stray + data[at:]
         assert examine(longer).state is State.COMPLETE

@@ -562,7 +562,7 @@ XPM = b'/* XPM */\nstatic char * a[] = {\n"1 1 1 1",\n"a c #000000",\n"a"};\n'
 
 @pytest.fixture
 def ghostscript(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Puts programs into PATH in place of Ghostscript; gives the file that they make when they are called."""
+    """Put programs into PATH in place of Ghostscript; return the file that they make when they are called."""
     mark, programs = tmp_path / "called", tmp_path / "programs"
     programs.mkdir()
     for name in ("gs", "gswin32c", "gswin64c", "convert", "magick"):

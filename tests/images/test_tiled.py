@@ -51,7 +51,7 @@ def by_pillow(jpeg: bytes) -> npt.NDArray[np.uint8]:
 
 
 def write(factors: tuple[int, ...], width: int, height: int, interval: int, seed: int = 0) -> bytes:
-    """Gives a JPEG of these sampling factors, with random coefficients and a restart marker each `interval` MCUs."""
+    """Return a JPEG of these sampling factors, with random coefficients and a restart marker each `interval` MCUs."""
     alone = len(factors) == 1
     across = 1 if alone else max(factor >> 4 for factor in factors)
     down = 1 if alone else max(factor & 15 for factor in factors)
@@ -71,7 +71,7 @@ def assert_crops(jpeg: bytes, lengths: bytes, generator: random.Random, crops: i
     whole = decode(jpeg)
     height, width, _ = whole.shape
     for number in range(crops):
-        # Thin crops, and those at a tile's edge, are where neighbours are missed.
+        # Thin crops, and those at a tile's edge, are where neighbors are missed.
         most_wide, most_high = (min(width, 3), min(height, 3)) if number % 2 else (width, height)
         w, h = generator.randint(1, most_wide), generator.randint(1, most_high)
         x, y = generator.randint(0, width - w), generator.randint(0, height - h)

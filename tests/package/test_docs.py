@@ -47,7 +47,7 @@ class Block(NamedTuple):
 
 
 def blocks(page: Path) -> Iterator[Block]:
-    """Yields the blocks of a page that are to run."""
+    """Yield the blocks of a page that are to run."""
     text = page.read_text(encoding="utf-8")
     for match in _FENCE.finditer(text):
         if match["mark"]:
@@ -185,7 +185,7 @@ def test_the_examples_of_a_command_run(command: click.Command, shop: Path, mongo
 
 
 def fill_collection(uri: str, folder: Path) -> None:
-    """Makes a collection as other programs have it, of a name and a file in each document."""
+    """Make a collection as other programs have it, of a name and a file in each document."""
     at = parse(uri)
     client: pymongo.MongoClient[Any]
     with pymongo.MongoClient(uri) as client:

@@ -21,7 +21,7 @@ MESSAGES = ["a.jpg of /data/ü is damaged: 'it' has \"3\" bytes; convert again",
 
 
 def drawn() -> dict[str, tuple[str | None, list[str], str]]:
-    """Reads the drawing: the base, the built-in bases and the description of each class."""
+    """Read the drawing: the base, the built-in bases and the description of each class."""
     found: dict[str, tuple[str | None, list[str], str]] = {}
     above: list[str] = []  # the class last seen at each depth
     for line in str(errors.__doc__).splitlines():

@@ -120,7 +120,7 @@ def test_the_checks_see_imports_in_functions() -> None:
 
 
 def loaded(code: str, *arguments: str) -> set[str]:
-    """Gives the modules that are loaded after a program has run, in a process of its own."""
+    """Return the modules that are loaded after a program has run, in a process of its own."""
     program = f"{code}\nimport sys; print(*sys.modules, file=sys.stderr)"
     done = subprocess.run(
         [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False, timeout=60

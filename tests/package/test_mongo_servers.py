@@ -131,7 +131,7 @@ class TestMongod:
     def test_one_that_cannot_start_says_why_and_leaves_nothing(self, tmp_path: Path) -> None:
         folder = tmp_path / "mongod"
         with (
-            pytest.raises(ServerFailedError, match=r"its log ends in\n(.|\n)*unrecognised option '--none-such'"),
+            pytest.raises(ServerFailedError, match=r"its log ends in\n(.|\n)*unrecognized option '--none-such'"),
             Mongod(folder, options=["--none-such"]),
         ):
             pass

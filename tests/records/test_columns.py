@@ -40,7 +40,7 @@ NAMES = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=12),
 
 
 def packed(names: list[str]) -> list[bytes]:
-    """Gives chunks of the names, as stores keep them."""
+    """Return chunks of the names, as stores keep them."""
     encoded = [name.encode() for name in names]
     return [pack_names(encoded[start : start + CHUNK]) for start in range(0, len(names), CHUNK)]
 

@@ -42,7 +42,7 @@ HEAD, TAIL = 4 + 5 + 8, 7 + 8 + 1
 
 
 def stored(record: Record, index: int = 0) -> Record:
-    """Gives a record as it comes back."""
+    """Return a record as it comes back."""
     return decode(encode(record).document(index), index)
 
 
@@ -51,7 +51,7 @@ def stored_field(value: Any) -> Any:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Compares values with their types, dtypes and shapes, and every NaN with every other."""
+    """Compare values with their types, dtypes and shapes, and every NaN with every other."""
     if type(one) is not type(other):
         return False
     if isinstance(one, np.ndarray):
@@ -67,7 +67,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def listed(array: np.ndarray[Any, Any]) -> Any:
-    """Gives an array as lists, of which every item is the bytes of one field."""
+    """Return an array as lists, of which every item is the bytes of one field."""
     if array.dtype.names is not None:
         return {name: listed(array[name]) for name in array.dtype.names}
     return [array.tobytes()]
@@ -169,7 +169,7 @@ def test_everything_that_is_bytes_comes_back_as_bytes(value: Any) -> None:
     assert same(stored(Record(image=value)).image, b"ab")
 
 
-class Colour(enum.IntEnum):
+class Color(enum.IntEnum):
     RED = 3
 
 
@@ -183,7 +183,7 @@ class Colour(enum.IntEnum):
         (np.float64(math.inf), math.inf),
         (np.bool_(True), True),
         (np.str_("ü"), "ü"),
-        (Colour.RED, 3),
+        (Color.RED, 3),
         ([np.int64(1), {"a": np.float64(2)}], [1, {"a": 2.0}]),
     ],
 )

@@ -20,7 +20,7 @@ def order(length: int, block_size: int, buffer_blocks: int, seed: int = 0, epoch
 
 
 def touched(indices: list[int], block_size: int) -> list[int]:
-    """Gives the blocks in the order in which they are first touched."""
+    """Return the blocks in the order in which they are first touched."""
     return list(dict.fromkeys(index // block_size for index in indices))
 
 

@@ -25,7 +25,7 @@ NETWORK_SIZES = [4097, 4224, 4225, 4290, 65_537, 1_281_167, 10**9, 2**32 - 1, 2*
 
 
 def deviations(counts: Any) -> float:
-    """Gives how many standard deviations the chi-square of counts lies from that of equally frequent things."""
+    """Return how many standard deviations the chi-square of counts lies from that of equally frequent things."""
     counts = np.asarray(counts, float)
     chi_square = ((counts - counts.mean()) ** 2).sum() / counts.mean()
     freedom = counts.size - 1
@@ -33,7 +33,7 @@ def deviations(counts: Any) -> float:
 
 
 def samples(n: int, count: int) -> Any:
-    """Gives many orders, each of its own seed or epoch: int64, shape (count, n)."""
+    """Return many orders, each of its own seed or epoch: int64, shape (count, n)."""
     return np.array([Permutation(n, order % 1000, order // 1000)[:] for order in range(count)])
 
 
@@ -143,7 +143,7 @@ def test_each_value_is_equally_frequent_at_each_position(n: int) -> None:
 
 @pytest.mark.parametrize("n", [2500, 4097, 65_537])
 def test_pairs_of_positions_come_out_anywhere(n: int) -> None:
-    # Neighbours, and neighbours in a column of the network's table: 4 rounds fail here by 1,000 and more.
+    # Neighbours, and neighbors in a column of the network's table: 4 rounds fail here by 1,000 and more.
     rows = isqrt(n - 1) + 1
     rows += rows % 2
     columns = -(-n // rows)
@@ -156,7 +156,7 @@ def test_pairs_of_positions_come_out_anywhere(n: int) -> None:
 
 
 @pytest.mark.parametrize("n", [2500, 4097, 65_537, 1_281_167])
-def test_neighbours_and_cells_are_as_random_orders_have_them(n: int) -> None:
+def test_neighbors_and_cells_are_as_random_orders_have_them(n: int) -> None:
     orders = samples(n, 2_600_000 // n)
     fixed = np.count_nonzero(orders == np.arange(n))
     assert abs(fixed - len(orders)) < 5 * len(orders) ** 0.5

@@ -49,7 +49,7 @@ def test_more_keys_begin_with_the_fewer() -> None:
 
 
 @pytest.mark.parametrize("stride", [1, 7, 1024, 2**40])
-def test_the_numbers_are_uniform_and_neighbours_independent(stride: int) -> None:
+def test_the_numbers_are_uniform_and_neighbors_independent(stride: int) -> None:
     count, bins = 400_000, 64
     numbers = uniform(np.arange(count) * stride, keys(2, stride))
     assert numbers.min() >= 0
@@ -67,7 +67,7 @@ def test_each_bit_is_set_half_of_the_time() -> None:
     assert np.abs(ones - 50_000).max() < 5 * (100_000 / 4) ** 0.5
 
 
-def test_streams_of_neighbouring_epochs_are_unrelated() -> None:
+def test_streams_of_neighboring_epochs_are_unrelated() -> None:
     streams = np.array([uniform(np.arange(10_000), keys(2, 0, epoch)) for epoch in range(20)])
     correlations = np.corrcoef(streams)[np.triu_indices(20, 1)]
     assert np.abs(correlations).max() < 5 / 10_000**0.5

@@ -71,7 +71,7 @@ def global_order(make: Callable[..., ResumableSampler], length: int = LENGTH, ep
 
 
 def interleaved(shares: list[list[int]]) -> list[int]:
-    """Gives the samples of all ranks in their global order, the last of which some may lack."""
+    """Return the samples of all ranks in their global order, the last of which some may lack."""
     turns = itertools.zip_longest(*shares, fillvalue=None)
     return [index for turn in turns for index in turn if index is not None]
 

@@ -20,7 +20,7 @@ WEIGHTS = [0.5, 0.0, 3.0, 1.0, 0.0, 1.5]
 
 
 def deviations(counts: Any, expected: Any) -> float:
-    """Gives how many standard deviations the chi-square of counts lies from what is expected."""
+    """Return how many standard deviations the chi-square of counts lies from what is expected."""
     freedom = len(counts) - 1
     return float(abs(((counts - expected) ** 2 / expected).sum() - freedom) / (2 * freedom) ** 0.5)
 

@@ -32,7 +32,7 @@ TORCHVISION_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif
 
 
 def plant(root: Path, *names: str | bytes) -> Path:
-    """Makes empty files, and folders where a name ends with a slash."""
+    """Make empty files, and folders where a name ends with a slash."""
     for name in names:
         path = os.path.join(os.fsencode(root), os.fsencode(name))  # noqa: PTH118 - bytes
         os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120 - bytes
@@ -52,7 +52,7 @@ def names(source: FolderSource) -> list[str]:
 
 
 def split(source: FolderSource) -> tuple[list[str], dict[str, str]]:
-    """Gives the names of the entries, and the reasons of the problems."""
+    """Return the names of the entries, and the reasons of the problems."""
     found = list(source.entries())
     problems = [item for item in found if isinstance(item, Problem)]
     assert len({problem.name for problem in problems}) == len(problems)
@@ -69,7 +69,7 @@ def open_path() -> Iterator[Path]:
 
 @contextmanager
 def as_nobody() -> Iterator[None]:
-    """Takes away root's right to read everything."""
+    """Take away root's right to read everything."""
     if os.geteuid():
         yield
         return

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def listed(tmp_path: Path, name: str, content: str | bytes | list[Any] | dict[str, Any]) -> ListingSource:
-    """Writes a listing beside its root and reads it."""
+    """Write a listing beside its root and reads it."""
     root = tmp_path / "root"
     root.mkdir(exist_ok=True)
     if not isinstance(content, (str, bytes)):

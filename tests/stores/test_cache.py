@@ -105,7 +105,7 @@ def cache_of(place: Path, path: Path, **options: Any) -> CachedStore:
 
 
 def in_fork(function: Callable[[], Any]) -> Any:
-    """Gives what a function gives, or raises, in a forked child."""
+    """Return what a function gives, or raises, in a forked child."""
     receiver, sender = fork.Pipe(duplex=False)
 
     def run() -> None:
@@ -140,14 +140,14 @@ def path(tmp_path: Path) -> Path:
 
 
 def opener_of(store: CachedStore) -> int:
-    """Gives the id of the process that opened the cache which a store object holds."""
+    """Return the id of the process that opened the cache which a store object holds."""
     assert store._opened is not None
     assert isinstance(store._opened.local, CacheFile)
     return store._opened.local._shared.pid
 
 
 def tamper(path: Path, documents: dict[int, bytes | None]) -> None:
-    """Puts other bytes in the place of some records, or removes them."""
+    """Put other bytes in the place of some records, or removes them."""
     with lmdb.open(str(path), subdir=False, max_dbs=2, lock=False) as env:
         records = env.open_db(RECORDS, create=False)
         with env.begin(write=True, db=records) as txn:
@@ -708,7 +708,7 @@ def test_a_folder_that_may_not_be_written_is_told(place: Path, path: Path) -> No
 
 
 def as_nobody(function: Callable[[], Any]) -> Any:
-    """Gives what a function gives a process of a user without rights; the files stay where they are."""
+    """Return what a function gives a process of a user without rights; the files stay where they are."""
 
     def run() -> Any:
         if not os.geteuid():

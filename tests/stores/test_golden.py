@@ -121,7 +121,7 @@ def test_a_store_that_was_written_once_can_still_be_read(golden: dict[str, dict[
 
 
 def plain(value: Any) -> Any:
-    """Gives a value that ``==`` compares."""
+    """Return a value that ``==`` compares."""
     if isinstance(value, np.ndarray):
         return ("array", str(value.dtype), value.tolist())
     if isinstance(value, dict):

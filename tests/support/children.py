@@ -12,7 +12,7 @@ WAIT_S = 60
 
 
 def in_child(function: Callable[[], object]) -> int:
-    """Runs a function in a forked process and gives its exit status, negative for a signal."""
+    """Run a function in a forked process and return its exit status, negative for a signal."""
     process = multiprocessing.get_context("fork").Process(target=function)
     process.start()
     try:

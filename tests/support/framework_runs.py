@@ -121,7 +121,7 @@ def barrier() -> None:
 
 
 def compare(what: str, run: Callable[[Path | None, Path], Batches], folder: Path) -> Check:
-    """Compares trainings that went on after each step with one that was not interrupted.
+    """Compare trainings that went on after each step with one that was not interrupted.
 
     Args:
         what: The row's name.
@@ -158,7 +158,7 @@ def compare(what: str, run: Callable[[Path | None, Path], Batches], folder: Path
 
 
 def refused(what: str, attempt: Callable[[], Any], word: str) -> Check:
-    """Checks that something is an error of dbloader's which tells what to do."""
+    """Check that something is an error of dbloader's which tells what to do."""
     try:
         result = attempt()
     except DBLoaderError as error:
@@ -471,7 +471,7 @@ def quiet() -> None:
 
 
 def one(framework: str, folder: Path) -> int:
-    """Runs one framework in this process, which may be one of two."""
+    """Run one framework in this process, which may be one of two."""
     quiet()
     different = 0
     for check in FRAMEWORKS[framework](folder):

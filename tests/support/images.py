@@ -54,7 +54,7 @@ def plant(root: Path, files: Mapping[str, bytes]) -> Path:
 
 
 def plant_photos(root: Path, count: int, classes: tuple[str, ...] = ("cat", "dog"), **options: Any) -> Path:
-    """Makes a folder of whole photographs, no two alike."""
+    """Make a folder of whole photographs, no two alike."""
     return plant(root, {f"{classes[n % len(classes)]}/{n:04}.jpg": photo(n, **options) for n in range(count)})
 
 
@@ -140,7 +140,7 @@ def _half(data: bytes) -> bytes:
 
 
 def plant_kinds(root: Path, *kinds: str) -> dict[str, str]:
-    """Makes one file of each kind, in two classes, and gives the kinds by the files' names; ``cat`` has a photo."""
+    """Make one file of each kind, in two classes, and return the kinds by the files' names; ``cat`` has a photo."""
     plant(root, {"cat/first.jpg": photo(999)})
     (root / "dog").mkdir(exist_ok=True)
     planted = {"cat/first.jpg": "photo"}
@@ -174,7 +174,7 @@ def command(*arguments: str | os.PathLike[str]) -> list[str | os.PathLike[str]]:
 
 
 def run(*arguments: str | os.PathLike[str], **options: Any) -> Outcome:
-    """Runs the real command line in a process of its own."""
+    """Run the real command line in a process of its own."""
     done = subprocess.run(
         command(*arguments), capture_output=True, text=True, errors="replace", timeout=WAIT_S, check=False, **options
     )
@@ -192,7 +192,7 @@ def running(arguments: list[Any], **options: Any) -> Iterator[subprocess.Popen[s
 
 
 def wait_until(process: subprocess.Popen[str], condition: Callable[[], bool]) -> bool:
-    """Waits until a condition holds, looking every millisecond; false if the process has ended before."""
+    """Wait until a condition holds, looking every millisecond; false if the process has ended before."""
     for _ in range(int(WAIT_S * 1000)):
         if condition():
             return True
@@ -204,7 +204,7 @@ def wait_until(process: subprocess.Popen[str], condition: Callable[[], bool]) ->
 
 @contextmanager
 def as_nobody() -> Iterator[None]:
-    """Takes away root's right to read everything, from all threads."""
+    """Take away root's right to read everything, from all threads."""
     if os.geteuid():
         yield
         return

@@ -65,7 +65,7 @@ if process:
 
 
 def records_of(client: MongoClient[Any], place: str) -> Any:
-    """Gives the collection with the records of the store at a place."""
+    """Return the collection with the records of the store at a place."""
     database, _, collection = urlsplit(place).path.strip("/").partition(".")
     document = client[database][f"{collection}.manifest"].find_one({"_id": "store"})
     assert document
@@ -81,7 +81,7 @@ class ServerFailedError(Exception):
 
 
 def find_mongod() -> Path:
-    """Gives the mongod on PATH, else the packaged one (found without importing its package).
+    """Return the mongod on PATH, else the packaged one (found without importing its package).
 
     Raises:
         ServerMissingError: There is none, or it does not run.
@@ -98,7 +98,7 @@ def find_mongod() -> Path:
 
 @contextlib.contextmanager
 def needing_a_server() -> Iterator[None]:
-    """Skips a test where no mongod is found; in CI fails, so that nothing goes untested unnoticed."""
+    """Skip a test where no mongod is found; in CI fails, so that nothing goes untested unnoticed."""
     try:
         yield
     except ServerMissingError as error:
@@ -133,7 +133,7 @@ class Server:
         return self._uri
 
     def place(self, database: str, collection: str = "store") -> str:
-        """Gives the URI with a database and a collection, as ``mongodb://127.0.0.1:27017/database.collection``."""
+        """Return the URI with a database and a collection, as ``mongodb://127.0.0.1:27017/database.collection``."""
         parts = urlsplit(self.uri)
         options = parts.query
         if "@" in parts.netloc and not any(key.lower() == "authsource" for key, _ in parse_qsl(options)):
@@ -143,7 +143,7 @@ class Server:
 
     @contextlib.contextmanager
     def client(self) -> Iterator[MongoClient[dict[str, Any]]]:
-        """Gives a client that is closed at the end of the block."""
+        """Yield a client that is closed at the end of the block."""
         with _connected(self.uri) as client:
             yield client
 
@@ -202,7 +202,7 @@ class Mongod(Server):
 
     @contextlib.contextmanager
     def client(self) -> Iterator[MongoClient[dict[str, Any]]]:
-        """Gives a client of this process, also where it is a member of a set; it is closed at the end of the block."""
+        """Yield a client of this process, also where it is a member of a set; it is closed at the end of the block."""
         with _connected(self.uri, directConnection=True) as client:
             yield client
 
@@ -558,7 +558,7 @@ class Proxy:
         self._threads: list[threading.Thread] = []
 
     def through(self, uri: str) -> str:
-        """Gives the URI with this proxy in the place of its one server."""
+        """Return the URI with this proxy in the place of its one server."""
         return uri.replace(f"{HOST}:{self.target_port}", f"{HOST}:{self.port}", 1)
 
     def __enter__(self) -> Self:

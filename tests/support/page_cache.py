@@ -30,7 +30,7 @@ def pages_in_memory(place: Path) -> np.ndarray[Any, np.dtype[np.bool_]]:
 
 
 def empty_cache(place: Path) -> None:
-    """Takes a file out of memory."""
+    """Take a file out of memory."""
     with place.open("rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

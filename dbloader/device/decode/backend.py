@@ -42,7 +42,7 @@ class HardwareDecoder(ABC):
 
     @abstractmethod
     def decode(self, files: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
-        """Decodes files for which ``takes`` is true.
+        """Decode files for which ``takes`` is true.
 
         Args:
             files: uint8, shape (bytes,), on the CPU; at least one.
@@ -54,7 +54,7 @@ class HardwareDecoder(ABC):
 
 
 def takes(file: memoryview) -> bool:
-    """Says whether a file is, by its header, a JPEG that a GPU decodes with the colours that libjpeg-turbo gives.
+    """Return whether a file is, by its header, a JPEG that a GPU decodes with the colors that libjpeg-turbo gives.
 
     Those are 8-bit Huffman-coded JPEGs that are gray or YCbCr with usual subsampling; not CMYK or RGB.
     """

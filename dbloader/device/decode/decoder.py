@@ -71,7 +71,7 @@ class DeviceDecoder:
         return type(self), (self.decoder, self.device)
 
     def __call__(self, images: EncodedImages) -> torch.Tensor:
-        """Decodes a batch.
+        """Decode a batch.
 
         Returns:
             uint8, shape (N, 3, height, width), RGB, on the device, in memory as torch.channels_last.
@@ -95,7 +95,7 @@ class DeviceDecoder:
         return f"{type(self).__name__}({self.decoder!r}, {str(self.device)!r}) with {library}"
 
     def _on_hardware(self, images: EncodedImages, result: torch.Tensor) -> list[int]:
-        """Fills in the images that the library decodes; gives the numbers of the others."""
+        """Fill in the images that the library decodes; return the numbers of the others."""
         taken = [number for number in range(len(images)) if self._takes(images.file(number))]
         rest = set(range(len(images)))
         if taken and self._hardware is not None:
@@ -107,7 +107,7 @@ class DeviceDecoder:
         return sorted(rest)
 
     def _takes(self, file: memoryview) -> bool:
-        """Says whether the library decodes a file to what the Decoder would make of it."""
+        """Return whether the library decodes a file to what the Decoder would make of it."""
         if not takes(file):
             return False
         if not self.decoder.exif_transpose:
@@ -119,7 +119,7 @@ class DeviceDecoder:
             return False
 
     def _fit(self, image: torch.Tensor, numbers: npt.NDArray[np.float64], result: torch.Tensor) -> None:
-        """Makes an image what Crop says; both are uint8, shape (3, height, width)."""
+        """Make an image what Crop says; both are uint8, shape (3, height, width)."""
         crop = self.decoder.choose(numbers, image.shape[2], image.shape[1])
         image = image[:, crop.top : crop.top + crop.height, crop.left : crop.left + crop.width]
         resized = crop.resized or self._size
@@ -135,7 +135,7 @@ class DeviceDecoder:
         result.copy_(image.flip(2) if crop.flip else image)
 
     def _on_cpu(self, images: EncodedImages, wanted: Sequence[int], *, pinned: bool) -> torch.Tensor:
-        """Decodes some of the images in threads: uint8, shape (len(wanted), 3, height, width)."""
+        """Decode some of the images in threads: uint8, shape (len(wanted), 3, height, width)."""
         result = _empty(len(wanted), self._size, device=torch.device("cpu"), pinned=pinned)
 
         def decode(at: int) -> None:

@@ -30,7 +30,7 @@ class NvImageCodec(HardwareDecoder):
         # The default turns an image as its EXIF data say, which no other decoder here does.
         self._options = library.DecodeParams(apply_exif_orientation=False)
         # What it would decode on the CPU, our own decoder does, which tells damage. Fancy upsampling is how libjpeg
-        # upsamples chroma; without it, edges of colours differ.
+        # upsamples chroma; without it, edges of colors differ.
         self._decoder = library.Decoder(
             device_id=device.index,
             backends=[library.Backend(kind) for kind in (kinds.HW_GPU_ONLY, kinds.GPU_ONLY, kinds.HYBRID_CPU_GPU)],

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def open_hardware(device: torch.device) -> HardwareDecoder:
-    """Gives the first library that decodes a JPEG on a device: nvImageCodec, else torchvision.
+    """Return the first library that decodes a JPEG on a device: nvImageCodec, else torchvision.
 
     Raises:
         OptionError: There is none; the message says what each lacks and what to install.

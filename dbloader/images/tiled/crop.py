@@ -14,7 +14,7 @@ from dbloader.images.tiled.layout import END, closing_codes, read_grid, read_hea
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-# libjpeg-turbo upsamples rows of at most two chroma samples, which are four pixels, without looking at neighbours
+# libjpeg-turbo upsamples rows of at most two chroma samples, which are four pixels, without looking at neighbors
 # (jdsample.c, jinit_upsampler). So that the last tile of a row, if so narrow, is not taken for such an image, it is
 # decoded with the one before it.
 _NARROW = 4
@@ -25,7 +25,7 @@ _SIZE = struct.Struct(">HH")
 def decode_crop(
     jpeg: bytes | memoryview, lengths: bytes | memoryview, left: int, top: int, width: int, height: int
 ) -> npt.NDArray[np.uint8]:
-    """Decodes a crop of a tiled JPEG, bit for bit as if the whole were decoded and then cropped.
+    """Decode a crop of a tiled JPEG, bit for bit as if the whole were decoded and then cropped.
 
     The pixels are those of libjpeg-turbo with its defaults, which are Pillow's. The GIL is released while they are
     decoded; threads and processes can call this as they like, nothing is kept.
@@ -52,7 +52,7 @@ def decode_crop(
 
 
 def decode_joined(joined: bytearray, left: int, top: int, width: int, height: int) -> npt.NDArray[np.uint8]:
-    """Decodes the JPEG that `join_crop` gave, and cuts out the crop; the rest is as in `decode_crop`."""
+    """Decode the JPEG that `join_crop` gave, and cuts out the crop; the rest is as in `decode_crop`."""
     try:
         pixels: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(joined, colorspace="RGB", strict=True)
     except ValueError as error:
@@ -70,7 +70,7 @@ def join_crop(
     *,
     checked: bool = False,
 ) -> tuple[bytearray, int, int]:
-    """Joins the tiles that a crop touches to a small JPEG, which any decoder takes; decodes nothing.
+    """Join the tiles that a crop touches to a small JPEG, which any decoder takes; decodes nothing.
 
     Arguments and errors are those of `decode_crop`, but damage within the tiles is not found.
 
@@ -137,7 +137,7 @@ def join_crop(
 
 
 def _check_markers(data: npt.NDArray[np.uint8], places: npt.NDArray[np.int64], codes: npt.NDArray[np.uint8]) -> None:
-    """Looks whether the second bytes of markers are at these places, the first before them."""
+    """Look whether the second bytes of markers are at these places, the first before them."""
     if data[places].tobytes() != codes.tobytes() or data[places - 1].tobytes().strip(b"\xff"):
         raise _wrong("where one begins or ends is no marker")
 

@@ -36,7 +36,7 @@ class TiledJPEG(NamedTuple):
 
 
 def tile(jpeg: bytes, *, tile_width: int = TILE_WIDTH) -> TiledJPEG:
-    """Makes a JPEG tiled without loss: coefficients, metadata and pixels stay as they are.
+    """Make a JPEG tiled without loss: coefficients, metadata and pixels stay as they are.
 
     Progressive and arithmetic-coded images become baseline, and the Huffman codes optimal. Whether the pixels are
     still the same is not believed but compared, so six bytes a pixel are held.
@@ -83,13 +83,13 @@ def encode_tiled(
     exif: bytes | None = None,
     tile_width: int = TILE_WIDTH,
 ) -> TiledJPEG:
-    """Encodes pixels as a tiled JPEG, with Pillow.
+    """Encode pixels as a tiled JPEG, with Pillow.
 
     Args:
         image: An image of mode RGB or L; or uint8, shape (height, width, 3), RGB, or (height, width), gray.
         quality: 1 to 100, as libjpeg has it.
-        subsampling: Of the colours: ``"4:4:4"``, ``"4:2:2"`` or ``"4:2:0"``.
-        icc_profile: Colour profile to store with it.
+        subsampling: Of the colors: ``"4:4:4"``, ``"4:2:2"`` or ``"4:2:0"``.
+        icc_profile: Color profile to store with it.
         exif: EXIF to store with it.
         tile_width: In pixels; the tiles come as near to it as the MCUs of a row can be divided.
 
@@ -127,7 +127,7 @@ def encode_tiled(
 
 
 def choose_interval(row: int, mcu_width: int, tile_width: int = TILE_WIDTH) -> int:
-    """Gives the MCUs of a tile: the divisor of a row that is nearest, by its ratio, to the width wanted.
+    """Return the MCUs of a tile: the divisor of a row that is nearest, by its ratio, to the width wanted.
 
     So a row of a prime number of MCUs becomes tiles of one MCU, or a single tile if it is short.
 
@@ -146,7 +146,7 @@ def choose_interval(row: int, mcu_width: int, tile_width: int = TILE_WIDTH) -> i
 
 
 def find_jpegtran() -> str:
-    """Gives the path of the program ``jpegtran``.
+    """Return the path of the program ``jpegtran``.
 
     Raises:
         OptionError: It is not installed.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # Second bytes of markers (T.81 table B.1).
 _SOF0, _SOF1, _SOF15, _DHT, _DAC, _SOS, _DQT, _DRI, _COM = 0xC0, 0xC1, 0xCF, 0xC4, 0xCC, 0xDA, 0xDB, 0xDD, 0xFE
-_APP0, _APP14, _APP15 = 0xE0, 0xEE, 0xEF  # the first two are JFIF's and Adobe's: they tell a decoder the colour space
+_APP0, _APP14, _APP15 = 0xE0, 0xEE, 0xEF  # the first two are JFIF's and Adobe's: they tell a decoder the color space
 _TABLES = (_DHT, _DAC, _DQT, _APP0, _APP14)
 _FRAMES = frozenset(range(_SOF0, _SOF15 + 1)) - {_DHT, 0xC8, _DAC}
 END = 0xD9
@@ -51,7 +51,7 @@ class Header(NamedTuple):
         mcu_width: In pixels.
         mcu_height: In pixels.
         row: MCUs in a row.
-        margin_x: Pixels that a decoder must have beside a crop, because it upsamples chroma from neighbours.
+        margin_x: Pixels that a decoder must have beside a crop, because it upsamples chroma from neighbors.
         margin_y: The same above and below.
     """
 
@@ -81,7 +81,7 @@ class Grid(NamedTuple):
 
 
 def read_header(data: memoryview) -> Header:
-    """Reads the header of a JPEG of one or three components of 8 bits.
+    """Read the header of a JPEG of one or three components of 8 bits.
 
     Raises:
         NotAnImageError: It is no JPEG.
@@ -97,7 +97,7 @@ def read_header(data: memoryview) -> Header:
 
 
 def read_grid(header: Header) -> Grid:
-    """Gives the grid of tiles.
+    """Return the grid of tiles.
 
     Raises:
         NotTiledError: The tiles are no grid, or the JPEG is not baseline (or extended with Huffman codes).
@@ -171,7 +171,7 @@ def _read(data: memoryview) -> Header:
 
 
 def find_lengths(jpeg: bytes) -> bytes:
-    """Gives the lengths of the tiles of a tiled JPEG, packed; `decode_crop` finds the tiles by them.
+    """Return the lengths of the tiles of a tiled JPEG, packed; `decode_crop` finds the tiles by them.
 
     Returns:
         Little-endian uint16, one for each tile in the order of the file: its bytes and the two of the marker that
@@ -197,17 +197,17 @@ def find_lengths(jpeg: bytes) -> bytes:
 
 
 def closing_codes(tiles: int) -> npt.NDArray[np.uint8]:
-    """Gives the second bytes of the markers that close the tiles of an image: uint8, shape (tiles,)."""
+    """Return the second bytes of the markers that close the tiles of an image: uint8, shape (tiles,)."""
     codes = restart_codes(tiles).copy()
     codes[-1] = END
     return codes
 
 
 def restart_codes(count: int) -> npt.NDArray[np.uint8]:
-    """Gives the second bytes of restart markers, RST0 to RST7 in turn (T.81 B.2.1): uint8, shape (count,)."""
+    """Return the second bytes of restart markers, RST0 to RST7 in turn (T.81 B.2.1): uint8, shape (count,)."""
     return _CYCLE[:count] if count <= len(_CYCLE) else np.resize(_CYCLE, count)
 
 
 def not_tiled(why: str) -> NotTiledError:
-    """Gives the error of a JPEG that is whole, but must be decoded whole."""
+    """Return the error of a JPEG that is whole, but must be decoded whole."""
     return NotTiledError(f"the JPEG cannot be decoded by tiles: {why}")

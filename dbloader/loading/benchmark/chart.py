@@ -44,7 +44,7 @@ class Chart:
             raise OptionError(f"plot needs matplotlib, which is not installed: pip install matplotlib; got {path}")
 
     def draw(self, benchmark: Benchmark) -> None:
-        """Draws the images a second of each loader, and of decoding by itself.
+        """Draw the images a second of each loader, and of decoding by itself.
 
         Reading is left out: it is so many times faster that no other bar would be seen.
         """

@@ -37,7 +37,7 @@ class Contender(NamedTuple):
 
 
 def take(batches: Iterator[Any], batch_size: int, workers: int, seconds: float) -> TimedRun:
-    """Takes batches and does nothing with them.
+    """Take batches and does nothing with them.
 
     Worker processes give theirs in turn, one each, almost at once: so they are counted in rounds of one from each.
     """
@@ -58,7 +58,7 @@ def take(batches: Iterator[Any], batch_size: int, workers: int, seconds: float) 
 def run_loader(
     images: Images, workers: int, kind: Literal["threads", "processes"], batch_size: int, size: int, seconds: float
 ) -> TimedRun:
-    """Measures the batches of `create_loader`, as a training on this machine's processors gets them."""
+    """Measure the batches of `create_loader`, as a training on this machine's processors gets them."""
     with create_loader(
         images.decoded_by(RandomResizedCrop(size)),
         batch_size=batch_size,
@@ -77,7 +77,7 @@ def run_loader(
 
 
 def run_folder(dataset: FolderDataset, workers: int, batch_size: int, seconds: float) -> TimedRun:
-    """Measures the batches of torch's DataLoader of image files."""
+    """Measure the batches of torch's DataLoader of image files."""
     loader = DataLoader(
         dataset, batch_size, sampler=RandomSampler(dataset, num_samples=max(LONG, len(dataset))), num_workers=workers
     )
@@ -87,7 +87,7 @@ def run_folder(dataset: FolderDataset, workers: int, batch_size: int, seconds: f
 def all_contenders(
     images: Images, folder: FolderDataset | None, workers: Sequence[int], batch_size: int, size: int
 ) -> list[Contender]:
-    """Gives all that take turns: reading and decoding by themselves, then the loaders with each number of workers."""
+    """Return all that take turns: reading and decoding by themselves, then the loaders with each number of workers."""
     crop = RandomResizedCrop(size)
     found = [
         Contender("read", "read", 0, lambda seconds: images.read(batch_size, seconds)),
@@ -126,6 +126,6 @@ def _folder(folder: FolderDataset, workers: int, batch_size: int) -> Contender:
 
 
 def told(kind: Literal["threads", "processes"], workers: int) -> str:
-    """Gives workers in words: "2 threads", "1 process", "no workers"."""
+    """Return workers in words: "2 threads", "1 process", "no workers"."""
     one = {"threads": "thread", "processes": "process"}[kind]
     return "no workers" if not workers else f"1 {one}" if workers == 1 else f"{workers} {kind}"

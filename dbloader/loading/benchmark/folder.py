@@ -30,7 +30,7 @@ class PillowCrop:
         self.crop = RandomResizedCrop(size)
 
     def __call__(self, image: Image.Image) -> torch.Tensor:
-        """Gives uint8, shape (3, size, size), RGB, 0 to 255; resized bilinearly, which Pillow does with antialiasing.
+        """Return uint8, shape (3, size, size), RGB, 0 to 255; resized bilinearly, which Pillow does with antialiasing.
 
         Args:
             image: Of any mode and size.

@@ -103,12 +103,12 @@ class Images:
         return float(self.nbytes[self.indices].mean())
 
     def decoded_by(self, decode: Decoder) -> StoreDataset:
-        """Gives the dataset with a decoder."""
+        """Return the dataset with a decoder."""
         self.dataset.decode = decode
         return self.dataset
 
     def read(self, batch_size: int, seconds: float) -> TimedRun:
-        """Reads records in random order, a batch at a time, in this thread; each is verified."""
+        """Read records in random order, a batch at a time, in this thread; each is verified."""
         order = iter(EndlessShuffle(self.indices))
         count = nbytes = 0
         begun = now()
@@ -120,7 +120,7 @@ class Images:
         return TimedRun(count, elapsed, nbytes)
 
     def decode(self, decoder: Decoder, seconds: float) -> TimedRun:
-        """Decodes images that are in memory already, in this thread."""
+        """Decode images that are in memory already, in this thread."""
         dataset, records = self.decoded_by(decoder), self._held()
         numbers = dataset._numbers(range(len(records)))
         count, begun = 0, now()

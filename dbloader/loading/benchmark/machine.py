@@ -44,7 +44,7 @@ class Machine:
 
 
 def describe_machine() -> Machine:
-    """Gives the facts of the machine this runs on."""
+    """Return the facts of the machine this runs on."""
     return Machine(
         processor=_processor(),
         processors=processors(),

@@ -41,7 +41,7 @@ def benchmark(
     plot: str | os.PathLike[str] | None = None,
     progress: Callable[[int, int, str], object] = lambda *_: None,
 ) -> Benchmark:
-    """Measures how fast the images of a store are read, decoded, and made batches for a training, on this machine.
+    """Measure how fast the images of a store are read, decoded, and made batches for a training, on this machine.
 
     All that is measured takes turns, round after round, so that what else the machine does meanwhile falls on all
     alike; the medians count. Records come in random order, each as often as the others. Reading and decoding are those
@@ -111,7 +111,7 @@ def benchmark(
 
 
 def checked_batch_size(batch_size: int | None, images: Images) -> int:
-    """Gives the number of images in a batch, of those that a store has."""
+    """Return the number of images in a batch, of those that a store has."""
     most = len(images.indices)
     if batch_size is None:
         return min(BATCH_SIZE, most)
@@ -123,7 +123,7 @@ def checked_batch_size(batch_size: int | None, images: Images) -> int:
 
 
 def checked_workers(workers: Sequence[int] | None) -> list[int]:
-    """Gives numbers of workers, each once, from the least on."""
+    """Return numbers of workers, each once, from the least on."""
     if workers is None:
         most = processors()
         return sorted({0, most, *(2**power for power in range(most.bit_length()))})
@@ -136,7 +136,7 @@ def checked_workers(workers: Sequence[int] | None) -> list[int]:
 def take_turns(
     contenders: Sequence[Contender], seconds: float, rounds: int, progress: Callable[[int, int, str], object]
 ) -> list[tuple[Contender, list[TimedRun]]]:
-    """Gives the runs of each contender, one in each round."""
+    """Return the runs of each contender, one in each round."""
     runs: list[tuple[Contender, list[TimedRun]]] = [(contender, []) for contender in contenders]
     total = rounds * len(contenders)
     for number in range(rounds):
@@ -148,7 +148,7 @@ def take_turns(
 
 
 def measured(contender: Contender, runs: Sequence[TimedRun]) -> Measurement:
-    """Gives what the runs of a contender come to."""
+    """Return what the runs of a contender come to."""
     rates = [run.images / run.seconds for run in runs]
     first = [run.first_s for run in runs if run.first_s is not None]
     return Measurement(

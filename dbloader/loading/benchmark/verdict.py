@@ -20,12 +20,12 @@ _REMEDIES = {
 
 
 def fastest(measurements: Sequence[Measurement], *kinds: str) -> Measurement:
-    """Gives the fastest of some kinds."""
+    """Return the fastest of some kinds."""
     return max((one for one in measurements if one.kind in kinds), key=lambda one: one.images_per_s)
 
 
 def find_limit(work: Work) -> tuple[Limit, float]:
-    """Gives what takes most of the workers' time, and its share of it, 0 to 1."""
+    """Return what takes most of the workers' time, and its share of it, 0 to 1."""
     seconds: dict[Limit, float] = {"reading": work.read, "decoding": work.decode, "collating": work.collate}
     limit = max(seconds, key=lambda name: seconds[name])
     return limit, seconds[limit] / work.total

@@ -72,7 +72,7 @@ class CacheFile:
         self.manifest = Manifest.decode(data, shown)
 
     def documents(self, indices: Sequence[int]) -> dict[int, bytes]:
-        """Gives those of some records that are there."""
+        """Return those of some records that are there."""
         found = {}
         try:
             with env.gate, self._shared.held(fcntl.LOCK_SH), self._shared.env.begin(db=self._records) as txn:
@@ -85,7 +85,7 @@ class CacheFile:
         return found
 
     def keep(self, documents: dict[int, bytes]) -> None:
-        """Keeps records, unless there is no room for them."""
+        """Keep records, unless there is no room for them."""
         if self._full:
             return
         opened = self._shared.env
@@ -110,7 +110,7 @@ class CacheFile:
 
 @contextmanager
 def without_writers(path: str) -> Iterator[None]:
-    """Keeps those out who fill a cache."""
+    """Keep those out who fill a cache."""
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would wait for a writer
     try:
         fcntl.flock(file, fcntl.LOCK_SH)
@@ -120,7 +120,7 @@ def without_writers(path: str) -> Iterator[None]:
 
 
 def begin(path: str, shown: str) -> None:
-    """Makes an LMDB file where there is none; two processes that did so at once would undo what the first one wrote."""
+    """Make an LMDB file where there is none; two processes that did so at once would undo what the first one wrote."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     try:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -138,12 +138,12 @@ def begin(path: str, shown: str) -> None:
 
 
 def something_else(shown: str) -> NotAStoreError:
-    """Gives the error of a file that is not a cache."""
+    """Return the error of a file that is not a cache."""
     return NotAStoreError(f"{shown} is something else than a cache: remove it, or name another file")
 
 
 def explained(error: lmdb.Error, shown: str) -> Exception:
-    """Gives the error of ours that says what an error of LMDB means for a cache."""
+    """Return the error of ours that says what an error of LMDB means for a cache."""
     text = str(error)
     if isinstance(error, (lmdb.InvalidError, lmdb.VersionMismatchError)):
         return something_else(shown)

@@ -49,7 +49,7 @@ class Environment:
 
     @contextmanager
     def held(self, how: int) -> Iterator[None]:
-        """Keeps transactions of other threads and processes out of the file.
+        """Keep transactions of other threads and processes out of the file.
 
         Args:
             how: ``fcntl.LOCK_SH`` keeps out those that write, to read; ``fcntl.LOCK_EX`` all, to write.
@@ -63,12 +63,12 @@ class Environment:
                 fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def prefetch(self, indices: Sequence[int]) -> None:
-        """Lets the records at some indices be brought into memory, if the file never changes; waits for none."""
+        """Let the records at some indices be brought into memory, if the file never changes; waits for none."""
         if self._ahead is not None:
             self._ahead.prefetch(indices)
 
     def close(self) -> None:
-        """Closes the environment; in a forked child, what it has of its parent's."""
+        """Close the environment; in a forked child, what it has of its parent's."""
         self.env.close()
         self._close_file()
         if self._ahead is not None:
@@ -109,14 +109,14 @@ class _Gate:
                 self._changed.notify_all()
 
     def shut(self) -> None:
-        """Waits until no other thread is inside, and keeps all out until ``open``."""
+        """Wait until no other thread is inside, and keeps all out until ``open``."""
         self._changed.acquire()
         self._changed.wait_for(lambda: not self._forking)
         self._forking = True
         self._changed.wait_for(lambda: self._inside <= {threading.get_ident()})
 
     def open(self) -> None:
-        """Ends what ``shut`` began, in the parent and in the child."""
+        """End what ``shut`` began, in the parent and in the child."""
         self._forking = False
         self._changed.notify_all()
         self._changed.release()
@@ -132,7 +132,7 @@ _lock = threading.RLock()
 
 
 def acquire(path: str, map_size: int | None = None) -> Environment:
-    """Gives this process's environment of a file, for as long as nobody has called ``release`` as often.
+    """Return this process's environment of a file, for as long as nobody has called ``release`` as often.
 
     Args:
         path: The file; it may be empty if it is to be written to.
@@ -158,7 +158,7 @@ def acquire(path: str, map_size: int | None = None) -> Environment:
 
 
 def release(environment: Environment) -> None:
-    """Closes an environment that nobody else has acquired.
+    """Close an environment that nobody else has acquired.
 
     It is closed under the lock, because until that is done, py-lmdb refuses to open the file again.
     """
@@ -178,7 +178,7 @@ def _options(size: int, map_size: int | None) -> dict[str, Any]:
 
 
 def _fits_memory(size: int) -> bool:
-    """Tells whether reading ahead pays: what is read too early must still be in memory when it is asked for."""
+    """Return whether reading ahead pays: what is read too early must still be in memory when it is asked for."""
     return size < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
@@ -195,7 +195,7 @@ def _after_fork() -> None:
 
 
 def _close_inherited() -> None:
-    """Runs in a forked child, in which no other thread of its parent exists."""
+    """Run in a forked child, in which no other thread of its parent exists."""
     for environment in _open.values():
         environment.close()
     _open.clear()

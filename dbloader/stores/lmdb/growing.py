@@ -88,7 +88,7 @@ class GrowingFile:
             self._map_reserved(_whole_pages(used + 2 * _SPARE), 0)  # so that a small transaction needs no step
 
     def make_room(self, values: Iterable[bytes]) -> None:
-        """Reserves what a transaction that stores some values takes, where the map is written to.
+        """Reserve what a transaction that stores some values takes, where the map is written to.
 
         Raises:
             OSError: The disk has no room for that.
@@ -105,7 +105,7 @@ class GrowingFile:
             self._prepare_next()
 
     def grow(self) -> None:
-        """Makes the map larger, because a transaction found it full.
+        """Make the map larger, because a transaction found it full.
 
         Raises:
             OSError: The disk has no room for that.
@@ -117,7 +117,7 @@ class GrowingFile:
             self.env.set_mapsize(self._map_size)
 
     def close(self) -> None:
-        """Closes the environment, and gives back what room was reserved and is not used; once."""
+        """Close the environment, and return back what room was reserved and is not used; once."""
         if self._closed:
             return
         self._end_preparation()
@@ -129,12 +129,12 @@ class GrowingFile:
         self._closed = True
 
     def _look(self) -> int:
-        """Gives the bytes that are used, up to the last commit."""
+        """Return the bytes that are used, up to the last commit."""
         self._used = (int(self.env.info()["last_pgno"]) + 1) * int(self.env.stat()["psize"])
         return self._used
 
     def _reserve(self, least: int) -> None:
-        """Makes the map a step larger, or as large as is needed at the least: if that is more, or the disk is full."""
+        """Make the map a step larger, or as large as is needed at the least: if that is more, or the disk is full."""
         self._end_preparation()  # LMDB is there by now
         try:
             self._map_reserved(_whole_pages(max(self._map_size + _STEP, least)), self._map_size)
@@ -144,7 +144,7 @@ class GrowingFile:
             self._map_reserved(_whole_pages(least), self._map_size)
 
     def _map_reserved(self, size: int, begin: int) -> None:
-        """Makes the map so large, after reserving what is behind the beginning."""
+        """Make the map so large, after reserving what is behind the beginning."""
         try:
             os.posix_fallocate(self._fd, begin, size - begin)
         except OSError:
@@ -154,7 +154,7 @@ class GrowingFile:
         self._map_size = size
 
     def _prepare_next(self) -> None:
-        """Begins to bring the pages of the next step into memory, if there is room for it."""
+        """Begin to bring the pages of the next step into memory, if there is room for it."""
         try:
             os.posix_fallocate(self._fd, self._map_size, _STEP)
         except OSError:
@@ -179,7 +179,7 @@ def _whole_pages(nbytes: int) -> int:
 
 
 def _keeps_room(fd: int) -> bool:
-    """Says whether the room that is reserved for a file is kept for it."""
+    """Return whether the room that is reserved for a file is kept for it."""
     if _file_system(fd) not in _KEEPS_ROOM:
         return False
     size = os.fstat(fd).st_size
@@ -193,7 +193,7 @@ def _keeps_room(fd: int) -> bool:
 
 
 def _file_system(fd: int) -> str:
-    """Gives the type of the file system that a file is on; empty where the system does not tell, as only Linux does."""
+    """Return the type of the file system that a file is on; empty where the system does not say (only Linux does)."""
     status = os.fstat(fd)
     device = f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
     try:

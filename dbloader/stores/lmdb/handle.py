@@ -63,7 +63,7 @@ class LMDBHandle:
 
 
 def explained(error: lmdb.Error, place: str) -> Exception:
-    """Gives the error of ours that says what an error of LMDB means for a reader."""
+    """Return the error of ours that says what an error of LMDB means for a reader."""
     if isinstance(error, lmdb.InvalidError):
         return NotAStoreError(f"{place} is not an LMDB file, so not a dbloader store")
     if isinstance(error, lmdb.VersionMismatchError):

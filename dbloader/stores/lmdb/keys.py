@@ -22,17 +22,17 @@ record_key = struct.Struct(">Q").pack
 
 
 def column_key(name: str, chunk: int) -> bytes:
-    """Gives the key in ``meta`` of one chunk of a column."""
+    """Return the key in ``meta`` of one chunk of a column."""
     return b"column/%s/%s" % (name.encode(), record_key(chunk))
 
 
 def event_key(number: int) -> bytes:
-    """Gives the key in ``meta`` of one event of the report."""
+    """Return the key in ``meta`` of one event of the report."""
     return EVENT + record_key(number)
 
 
 def checked_path(place: str | os.PathLike[str]) -> str:
-    """Gives the place as a path.
+    """Return the place as a path.
 
     Raises:
         PlaceError: It is empty or a URI, which is not repeated in the message, since it may hold a password.

@@ -51,7 +51,7 @@ class Warmed(NamedTuple):
 def warm(
     place: str | os.PathLike[str], *, progress: Callable[[int, int, int | None], object] = lambda *_: None
 ) -> Warmed:
-    """Reads the file of a store from its beginning to its end, which leaves it in the system's page cache.
+    """Read the file of a store from its beginning to its end, which leaves it in the system's page cache.
 
     It stays there as long as no program needs the memory. A file larger than the memory available cannot stay as a
     whole: what was read first goes again.
@@ -86,7 +86,7 @@ def warm(
 
 
 def available_memory() -> int | None:
-    """Gives the bytes that programs and the page cache can still get; of a container, no more than it may use.
+    """Return the bytes that programs and the page cache can still get; of a container, no more than it may use.
 
     None if the system does not tell.
     """
@@ -123,7 +123,7 @@ def _read_all(file: int, nbytes: int, told: Callable[[int], object]) -> None:
 
 
 def _resident(file: int, nbytes: int) -> float | None:
-    """Looks at places all over the file whether they can be read without waiting."""
+    """Look at places all over the file whether they can be read without waiting."""
     places = range(0, nbytes, max(_APART, nbytes // _LOOKS))
     byte, found = bytearray(1), 0
     try:

@@ -43,7 +43,7 @@ class PartialFile:
         self.fd = -1
 
     def lock(self) -> None:
-        """Opens the file, which is made if it is not there, and locks it for this process.
+        """Open the file, which is made if it is not there, and locks it for this process.
 
         Raises:
             StoreLockedError: Another process has it.
@@ -70,17 +70,17 @@ class PartialFile:
             os.close(fd)
 
     def unlock(self) -> None:
-        """Lets go of the file."""
+        """Let go of the file."""
         # Closing alone would not do: a process forked meanwhile, such as a DataLoader worker, has the file open too.
         fcntl.flock(self.fd, fcntl.LOCK_UN)
         os.close(self.fd)
 
     def is_empty(self) -> bool:
-        """Says whether the file is a new one."""
+        """Return whether the file is a new one."""
         return not self.path.stat().st_size
 
     def check_synced(self, *, begins: bool, durable: bool) -> None:
-        """Refuses to go on with what a crash of the machine may have broken; notes if this writer does not sync.
+        """Refuse to go on with what a crash of the machine may have broken; notes if this writer does not sync.
 
         Raises:
             DamagedStoreError: The machine has been restarted since the file was written without syncing.
@@ -96,23 +96,23 @@ class PartialFile:
             self.unsynced.set()
 
     def remove(self) -> None:
-        """Removes the file, and the mark beside it."""
+        """Remove the file, and the mark beside it."""
         self.path.unlink(missing_ok=True)
         self.unsynced.clear()
 
     def full(self) -> StoreFullError:
-        """Gives the error that says that no room is left."""
+        """Return the error that says that no room is left."""
         kept = "free some space and resume (--resume)" if self.kept else "nothing was written"
         return StoreFullError(f"no room is left for {self.place}: {kept}")
 
     def refused(self, error: OSError) -> StoreError:
-        """Gives the error of ours that says what an error of the system means."""
+        """Return the error of ours that says what an error of the system means."""
         if error.errno in NO_ROOM:
             return StoreFullError(f"no room is left for {self.place}: {error.strerror}")
         return StoreAccessError(f"{self.place} cannot be written: {error.strerror}")
 
     def explained(self, error: lmdb.Error) -> StoreError:
-        """Gives the error of ours that says what an error of LMDB means for a writer."""
+        """Return the error of ours that says what an error of LMDB means for a writer."""
         text = str(error)
         # LMDB says "Input/output error" when the disk takes only a part of what it writes.
         if any(os.strerror(number) in text for number in NO_ROOM) or (
@@ -126,7 +126,7 @@ class PartialFile:
         return StoreError(f"{self.place} cannot be written: {text}")
 
     def _is_full(self) -> bool:
-        """Tells whether the file cannot grow, by trying: what is free says nothing where there are quotas."""
+        """Return whether the file cannot grow, by trying: what is free says nothing where there are quotas."""
         size = os.fstat(self.fd).st_size
         try:
             return os.pwrite(self.fd, bytes(_PROBE), size) < _PROBE

@@ -41,7 +41,7 @@ class Populating(threading.Thread):
         self._stopped = False
 
     def stop(self) -> None:
-        """Lets it end after the piece that it is at."""
+        """Let it end after the piece that it is at."""
         self._stopped = True
 
     @override

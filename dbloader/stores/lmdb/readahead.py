@@ -64,7 +64,7 @@ class ReadAhead:
                 self._find_root(name)
 
     def prefetch(self, indices: Sequence[int]) -> None:
-        """Asks for records that are about to be read, unless they are likely to be in memory already.
+        """Ask for records that are about to be read, unless they are likely to be in memory already.
 
         The kernel is asked for all; nothing is waited for but the pages that tell where they are.
         """
@@ -83,14 +83,14 @@ class ReadAhead:
             self._hint(index)
 
     def close(self) -> None:
-        """Closes the file; nothing is hinted any more."""
+        """Close the file; nothing is hinted any more."""
         self._root = 0
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
     def locate(self, index: int) -> tuple[int, int] | None:
-        """Gives where in the file a record is that has pages of its own: first byte and number of bytes."""
+        """Return where in the file a record is that has pages of its own: first byte and number of bytes."""
         key = _pack_key(index)
         page = self._page(self._root)
         for _ in range(self._depth - 1):
@@ -132,7 +132,7 @@ class ReadAhead:
                 os.posix_fadvise(self._file, *place, os.POSIX_FADV_WILLNEED)
 
     def _is_in_memory(self, index: int) -> bool:
-        """Looks whether reading the first byte of a record would not have to wait; false where that cannot be told."""
+        """Look whether reading the first byte of a record would not have to wait; false where that cannot be told."""
         try:
             place = self.locate(index)
             if place is None:

@@ -131,7 +131,7 @@ class LMDBStore(Store):
     def _documents(
         self, txn: lmdb.Transaction, handle: LMDBHandle, indices: Sequence[int]
     ) -> Iterator[tuple[memoryview, int]]:
-        """Gives the documents of records and their indices; views into the map, valid until the transaction ends."""
+        """Yield the documents of records and their indices; views into the map, valid until the transaction ends."""
         get, length, records = txn.get, handle.manifest.length, handle.records
         try:
             for position, index in enumerate(indices):

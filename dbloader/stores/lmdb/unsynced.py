@@ -14,7 +14,7 @@ SUFFIX, MAKING = ".nosync", ".nosync~"
 
 
 def boot_id() -> str:
-    """Names this start of the machine; empty where the system does not tell, as only Linux does."""
+    """Name this start of the machine; empty where the system does not tell, as only Linux does."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:  # noqa: PTH123 - nothing else is wanted
             return file.read().strip()
@@ -33,7 +33,7 @@ class Unsynced:
         self._mark, self._making = (Path(f"{path}{suffix}") for suffix in (SUFFIX, MAKING))
 
     def set(self) -> None:
-        """Marks the file as one of this start of the machine; lasts from here on."""
+        """Mark the file as one of this start of the machine; lasts from here on."""
         if self.is_set() and not self.may_be_broken():
             return  # a mark that is being written anew would for a moment be of no start at all
         with self._making.open("w", encoding="ascii") as file:
@@ -44,21 +44,21 @@ class Unsynced:
         sync_folder(self._mark.parent)
 
     def is_set(self) -> bool:
-        """Tells whether the file is marked."""
+        """Return whether the file is marked."""
         return self._mark.exists()
 
     def may_be_broken(self) -> bool:
-        """Tells whether the machine has been restarted since the file was marked."""
+        """Return whether the machine has been restarted since the file was marked."""
         return self.is_set() and self._mark.read_text("ascii", "replace") != boot_id()
 
     def clear(self) -> None:
-        """Takes the mark away: the file is synced, or gone."""
+        """Take the mark away: the file is synced, or gone."""
         self._mark.unlink(missing_ok=True)
         self._making.unlink(missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes what was created, renamed or removed in a folder last."""
+    """Make what was created, renamed or removed in a folder last."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -99,7 +99,7 @@ class LMDBWriter(Writer):
                 self._partial.unlock()
 
     def _check_target(self) -> None:
-        """Refuses a place that may not become a new store."""
+        """Refuse a place that may not become a new store."""
         try:
             if self._target.is_symlink():  # where realpath has given up
                 raise StoreAccessError(f"{self.place} cannot be written: its symbolic link leads in a circle")
@@ -122,7 +122,7 @@ class LMDBWriter(Writer):
             raise StoreAccessError(f"{self.place} cannot be written: {error.strerror or error}") from error
 
     def _check_replaceable(self) -> None:
-        """Refuses to replace what is at the place, unless it is to be overwritten and is a store."""
+        """Refuse to replace what is at the place, unless it is to be overwritten and is a store."""
         if not self._target.exists():
             return
         if not self.overwrite and self.resumed:
@@ -177,7 +177,7 @@ class LMDBWriter(Writer):
             raise self._partial.explained(error) from error
 
     def _take_up(self) -> None:
-        """Goes on from the last commit, if there is one."""
+        """Go on from the last commit, if there is one."""
         with self._env.begin() as txn:
             data = txn.get(PROGRESS, db=self._meta)
         self._partial.holds_nothing = data is None
@@ -209,7 +209,7 @@ class LMDBWriter(Writer):
         self._partial.kept = self.resumable
 
     def _put(self, documents: Sequence[bytes], first: int, meta: Sequence[tuple[bytes, bytes]]) -> None:
-        """Stores all in one transaction, in a larger map when this one is full."""
+        """Store all in one transaction, in a larger map when this one is full."""
         try:
             self._file.make_room(itertools.chain(documents, (value for _, value in meta)))
             self._put_all(documents, first, meta)

@@ -40,7 +40,7 @@ class FileCollection:
         self._opened: Connection | None = None
 
     def warnings(self) -> list[str]:
-        """Gives what a person should know of the collection.
+        """Return what a person should know of the collection.
 
         Raises:
             NotAStoreError: There is no such collection, or its documents have no such fields.
@@ -65,7 +65,7 @@ class FileCollection:
         ]
 
     def read(self, names: Sequence[str]) -> dict[str, bytes]:
-        """Gives the bytes of files by their names, in one query; one that is not there is left out.
+        """Return the bytes of files by their names, in one query; one that is not there is left out.
 
         Raises:
             StoreError: Two files have the same name.
@@ -89,7 +89,7 @@ class FileCollection:
         return files
 
     def close(self) -> None:
-        """Lets go of the client. Using the collection again makes another."""
+        """Let go of the client. Using the collection again makes another."""
         self._opened = None
 
     def __getstate__(self) -> dict[str, Any]:

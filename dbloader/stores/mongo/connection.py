@@ -209,7 +209,7 @@ class Connection:
         return 0.0
 
     def _may_pass(self, error: errors.PyMongoError) -> bool:
-        """Tells whether to try again; not where there never was a server."""
+        """Return whether to try again; not where there never was a server."""
         if isinstance(error, errors.ServerSelectionTimeoutError) and not self._reached:
             # A set that elects its primary has been reached.
             self._reached = self.client.topology_description.has_known_servers
@@ -217,7 +217,7 @@ class Connection:
         return is_transient(error)
 
     def explained(self, error: errors.PyMongoError) -> Exception:
-        """Gives the error of ours that says what an error of the driver means."""
+        """Return the error of ours that says what an error of the driver means."""
         shown, text = self.place.shown, self.place.scrubbed(_reason(error))
         code = getattr(error, "code", None)
         codes = {code, *(failure.get("code") for failure in _failures(error))}
@@ -255,7 +255,7 @@ def _is_overtime(error: errors.PyMongoError) -> bool:
 
 
 def is_transient(error: errors.PyMongoError) -> bool:
-    """Tells whether trying again may help."""
+    """Return whether trying again may help."""
     if isinstance(error, errors.ConfigurationError):
         return False
     if isinstance(error, (errors.ConnectionFailure, errors.CursorNotFound, errors.WTimeoutError)):
@@ -271,7 +271,7 @@ def is_transient(error: errors.PyMongoError) -> bool:
 
 
 def without_duplicates(error: errors.BulkWriteError) -> bool:
-    """Tells whether all that a bulk insert complains of is that documents were there already."""
+    """Return whether all that a bulk insert complains of is that documents were there already."""
     details = error.details or {}
     return not details.get("writeConcernErrors") and all(
         failure.get("code") == _DUPLICATE and "_id" in failure.get("keyPattern", {"_id": 1})
@@ -291,7 +291,7 @@ def _is_of_dns(error: errors.PyMongoError) -> bool:
 
 
 def _reason(error: errors.PyMongoError) -> str:
-    """Gives what an error says in one line, without the driver's description of its whole topology."""
+    """Return what an error says in one line, without the driver's description of its whole topology."""
     failures = _failures(error)
     text = str(failures[0].get("errmsg", error)) if failures else str(error)
     text = text.partition(", full error:")[0].partition(", Timeout:")[0].partition(" (configured timeouts:")[0]

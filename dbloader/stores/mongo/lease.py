@@ -46,7 +46,7 @@ class Lease:
         self._fresh_until = 0.0
 
     def take(self) -> None:
-        """Takes the place.
+        """Take the place.
 
         Raises:
             StoreLockedError: Another process is writing there.
@@ -78,7 +78,7 @@ class Lease:
             self._connection.run(lambda: self._meta.update_one(mine, {"$unset": {"writer": ""}}))  # noqa: B023
 
     def check(self) -> None:
-        """Refuses to go on where another writer may have taken the place meanwhile.
+        """Refuse to go on where another writer may have taken the place meanwhile.
 
         Raises:
             StoreLockedError: The claim could not be kept fresh, and another process has taken the place since, even if
@@ -157,7 +157,7 @@ def _identity() -> dict[str, Any]:
 
 
 def _machine() -> str:
-    """Names what process ids count in: one start of one machine, one container. Empty where that is not known."""
+    """Name what process ids count in: one start of one machine, one container. Empty where that is not known."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
@@ -166,7 +166,7 @@ def _machine() -> str:
 
 
 def _began(pid: int) -> str:
-    """Gives when a process began, in clock ticks from the start of the machine; empty if it is no more."""
+    """Return when a process began, in clock ticks from the start of the machine; empty if it is no more."""
     try:
         # proc(5): the name, in parentheses, may hold anything; behind it the state is first and this is the 20th.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -176,7 +176,7 @@ def _began(pid: int) -> str:
 
 
 def _is_gone(held: dict[str, Any]) -> bool:
-    """Tells whether a claim is known to have ended: with its process, or with its writer in this one."""
+    """Return whether a claim is known to have ended: with its process, or with its writer in this one."""
     if not _machine() or held.get("machine") != _machine():
         return False
     pid = held.get("pid")

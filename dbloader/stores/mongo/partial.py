@@ -98,7 +98,7 @@ class PartialStore:
         first_event: int,
         events: Sequence[Mapping[str, Any]],
     ) -> None:
-        """Stores records from an index on, chunks of columns by their numbers, and events.
+        """Store records from an index on, chunks of columns by their numbers, and events.
 
         Raises:
             StoreLockedError: A later writer has been here.
@@ -139,7 +139,7 @@ class PartialStore:
             raise
 
     def _insert(self, batch: Sequence[tuple[int, bytes]]) -> None:
-        """Inserts records, of which some may be there already from an attempt before."""
+        """Insert records, of which some may be there already from an attempt before."""
         documents = [RawBSONDocument(self._document(index, document)) for index, document in batch]
         self._lease.check()
         try:
@@ -162,7 +162,7 @@ class PartialStore:
         return stub_of(document, file)
 
     def _replace_others(self, crcs: Mapping[int, int], documents: Sequence[RawBSONDocument]) -> None:
-        """Puts in their place records where a writer that was overtaken has inserted others."""
+        """Put in their place records where a writer that was overtaken has inserted others."""
 
         def ask(hint: str | None) -> dict[Any, Any]:
             asked = {"_id": {"$in": list(crcs)}}
@@ -190,11 +190,11 @@ class PartialStore:
         return {"_id": key, STUB: self._large.put(f"{key}/", packed)}
 
     def chunks(self, length: int) -> int:
-        """Gives the number of chunks of a column of so many records."""
+        """Return the number of chunks of a column of so many records."""
         return -(-length // CHUNK)
 
     def chunk(self, number: int, length: int) -> dict[str, bytes] | None:
-        """Gives the packed columns of one chunk of a store of so many records; None if they are not whole."""
+        """Return the packed columns of one chunk of a store of so many records; None if they are not whole."""
         keys = {column_key(self._id, name, number): name for name in COLUMNS}
         found = list(self._meta.find({"_id": {"$in": list(keys)}}))
         try:
@@ -213,7 +213,7 @@ class PartialStore:
         return packed if all(is_whole(name, value, count) for name, value in packed.items()) else None
 
     def is_stored(self, number: int, crcs: bytes) -> bool:
-        """Tells whether the server has the records of one chunk, by their CRC-32."""
+        """Return whether the server has the records of one chunk, by their CRC-32."""
         expected = np.frombuffer(crcs, DTYPES["crc32"])
         indices = np.arange(number * CHUNK, number * CHUNK + len(expected))
 
@@ -259,7 +259,7 @@ class PartialStore:
 
 
 def _batches(first: int, documents: Sequence[bytes]) -> Iterator[list[tuple[int, bytes]]]:
-    """Gives records with their indices, some megabytes at a time."""
+    """Yield records with their indices, some megabytes at a time."""
     batch: list[tuple[int, bytes]] = []
     nbytes = 0
     for index, document in enumerate(documents, first):

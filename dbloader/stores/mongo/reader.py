@@ -68,7 +68,7 @@ class MongoReader:
         self.large = LargeRecords(database, place.collection, self.store, self._newest)
 
     def _found(self) -> tuple[str, Manifest]:
-        """Gives the id and the manifest of the store at the place."""
+        """Return the id and the manifest of the store at the place."""
         if self.may_lag:
             # Members are asked as soon as they are known: until the primary is, "preferred" means nothing.
             with suppress(PyMongoError), pymongo.timeout(_PRIMARY_SECONDS):
@@ -125,7 +125,7 @@ class MongoReader:
             raise self._gone("its collection of records is gone")
 
     def chunks(self, column: str, numbers: range | None = None) -> Iterator[memoryview]:
-        """Yields chunks of a column, in order; by default all.
+        """Yield chunks of a column, in order; by default all.
 
         Raises:
             DamagedStoreError: One is not there, or not whole.
@@ -178,7 +178,7 @@ class MongoReader:
         return [bson.encode(event) for event in events]
 
     def _gone(self, what: str) -> Exception:
-        """Gives the error for a part of the store that is not there."""
+        """Return the error for a part of the store that is not there."""
         if self._is_at_place():
             return DamagedStoreError(f"{self.place.shown}: {what}; convert again")
         return NotAStoreError(

@@ -71,17 +71,17 @@ def is_own_collection(name: str, collection: str) -> bool:
 
 
 def column_key(store: str, name: str, chunk: int) -> str:
-    """Gives the _id in the manifest collection of one chunk of a column."""
+    """Return the _id in the manifest collection of one chunk of a column."""
     return f"{store}/column/{name}/{chunk:016x}"
 
 
 def event_key(store: str, number: int) -> str:
-    """Gives the _id in the manifest collection of one event of the report."""
+    """Return the _id in the manifest collection of one event of the report."""
     return f"{store}/event/{number:016x}"
 
 
 def beginning_with(prefix: str) -> dict[str, str]:
-    """Gives the condition that a string begins with a prefix which ends in a slash."""
+    """Return the condition that a string begins with a prefix which ends in a slash."""
     return {"$gte": prefix, "$lt": prefix[:-1] + "0"}  # the character that follows on the slash
 
 
@@ -91,7 +91,7 @@ def record_file(index: int) -> str:
 
 
 def index_of(document: bytes | memoryview) -> int | None:
-    """Gives the index in a record's document; None if it has no such _id as records have."""
+    """Return the index in a record's document; None if it has no such _id as records have."""
     if len(document) < _HEAD.size:
         return None
     _, key, index = _HEAD.unpack_from(document)
@@ -99,12 +99,12 @@ def index_of(document: bytes | memoryview) -> int | None:
 
 
 def crc32_in(document: bytes) -> int:
-    """Gives the CRC-32 that a record's document names."""
+    """Return the CRC-32 that a record's document names."""
     return int(_CRC32.unpack_from(document, len(document) - 1 - _CRC32.size)[0])
 
 
 def stub_of(document: bytes, file: object) -> bytes:
-    """Gives what is kept among the records of one that is too large: all but its image.
+    """Return what is kept among the records of one that is too large: all but its image.
 
     Where that is too large as well, its largest further fields are left out too.
     """
@@ -144,7 +144,7 @@ def file_of(document: bytes) -> object:
 
 
 def fields_of(query: Mapping[str, Any]) -> set[str]:
-    """Gives the fields that a query of MongoDB's asks about; of an operator that is not understood, its name."""
+    """Return the fields that a query of MongoDB's asks about; of an operator that is not understood, its name."""
     fields: set[str] = set()
     for key, value in query.items():
         if key in ("$and", "$or", "$nor") and isinstance(value, (list, tuple)):

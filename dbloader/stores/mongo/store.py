@@ -143,7 +143,7 @@ class MongoStore(Store):
                 number += 1
 
     def matching(self, query: Mapping[str, Any]) -> np.ndarray[Any, Any]:
-        """Gives the indices of the records that a query finds: int64, shape (records,), ascending.
+        """Return the indices of the records that a query finds: int64, shape (records,), ascending.
 
         A query that compares nothing but name, label, width and height is answered from an index, without reading a
         document; but not with ``$or``, ``$exists`` or ``$not``.
@@ -176,7 +176,7 @@ class MongoStore(Store):
         self._handle = None
 
     def _found(self, handle: MongoReader, indices: Sequence[int], ask: Ask) -> dict[int, Any]:
-        """Gives the documents at some indices by their indices; one that is missing is not among them."""
+        """Return the documents at some indices by their indices; one that is missing is not among them."""
         length = handle.manifest.length
         for index in indices:
             if not 0 <= index < length:
@@ -248,12 +248,12 @@ class MongoStore(Store):
 
 
 def _one(wanted: Sequence[Any]) -> dict[str, int]:
-    """Asks for all documents at once, not for 101 of them at first."""
+    """Ask for all documents at once, not for 101 of them at first."""
     return {"batch_size": len(wanted)}
 
 
 def _is_text(name: str) -> bool:
-    """Tells whether a record can have a name at all."""
+    """Return whether a record can have a name at all."""
     try:
         return bool(name.encode())
     except UnicodeEncodeError:

@@ -89,7 +89,7 @@ class MongoURI(NamedTuple):
         return self._replace(uri=uri, options=frozenset(map(_name, kept)), stripped=self.stripped or uri != self.uri)
 
     def scrubbed(self, text: str) -> str:
-        """Gives a text of some library without the credentials that it may repeat."""
+        """Return a text of some library without the credentials that it may repeat."""
         user = self._user_and_password
         secrets = {user, *user.split(":", 1)}
         secrets |= {part.partition("=")[2] for part in _parts(self.uri.partition("?")[2]) if _name(part) in _SECRET}
@@ -107,7 +107,7 @@ def is_mongo(place: object) -> bool:
 
 
 def parse(place: str | os.PathLike[str]) -> MongoURI:
-    """Gives the parts of a place in MongoDB. No server is asked, nor any name server.
+    """Return the parts of a place in MongoDB. No server is asked, nor any name server.
 
     Raises:
         PlaceError: The place has no database or collection, or names that cannot be; what may be a password is not
@@ -151,7 +151,7 @@ def parse(place: str | os.PathLike[str]) -> MongoURI:
 
 
 def _parts(query: str) -> list[str]:
-    """Gives the options of a connection string; the driver takes semicolons too."""
+    """Return the options of a connection string; the driver takes semicolons too."""
     return [part for part in re.split("[&;]", query) if part]
 
 

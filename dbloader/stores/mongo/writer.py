@@ -206,7 +206,7 @@ class MongoWriter(Writer):
             self._connection.run(lambda: self._unfinished.trim(self.length, self._events_stored))
 
     def _check_replaceable(self) -> None:
-        """Refuses to replace what is at the place, unless it is to be overwritten and is a store."""
+        """Refuse to replace what is at the place, unless it is to be overwritten and is a store."""
         if not self._connection.run(self._catalog.exists):
             return
         self._connection.run(self._catalog.check_is_store)

@@ -33,20 +33,20 @@ def records_of(count: int, nbytes: int) -> list[Record]:
 
 
 def check(place: Path, records: list[Record]) -> None:
-    """Reads the whole store, and compares it with what was written."""
+    """Read the whole store, and compares it with what was written."""
     with open_store(place) as store:
         assert store.documents(range(len(records))) == documents_of(records)
         assert store.verify() == store.manifest.digest
 
 
 def die(writer: Writer) -> None:
-    """Ends this process with what the writer has committed."""
+    """End this process with what the writer has committed."""
     writer.commit()
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def is_mapped(path: Path) -> bool:
-    """Says whether this process has the file mapped to be written to."""
+    """Return whether this process has the file mapped to be written to."""
     maps = (line.split(maxsplit=5) for line in Path("/proc/self/maps").read_text().splitlines())
     return any(fields[1] == "rw-s" for fields in maps if fields[5:] == [str(path)])
 

@@ -72,7 +72,7 @@ def opener_of(store: Store) -> int | None:
 
 
 def shared(store: Store) -> env.Environment:
-    """Gives the environment that a store uses, which it opens if need be."""
+    """Return the environment that a store uses, which it opens if need be."""
     len(store)
     assert isinstance(store, LMDBStore)
     assert store._handle is not None
@@ -108,7 +108,7 @@ def write(place: str | Path, records: list[Record], **options: Any) -> None:
 
 
 def tamper(place: str | Path, database: bytes, changes: dict[bytes, bytes | None]) -> None:
-    """Puts other values at some keys of a store, or removes them."""
+    """Put other values at some keys of a store, or removes them."""
     with lmdb.open(str(place), subdir=False, lock=False, max_dbs=2, sync=False) as env:
         there = env.open_db(database)
         with env.begin(write=True) as txn:
@@ -132,7 +132,7 @@ ONE_ENVIRONMENT = 2  # descriptors: LMDB's, and that of the hints about what wil
 
 
 def open_descriptors(path: str | Path) -> int:
-    """Counts how often this process has a file open."""
+    """Count how often this process has a file open."""
     target = os.path.realpath(path)
     count = 0
     for descriptor in os.listdir("/proc/self/fd"):  # noqa: PTH208 - numbers
@@ -143,7 +143,7 @@ def open_descriptors(path: str | Path) -> int:
 
 @contextmanager
 def as_nobody() -> Iterator[None]:
-    """Takes away root's right to read and write everything."""
+    """Take away root's right to read and write everything."""
     if os.geteuid():
         yield
         return

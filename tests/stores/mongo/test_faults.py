@@ -760,7 +760,7 @@ def test_a_number_of_writers_that_cannot_be_is_damage(mongo_server: Server, mong
 
 
 def make_silent(monkeypatch: pytest.MonkeyPatch, place: str, *, overwrite: bool = False) -> Any:
-    """Gives a writer that thinks its claim is fresh, when another can take the place."""
+    """Return a writer that thinks its claim is fresh, when another can take the place."""
     writer: Any = create_store(place, overwrite=overwrite, resume=not overwrite, resumable=True)
     with monkeypatch.context() as patch:
         patch.setattr(lease, "LEASE_SECONDS", 0.05)

@@ -158,7 +158,7 @@ class Snapshot:
 
 
 def changed(numbers: random.Random, value: Any) -> Any:
-    """Gives another value in place of one."""
+    """Return another value in place of one."""
     if isinstance(value, dict) and value and numbers.random() < 0.8:
         return changed_document(numbers, value)
     if isinstance(value, bytes) and value and numbers.random() < 0.7:
@@ -189,7 +189,7 @@ def changed(numbers: random.Random, value: Any) -> Any:
 
 
 def changed_document(numbers: random.Random, document: dict[str, Any]) -> dict[str, Any]:
-    """Gives a document with one element changed, removed, added or renamed."""
+    """Return a document with one element changed, removed, added or renamed."""
     document = dict(document)
     keys = [key for key in document if key != "_id"]
     if not keys:
@@ -208,7 +208,7 @@ def changed_document(numbers: random.Random, document: dict[str, Any]) -> dict[s
 
 
 def damage(numbers: random.Random, collection: Any, kind: Kind, *, resealed: bool) -> None:
-    """Changes one document of a kind on the server."""
+    """Change one document of a kind on the server."""
     raw = collection.with_options(codec_options=RAW)
     which = {"_id": {"$regex": kind.keys}} if kind.keys else {kind.having: {"$exists": True}}
     victims = sorted((found.raw for found in raw.find(which)), key=bytes)
@@ -247,7 +247,7 @@ def damage(numbers: random.Random, collection: Any, kind: Kind, *, resealed: boo
 
 
 def put(collection: Any, key: Any, document: Any) -> None:
-    """Puts a document in the place of one; where the server does not take it, all stays as it was."""
+    """Put a document in the place of one; where the server does not take it, all stays as it was."""
     before = collection.with_options(codec_options=RAW).find_one({"_id": key})
     collection.delete_one({"_id": key})
     try:
@@ -260,7 +260,7 @@ def put(collection: Any, key: Any, document: Any) -> None:
 
 
 def command(*arguments: object) -> str:
-    """Runs the command line in this process: what it prints; a DBLoaderError as the command line would tell it."""
+    """Run the command line in this process: what it prints; a DBLoaderError as the command line would tell it."""
     done = CliRunner().invoke(group, [*map(str, arguments)])
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
@@ -327,7 +327,7 @@ def plain(value: Any) -> list[str]:
 
 
 def resumed(place: str, **options: bool) -> list[bytes]:
-    """Goes on with an unfinished store, and gives the records that come of it."""
+    """Go on with an unfinished store, and return the records that come of it."""
     with create_store(place, **options) as writer:
         write_one_by_one(writer, RECORDS)
         writer.finish()
@@ -363,7 +363,7 @@ def place(mongod_uri: str, request: pytest.FixtureRequest, monkeypatch: pytest.M
 
 
 def outcome(use: Callable[[str, Path], Any], place: str, folder: Path) -> Any:
-    """Gives what a use gives; None for an error of ours."""
+    """Return what a use gives; None for an error of ours."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of a query that finds nothing

@@ -28,7 +28,7 @@ RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument
 
 
 def opener_of(store: MongoStore) -> int | None:
-    """Gives the id of the process that opened the handle which a store object holds."""
+    """Return the id of the process that opened the handle which a store object holds."""
     return None if store._handle is None else store._handle.pid
 
 

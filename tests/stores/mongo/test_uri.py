@@ -46,7 +46,7 @@ def opener_of(store: MongoStore) -> int | None:
 
 
 def everything_in(error: BaseException) -> str:
-    """Gives all that an error and those that led to it would show, also where that is not shown by default."""
+    """Return all that an error and those that led to it would show, also where that is not shown by default."""
     texts, todo, seen = [], [error], set()
     while todo:
         one = todo.pop()
@@ -270,7 +270,7 @@ def test_what_is_no_finished_store_is_told_apart(mongo_server: Server, mongo_uri
 
 @contextmanager
 def user(server: Mongod, *roles: dict[str, str], database: str = "admin", password: str = PASSWORD) -> Iterator[str]:
-    """Makes a user for a while; gives the beginning of a place."""
+    """Make a user for a while; return the beginning of a place."""
     with server.client() as client:
         client[database].command("createUser", USER, pwd=password, roles=list(roles))
     try:
