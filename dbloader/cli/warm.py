@@ -39,5 +39,4 @@ def warm_command(place: str, *, quiet: bool) -> None:
 
         done = warm(place, progress=show)
     if not quiet:
-        kept = "" if done.resident is None else f"; {done.resident:.0%} of it is in memory now"
-        say(f"{done.place}: {size(done.nbytes)} read in {done.seconds:.1f} s, {size(done.rate)}/s{kept}")
+        say(f"{done.place}: {size(done.nbytes)} read in {done.seconds:.1f} s, {size(done.rate)}/s")
