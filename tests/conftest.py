@@ -20,7 +20,7 @@ from torch._utils import ExceptionWrapper
 from tests.support.leaks import no_leaks
 from tests.support.mongo import Mongod, ReplicaSet, Server, needing_a_server
 
-pytest.register_assert_rewrite("children", "store_contract")
+pytest.register_assert_rewrite("tests.contracts")
 
 # Seconds. A closed client's threads sleep for so long before they notice: 0.5, in every test that has a client, by
 # default. (It is also how long a client at least waits before it asks a server again that does not answer.)
@@ -219,11 +219,3 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield folder
     finally:
         subprocess.run(["umount", folder], check=True)
-
-
-@pytest.fixture(params=["through the map", "by calls"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """How LMDB files are written: where room can be reserved, or as if it could not be."""
-    if request.param == "by calls":
-        monkeypatch.setattr("dbloader.stores.lmdb.growing._KEEPS_ROOM", ())
-    return str(request.param)
