@@ -1,8 +1,8 @@
 """Asking the kernel to read records of an LMDB file before they are needed.
 
-LMDB reads through a memory map. The kernel reads what is not in memory page by page, waiting for each, or with much
-around it that nobody needs. Only LMDB knows where a record is, and it says so only by reading it. So this module follows
-LMDB's pages itself. A wrong hint costs time, never a wrong record: nothing found here is used for anything else.
+LMDB reads through a memory map. What is not in memory is read page by page, each waited for, or with much around it
+that nobody needs. Only LMDB knows where a record is, and it says so only by reading it. So this module follows LMDB's
+pages itself. A wrong hint costs time, never a wrong record: nothing found here is used for anything else.
 
 The layout of pages is that of LMDB 0.9 (mdb.c: MDB_page, MDB_node, MDB_meta, MDB_db), data version 1, 64 bits.
 """
