@@ -62,16 +62,16 @@ class StoreDataset(RecordDataset):
         """Return what is random in the decoding of samples: float64, shape (len(indices), decode.draws).
 
         Args:
-            indices: If they are SeededIndices, as a SeededBatchSampler gives them, the numbers are made of their keys,
-                so they are the same in any process. Else they are drawn with torch's global generator.
+            indices: If they are SeededIndices, as a SeededBatchSampler gives them, they decide the numbers, which are
+                then the same in any process. Else a seed is drawn with torch's global generator.
 
         Returns:
             Numbers in [0, 1); None if the decoding takes none.
         """
         if not isinstance(self.decode, Decoder) or not self.decode.draws:
             return None
-        keys = indices.keys if isinstance(indices, SeededIndices) else SampleRNG.drawn(len(indices))
-        return keys.uniform(self.decode.draws, "decode")
+        rng = indices.rng if isinstance(indices, SeededIndices) else SampleRNG.from_torch(len(indices))
+        return rng.uniform(self.decode.draws, "decode")
 
     @override
     def __getitem__(self, index: Any) -> Any:

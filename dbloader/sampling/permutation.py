@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, overload
 import numpy as np
 
 from dbloader.errors import OptionError, RecordIndexError
-from dbloader.sampling.rng import bits, keys, mix
+from dbloader.sampling.rng import bits, derive_keys, mix
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -138,12 +138,12 @@ class Permutation:
     @cached_property
     def _table(self) -> Array:
         # Sorted by 64 random bits each, so uniform but for ties, of which there is one in 10**12 tables.
-        random = bits(np.arange(self.n), keys(2, "table", self.n, self.seed, self.epoch, *self.purpose))
+        random = bits(np.arange(self.n), derive_keys(2, "table", self.n, self.seed, self.epoch, *self.purpose))
         return np.argsort(random, kind="stable").astype(np.uint64)
 
     @cached_property
     def _network(self) -> _Network:
-        return _Network(self.n, keys(ROUNDS, "network", self.n, self.seed, self.epoch, *self.purpose))
+        return _Network(self.n, derive_keys(ROUNDS, "network", self.n, self.seed, self.epoch, *self.purpose))
 
 
 class _Network:

@@ -13,7 +13,7 @@ from dbloader._options import whole_number
 from dbloader.errors import OptionError
 from dbloader.records.columns import NO_LABEL
 from dbloader.sampling.base import ResumableSampler
-from dbloader.sampling.rng import keys, uniform
+from dbloader.sampling.rng import derive_keys, uniform
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -69,7 +69,7 @@ class WeightedSampler(ResumableSampler):
 
     @override
     def _order(self, seed: int, epoch: int) -> Callable[[Array], Array]:
-        sums, key = self._sums, keys(2, "weighted", seed, epoch)
+        sums, key = self._sums, derive_keys(2, "weighted", seed, epoch)
 
         def draw(positions: Array) -> Array:
             # A number below 1 times the sum is below the sum also when rounded, so there always is a sum above it.
