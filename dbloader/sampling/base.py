@@ -10,7 +10,7 @@ import numpy as np
 from torch.utils.data import DistributedSampler
 from typing_extensions import override
 
-from dbloader._describe import shown
+from dbloader._describe import short_repr
 from dbloader._options import checked_flag, whole_number
 from dbloader.errors import LoaderError, OptionError
 from dbloader.sampling.ranks import check_shared_once, resolved_ranks
@@ -35,7 +35,7 @@ def length_of(dataset: Any) -> int:
         TypeError: It has none, or is a str or bytes, of which each letter would be a sample.
     """
     if not isinstance(dataset, Sized) or isinstance(dataset, (str, bytes)):
-        raise TypeError(f"dataset must be a dataset, or anything else that has a length, got {shown(dataset)}")
+        raise TypeError(f"dataset must be a dataset, or anything else that has a length, got {short_repr(dataset)}")
     return len(dataset)
 
 
@@ -257,7 +257,7 @@ class ResumableSampler(DistributedSampler[int], ABC):
         facts = self._facts()
         wanted = f"a state must be the dict that state_dict() of a loader with this {facts['sampler']} gave"
         if not isinstance(state, Mapping):
-            raise TypeError(f"{wanted}, got {shown(state)}")
+            raise TypeError(f"{wanted}, got {short_repr(state)}")
         known = {*facts, *_Point._fields}
         for what, keys in (("lacks", known - {*state}), ("also has", {*state} - known - {_OF_LOADER})):
             if keys:
