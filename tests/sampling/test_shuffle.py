@@ -31,8 +31,8 @@ from dbloader.sampling import (
     SeededBatchSampler,
     ShuffleSampler,
     WeightedSampler,
-    base,
 )
+from dbloader.sampling.base import BLOCK
 from dbloader.sampling.permutation import Permutation
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def test_the_ordered_sampler_has_each_sample_on_one_rank_in_order(length: int, w
 
 
 @of_each_kind
-@pytest.mark.parametrize("length", [2 * base._BLOCK, 3 * base._BLOCK + 5])
+@pytest.mark.parametrize("length", [2 * BLOCK, 3 * BLOCK + 5])
 def test_an_order_made_in_several_blocks_is_the_same(make: Callable[..., ResumableSampler], length: int) -> None:
     whole = global_order(make, length)
     assert len(whole) == length
@@ -197,7 +197,7 @@ def test_each_index_is_equally_often_at_each_position_over_epochs() -> None:
 
 @of_each_kind
 def test_no_iterator_changes_with_the_epoch_or_a_state(make: Callable[..., ResumableSampler]) -> None:
-    length = 2 * base._BLOCK + 1
+    length = 2 * BLOCK + 1
     expected = global_order(make, length)
     sampler = make(range(length))
     begun, fresh = iter(sampler), iter(sampler)
