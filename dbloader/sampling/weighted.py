@@ -67,9 +67,10 @@ class WeightedSampler(ResumableSampler):
     @override
     def _order(self, seed: int, epoch: int) -> Callable[[Array], Array]:
         key = derive_keys(2, "weighted", seed, epoch)
-        return lambda positions: self._draw(uniform(positions, key))
+        return lambda positions: self.draw(uniform(positions, key))
 
-    def _draw(self, numbers: Array) -> Array:
+    def draw(self, numbers: Array) -> Array:
+        """Return the indices that random numbers in [0, 1) choose: int64, the same shape."""
         # A number below 1 times the sum is below the sum also when rounded, so an index is always found.
         indices: Array = np.searchsorted(self._sums, numbers * self._sums[-1], side="right")
         return indices

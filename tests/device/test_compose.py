@@ -153,54 +153,6 @@ def test_images_with_other_channels_are_an_error() -> None:
         Normalize(MEAN, STD)(pixels(channels=1))
 
 
-# Keys
-
-
-def test_keys_give_the_same_numbers_in_any_order_and_company() -> None:
-    whole = rng_of(range(100)).uniform(7, "x")
-    assert (rng_of([40, 3, 40]).uniform(7, "x") == whole[[40, 3, 40]]).all()
-    assert (rng_of([3]).bits("x") == rng_of(range(100)).bits("x")[3]).all()
-    assert len(np.unique(whole)) == 700
-
-
-@pytest.mark.parametrize("other", [{"seed": 3}, {"epoch": 3}, {"stream": 3}])
-def test_keys_that_differ_in_anything_give_other_numbers(other: Any) -> None:
-    assert not np.isin(rng_of(range(10), **other).uniform(7, "x"), rng_of(range(10)).uniform(7, "x")).any()
-    assert not np.isin(rng_of(range(10)).uniform(7, "y"), rng_of(range(10)).uniform(7, "x")).any()
-
-
-def test_keys_are_the_same_from_any_type_of_integer_and_after_pickling() -> None:
-    expected = rng_of([5, 6]).uniform(2, "x")
-    seed, epoch = (np.array([1], np.int64), np.array([2], np.uint8))
-    same = (rng_of(np.array([5, 6], np.int32)), rng_of(torch.tensor([5, 6])), SampleRNG(seed[0], epoch[0], (5, 6)))
-    for each in (*same, pickle.loads(pickle.dumps(rng_of([5, 6])))):  # noqa: S301
-        assert (each.uniform(2, "x") == expected).all()
-
-
-def test_keys_of_large_indices_give_other_numbers_too() -> None:
-    assert len(np.unique(rng_of([2**56, 2**56 - 1, 0]).uniform(24, "x"))) == 72
-
-
-@pytest.mark.parametrize(
-    ("indices", "epoch", "message"),
-    [
-        ([-1], 0, "positions must be at least 0, got -1"),
-        ([0.5], 0, r"positions must be integers of the shape \(N,\), got float64 of the shape \(1,\)"),
-        ([[1]], 0, r"positions must be integers of the shape \(N,\), got int64 of the shape \(1, 1\)"),
-        (5, 0, r"positions must be integers of the shape \(N,\), got int64 of the shape \(\)"),
-        ([0], -1, "epoch must be at least 0, got -1"),
-    ],
-)
-def test_wrong_keys_are_errors(indices: Any, epoch: int, message: str) -> None:
-    with pytest.raises(OptionError, match=message):
-        SampleRNG(0, epoch, indices)
-
-
-def test_a_seed_that_is_no_integer_is_an_error() -> None:
-    with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
-        SampleRNG(0.5, 0, [1])  # type: ignore[arg-type]
-
-
 # Erasing
 
 
