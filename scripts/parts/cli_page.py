@@ -1,4 +1,4 @@
-"""Prints docs/cli.md, which is what every command says with --help; scripts/docs writes the file."""
+"""Print docs/cli.md: what each command prints with --help. scripts/docs writes the file."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ WIDTH = 96  # columns, whatever the terminal has
 HEAD = """\
 # Command line
 
-Made by `scripts/docs` from what the commands say with `--help`; a test compares.
+`scripts/docs` writes this page from what the commands print with `--help`.
 
-An error is one line on stderr, and exit status 2; `convert` and `verify` end with 1 where files or records are bad.
-Ctrl-C is exit status 130. `dbloader` and `python -m dbloader` are the same. How far a command has come is shown on
-stderr: as a bar on a terminal, elsewhere, but for `bench`, as a line every 30 s (`--quiet` shows neither). What a name
-or a place has of control characters is spelled out (`\\x1b`), and a password in a place is printed nowhere.
+An error is one line on stderr and exit status 2. `convert` and `verify` exit with status 1 if files were rejected or
+records are damaged. Ctrl-C is exit status 130. `dbloader` and `python -m dbloader` are the same program. Progress is
+shown on stderr: as a bar on a terminal, elsewhere as a line every 30 s; `--quiet` turns it off. Control characters in
+names and places are printed escaped (`\\x1b`), and the password in a place is never printed.
 
-The Tab key completes commands, options and paths after one of these lines, in the file that the shell reads at its
-start:
+To complete commands, options and paths with the Tab key, add one of these lines to the file that your shell reads when
+it starts:
 
 ```text
 eval "$(_DBLOADER_COMPLETE=bash_source dbloader)"            # ~/.bashrc
