@@ -50,7 +50,7 @@ def test_an_interpreter_without_torch_is_told_so_in_one_line(tmp_path: Path) -> 
 def test_what_it_measures_is_a_table() -> None:
     done = subprocess.run(
         [sys.executable, "-c", SMALL],
-        env=environment(PYTHONPATH=str(SCRIPTS)),
+        env=environment(PYTHONPATH=str(SCRIPTS / "bench")),
         capture_output=True,
         text=True,
         timeout=60,
