@@ -203,7 +203,7 @@ class MongoWriter(Writer):
         self._published = True
         with suppress(StoreError):  # it is there to be read; only the view for people is not, or shows too much
             self._connection.run(self._catalog.show)
-            self._connection.run(lambda: self._unfinished.trim(self.length, self._events_stored))
+            self._connection.run(lambda: self._unfinished.trim(self.length, self.totals.events))
 
     def _check_replaceable(self) -> None:
         """Refuse to replace what is at the place, unless it is to be overwritten and is a store."""
