@@ -148,7 +148,7 @@ class Store(ABC):
             for name in COLUMNS:
                 if packed[name] != stored[name]:
                     raise DamagedStoreError(
-                        f"{self.place}: its column {name} does not agree with the {len(chunk)} records from {start} on; "
+                        f"{self.place}: its column {name} does not fit the {len(chunk)} records from {start} on; "
                         f"{_REMEDY}",
                     )
             summary.add(packed)

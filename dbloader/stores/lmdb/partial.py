@@ -132,7 +132,7 @@ class PartialFile:
     def get(self, key: bytes) -> bytes | None:
         """Return a value of the sub-database ``meta``."""
         with self.env.begin(db=self.meta) as txn:
-            return txn.get(key)  # type: ignore[return-value]  # bytes, without buffers=True
+            return txn.get(key)
 
     def write(self, put: Callable[[lmdb.Transaction], None]) -> None:
         """Call a function with a transaction and commit it; again, in a map of twice the size, while the map is full.
