@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from dbloader.device.normalize import Normalize
     from dbloader.errors import DBLoaderError
     from dbloader.loading.background import BackgroundGenerator, background
-    from dbloader.loading.benchmark.measure import benchmark
-    from dbloader.loading.benchmark.report import Benchmark
     from dbloader.loading.compat import DataLoaderX
     from dbloader.loading.create import create_loader
     from dbloader.loading.headspace import Headspace
@@ -45,7 +43,6 @@ __version__ = VERSION
 
 _MODULES = {
     "BackgroundGenerator": "loading.background",
-    "Benchmark": "loading.benchmark.report",
     "BlockShuffleSampler": "sampling.blocks",
     "ClassBalancedSampler": "sampling.weighted",
     "DBLoaderError": "errors",
@@ -72,7 +69,6 @@ _MODULES = {
     "ThreadLoader": "loading.threads",
     "WeightedSampler": "sampling.weighted",
     "background": "loading.background",
-    "benchmark": "loading.benchmark.measure",
     "convert": "conversion.convert",
     "copy_store": "conversion.copy_store",
     "create_loader": "loading.create",
@@ -87,7 +83,6 @@ __getattr__, __dir__ = lazy_exports(__name__, _MODULES)
 
 __all__ = [
     "BackgroundGenerator",
-    "Benchmark",
     "BlockShuffleSampler",
     "ClassBalancedSampler",
     "DBLoaderError",
@@ -115,7 +110,6 @@ __all__ = [
     "WeightedSampler",
     "__version__",
     "background",
-    "benchmark",
     "convert",
     "copy_store",
     "create_loader",

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from dbloader.records.columns import Names
     from dbloader.records.manifest import Manifest
+    from dbloader.records.names import Names
     from dbloader.records.record import Record
     from dbloader.stores.base import Store
 
