@@ -46,7 +46,6 @@ LINES = [
         for option in ([name, PLACE], [f"{name}={PLACE}"])
     ),
     *(["bench", "old.lmdb", name, PLACE] for name in ("--workers", "--size", "--seconds", "--rounds", "--batch-size")),
-    ["bench", "old.lmdb", "--folder", PLACE], ["bench", "old.lmdb", f"--folder={PLACE}"],
     ["bench", "old.lmdb", f"--workers={PLACE}"],
     ["convert", PLACE, "x.lmdb", "--list", PLACE], ["convert", PLACE, "x.lmdb", "--list", PLACE, "--key", PLACE],
     # As the name of an option.
