@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from dbloader.decoding.random_crop import RandomResizedCrop
     from dbloader.device.compose import Preparation
     from dbloader.device.erasing import RandomErasing
-    from dbloader.device.mixup import CutMix, Mixup
     from dbloader.device.normalize import Normalize
     from dbloader.errors import DBLoaderError
     from dbloader.loading.background import BackgroundGenerator, background
@@ -46,14 +45,12 @@ _MODULES = {
     "BackgroundGenerator": "loading.background",
     "BlockShuffleSampler": "sampling.blocks",
     "ClassBalancedSampler": "sampling.weighted",
-    "CutMix": "device.mixup",
     "DBLoaderError": "errors",
     "DataLoaderX": "loading.compat",
     "DecodeTensor": "decoding.full",
     "Headspace": "loading.headspace",
     "LMDBDataset": "datasets.lmdb",
     "Manifest": "records.manifest",
-    "Mixup": "device.mixup",
     "MongoDataset": "datasets.mongo",
     "Normalize": "device.normalize",
     "OrderedSampler": "sampling.shuffle",
@@ -88,14 +85,12 @@ __all__ = [
     "BackgroundGenerator",
     "BlockShuffleSampler",
     "ClassBalancedSampler",
-    "CutMix",
     "DBLoaderError",
     "DataLoaderX",
     "DecodeTensor",
     "Headspace",
     "LMDBDataset",
     "Manifest",
-    "Mixup",
     "MongoDataset",
     "Normalize",
     "OrderedSampler",

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from dbloader.records.columns import Names
     from dbloader.records.manifest import Manifest
+    from dbloader.records.names import Names
     from dbloader.records.record import Record
     from dbloader.stores.base import Store
 
@@ -189,7 +189,7 @@ class RecordDataset(Dataset[Any]):
         return f"record {record.index} ({record.name or 'without a name'}) of {self.root}"
 
     def _same_store(self) -> Store:
-        """Return the store, which a worker that opens it anew must find to be the one that its indices were made for."""
+        """Return the store, after checking that it is still the one that the dataset was made of."""
         manifest = self.store.manifest
         if manifest is not self.manifest:
             if (manifest.digest, manifest.classes) != (self.manifest.digest, self.manifest.classes):

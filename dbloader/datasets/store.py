@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from typing_extensions import override
 
-from dbloader._describe import shown
+from dbloader._describe import short_repr
 from dbloader.datasets.base import RecordDataset
 from dbloader.decoding.decoder import Decoder
 from dbloader.decoding.pillow import decode_pil
@@ -46,11 +46,11 @@ class StoreDataset(RecordDataset):
     ) -> None:
         for name, function in (("transform", transform), ("target_transform", target_transform), ("decode", decode)):
             if function is not None and not callable(function):
-                raise TypeError(f"{name} must be a callable or None, got {shown(function)}")
+                raise TypeError(f"{name} must be a callable or None, got {short_repr(function)}")
         if isinstance(fields, str):
             raise OptionError(f"fields must be several names, such as ({fields!r},), got the one str {fields!r}")
         if fields is not None and not isinstance(fields, Iterable):
-            raise TypeError(f"fields must be names, such as ('image', 'label'), or None, got {shown(fields)}")
+            raise TypeError(f"fields must be names, such as ('image', 'label'), or None, got {short_repr(fields)}")
         super().__init__(store)
         self.transform = transform
         self.target_transform = target_transform
@@ -62,16 +62,16 @@ class StoreDataset(RecordDataset):
         """Return what is random in the decoding of samples: float64, shape (len(indices), decode.draws).
 
         Args:
-            indices: If they are SeededIndices, as a SeededBatchSampler gives them, the numbers are made of their keys,
-                so they are the same in any process. Else they are drawn with torch's global generator.
+            indices: If they are SeededIndices, as a SeededBatchSampler gives them, they decide the numbers, which are
+                then the same in any process. Else a seed is drawn with torch's global generator.
 
         Returns:
             Numbers in [0, 1); None if the decoding takes none.
         """
         if not isinstance(self.decode, Decoder) or not self.decode.draws:
             return None
-        keys = indices.keys if isinstance(indices, SeededIndices) else SampleRNG.drawn(len(indices))
-        return keys.uniform(self.decode.draws, "decode")
+        rng = indices.rng if isinstance(indices, SeededIndices) else SampleRNG.from_torch(len(indices))
+        return rng.uniform(self.decode.draws, "decode")
 
     @override
     def __getitem__(self, index: Any) -> Any:

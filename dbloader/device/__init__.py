@@ -15,13 +15,10 @@ if TYPE_CHECKING:
     from dbloader.device.compose import Preparation
     from dbloader.device.decode.decoder import DeviceDecoder
     from dbloader.device.erasing import RandomErasing
-    from dbloader.device.mixup import CutMix, Mixup
     from dbloader.device.normalize import Normalize
 
 _MODULES = {
-    "CutMix": "mixup",
     "DeviceDecoder": "decode.decoder",
-    "Mixup": "mixup",
     "Normalize": "normalize",
     "Preparation": "compose",
     "RandomErasing": "erasing",
@@ -30,9 +27,7 @@ _MODULES = {
 __getattr__, __dir__ = lazy_exports(__name__, _MODULES)
 
 __all__ = [
-    "CutMix",
     "DeviceDecoder",
-    "Mixup",
     "Normalize",
     "Preparation",
     "RandomErasing",

@@ -32,13 +32,13 @@ class Preparation(nn.Module):
     A module is any callable that takes the images, (N, C, H, W), and gives the new ones. It may want more, and says so
     by the names of its parameters:
 
-    - ``keys``: the SampleRNG of the batch, by that name, each module with a stream of its own; None where the caller
+    - ``rng``: the SampleRNG of the batch, by that name, each module with a stream of its own; None where the caller
       has none. For modules that draw random numbers.
     - ``targets``: the targets of the batch, by that name; it then gives both, as (images, targets). So do those that
       take both as torchvision's transforms do (``*inputs``) or timm's Mixup (``target``): where the batch has targets,
       torchvision's get them, and most give them back as they are.
 
-    Whoever has the batches calls ``preparation(batch, keys=SampleRNG(seed, epoch, indices))``.
+    Whoever has the batches calls ``preparation(batch, rng=SampleRNG(seed, epoch, indices))``.
 
     Args:
         *modules: Modules and callables, in their order; None among them is left out, and another Preparation stands
@@ -69,7 +69,7 @@ class Preparation(nn.Module):
         self.label = label
 
     @override
-    def forward(self, batch: Batch, keys: SampleRNG | None = None) -> Batch:
+    def forward(self, batch: Batch, rng: SampleRNG | None = None) -> Batch:
         if isinstance(batch, Mapping):
             if self.image not in batch:
                 raise KeyError(f"the batch has no {self.image!r}, got {', '.join(map(str, batch))}: say image=")
@@ -79,24 +79,24 @@ class Preparation(nn.Module):
             places = (0, 1)
             values = dict(enumerate(batch))
         elif isinstance(batch, torch.Tensor):
-            return self._prepared(batch, None, keys)[0]
+            return self._prepared(batch, None, rng)[0]
         else:
             raise TypeError(
                 f"a batch must be a tensor of images, or a tuple, list or dict with one in it, got {_kind(batch)}"
             )
-        images, targets = self._prepared(values[places[0]], values.get(places[1]), keys)
+        images, targets = self._prepared(values[places[0]], values.get(places[1]), rng)
         values[places[0]] = images
         if places[1] in values:
             values[places[1]] = targets
         return rebuild(batch, values)
 
-    def _prepared(self, images: Any, targets: Any, keys: SampleRNG | None) -> tuple[Any, Any]:
-        stream = 0 if keys is None else keys.stream
+    def _prepared(self, images: Any, targets: Any, rng: SampleRNG | None) -> tuple[Any, Any]:
+        stream = 0 if rng is None else rng.stream
         for module in self.steps:
             wanted = _parameters(module)
             options: dict[str, Any] = {}
-            if "keys" in wanted:
-                options["keys"] = None if keys is None else keys.of_stream(stream)
+            if "rng" in wanted:
+                options["rng"] = None if rng is None else rng.with_stream(stream)
                 stream += 1
             if not {"targets", "target"} & wanted and ("*inputs" not in wanted or targets is None):
                 images = module(images, **options)

@@ -48,7 +48,7 @@ class RandomErasing(nn.Module):
             augmentation in AugMix.
 
     Raises:
-        OptionError: An option is out of its range. From a call: there are other numbers of keys and images.
+        OptionError: An option is out of its range. From a call: there are other numbers of positions and images.
         TypeError: An option is no number. From a call: the images are no tensor of uint8 or floats, or they are uint8
             and the mode is not ``const``.
         ValueError: From a call: the images have no four axes.
@@ -87,36 +87,36 @@ class RandomErasing(nn.Module):
             raise OptionError(f"num_splits must be at least 0, got {num_splits}")
 
     @override
-    def forward(self, images: torch.Tensor, keys: SampleRNG | None = None) -> torch.Tensor:
+    def forward(self, images: torch.Tensor, rng: SampleRNG | None = None) -> torch.Tensor:
         checks.images(images)
         if self.mode != "const" and not images.dtype.is_floating_point:
             raise TypeError(f"mode {self.mode!r} must come after Normalize, for float images, got {images.dtype}")
-        keys = SampleRNG.drawn(len(images)) if keys is None else keys
-        if len(keys) != len(images):
-            raise OptionError(f"there must be a key for each of the {len(images)} images, got {len(keys)}")
-        boxes = self._boxes(keys, images.shape[2], images.shape[3])
+        rng = SampleRNG.from_torch(len(images)) if rng is None else rng
+        if len(rng) != len(images):
+            raise OptionError(f"rng must have one position for each of the {len(images)} images, got {len(rng)}")
+        boxes = self._boxes(rng, images.shape[2], images.shape[3])
         if self.num_splits > 1:
             boxes[: len(images) // self.num_splits] = 0
         inside = _inside(send(torch.from_numpy(boxes), images.device), images.shape[2], images.shape[3])
         result = torch.empty_like(images)
         if self.mode == "rand":
             result.copy_(images)
-            for number, colors in enumerate(self._colours(keys, images).unbind(1)):
+            for number, colors in enumerate(self._colors(rng, images).unbind(1)):
                 torch.where(inside[:, number, None], colors[..., None, None], result, out=result)
             return result
         if self.mode == "pixel":
             channels, height, width = images.shape[1:]
-            fill = noise.normal(keys.bits("pixels"), (channels, height, width), images.dtype, images.device)
+            fill = noise.normal(rng.bits("pixels"), (channels, height, width), images.dtype, images.device)
         else:
             fill = torch.zeros((), dtype=images.dtype, device=images.device)
         return torch.where(inside.any(1, keepdim=True), fill, images, out=result)
 
-    def _boxes(self, keys: SampleRNG, height: int, width: int) -> Array:
+    def _boxes(self, rng: SampleRNG, height: int, width: int) -> Array:
         """Return the rectangles: int32, shape (N, max_count, 4), as top, bottom, left and right; one left out is 0."""
-        erased, counts = keys.uniform(2, "erasing").T
+        erased, counts = rng.uniform(2, "erasing").T
         counts = self.min_count + np.floor(counts * (self.max_count - self.min_count + 1))
-        drawn = keys.uniform(self.max_count * (2 * _ATTEMPTS + 2), "boxes")
-        drawn = drawn.reshape(len(keys), self.max_count, 2 * _ATTEMPTS + 2)
+        drawn = rng.uniform(self.max_count * (2 * _ATTEMPTS + 2), "boxes")
+        drawn = drawn.reshape(len(rng), self.max_count, 2 * _ATTEMPTS + 2)
         areas, aspects = drawn[..., :_ATTEMPTS], drawn[..., _ATTEMPTS : 2 * _ATTEMPTS]
         areas = (self.min_area + areas * (self.max_area - self.min_area)) * (height * width) / counts[:, None, None]
         least, most = math.log(self.min_aspect), math.log(self.max_aspect)
@@ -132,11 +132,11 @@ class RandomErasing(nn.Module):
         boxes = np.stack([tops, tops + heights, lefts, lefts + widths], -1)
         return np.where(kept[..., None], boxes, 0).astype(np.int32)
 
-    def _colours(self, keys: SampleRNG, images: torch.Tensor) -> torch.Tensor:
+    def _colors(self, rng: SampleRNG, images: torch.Tensor) -> torch.Tensor:
         """Return the rectangles' colors: shape (N, max_count, C), of the images' dtype, and where they are."""
         channels = images.shape[1]
-        colors = noise.normal_of(keys.uniform(self.max_count * channels, "colors")).to(images.dtype)
-        return send(colors.view(len(keys), self.max_count, channels), images.device)
+        colors = noise.normal_of(rng.uniform(self.max_count * channels, "colors")).to(images.dtype)
+        return send(colors.view(len(rng), self.max_count, channels), images.device)
 
     @override
     def extra_repr(self) -> str:

@@ -16,7 +16,7 @@ import pytest
 import dbloader
 from dbloader.conversion.convert import convert
 from tests.support.images import WAIT_S, Outcome, command, photo, plant, plant_photos, run, subcommands
-from tests.support.shell import check_error, on_terminal
+from tests.support.shell import check_error
 
 if TYPE_CHECKING:
     from dbloader.conversion.report import Report
@@ -288,8 +288,3 @@ def test_names_that_are_not_utf8_are_printed_escaped(tmp_path: Path, place: Path
     outcome = run("convert", folder / "images", folder / "out.lmdb", env=environment)
     if outcome.status == 2:
         check_error(outcome, r"caf.{1,6}/out.lmdb.*: the path is not valid UTF-8; rename")
-
-
-@pytest.mark.parametrize("option", ["--quiet", "--json"])
-def test_no_bar_is_shown_where_it_is_not_wanted(root: Path, place: Path, option: str) -> None:
-    assert on_terminal("convert", root, place, option).stderr == ""

@@ -94,6 +94,14 @@ def test_the_bar_leaves_them_out_too(monkeypatch: pytest.MonkeyPatch, capfd: pyt
     assert re.search(r"Converting:  60%.*1500/2500 \[00:10<00:10, 100\.\d+ images/s, 3\.0 MB/s\]", shown)
 
 
+@pytest.mark.parametrize("option", ["--quiet", "--json"])
+def test_no_bar_is_shown_where_it_is_not_wanted(
+    shell: Shell, root: Path, place: Path, option: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    assert shell("convert", root, place, option).stderr == ""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("columns", "last"), [(100, r"Copying: 100%\|█+\| 12/12 \[.* records/s\]"), (30, r"Copying: 100%\|█\| 12/12.*")]

@@ -1,7 +1,6 @@
 """Batches are prepared where they are: normalized, erased, mixed; and always in the same way."""
 
 import pickle
-import sys
 import types
 from collections import namedtuple
 from typing import Any, NamedTuple
@@ -10,12 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from dbloader.device import CutMix, Mixup, Normalize, Preparation, RandomErasing
+from dbloader.device import Normalize, Preparation, RandomErasing
 from dbloader.device.noise import _quantiles as quantiles
 from dbloader.device.noise import normal
 from dbloader.errors import OptionError
-from dbloader.sampling import rng
-from dbloader.sampling.rng import SampleRNG
+from dbloader.sampling.rng import SampleRNG, mix
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 HALF = (torch.float16, torch.bfloat16)
@@ -39,8 +37,8 @@ def floats(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.full(shape, 7.0, dtype=dtype)
 
 
-def keys(indices: Any, *, seed: int = 1, epoch: int = 2, stream: int = 0) -> SampleRNG:
-    return SampleRNG(seed, epoch, indices, stream)
+def rng_of(positions: Any, *, seed: int = 1, epoch: int = 2, stream: int = 0) -> SampleRNG:
+    return SampleRNG(seed, epoch, positions, stream)
 
 
 def boxes_of(erased: torch.Tensor) -> list[tuple[int, int, int, int] | None]:
@@ -155,54 +153,6 @@ def test_images_with_other_channels_are_an_error() -> None:
         Normalize(MEAN, STD)(pixels(channels=1))
 
 
-# Keys
-
-
-def test_keys_give_the_same_numbers_in_any_order_and_company() -> None:
-    whole = keys(range(100)).uniform(7, "x")
-    assert (keys([40, 3, 40]).uniform(7, "x") == whole[[40, 3, 40]]).all()
-    assert (keys([3]).bits("x") == keys(range(100)).bits("x")[3]).all()
-    assert len(np.unique(whole)) == 700
-
-
-@pytest.mark.parametrize("other", [{"seed": 3}, {"epoch": 3}, {"stream": 3}])
-def test_keys_that_differ_in_anything_give_other_numbers(other: Any) -> None:
-    assert not np.isin(keys(range(10), **other).uniform(7, "x"), keys(range(10)).uniform(7, "x")).any()
-    assert not np.isin(keys(range(10)).uniform(7, "y"), keys(range(10)).uniform(7, "x")).any()
-
-
-def test_keys_are_the_same_from_any_type_of_integer_and_after_pickling() -> None:
-    expected = keys([5, 6]).uniform(2, "x")
-    seed, epoch = (np.array([1], np.int64), np.array([2], np.uint8))
-    same = (keys(np.array([5, 6], np.int32)), keys(torch.tensor([5, 6])), SampleRNG(seed[0], epoch[0], (5, 6)))
-    for each in (*same, pickle.loads(pickle.dumps(keys([5, 6])))):  # noqa: S301
-        assert (each.uniform(2, "x") == expected).all()
-
-
-def test_keys_of_large_indices_give_other_numbers_too() -> None:
-    assert len(np.unique(keys([2**56, 2**56 - 1, 0]).uniform(24, "x"))) == 72
-
-
-@pytest.mark.parametrize(
-    ("indices", "epoch", "message"),
-    [
-        ([-1], 0, "indices must be at least 0, got -1"),
-        ([0.5], 0, r"indices must be integers of the shape \(N,\), got float64 of the shape \(1,\)"),
-        ([[1]], 0, r"indices must be integers of the shape \(N,\), got int64 of the shape \(1, 1\)"),
-        (5, 0, r"indices must be integers of the shape \(N,\), got int64 of the shape \(\)"),
-        ([0], -1, "epoch must be at least 0, got -1"),
-    ],
-)
-def test_wrong_keys_are_errors(indices: Any, epoch: int, message: str) -> None:
-    with pytest.raises(OptionError, match=message):
-        SampleRNG(0, epoch, indices)
-
-
-def test_a_seed_that_is_no_integer_is_an_error() -> None:
-    with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
-        SampleRNG(0.5, 0, [1])  # type: ignore[arg-type]
-
-
 # Erasing
 
 
@@ -239,7 +189,7 @@ def reference_boxes(erasing: RandomErasing, given: SampleRNG, height: int, width
 @pytest.mark.parametrize("size", [(17, 23), (40, 8), (1, 1), (2, 2)])
 def test_erasing_is_what_a_loop_over_images_and_boxes_does(mode: Any, counts: Any, size: tuple[int, int]) -> None:
     erasing = RandomErasing(0.7, mode=mode, min_count=counts[0], max_count=counts[1], max_area=0.6)
-    images, given = floats(64, 3, *size), keys(range(100, 164))
+    images, given = floats(64, 3, *size), rng_of(range(100, 164))
     expected = images.clone()
     noise = normal(given.bits("pixels"), (3, *size), torch.float32, CPU)
     colors = torch.special.ndtri(torch.from_numpy(given.uniform(erasing.max_count * 3, "colors"))).float()
@@ -252,7 +202,7 @@ def test_erasing_is_what_a_loop_over_images_and_boxes_does(mode: Any, counts: An
                 expected[inside] = colors[place, 3 * number : 3 * number + 3, None, None]
             else:
                 expected[inside] = noise[inside]
-    assert torch.equal(erasing(images, keys=given), expected)
+    assert torch.equal(erasing(images, rng=given), expected)
     if size == (17, 23):
         assert not torch.equal(expected, images)
 
@@ -262,10 +212,10 @@ def test_erasing_is_what_a_loop_over_images_and_boxes_does(mode: Any, counts: An
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_erasing_keeps_dtype_memory_format_and_its_input(mode: Any, dtype: torch.dtype, layout: Any) -> None:
     images = floats(8, 3, 17, 23, dtype=dtype).contiguous(memory_format=layout)
-    result = RandomErasing(1, mode=mode)(images, keys=keys(range(8)))
+    result = RandomErasing(1, mode=mode)(images, rng=rng_of(range(8)))
     assert (result.dtype, result.is_contiguous(memory_format=layout)) == (dtype, True)
     assert (images == 7).all()
-    plain = RandomErasing(1, mode=mode)(floats(8, 3, 17, 23, dtype=torch.float64), keys=keys(range(8)))
+    plain = RandomErasing(1, mode=mode)(floats(8, 3, 17, 23, dtype=torch.float64), rng=rng_of(range(8)))
     assert torch.equal(result, plain.to(dtype))
 
 
@@ -273,9 +223,9 @@ def test_erasing_keeps_dtype_memory_format_and_its_input(mode: Any, dtype: torch
 def test_an_image_is_erased_in_the_same_way_in_any_batch(mode: Any) -> None:
     erasing = RandomErasing(0.6, mode=mode, max_count=3)
     images, order = floats(60, 3, 16, 16), np.random.default_rng(0).permutation(60)
-    whole = erasing(images, keys=keys(range(60)))
+    whole = erasing(images, rng=rng_of(range(60)))
     for size in (1, 7, 60):
-        parts = [erasing(images[: len(part)], keys=keys(part)) for part in np.split(order, range(size, 60, size))]
+        parts = [erasing(images[: len(part)], rng=rng_of(part)) for part in np.split(order, range(size, 60, size))]
         assert torch.equal(torch.cat(parts), whole[torch.from_numpy(order)])
 
 
@@ -284,14 +234,14 @@ def test_an_image_is_erased_in_the_same_way_in_any_batch(mode: Any) -> None:
 def test_another_seed_epoch_or_stream_erases_otherwise(mode: Any, other: Any) -> None:
     erasing = RandomErasing(1, mode=mode)
     first, second = (
-        erasing(floats(20, 3, 32, 32), keys=given) for given in (keys(range(20)), keys(range(20), **other))
+        erasing(floats(20, 3, 32, 32), rng=given) for given in (rng_of(range(20)), rng_of(range(20), **other))
     )
     assert not any(torch.equal(*pair) for pair in zip(first, second, strict=True))
 
 
 def test_as_many_images_are_erased_as_the_probability_says() -> None:
     for probability in (0, 0.1, 0.5, 0.9, 1):
-        erased = RandomErasing(probability)(floats(10_000, 1, 9, 9), keys=keys(range(10_000)))
+        erased = RandomErasing(probability)(floats(10_000, 1, 9, 9), rng=rng_of(range(10_000)))
         found = sum(box is not None for box in boxes_of(erased)) / 10_000
         assert abs(found - probability) <= 5 * (probability * (1 - probability) / 10_000) ** 0.5  # 5 sigma
 
@@ -299,7 +249,7 @@ def test_as_many_images_are_erased_as_the_probability_says() -> None:
 def test_areas_and_aspects_are_within_their_bounds_and_fill_them() -> None:
     erasing = RandomErasing(1, min_area=0.05, max_area=0.25, min_aspect=0.5, max_aspect=1.5)
     size, count = 100, 2000
-    found = boxes_of(erasing(floats(count, 1, size, size), keys=keys(range(count))))
+    found = boxes_of(erasing(floats(count, 1, size, size), rng=rng_of(range(count))))
     heights, widths = np.array([(box[1] - box[0], box[3] - box[2]) for box in found if box]).T
     assert len(heights) == count
     areas, aspects = heights * widths / size**2, np.log(heights / widths)
@@ -320,23 +270,23 @@ def test_areas_and_aspects_are_within_their_bounds_and_fill_them() -> None:
 
 def test_several_rectangles_share_the_area() -> None:
     erasing = RandomErasing(1, min_area=0.2, max_area=0.2, min_aspect=1, min_count=4)
-    boxes = erasing._boxes(keys(range(50)), 100, 100)
+    boxes = erasing._boxes(rng_of(range(50)), 100, 100)
     assert boxes.shape == (50, 4, 4)
     assert set((boxes[..., 1] - boxes[..., 0]).flatten()) == {22}  # round(sqrt(0.2 * 100 * 100 / 4))
 
 
 def test_all_counts_between_the_least_and_the_greatest_are_as_frequent() -> None:
-    boxes = RandomErasing(1, max_area=0.1, min_count=2, max_count=4)._boxes(keys(range(3000)), 64, 64)
+    boxes = RandomErasing(1, max_area=0.1, min_count=2, max_count=4)._boxes(rng_of(range(3000)), 64, 64)
     counts = np.bincount((boxes[..., 1] > 0).sum(-1), minlength=5)
     assert counts[:2].sum() == 0
     assert (abs(counts[2:] - 1000) < 5 * (3000 * 2 / 9) ** 0.5).all()
 
 
 def test_one_colour_fills_a_rectangle_and_normal_noise_the_other_mode() -> None:
-    images, given = floats(500, 3, 24, 24), keys(range(500))
-    erased = RandomErasing(1)(images, keys=given) == 0
-    colors = RandomErasing(1, mode="rand")(images, keys=given)
-    noise = RandomErasing(1, mode="pixel")(images, keys=given)
+    images, given = floats(500, 3, 24, 24), rng_of(range(500))
+    erased = RandomErasing(1)(images, rng=given) == 0
+    colors = RandomErasing(1, mode="rand")(images, rng=given)
+    noise = RandomErasing(1, mode="pixel")(images, rng=given)
     firsts = []
     for inside, colored, noisy in zip(erased, colors, noise, strict=True):
         assert (colored[~inside] == 7).all()
@@ -353,9 +303,9 @@ def test_one_colour_fills_a_rectangle_and_normal_noise_the_other_mode() -> None:
 
 
 def test_pixel_noise_is_splitmix64_in_a_table_of_normal_quantiles() -> None:
-    seeds, shape = keys(range(5)).bits("pixels"), (3, 5, 7)
+    seeds, shape = rng_of(range(5)).bits("pixels"), (3, 5, 7)
     words = seeds[:, None] + np.arange(1, 28, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    rng.mix(words)
+    mix(words)
     chosen = words.astype("<u8").view("<i2")[:, :105].astype(np.int64) + 2**15
     quantiles = torch.special.ndtri((torch.arange(2**16, dtype=torch.float64) + 0.5) / 2**16).numpy()
     expected = quantiles[chosen].astype(np.float32).reshape(5, *shape)
@@ -363,7 +313,7 @@ def test_pixel_noise_is_splitmix64_in_a_table_of_normal_quantiles() -> None:
 
 
 def test_pixel_noise_of_neighbors_is_unrelated() -> None:
-    noise = normal(keys(range(64)).bits("pixels"), (3, 64, 64), torch.float64, CPU)
+    noise = normal(rng_of(range(64)).bits("pixels"), (3, 64, 64), torch.float64, CPU)
     bound = 5 / noise.numel() ** 0.5
     for shifts, axes in (((1,), (3,)), ((4,), (3,)), ((1,), (2,)), ((1,), (1,)), ((1,), (0,)), ((1, 1), (2, 3))):
         assert abs((noise * noise.roll(shifts, axes)).mean()) < bound
@@ -371,7 +321,7 @@ def test_pixel_noise_of_neighbors_is_unrelated() -> None:
 
 @pytest.mark.parametrize(("num_splits", "clean"), [(0, 0), (1, 0), (2, 5), (3, 3), (100, 0)])
 def test_the_first_split_is_left_alone(num_splits: int, clean: int) -> None:
-    erased = RandomErasing(1, num_splits=num_splits)(floats(10, 3, 16, 16), keys=keys(range(10)))
+    erased = RandomErasing(1, num_splits=num_splits)(floats(10, 3, 16, 16), rng=rng_of(range(10)))
     assert [box is None for box in boxes_of(erased)] == [True] * clean + [False] * (10 - clean)
 
 
@@ -388,7 +338,7 @@ def test_without_keys_torchs_generator_decides() -> None:
 
 
 def test_uint8_images_can_only_be_erased_with_zeros() -> None:
-    erased = RandomErasing(1)(pixels(), keys=keys(range(4)))
+    erased = RandomErasing(1)(pixels(), rng=rng_of(range(4)))
     assert erased.dtype is torch.uint8
     assert (erased != pixels()).any(dim=(1, 2, 3)).all()
     with pytest.raises(TypeError, match=r"mode 'pixel' must come after Normalize, for float images, got torch.uint8"):
@@ -401,8 +351,8 @@ def test_a_batch_without_images_stays_so() -> None:
 
 
 def test_other_numbers_of_keys_and_images_are_an_error() -> None:
-    with pytest.raises(OptionError, match="there must be a key for each of the 4 images, got 3"):
-        RandomErasing()(pixels(), keys=keys(range(3)))
+    with pytest.raises(OptionError, match="rng must have one position for each of the 4 images, got 3"):
+        RandomErasing()(pixels(), rng=rng_of(range(3)))
 
 
 @pytest.mark.parametrize(
@@ -433,71 +383,7 @@ def test_options_of_erasing_that_are_no_numbers_are_errors(options: Any) -> None
         RandomErasing(**options)
 
 
-# Mixing, of which the libraries are not here: only that they are found, and called as they document it
-
-
-class _Mixer:
-    """Stands in for both libraries' classes: keeps its options, and swaps the batch's halves in place."""
-
-    def __init__(self, **options: Any) -> None:
-        self.options = options
-
-    def __call__(self, images: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        images.mul_(2)
-        return images, torch.nn.functional.one_hot(targets, self.options["num_classes"]).float()
-
-
-class StandInMixUp(_Mixer):
-    pass
-
-
-class StandInCutMix(_Mixer):
-    pass
-
-
-class StandInTimm(_Mixer):
-    pass
-
-
-def install(monkeypatch: pytest.MonkeyPatch, *libraries: str) -> None:
-    """Put stand-ins of these libraries where ``import`` finds them, and nothing in place of the others."""
-    names: dict[str, dict[str, Any]] = {
-        "torchvision.transforms.v2": {"MixUp": StandInMixUp, "CutMix": StandInCutMix},
-        "timm.data": {"Mixup": StandInTimm},
-    }
-    for name, content in names.items():
-        parts = name.split(".")
-        for end in range(1, len(parts) + 1):
-            path = ".".join(parts[:end])
-            module = types.ModuleType(path) if parts[0] in libraries else None
-            monkeypatch.setitem(sys.modules, path, module)
-        if parts[0] in libraries:
-            vars(sys.modules[name]).update(content)
-
-
-@pytest.mark.parametrize(
-    ("kind", "library", "found", "options"),
-    [
-        (Mixup, "torchvision", StandInMixUp, {"alpha": 0.2, "num_classes": 10}),
-        (CutMix, "torchvision", StandInCutMix, {"alpha": 0.2, "num_classes": 10}),
-        (Mixup, "timm", StandInTimm, {"mixup_alpha": 0.2, "cutmix_alpha": 0.0, "num_classes": 10}),
-        (CutMix, "timm", StandInTimm, {"mixup_alpha": 0.0, "cutmix_alpha": 0.2, "num_classes": 10}),
-    ],
-)
-@pytest.mark.parametrize("named", [False, True])
-def test_the_installed_library_is_called_as_it_documents(
-    monkeypatch: pytest.MonkeyPatch, kind: Any, library: str, found: type[_Mixer], options: Any, named: bool
-) -> None:
-    install(monkeypatch, *(("torchvision", "timm") if named else (library,)))
-    module = kind(10, alpha=0.2, library=library if named else "auto")
-    assert type(module._mixer) is found
-    assert module._mixer.options == options
-    assert repr(module) == f"{kind.__name__}(10, alpha=0.2, library={library!r})"
-    images, targets = Preparation(module)((floats(2, 3, 4, 4), torch.tensor([3, 9])))
-    assert (images == 14).all()
-    assert torch.equal(targets.argmax(1), torch.tensor([3, 9]))
-    copied = pickle.loads(pickle.dumps(module))  # noqa: S301
-    assert (type(copied._mixer), copied._mixer.options) == (found, options)
+# Modules of other libraries
 
 
 class LikeTorchvisions(torch.nn.Module):
@@ -535,55 +421,6 @@ def test_transforms_that_want_no_targets_do_without() -> None:
         Preparation(LikeTimms())(images)
 
 
-def test_torchvision_comes_before_timm(monkeypatch: pytest.MonkeyPatch) -> None:
-    install(monkeypatch, "torchvision", "timm")
-    assert Mixup(2).library == "torchvision"
-
-
-def test_timm_which_works_in_place_leaves_the_batch_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    install(monkeypatch, "timm")
-    images = floats(2, 3, 4, 4)
-    assert (Mixup(4)(images, torch.tensor([0, 1]))[0] == 14).all()
-    assert (images == 7).all()
-
-
-@pytest.mark.parametrize(
-    ("library", "message"),
-    [
-        ("auto", "needs torchvision 0.16 or timm 0.3 or later, got library='auto': pip install torchvision"),
-        ("timm", "needs timm 0.3 or later, got library='timm': pip install timm"),
-    ],
-)
-def test_mixing_without_a_library_is_an_error_with_a_remedy(
-    monkeypatch: pytest.MonkeyPatch, library: Any, message: str
-) -> None:
-    install(monkeypatch)
-    for kind in (Mixup, CutMix):
-        with pytest.raises(OptionError, match=message) as caught:
-            kind(10, library=library)
-        assert isinstance(caught.value.__cause__, ImportError)
-
-
-def test_a_torchvision_that_is_too_old_counts_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    install(monkeypatch, "torchvision", "timm")
-    monkeypatch.delattr(sys.modules["torchvision.transforms.v2"], "MixUp")
-    assert Mixup(10).library == "timm"
-    with pytest.raises(OptionError, match=r"needs torchvision 0.16 or later, got library='torchvision'"):
-        Mixup(10, library="torchvision")
-
-
-def test_wrong_arguments_of_mixing_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
-    install(monkeypatch, "torchvision")
-    with pytest.raises(OptionError, match="num_classes must be at least 2, got 1"):
-        Mixup(1)
-    with pytest.raises(OptionError, match="alpha must be above 0 and finite, got 0"):
-        CutMix(10, alpha=0)
-    with pytest.raises(OptionError, match="library must be auto, torchvision or timm, got 'kornia'"):
-        Mixup(10, library="kornia")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"CutMix must come after Normalize, for float images, got torch.uint8"):
-        CutMix(10)(pixels(), torch.zeros(4, dtype=torch.int64))
-
-
 # Composing
 
 
@@ -610,8 +447,8 @@ class Recorder(torch.nn.Module):
         super().__init__()
         self.seen: list[Any] = []
 
-    def forward(self, images: torch.Tensor, keys: SampleRNG | None = None) -> torch.Tensor:
-        self.seen.append(keys)
+    def forward(self, images: torch.Tensor, rng: SampleRNG | None = None) -> torch.Tensor:
+        self.seen.append(rng)
         return images
 
 
@@ -657,21 +494,21 @@ def test_a_mapping_may_have_other_names() -> None:
 def test_modules_that_draw_get_the_keys_each_a_stream_of_its_own() -> None:
     first, second = Recorder(), Recorder()
     prepared = Preparation(first, doubled, second)
-    given = keys(range(2))
-    prepared((torch.ones(2, 1, 1, 1), torch.zeros(2)), keys=given)
+    given = rng_of(range(2))
+    prepared((torch.ones(2, 1, 1, 1), torch.zeros(2)), rng=given)
     prepared(torch.ones(2, 1, 1, 1))
     seen = [recorder.seen[0] for recorder in (first, second)]
     assert [each.stream for each in seen] == [0, 1]
-    assert [(each.seed, each.epoch, each.indices.tolist()) for each in seen] == [(1, 2, [0, 1])] * 2
+    assert [(each.seed, each.epoch, each.positions.tolist()) for each in seen] == [(1, 2, [0, 1])] * 2
     assert [recorder.seen[1] for recorder in (first, second)] == [None] * 2
-    prepared(torch.ones(2, 1, 1, 1), keys=keys(range(2), stream=5))
+    prepared(torch.ones(2, 1, 1, 1), rng=rng_of(range(2), stream=5))
     assert [recorder.seen[2].stream for recorder in (first, second)] == [5, 6]
 
 
 def test_the_modules_of_a_preparation_in_another_stand_in_its_place() -> None:
     recorders = [Recorder() for _ in range(4)]
     prepared = Preparation(recorders[0], Preparation(*recorders[1:3], with_targets), recorders[3])
-    images, targets = prepared((torch.ones(2, 1, 1, 1), torch.zeros(2)), keys=keys(range(2)))
+    images, targets = prepared((torch.ones(2, 1, 1, 1), torch.zeros(2)), rng=rng_of(range(2)))
     assert [recorder.seen[0].stream for recorder in recorders] == [0, 1, 2, 3]
     assert (images == 2).all()
     assert (targets == 1).all()
@@ -687,23 +524,23 @@ def test_a_compiled_module_gets_the_keys_too() -> None:
             return self._orig_mod(*args, **options)
 
     recorder = Recorder()
-    Preparation(Optimized(recorder))(torch.ones(2, 1, 1, 1), keys=keys(range(2)))
+    Preparation(Optimized(recorder))(torch.ones(2, 1, 1, 1), rng=rng_of(range(2)))
     assert recorder.seen[0].stream == 0
 
 
 def test_two_erasings_in_one_preparation_erase_different_rectangles() -> None:
     once, twice = (Preparation(*[RandomErasing(1)] * count) for count in (1, 2))
-    given = keys(range(20))
-    first, second = (each(floats(20, 1, 32, 32), keys=given) for each in (once, twice))
+    given = rng_of(range(20))
+    first, second = (each(floats(20, 1, 32, 32), rng=given) for each in (once, twice))
     assert ((first == 0).sum(dim=(1, 2, 3)) < (second == 0).sum(dim=(1, 2, 3))).float().mean() > 0.9
 
 
 def test_a_preparation_gives_the_same_for_any_split_into_batches() -> None:
     prepared = Preparation(Normalize(MEAN, STD, dtype=torch.bfloat16), RandomErasing(mode="pixel"))
     images, targets = pixels(24), torch.arange(24)
-    whole, _ = prepared((images, targets), keys=keys(range(24)))
+    whole, _ = prepared((images, targets), rng=rng_of(range(24)))
     parts = [
-        prepared((images[part], targets[part]), keys=keys(range(part.start, part.stop)))[0]
+        prepared((images[part], targets[part]), rng=rng_of(range(part.start, part.stop)))[0]
         for part in (slice(0, 5), slice(5, 6), slice(6, 24))
     ]
     assert torch.equal(torch.cat(parts), whole)
@@ -711,10 +548,10 @@ def test_a_preparation_gives_the_same_for_any_split_into_batches() -> None:
 
 def test_the_default_device_of_torch_changes_nothing() -> None:
     prepared, images = Preparation(Normalize(MEAN, STD), RandomErasing(mode="pixel")), pixels()
-    expected = prepared(images, keys=keys(range(4)))
+    expected = prepared(images, rng=rng_of(range(4)))
     quantiles.cache_clear()
     with torch.device("meta"):
-        result = prepared(images, keys=keys(range(4)))
+        result = prepared(images, rng=rng_of(range(4)))
         assert prepared(images).device == CPU
     assert torch.equal(result, expected)
 
@@ -730,7 +567,7 @@ def test_modules_are_stateless_and_the_same_after_pickling() -> None:
     assert prepared.state_dict() == {}
     assert list(prepared.parameters()) == list(prepared.buffers()) == []
     assert repr(copied) == repr(prepared)
-    assert torch.equal(copied(pixels(), keys=keys(range(4))), prepared(pixels(), keys=keys(range(4))))
+    assert torch.equal(copied(pixels(), rng=rng_of(range(4))), prepared(pixels(), rng=rng_of(range(4))))
 
 
 def test_a_repr_says_all_options() -> None:
@@ -745,8 +582,8 @@ def test_a_repr_says_all_options() -> None:
 
 def test_modules_do_the_same_in_evaluation() -> None:
     prepared = Preparation(Normalize(MEAN, STD), RandomErasing(1))
-    first = prepared(pixels(), keys=keys(range(4)))
-    assert torch.equal(prepared.eval()(pixels(), keys=keys(range(4))), first)
+    first = prepared(pixels(), rng=rng_of(range(4)))
+    assert torch.equal(prepared.eval()(pixels(), rng=rng_of(range(4))), first)
 
 
 def test_what_cannot_be_prepared_is_an_error() -> None:
@@ -788,8 +625,8 @@ def test_a_gpu_gives_the_bits_that_the_cpu_gives(
 ) -> None:
     erasing = RandomErasing(0.7, mode=mode, max_count=3)
     prepared = Preparation(Normalize(MEAN, STD, dtype=dtype, channels_last=channels_last), erasing)
-    images, given = pixels(16, 3, 64, 48), keys(range(16))
-    expected, result = prepared(images, keys=given), prepared(images.to(gpu), keys=given)
+    images, given = pixels(16, 3, 64, 48), rng_of(range(16))
+    expected, result = prepared(images, rng=given), prepared(images.to(gpu), rng=given)
     assert (result.device, result.stride()) == (gpu, expected.stride())
     assert torch.equal(result.cpu(), expected)
 
@@ -798,12 +635,12 @@ def test_a_gpu_gives_the_bits_that_the_cpu_gives(
 @pytest.mark.parametrize("mode", MODES)
 def test_nothing_waits_for_the_gpu(gpu: torch.device, mode: Any) -> None:
     prepared = Preparation(Normalize(MEAN, STD), RandomErasing(1, mode=mode, max_count=2))
-    images, given = pixels(8).to(gpu), keys(range(8))
-    prepared(images, keys=given)  # CUDA may wait when a kernel is loaded and memory pinned for the first time
+    images, given = pixels(8).to(gpu), rng_of(range(8))
+    prepared(images, rng=given)  # CUDA may wait when a kernel is loaded and memory pinned for the first time
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        prepared(images, keys=given)
+        prepared(images, rng=given)
     finally:
         torch.cuda.set_sync_debug_mode("default")
 
