@@ -10,7 +10,7 @@ import numpy as np
 from PIL import UnidentifiedImageError
 
 from dbloader.errors import DamagedImageError, NotAnImageError, OptionError, PixelRangeError
-from dbloader.images.info import told
+from dbloader.images.info import describe
 from dbloader.images.pillow import open_pillow, scale_to_8_bits
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def open_picture(data: bytes | memoryview) -> Image.Image:
     except OptionError:
         raise
     except Exception as error:  # a Pillow plugin raises whatever its parsing meets
-        raise DamagedImageError(f"the header of the image cannot be read: {told(error)}") from error
+        raise DamagedImageError(f"the header of the image cannot be read: {describe(error)}") from error
 
 
 class PillowImage:
@@ -87,7 +87,7 @@ def damage_told() -> Iterator[None]:
     except (MemoryError, PixelRangeError):
         raise
     except Exception as error:  # a Pillow plugin raises whatever its parsing meets
-        raise DamagedImageError(f"the image does not decode: {told(error)}") from error
+        raise DamagedImageError(f"the image does not decode: {describe(error)}") from error
 
 
 def decode_pil(data: bytes) -> Image.Image:

@@ -10,7 +10,7 @@ from PIL import Image
 
 from dbloader.decoding.decoder import Decoder
 from dbloader.errors import NotAnImageError, OptionError
-from dbloader.images.info import facts
+from dbloader.images.info import read_facts
 from dbloader.images.pillow import may_be_image
 
 # As most masks begin; the width and the height follow (https://www.w3.org/TR/png-3/#11IHDR).
@@ -71,7 +71,7 @@ def _size_of_file(data: bytes | memoryview) -> set[tuple[int, int]]:
     if start.startswith(_PNG) and len(start) == 24:
         return {(int.from_bytes(start[20:], "big"), int.from_bytes(start[16:20], "big"))}
     try:
-        found = facts(bytes(data)) if may_be_image(data) else None
+        found = read_facts(bytes(data)) if may_be_image(data) else None
     except NotAnImageError:
         return set()
     return {(found.height, found.width)} if found else set()
