@@ -10,10 +10,11 @@ import simplejpeg
 
 from dbloader.decoding.pillow import PillowImage, open_picture
 from dbloader.errors import DamagedImageError, NotTiledError
+from dbloader.images import markers
 from dbloader.images.info import Facts, check_decodes
 from dbloader.images.pillow import max_pixels
 from dbloader.images.tiled.crop import decode_joined, join_crop
-from dbloader.images.tiled.layout import BASELINE, read_header
+from dbloader.images.tiled.layout import read_header
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -111,7 +112,7 @@ class JPEG(NamedTuple):
             return None
         # Whole MCUs, and what upsampling of chroma looks at below.
         height = -(-(bottom + header.margin_y) // header.mcu_height) * header.mcu_height
-        if header.process not in BASELINE or not header.interleaved or height >= self.height:
+        if header.frame.process not in markers.SEQUENTIAL or not header.interleaved or height >= self.height:
             return None
         joined = bytearray().join(header.parts)
         _HEIGHT.pack_into(joined, header.size_at, height)
