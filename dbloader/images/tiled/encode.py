@@ -18,9 +18,9 @@ from dbloader.images.tiled.layout import find_lengths, not_tiled, read_header
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-# Pixels. On 260 photos of 463 x 396 pixels, quality 96, 4:4:4, random-resized crops took 0.68 of the time of
-# the whole with tiles near 16, 24 or 32 pixels, 0.70 with 48, 0.74 with 64 and 0.79 with 128; the markers cost 7.7, 5.8,
-# 5.3, 4.8, 2.2 and 0.7 % of the file. At a short side of 256 pixels, 4:2:0, 32 was best too.
+# Pixels. On 260 photos of 463 x 396 pixels, quality 96, 4:4:4, random-resized crops took 0.68 of the time of the whole
+# with tiles near 16, 24 or 32 pixels, 0.70 with 48, 0.74 with 64 and 0.79 with 128; markers cost 7.7, 5.8, 5.3, 4.8,
+# 2.2 and 0.7 % of the file. At a short side of 256 pixels, 4:2:0, 32 was best too.
 TILE_WIDTH = 32
 
 _SUBSAMPLINGS = {"4:4:4": 8, "4:2:2": 16, "4:2:0": 16}  # width of an MCU in pixels

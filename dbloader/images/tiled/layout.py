@@ -102,7 +102,7 @@ def read_header(data: memoryview) -> Header:
             kept, dropped = end, dropped + end - start
         elif code not in _NEEDED:
             raise not_tiled(f"it has a segment FF{code:02X} in its header")
-        elif code == markers.APP14 and data[begin : begin + 5] == b"Adobe" and end - begin >= 12:
+        elif code == markers.APP14 and bytes(data[begin : begin + 5]) == b"Adobe" and end - begin >= 12:
             adobe = data[begin + 11]
         position = end
     parts.append(data[kept:end])
