@@ -15,7 +15,7 @@ from bson.binary import BINARY_SUBTYPE, USER_DEFINED_SUBTYPE
 from bson.int64 import Int64
 from isal.isal_zlib import crc32
 
-from dbloader._describe import shown
+from dbloader._describe import short_repr
 from dbloader.errors import FieldError
 from dbloader.records.document import (
     CRC32,
@@ -155,7 +155,7 @@ def checked_field_name(name: object) -> str:
 def _image_element(image: Any) -> tuple[bytes, bytes]:
     """Return the head of the element ``image``, and the image, which bson would copy three times."""
     if not isinstance(image, (bytes, bytearray, memoryview, np.ndarray)):
-        raise FieldError(f"field 'image' must be the bytes of an image file or an array, got {shown(image)}")
+        raise FieldError(f"field 'image' must be the bytes of an image file or an array, got {short_repr(image)}")
     data: bytes
     if isinstance(image, np.ndarray):
         data, subtype = array_bytes("image", image), USER_DEFINED_SUBTYPE

@@ -148,8 +148,8 @@ class Store(ABC):
             for name in COLUMNS:
                 if packed[name] != stored[name]:
                     raise DamagedStoreError(
-                        f"{self.place}: its column {name} does not agree with the {len(chunk)} records "
-                        f"from {start} on; {_REMEDY}",
+                        f"{self.place}: its column {name} does not fit the {len(chunk)} records from {start} on; "
+                        f"{_REMEDY}",
                     )
             summary.add(packed)
         lines, outcome = Counter(event["event"] for event in self.events()), self.manifest.outcome

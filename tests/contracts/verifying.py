@@ -118,5 +118,5 @@ class VerifyingContract(Backend):
         self.replace_documents(place, {66: documents_of(records)[66]})
         with self.open(place) as store:
             assert store[66].label == 2
-            with pytest.raises(DamagedStoreError, match=r"its column .* does not agree with the 70 records from 0 on"):
+            with pytest.raises(DamagedStoreError, match=r"its column .* does not fit the 70 records from 0 on"):
                 store.verify()

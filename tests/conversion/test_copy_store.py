@@ -278,4 +278,4 @@ def test_a_store_may_be_copied_over_itself(source: Path, mongo_uri: str) -> None
     check_same(mongo_uri, source)
     with open_store(source) as store:
         assert store.manifest == before
-    assert parse(mongo_uri).shown.startswith("mongodb://")
+    assert parse(mongo_uri).redacted.startswith("mongodb://")

@@ -10,7 +10,7 @@ import lmdb
 import numpy as np
 from typing_extensions import override
 
-from dbloader._describe import shown
+from dbloader._describe import short_repr
 from dbloader.errors import DamagedStoreError, NotAStoreError, RecordNotFoundError, StoreAccessError, StoreNotFoundError
 from dbloader.records.columns import CHUNK, COLUMNS, DTYPES, join_values, name_hash, whole_chunk
 from dbloader.records.names import join_names, name_at
@@ -104,7 +104,7 @@ class LMDBStore(Store):
     @override
     def find(self, name: str) -> int:
         if not isinstance(name, str):
-            raise TypeError(f"find takes the name of a record, a str, got {shown(name)}")
+            raise TypeError(f"find takes the name of a record, a str, got {short_repr(name)}")
         handle = self._open()
         try:
             wanted = name.encode()

@@ -157,7 +157,7 @@ def test_verifying_compares_each_column_with_the_records(place: Path, name: str)
     chunk = chunk_at(place, name, 0)
     put_chunk(place, name, 0, chunk[:-1] + bytes([chunk[-1] ^ 1]))
     with open_store(place) as store:
-        with pytest.raises(DamagedStoreError, match=f"its column {name} does not agree with the 20 records from 0 on"):
+        with pytest.raises(DamagedStoreError, match=f"its column {name} does not fit the 20 records from 0 on"):
             store.verify()
         # Training goes by the records, each with its checksum.
         assert [record.label for record in store] == [record.label for record in make_records(20)]
@@ -169,7 +169,7 @@ def test_verifying_compares_columns_of_every_chunk(tmp_path: Path) -> None:
     put_chunk(place, "label", 1, bytes(len(chunk_at(place, "label", 1))))
     with (
         open_store(place) as store,
-        pytest.raises(DamagedStoreError, match="its column label does not agree with the 100 records from 4096 on"),
+        pytest.raises(DamagedStoreError, match="its column label does not fit the 100 records from 4096 on"),
     ):
         store.verify()
 
