@@ -53,6 +53,10 @@ class ReadingContract(Backend):
             indices = [29, 0, 0, 17, 29, 3]
             assert [record.index for record in store.read(indices)] == indices
             assert [facts(record) for record in store.read(indices)] == [facts(records[index]) for index in indices]
+            for sequence in ((3, 1), range(3, -1, -2), np.array([3, 1])):
+                read = store.read(sequence)  # type: ignore[arg-type]  # an array is a sequence to everybody but typing
+                assert [(record.index, type(record.index)) for record in read] == [(3, int), (1, int)]
+            assert store.read([]) == store.documents([]) == []
             twice = store.read([5, 5])
             twice[0].fields["changed"] = True
             assert twice[1].fields == records[5].fields
@@ -74,19 +78,6 @@ class ReadingContract(Backend):
                 raise lmdb.Error("of the caller")
             with pytest.raises(RecordIndexError, match="no record 30 in"), store.borrow([30]) as lent:
                 next(lent)
-
-    def test_read_takes_any_sequence_of_indices(self, tmp_path: Path) -> None:
-        place = self.store(tmp_path, make_records(5))
-        with self.open(place) as store:
-            for indices in ((3, 1), range(3, -1, -2), np.array([3, 1])):
-                read = store.read(indices)  # type: ignore[arg-type]  # an array is a sequence to everybody but typing
-                assert [(record.index, type(record.index)) for record in read] == [(3, int), (1, int)]
-
-    def test_reading_no_record_gives_none(self, tmp_path: Path) -> None:
-        place = self.store(tmp_path, make_records(3))
-        with self.open(place) as store:
-            assert store.read([]) == []
-            assert store.documents([]) == []
 
     @pytest.mark.parametrize("index", [5, -1, 2**63, 2**64, -(2**63)])
     def test_an_index_out_of_range_raises(self, tmp_path: Path, index: int) -> None:
@@ -183,11 +174,8 @@ class ReadingContract(Backend):
                 assert column.flags.writeable
                 column[:] = 0
                 assert store.column(name).tolist() == values
-
-    def test_an_unknown_column_is_refused(self, tmp_path: Path) -> None:
-        place = self.store(tmp_path, make_records(3))
-        with self.open(place) as store, pytest.raises(ValueError, match=r"^a column is one of label, .*, got 'name'$"):
-            store.column("name")
+            with pytest.raises(ValueError, match=r"^a column is one of label, .*, got 'name'$"):
+                store.column("name")
 
     def test_names_are_packed_and_empty_where_there_is_none(self, tmp_path: Path) -> None:
         records = small_records(5, ["a/ü.jpg", None, "日本/🐈.png", "x", None].__getitem__)
@@ -200,23 +188,17 @@ class ReadingContract(Backend):
             assert [store.name(index) for index in range(5)] == ["a/ü.jpg", None, "日本/🐈.png", "x", None]
 
     def test_find_returns_the_lowest_index_of_a_name(self, tmp_path: Path) -> None:
-        names = ["same", "other", "same", "ü/日本 🐈.png", "same", None, "other"]
+        # The CRC-32 of "plumless" is that of "buckeroo".
+        names = ["same", "buckeroo", "same", "ü/日本 🐈.png", "plumless", None, "buckeroo"]
         place = self.store(tmp_path, small_records(7, names.__getitem__))
         with self.open(place) as store:
-            assert [store.find(name) for name in ("same", "other", "ü/日本 🐈.png")] == [0, 1, 3]
+            assert [store.find(name) for name in ("same", "buckeroo", "ü/日本 🐈.png", "plumless")] == [0, 1, 3, 4]
 
     @pytest.mark.parametrize("name", ["absent", "", "SAME", "same ", "sam", "\0", "\ud800", "a" * 100_000, "ü"])
     def test_find_says_when_no_record_has_a_name(self, tmp_path: Path, name: str) -> None:
         place = self.store(tmp_path, small_records(3, ["same", None, "u\u0308"].__getitem__))
         with self.open(place) as store, pytest.raises(RecordNotFoundError, match=r"^no record of .*store.* is named '"):
             store.find(name)
-
-    def test_names_of_the_same_hash_are_told_apart(self, tmp_path: Path) -> None:
-        place = self.place(tmp_path)
-        names = ["plumless", "buckeroo", "plumless"]  # a known collision of CRC-32
-        self.write(place, small_records(3, names.__getitem__))
-        with self.open(place) as store:
-            assert (store.find("plumless"), store.find("buckeroo")) == (0, 1)
 
     @pytest.mark.parametrize("count", [CHUNK - 1, CHUNK, CHUNK + 1])
     def test_stores_at_the_edge_of_a_chunk_are_whole(self, tmp_path: Path, count: int) -> None:

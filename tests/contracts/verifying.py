@@ -39,16 +39,11 @@ class VerifyingContract(Backend):
             writer.finish()
         with self.open(place) as store:
             assert list(store.events()) == events
-            assert list(store.events()) == events
+            assert store.verify() == store.manifest.digest  # though no count of the outcome is of these lines
             iterators = store.events(), store.events()
             assert [next(iterator)["name"] for iterator in iterators] == ["0.jpg", "0.jpg"]
             for iterator in iterators:
                 iterator.close()  # type: ignore[attr-defined]  # it is a generator
-
-    def test_a_store_without_events_yields_none(self, tmp_path: Path) -> None:
-        place = self.store(tmp_path, make_records(2))
-        with self.open(place) as store:
-            assert list(store.events()) == []
 
     @pytest.mark.parametrize("count", [0, 1, 64, 65, 200])
     def test_verifying_a_whole_store_gives_its_digest_and_tells_its_progress(self, tmp_path: Path, count: int) -> None:

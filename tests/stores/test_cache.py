@@ -9,7 +9,6 @@ import os
 import pickle
 import re
 import resource
-import shutil
 import signal
 import threading
 import warnings
@@ -31,7 +30,6 @@ from dbloader.errors import (
     NotAStoreError,
     OptionError,
     PlaceError,
-    RecordIndexError,
     StoreAccessError,
     StoreError,
     StoreExistsError,
@@ -372,21 +370,6 @@ def test_a_child_does_not_keep_the_lock_of_its_parent_that_was_killed(place: Pat
     finally:
         os.close(reading)
         os.close(writing)
-
-
-def test_a_data_loader_of_which_a_worker_was_killed_leaves_a_usable_cache(mongo_uri: str, path: Path) -> None:
-    make(mongo_uri)
-    with MongoDataset(mongo_uri, decode=None, cache=path) as dataset:
-        iterator: Any = iter(DataLoader(dataset, 2, num_workers=2, collate_fn=list))
-        next(iterator)
-        for worker in iterator._workers:
-            os.kill(worker.pid, signal.SIGKILL)
-        with pytest.raises(RuntimeError, match=r"DataLoader worker .*(killed|exited unexpectedly)"):
-            for _ in iterator:
-                pass
-        del iterator
-        assert epoch(dataset, num_workers=1) == EXPECTED
-        assert len(kept(path)) == LENGTH
 
 
 def test_a_process_that_was_killed_before_it_wrote_anything_is_no_hindrance(place: Path, path: Path) -> None:
@@ -786,14 +769,6 @@ def test_an_error_that_is_kept_does_not_keep_a_cache_from_being_written(place: P
     assert "a cache of one" in str(raised.value)
 
 
-def test_an_index_out_of_range_is_told_by_the_stores_place(place: Path, path: Path) -> None:
-    with (
-        cache_of(place, path) as store,
-        pytest.raises(RecordIndexError, match=rf"no record 32 in {place}, which has 32"),
-    ):
-        store.read([32])
-
-
 def test_a_cache_leaves_no_file_open(place: Path, path: Path) -> None:
     def open_files() -> list[str]:
         return sorted(target for _, target in find_resources().files)
@@ -823,24 +798,3 @@ def test_a_file_that_is_open_as_a_store_is_not_written_to(place: Path, path: Pat
 
 def to_tensor(data: bytes) -> torch.Tensor:
     return torch.frombuffer(bytearray(data), dtype=torch.uint8)
-
-
-def test_a_query_and_a_cache_go_together(mongod: Mongod, mongod_uri: str, path: Path) -> None:
-    make(mongod_uri)
-    with MongoDataset(mongod_uri, to_tensor, decode=None, cache=path, query={"label": {"$in": [2, 3]}}) as dataset:
-        indices = [index for index in range(LENGTH) if index % 7 in (2, 3)]
-        assert [bytes(image) for image, _ in epoch(dataset)] == [data_of(index) for index in indices]
-        assert sorted(kept(path)) == indices
-        mongod.kill()
-        assert [label for _, label in epoch(dataset, num_workers=2)] == [index % 7 for index in indices]
-
-
-def test_a_cache_whose_file_is_copied_elsewhere_goes_on_there(place: Path, path: Path) -> None:
-    with cache_of(place, path) as store:
-        store.read(range(10))
-    moved = Path(shutil.copy(path, path.with_name("moved.lmdb")))
-    with cache_of(place, moved) as store:
-        store.read([10])
-        assert sorted(kept_by(store)) == list(range(11))
-    with open_store(place) as origin:
-        assert origin.documents([3]) == [kept(moved)[3]]

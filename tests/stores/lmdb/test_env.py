@@ -67,26 +67,6 @@ def test_a_link_to_a_store_is_the_same_store(place: Path, tmp_path: Path, link: 
         assert one.documents(range(20)) == two.documents(range(20))
 
 
-def test_closing_one_store_keeps_another_on_the_same_file_working(place: Path) -> None:
-    with open_store(place) as one:
-        two = open_store(place)
-        assert shared(one) is shared(two)
-        two.close()
-        assert one.documents(range(20)) == documents_of(make_records(20))
-    assert open_descriptors(place) == 0
-
-
-def test_a_store_that_was_replaced_is_another_file_with_its_own_environment(place: Path) -> None:
-    with open_store(place) as old:
-        before = shared(old)
-        write(place, make_records(3, seed=9), overwrite=True)
-        with open_store(place) as new:
-            assert shared(new) is not shared(old) is before
-            assert len(new) == 3
-            assert len(old) == 20
-        assert old.documents(range(20)) == documents_of(make_records(20))
-
-
 @pytest.mark.parametrize("end", ["close", "with", "del", "garbage"])
 def test_the_file_is_closed_with_the_last_store_that_uses_it(place: Path, end: str) -> None:
     store = open_store(place)

@@ -27,7 +27,6 @@ from tests.support.children import in_child
 from tests.support.lmdb_files import (
     check,
     fill_disk,
-    write,
 )
 
 
@@ -120,12 +119,6 @@ def test_a_full_disk_loses_nothing_that_was_committed(
         assert store.verify() == store.manifest.digest
 
 
-def test_a_full_disk_leaves_nothing_of_a_store_that_cannot_be_resumed(small_disk: Path) -> None:
-    with pytest.raises(StoreFullError, match=r"no room is left for .*store\.lmdb: nothing was written$"):
-        write(small_disk / "store.lmdb", records_of(60, 500_000))
-    assert list(small_disk.iterdir()) == []
-
-
 def test_a_disk_without_room_for_another_file_is_full(small_disk: Path) -> None:
     with suppress(OSError):
         for number in range(100):
@@ -184,28 +177,6 @@ def test_a_full_disk_is_an_error_from_the_first_byte_on(small_disk: Path, alread
         write_one_by_one(writer, records_of(8, 500_000))
         writer.finish()
     check(place, records_of(8, 500_000))
-
-
-def test_a_disk_that_others_fill_ends_no_process(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dbloader.stores.writer.COMMIT_BYTES", 10**6)
-    place = small_disk / "store.lmdb"
-
-    def write_beside_another() -> None:
-        with create_store(place, resumable=True) as writer:
-            write_one_by_one(writer, records_of(4, 500_000))
-            fill_disk(small_disk)
-            write_one_by_one(writer, records_of(32, 500_000))
-
-    def write_refused() -> None:
-        with pytest.raises(StoreFullError, match=r"no room is left for .*: free some space and resume"):
-            write_beside_another()
-
-    assert in_child(write_refused) == 0  # else the signal that ended it
-    (small_disk / "other").unlink()
-    with create_store(place, resume=True) as writer:
-        assert writer.length >= 4
-        write_one_by_one(writer, records_of(32, 500_000))
-        writer.finish()
 
 
 @pytest.mark.parametrize("resumable", [False, True])

@@ -225,11 +225,6 @@ def test_a_file_of_another_kind_is_no_store(tmp_path: Path, content: bytes, mess
         len(open_store(place))
 
 
-def test_a_folder_is_no_store(tmp_path: Path) -> None:
-    with pytest.raises(NotAStoreError, match="is a folder; a store is one file"):
-        len(open_store(tmp_path))
-
-
 @pytest.mark.parametrize("kind", ["fifo", "device"])
 def test_what_is_no_ordinary_file_is_no_store_and_is_not_waited_for(tmp_path: Path, kind: str) -> None:
     place = tmp_path / "fifo"
