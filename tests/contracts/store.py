@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tests.contracts.failing import FailingContract
+from tests.contracts.locking import LockingContract
 from tests.contracts.processes import ProcessesContract
 from tests.contracts.reading import ReadingContract
 from tests.contracts.records import (
@@ -14,6 +16,7 @@ from tests.contracts.records import (
     write_one_by_one,
 )
 from tests.contracts.resuming import ResumingContract
+from tests.contracts.threads import ThreadsContract
 from tests.contracts.verifying import VerifyingContract
 from tests.contracts.writing import WritingContract
 
@@ -29,5 +32,14 @@ __all__ = [
 ]
 
 
-class StoreContract(ProcessesContract, ReadingContract, VerifyingContract, WritingContract, ResumingContract):
+class StoreContract(
+    ProcessesContract,
+    ThreadsContract,
+    ReadingContract,
+    VerifyingContract,
+    WritingContract,
+    LockingContract,
+    ResumingContract,
+    FailingContract,
+):
     """All contracts of a store and its writer."""
