@@ -10,7 +10,7 @@ import simplejpeg
 from PIL import Image, UnidentifiedImageError
 
 from dbloader.errors import DamagedImageError, NotAnImageError, OptionError
-from dbloader.images.jpeg import examine, find_decoding_error
+from dbloader.images.jpeg import examine, find_warning
 from dbloader.images.markers import END
 from dbloader.images.pillow import EIGHT_BITS, FORMATS, max_pixels, open_pillow, value_depth
 
@@ -172,7 +172,7 @@ def _check_jpeg(data: bytes) -> bool:
         open_pillow(data).close()  # training will open it with Pillow, which parses more of the header
     except Exception as error:  # a Pillow plugin raises whatever its parsing meets
         raise DamagedImageError(f"its header cannot be read: {describe(error)}") from error
-    warning = find_decoding_error(data)
+    warning = find_warning(data)
     if not warning:
         return True
     end = examine(data).end - len(END)

@@ -170,7 +170,7 @@ def test_tiles_are_those_of_the_upright_crop(orientation: int) -> None:
 def test_exif_that_cannot_be_read_is_an_error_only_where_it_is_wanted() -> None:
     file = save(draw(20, 20), "PNG", exif=b"Exif\0\0nonsense")
     assert np.array_equal(pixels(DecodeTensor()(file)), np.asarray(decode_pil(file)))
-    with pytest.raises(DamagedImageError, match=r"^the EXIF of the image.*exif_transpose=False leaves it"):
+    with pytest.raises(DamagedImageError, match=r"^the EXIF of the image.*exif_transpose=False ignores it"):
         DecodeTensor(exif_transpose=True)(file)
 
 
