@@ -82,8 +82,8 @@ class SampleBatchFetcher(BatchFetcher):
     def begin(self, indices: Sequence[int], submit: Submit, part: int) -> Finish:
         numbers = None
         if isinstance(self.transform, Decoder) and self.transform.draws:
-            keys = indices.keys if isinstance(indices, SeededIndices) else SampleRNG.drawn(len(indices))
-            numbers = keys.uniform(self.transform.draws, "decode")
+            rng = indices.rng if isinstance(indices, SeededIndices) else SampleRNG.from_torch(len(indices))
+            numbers = rng.uniform(self.transform.draws, "decode")
         futures = [
             submit(self._samples, _some_of(indices, some), None if numbers is None else numbers[some])
             for some in parts(len(indices), part)
@@ -137,7 +137,7 @@ def _collated(collate_fn: Callable[[list[Any]], Any], futures: list[Future[Part]
 
 
 def _some_of(indices: Sequence[int], some: slice) -> Sequence[int]:
-    """Return some of the indices, which know their keys if those did."""
+    """Return some of the indices, which know their positions if those did."""
     if not isinstance(indices, SeededIndices):
         return indices[some]
     return SeededIndices(indices[some], indices.seed, indices.epoch, indices.positions[some])

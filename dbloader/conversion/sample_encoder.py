@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import ExifTags, Image
 
-from dbloader._describe import shown
+from dbloader._describe import short_repr
 from dbloader.conversion.stored_records import is_of
 from dbloader.errors import DamagedImageError, FieldError, ImageError, NotAnImageError, OptionError
 from dbloader.images.info import read_facts
@@ -120,7 +120,9 @@ def _label(value: Any) -> int | None:
         return int(value)
     if value is None or (isinstance(value, int) and not isinstance(value, bool)):
         return value
-    raise FieldError(f"field 'label' must be an int, got {shown(value)}: put it into a field of its own, say 'target'")
+    raise FieldError(
+        f"field 'label' must be an int, got {short_repr(value)}: put it into a field of its own, say 'target'"
+    )
 
 
 def _array(key: str, tensor: Any) -> np.ndarray[Any, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dbloader._describe import shown
+from dbloader._describe import short_repr
 from dbloader.conversion.sample_encoder import Batch, SampleEncoder
 from dbloader.conversion.stored_records import classes_of, comes_in_parts, each_sample, has_store, is_of, source_of
 from dbloader.errors import DBLoaderError, FieldError, ImageError, NotAnImageError, OptionError
@@ -92,7 +92,7 @@ def write_store(
         raise OptionError(f"classes must be several names, such as ({classes!r},), got the one str {classes!r}")
     class_names = classes_of(samples) if classes is None else tuple(classes)
     if not all(isinstance(name, str) for name in class_names):
-        raise OptionError(f"classes must be names, such as ('cat', 'dog'), got {shown(class_names)}")
+        raise OptionError(f"classes must be names, such as ('cat', 'dog'), got {short_repr(class_names)}")
     source = source_of(samples) if as_records else {"kind": "samples"}
     with (
         create_store(place, overwrite=overwrite) as writer,

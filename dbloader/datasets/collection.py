@@ -20,8 +20,9 @@ from dbloader.errors import (
 )
 from dbloader.images.info import read_facts
 from dbloader.images.jpeg import State, examine, repair
-from dbloader.records.columns import NO_LABEL, join_names, pack_names
+from dbloader.records.columns import NO_LABEL
 from dbloader.records.manifest import Manifest
+from dbloader.records.names import join_names, pack_names
 from dbloader.records.record import Record, encode
 from dbloader.sources.base import Problem, readable
 from dbloader.sources.collection import read_collection
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterator, Sequence
 
-    from dbloader.records.columns import Names
+    from dbloader.records.names import Names
 
 
 class CollectionStore(Store):

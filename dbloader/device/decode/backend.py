@@ -1,4 +1,4 @@
-"""What every library that decodes JPEGs on a GPU must do, and which files it takes."""
+"""The interface of the libraries that decode JPEGs on a GPU, and the files they take."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _YCC = 1  # Adobe's transform
 class HardwareDecoder(ABC):
     """Decodes JPEGs on a CUDA device.
 
-    Its pixels are within a few levels of libjpeg-turbo's, not the same. It does not look for damage as a strict decoder
-    does: of files that are, conversion keeps none unless it is told to.
+    Its pixels are within a few levels of libjpeg-turbo's. It does not look for damage as a strict decoder does;
+    conversion keeps no damaged files unless it is told to.
 
     Args:
-        device: With its index.
+        device: A CUDA device with its index.
 
     Raises:
         ImportError: The library is not installed.
-        RuntimeError: It does not work here; so may ``decode``.
+        RuntimeError: It does not work here; ``decode`` may raise this too.
     """
 
     @abstractmethod
@@ -46,13 +46,13 @@ class HardwareDecoder(ABC):
             files: uint8, shape (bytes,), on the CPU; at least one.
 
         Returns:
-            For each: uint8, shape (3, height, width), RGB, on the device, whole for work that is queued on its current
-            stream from now on; None where the library refuses the file. EXIF orientation is not applied.
+            For each file: uint8, shape (3, height, width), RGB, on the device, ready for work queued on its current
+            stream; None if the library refuses the file. EXIF orientation is not applied.
         """
 
 
 def takes(file: memoryview) -> bool:
-    """Return whether a file is, by its header, a JPEG that a GPU decodes with the colors that libjpeg-turbo gives.
+    """Return whether a file, by its header, is a JPEG that a GPU decodes with the colors of libjpeg-turbo.
 
     Those are 8-bit Huffman-coded JPEGs that are gray or YCbCr with usual subsampling; not CMYK or RGB.
     """
