@@ -31,8 +31,8 @@ They hold pixels and nothing else. Pillow opens others by running a program (EPS
 other file (IPTC) or are not images. TGA comes last, since it is the only one without a signature.
 """
 
-# Most bytes that decoding holds for each pixel, measured with images of 15 megapixels in Pillow 13. libwebp and OpenJPEG
-# keep copies (RGBA in JPEG 2000 takes 25 bytes), AVIF copies of 16 bits. A TIFF may be one strip, or be turned.
+# Most bytes that decoding holds for each pixel, measured with images of 15 megapixels in Pillow 13: libwebp, OpenJPEG
+# (RGBA takes 25 bytes) and AVIF (of 16 bits) keep copies. A TIFF may be one strip, or be turned.
 _DECODING = {"WEBP": 16, "AVIF": 16, "JPEG2000": 25, "QOI": 8, "TIFF": 8}
 _DECODING_MOST = 4
 
@@ -96,7 +96,7 @@ def max_pixels() -> float:
     Raises:
         OptionError: The variable is not a number of pixels.
     """
-    limit = _limit_from_environment()
+    limit = read_limit()
     if limit is None:
         return float("inf") if Image.MAX_IMAGE_PIXELS is None else 2 * Image.MAX_IMAGE_PIXELS
     if Image.MAX_IMAGE_PIXELS is not None and limit > Image.MAX_IMAGE_PIXELS:
@@ -236,7 +236,8 @@ def _signatures() -> tuple[Callable[[bytes], bool | str], ...]:
 
 
 @functools.cache
-def _limit_from_environment() -> int | None:
+def read_limit() -> int | None:
+    """Return the number in DBLOADER_MAX_PIXELS, read once; None if it is not set."""
     text = os.environ.get(LIMIT_VARIABLE)
     if not text:
         return None
