@@ -23,12 +23,11 @@ if TYPE_CHECKING:
     from dbloader.device.mixup import CutMix, Mixup
     from dbloader.device.normalize import Normalize
     from dbloader.errors import DBLoaderError
-    from dbloader.loading.background import BackgroundGenerator, background
     from dbloader.loading.benchmark.measure import benchmark
     from dbloader.loading.benchmark.report import Benchmark
     from dbloader.loading.compat import DataLoaderX
     from dbloader.loading.create import create_loader
-    from dbloader.loading.headspace import Headspace
+    from dbloader.loading.generator import BackgroundGenerator, background
     from dbloader.loading.prefetch import PrefetchLoader
     from dbloader.loading.stats import Stats
     from dbloader.loading.threads import ThreadLoader
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
 __version__ = VERSION
 
 _MODULES = {
-    "BackgroundGenerator": "loading.background",
+    "BackgroundGenerator": "loading.generator",
     "Benchmark": "loading.benchmark.report",
     "BlockShuffleSampler": "sampling.blocks",
     "ClassBalancedSampler": "sampling.weighted",
@@ -53,7 +52,6 @@ _MODULES = {
     "DBLoaderError": "errors",
     "DataLoaderX": "loading.compat",
     "DecodeTensor": "decoding.full",
-    "Headspace": "loading.headspace",
     "LMDBDataset": "datasets.lmdb",
     "Manifest": "records.manifest",
     "Mixup": "device.mixup",
@@ -74,7 +72,7 @@ _MODULES = {
     "Stats": "loading.stats",
     "ThreadLoader": "loading.threads",
     "WeightedSampler": "sampling.weighted",
-    "background": "loading.background",
+    "background": "loading.generator",
     "benchmark": "loading.benchmark.measure",
     "convert": "conversion.convert",
     "copy_store": "conversion.copy_store",
@@ -97,7 +95,6 @@ __all__ = [
     "DBLoaderError",
     "DataLoaderX",
     "DecodeTensor",
-    "Headspace",
     "LMDBDataset",
     "Manifest",
     "Mixup",

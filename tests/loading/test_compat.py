@@ -104,13 +104,3 @@ def test_it_is_freed_without_the_garbage_collector() -> None:
         assert freed() is None
     finally:
         gc.enable()
-
-
-def test_an_iterator_outlives_it() -> None:
-    iterator: Any = iter(DataLoaderX(DATA, 5))
-    assert numbers(iterator) == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
-
-
-def test_persistent_workers_are_kept() -> None:
-    loader: DataLoaderX[Any] = DataLoaderX(DATA, 5, num_workers=1, persistent_workers=True)
-    assert numbers(loader) == numbers(loader)
