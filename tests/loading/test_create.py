@@ -2,9 +2,8 @@
 
 import io
 import itertools
+import multiprocessing
 import random
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,7 +34,7 @@ from dbloader.sampling import (
     WeightedSampler,
 )
 from tests.support import jpegs
-from tests.support.children import in_child
+from tests.support.children import WAIT_S
 
 LENGTH = 22
 CPU: dict[str, Any] = {"device": None, "batch_size": 4, "input_size": 16, "num_workers": 0}
@@ -414,17 +413,19 @@ def test_each_rank_gets_its_share_where_torch_distributed_is_initialized(place: 
     def run_rank(rank: int) -> None:
         dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=rank, world_size=2)
         dataset = LMDBDataset(place, fields=("index",))
-        for distributed, expected in (
-            (None, range(rank, LENGTH, 2)),
-            (True, range(rank, LENGTH, 2)),
-            (False, range(LENGTH)),
-        ):
+        share, whole = range(rank, LENGTH, 2), range(LENGTH)
+        for distributed, expected in ((None, share), (True, share), (False, whole)):
             loader = create_loader(dataset, distributed=distributed, **{**CPU, "mean": None, "std": None})
             assert [index for batch in loader for index in batch["index"].tolist()] == [*expected]
         dist.destroy_process_group()
 
-    with ThreadPoolExecutor(2) as pool:
-        assert [*pool.map(lambda rank: in_child(partial(run_rank, rank)), range(2))] == [0, 0]
+    ranks = [multiprocessing.get_context("fork").Process(target=run_rank, args=(rank,)) for rank in range(2)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(WAIT_S)
+        assert process.exitcode == 0
+        process.close()
 
 
 # Each option
