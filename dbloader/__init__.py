@@ -20,11 +20,8 @@ if TYPE_CHECKING:
     from dbloader.decoding.random_crop import RandomResizedCrop
     from dbloader.device.compose import Preparation
     from dbloader.device.erasing import RandomErasing
-    from dbloader.device.mixup import CutMix, Mixup
     from dbloader.device.normalize import Normalize
     from dbloader.errors import DBLoaderError
-    from dbloader.loading.benchmark.measure import benchmark
-    from dbloader.loading.benchmark.report import Benchmark
     from dbloader.loading.compat import DataLoaderX
     from dbloader.loading.create import create_loader
     from dbloader.loading.generator import BackgroundGenerator, background
@@ -45,16 +42,13 @@ __version__ = VERSION
 
 _MODULES = {
     "BackgroundGenerator": "loading.generator",
-    "Benchmark": "loading.benchmark.report",
     "BlockShuffleSampler": "sampling.blocks",
     "ClassBalancedSampler": "sampling.weighted",
-    "CutMix": "device.mixup",
     "DBLoaderError": "errors",
     "DataLoaderX": "loading.compat",
     "DecodeTensor": "decoding.full",
     "LMDBDataset": "datasets.lmdb",
     "Manifest": "records.manifest",
-    "Mixup": "device.mixup",
     "MongoDataset": "datasets.mongo",
     "Normalize": "device.normalize",
     "OrderedSampler": "sampling.shuffle",
@@ -73,7 +67,6 @@ _MODULES = {
     "ThreadLoader": "loading.threads",
     "WeightedSampler": "sampling.weighted",
     "background": "loading.generator",
-    "benchmark": "loading.benchmark.measure",
     "convert": "conversion.convert",
     "copy_store": "conversion.copy_store",
     "create_loader": "loading.create",
@@ -88,16 +81,13 @@ __getattr__, __dir__ = lazy_exports(__name__, _MODULES)
 
 __all__ = [
     "BackgroundGenerator",
-    "Benchmark",
     "BlockShuffleSampler",
     "ClassBalancedSampler",
-    "CutMix",
     "DBLoaderError",
     "DataLoaderX",
     "DecodeTensor",
     "LMDBDataset",
     "Manifest",
-    "Mixup",
     "MongoDataset",
     "Normalize",
     "OrderedSampler",
@@ -117,7 +107,6 @@ __all__ = [
     "WeightedSampler",
     "__version__",
     "background",
-    "benchmark",
     "convert",
     "copy_store",
     "create_loader",

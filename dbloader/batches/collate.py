@@ -10,7 +10,7 @@ from typing_extensions import override
 from dbloader.batches.base import BatchFetcher, collate, split
 from dbloader.batches.timed import TimedBatch, Work, now
 from dbloader.decoding.decoder import Decoder
-from dbloader.decoding.uncropped import check_none_fits, crops
+from dbloader.decoding.masks import changes_size, refuse_masks
 from dbloader.sampling.rng import SampleRNG, SeededIndices
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class SampleBatchFetcher(_CollatingFetcher):
     def begin(self, indices: Sequence[int], submit: Submit, size: int) -> Finish:
         numbers = None
         if isinstance(self.transform, Decoder) and self.transform.draws:
-            rng = indices.keys if isinstance(indices, SeededIndices) else SampleRNG.drawn(len(indices))
+            rng = indices.rng if isinstance(indices, SeededIndices) else SampleRNG.from_torch(len(indices))
             numbers = rng.uniform(self.transform.draws, "decode")
         futures = [
             submit(self._samples, _part_of(indices, part), None if numbers is None else numbers[part])
@@ -118,14 +118,14 @@ class SampleBatchFetcher(_CollatingFetcher):
 
     def _transformed(self, sample: Any, numbers: np.ndarray[Any, Any] | None) -> Any:
         if isinstance(sample, dict):
-            if crops(self.transform):
+            if changes_size(self.transform):
                 rest = {name: value for name, value in sample.items() if name != "image"}
-                check_none_fits(sample["image"], rest, "a sample")
+                refuse_masks(sample["image"], rest, "a sample")
             return {**sample, "image": self._image(sample["image"], numbers)}
         if isinstance(sample, (tuple, list)):
-            if crops(self.transform):
+            if changes_size(self.transform):
                 rest = {f"element {position}": value for position, value in enumerate(sample[1:], 1)}
-                check_none_fits(sample[0], rest, "a sample")
+                refuse_masks(sample[0], rest, "a sample")
             return (self._image(sample[0], numbers), *sample[1:])
         return self._image(sample, numbers)
 

@@ -74,7 +74,7 @@ class UnknownPosition(Position):
 
     @override
     def draw_seed(self) -> None:
-        self._seed = SampleRNG.drawn(0).seed
+        self._seed = SampleRNG.from_torch(0).seed
 
     @override
     def sample_rng(self, number: int, samples: int) -> SampleRNG:

@@ -109,7 +109,7 @@ class Iteration(Iterator[PreparedBatch]):
         prepare = None
         if self._preparation is not None:
             assert self._position is not None, "start() comes first"
-            prepare = functools.partial(self._preparation, keys=self._position.sample_rng(self._number, samples))
+            prepare = functools.partial(self._preparation, rng=self._position.sample_rng(self._number, samples))
         if self._transfer is not None:
             return self._transfer.prepare(batch, prepare)
         return batch if prepare is None else prepare(batch)
