@@ -2,7 +2,6 @@
 
 import copy
 import inspect
-import io
 import itertools
 import pickle
 from collections.abc import Iterator
@@ -173,47 +172,7 @@ def test_going_on_at_sample_ten_million_makes_only_the_batches_that_are_asked_fo
     assert loader.dataset.asked <= 64 * 8
 
 
-def test_a_state_survives_torch_save_and_a_safe_load() -> None:
-    loader = make(ShuffleSampler(range(LENGTH)))
-    expected = taken(loader, 3)
-    file = io.BytesIO()
-    torch.save({"loader": loader.state_dict()}, file)
-    file.seek(0)
-    resumed = make(ShuffleSampler(range(LENGTH)))
-    resumed.load_state_dict(torch.load(file, weights_only=True)["loader"])
-    assert expected + taken(resumed) == order_of(0)
-
-
 # Loops as frameworks have them
-
-
-def test_a_loop_like_accelerates_goes_on_without_ever_setting_an_epoch() -> None:
-    """One iterator after the other, left with break, and the state taken afterwards."""
-    loader = make(ShuffleSampler(range(LENGTH)), 4)
-    assert taken(loader) == order_of(0)
-    assert taken(loader, 2) == order_of(1)[:8]
-    state = loader.state_dict()
-    resumed = make(ShuffleSampler(range(LENGTH)), 4)
-    resumed.load_state_dict(state)
-    assert taken(resumed) == order_of(1)[8:]
-    assert taken(resumed) == order_of(2)
-    # In the same process, too, only load_state_dict goes on: another iter() is the next epoch.
-    assert taken(loader, 1) == order_of(2)[:4]
-    loader.load_state_dict(state)
-    assert taken(loader) == order_of(1)[8:]
-
-
-@pytest.mark.parametrize("kind", ["threads", "torch"])
-def test_before_the_first_batch_the_state_is_the_beginning(kind: str) -> None:
-    loader = make(ShuffleSampler(range(LENGTH)), kind=kind)
-    fresh = loader.state_dict()
-    assert (fresh["epoch"], fresh["position"]) == (0, 0)
-    iterator = iter(loader)
-    assert loader.state_dict() == fresh
-    next(iterator)
-    assert loader.state_dict()["position"] == 2
-    loader.set_epoch(4)
-    assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (4, 0)
 
 
 @pytest.mark.parametrize("depth", [0, 2])
@@ -232,18 +191,6 @@ def test_a_state_that_is_loaded_inside_the_loop_ends_it_and_is_what_comes_next(k
     assert len(received) == 3
     assert loader.state_dict() == begin
     assert taken(loader) == order_of(0)[2:]
-
-
-def test_a_state_that_was_loaded_is_the_state_until_it_is_used_up() -> None:
-    loader = make(ShuffleSampler(range(LENGTH)))
-    state = {**loader.state_dict(), "epoch": 2, "position": 7}
-    loader.load_state_dict(state)
-    assert loader.state_dict() == state
-    loader.set_epoch(2)  # harmless: the same epoch
-    iterator = iter(loader)
-    assert loader.state_dict() == state
-    next(iterator)
-    assert loader.state_dict()["position"] == 9
 
 
 # Epochs

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DataLoader
 
 from dbloader.errors import OptionError
 from dbloader.loading.background import BackgroundThread
@@ -61,16 +61,6 @@ def test_its_options_are_those_of_the_prefetch_loader() -> None:
         DataLoaderX(DATA, depth=-1)
     with pytest.raises(ValueError, match="sampler option is mutually exclusive with shuffle"):
         DataLoaderX(DATA, shuffle=True, sampler=[1])
-
-
-def test_the_epoch_reaches_its_sampler() -> None:
-    sampler: Any = DistributedSampler(DATA, 1, 0)
-    loader: DataLoaderX[Any] = DataLoaderX(DATA, 10, sampler=sampler)
-    orders = []
-    for epoch in (0, 1, 0):
-        loader.set_epoch(epoch)
-        orders += numbers(loader)
-    assert orders[0] == orders[2] != orders[1]
 
 
 def test_with_one_of_our_samplers_each_iter_is_the_next_epoch() -> None:

@@ -17,7 +17,7 @@ from PIL import Image
 from torch.utils.data import BatchSampler, ConcatDataset, Dataset, IterableDataset, SequentialSampler, Subset
 
 from dbloader import LMDBDataset, Record, open_store, write_store
-from dbloader.decoding import DecodeTensor, ResizeCenterCrop
+from dbloader.decoding import ResizeCenterCrop
 from dbloader.device import Normalize, Preparation, RandomErasing
 from dbloader.errors import LoaderError, OptionError
 from dbloader.loading.create import IMAGENET_MEAN, IMAGENET_STD, create_loader
@@ -244,16 +244,6 @@ def test_a_store_without_images_in_its_samples_still_has_batches(place: Path) ->
     assert next(iter(loader))["label"].tolist() == [0, 1, 2, 0]
 
 
-def test_a_subclass_that_makes_its_own_samples_is_asked_for_them(place: Path) -> None:
-    class WithIndex(LMDBDataset):
-        def __getitem__(self, index: int) -> Any:
-            return (*super().__getitem__(index), index)
-
-    images, _, indices = next(iter(create_loader(WithIndex(place), **CPU)))
-    assert indices.tolist() == [0, 1, 2, 3]
-    assert torch.equal(images, next(iter(create_loader(LMDBDataset(place), **CPU)))[0])
-
-
 class Staged(LMDBDataset):
     stage = 0
 
@@ -351,12 +341,6 @@ def test_the_epoch_reaches_a_dataset_behind_worker_processes() -> None:
     loader.set_epoch(3)
     assert (dataset.epoch, loader.state_dict()["epoch"]) == (3, 3)
     assert loader.dataset is dataset
-
-
-def test_outputs_of_different_sizes_are_collated_one_by_one(place: Path) -> None:
-    dataset = LMDBDataset(place, decode=DecodeTensor())
-    images = next(iter(create_loader(dataset, collate_fn=list, mean=None, std=None, **CPU)))
-    assert [image.shape for image, _ in images] == [(3, 30, 40 + n) for n in range(4)]
 
 
 # Preparation, samplers, workers
@@ -630,17 +614,6 @@ def test_a_training_without_a_whole_batch_is_refused(place: Path) -> None:
         create_loader(dataset, batch_size=len(dataset) + 1, is_training=True)
     loader = create_loader(dataset, batch_size=len(dataset) + 1, is_training=True, drop_last=False)
     assert len(loader) == 1
-
-
-def test_pixels_are_not_decoded_on_a_device(tmp_path: Path) -> None:
-    write_store([Record(label=0, image=np.zeros((9, 9, 3), np.uint8))] * 4, tmp_path / "raw.lmdb")
-    loader = create_loader(
-        LMDBDataset(tmp_path / "raw.lmdb"), batch_size=2, decode="device", device="cpu", num_workers=0
-    )
-    with pytest.raises(OptionError, match="has no image file that a device could decode, but pixels"):
-        next(iter(loader))
-    with pytest.raises(OptionError, match="decode='device' is for an LMDBDataset or MongoDataset"):
-        create_loader([(0, 0)], batch_size=1, decode="device", device="cpu")
 
 
 class Scaled(LMDBDataset):

@@ -7,7 +7,6 @@ import multiprocessing
 import operator
 import os
 import pickle
-import signal
 import threading
 import weakref
 from collections.abc import Iterator
@@ -88,12 +87,6 @@ def fail_at_7(index: int) -> int:
     return index
 
 
-def die_at_7(index: int) -> int:
-    if index == 7:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return index
-
-
 def pid_of(_: int) -> int:
     return os.getpid()
 
@@ -169,21 +162,6 @@ def test_a_loader_without_length_has_none_and_can_be_listed() -> None:
     with pytest.raises(TypeError, match=r"object of type 'Epochs' has no len\(\)"):
         len(prefetched)
     assert list(prefetched) == [0, 1, 2]
-
-
-def test_state_passes_through_where_the_loader_has_one() -> None:
-    class Stateful(Epochs):
-        def state_dict(self) -> dict[str, int]:
-            return {"length": self.length}
-
-        def load_state_dict(self, state: dict[str, int]) -> None:
-            self.length = state["length"]
-
-    prefetched = PrefetchLoader(Stateful(3))
-    prefetched.load_state_dict({"length": 2})
-    assert prefetched.state_dict() == {"length": 2}
-    assert list(prefetched) == [0, 1]
-    assert not hasattr(PrefetchLoader(DataLoader(Numbers())), "state_dict")
 
 
 @pytest.mark.parametrize(
@@ -379,15 +357,6 @@ def test_batches_are_freed_when_the_consumer_drops_them() -> None:
     iterator = iter(PrefetchLoader(Made(), device="cpu"))
     references = [weakref.ref(next(iterator)) for _ in range(5)]
     assert [reference() for reference in references] == [None] * 5
-
-
-def test_a_killed_worker_is_an_error_within_seconds() -> None:
-    # One worker with one batch at a time: torch does not always survive the death of one in the middle of a batch.
-    loader = DataLoader(Numbers(20, die_at_7), num_workers=1, prefetch_factor=1)
-    iterator = iter(PrefetchLoader(loader, depth=1))
-    with pytest.raises(RuntimeError, match=r"DataLoader worker \(pid.*\) (is killed by signal|exited unexpectedly)"):
-        collections.deque(iterator, maxlen=0)
-    assert next(iterator, "ended") == "ended"
 
 
 def test_a_forked_process_can_iterate_anew() -> None:

@@ -271,6 +271,7 @@ def pid_or_die(index: int) -> int:
     return os.getpid()
 
 
+@pytest.mark.slow
 def test_ctrl_c_reaches_a_consumer_that_waits_for_a_dataset_that_hangs() -> None:
     code = """
 import threading
