@@ -173,15 +173,14 @@ class FilePreparer:
         structure = examine(data)
         if structure.state is State.DAMAGED:
             raise DamagedImageError(f"is damaged: {structure.reason}")
-        coefficients = structure.width * structure.height * 2 * structure.components if structure.progressive else 0
         if structure.state is State.NO_END:
-            with held(hold, coefficients):
+            with held(hold, structure.coefficient_bytes):
                 data = repair(data, structure)
             result.outcome, result.reason = "repaired", "its end marker was missing: appended FF D9"
         image = _facts(data)
         if self.check == "decode":
             pixels = decoding_bytes(image.format) * image.width * image.height
-            with held(hold, pixels if structure.state is State.NOT_JPEG else coefficients):
+            with held(hold, pixels if structure.state is State.NOT_JPEG else structure.coefficient_bytes):
                 check_decodes(data, image)
         return data, image
 
