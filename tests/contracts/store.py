@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.contracts.failing import FailingContract
 from tests.contracts.locking import LockingContract
-from tests.contracts.processes import ProcessesContract
+from tests.contracts.processes import ProcessesContract, read_in_child
 from tests.contracts.reading import ReadingContract
 from tests.contracts.records import (
     DIED,
@@ -27,6 +27,7 @@ __all__ = [
     "documents_of",
     "facts",
     "make_records",
+    "read_in_child",
     "small_records",
     "write_one_by_one",
 ]
