@@ -104,7 +104,7 @@ class Manifest:
             document = open_sealed(data)
         except ValueError as error:
             raise DamagedStoreError(
-                f"{place}: the manifest is damaged: {error}; copy the store again from where it is whole"
+                f"{place}: the manifest is damaged: {error}; copy the store again from the original"
             ) from error
         values: dict[str, Any] = {}
         for known in fields(cls):

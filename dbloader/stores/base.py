@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from dbloader.records.names import Names
     from dbloader.records.record import EncodedRecord, Record
 
-_REMEDY = "convert again, or copy the store again from where it is whole"
+_REMEDY = "convert again, or copy the store again from the original"
 
 READ_AT_ONCE = 64
 """Records per call where all records are read: enough to hide the cost of a call or a round trip."""
@@ -211,7 +211,7 @@ class Store(ABC):
             what = "it has no name, event and reason"
         raise DamagedStoreError(
             f"{self.place}: event {number} of its report is damaged: {what if document else 'it is missing'}; "
-            "copy the store again from where it is whole",
+            "copy the store again from the original",
         )
 
     def _check_index(self, index: int) -> None:

@@ -46,7 +46,7 @@ class ReadingContract(Backend):
             assert [record.index for record in read] == list(range(101))
             assert store.manifest == manifest
 
-    def test_read_gives_records_in_the_order_asked_with_repeats(self, tmp_path: Path) -> None:
+    def test_read_returns_records_in_the_order_asked_with_repeats(self, tmp_path: Path) -> None:
         records = make_records(30)
         place = self.store(tmp_path, records)
         with self.open(place) as store:
@@ -62,7 +62,7 @@ class ReadingContract(Backend):
             twice[0].fields["changed"] = True
             assert twice[1].fields == records[5].fields
 
-    def test_lent_records_are_those_that_are_read(self, tmp_path: Path) -> None:
+    def test_borrowed_records_are_those_that_are_read(self, tmp_path: Path) -> None:
         records = make_records(30)
         place = self.store(tmp_path, records)
 
@@ -73,12 +73,12 @@ class ReadingContract(Backend):
 
         with self.open(place) as store:
             indices = [29, 0, 0, 17, 29, 3]
-            with store.borrow(indices) as lent:
-                assert [facts_of(record) for record in lent] == [facts(records[index]) for index in indices]
-            with pytest.raises(lmdb.Error, match="of the caller"), store.borrow([2]) as lent:
+            with store.borrow(indices) as borrowed:
+                assert [facts_of(record) for record in borrowed] == [facts(records[index]) for index in indices]
+            with pytest.raises(lmdb.Error, match="of the caller"), store.borrow([2]) as borrowed:
                 raise lmdb.Error("of the caller")
-            with pytest.raises(RecordIndexError, match="no record 30 in"), store.borrow([30]) as lent:
-                next(lent)
+            with pytest.raises(RecordIndexError, match="no record 30 in"), store.borrow([30]) as borrowed:
+                next(borrowed)
 
     @pytest.mark.parametrize("index", [5, -1, 2**63, 2**64, -(2**63)])
     def test_an_index_out_of_range_raises(self, tmp_path: Path, index: int) -> None:
@@ -105,7 +105,7 @@ class ReadingContract(Backend):
                 with pytest.raises(RecordIndexError, match=f"^no record {index} in .*, which has 5$"):
                     store[index]
 
-    def test_iterating_gives_every_record_once_and_in_order(self, tmp_path: Path) -> None:
+    def test_iterating_yields_every_record_once_and_in_order(self, tmp_path: Path) -> None:
         records = make_records(150)  # more than are read at a time
         place = self.store(tmp_path, records)
         with self.open(place) as store:

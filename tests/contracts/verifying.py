@@ -46,7 +46,7 @@ class VerifyingContract(Backend):
                 iterator.close()  # type: ignore[attr-defined]  # it is a generator
 
     @pytest.mark.parametrize("count", [0, 1, 64, 65, 200])
-    def test_verifying_a_whole_store_gives_its_digest_and_tells_its_progress(self, tmp_path: Path, count: int) -> None:
+    def test_verifying_a_store_returns_its_digest_and_reports_its_progress(self, tmp_path: Path, count: int) -> None:
         place = self.place(tmp_path)
         manifest = self.write(place, make_records(count))
         steps: list[int] = []
@@ -98,7 +98,7 @@ class VerifyingContract(Backend):
                     use()
             assert [facts(record) for record in store.read([0, 1, 3, 4])] == [facts(records[i]) for i in (0, 1, 3, 4)]
 
-    def test_a_damaged_record_without_a_name_is_told_by_its_index(self, tmp_path: Path) -> None:
+    def test_a_damaged_record_without_a_name_is_named_by_its_index(self, tmp_path: Path) -> None:
         place = self.store(tmp_path, make_records(3))
         self.replace_documents(place, {1: None})
         with self.open(place) as store, pytest.raises(DamagedRecordError, match=r"^record 1 \(without a name\) of "):

@@ -163,7 +163,7 @@ class WritingContract(Backend):
         assert self.what_is_at(place) == there
 
     @pytest.mark.parametrize(
-        "told",
+        "values",
         [
             {"classes": ["a", 3]},
             {"classes": ["a", "\ud800"]},
@@ -174,14 +174,14 @@ class WritingContract(Backend):
         ],
     )
     def test_what_a_manifest_cannot_say_is_refused_before_a_store_is_published(
-        self, tmp_path: Path, told: dict[str, Any]
+        self, tmp_path: Path, values: dict[str, Any]
     ) -> None:
         place = self.place(tmp_path)
         with (
             self.create(place) as writer,
             pytest.raises(FieldError, match=r"cannot be finished: "),
         ):
-            writer.finish(**told)
+            writer.finish(**values)
         self.check_unreadable(place)
 
     def test_a_label_without_a_class_is_refused_when_the_store_is_finished(self, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def test_an_array_that_says_that_it_has_more_elements_than_bytes_is_damaged_at_o
     version: tuple[int, int], dtype: str, shape: tuple[int, ...], as_image: bool
 ) -> None:
     if dtype == "<f8" and 0 in shape:
-        return  # it has no elements, and is none the worse for it
+        return  # an array without elements is fine
     header = f"{{'descr': {dtype!r}, 'fortran_order': False, 'shape': {shape}, }}\n".encode()
     npy = b"\x93NUMPY" + bytes(version) + struct.pack("<H" if version == (1, 0) else "<I", len(header)) + header
     element = bson.encode({"image" if as_image else "mask": Binary(npy, 0x80)})[4:-1]
@@ -199,7 +199,7 @@ def whole_values() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"label": Int64(2)}, "its CRC-32 is [0-9a-f]{8}, not "),
         ({"label": 1}, "its CRC-32 is "),  # an int32, which has other bytes
@@ -215,8 +215,8 @@ def whole_values() -> dict[str, Any]:
         ({"another": 1}, "it does not begin with its _id and end with its crc32"),
     ],
 )
-def test_a_decoded_document_that_is_not_what_was_written_is_damage(change: dict[str, Any], told: str) -> None:
-    with pytest.raises(DamagedRecordError, match=rf"^{told}"):
+def test_a_decoded_document_that_is_not_what_was_written_is_damage(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(DamagedRecordError, match=rf"^{message}"):
         decode_values({**whole_values(), **change}, 4)
 
 

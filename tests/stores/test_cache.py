@@ -472,7 +472,7 @@ def test_a_cache_that_does_not_fit_at_all_says_so(place: Path, path: Path, limit
 # Damage and staleness
 
 
-def test_a_damaged_record_in_the_cache_is_told_with_the_remedy(place: Path, path: Path) -> None:
+def test_a_damaged_record_in_the_cache_is_an_error_with_the_remedy(place: Path, path: Path) -> None:
     with cache_of(place, path) as store:
         store.read(range(LENGTH))
         good = kept_by(store)[5]
@@ -500,7 +500,7 @@ def test_a_record_that_is_damaged_at_its_origin_is_not_kept(place: Path, path: P
         assert 5 not in kept_by(store)
 
 
-def test_a_cache_that_is_cut_short_is_told_with_the_remedy(place: Path, path: Path) -> None:
+def test_a_cache_that_is_cut_short_is_an_error_with_the_remedy(place: Path, path: Path) -> None:
     with cache_of(place, path) as store:
         store.read(range(LENGTH))
     os.truncate(path, path.stat().st_size // 2)
@@ -654,7 +654,7 @@ def test_a_pipe_is_refused_and_nobody_waits_for_it(place: Path, path: Path) -> N
 
 
 @pytest.mark.usefixtures("open_folders")
-def test_a_folder_that_may_not_be_written_is_told(place: Path, path: Path) -> None:
+def test_a_folder_that_may_not_be_written_is_an_error(place: Path, path: Path) -> None:
     path.parent.chmod(0o555)
     try:
         with cache_of(place, path) as store:

@@ -40,7 +40,7 @@ class LMDBHandle:
         used = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
         if size < used:
             raise DamagedStoreError(
-                f"{place} is cut short: it has {size} bytes of {used}; copy it again from where it is whole",
+                f"{place} is cut short: it has {size} bytes of {used}; copy it again from the original",
             )
         try:
             self.records = env.open_db(RECORDS, create=False)

@@ -162,7 +162,7 @@ class LMDBStore(Store):
         if chunks > txn.stat(handle.meta)["entries"]:  # checked before a wrong manifest makes anyone allocate memory
             raise DamagedStoreError(
                 f"{self.place}: its manifest says {handle.manifest.length:,} records, but the chunks of its column "
-                f"{column} are missing; copy it again from where it is whole",
+                f"{column} are missing; copy it again from the original",
             )
         return (self._chunk(txn, handle, column, number) for number in range(chunks))
 
@@ -172,7 +172,7 @@ class LMDBStore(Store):
         if chunk is None:
             raise DamagedStoreError(
                 f"{self.place}: chunk {number} of its column {column} is missing or damaged; "
-                "copy it again from where it is whole",
+                "copy it again from the original",
             )
         return chunk
 

@@ -267,7 +267,7 @@ def test_a_record_that_was_put_at_another_index_is_found(place: Path) -> None:
             store.verify()
 
 
-def test_a_damaged_record_whose_name_is_damaged_too_is_told_by_its_index(place: Path) -> None:
+def test_a_damaged_record_whose_name_is_damaged_too_is_named_by_its_index(place: Path) -> None:
     tamper(place, b"meta", {column_key("name", 0): None})
     tamper(place, b"records", {record_key(3): b"x"})
     with (

@@ -85,7 +85,7 @@ def test_records_that_will_be_read_come_into_memory_and_no_others(place: Path) -
 
 def test_looking_whether_a_record_is_in_memory_brings_little_there(place: Path) -> None:
     ahead = ahead_of(place)
-    for _ in range(5):  # a busy kernel may have read ahead for all that it was told
+    for _ in range(5):  # a busy kernel may have read ahead whatever it was asked
         empty_cache(place)
         if not ahead.is_in_memory(1000):
             break

@@ -108,12 +108,12 @@ def test_a_batch_is_read_in_one_transaction(place: Path, monkeypatch: pytest.Mon
         assert begun == 3
 
 
-def test_a_lent_image_lies_in_the_map_and_a_read_one_does_not(tmp_path: Path) -> None:
+def test_a_borrowed_image_is_in_the_map_and_a_read_one_is_not(tmp_path: Path) -> None:
     place = tmp_path / "a.lmdb"
     write_store([Record(image=b"a file"), Record(image=np.arange(12, dtype=np.uint8).reshape(2, 2, 3))], place)
     with open_store(place) as store:
-        with store.borrow([0, 1]) as lent:
-            file, array = [record.image for record in lent]
+        with store.borrow([0, 1]) as borrowed:
+            file, array = [record.image for record in borrowed]
             assert type(file) is memoryview
             assert type(array) is np.ndarray
             assert not array.flags.writeable
