@@ -48,6 +48,7 @@ class Totals:
 
     def manifest(
         self,
+        place: str,
         length: int,
         summary: Summary,
         *,
@@ -55,7 +56,7 @@ class Totals:
         source: Mapping[str, Any] | None,
         created: str | None,
     ) -> Manifest:
-        """Return the manifest of a store of these records.
+        """Return the manifest of the store at a place, of so many records.
 
         Raises:
             FieldError: A label has no class; or a manifest cannot hold the classes or the source.
@@ -77,7 +78,7 @@ class Totals:
             **summary.facts(),
         )
         try:
-            Manifest.decode(manifest.encode(), "the store")
+            Manifest.decode(manifest.encode(), place)
         except (*UNREADABLE, StoreError) as error:
-            raise FieldError(f"the store cannot be finished: {error}") from error
+            raise FieldError(f"{place} cannot be finished: {error}") from error
         return manifest

@@ -212,7 +212,9 @@ class Writer(WriterBackend):
         summary = Summary()
         for number in range(-(-self.length // CHUNK)):
             summary.add(self._stored_chunk(number))
-        manifest = self.totals.manifest(self.length, summary, classes=classes, source=source, created=created)
+        manifest = self.totals.manifest(
+            self.place, self.length, summary, classes=classes, source=source, created=created
+        )
         self._publish(manifest)
         self._finished = True
         return manifest
