@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from dbloader.conversion.convert import convert
     from dbloader.conversion.copy_store import copy_store
     from dbloader.conversion.report import Progress, Report
+    from dbloader.conversion.transcode import ImageFormat
     from dbloader.conversion.write_store import write_store
     from dbloader.datasets.lmdb import LMDBDataset
     from dbloader.datasets.mongo import MongoDataset
@@ -54,6 +55,7 @@ _MODULES = {
     "DataLoaderX": "loading.compat",
     "DecodeTensor": "decoding.full",
     "Headspace": "loading.headspace",
+    "ImageFormat": "conversion.transcode",
     "LMDBDataset": "datasets.lmdb",
     "Manifest": "records.manifest",
     "Mixup": "device.mixup",
@@ -98,6 +100,7 @@ __all__ = [
     "DataLoaderX",
     "DecodeTensor",
     "Headspace",
+    "ImageFormat",
     "LMDBDataset",
     "Manifest",
     "Mixup",

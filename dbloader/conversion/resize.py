@@ -72,7 +72,7 @@ def reduced_size(facts: Facts, *, max_side: int | None, short_side: int | None) 
 
 
 def resizing_bytes(facts: Facts, size: tuple[int, int]) -> int:
-    """Return the most bytes of pixels that ``load_picture`` holds at once."""
+    """Return the most bytes of pixels that ``load_image`` holds at once."""
     pixels, height = facts.width * facts.height, facts.height
     if facts.format == "JPEG":
         # libjpeg gives less than four times the width and height wanted, unless an eighth of the image's is more.
@@ -102,10 +102,10 @@ def resize(data: bytes, size: tuple[int, int], *, quality: int = DEFAULT_QUALITY
     Raises:
         DamagedImageError: The image does not decode, or cannot be encoded again.
     """
-    return encode_picture(load_picture(data, size), quality=quality)
+    return encode_image(load_image(data, size), quality=quality)
 
 
-def load_picture(data: bytes, size: tuple[int, int] | None) -> LoadedImage:
+def load_image(data: bytes, size: tuple[int, int] | None) -> LoadedImage:
     """Return the pixels of an image file in another size, or in its own if that is None.
 
     Raises:
@@ -132,7 +132,7 @@ def load_picture(data: bytes, size: tuple[int, int] | None) -> LoadedImage:
     return LoadedImage(pixels, name if name in _FORMATS else "PNG", subsampling, options)
 
 
-def encode_picture(picture: LoadedImage, *, quality: int) -> tuple[bytes, Facts]:
+def encode_image(picture: LoadedImage, *, quality: int) -> tuple[bytes, Facts]:
     """Return the file and its facts; `resize` says more.
 
     Raises:
@@ -163,7 +163,7 @@ def load_pixels(data: bytes, size: tuple[int, int] | None) -> npt.NDArray[np.uin
     """
     try:
         if size is not None:
-            return _rgb(load_picture(data, size).pixels)
+            return _rgb(load_image(data, size).pixels)
         with open_pillow(data) as image:
             return _rgb(image)
     except (DamagedImageError, PixelRangeError):

@@ -25,15 +25,11 @@ from tests.support.images import plant_kinds, plant_photos, run, running, wait_u
 KILLS = int(os.environ.get("DBLOADER_KILLS", "12"))
 FILES = 700
 
-# The command line, with a commit about every 20 files; worker threads prepare all files if HANDED_OVER is true.
+# The command line, with a commit about every 20 files.
 CODE = """
 import dbloader.stores.writer as writer
 from dbloader.cli import main
-from dbloader.conversion import parallel
-from dbloader.conversion.pace import Pace
 writer.COMMIT_BYTES = 60_000
-if HANDED_OVER:
-    parallel.Pace = lambda workers, **_: Pace(workers, waits=True)
 main()
 """
 
@@ -93,8 +89,7 @@ def make_old(folder: Path) -> Old:
 
 def killed(whole: Whole, place: Path, option: str | None, seconds: float) -> bool:
     """Convert and kills it some time after it has begun to write; says whether it came in time."""
-    code = CODE.replace("HANDED_OVER", str(int(seconds * 1e6) % 2 == 0))  # as random as the moment
-    arguments = [sys.executable, "-c", code, "convert", whole.root, place, "--quiet", *([option] if option else [])]
+    arguments = [sys.executable, "-c", CODE, "convert", whole.root, place, "--quiet", *([option] if option else [])]
     partial = Path(f"{place}.partial")
     before = partial.stat().st_mtime_ns if partial.exists() else 0
     with running(arguments, stderr=subprocess.DEVNULL) as process:
