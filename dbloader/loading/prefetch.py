@@ -130,6 +130,11 @@ class PrefetchLoader(Generic[T]):
         self._iteration: Iteration | None = None
         self._forget()
 
+    @property
+    def wrapped_loader(self) -> Iterable[T]:
+        """The loader whose batches are prefetched."""
+        return self._loader
+
     @staticmethod
     def _find_resumption(loader: Any) -> Resumption | None:
         return find_resumption(loader)

@@ -40,6 +40,9 @@ class ProcessLoader(DataLoader[Any]):
         ahead: Batches that whoever takes them has, beside those that the consumer works on.
     """
 
+    whole_batches = True
+    """Batches are not collated from samples, so ``write_store`` cannot store the samples."""
+
     def __init__(
         self,
         maker: BatchFetcher,

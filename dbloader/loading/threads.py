@@ -68,6 +68,9 @@ class ThreadLoader:
         ValueError: torch's DataLoader refuses the others.
     """
 
+    whole_batches = True
+    """Batches are not collated from samples, so ``write_store`` cannot store the samples."""
+
     def __init__(
         self,
         dataset: Any,
