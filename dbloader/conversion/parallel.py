@@ -64,7 +64,7 @@ def prepare_in_order(
     budget = MemoryBudget(MEMORY_LIMIT)
 
     def prepare(task: int) -> list[Done]:
-        items = files.items(order[task * TASK_FILES : (task + 1) * TASK_FILES].tolist())
+        items = [files[position] for position in order[task * TASK_FILES : (task + 1) * TASK_FILES].tolist()]
         contents = _contents(source, [item for item in items if isinstance(item, Entry)])
         hold = partial(budget.take, task)
         results = []
