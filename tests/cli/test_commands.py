@@ -27,6 +27,7 @@ from dbloader.cli.meter import Meter
 from dbloader.cli.text import counted, size
 from dbloader.conversion.convert import convert
 from dbloader.conversion.report import Report
+from dbloader.conversion.transcode import ImageFormat
 from dbloader.stores.open import create_store, open_store
 from tests.support.images import (
     WAIT_S,
@@ -241,10 +242,10 @@ def test_the_report_comes_as_json(shell: Shell, root: Path, place: Path) -> None
         (["--check", "structure"], {"check": "structure"}),
         (["--on-bad", "fail"], {"on_bad": "fail"}),
         (["--on-damaged", "keep"], {"on_damaged": "keep"}),
-        (["--max-side", "20"], {"max_side": 20}),
-        (["--short-side", "20", "--quality", "60"], {"short_side": 20, "quality": 60}),
-        (["--tile", "--tile-width", "64"], {"tile": True, "tile_width": 64}),
-        (["--raw"], {"raw": True}),
+        (["--max-side", "20"], {"images": ImageFormat(max_side=20)}),
+        (["--short-side", "20", "--quality", "60"], {"images": ImageFormat(short_side=20, quality=60)}),
+        (["--tile", "--tile-width", "64"], {"images": ImageFormat(tile=True, tile_width=64)}),
+        (["--raw"], {"images": ImageFormat(raw=True)}),
         (["--shuffle", "-7"], {"shuffle": -7}),
         (["--overwrite"], {"overwrite": True}),
         (["--resume"], {"resume": True}),
@@ -266,8 +267,7 @@ def test_every_option_reaches_the_conversion(
     defaults = {
         "listing": None, "key": None, "image": None, "workers": None,
         "check": "decode", "on_bad": "reject", "on_damaged": "reject",
-        "max_side": None, "short_side": None, "quality": None, "tile": False, "tile_width": None, "raw": False,
-        "shuffle": None, "overwrite": False, "resume": False,
+        "images": ImageFormat(), "shuffle": None, "overwrite": False, "resume": False,
     }  # fmt: skip
     assert seen == {**defaults, **passed, "source": "images", "destination": "out.lmdb"}
 
@@ -416,7 +416,7 @@ def test_an_error_in_a_real_process_has_no_traceback(tmp_path: Path) -> None:
 def test_info_tells_what_is_in_a_store(shell: Shell, root: Path, place: Path, tmp_path: Path) -> None:
     plant_kinds(root, "text", "no end marker", "png")
     plant_photos(root, 3, ("owl",), width=500)
-    report = convert(root, place, max_side=100)
+    report = convert(root, place, images=ImageFormat(max_side=100))
     outcome = shell("info", place)
     assert (outcome.status, outcome.stderr) == (0, "")
     lines = outcome.stdout.splitlines()

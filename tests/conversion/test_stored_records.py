@@ -12,11 +12,11 @@ from PIL import Image
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, random_split
 from typing_extensions import override
 
-from dbloader import LMDBDataset, MongoDataset, convert, copy_store, write_store
+from dbloader import ImageFormat, LMDBDataset, MongoDataset, convert, copy_store, write_store
 from dbloader.decoding import DecodeTensor, decode_pil
 from dbloader.errors import DamagedImageError, FieldError, OptionError
 from dbloader.stores.open import open_store
-from tests.conversion.test_convert import records
+from tests.support.conversion import records
 from tests.support.images import photo, picture, plant, plant_photos
 
 
@@ -219,7 +219,7 @@ def test_bytes_alone_are_records_too(place: Path, out: Path) -> None:
 
 def test_images_that_are_tiled_stay_so(place: Path, out: Path, tmp_path: Path) -> None:
     tiled = tmp_path / "tiled.lmdb"
-    convert(tmp_path / "images", tiled, tile=True, quality=90)
+    convert(tmp_path / "images", tiled, images=ImageFormat(tile=True, quality=90))
     with LMDBDataset(tiled, decode=DecodeTensor()) as before:
         with LMDBDataset(tiled) as dataset:
             assert write_store(dataset, out).source["tile"] is True

@@ -28,8 +28,8 @@ from dbloader.images.info import check_decodes, facts
 from dbloader.images.pillow import FORMATS, may_be_image, open_pillow
 from dbloader.sources.base import Entry
 from dbloader.stores.open import open_store
-from tests.conversion.test_convert import interrupt, records, report_lines, verified
 from tests.support import jpegs
+from tests.support.conversion import interrupt, records, report_lines, verified
 from tests.support.images import encoded, photo, plant, run
 
 if TYPE_CHECKING:
@@ -323,7 +323,7 @@ def test_the_depth_of_pixels_is_counted_when_they_are_written(dtype: str, depth:
 
 
 def test_a_raw_store_that_is_written_again_has_the_same_depths(root: Path, place: Path) -> None:
-    convert(root, place, raw=True)
+    convert(root, place, images=ImageFormat(raw=True))
     with open_store(place) as store:
         again = write_store(store, place.with_name("again.lmdb"))
         assert again.depths == store.manifest.depths == {"8-bit": 3}
@@ -427,7 +427,7 @@ def test_the_command_says_it_in_one_line(root: Path, place: Path) -> None:
 
 @pytest.mark.parametrize("check", ["decode", "structure", "none"])
 def test_raw_scales_what_has_a_range_says_so_and_rejects_the_others(root: Path, place: Path, check: str) -> None:
-    report = convert(root, place, raw=True, check=check)
+    report = convert(root, place, images=ImageFormat(raw=True), check=check)
     assert (report.records, report.rejected, report.deep) == (3, 1, 2)
     stored = {record.name: record.image for record in records(place)}
     np.testing.assert_array_equal(stored["cat/gray.png"], np.repeat(UPPER[..., None], 3, axis=2))
@@ -443,7 +443,7 @@ def test_raw_scales_what_has_a_range_says_so_and_rejects_the_others(root: Path, 
 
 
 def test_made_smaller_gray_keeps_its_bits_and_colors_say_that_they_do_not(root: Path, place: Path) -> None:
-    report = convert(root, place, max_side=25)
+    report = convert(root, place, images=ImageFormat(max_side=25))
     assert (report.records, report.resized) == (4, 4)
     with open_store(place) as store:
         assert store.manifest.depths == {"8-bit": 2, "16-bit": 1, "32-bit float": 1}
@@ -481,7 +481,7 @@ def test_counts_survive_copying(root: Path, place: Path) -> None:
 
 
 def test_tiling_leaves_deep_images_as_they_are(root: Path, place: Path) -> None:
-    convert(root, place, tile=True, quality=90)
+    convert(root, place, images=ImageFormat(tile=True, quality=90))
     for record in records(place):
         if record.format != "JPEG":
             assert record.image == (root / str(record.name)).read_bytes()
@@ -543,8 +543,8 @@ def test_of_several_frames_the_first_is_decoded_and_that_is_said(
     assert (line["name"], line["event"]) == (f"cat/{name}", "frames")
     assert line["reason"] == "has several frames or pages: decoded is the first"
     assert records(place)[0].image == data
-    for options in ({"raw": True}, {"max_side": 5}):
-        (line,) = report_lines(convert(folder, place, overwrite=True, **options))
+    for images in (ImageFormat(raw=True), ImageFormat(max_side=5)):
+        (line,) = report_lines(convert(folder, place, overwrite=True, images=images))
         assert line["reason"] == "has several frames or pages: stored is the first"
 
 
@@ -690,9 +690,9 @@ def sized(image_format: str, width: int, height: int) -> bytes:
 @pytest.mark.parametrize("image_format", ["JPEG", "PNG", "BMP", "WEBP", "TIFF", "QOI", "TGA", "JPEG2000"])
 def test_a_size_that_is_none_or_absurd_is_refused(image_format: str, size: tuple[int, int]) -> None:
     data = sized(image_format, *size)
-    for form in (ImageFormat(), ImageFormat(raw=True), ImageFormat(max_side=3)):
-        prepared = FilePreparer(form=form).prepare(Entry("x", b"x", None, {}), lambda _: None, data)
-        assert (prepared.outcome, prepared.record) == ("rejected", None)
+    for images in (ImageFormat(), ImageFormat(raw=True), ImageFormat(max_side=3)):
+        prepared = FilePreparer(images=images).prepare(Entry("x", b"x", None, {}), lambda _: None, data)
+        assert (list(prepared.events), prepared.record) == (["rejected"], None)
 
 
 @pytest.mark.parametrize("mode", ["CMYK", "YCCK"])

@@ -17,7 +17,7 @@ import pytest
 
 import dbloader.loading.benchmark.chart
 import dbloader.loading.benchmark.images
-from dbloader import Record, convert, copy_store, write_store
+from dbloader import ImageFormat, Record, convert, copy_store, write_store
 from dbloader.batches.timed import Work
 from dbloader.cli.bench import _print, bench_command
 from dbloader.errors import DamagedImageError, OptionError, SourceError, SourceNotFoundError, StoreNotFoundError
@@ -144,7 +144,7 @@ def test_a_store_in_mongodb_is_measured(place: Path, mongo_uri: str) -> None:
 
 
 def test_a_store_of_pixels_is_measured(root: Path, tmp_path: Path) -> None:
-    convert(root, tmp_path / "raw.lmdb", raw=True)
+    convert(root, tmp_path / "raw.lmdb", images=ImageFormat(raw=True))
     assert quick(tmp_path / "raw.lmdb").image_bytes == 128 + 40 * 30 * 3  # with the head of a .npy file
 
 
@@ -338,7 +338,7 @@ def test_the_verdict_names_the_fastest_way_and_what_limits_it() -> None:
 
 def test_a_store_of_images_made_smaller_is_said_to_be_compared_with_full_size(root: Path, tmp_path: Path) -> None:
     for max_side, told in ((8, True), (None, False)):
-        small = convert(root, tmp_path / "small.lmdb", overwrite=True, max_side=max_side).place
+        small = convert(root, tmp_path / "small.lmdb", overwrite=True, images=ImageFormat(max_side=max_side)).place
         result = benchmark(small, folder=root, workers=[0], seconds=1e-6, rounds=1, size=8)
         assert ("the folder gives in full size (" in result.verdict) == told
         assert ("of the store's images were made smaller when it was converted)" in result.verdict) == told
