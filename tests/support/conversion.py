@@ -77,11 +77,17 @@ def interrupt(root: Path, place: Path, files: int, **options: Any) -> None:
         convert(root, place, progress=stop_after(files), **options)
 
 
-def peak_memory(function: Callable[[], object]) -> int:
-    """Return the bytes by which a function raises the memory of a forked process at its peak."""
+def peak_memory(function: Callable[[], object], warm_up: Callable[[], object] = lambda: None) -> int:
+    """Return the bytes by which a function raises the memory of a forked process at its peak.
+
+    Args:
+        function: Runs once, after ``warm_up``.
+        warm_up: Calls the same code with little data, so that its pages are in memory before.
+    """
 
     def measure() -> None:
         return_large_blocks()
+        warm_up()
         ctypes.CDLL(None).malloc_trim(0)
         before = _status("VmRSS")
         function()
