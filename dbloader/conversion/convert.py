@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dbloader._describe import shown
+from dbloader._describe import short_repr
 from dbloader._machine import processors
 from dbloader._options import checked_flag, whole_number
 from dbloader.conversion.file_list import FileList, permutation
@@ -110,7 +110,7 @@ def convert(
     if shuffle is not None and not -(2**63) <= shuffle < 2**63:
         raise OptionError(f"shuffle must be a seed of 64 bits, got {shuffle}")
     if images is not None and not isinstance(images, ImageFormat):
-        raise TypeError(f"images must be an ImageFormat, such as ImageFormat(short_side=256), got {shown(images)}")
+        raise TypeError(f"images must be an ImageFormat, such as ImageFormat(short_side=256), got {short_repr(images)}")
     max_pixels()  # raises if the environment variable is wrong
     preparer = FilePreparer(
         check=check,
@@ -127,7 +127,7 @@ def convert(
         create_store(destination, overwrite=overwrite, resume=resume, resumable=True) as writer,
     ):
         with FileList(found, writer.scratch, lambda count: progress(Progress(count, None, 0))) as files:
-            writer.agree(
+            writer.check_settings(
                 {**_settings(preparer, shuffle), "list of files": f"{len(files):,} files, SHA-256 {files.digest}"}
             )
             writer.commit()  # from here on a killed conversion can be resumed

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import bson
 import numpy as np
 
-from dbloader.sampling.rng import mix
+from dbloader.sampling.rng import STEP, mix
 from dbloader.sources.base import Entry, Problem
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def permutation(length: int, seed: int) -> np.ndarray[Any, Any]:
     depend on the version of a library.
     """
     key = np.frombuffer(hashlib.sha256(seed.to_bytes(8, "little", signed=True)).digest()[:8], "<u8")
-    values = np.arange(1, length + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + key
+    values = np.arange(1, length + 1, dtype=np.uint64) * np.uint64(STEP) + key
     mix(values)
     return np.argsort(values, kind="stable")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dbloader._describe import shown
+from dbloader._describe import short_repr
 from dbloader.conversion.sample_encoder import RecordBatch, SampleEncoder
 from dbloader.conversion.stored_records import (
     common_source,
@@ -20,7 +20,7 @@ from dbloader.conversion.stored_records import (
     is_torch,
 )
 from dbloader.errors import DBLoaderError, FieldError, ImageError, NotAnImageError, OptionError
-from dbloader.images.info import facts
+from dbloader.images.info import read_facts
 from dbloader.images.pillow import array_depth
 from dbloader.records.record import encode
 from dbloader.stores.open import create_store
@@ -99,7 +99,7 @@ def write_store(
         raise OptionError(f"classes must be several names, such as ({classes!r},), got the one str {classes!r}")
     class_names = find_classes(samples) if classes is None else tuple(classes)
     if not all(isinstance(name, str) for name in class_names):
-        raise OptionError(f"classes must be names, such as ('cat', 'dog'), got {shown(class_names)}")
+        raise OptionError(f"classes must be names, such as ('cat', 'dog'), got {short_repr(class_names)}")
     source = common_source(samples) if as_records else {"kind": "samples"}
     with (
         create_store(place, overwrite=overwrite) as writer,
@@ -181,7 +181,7 @@ def _depths(record: Record) -> dict[str, int]:
     if isinstance(image, np.ndarray):
         return {array_depth(image): 1}
     with suppress(NotAnImageError):
-        return {} if image is None else {facts(bytes(image)).depth: 1}
+        return {} if image is None else {read_facts(bytes(image)).depth: 1}
     return {}
 
 

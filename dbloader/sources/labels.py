@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from dbloader._describe import shown
+from dbloader._describe import short_repr
 from dbloader.errors import SourceError
 
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")  # 18 digits fit into 64 bits; longer ones are identifiers
@@ -32,8 +32,8 @@ def are_integers(rows: dict[str, int], where: str) -> bool:
     if not numbers or (all(map(_DIGITS.fullmatch, rows)) and len({*map(len, rows)}) == 1):
         return False
     label = odd[0] if len(odd) < len(rows) else numbers[0]
-    labels = [f"the label of row {rows[label]} is {shown(label, 50)}"]
-    labels += [f"of row {rows[other]} {shown(other, 50)}" for other in [*rows] if other != label][:1]
+    labels = [f"the label of row {rows[label]} is {short_repr(label, 50)}"]
+    labels += [f"of row {rows[other]} {short_repr(other, 50)}" for other in [*rows] if other != label][:1]
     raise SourceError(
         f"{where}: {', '.join(labels)}: give every row a plain integer, such as 3, or every row a name that does not "
         "look like a number; in a .jsonl, text is always a name"

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from typing_extensions import override
 
-from dbloader._describe import shown
+from dbloader._describe import short_repr
 from dbloader.errors import FieldError, SourceError
 from dbloader.records.record import checked_field_name
 from dbloader.sources.base import Entry, Problem, Source, checked_root, readable
@@ -178,7 +178,7 @@ def _checked_label(label: object, where: str) -> int | str | None:
         with suppress(UnicodeEncodeError):  # JSON may hold a lone surrogate
             label.encode()
             return label
-    raise SourceError(f"{where}: a label is a 64-bit integer, a name or null, got {shown(label, 50)}")
+    raise SourceError(f"{where}: a label is a 64-bit integer, a name or null, got {short_repr(label, 50)}")
 
 
 def _encoded(path: object) -> bytes | str:
@@ -188,4 +188,4 @@ def _encoded(path: object) -> bytes | str:
     with suppress(UnicodeEncodeError):
         if isinstance(path, str) and "\0" not in path:
             return path.encode("utf-8", "surrogateescape")  # a JSON may hold a name that is not UTF-8 like this
-    return f"its path cannot be that of a file: {shown(path, 50)}"
+    return f"its path cannot be that of a file: {short_repr(path, 50)}"

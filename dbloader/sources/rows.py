@@ -7,7 +7,7 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dbloader._describe import shown
+from dbloader._describe import short_repr
 from dbloader.errors import SourceError, SourceNotFoundError
 from dbloader.sources.base import Problem, readable
 
@@ -36,7 +36,7 @@ def read_rows(listing: Path, check_header: CheckHeader) -> Iterator[tuple[int, d
     for row in _READERS[extension](listing, check_header):
         if not isinstance(row, Problem) and not isinstance(row[1], dict):
             where = f"{readable(listing)}, row {row[0]}"
-            raise SourceError(f"{where}: must be an object that has a path, got {shown(row[1], 50)}")
+            raise SourceError(f"{where}: must be an object that has a path, got {short_repr(row[1], 50)}")
         yield row
 
 
@@ -75,7 +75,7 @@ def _read_json(listing: Path, check_header: CheckHeader) -> Iterator[Row]:
     if isinstance(rows, dict):
         for name, values in rows.items():
             if not isinstance(values, list):
-                raise SourceError(f"{where}: {name} must be a list, got {shown(values, 50)}")
+                raise SourceError(f"{where}: {name} must be a list, got {short_repr(values, 50)}")
         if len({*map(len, rows.values())}) > 1:
             lengths = ", ".join(f"{name} has {len(values)} items" for name, values in rows.items())
             raise SourceError(f"{where}: its lists must be equally long: {lengths}")
@@ -83,7 +83,7 @@ def _read_json(listing: Path, check_header: CheckHeader) -> Iterator[Row]:
         check_header(columns, where)
         rows = (dict(zip(columns, values, strict=True)) for values in zip(*rows.values(), strict=True))
     elif not isinstance(rows, list):
-        raise SourceError(f"{where}: must be an object of lists or an array of objects, got {shown(rows, 50)}")
+        raise SourceError(f"{where}: must be an object of lists or an array of objects, got {short_repr(rows, 50)}")
     yield from enumerate(rows, 1)
 
 

@@ -219,7 +219,7 @@ def test_a_copy_is_not_resumed_with_another_source(tmp_path: Path, source: Path,
 
 def test_a_copy_is_not_taken_for_a_conversion_and_resumed(tmp_path: Path, source: Path) -> None:
     with create_store(tmp_path / "copy.lmdb", resumable=True) as writer:
-        writer.agree({"source": "/images"})
+        writer.check_settings({"source": "/images"})
         writer.write([encode(Record("a", 1))])
         writer.commit()
     with pytest.raises(StoreExistsError, match="was begun with another "):
@@ -278,4 +278,4 @@ def test_a_store_may_be_copied_over_itself(source: Path, mongo_uri: str) -> None
     check_same(mongo_uri, source)
     with open_store(source) as store:
         assert store.manifest == before
-    assert parse(mongo_uri).shown.startswith("mongodb://")
+    assert parse(mongo_uri).redacted.startswith("mongodb://")

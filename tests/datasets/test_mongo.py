@@ -39,7 +39,7 @@ from dbloader.loading.create import create_loader
 from dbloader.loading.threads import ThreadLoader
 from dbloader.records.columns import NO_LABEL
 from dbloader.records.record import encode
-from dbloader.stores.mongo.schema import own_collection
+from dbloader.stores.mongo.schema import records_collection
 from dbloader.stores.mongo.store import MongoStore
 from dbloader.stores.mongo.uri import parse
 from tests.support.images import plant_photos
@@ -146,7 +146,7 @@ def test_samples_are_those_of_an_lmdb_dataset_of_the_same_folder(photos: tuple[P
 
 def test_attributes_are_those_of_an_lmdb_dataset_of_the_same_folder(photos: tuple[Path, str]) -> None:
     with LMDBDataset(photos[0], len) as expected, MongoDataset(photos[1], len) as dataset:
-        assert dataset.root == parse(photos[1]).shown
+        assert dataset.root == parse(photos[1]).redacted
         assert (dataset.classes, dataset.class_to_idx) == (expected.classes, expected.class_to_idx)
         assert (dataset.targets.dtype, dataset.targets.tolist()) == (np.int64, expected.targets.tolist())
         assert dataset.targets is dataset.targets  # read once
@@ -176,7 +176,7 @@ def test_dicts_of_fields_are_those_of_an_lmdb_dataset(place: str, tmp_path: Path
 
 @pytest.mark.parametrize("index", [LENGTH, 10**20, -LENGTH - 1])
 def test_an_index_beyond_the_records_is_an_index_error(place: str, index: int) -> None:
-    told = re.escape(f"no record {index} in {parse(place).shown}, which has {LENGTH}")
+    told = re.escape(f"no record {index} in {parse(place).redacted}, which has {LENGTH}")
     with MongoDataset(place) as dataset:
         with pytest.raises(RecordIndexError, match=told):
             dataset[index]
@@ -579,7 +579,7 @@ def test_options_of_another_type_are_refused(place: str) -> None:
     ids=str,
 )
 def test_a_query_that_the_server_does_not_understand_is_one_clear_error(place: str, query: dict[str, Any]) -> None:
-    with pytest.raises(StoreError, match=rf"^{re.escape(parse(place).shown)}: .{{5,200}}$"):
+    with pytest.raises(StoreError, match=rf"^{re.escape(parse(place).redacted)}: .{{5,200}}$"):
         MongoDataset(place, query=query)
 
 
@@ -620,7 +620,7 @@ def test_the_repr_tells_the_query(place: str) -> None:
         assert repr(dataset).splitlines() == [
             "Dataset MongoDataset",
             "    Number of datapoints: 6",
-            f"    Root location: {parse(place).shown}",
+            f"    Root location: {parse(place).redacted}",
             "    Classes: 7",
             "    Query: {'label': {'$in': [3, 5]}} (6 of 24 records)",
         ]
@@ -634,7 +634,7 @@ def test_the_state_tells_which_records_the_dataset_has(place: str) -> None:
         MongoDataset(place, query={"label": {"$in": [3]}}) as other_threes,
     ):
         assert threes.state == {
-            "place": parse(place).shown,
+            "place": parse(place).redacted,
             "digest": whole.manifest.digest,
             "query": {"label": 3},
             "length": 3,
@@ -833,7 +833,7 @@ def test_the_store_that_a_place_had_is_kept_beside_the_new_one_for_those_who_rea
     with MongoDataset(mongo_uri) as dataset:
         assert isinstance(dataset.store, MongoStore)
         assert dataset.store._handle is not None
-        own = own_collection(at.collection, dataset.store._handle.store)
+        own = records_collection(at.collection, dataset.store._handle.store)
         make(mongo_uri, overwrite=True)
         with pymongo.MongoClient[Any](mongo_uri) as client:
             assert own in client[at.database].list_collection_names()

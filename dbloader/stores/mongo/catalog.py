@@ -1,4 +1,4 @@
-"""Whole stores at a place: which one is there, putting another in its place, and removing those that are not needed."""
+"""Keep track of the stores of a place: which one is published, which is partial, which are to be removed."""
 
 from __future__ import annotations
 
@@ -11,206 +11,242 @@ from pymongo.write_concern import WriteConcern
 
 from dbloader.errors import DamagedStoreError, NotAStoreError, StoreExistsError, StoreLockedError, StoreVersionError
 from dbloader.records.manifest import Manifest
+from dbloader.stores.mongo.connection import retried
 from dbloader.stores.mongo.schema import (
     LARGE,
     MANIFEST,
     STORE,
-    beginning_with,
     is_id,
-    is_own_collection,
-    own_collection,
+    is_records_collection,
+    prefix_range,
+    records_collection,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pymongo.collection import Collection
-    from pymongo.database import Database
-
+    from dbloader.stores.mongo.connection import Connection
     from dbloader.stores.mongo.uri import MongoURI
 
-_EXISTS = 48  # NamespaceExists
+_NAMESPACE_EXISTS = 48
 _UNAUTHORIZED = 13
 
 
 class Catalog:
-    """What a writer does with whole stores. Every method can be called again after it was cut off anywhere.
+    """The document that describes a place, and the data of the stores that it names.
 
-    All that is known of the place is in one document of the manifest collection. Every change of it names the writer's
-    token, so that the server refuses a writer which was silent while another took the place.
+    Every method can be repeated after it was cut off anywhere. Every change of the document names the writer's token,
+    so the server refuses a writer that was silent while another one took the place.
 
-    Attributes:
-        meta: The manifest collection.
-        durable: The same; what is written to it waits for the journal, of this write and all before it.
+    Args:
+        connection: A writer's.
+        place: The place.
+        token: The token of the writer's lease.
     """
 
-    def __init__(self, database: Database[Any], place: MongoURI) -> None:
-        self.meta: Collection[Any] = database[place.collection + MANIFEST]
-        concern = self.meta.write_concern.document
-        self.durable = self.meta.with_options(write_concern=WriteConcern(**{"j": True, **concern}))
-        self._database = database
+    def __init__(self, connection: Connection, place: MongoURI, token: str) -> None:
+        self.connection = connection
+        self._database = connection.database
+        self._meta = self._database[place.collection + MANIFEST]
+        # Waits for the journal, with this write and all before it.
+        concern = WriteConcern(**{"j": True, **self._meta.write_concern.document})
+        self._durable = self._meta.with_options(write_concern=concern)
         self._place = place
+        self._token = token
 
-    def partial(self) -> dict[str, Any] | None:
-        """Return what is known of the unfinished store."""
-        return self._document("partial").get("partial")
-
-    def store_at_place(self) -> str | None:
-        """Return the id of the finished store."""
-        return self._document("store").get("store")
-
-    def _document(self, *fields: str) -> dict[str, Any]:
-        return self.meta.find_one({"_id": STORE}, dict.fromkeys(fields, 1)) or {}
-
-    def exists(self) -> bool:
-        """Tell whether anything is at the place."""
-        return self.store_at_place() is not None or self._is_taken()
-
-    def _is_taken(self) -> bool:
-        """Tell whether the place's name is that of a collection, or of a view of something else than a store."""
-        found = self._at_place()
-        return found is not None and not self._is_view_of_ours(found)
-
-    def _at_place(self) -> Mapping[str, Any] | None:
-        return next(iter(self._database.list_collections(filter={"name": self._place.collection})), None)
-
-    def _is_view_of_ours(self, found: Mapping[str, Any]) -> bool:
-        return found["type"] == "view" and is_own_collection(found["options"]["viewOn"], self._place.collection)
-
-    def check_is_store(self) -> None:
-        """Look at what is at the place.
+    @retried
+    def check(self) -> None:
+        """Check that the place's document, if it has one, is dbloader's.
 
         Raises:
-            StoreExistsError: It is no store.
+            StoreExistsError: Another program wrote it, or it is damaged.
         """
-        manifest = self._document("manifest").get("manifest")
-        with suppress(DamagedStoreError, StoreVersionError):  # a store that cannot be read is one
-            try:
-                Manifest.decode(bson.encode(manifest if isinstance(manifest, dict) else {}), self._place.shown)
-            except NotAStoreError as error:
-                message = f"{self._place.shown} is not a dbloader store and will not be overwritten"
-                raise StoreExistsError(message) from error
-
-    def check_is_ours(self) -> None:
-        """Look at the place's document, of whose name some other program might have one.
-
-        Raises:
-            StoreExistsError: It has.
-        """
-        document = self.meta.find_one({"_id": STORE})
-        if document is not None and not _is_ours(document):
+        document = self._meta.find_one({"_id": STORE})
+        if document is not None and not _is_valid(document):
             raise StoreExistsError(
-                f"{self.meta.full_name} has a document {STORE!r} that dbloader did not write, or that is damaged: "
+                f"{self._meta.full_name} has a document {STORE!r} that dbloader did not write, or that is damaged: "
                 "choose another collection's name, or remove that collection",
             )
 
-    def publish(self, store: str, token: str, manifest: Mapping[str, Any], replaces: str | None) -> None:
-        """Make an unfinished store the one at the place, by one write, if its writer still has the place.
+    @retried
+    def partial(self) -> dict[str, Any] | None:
+        """Return what the document says of the partial store."""
+        return self._get("partial").get("partial")
 
-        Args:
-            store: Its id.
-            token: Of its writer.
-            manifest: Its manifest.
-            replaces: The id of the store that is at the place now.
+    @retried
+    def published(self) -> str | None:
+        """Return the id of the published store, which may be damaged.
+
+        Raises:
+            StoreExistsError: The name of the place is that of something else.
+        """
+        document = self._get("store", "manifest")
+        store, manifest = document.get("store"), document.get("manifest")
+        info = None if store else self._info()
+        if store is None and (info is None or self._is_view(info)):
+            return None
+        with suppress(DamagedStoreError, StoreVersionError):
+            try:
+                Manifest.decode(bson.encode(manifest if isinstance(manifest, dict) else {}), self._place.redacted)
+            except NotAStoreError as error:
+                message = f"{self._place.redacted} is not a dbloader store and will not be overwritten"
+                raise StoreExistsError(message) from error
+        return store
+
+    def _get(self, *fields: str) -> dict[str, Any]:
+        return self._meta.find_one({"_id": STORE}, dict.fromkeys(fields, 1)) or {}
+
+    def _info(self) -> Mapping[str, Any] | None:
+        """Return what the server says of the collection or view with the name of the place."""
+        return next(iter(self._database.list_collections(filter={"name": self._place.collection})), None)
+
+    def _is_view(self, info: Mapping[str, Any]) -> bool:
+        return info["type"] == "view" and is_records_collection(info["options"]["viewOn"], self._place.collection)
+
+    @retried
+    def begin(self, store: str, run: int) -> None:
+        """Note who writes a partial store from now on: earlier writers can no longer commit to it.
 
         Raises:
             StoreLockedError: Another writer has taken the place.
-            StoreExistsError: Another store is at the place than the one to be replaced.
         """
-        mine = {"_id": STORE, "writer.token": token, "partial.store": store, "partial.writer": token, "store": replaces}
+        mine = {"_id": STORE, "writer.token": self._token}
+        values = {"partial.store": store, "partial.writer": self._token, "partial.run": run}
+        if not self._durable.update_one(mine, {"$set": values}).matched_count:
+            raise self.overtaken()
+
+    def commit(self, store: str, progress: Mapping[str, Any]) -> None:
+        """Note the progress of a partial store, durably with all that was written before.
+
+        Raises:
+            StoreLockedError: Another writer has taken the place.
+        """
+        if not self._durable.update_one(self._mine(store), {"$set": {"partial.progress": progress}}).matched_count:
+            raise self.overtaken()
+
+    def check_writer(self, store: str) -> None:
+        """Check that this writer still has a partial store.
+
+        Raises:
+            StoreLockedError: Another writer has taken it over.
+        """
+        if self._meta.find_one({"_id": STORE, "partial.store": store, "partial.writer": self._token}) is None:
+            raise self.overtaken()
+
+    def _mine(self, store: str) -> dict[str, Any]:
+        return {"_id": STORE, "writer.token": self._token, "partial.store": store, "partial.writer": self._token}
+
+    def overtaken(self) -> StoreLockedError:
+        """Return the error for a writer whose place was taken by another."""
+        return StoreLockedError(f"another process has taken over the conversion at {self._place.redacted}")
+
+    @retried
+    def publish(self, store: str, manifest: Mapping[str, Any], replaces: str | None) -> None:
+        """Publish a partial store by one write, if its writer still has the place.
+
+        Args:
+            store: Its id.
+            manifest: Its manifest.
+            replaces: The id of the store that is published now.
+
+        Raises:
+            StoreLockedError: Another writer has taken the place.
+            StoreExistsError: Another store is published than the one to be replaced.
+        """
         change: dict[str, Any] = {"$set": {"store": store, "manifest": manifest}, "$unset": {"partial": ""}}
         if replaces is not None:
             change["$addToSet"] = {"replaced": replaces}
-        if self.durable.update_one(mine, change).matched_count:
+        if self._durable.update_one({**self._mine(store), "store": replaces}, change).matched_count:
             return
-        # Of a writer that resumed this store and published it, the manifest is another.
-        ours = {"_id": STORE, "store": store, "manifest": {"$eq": manifest}}
-        if self.meta.find_one(ours, {"_id": 1}) is not None:
+        # A writer that resumed and published this store wrote another manifest.
+        if self._meta.find_one({"_id": STORE, "store": store, "manifest": {"$eq": manifest}}, {"_id": 1}) is not None:
             return  # only the answer was lost
-        found = self._document("store", "writer")
-        if (found.get("writer") or {}).get("token") == token and found.get("store") != replaces:
-            raise StoreExistsError(f"{self._place.shown} exists already; overwrite (--overwrite) replaces it")
-        raise StoreLockedError(f"another process has taken over the conversion at {self._place.shown}")
+        found = self._get("store", "writer")
+        if (found.get("writer") or {}).get("token") == self._token and found.get("store") != replaces:
+            raise StoreExistsError(f"{self._place.redacted} exists already; overwrite (--overwrite) replaces it")
+        raise self.overtaken()
 
-    def show(self) -> None:
-        """Make the place's name a view of the records of the store that is there, unless it is something else."""
-        store = self.store_at_place()
+    @retried
+    def update_view(self) -> None:
+        """Make the name of the place a view of the published records, unless it is another program's collection."""
+        store = self._get("store").get("store")
         if store is None:
             return
-        own, found = own_collection(self._place.collection, store), self._at_place()
-        if found is None:
-            self._make_view(own)
-        elif self._is_view_of_ours(found) and found["options"]["viewOn"] != own:
+        records, info = records_collection(self._place.collection, store), self._info()
+        if info is None:
+            self._create_view(records)
+        elif self._is_view(info) and info["options"]["viewOn"] != records:
             try:
-                self._database.command("collMod", self._place.collection, viewOn=own, pipeline=[])
+                self._database.command("collMod", self._place.collection, viewOn=records, pipeline=[])
             except OperationFailure as error:
                 if error.code != _UNAUTHORIZED:
                     raise
-                # The role readWrite may not change a view, but drop it and make another.
+                # The role readWrite may not change a view, but may drop and create one.
                 self._database.drop_collection(self._place.collection)
-                self._make_view(own)
+                self._create_view(records)
 
-    def _make_view(self, own: str) -> None:
+    def _create_view(self, records: str) -> None:
         try:
-            self._database.create_collection(self._place.collection, check_exists=False, viewOn=own, pipeline=[])
+            self._database.create_collection(self._place.collection, check_exists=False, viewOn=records, pipeline=[])
         except OperationFailure as error:
-            if error.code != _EXISTS:  # another writer was first
+            if error.code != _NAMESPACE_EXISTS:  # another writer was first
                 raise
 
-    def abandon(self, store: str, token: str) -> bool:
-        """Give up an unfinished store, if its writer still has the place; its data are to be removed then.
+    @retried
+    def abandon(self, store: str, *, forget: bool = False) -> None:
+        """Give up a partial store and remove its data, if this writer still has the place.
 
-        Returns:
-            Whether it is given up.
+        Args:
+            store: Its id.
+            forget: No other writer has ever written to it: do not keep it for ``collect_garbage``.
         """
-        change = {"$unset": {"partial": ""}, "$addToSet": {"replaced": store}}
-        self.durable.update_one({"_id": STORE, "writer.token": token, "partial.store": store}, change)
-        return store in self._document("replaced").get("replaced", ())
+        mine = {"_id": STORE, "writer.token": self._token, "partial.store": store}
+        self._durable.update_one(mine, {"$unset": {"partial": ""}, "$addToSet": {"replaced": store}})
+        if store in self._get("replaced").get("replaced", ()):
+            self._drop(store)
+            if forget:
+                self._forget(store)
 
-    def remove_replaced(self) -> None:
+    @retried
+    def collect_garbage(self) -> None:
         """Remove the data of stores that were replaced or given up.
 
-        One of which there was nothing is forgotten; others stay noted until the next writer, since whoever was silent
-        while it was overtaken may still write to them.
+        A store stays listed until nothing of it is found: a writer that was silent while it was overtaken may still
+        write to it.
         """
-        document = self._document("replaced", "store", "partial")
-        used = {document.get("store"), document.get("partial", {}).get("store")}  # whatever a copied or edited one says
+        document = self._get("replaced", "store", "partial")
+        used = {document.get("store"), document.get("partial", {}).get("store")}  # even if somebody listed them
         replaced = [store for store in document.get("replaced", ()) if store not in used]
         names = set(self._database.list_collection_names()) if replaced else set()
         for store in replaced:
-            if any(name in names for name in self._collections(store)):
-                self.remove(store)
+            if names.intersection(self._collections(store)):
+                self._drop(store)
             else:
-                self.forget(store)
+                self._forget(store)
 
-    def remove(self, store: str) -> None:
-        """Remove the data of a store that is neither at the place nor unfinished."""
+    def _drop(self, store: str) -> None:
         for name in self._collections(store):
             self._database.drop_collection(name)
-        self.meta.delete_many({"_id": beginning_with(f"{store}/")})
+        self._meta.delete_many({"_id": prefix_range(f"{store}/")})
 
-    def forget(self, store: str) -> None:
-        """Forget a store whose data are removed."""
-        self.meta.delete_many({"_id": beginning_with(f"{store}/")})
-        self.meta.update_one({"_id": STORE}, {"$pull": {"replaced": store}})
+    def _forget(self, store: str) -> None:
+        self._meta.delete_many({"_id": prefix_range(f"{store}/")})
+        self._meta.update_one({"_id": STORE}, {"$pull": {"replaced": store}})
 
     def _collections(self, store: str) -> tuple[str, ...]:
-        own = own_collection(self._place.collection, store)
-        return f"{own}{LARGE}.files", f"{own}{LARGE}.chunks", own
+        records = records_collection(self._place.collection, store)
+        return f"{records}{LARGE}.files", f"{records}{LARGE}.chunks", records
 
 
-def _is_ours(document: Mapping[str, Any]) -> bool:
-    """Tell whether the document of a place is one that a writer may go on with."""
-    kinds = {"manifest": dict, "partial": dict, "writer": dict, "replaced": list}
-    if not any(name in document for name in ("store", *kinds)):
-        return False
-    if not all(isinstance(document[name], kind) for name, kind in kinds.items() if name in document):
+def _is_valid(document: Mapping[str, Any]) -> bool:
+    """Tell whether a writer may go on with the document of a place."""
+    kinds = {"store": str, "manifest": dict, "partial": dict, "writer": dict, "replaced": list}
+    present = {name: kind for name, kind in kinds.items() if name in document}
+    if not present or not all(isinstance(document[name], kind) for name, kind in present.items()):
         return False
     partial = document.get("partial", {"store": "0" * 24, "run": 0})
     return (
         ("store" in document) == ("manifest" in document)
-        and is_id(document.get("store", "0" * 24))
-        and is_id(partial.get("store"))
+        and all(map(is_id, (document.get("store", "0" * 24), partial.get("store"), *document.get("replaced", ()))))
         and isinstance(partial.get("run"), int)
-        and all(map(is_id, document.get("replaced", ())))
     )

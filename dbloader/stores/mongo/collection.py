@@ -1,4 +1,4 @@
-"""Image files in a collection that is no dbloader store: documents of a name and the file's bytes."""
+"""Read image files from a collection that is not a dbloader store: documents with a name and the file's bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class FileCollection:
-    """A collection with one document for each file; opened at its first use, by each process for itself.
+    """A collection with one document for each file. Each process connects at its first use.
 
     Args:
         place: ``mongodb://host/database.collection``.
@@ -24,8 +24,8 @@ class FileCollection:
         image: The field with its bytes.
 
     Raises:
-        PlaceError: The place is no such URI, or names no database or collection.
-        OptionError: A field is one within another.
+        PlaceError: The place is not such a URI, or has no database or collection.
+        OptionError: A field is within another.
     """
 
     def __init__(self, place: str | os.PathLike[str], key: str, image: str) -> None:
@@ -33,19 +33,20 @@ class FileCollection:
             if not field or "." in field or field.startswith("$"):
                 raise OptionError(f"key and image must be names of fields of the documents themselves, got {field!r}")
         self._place = parse(place)
-        self.place = self._place.shown
+        self.place = self._place.redacted
         self.key = key
         self.image = image
         self._indexed = False
-        self._opened: Connection | None = None
+        self._connection: Connection | None = None
 
     def warnings(self) -> list[str]:
-        """Return what a person should know of the collection.
+        """Return what a person should know about the collection: whether it lacks an index.
 
         Raises:
-            NotAStoreError: There is no such collection, or its documents have no such fields.
+            StoreNotFoundError: There is no such collection.
+            NotAStoreError: Its documents do not have the fields.
         """
-        connection = self._connection()
+        connection = self._connect()
         collection = connection.database[self._place.collection]
         wanted = {self.key: {"$exists": True}, self.image: {"$type": "binData"}}
         if connection.run(lambda: collection.find_one(wanted, {"_id": 1}), scan=collection) is None:
@@ -60,28 +61,26 @@ class FileCollection:
             return []
         line = f"db.getCollection({json.dumps(self._place.collection)}).createIndex({{{json.dumps(self.key)}: 1}})"
         return [
-            f"{self.place} has no index on {self.key!r}, so that the server looks through all of it for every batch; "
+            f"{self.place} has no index on {self.key!r}, so the server looks through all of it for every batch; "
             f"make one in mongosh: {line}",
         ]
 
     def read(self, names: Sequence[str]) -> dict[str, bytes]:
-        """Return the bytes of files by their names, in one query; one that is not there is left out.
+        """Return the bytes of files by their names, in one query, without those that are missing.
 
         Raises:
             StoreError: Two files have the same name.
         """
-        connection = self._connection()
+        connection = self._connect()
         collection = connection.database[self._place.collection]
-        wanted = list(dict.fromkeys(names))
-
-        def ask() -> list[dict[str, Any]]:
-            return list(collection.find({self.key: {"$in": wanted}}, {"_id": 0, self.key: 1, self.image: 1}))
-
+        query = {self.key: {"$in": list(dict.fromkeys(names))}}
+        fields = {"_id": 0, self.key: 1, self.image: 1}
+        scan = None if self._indexed else collection
         files: dict[str, bytes] = {}
-        for document in connection.run(ask, scan=None if self._indexed else collection):
+        for document in connection.run(lambda: list(collection.find(query, fields)), scan=scan):
             name, data = document[self.key], document.get(self.image)
             if not isinstance(name, str):
-                continue  # an array with a name in it is found too
+                continue  # the query also finds an array that contains the name
             if name in files:
                 raise StoreError(f"{self.place} has several documents whose {self.key!r} is {name!r}")
             if isinstance(data, bytes):
@@ -89,17 +88,17 @@ class FileCollection:
         return files
 
     def close(self) -> None:
-        """Let go of the client. Using the collection again makes another."""
-        self._opened = None
+        """Let go of the client. The next use connects again."""
+        self._connection = None
 
     def __getstate__(self) -> dict[str, Any]:
         place = self._place if get_spawning_popen() is not None else self._place.without_credentials()
-        return {**self.__dict__, "_place": tuple(place), "_opened": None}
+        return {**self.__dict__, "_place": tuple(place), "_connection": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _place=MongoURI(*state["_place"]))
 
-    def _connection(self) -> Connection:
-        if self._opened is None or self._opened.pid != os.getpid():
-            self._opened = Connection(self._place)
-        return self._opened
+    def _connect(self) -> Connection:
+        if self._connection is None or self._connection.pid != os.getpid():
+            self._connection = Connection(self._place)
+        return self._connection

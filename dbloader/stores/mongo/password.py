@@ -1,4 +1,4 @@
-"""The password of a place that names only a user: from the environment, or a file that only its owner may read."""
+"""Take the password of a place that names only a user from the environment or from a private file."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ PASSWORD = "DBLOADER_MONGODB_PASSWORD"
 PASSWORD_FILE = "DBLOADER_MONGODB_PASSWORD_FILE"
 
 
-def with_password(place: MongoURI) -> MongoURI:
-    """Return a place with the password of its user, if the place itself has none and the environment has one.
+def add_password(place: MongoURI) -> MongoURI:
+    """Return a place with the password of its user, if it has none and the environment gives one.
 
     Raises:
-        StoreAccessError: The file that the environment names cannot be read, or others can read it too.
+        StoreAccessError: The password file cannot be read, or others can read it too.
     """
     user, password = place.credentials
     if not user or password is not None or not place.takes_password:
@@ -36,14 +36,14 @@ def with_password(place: MongoURI) -> MongoURI:
 
 def _read(path: Path) -> str:
     try:
-        mode = path.stat().st_mode
-        if mode & 0o077:
+        if path.stat().st_mode & 0o077:
             raise StoreAccessError(
                 f"{path}, the file of {PASSWORD_FILE}, may be read by others than its owner: chmod 600 {path}"
             )
         return path.read_text().rstrip("\r\n")
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise StoreAccessError(f"{path}, the file of {PASSWORD_FILE}, cannot be read: it is no text") from error
+    except OSError as error:
         if isinstance(error, StoreAccessError):
             raise
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise StoreAccessError(f"{path}, the file of {PASSWORD_FILE}, cannot be read: {reason}") from error
+        raise StoreAccessError(f"{path}, the file of {PASSWORD_FILE}, cannot be read: {error.strerror}") from error

@@ -1,4 +1,4 @@
-"""Which records a query finds; and that those it is answered from are all there."""
+"""Find the indices of records by a query, and check that the records it is answered from are all there."""
 
 from __future__ import annotations
 
@@ -9,120 +9,121 @@ from bson.int64 import Int64
 from pymongo.errors import OperationFailure
 
 from dbloader.errors import DamagedStoreError
-from dbloader.stores.mongo.schema import COLUMNS_INDEX, COVERED, LABEL_INDEX, fields_of
+from dbloader.stores.mongo.schema import COLUMNS_INDEX, COVERED, LABEL_INDEX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    from pymongo.collection import Collection
 
     from dbloader.stores.mongo.reader import MongoReader
 
 T = TypeVar("T")
 
-# Indices that an answer gives at a time: each is a small dict of the driver's for a moment.
-_IDS = 2**14
-_BAD_VALUE = 2  # what the server says of a hint of an index that is not there
+# Indices in one answer: the driver makes a small dict of each.
+_INDICES_AT_ONCE = 2**14
+_BAD_VALUE = 2  # the code for the hint of an index that does not exist
 
 
-def matching(handle: MongoReader, query: Mapping[str, Any]) -> np.ndarray[Any, Any]:
-    """Return the indices of the records that a query finds; see ``MongoStore.matching``."""
-    check_counts(handle, by_label=any(field == "label" or field.startswith("$") for field in fields_of(query)))
-    return found_by(handle, query)
+def find_matching(reader: MongoReader, query: Mapping[str, Any]) -> np.ndarray[Any, Any]:
+    """Return the indices of the records that a query finds, after checking that none is missing."""
+    check_counts(reader, by_label=any(field == "label" or field.startswith("$") for field in _fields(query)))
+    return find_indices(reader, query)
 
 
-def found_by(handle: MongoReader, query: Mapping[str, Any]) -> np.ndarray[Any, Any]:
+def find_indices(reader: MongoReader, query: Mapping[str, Any]) -> np.ndarray[Any, Any]:
     """Return the indices of the records that the server finds by a query: int64, shape (records,), ascending.
 
-    A record that the server has lost is not among them; see ``check_counts``.
+    It does not notice records that the server has lost; see ``check_counts``.
     """
-    fields = fields_of(query)
-    hint = None
-    if len(fields) > 1 and fields <= set(COVERED):
-        hint = COLUMNS_INDEX  # left to itself, the server would look for one field and read the documents
-    asked = {"filter": {"$and": [_of_this(handle), dict(query)]}, "projection": {"_id": 1}, "batch_size": _IDS}
+    fields = _fields(query)
+    # Left alone, the server would use the index of one field and read the documents.
+    hint = COLUMNS_INDEX if len(fields) > 1 and fields <= set(COVERED) else None
+    condition = {"$and": [_in_store(reader), dict(query)]}
 
-    def ask(collection: Collection[Any]) -> np.ndarray[Any, Any]:
-        def answer(hint: str | None) -> np.ndarray[Any, Any]:
-            found = collection.find(**asked, hint=hint)
-            return np.fromiter((checked_index(handle.place.shown, found["_id"]) for found in found), np.int64)
+    def find(hint: str | None) -> np.ndarray[Any, Any]:
+        found = reader.newest.find(condition, {"_id": 1}, batch_size=_INDICES_AT_ONCE, hint=hint)
+        return np.fromiter((to_index(reader.place.redacted, document["_id"]) for document in found), np.int64)
 
-        return hinted(answer, hint)
-
-    return np.unique(handle.of_records(ask, newest=True, scan=True))
+    return np.unique(reader.connection.run(lambda: with_hint(find, hint), scan=reader.newest))
 
 
-def checked_index(shown: str, key: object) -> int:
-    """Return the index that is the _id of a record's document.
-
-    Args:
-        shown: How messages name the store.
-        key: The _id.
+def to_index(place: str, key: object) -> int:
+    """Return the _id of a record's document as an index.
 
     Raises:
-        DamagedStoreError: No record has such an _id: 3.5 would be taken for 3.
+        DamagedStoreError: It is not an int64; 3.5 would be taken for 3.
     """
     if not isinstance(key, Int64):
         raise DamagedStoreError(
-            f"{shown} has a document of the _id {key!r:.80}, which no record has: "
+            f"{place} has a document of the _id {key!r:.80}, which no record has: "
             "convert again, or copy the store again from where it is whole"
         )
     return int(key)
 
 
-def _of_this(handle: MongoReader) -> dict[str, Any]:
-    return {"_id": {"$gte": 0, "$lt": handle.manifest.length}}
+def check_counts(reader: MongoReader, *, by_label: bool) -> None:
+    """Compare the number of records on the server with the manifest.
 
-
-def check_counts(handle: MongoReader, *, by_label: bool) -> None:
-    """Compare the records that a query is answered from with what the manifest says of them.
-
-    A record that is lost, or whose label was edited, would else be missing from the answer, and nobody would know.
+    Otherwise a record that is lost, or whose label was edited, would silently be missing from the answer to a query.
 
     Args:
-        handle: Of the store.
-        by_label: Whether to count the records of each label, for a query that asks about labels.
+        reader: The store.
+        by_label: Whether to count the records of each label, for a query that compares labels.
 
     Raises:
-        DamagedStoreError: There are more, or fewer, or of other labels.
+        DamagedStoreError: There are more or fewer records, or other labels.
     """
-    manifest = handle.manifest
+    manifest = reader.manifest
     expected: dict[Any, int] = {None: manifest.length}
     if by_label and manifest.label_counts is not None:
         expected = {**manifest.label_counts, None: manifest.length - manifest.labelled}
-    group = {"_id": "$label" if len(expected) > 1 else None, "records": {"$sum": 1}}
-    asked = [{"$match": _of_this(handle)}, {"$group": group}]
+    by_label = len(expected) > 1
+    group = {"_id": "$label" if by_label else None, "records": {"$sum": 1}}
+    pipeline = [{"$match": _in_store(reader)}, {"$group": group}]
 
-    def ask(collection: Collection[Any]) -> dict[str, int]:
-        def answer(hint: str | None) -> dict[str, int]:
-            options: dict[str, Any] = {} if hint is None else {"hint": hint}
-            return {repr(found["_id"]): found["records"] for found in collection.aggregate(asked, **options)}
+    def count(hint: str | None) -> dict[str, int]:
+        options: dict[str, Any] = {} if hint is None else {"hint": hint}
+        return {repr(found["_id"]): found["records"] for found in reader.newest.aggregate(pipeline, **options)}
 
-        return hinted(answer, LABEL_INDEX if len(expected) > 1 else "_id_")
-
-    found = handle.of_records(ask, newest=True, scan=True)
-    for label, count in expected.items():
-        there = found.pop(repr(label), 0)
-        if there != count:
-            which = "" if len(expected) == 1 else " without a label" if label is None else f" of label {label}"
-            raise _differ(handle, f"{there} records{which}, and {count} were written")
-    if found:
-        raise _differ(handle, f"records with labels that none was written with: {', '.join([*found][:3]):.200}")
+    index = LABEL_INDEX if by_label else "_id_"
+    counts = reader.connection.run(lambda: with_hint(count, index), scan=reader.newest)
+    for label, wanted in expected.items():
+        found = counts.pop(repr(label), 0)
+        if found != wanted:
+            which = "" if not by_label else " without a label" if label is None else f" of label {label}"
+            raise _incomplete(reader, f"{found} records{which}, and {wanted} were written")
+    if counts:
+        raise _incomplete(reader, f"records with labels that none was written with: {', '.join([*counts][:3]):.200}")
 
 
-def _differ(handle: MongoReader, what: str) -> Exception:
-    handle.check_here()
+def _incomplete(reader: MongoReader, what: str) -> Exception:
+    reader.check_records()
     return DamagedStoreError(
-        f"{handle.place.shown} has {what}, so no query can be answered: "
+        f"{reader.place.redacted} has {what}, so no query can be answered: "
         "convert again, or copy the store again from where it is whole"
     )
 
 
-def hinted(ask: Callable[[str | None], T], hint: str | None) -> T:
-    """Ask with the hint of an index; without, if it is not there, as in a copy of a store without its indexes."""
+def _in_store(reader: MongoReader) -> dict[str, Any]:
+    return {"_id": {"$gte": 0, "$lt": reader.manifest.length}}
+
+
+def _fields(query: Mapping[str, Any]) -> set[str]:
+    """Return the fields that a query compares; for an operator other than ``$and``, ``$or``, ``$nor``, its name."""
+    fields: set[str] = set()
+    for key, value in query.items():
+        if key in ("$and", "$or", "$nor") and isinstance(value, (list, tuple)):
+            for part in value:
+                fields |= _fields(part)
+        else:
+            fields.add(key)
+    return fields
+
+
+def with_hint(find: Callable[[str | None], T], hint: str | None) -> T:
+    """Query with the hint of an index; without if that is missing, as in a copy of a store without its indexes."""
     try:
-        return ask(hint)
+        return find(hint)
     except OperationFailure as error:
         if hint is None or error.code != _BAD_VALUE or "hint" not in str(error):
             raise
-        return ask(None)
+        return find(None)

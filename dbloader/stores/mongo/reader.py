@@ -1,12 +1,14 @@
-"""What one process opens of a MongoDB store."""
+"""Read one store on a server: its manifest, records, columns and events."""
 
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import bson
 import pymongo
+from bson.codec_options import CodecOptions
+from bson.raw_bson import RawBSONDocument
 from pymongo.errors import PyMongoError
 from pymongo.read_preferences import Primary, PrimaryPreferred
 
@@ -14,41 +16,50 @@ from dbloader.errors import DamagedStoreError, NotAStoreError, StoreNotFoundErro
 from dbloader.records.columns import CHUNK, whole_chunk
 from dbloader.records.manifest import Manifest
 from dbloader.stores.mongo.connection import Connection
-from dbloader.stores.mongo.gridfs import LargeRecords, LostError
-from dbloader.stores.mongo.schema import MANIFEST, STORE, beginning_with, column_key, event_key, is_id, own_collection
+from dbloader.stores.mongo.gridfs import LargeRecords
+from dbloader.stores.mongo.schema import (
+    MANIFEST,
+    STORE,
+    column_key,
+    event_key,
+    index_of,
+    is_id,
+    prefix_range,
+    records_collection,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pymongo.collection import Collection
 
     from dbloader.stores.mongo.uri import MongoURI
 
-T = TypeVar("T")
-# Gives the documents in a collection that have some _ids, each with its _id.
-Ask: TypeAlias = "Callable[[Collection[Any], list[int]], Iterable[tuple[int, Any]]]"
-
-# How long a primary is looked for before the other members are asked for what should come from it.
+_RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
+# How long to look for a primary before the other members are asked.
 _PRIMARY_SECONDS = 2.0
-# Chunks of columns asked for at a time: 64 of names are about 8 MB.
-_CHUNKS = 64
+# Records in one query: the list of their _ids must fit into a document.
+_RECORDS_AT_ONCE = 2**16
+# Chunks of a column in one query: 64 of names are about 8 MB.
+_CHUNKS_AT_ONCE = 64
 
 
 class MongoReader:
-    """A client of one process, and the store that is at the place as it was opened.
+    """One process's connection to a place, and the store that was there when it connected.
 
-    Records are read where the place's options say; all else, which is small, from the primary if there is one: a
-    secondary may not have all of it yet.
+    Records are read from the members that the place's read preference names. The rest is small, and comes from the
+    primary if there is one: a secondary may not have all of it yet.
 
     Attributes:
-        pid: The process that opened it; no other may use it.
-        connection: The client.
+        pid: The process that made it; no other may use it.
+        connection: The connection.
         meta: The manifest collection.
-        records: The collection of its records.
+        records: The collection of the store's records.
+        newest: The same, read from the primary if there is one.
         store: The store's id.
         manifest: The store's manifest.
-        large: What is over the limit of a document.
-        may_lag: Whether records may be read from a member that does not have all of them yet.
+        large: Its large records.
+        may_lag: Whether ``records`` may be read from a member that does not have all of them yet.
     """
 
     def __init__(self, place: MongoURI) -> None:
@@ -57,150 +68,144 @@ class MongoReader:
         self.pid = self.connection.pid
         database = self.connection.database
         self.may_lag = database.read_preference != Primary()
-        self._newest = PrimaryPreferred() if self.may_lag else Primary()
-        self.meta: Collection[Any] = database.get_collection(place.collection + MANIFEST, read_preference=self._newest)
+        newest = PrimaryPreferred() if self.may_lag else Primary()
+        self.meta: Collection[Any] = database.get_collection(place.collection + MANIFEST, read_preference=newest)
         try:
-            self.store, self.manifest = self._found()
+            self.store, self.manifest = self._find_store()
         except BaseException:
-            self.connection.close()  # whoever keeps the error keeps this handle
+            self.connection.close()  # the error's traceback keeps this object alive
             raise
-        self.records: Collection[Any] = database[own_collection(place.collection, self.store)]
-        self.large = LargeRecords(database, place.collection, self.store, self._newest)
+        self.records: Collection[Any] = database[records_collection(place.collection, self.store)]
+        self.newest = self.records.with_options(read_preference=newest)
+        self.large = LargeRecords(database, place.collection, self.store, newest)
 
-    def _found(self) -> tuple[str, Manifest]:
-        """Return the id and the manifest of the store at the place."""
+    def _find_store(self) -> tuple[str, Manifest]:
         if self.may_lag:
-            # Members are asked as soon as they are known: until the primary is, "preferred" means nothing.
+            # PrimaryPreferred takes any member that is known. So wait until the primary is.
             with suppress(PyMongoError), pymongo.timeout(_PRIMARY_SECONDS):
                 self.meta.with_options(read_preference=Primary()).find_one({"_id": STORE}, {"_id": 1})
         document = self.connection.run(lambda: self.meta.find_one({"_id": STORE}))
         if document is None or "store" not in document:
-            raise self._absent(document or {})
+            raise self._no_store(document or {})
         store, manifest = document["store"], document.get("manifest")
         if not is_id(store) or not isinstance(manifest, dict):
             raise NotAStoreError(
-                f"{self.place.shown} is not a dbloader store: another program made {self.meta.name}, or it is damaged"
+                f"{self.place.redacted} is not a dbloader store: another program made {self.meta.name}, "
+                "or it is damaged"
             )
-        return store, Manifest.decode(bson.encode(manifest), self.place.shown)
+        return store, Manifest.decode(bson.encode(manifest), self.place.redacted)
 
-    def of_records(self, function: Callable[[Collection[Any]], T], *, newest: bool = False, scan: bool = False) -> T:
-        """Call a function with the collection of the records, until it succeeds.
+    def find(self, indices: Sequence[int], *, raw: bool = False) -> dict[int, Any]:
+        """Return the documents of some records by their indices, without those that are missing.
 
         Args:
-            function: What it asks.
-            newest: Ask no member that may lag, if another is there.
-            scan: Whether the server may have to look through all records.
-        """
-        asked = self.records.with_options(read_preference=self._newest) if newest else self.records
-        return self.connection.run(lambda: function(asked), scan=asked if scan else None)
-
-    def documents(self, wanted: Sequence[int], ask: Ask) -> dict[int, Any]:
-        """Return the documents at some indices by their indices; one that is missing is not among them.
+            indices: Without repeats.
+            raw: Return RawBSONDocuments. Decoded ones are twice as fast: the driver copies each raw document.
 
         Raises:
             NotAStoreError: The store has been replaced, and its records are gone.
-            DamagedStoreError: All of its records are gone.
+            DamagedStoreError: All of its records are gone, or one cannot be decoded.
         """
         found: dict[int, Any] = {}
 
-        def ask_for_the_rest(collection: Collection[Any]) -> None:
-            # What an attempt before has found is not asked for again.
-            found.update(ask(collection, [index for index in wanted if index not in found]))
+        def find_missing() -> None:
+            # Called again after a failure, it asks only for what the attempt before did not bring.
+            wanted = [index for index in part if index not in found]
+            # Without batch_size the first answer has 101 documents.
+            for document in collection.find({"_id": {"$in": wanted}}, batch_size=len(wanted)):
+                index = index_of(document.raw) if raw else document["_id"]
+                if index is not None:
+                    found[index] = document
 
-        self.of_records(ask_for_the_rest)
-        if len(found) < len(wanted) and self.may_lag:
-            self.of_records(ask_for_the_rest, newest=True)
-        if len(found) < len(wanted):
-            self.check_here()
+        for records in (self.records, self.newest) if self.may_lag else (self.records,):
+            missing = [index for index in indices if index not in found]
+            for start in range(0, len(missing), _RECORDS_AT_ONCE):
+                part = missing[start : start + _RECORDS_AT_ONCE]
+                collection = records.with_options(codec_options=_RAW) if raw else records
+                self.connection.run(find_missing)
+        if len(found) < len(indices):
+            self.check_records()
         return found
 
-    def check_here(self) -> None:
-        """Look whether there are any records.
+    def check_records(self) -> None:
+        """Check that the server has any records of the store.
 
         Raises:
             NotAStoreError: The store has been replaced, and its records are gone.
             DamagedStoreError: All of its records are gone.
         """
-        if self.manifest.length and self.of_records(lambda it: it.find_one({}, {"_id": 1}), newest=True) is None:
-            raise self._gone("its collection of records is gone")
+        if self.manifest.length and self.connection.run(lambda: self.newest.find_one({}, {"_id": 1})) is None:
+            raise self._lost("its collection of records is gone")
 
     def chunks(self, column: str, numbers: range | None = None) -> Iterator[memoryview]:
         """Yield chunks of a column, in order; by default all.
 
         Raises:
-            DamagedStoreError: One is not there, or not whole.
+            DamagedStoreError: A chunk is missing or damaged.
         """
         length = self.manifest.length
         if numbers is None:
             numbers = range(-(-length // CHUNK))
-        for first in range(numbers.start, numbers.stop, _CHUNKS):
-            asked = range(first, min(first + _CHUNKS, numbers.stop))
-            keys = [column_key(self.store, column, number) for number in asked]
+        for first in range(numbers.start, numbers.stop, _CHUNKS_AT_ONCE):
+            part = range(first, min(first + _CHUNKS_AT_ONCE, numbers.stop))
+            keys = [column_key(self.store, column, number) for number in part]
             found = self.connection.run(
-                lambda: {document["_id"]: document for document in self.meta.find({"_id": {"$in": keys}})}  # noqa: B023
+                lambda: {found["_id"]: found.get("data") for found in self.meta.find({"_id": {"$in": keys}})}  # noqa: B023
             )
-            for number, key in zip(asked, keys, strict=True):
-                chunk = whole_chunk(column, number, self._chunk_in(found.pop(key, None)), length)
+            for number, key in zip(part, keys, strict=True):
+                chunk = whole_chunk(column, number, found.pop(key, None), length)
                 if chunk is None:
-                    raise self._gone(f"chunk {number} of its column {column} is missing or damaged")
+                    raise self._lost(f"chunk {number} of its column {column} is missing or damaged")
                 yield chunk
 
     def check_chunks(self, column: str) -> None:
-        """Look whether there are as many chunks of a column as the manifest says there are records.
+        """Check that a column has as many chunks as the manifest says.
 
         Raises:
-            DamagedStoreError: There are not.
+            DamagedStoreError: Some are missing.
         """
         wanted = -(-self.manifest.length // CHUNK)
-        keys = {"_id": beginning_with(f"{self.store}/column/{column}/")}
+        keys = {"_id": prefix_range(f"{self.store}/column/{column}/")}
         there = self.connection.run(lambda: self.meta.count_documents(keys, hint="_id_"))
         if there < wanted:
-            raise self._gone(f"its column {column} has {there} of {wanted} chunks; some are missing or damaged")
-
-    def _chunk_in(self, document: dict[str, Any] | None) -> bytes | None:
-        if document is None:
-            return None
-        try:
-            return self.connection.run(lambda: self.large.data_of(document))
-        except LostError:
-            return None
+            raise self._lost(f"its column {column} has {there} of {wanted} chunks; some are missing or damaged")
 
     def events(self, first: int) -> list[bytes]:
-        """Return the documents of some events of the report, from one on."""
-        keys = {**beginning_with(f"{self.store}/event/"), "$gte": event_key(self.store, first)}
+        """Return the documents of some events of the report, from one on; an empty list after the last."""
+        keys = {**prefix_range(f"{self.store}/event/"), "$gte": event_key(self.store, first)}
         found = self.connection.run(lambda: list(self.meta.find({"_id": keys}, sort=[("_id", 1)], limit=CHUNK)))
         events = [document.get("event") for document in found]
         for number, (document, event) in enumerate(zip(found, events, strict=True), first):
             if document["_id"] != event_key(self.store, number) or not isinstance(event, dict):
-                raise DamagedStoreError(f"{self.place.shown}: line {number} of its report is missing or damaged")
-        if not events and self.manifest.length and not self._is_at_place():
-            next(self.chunks("crc32", range(1)))  # raises if all of it has been removed
+                raise DamagedStoreError(f"{self.place.redacted}: line {number} of its report is missing or damaged")
+        if not events and self.manifest.length and not self._is_published():
+            next(self.chunks("crc32", range(1)))  # raises if the store has been removed
         return [bson.encode(event) for event in events]
 
-    def _gone(self, what: str) -> Exception:
-        """Return the error for a part of the store that is not there."""
-        if self._is_at_place():
-            return DamagedStoreError(f"{self.place.shown}: {what}; convert again")
+    def _lost(self, what: str) -> Exception:
+        """Return the error for a part of the store that is missing."""
+        if self._is_published():
+            return DamagedStoreError(f"{self.place.redacted}: {what}; convert again")
         return NotAStoreError(
-            f"the store at {self.place.shown} has been replaced or removed since it was opened, "
+            f"the store at {self.place.redacted} has been replaced or removed since it was opened, "
             "and its records are gone: open it again",
         )
 
-    def _is_at_place(self) -> bool:
-        return (
-            self.connection.run(lambda: self.meta.find_one({"_id": STORE, "store": self.store}, {"_id": 1})) is not None
-        )
+    def _is_published(self) -> bool:
+        mine = {"_id": STORE, "store": self.store}
+        return self.connection.run(lambda: self.meta.find_one(mine, {"_id": 1})) is not None
 
-    def _absent(self, document: Mapping[str, Any]) -> Exception:
-        run, database, shown = self.connection.run, self.connection.database, self.place.shown
+    def _no_store(self, document: Mapping[str, Any]) -> Exception:
+        """Return the error for a place without a finished store."""
+        database, name = self.connection.database, self.place.redacted
         if "partial" in document:
             return NotAStoreError(
-                f"{shown} is not a finished store: its conversion is under way or was interrupted "
+                f"{name} is not a finished store: its conversion is under way or was interrupted "
                 "(dbloader convert with --resume goes on with it)",
             )
-        if run(lambda: database.list_collection_names(filter={"name": self.place.collection})):
+        if self.connection.run(lambda: database.list_collection_names(filter={"name": self.place.collection})):
             return NotAStoreError(
-                f"{shown} is not a dbloader store, or its conversion is not finished: "
+                f"{name} is not a dbloader store, or its conversion is not finished: "
                 f"there is no manifest in {self.meta.full_name}",
             )
-        return StoreNotFoundError(f"{shown} does not exist; dbloader convert makes a store")
+        return StoreNotFoundError(f"{name} does not exist; dbloader convert makes a store")

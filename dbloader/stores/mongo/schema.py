@@ -1,37 +1,34 @@
-"""What is where in a MongoDB store; docs/format.md tells every document.
+"""Where everything of a MongoDB store is: collections, keys, indexes, and the stub of a large record.
 
-Each conversion is a store with an id of its own, and its records stay in a collection of that name,
-``<collection>.<id>``. Beside it ``<collection>.manifest`` has one document, STORE, that says all of the place: which
-store is there, which is unfinished, who is writing and what may be removed. One write of it publishes a store, at once
-and whole, and only for the writer that it names. ``<collection>`` itself is a view of the records, for people.
+Each conversion makes a store with its own id, and writes its records to the collection ``<collection>.<id>``. One
+document in ``<collection>.manifest``, STORE, describes the place: the published store, the partial one, the writer's
+lease, and the stores to remove. One conditional write to it publishes a store. ``<collection>`` is a view of the
+published records, for people. docs/format.md lists every field.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import bson
 import numpy as np
 
 from dbloader.records.document import UNREADABLE
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 MANIFEST = ".manifest"
-"""Behind the collection's name: the collection of everything but records."""
+"""Suffix of the collection that holds everything but records."""
 
 LARGE = ".large"
-"""Behind the name of a store's own collection: GridFS, with the documents that are over the limit of one."""
+"""Suffix of the GridFS bucket with the records that are too large for one document."""
 
 STORE = "store"
-"""The _id in the manifest collection of the document that says all of the place."""
+"""The _id of the document that describes the place."""
 
 STUB = "gridfs"
-"""The field with the id of the file in GridFS that has the whole of a record, or of a chunk of a column."""
+"""The field of a stub with the id of the GridFS file that holds the whole record."""
 
-# A document may have 16 MiB (https://www.mongodb.com/docs/manual/reference/limits/).
+# https://www.mongodb.com/docs/manual/reference/limits/
 MAX_ON_SERVER = 16 * 2**20
 
 COVERED = ("_id", "label", "width", "height", "name", "crc32")
@@ -41,76 +38,76 @@ INDEXES: dict[str, list[tuple[str, int]]] = {
     "dbloader_name": [("name", 1), ("_id", 1)],
     LABEL_INDEX: [("label", 1), ("_id", 1)],
 }
-"""The indexes of a collection of records. All end in _id: what they find, they give without touching a document."""
+"""Indexes of the records. Each ends in _id, so a query for indices reads no document."""
 
-# A document of a covered answer, {_id: int64, crc32: int64}, with its closing zero.
+# A document {_id: int64, crc32: int64} of a covered answer, with its closing zero.
 ID_CRC_DTYPE = np.dtype(
     [("length", "<i4"), ("key", "V5"), ("_id", "<i8"), ("crc_key", "V7"), ("crc32", "<i8"), ("end", "u1")]
 )
 
-_OF_STUB = ("name", "label", "width", "height", "format", "damaged", "resized_from", "crc32")
+_ALWAYS_IN_STUB = ("name", "label", "width", "height", "format", "damaged", "resized_from", "crc32")
 _HEAD = struct.Struct("<i5sq")
 _INT64_ID = b"\x12_id\x00"
-_STUB_KEY = b"\x02gridfs\x00"  # a string; no record has a field of that name
+_STUB_KEY = b"\x02gridfs\x00"  # a string; no field of a record has this name
 _CRC32 = struct.Struct("<q")
 
 
-def own_collection(collection: str, store: str) -> str:
-    """Return the name of the collection with the records of a store."""
+def records_collection(collection: str, store: str) -> str:
+    """Return the name of the collection with a store's records."""
     return f"{collection}.{store}"
 
 
 def is_id(store: object) -> bool:
-    """Tell whether something can be the id of a store."""
+    """Tell whether a value can be the id of a store."""
     return isinstance(store, str) and len(store) == 24 and set(store) <= set("0123456789abcdef")
 
 
-def is_own_collection(name: str, collection: str) -> bool:
-    """Tell whether a collection has the name of some store's own beside ``collection``."""
+def is_records_collection(name: str, collection: str) -> bool:
+    """Tell whether a collection's name is that of a store's records next to ``collection``."""
     return name.startswith(f"{collection}.") and is_id(name.removeprefix(f"{collection}."))
 
 
 def column_key(store: str, name: str, chunk: int) -> str:
-    """Return the _id in the manifest collection of one chunk of a column."""
+    """Return the _id of one chunk of a column."""
     return f"{store}/column/{name}/{chunk:016x}"
 
 
 def event_key(store: str, number: int) -> str:
-    """Return the _id in the manifest collection of one event of the report."""
+    """Return the _id of one event of the report."""
     return f"{store}/event/{number:016x}"
 
 
-def beginning_with(prefix: str) -> dict[str, str]:
-    """Return the condition that a string begins with a prefix which ends in a slash."""
-    return {"$gte": prefix, "$lt": prefix[:-1] + "0"}  # the character that follows on the slash
+def prefix_range(prefix: str) -> dict[str, str]:
+    """Return the condition that a string starts with a prefix, which ends in a slash."""
+    return {"$gte": prefix, "$lt": prefix[:-1] + "0"}  # "0" is the character after "/"
 
 
-def record_file(index: int) -> str:
-    """Return what the ids in GridFS of a record begin with; each attempt to store it has one of its own."""
+def file_prefix(index: int) -> str:
+    """Return the prefix of a record's ids in GridFS. Each attempt to store the record adds its own suffix."""
     return f"record/{index:016x}/"
 
 
 def index_of(document: bytes | memoryview) -> int | None:
-    """Return the index in a record's document; None if it has no such _id as records have."""
+    """Return the index in a record's document; None if its _id is not an int64."""
     if len(document) < _HEAD.size:
         return None
     _, key, index = _HEAD.unpack_from(document)
     return int(index) if key == _INT64_ID else None
 
 
-def crc32_in(document: bytes) -> int:
-    """Return the CRC-32 that a record's document names."""
+def stored_crc32(document: bytes) -> int:
+    """Return the CRC-32 that a record's document ends with."""
     return int(_CRC32.unpack_from(document, len(document) - 1 - _CRC32.size)[0])
 
 
-def stub_of(document: bytes, file: object) -> bytes:
-    """Return what is kept among the records of one that is too large: all but its image.
+def make_stub(document: bytes, file: object) -> bytes:
+    """Return what stands for a large record in the collection: everything but its image, and its file in GridFS.
 
-    Where that is too large as well, its largest further fields are left out too.
+    If that is too large as well, the largest of its further fields are left out.
     """
     values: dict[str, Any] = bson.decode(document)
     index, kept = values.pop("_id"), {name: value for name, value in values.items() if name != "image"}
-    sizes = {name: len(bson.encode({name: value})) for name, value in kept.items() if name not in _OF_STUB}
+    sizes = {name: len(bson.encode({name: value})) for name, value in kept.items() if name not in _ALWAYS_IN_STUB}
     for name in sorted(sizes, key=sizes.__getitem__, reverse=True):
         if len(bson.encode(kept)) < MAX_ON_SERVER - 2**10:
             break
@@ -118,22 +115,19 @@ def stub_of(document: bytes, file: object) -> bytes:
     return bson.encode({"_id": index, STUB: file, **kept})
 
 
-def fits_stub(stub: bytes, document: bytes, file: object) -> bool:
-    """Tell whether what is among the records, which queries are answered from, is what was made of the whole record.
+def stub_matches(stub: bytes, document: bytes, file: object) -> bool:
+    """Tell whether a stub, from which queries are answered, is the one made of the whole record.
 
-    Args:
-        stub: What is among the records.
-        document: The whole record, from GridFS. Where it cannot be decoded, its CRC-32 will tell so.
-        file: Its id in GridFS.
+    An undecodable record counts as matching: its CRC-32 reports it.
     """
     try:
-        return stub == stub_of(document, file)
-    except (*UNREADABLE, KeyError):  # KeyError: it has no _id
+        return stub == make_stub(document, file)
+    except (*UNREADABLE, KeyError):  # KeyError: without _id
         return True
 
 
 def file_of(document: bytes) -> object:
-    """Return the id of the file in GridFS with a record of which only this is among the records; else None.
+    """Return the id of the GridFS file that a stub names; None if the document is a whole record.
 
     Raises:
         BSONError: The document cannot be decoded.
@@ -141,15 +135,3 @@ def file_of(document: bytes) -> object:
     if not document.startswith(_STUB_KEY, _HEAD.size):
         return None
     return bson.decode(document)[STUB]
-
-
-def fields_of(query: Mapping[str, Any]) -> set[str]:
-    """Return the fields that a query of MongoDB's asks about; of an operator that is not understood, its name."""
-    fields: set[str] = set()
-    for key, value in query.items():
-        if key in ("$and", "$or", "$nor") and isinstance(value, (list, tuple)):
-            for part in value:
-                fields |= fields_of(part)
-        else:
-            fields.add(key)
-    return fields

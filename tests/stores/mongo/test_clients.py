@@ -145,7 +145,7 @@ def test_converting_with_a_password_from_the_environment_shows_it_nowhere(
 def test_a_user_without_a_password_is_no_secret(user: str) -> None:
     place = parse(f"mongodb://{user}host/db.a?w=1")
     assert place.without_credentials() == place
-    assert "jane" not in place.shown
+    assert "jane" not in place.redacted
 
 
 @pytest.mark.parametrize("scheme", ["mongodb:/", "mongodb:", "mongodb//", "MongoDB:///x/", "mongo://", "mongodb+srv:/"])

@@ -13,7 +13,7 @@ from bson.raw_bson import RawBSONDocument
 from pymongo.errors import PyMongoError
 from typing_extensions import override
 
-from dbloader.stores.mongo.schema import MANIFEST, STORE, index_of, is_own_collection, own_collection
+from dbloader.stores.mongo.schema import MANIFEST, STORE, index_of, is_records_collection, records_collection
 from dbloader.stores.mongo.store import MongoStore
 from dbloader.stores.mongo.uri import parse
 from tests.contracts.store import StoreContract
@@ -58,7 +58,7 @@ class TestMongoStore(StoreContract):
         for info in database.list_collections():
             if info["name"] == at.collection:
                 there.append(f"{info['type']} {state_of.get(info['options'].get('viewOn', '').rpartition('.')[2])}")
-            if is_own_collection(info["name"], at.collection):
+            if is_records_collection(info["name"], at.collection):
                 store = info["name"].rpartition(".")[2]
                 if store not in found.get("replaced", ()):
                     there.append(f"records of {state_of.get(store, store)}")
@@ -76,7 +76,7 @@ class TestMongoStore(StoreContract):
             found = meta.find_one({"_id": STORE}) or {}
             meta.update_one({"_id": STORE}, {"$unset": {"store": "", "manifest": ""}})
             database.drop_collection(at.collection)
-            database.drop_collection(own_collection(at.collection, str(found.get("store"))))
+            database.drop_collection(records_collection(at.collection, str(found.get("store"))))
             meta.delete_many({"_id": {"$regex": f"^{found.get('store')}/"}})
 
     def move(self, place: str, to: str) -> None:
@@ -85,7 +85,7 @@ class TestMongoStore(StoreContract):
             database = client[at.database]
             documents = {document["_id"]: document for document in database[at.collection + MANIFEST].find()}
             store = documents[STORE]["store"]
-            database[own_collection(at.collection, store)].rename(own_collection(other.collection, store))
+            database[records_collection(at.collection, store)].rename(records_collection(other.collection, store))
             database.drop_collection(at.collection)
             there = database[other.collection + MANIFEST]
             there.update_one({"_id": STORE}, {"$set": documents.pop(STORE)}, upsert=True)  # where another may be begun

@@ -83,7 +83,7 @@ def check_secret(*texts: str) -> None:
 def test_a_place_has_a_database_and_a_collection(place: str, database: str, collection: str, shown: str) -> None:
     assert is_mongo(place)
     parsed = parse(place)
-    assert (parsed.database, parsed.collection, parsed.shown) == (database, collection, shown)
+    assert (parsed.database, parsed.collection, parsed.redacted) == (database, collection, shown)
     assert repr(parsed) == f"MongoURI({shown!r})"
     assert repr(open_store(place)) == f"MongoStore({shown!r})"
     assert parse(parsed.uri) == parsed
@@ -153,8 +153,8 @@ def test_an_option_that_would_not_be_honoured_is_refused(options: str, message: 
 def test_what_a_library_says_is_shown_without_credentials() -> None:
     place = parse("mongodb://jane:p%40ss%2Fword@host/db.a?authMechanismProperties=AWS_SESSION_TOKEN:t0ken&w=1")
     text = "jane:p%40ss%2Fword p%40ss%2Fword p@ss/word jane AWS_SESSION_TOKEN:t0ken host w=1"
-    assert place.scrubbed(text) == "*** *** *** *** *** host w=1"
-    assert parse("mongodb://a:b@host/db.a").scrubbed("a bad word of a or b: abba") == "*** bad word of *** or ***: abba"
+    assert place.redact(text) == "*** *** *** *** *** host w=1"
+    assert parse("mongodb://a:b@host/db.a").redact("a bad word of a or b: abba") == "*** bad word of *** or ***: abba"
     bare = place.without_credentials()
     assert (bare.uri, bare.stripped) == ("mongodb://host/db.a?w=1", True)
     assert not parse(bare.uri).without_credentials().stripped

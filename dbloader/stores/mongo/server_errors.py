@@ -1,0 +1,116 @@
+"""Tell which errors of the driver may pass, and translate the others into dbloader's."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from pymongo import errors
+
+from dbloader.errors import PlaceError, StoreAccessError, StoreError, StoreFullError, StoreUnreachableError
+
+if TYPE_CHECKING:
+    from dbloader.stores.mongo.uri import MongoURI
+
+# https://github.com/mongodb/mongo/blob/master/src/mongo/base/error_codes.yml
+# Errors that pass by themselves, and for which the driver has no class.
+_TRANSIENT = frozenset({
+    6, 7, 89, 202, 262, 317, 9001,  # network errors and time limits between servers
+    24, 46, 112, 117, 246,  # locks, conflicts, a snapshot that is gone
+    64, 133, 134,  # too few members answer: the write is there, but not yet on a majority
+    150, 13388,  # a shard has moved
+    175, 237,  # the server killed a query or a cursor
+    276, 12586, 12587,  # an election aborted an index build, or another operation is in the way
+})  # fmt: skip
+# NotPrimaryError to the driver, but only numbers within the answer to a bulk write.
+_NOT_PRIMARY = frozenset({91, 189, 10107, 11600, 11602, 13435, 13436})
+_UNAUTHORIZED = 13
+_AUTHENTICATION_FAILED = 18
+_ATLAS = 8000  # any refusal by Atlas, such as a wrong password, or more data than was paid for
+_OUT_OF_DISK_SPACE = 14031
+# The operating system's message within another error, and Atlas's.
+_DISK_FULL = re.compile(r"no space left on device|over your space quota|disk quota exceeded", re.IGNORECASE)
+_DUPLICATE_KEY = 11000
+
+
+def is_transient(error: errors.PyMongoError) -> bool:
+    """Tell whether trying again may help."""
+    if isinstance(error, errors.ConfigurationError):
+        return False
+    if isinstance(error, (errors.ConnectionFailure, errors.CursorNotFound, errors.WTimeoutError)):
+        return True
+    if isinstance(error, errors.ExecutionTimeout):  # the driver's deadline has passed, not necessarily dbloader's
+        return True
+    if isinstance(error, errors.BulkWriteError):
+        codes = {failure.get("code") for failure in _failures(error)} - {_DUPLICATE_KEY}
+        return bool(codes) and codes <= _TRANSIENT | _NOT_PRIMARY
+    if isinstance(error, errors.OperationFailure):
+        return error.code in _TRANSIENT or error.has_error_label("RetryableWriteError")
+    return False
+
+
+def is_overtime(error: errors.PyMongoError) -> bool:
+    """Tell whether an answer took longer than it was given."""
+    return isinstance(error, (errors.NetworkTimeout, errors.ExecutionTimeout))
+
+
+def has_only_duplicates(error: errors.BulkWriteError) -> bool:
+    """Tell whether a bulk insert failed only because documents of the same _id were there already."""
+    details = error.details or {}
+    return not details.get("writeConcernErrors") and all(
+        failure.get("code") == _DUPLICATE_KEY and "_id" in failure.get("keyPattern", {"_id": 1})
+        for failure in details.get("writeErrors", ())
+    )
+
+
+def translate(error: errors.PyMongoError, place: MongoURI, *, waited: float | None = None) -> Exception:
+    """Return dbloader's error for one of the driver.
+
+    Args:
+        error: The driver's error.
+        place: Where it came from. Its credentials are removed from the message.
+        waited: How long a server was waited for in seconds, if none has ever answered.
+    """
+    name, text = place.redacted, place.redact(_reason(error))
+    codes = {getattr(error, "code", None), *(failure.get("code") for failure in _failures(error))}
+    if _OUT_OF_DISK_SPACE in codes or _DISK_FULL.search(text):
+        return StoreFullError(f"no room is left for {name}: {text}")
+    if codes & {_AUTHENTICATION_FAILED, _ATLAS}:
+        return StoreAccessError(
+            f"{name}: the server refuses this user or password ({text}); "
+            f"users are looked up in the database {place.database!r} unless the place ends in ?authSource=...",
+        )
+    if _UNAUTHORIZED in codes:
+        remedy = "; a password is not pickled: make the store again from its place" if place.stripped else ""
+        return StoreAccessError(f"{name}: this user has not the right to do that ({text}){remedy}")
+    if isinstance(error, errors.ConfigurationError) and _is_of_dns(error):
+        return StoreUnreachableError(f"the name server does not know {name} ({text}): is the host right?")
+    if isinstance(error, (errors.ConfigurationError, errors.InvalidURI, errors.InvalidName)):
+        return PlaceError(f"{name} cannot be used: {text}")
+    if isinstance(error, errors.ConnectionFailure) and waited is not None:
+        return StoreUnreachableError(
+            f"no server answers at {name} within {waited:g} s ({text}): "
+            "is the host right, is the server running, may it be reached from here?",
+        )
+    if is_transient(error):
+        return StoreUnreachableError(f"the server of {name} was away for too long ({text})")
+    return StoreError(f"{name}: {text}")
+
+
+def _failures(error: errors.PyMongoError) -> list[dict[str, Any]]:
+    if not isinstance(error, errors.BulkWriteError):
+        return []
+    details = error.details or {}
+    return [*details.get("writeErrors", ()), *details.get("writeConcernErrors", ())]
+
+
+def _is_of_dns(error: errors.PyMongoError) -> bool:
+    return type(error.__cause__ or error.__context__).__module__.partition(".")[0] == "dns"
+
+
+def _reason(error: errors.PyMongoError) -> str:
+    """Return an error's message in one line, without the driver's description of the topology."""
+    failures = _failures(error)
+    text = str(failures[0].get("errmsg", error)) if failures else str(error)
+    text = text.partition(", full error:")[0].partition(", Timeout:")[0].partition(" (configured timeouts:")[0]
+    return text if len(text) <= 300 else text[:300] + "..."
