@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from dbloader.conversion.transcode import ImageFormat
-from dbloader.images.info import check_decodes, facts
+from dbloader.images.info import check_decodes, read_facts
 from dbloader.images.pillow import decoding_bytes
 from tests.support import jpegs
 from tests.support.conversion import peak_memory, peak_of_conversion
@@ -113,10 +113,10 @@ MEASURED = [
 def test_an_image_takes_no_more_memory_than_it_asks_for(kind: str, images: ImageFormat | None) -> None:
     size = (5000, 3000) if kind.startswith("JPEG 2000") else (4000, 2500)  # OpenJPEG holds 16 MB beside the pixels
     data, small = draw(kind, size), draw(kind, (25, 15))
-    image = facts(data)
+    image = read_facts(data)
 
     def work(data: bytes) -> object:
-        return check_decodes(data, facts(data)) if images is None else images.transcode(data, facts(data))
+        return check_decodes(data, read_facts(data)) if images is None else images.transcode(data, read_facts(data))
 
     taken = peak_memory(lambda: work(data), lambda: work(small))
     allowed = sum(images.memory(image)) if images else decoding_bytes(image.format) * image.width * image.height
