@@ -55,8 +55,8 @@ Examples:
     type=click.Path(),
     help="Take files, labels and further fields from a .json, .jsonl, .csv or .tsv file; its paths start from SOURCE.",
 )
-@click.option("--key", metavar="FIELD", help="Of a collection: the field with a file's name.  [default: img_name]")
-@click.option("--image", metavar="FIELD", help="Of a collection: the field with a file's bytes.  [default: bson_img]")
+@click.option("--key", metavar="FIELD", help="Field of a collection with a file's name.  [default: img_name]")
+@click.option("--image", metavar="FIELD", help="Field of a collection with a file's bytes.  [default: bson_img]")
 @click.option(
     "--workers",
     metavar="N",
@@ -150,7 +150,7 @@ def convert_command(
         with Meter("Looking for images", "images", quiet=quiet or as_json) as meter:
             report = convert(**options, images=images, progress=lambda progress: _show(progress, meter))
     except KeyboardInterrupt as error:
-        error.args = ("what is committed is kept, and --resume goes on with it",)
+        error.args = ("committed records are kept; --resume continues after them",)
         raise
     try:
         if as_json:

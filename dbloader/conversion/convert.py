@@ -215,7 +215,7 @@ def _write(writer: Writer, batch: list[Done], fail_on: Collection[str]) -> None:
         if reason is not None and ("bad" if result.bad else "damaged") in fail_on:
             option = "on-bad" if result.bad else "on-damaged"
             # A problem is part of the list of files, which a resumed conversion compares.
-            remedy = "mend that and begin again" if isinstance(item, Problem) else "mend the file and resume (--resume)"
+            remedy = "fix it and begin again" if isinstance(item, Problem) else "fix the file and resume (--resume)"
             raise ConversionError(f"{item.name}: {reason}; {remedy}, or resume with --{option} reject")
     writer.write(
         _pop_records(batch),

@@ -221,6 +221,6 @@ def test_a_file_that_ends_the_conversion_is_named(shell: Shell, root: Path, plac
     plant_kinds(root, "text")
     check_error(
         shell("convert", root, place, "--on-bad", "fail"),
-        r"cat/000.jpg: is in no known image format .*; mend the file and resume \(--resume\), or resume with "
+        r"cat/000.jpg: is in no known image format .*; fix the file and resume \(--resume\), or resume with "
         "--on-bad reject",
     )

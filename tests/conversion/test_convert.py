@@ -114,7 +114,7 @@ def test_a_row_that_cannot_be_used_is_not_something_to_resume_after(root: Path, 
     listing = tmp_path / "listing.json"
     listing.write_text(json.dumps([{"path": ""}, {"path": "a.jpg"}]))
     with pytest.raises(
-        ConversionError, match=r"^row 1: it has no path; mend that and begin again, or resume with --on-bad reject$"
+        ConversionError, match=r"^row 1: it has no path; fix it and begin again, or resume with --on-bad reject$"
     ):
         convert(root, place, listing=listing, on_bad="fail")
 

@@ -114,7 +114,7 @@ def test_a_bad_or_damaged_file_can_end_the_conversion(
     plant_kinds(root, *KINDS)
     with pytest.raises(
         ConversionError,
-        match=r"\w+/\d+\.\w+: .*; mend (the file and resume \(--resume\)|that and begin again), or resume",
+        match=r"\w+/\d+\.\w+: .*; fix (the file and resume \(--resume\)|it and begin again), or resume",
     ):
         convert(root, place, check=check, on_bad=on_bad, on_damaged=on_damaged)
     assert not place.exists()

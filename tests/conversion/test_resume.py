@@ -218,7 +218,7 @@ def test_ctrl_c_ends_a_real_conversion_with_one_line_and_can_be_resumed(root: Pa
         process.send_signal(signal.SIGINT)
         stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert stderr == "Interrupted: what is committed is kept, and --resume goes on with it\n"
+    assert stderr == "Interrupted: committed records are kept; --resume continues after them\n"
     assert stdout == ""
     assert not place.exists()
     report = convert(root, place, resume=True)
