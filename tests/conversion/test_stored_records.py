@@ -121,14 +121,32 @@ class Own(LMDBDataset):
         return image.rotate(180), label
 
 
+class Wrapper:
+    """A dataset of somebody's that passes on all attributes of another, but makes other samples."""
+
+    def __init__(self, dataset: LMDBDataset) -> None:
+        self.dataset = dataset
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.dataset, name)
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Any:
+        image, label = self.dataset[index]
+        return image.rotate(180), label
+
+
 def rotate(image: Image.Image) -> Image.Image:
     return image.rotate(180)
 
 
-@pytest.mark.parametrize("kind", ["transform", "subset", "subclass"])
+@pytest.mark.parametrize("kind", ["transform", "subset", "subclass", "wrapper"])
 def test_what_is_done_to_samples_is_stored(place: Path, out: Path, kind: str) -> None:
     with LMDBDataset(place, rotate) as changed, LMDBDataset(place) as plain, Own(place) as own:
-        write_store({"transform": changed, "subset": Turned(plain, range(9)), "subclass": own}[kind], out)
+        sets = {"transform": changed, "subset": Turned(plain, range(9)), "subclass": own, "wrapper": Wrapper(plain)}
+        write_store(sets[kind], out)
         for at, record in enumerate(records(out)):
             assert (record.format, record.name) == ("PNG", None)
             assert isinstance(record.image, bytes)
