@@ -10,7 +10,7 @@ from typing_extensions import override
 from dbloader.batches.base import BatchFetcher, collate, parts
 from dbloader.batches.timed import TimedBatch, Work, now
 from dbloader.decoding.decoder import Decoder
-from dbloader.decoding.uncropped import check_none_fits, crops
+from dbloader.decoding.masks import changes_size, refuse_masks
 from dbloader.sampling.rng import SampleRNG, SeededIndices
 
 if TYPE_CHECKING:
@@ -103,12 +103,12 @@ class SampleBatchFetcher(BatchFetcher):
         return samples, read - began, now() - read
 
     def _transformed(self, sample: Any, numbers: np.ndarray[Any, Any] | None) -> Any:
-        if crops(self.transform):
+        if changes_size(self.transform):
             if isinstance(sample, dict):
-                check_none_fits(sample["image"], {name: sample[name] for name in sample if name != "image"}, "a sample")
+                refuse_masks(sample["image"], {name: sample[name] for name in sample if name != "image"}, "a sample")
             elif isinstance(sample, (tuple, list)):
                 rest = {f"element {at}": value for at, value in enumerate(sample[1:], 1)}
-                check_none_fits(sample[0], rest, "a sample")
+                refuse_masks(sample[0], rest, "a sample")
         if isinstance(sample, dict):
             return {**sample, "image": self._image(sample["image"], numbers)}
         if isinstance(sample, (tuple, list)):

@@ -14,7 +14,7 @@ from PIL import ExifTags, Image
 from dbloader._describe import short_repr
 from dbloader.conversion.stored_records import is_of
 from dbloader.errors import DamagedImageError, FieldError, ImageError, NotAnImageError, OptionError
-from dbloader.images.info import facts
+from dbloader.images.info import read_facts
 from dbloader.images.pillow import FORMATS, open_pillow, value_depth
 from dbloader.records.record import STANDARD_FIELDS, Record
 
@@ -80,7 +80,7 @@ class SampleEncoder:
         record.label = _label(record.label)
         if isinstance(record.image, bytes) and (record.width, record.height, record.format) == (None, None, None):
             with suppress(NotAnImageError):  # bytes that a ``decode`` of the user's understands
-                record.format, record.width, record.height = facts(record.image)[:3]
+                record.format, record.width, record.height = read_facts(record.image)[:3]
         return record
 
     def _named(self, sample: Any) -> Mapping[Any, Any]:

@@ -13,7 +13,7 @@ from dbloader._describe import short_repr
 from dbloader.conversion.sample_encoder import Batch, SampleEncoder
 from dbloader.conversion.stored_records import classes_of, comes_in_parts, each_sample, has_store, is_of, source_of
 from dbloader.errors import DBLoaderError, FieldError, ImageError, NotAnImageError, OptionError
-from dbloader.images.info import facts
+from dbloader.images.info import read_facts
 from dbloader.images.pillow import array_depth
 from dbloader.records.record import encode
 from dbloader.stores.open import create_store
@@ -174,7 +174,7 @@ def _depths(record: Record) -> dict[str, int]:
     if isinstance(image, np.ndarray):
         return {array_depth(image): 1}
     with suppress(NotAnImageError):
-        return {} if image is None else {facts(bytes(image)).depth: 1}
+        return {} if image is None else {read_facts(bytes(image)).depth: 1}
     return {}
 
 

@@ -1,4 +1,4 @@
-"""The names and labels of a dataset, as ImageFolder gives them, but packed."""
+"""The names and labels of a dataset as in ImageFolder, but packed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Samples(Sequence[tuple[str, int]]):
-    """The (name, label) of all records; no Python object exists for one until it is asked for."""
+    """The (name, label) of all records; Python objects are made only when one is asked for."""
 
     def __init__(self, names: Names, targets: np.ndarray[Any, Any]) -> None:
         self._names = names

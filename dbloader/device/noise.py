@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from dbloader.device.sending import send
+from dbloader.device.transfer import send_small
 from dbloader.sampling.rng import ROUNDS, STEP
 
 if TYPE_CHECKING:
@@ -30,11 +30,11 @@ def normal(keys: Array, shape: tuple[int, int, int], dtype: torch.dtype, device:
     values = shape[0] * shape[1] * shape[2]
     words = torch.arange(1, -(-values // _PER_WORD) + 1, device=device)
     words.mul_(_signed(STEP))
-    seeds = send(torch.from_numpy(keys.view("int64")), device)
+    seeds = send_small(torch.from_numpy(keys.view("int64")), device)
     chosen = mix(seeds[:, None] + words).view(torch.int16)[:, :values]
     # A table and no formula: a GPU's logarithm is not that of a CPU.
     rows = chosen.to(torch.int32).add_(_QUANTILES // 2).flatten()
-    table = send(_quantiles().to(dtype), device)
+    table = send_small(quantiles().to(dtype), device)
     return table.index_select(0, rows).view(len(keys), *shape)
 
 
@@ -45,7 +45,7 @@ def normal_of(uniform: Array) -> torch.Tensor:
 
 
 @functools.cache
-def _quantiles() -> torch.Tensor:
+def quantiles() -> torch.Tensor:
     """Return the normal quantiles of the middles of equal parts, ascending: float64, shape (65536,)."""
     middles = (torch.arange(_QUANTILES, dtype=torch.float64, device="cpu") + 0.5) / _QUANTILES
     quantiles: torch.Tensor = torch.special.ndtri(middles)

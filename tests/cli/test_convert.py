@@ -47,7 +47,8 @@ def test_a_conversion_names_what_it_left_out(shell: Shell, root: Path, place: Pa
         "  resized   1",
         "  repaired  1: only the end marker was missing",
         "  rejected  2 of 17",
-        "    rejected  cat/000.jpg: is damaged: scan 1 ends after 1 of 6 MCUs",
+        "    rejected  cat/000.jpg: is damaged: more than its end marker is missing "
+        "(Corrupt JPEG data: premature end of data segment)",
         "    repaired  cat/002.jpg: its end marker was missing: appended FF D9",
         "    rejected  dog/001.jpg: is in no known image format (it begins with b'<htm')",
         f"    all of them in {place}.report.jsonl",
