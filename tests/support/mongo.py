@@ -165,7 +165,7 @@ def _connected(uri: str, **options: Any) -> Iterator[MongoClient[dict[str, Any]]
 
 
 class Mongod(Server):
-    """One mongod of its own, which can be killed, restarted, paused and made to fail.
+    """One mongod of its own, which can be killed, restarted and made to fail.
 
     Args:
         folder: Where its data and log are kept; removed at the end. Without: a temporary one.
@@ -302,7 +302,6 @@ class Mongod(Server):
 
     def stop(self) -> None:
         """Shut it down in order; its data stay. Nothing happens if it does not run."""
-        self.resume()
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
@@ -322,16 +321,6 @@ class Mongod(Server):
         self.stop()
         self.start()
 
-    def pause(self) -> None:
-        """Let it take connections but neither read nor answer, until `resume`."""
-        self._signal(signal.SIGSTOP)
-        tasks = Path(f"/proc/{self.pid}/task")
-        while any(state_of(task) not in "TXZ" for task in tasks.glob("*/stat")):
-            time.sleep(0.001)  # a signal is only on its way when kill returns
-
-    def resume(self) -> None:
-        self._signal(signal.SIGCONT)
-
     def _signal(self, number: signal.Signals) -> None:
         if self.pid is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -339,7 +328,6 @@ class Mongod(Server):
 
     def restore(self) -> None:
         """Make it run and answer again, whatever was done to it; its data stay as they are."""
-        self.resume()
         if self.pid is not None and _has_ended(self.pid, 0.0):
             self.pid = None
         if self.pid is None:
@@ -528,34 +516,39 @@ def _state(client: MongoClient[dict[str, Any]]) -> str:
 
 
 class Proxy:
-    """A TCP proxy in threads that adds delay, cuts connections and counts.
+    """A TCP proxy in threads that delays, throttles, holds back and cuts connections, and counts their bytes.
 
     Args:
         port: Where on this host the connections go.
-        delay_s: Seconds by which a round trip takes longer, half of it in each direction. The delay does not limit the
-            rate: what follows is sent on while the first is held back.
+        delay_s: Seconds by which a round trip takes longer, half of it in each direction. It does not limit the rate.
         bytes_per_s: What all connections together carry in each direction. None: as much as they can.
 
-    Use it as a context manager. Its threads share the interpreter with a client in the same process.
+    Use it as a context manager. Its threads share the GIL with a client in the same process.
     """
 
     def __init__(self, port: int, *, delay_s: float = 0.0, bytes_per_s: float | None = None) -> None:
         self.target_port = port
         self.delay_s = delay_s
         self.bytes_per_s = bytes_per_s
-        self._free_at = {False: 0.0, True: 0.0}  # when the line, to the server or not, has carried what it took
         self.port = 0
         self.connections = 0  # taken so far
-        self.bytes_to_server = 0
-        self.bytes_to_client = 0
+        self._bytes = {False: 0, True: 0}  # sent on so far, to the server or not
+        self._free_at = {False: 0.0, True: 0.0}  # when the line has carried what it took
         self._listener: socket.socket | None = None
         self._acceptor: threading.Thread | None = None
-        self._lock = threading.Lock()  # of what follows and of the counts
+        self._lock = threading.Lock()  # of the counts, and of what follows
         self._open: set[socket.socket] = set()
-        self._flowing = threading.Event()  # of the connections that are taken now
-        self._flowing.set()
-        self._forgotten: list[threading.Event] = []  # of those before
         self._threads: list[threading.Thread] = []
+        self._flowing = _set_event()  # of the connections that are taken now
+        self._forgotten: list[threading.Event] = []  # of those before
+
+    @property
+    def bytes_to_server(self) -> int:
+        return self._bytes[True]
+
+    @property
+    def bytes_to_client(self) -> int:
+        return self._bytes[False]
 
     def through(self, uri: str) -> str:
         """Return the URI with this proxy in the place of its one server."""
@@ -596,8 +589,7 @@ class Proxy:
         """Send nothing more to the client through the connections that are open now, as a firewall that forgot them."""
         self._flowing.clear()
         self._forgotten.append(self._flowing)
-        self._flowing = threading.Event()
-        self._flowing.set()
+        self._flowing = _set_event()
 
     def flow(self) -> None:
         """Send on what was held back, and all that comes."""
@@ -635,13 +627,10 @@ class Proxy:
                 thread.start()
 
     def _serve(self, client: socket.socket, server: socket.socket) -> None:
-        forward = self._forward_late if self.delay_s else self._forward
-        answers = threading.Thread(
-            target=forward, args=(server, client), kwargs={"to_server": False}, name="proxy-answers"
-        )
+        answers = threading.Thread(target=self._forward, args=(server, client, False), name="proxy-answers")
         answers.start()
         try:
-            forward(client, server, to_server=True)
+            self._forward(client, server, True)
         finally:
             answers.join()
             with self._lock:
@@ -649,22 +638,15 @@ class Proxy:
             client.close()
             server.close()
 
-    def _forward(self, source: socket.socket, target: socket.socket, *, to_server: bool) -> None:
-        buffer = memoryview(bytearray(CHUNK_BYTES))
-        flowing = self._flowing
-        with contextlib.suppress(OSError):  # one end has closed or was cut
-            while count := source.recv_into(buffer):
-                if not to_server:
-                    flowing.wait()
-                self._carry(count, to_server=to_server)
-                self._count(count, to_server=to_server)  # first, as its answer may be there before the next line
-                target.sendall(buffer[:count])
-        _shut(source)
-        _shut(target)
-
-    def _forward_late(self, source: socket.socket, target: socket.socket, *, to_server: bool) -> None:
+    def _forward(self, source: socket.socket, target: socket.socket, to_server: bool) -> None:
+        if not self.delay_s:
+            self._send(iter(lambda: (0.0, source.recv(CHUNK_BYTES)), None), target, to_server)
+            _shut(source)
+            return
         chunks: queue.Queue[tuple[float, bytes]] = queue.Queue(CHUNKS_UNDER_WAY)
-        sender = threading.Thread(target=self._send_late, args=(chunks, target, to_server), name="proxy-late")
+        sender = threading.Thread(
+            target=self._send, args=(iter(chunks.get, None), target, to_server), name="proxy-late"
+        )
         sender.start()
         try:
             with contextlib.suppress(OSError):
@@ -674,25 +656,31 @@ class Proxy:
             chunks.put((0.0, b""))
             sender.join()
             _shut(source)
-            _shut(target)
 
-    def _send_late(self, chunks: queue.Queue[tuple[float, bytes]], target: socket.socket, to_server: bool) -> None:
+    def _send(self, chunks: Iterator[tuple[float, bytes]], target: socket.socket, to_server: bool) -> None:
+        """Send on what comes until it is empty, each chunk when it is due."""
+        flowing = self._flowing
         broken = False
-        while True:
-            due, data = chunks.get()
-            if not data:
-                return
-            if broken:
-                continue  # the queue is emptied, or who fills it would wait for ever
-            time.sleep(max(0.0, due - time.monotonic()))
-            self._count(len(data), to_server=to_server)
-            try:
-                target.sendall(data)
-            except OSError:
-                broken = True
-                _shut(target)
+        with contextlib.suppress(OSError):  # the source was cut
+            for due, data in chunks:
+                if not data:
+                    break
+                if broken:
+                    continue  # the queue must be emptied, or its other end would wait forever
+                if not to_server:
+                    flowing.wait()
+                time.sleep(max(0.0, due - time.monotonic()))
+                self._carry(len(data), to_server)
+                with self._lock:
+                    self._bytes[to_server] += len(data)  # first: the answer may be there before the next line
+                try:
+                    target.sendall(data)
+                except OSError:
+                    broken = True
+                    _shut(target)
+        _shut(target)
 
-    def _carry(self, count: int, *, to_server: bool) -> None:
+    def _carry(self, count: int, to_server: bool) -> None:
         """Wait for as long as the line needs for so many bytes, behind those that it has taken already."""
         if self.bytes_per_s is None:
             return
@@ -701,20 +689,11 @@ class Proxy:
             self._free_at[to_server] = free_at
         time.sleep(max(0.0, free_at - time.monotonic()))
 
-    def _count(self, count: int, *, to_server: bool) -> None:
-        with self._lock:
-            if to_server:
-                self.bytes_to_server += count
-            else:
-                self.bytes_to_client += count
 
-
-def state_of(task: Path) -> str:
-    """The state of a thread, from its file `stat` in /proc: T is stopped; X if there is none any more."""
-    try:
-        return task.read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return "X"
+def _set_event() -> threading.Event:
+    event = threading.Event()
+    event.set()
+    return event
 
 
 def _shut(end: socket.socket) -> None:

@@ -181,7 +181,8 @@ def test_a_query_to_a_server_that_falls_silent_ends(mongod: Mongod, proxy: Proxy
 
 def test_a_query_is_answered_by_connections_made_since_the_others_fell_silent(proxy: Proxy, mongod_uri: str) -> None:
     write(mongod_uri, RECORDS)
-    with open_store(f"{proxy.through(mongod_uri)}?{ASKED_OFTEN}") as store:
+    place = f"{proxy.through(mongod_uri)}?{ASKED_OFTEN}".replace("timeoutMS=1000", "timeoutMS=10000")
+    with open_store(place) as store:
         len(store)
         proxy.forget()
         assert store.matching({"_id": {"$lt": 3}}).tolist() == [0, 1, 2]  # type: ignore[attr-defined]
