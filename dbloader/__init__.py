@@ -20,12 +20,9 @@ if TYPE_CHECKING:
     from dbloader.decoding.random_crop import RandomResizedCrop
     from dbloader.device.compose import Preparation
     from dbloader.device.erasing import RandomErasing
-    from dbloader.device.mixup import CutMix, Mixup
     from dbloader.device.normalize import Normalize
     from dbloader.errors import DBLoaderError
     from dbloader.loading.background import BackgroundGenerator, background
-    from dbloader.loading.benchmark.measure import benchmark
-    from dbloader.loading.benchmark.report import Benchmark
     from dbloader.loading.compat import DataLoaderX
     from dbloader.loading.create import create_loader
     from dbloader.loading.headspace import Headspace
@@ -46,17 +43,14 @@ __version__ = VERSION
 
 _MODULES = {
     "BackgroundGenerator": "loading.background",
-    "Benchmark": "loading.benchmark.report",
     "BlockShuffleSampler": "sampling.blocks",
     "ClassBalancedSampler": "sampling.weighted",
-    "CutMix": "device.mixup",
     "DBLoaderError": "errors",
     "DataLoaderX": "loading.compat",
     "DecodeTensor": "decoding.full",
     "Headspace": "loading.headspace",
     "LMDBDataset": "datasets.lmdb",
     "Manifest": "records.manifest",
-    "Mixup": "device.mixup",
     "MongoDataset": "datasets.mongo",
     "Normalize": "device.normalize",
     "OrderedSampler": "sampling.shuffle",
@@ -75,7 +69,6 @@ _MODULES = {
     "ThreadLoader": "loading.threads",
     "WeightedSampler": "sampling.weighted",
     "background": "loading.background",
-    "benchmark": "loading.benchmark.measure",
     "convert": "conversion.convert",
     "copy_store": "conversion.copy_store",
     "create_loader": "loading.create",
@@ -90,17 +83,14 @@ __getattr__, __dir__ = lazy_exports(__name__, _MODULES)
 
 __all__ = [
     "BackgroundGenerator",
-    "Benchmark",
     "BlockShuffleSampler",
     "ClassBalancedSampler",
-    "CutMix",
     "DBLoaderError",
     "DataLoaderX",
     "DecodeTensor",
     "Headspace",
     "LMDBDataset",
     "Manifest",
-    "Mixup",
     "MongoDataset",
     "Normalize",
     "OrderedSampler",
@@ -120,7 +110,6 @@ __all__ = [
     "WeightedSampler",
     "__version__",
     "background",
-    "benchmark",
     "convert",
     "copy_store",
     "create_loader",

@@ -7,15 +7,15 @@ from typing import Any
 from dbloader.errors import OptionError
 
 
-def shown(value: object, most: int = 100) -> str:
-    """Return the repr of a value for a message; of a long one the first letters and an ellipsis."""
+def short_repr(value: object, most: int = 100) -> str:
+    """Return the repr of a value for a message; a long one is cut and ends in an ellipsis."""
     text = repr(value)
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def describe(loader: Any) -> str:
-    """Return the kind of a loader, its batches, dataset and workers; parts that are not known are left out."""
-    dataset = getattr(loader, "source_dataset", None)  # compared with None: the truth of a dataset is its length
+    """Return the kind of a loader, its batches, dataset and workers; unknown parts are left out."""
+    dataset = getattr(loader, "source_dataset", None)  # compared with None: an empty dataset is false
     dataset = getattr(loader, "dataset", None) if dataset is None else dataset
     size = getattr(loader, "batch_size", None)
     size = getattr(getattr(loader, "batch_sampler", None), "batch_size", None) if size is None else size
@@ -33,5 +33,5 @@ def describe(loader: Any) -> str:
 def _length(sized: Any) -> int | None:
     try:
         return len(sized)
-    except (TypeError, OptionError):  # of an iterable, also behind another loader; of ranks that are not known yet
+    except (TypeError, OptionError):  # an iterable, perhaps behind another loader; or ranks that are not known yet
         return None

@@ -1,13 +1,15 @@
-"""Checks of options that several parts of the library take alike."""
+"""Checks of option values."""
 
 from __future__ import annotations
 
+import math
+from numbers import Real
 from operator import index
 from typing import Any, Literal, overload
 
 import numpy as np
 
-from dbloader._describe import shown
+from dbloader._describe import short_repr
 from dbloader.errors import OptionError
 
 
@@ -16,23 +18,23 @@ def checked_flag(name: str, value: object, *, none: Literal[False] = False) -> b
 @overload
 def checked_flag(name: str, value: object, *, none: bool) -> bool | None: ...
 def checked_flag(name: str, value: object, *, none: bool = False) -> bool | None:
-    """Return an option that is either on or off.
+    """Return an option that is on or off: True or False, also NumPy's.
 
-    Python counts the text ``"no"`` as true; it is refused, as numbers are.
+    Anything else is refused, since Python takes the text ``"no"`` for true.
 
     Args:
-        name: Of the option, for the message.
-        value: What was given: True or False, also NumPy's.
-        none: Whether None, for "not said", may be given too.
+        name: The option, for the message.
+        value: Its value.
+        none: Whether None is allowed too.
 
     Raises:
-        TypeError: It is anything else.
+        TypeError: The value is anything else.
     """
     if isinstance(value, (bool, np.bool_)):
         return bool(value)
     if none and value is None:
         return None
-    raise TypeError(f"{name} must be True{', False or None' if none else ' or False'}, got {shown(value, 50)}")
+    raise TypeError(f"{name} must be True{', False or None' if none else ' or False'}, got {short_repr(value, 50)}")
 
 
 @overload
@@ -40,17 +42,17 @@ def whole_number(name: str, value: Any, least: int | None = None, *, none: Liter
 @overload
 def whole_number(name: str, value: Any, least: int | None = None, *, none: bool) -> int | None: ...
 def whole_number(name: str, value: Any, least: int | None = None, *, none: bool = False) -> int | None:
-    """Return an option that is an int.
+    """Return an option that is an int, also NumPy's.
 
     Args:
-        name: Of the option, for the message.
-        value: What was given: an int, also NumPy's.
-        least: The least that it may be; None for any.
-        none: Whether None, for "not said", may be given too.
+        name: The option, for the message.
+        value: Its value.
+        least: The least value allowed; None for no limit.
+        none: Whether None is allowed too.
 
     Raises:
-        TypeError: It is anything else, such as text, 3.0 or True.
-        OptionError: It is less.
+        TypeError: The value is anything else, such as text, 3.0 or True.
+        OptionError: It is too small.
     """
     if none and value is None:
         return None
@@ -59,7 +61,31 @@ def whole_number(name: str, value: Any, least: int | None = None, *, none: bool 
     except TypeError:
         number = None
     if number is None:
-        raise TypeError(f"{name} must be an int{' or None' if none else ''}, got {shown(value)}")
+        raise TypeError(f"{name} must be an int{' or None' if none else ''}, got {short_repr(value)}")
     if least is not None and number < least:
         raise OptionError(f"{name} must be at least {least}, got {value}")
+    return number
+
+
+def real_number(name: str, value: Any, least: float = 0.0, most: float = math.inf, *, above: bool = False) -> float:
+    """Return an option that is a finite number, also NumPy's, as a float.
+
+    Args:
+        name: The option, for the message.
+        value: Its value.
+        least: The least value allowed.
+        most: The greatest value allowed.
+        above: Whether the value must be greater than ``least``.
+
+    Raises:
+        TypeError: The value is not a number.
+        OptionError: It is out of its range, infinite or NaN.
+    """
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name} must be a number, got {short_repr(value)}")
+    number = float(value)
+    if not (least < number if above else least <= number) or not number <= most or math.isinf(number):
+        lower = f"above {least:g}" if above else f"at least {least:g}"
+        upper = "finite" if math.isinf(most) else f"at most {most:g}"
+        raise OptionError(f"{name} must be {lower} and {upper}, got {short_repr(value)}")
     return number

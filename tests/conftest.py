@@ -17,10 +17,10 @@ import pytest
 from pymongo import common, periodic_executor
 from torch._utils import ExceptionWrapper
 
-from tests.support.leaks import no_leaks
-from tests.support.mongo import Mongod, ReplicaSet, Server, needing_a_server
+pytest.register_assert_rewrite("tests.support", "tests.contracts")
 
-pytest.register_assert_rewrite("children", "store_contract")
+from tests.support.leaks import no_leaks  # noqa: E402 - only what is imported from here on is rewritten
+from tests.support.mongo import Mongod, ReplicaSet, Server, needing_a_server  # noqa: E402
 
 # Seconds. A closed client's threads sleep for so long before they notice: 0.5, in every test that has a client, by
 # default. (It is also how long a client at least waits before it asks a server again that does not answer.)

@@ -10,7 +10,7 @@ from typing_extensions import override
 from dbloader.batches.base import BatchFetcher, collate, parts
 from dbloader.batches.timed import TimedBatch, Work, now
 from dbloader.decoding.decoder import Decoder
-from dbloader.decoding.uncropped import check_none_fits, crops
+from dbloader.decoding.masks import changes_size, refuse_masks
 from dbloader.sampling.rng import SampleRNG, SeededIndices
 
 if TYPE_CHECKING:
@@ -82,8 +82,8 @@ class SampleBatchFetcher(BatchFetcher):
     def begin(self, indices: Sequence[int], submit: Submit, part: int) -> Finish:
         numbers = None
         if isinstance(self.transform, Decoder) and self.transform.draws:
-            keys = indices.keys if isinstance(indices, SeededIndices) else SampleRNG.drawn(len(indices))
-            numbers = keys.uniform(self.transform.draws, "decode")
+            rng = indices.rng if isinstance(indices, SeededIndices) else SampleRNG.from_torch(len(indices))
+            numbers = rng.uniform(self.transform.draws, "decode")
         futures = [
             submit(self._samples, _some_of(indices, some), None if numbers is None else numbers[some])
             for some in parts(len(indices), part)
@@ -103,12 +103,12 @@ class SampleBatchFetcher(BatchFetcher):
         return samples, read - began, now() - read
 
     def _transformed(self, sample: Any, numbers: np.ndarray[Any, Any] | None) -> Any:
-        if crops(self.transform):
+        if changes_size(self.transform):
             if isinstance(sample, dict):
-                check_none_fits(sample["image"], {name: sample[name] for name in sample if name != "image"}, "a sample")
+                refuse_masks(sample["image"], {name: sample[name] for name in sample if name != "image"}, "a sample")
             elif isinstance(sample, (tuple, list)):
                 rest = {f"element {at}": value for at, value in enumerate(sample[1:], 1)}
-                check_none_fits(sample[0], rest, "a sample")
+                refuse_masks(sample[0], rest, "a sample")
         if isinstance(sample, dict):
             return {**sample, "image": self._image(sample["image"], numbers)}
         if isinstance(sample, (tuple, list)):
@@ -137,7 +137,7 @@ def _collated(collate_fn: Callable[[list[Any]], Any], futures: list[Future[Part]
 
 
 def _some_of(indices: Sequence[int], some: slice) -> Sequence[int]:
-    """Return some of the indices, which know their keys if those did."""
+    """Return some of the indices, which know their positions if those did."""
     if not isinstance(indices, SeededIndices):
         return indices[some]
     return SeededIndices(indices[some], indices.seed, indices.epoch, indices.positions[some])

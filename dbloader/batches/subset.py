@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class SubsetBatchFetcher(BatchFetcher):
-    """Has the batches of a torch Subset made by what makes those of the whole dataset, with the keys of the subset.
+    """Has the batches of a torch Subset made by what makes those of the dataset, with the positions of the subset.
 
     Args:
         subset: As random_split gives it.

@@ -1,4 +1,4 @@
-"""The command line: parses, calls one library function, prints. The only code that prints."""
+"""The command line: parse arguments, call one library function, print. No other code prints."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
 import click
-from click.shell_completion import get_completion_class, shell_complete
+from click.shell_completion import shell_complete
 from typing_extensions import override
 
 from dbloader._version import VERSION
-from dbloader.cli.redacting import hide
+from dbloader.cli.redacting import remember
 from dbloader.cli.text import complain, say
 from dbloader.errors import DBLoaderError
 
@@ -25,11 +25,9 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 FAILED = 2
-_COMPLETE = "_DBLOADER_COMPLETE"
-_SHELLS = ("bash", "fish", "zsh")
-INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+INTERRUPTED = 130  # 128 + SIGINT, as shells return it
 
-# Each in the module of its name, which is imported when it is wanted: some need much that others do not.
+# Each command is in the module of its name, which is imported when the command is used: bench needs torch.
 _COMMANDS = ("bench", "convert", "info", "copy", "verify", "warm")
 
 
@@ -69,31 +67,32 @@ Examples:
   dbloader bench train.lmdb
 
 \b
-In Python:
+Then in Python:
   from dbloader import LMDBDataset
-  train = LMDBDataset("train.lmdb")  # with transform=, as for ImageFolder""",
+  train = LMDBDataset("train.lmdb")  # like ImageFolder; takes transform= too""",
 )
 @click.version_option(VERSION, "-V", "--version", prog_name="dbloader")
 @click.pass_context
 def group(context: click.Context) -> None:
-    """Turn a folder of images into one fast, verified database, and look into it."""
+    """Turn a folder of images into one fast, verified database for training."""
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
 
 
 def main() -> None:
-    """Run the command line: every error becomes one line and exit status 2."""
-    instruction = os.environ.get(_COMPLETE)
-    if instruction:  # what a shell asks for when Tab is pressed, and once at its start
-        sys.exit(_complete(instruction))
+    """Run the command line: print an error as one line and exit with status 2."""
+    instruction = os.environ.get("_DBLOADER_COMPLETE")
+    if instruction:  # set by a shell, at its start and when Tab is pressed
+        sys.exit(shell_complete(group, {}, "dbloader", "_DBLOADER_COMPLETE", instruction))
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a file name or bar that the terminal has no letters for
+        sys.stdout.reconfigure(errors="backslashreplace")  # for names that the terminal's encoding lacks
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_: say(f"Warning: {message}", err=True)
         try:
-            status = _run(hide(sys.argv[1:]))
+            remember(sys.argv[1:])
+            status = _run(sys.argv[1:])
         except OSError:
-            status = FAILED  # an error came, and standard error cannot be written
+            status = FAILED  # an error occurred, and stderr cannot be written
     if sys.stderr is not None:
         try:
             sys.stderr.flush()
@@ -102,67 +101,53 @@ def main() -> None:
     sys.exit(status)
 
 
-def _complete(instruction: str) -> int:
-    shell, _, what = instruction.partition("_")
-    if get_completion_class(shell) is None or what not in ("source", "complete"):
-        scripts = ", ".join(f"{shell}_source" for shell in _SHELLS)
-        return _fail(
-            f"the environment variable {_COMPLETE} must be one of {scripts}, which print what the shell of that name "
-            f"needs to complete words, got {instruction!r}; unset it to run a command"
-        )
-    try:
-        return shell_complete(group, {}, "dbloader", _COMPLETE, instruction)
-    except KeyError as error:  # the variables in which a shell gives the line
-        return _fail(f"{_COMPLETE}={instruction} is for the shell, which sets {error} too; unset it to run a command")
-
-
 def _run(arguments: list[str]) -> int:
     try:
-        # Not group.main(), which answers Ctrl-C and closed pipes with lines and statuses of its own.
+        # Not group.main(), which prints its own lines and returns its own statuses on Ctrl-C and closed pipes.
         with group.make_context("dbloader", arguments) as context:
             return group.invoke(context) or 0
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.ClickException as error:
-        return _fail(error.format_message() + _where_to_look(error))
+        return _fail(error.format_message() + _hint(error))
     except DBLoaderError as error:
         return _fail(str(error))
     except KeyboardInterrupt as error:
         say(": ".join(["Interrupted", *map(str, error.args)]), err=True)
         return INTERRUPTED
     except BrokenPipeError:
-        _silence(sys.stdout)  # the reader, such as head, has closed the pipe
+        _silence(sys.stdout)  # the reader of the pipe, such as head, has stopped
         return FAILED
     except UnicodeEncodeError as error:
         from dbloader.sources.base import readable
 
-        return _fail(f"{readable(error.object)}: its name is not valid UTF-8; rename it, or a folder that it is in")
+        return _fail(f"{readable(error.object)}: the path is not valid UTF-8; rename the file or the folder")
     except OSError as error:
         status = _fail(": ".join(str(part) for part in (error.filename, error.strerror or error) if part))
         try:
             if sys.stdout is not None:
                 sys.stdout.flush()
         except OSError:
-            _silence(sys.stdout)  # what could not be written, Python would try again at exit
+            _silence(sys.stdout)  # else Python tries to write the rest again at exit
         return status
     except Exception:
-        # A bug in dbloader. Python would print the same, but unescaped, and exit with 1, which means other things.
+        # A bug in dbloader. Python itself would print the traceback unescaped, and exit with status 1.
         for line in traceback.format_exc().splitlines():
             say(line, err=True)
         return FAILED
 
 
 def _silence(stream: TextIO) -> None:
-    """Let nothing more be written to a standard stream, not even at exit."""
+    """Discard whatever is still written to a standard stream, also at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _fail(message: str) -> int:
-    with suppress(OSError):  # standard error cannot be written: the status still tells
+    with suppress(OSError):  # stderr cannot be written; the exit status still tells
         complain(message)
     return FAILED
 
 
-def _where_to_look(error: click.ClickException) -> str:
+def _hint(error: click.ClickException) -> str:
     context = error.ctx if isinstance(error, click.UsageError) else None
     return f" (see {context.command_path} --help)" if context else ""

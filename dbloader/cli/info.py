@@ -14,14 +14,13 @@ from dbloader.stores.open import open_store
 if TYPE_CHECKING:
     from dbloader.records.manifest import Manifest
 
-# Classes shown on the terminal; --json gives all.
-_SHOWN = 20
-_BAR = 40
+_CLASSES = 20  # shown on the terminal
+_BAR = 40  # columns of the longest bar
 
 
 @click.command(
     "info",
-    short_help="Tell what is in a store.",
+    short_help="Show what is in a store.",
     epilog="""\b
 Examples:
   dbloader info train.lmdb
@@ -29,12 +28,19 @@ Examples:
   dbloader info train.lmdb --report""",
 )
 @click.argument("place", type=PlaceArgument())
-@click.option("--json", "as_json", is_flag=True, help="Print all that the manifest says as JSON.")
-@click.option("--report", is_flag=True, help="Print what the conversion reported of single files, as JSON lines.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON, with all classes.")
+@click.option(
+    "--report",
+    is_flag=True,
+    help="Print the report of the conversion: a line of JSON for each file that was rejected, repaired and so on.",
+)
 def info_command(place: str, *, as_json: bool, report: bool) -> None:
-    """Tell what is in the store PLACE. Only its manifest, the header, is read: it takes milliseconds at any size."""
+    """Show what is in the store PLACE: its records, images, classes, and where it came from.
+
+    Only the header of the store is read, so this takes milliseconds for a store of any size.
+    """
     if as_json and report:
-        raise click.UsageError("--json and --report print different things: choose one.")
+        raise click.UsageError("--json and --report cannot be combined: choose one.")
     with open_store(place) as store:
         if report:
             for event in store.events():
@@ -90,11 +96,11 @@ def _print_histogram(manifest: Manifest) -> None:
     least, most = min(numbers), max(numbers)
     each = counted(most, "record") + " each" if least == most else f"{least:,} to {most:,} records"
     say(f"  {title:<10}  {len(names):,}, with {each}")
-    shown = [printable(name) for name in names[:_SHOWN]]
+    shown = [printable(name) for name in names[:_CLASSES]]
     width = min(30, max(map(len, shown)))
     for name, number in zip(shown, numbers, strict=False):
         short = name if len(name) <= width else name[: width - 1] + "…"
         bar = "█" * round(_BAR * number / (max(numbers) or 1))
         say(f"    {short:<{width}}  {number:>{len(f'{max(numbers):,}')},}  {bar}".rstrip())
-    if len(names) > _SHOWN:
-        say(f"    and {len(names) - _SHOWN:,} more (--json gives all)")
+    if len(names) > _CLASSES:
+        say(f"    and {len(names) - _CLASSES:,} more (--json gives all)")

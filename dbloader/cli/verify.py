@@ -10,14 +10,15 @@ from dbloader.cli.text import complain, counted, say
 from dbloader.errors import DamagedRecordError, DamagedStoreError
 from dbloader.stores.open import open_store
 
-NOT_WHOLE = 1
+DAMAGED = 1
 
 
 @click.command(
     "verify",
-    short_help="Read a whole store and compare it with its checksums.",
+    short_help="Check that a store is complete and undamaged.",
     epilog="""\b
-Exit status: 0 the store is whole, 1 it is not, and the message says where, 2 it could not be looked at.
+Exit status: 0 the store is undamaged; 1 it is damaged, and the message says where; 2 it could
+not be opened.
 
 \b
 Example:
@@ -26,21 +27,21 @@ Example:
 @click.argument("place", type=PlaceArgument())
 @click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
 def verify_command(place: str, *, quiet: bool) -> int:
-    """Read every record of the store PLACE and compare it with its checksum, and all of them with the digest."""
+    """Read the whole store PLACE, and compare each record with its checksum and the store with its digest."""
     try:
         with open_store(place) as store, Meter("Verifying", "records", quiet=quiet) as meter:
             done, total = 0, len(store)
 
-            def show(more: int) -> None:
+            def count(more: int) -> None:
                 nonlocal done
                 done += more
                 meter.update(done, total)
 
-            show(0)
-            digest = store.verify(show)
+            count(0)
+            digest = store.verify(count)
     except (DamagedRecordError, DamagedStoreError) as error:
         complain(str(error))
-        return NOT_WHOLE
+        return DAMAGED
     if not quiet:
-        say(f"{store.place}: all {counted(total, 'record')} are whole; digest {digest}")
+        say(f"{store.place}: {counted(total, 'record')}, all undamaged; digest {digest}")
     return 0

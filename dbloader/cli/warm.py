@@ -12,7 +12,7 @@ from dbloader.stores.lmdb.page_cache import warm
 
 @click.command(
     "warm",
-    short_help="Read a store's file into memory.",
+    short_help="Bring the file of a store into memory.",
     epilog="""\b
 Example:
   dbloader warm train.lmdb""",
@@ -20,24 +20,23 @@ Example:
 @click.argument("place", type=PlaceArgument())
 @click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
 def warm_command(place: str, *, quiet: bool) -> None:
-    """Read the file of the store PLACE once, from its beginning to its end, into the system's page cache.
+    """Read the file of the store PLACE from start to end, so that it is in the system's page cache.
 
-    A first epoch then reads from memory, as the later ones do; without, its reads jump about on the disk. The file
-    stays in memory until that is needed for something else. One that is larger than the memory available does not fit:
-    then this gains little, and says so.
+    The first epoch then reads from memory, as later ones do. Without this, it reads the disk in random order, which is
+    slower. The system keeps the file in memory until programs need that memory. A file that is larger than the
+    available memory does not fit; then this command prints a warning and helps little.
     """
     with Meter("Warming", "bytes", quiet=quiet) as meter:
 
         def show(done: int, nbytes: int, available: int | None) -> None:
             if not done and not quiet and available is not None and nbytes > available:
                 say(
-                    f"Warning: the file has {size(nbytes)}, the memory available {size(available)}: "
-                    "it will not stay there as a whole",
+                    f"Warning: the file has {size(nbytes)}, but only {size(available)} of memory are available: "
+                    "not all of it will stay in memory",
                     err=True,
                 )
             meter.update(done, nbytes)
 
         done = warm(place, progress=show)
     if not quiet:
-        kept = "" if done.resident is None else f"; {done.resident:.0%} of it is in memory now"
-        say(f"{done.place}: {size(done.nbytes)} read in {done.seconds:.1f} s, {size(done.rate)}/s{kept}")
+        say(f"{done.place}: {size(done.nbytes)} read in {done.seconds:.1f} s ({size(done.rate)}/s)")

@@ -132,14 +132,11 @@ def convert(
     files = _source(source, listing, key=key, image=image)  # before anything is begun anew
     with (
         closing(files),
-        # Only where nothing is checked would it be waiting for the disk that takes the time.
-        create_store(
-            destination, overwrite=overwrite, resume=resume, resumable=True, durable=check != "none"
-        ) as writer,
+        create_store(destination, overwrite=overwrite, resume=resume, resumable=True) as writer,
     ):
         with FileList(files, writer.scratch, lambda found: progress(Progress(found, None, 0))) as spool:
             files_found = f"{len(spool):,} files, SHA-256 {spool.digest}"
-            writer.agree({**_agreed(preparation, shuffle), "list of files": files_found})
+            writer.check_settings({**_agreed(preparation, shuffle), "list of files": files_found})
             writer.commit()  # killed from here on, it can be resumed, which says so if anything is not the same
             resumed_at = writer.position
             order = np.arange(len(spool)) if shuffle is None else permutation(len(spool), shuffle)

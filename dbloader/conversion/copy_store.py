@@ -51,15 +51,15 @@ def copy_store(
         manifest = store.manifest
         checksums = _checksums(store)
         with create_store(destination, overwrite=overwrite, resume=resume, resumable=True) as writer:
-            writer.agree({"digest of the records": manifest.digest, "created": manifest.created})
+            writer.check_settings({"digest of the records": manifest.digest, "created": manifest.created})
             _copy_events(store, writer)
             while writer.length < len(store):
                 progress(writer.length, len(store))
                 indices = range(writer.length, min(writer.length + READ_AT_ONCE, len(store)))
                 writer.write(_records(store, indices, checksums))
             progress(writer.length, len(store))
-            missing = {what: count - writer.outcome[what] for what, count in manifest.outcome.items()}
-            writer.write([], outcome=missing, depths=manifest.depths if not writer.depths else None)
+            missing = {what: count - writer.totals.outcome[what] for what, count in manifest.outcome.items()}
+            writer.write([], outcome=missing, depths=manifest.depths if not writer.totals.depths else None)
             copied = writer.finish(classes=manifest.classes, source=manifest.source, created=manifest.created)
         with suppress(OSError):
             writer.report_path.unlink()  # of a conversion whose store was there before

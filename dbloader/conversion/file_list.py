@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import bson
 import numpy as np
 
+from dbloader.sampling.rng import STEP, mix
 from dbloader.sources.base import Entry, Problem
 
 if TYPE_CHECKING:
@@ -108,15 +109,11 @@ class FileList:
 def permutation(length: int, seed: int) -> np.ndarray[Any, Any]:
     """Return the order of a shuffled conversion: int64, shape (length,), each position once.
 
-    Positions are sorted by the SplitMix64 of seed and position (Steele, Lea and Flood: Fast Splittable Pseudorandom
-    Number Generators, OOPSLA 2014), so the order depends on no library's version.
+    Positions are sorted by the SplitMix64 of seed and position, so the order depends on no library's version.
     """
     key = np.frombuffer(hashlib.sha256(seed.to_bytes(8, "little", signed=True)).digest()[:8], "<u8")[0]
-    with np.errstate(over="ignore"):
-        mixed = np.arange(1, length + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + key
-        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        mixed ^= mixed >> np.uint64(31)
+    mixed = np.arange(1, length + 1, dtype=np.uint64) * np.uint64(STEP) + key
+    mix(mixed)
     return np.argsort(mixed, kind="stable")
 
 

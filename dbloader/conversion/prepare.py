@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dbloader.conversion.memory_budget import held
 from dbloader.conversion.transcode import TILES, ImageFormat, Stored
 from dbloader.errors import DamagedImageError, FieldError, ImageError, NotAnImageError, OptionError, RecordError
-from dbloader.images.info import UNREAD_TIFF, check_decodes, facts
+from dbloader.images.info import UNREAD_TIFF, check_decodes, read_facts
 from dbloader.images.jpeg import State, examine, repair
 from dbloader.images.pillow import EIGHT_BITS, KNOWN_RANGE, decoding_bytes
 from dbloader.records.record import Record, encode
@@ -173,17 +173,15 @@ class FilePreparer:
         structure = examine(data)
         if structure.state is State.DAMAGED:
             raise DamagedImageError(f"is damaged: {structure.reason}")
+        coefficients = structure.width * structure.height * 2 * structure.components if structure.progressive else 0
         if structure.state is State.NO_END:
-            data = repair(data)
+            with held(hold, coefficients):
+                data = repair(data, structure)
             result.outcome, result.reason = "repaired", "its end marker was missing: appended FF D9"
         image = _facts(data)
         if self.check == "decode":
-            bytes_a_pixel = 0
-            if structure.state is State.NOT_JPEG:
-                bytes_a_pixel = decoding_bytes(image.format)
-            elif structure.progressive:
-                bytes_a_pixel = 2 * structure.components  # its coefficients
-            with held(hold, bytes_a_pixel * image.width * image.height):
+            pixels = decoding_bytes(image.format) * image.width * image.height
+            with held(hold, pixels if structure.state is State.NOT_JPEG else coefficients):
                 check_decodes(data, image)
         return data, image
 
@@ -257,7 +255,7 @@ def _read(path: bytes, hold: Callable[[int], object]) -> bytes:
 def _facts(data: bytes) -> Facts:
     """Return the facts; an image whose header is damaged is one of which data is missing, not no image at all."""
     try:
-        return facts(data)
+        return read_facts(data)
     except NotAnImageError as error:
         if error.__cause__ is None:  # it has too many pixels, or planes that Pillow misreads
             raise
@@ -270,6 +268,6 @@ def _facts(data: bytes) -> Facts:
 
 def _facts_or_none(data: bytes) -> Facts | None:
     try:
-        return facts(data)
+        return read_facts(data)
     except NotAnImageError:
         return None

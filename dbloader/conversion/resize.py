@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image, JpegImagePlugin
 
 from dbloader.errors import DamagedImageError, PixelRangeError
-from dbloader.images.info import facts, format_name, told
+from dbloader.images.info import describe, format_name, read_facts
 from dbloader.images.pillow import EIGHT_BITS, decoding_bytes, mend_gray, open_pillow, scale_to_8_bits
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def load_picture(data: bytes, size: tuple[int, int] | None) -> LoadedImage:
         raise
     except Exception as error:  # a Pillow plugin raises whatever its parsing meets
         raise DamagedImageError(
-            f"{'does not decode' if size is None else 'cannot be resized'}: {told(error)}"
+            f"{'does not decode' if size is None else 'cannot be resized'}: {describe(error)}"
         ) from error
     return LoadedImage(pixels, name if name in _FORMATS else "PNG", subsampling, options)
 
@@ -146,8 +146,8 @@ def encode_picture(picture: LoadedImage, *, quality: int) -> tuple[bytes, Facts]
     try:
         file = _saved(pixels, name, options)
     except Exception as error:  # as above
-        raise DamagedImageError(f"cannot be encoded again: {told(error)}") from error
-    return file, facts(file)
+        raise DamagedImageError(f"cannot be encoded again: {describe(error)}") from error
+    return file, read_facts(file)
 
 
 def load_pixels(data: bytes, size: tuple[int, int] | None) -> npt.NDArray[np.uint8]:
@@ -169,7 +169,7 @@ def load_pixels(data: bytes, size: tuple[int, int] | None) -> npt.NDArray[np.uin
     except (DamagedImageError, PixelRangeError):
         raise
     except Exception as error:  # as above
-        raise DamagedImageError(f"does not decode: {told(error)}") from error
+        raise DamagedImageError(f"does not decode: {describe(error)}") from error
 
 
 def _rgb(image: Image.Image) -> npt.NDArray[np.uint8]:

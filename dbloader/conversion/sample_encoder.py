@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import ExifTags, Image
 
-from dbloader._describe import shown
+from dbloader._describe import short_repr
 from dbloader.conversion.stored_records import is_of
 from dbloader.errors import DamagedImageError, FieldError, ImageError, NotAnImageError, OptionError
-from dbloader.images.info import facts
+from dbloader.images.info import read_facts
 from dbloader.images.pillow import FORMATS, open_pillow, value_depth
 from dbloader.records.record import STANDARD_FIELDS, Record
 
@@ -80,7 +80,7 @@ class SampleEncoder:
         record.label = _label(record.label)
         if isinstance(record.image, bytes) and (record.width, record.height, record.format) == (None, None, None):
             with suppress(NotAnImageError):  # bytes that a ``decode`` of the user's understands
-                record.format, record.width, record.height = facts(record.image)[:3]
+                record.format, record.width, record.height = read_facts(record.image)[:3]
         return record
 
     def _named(self, sample: Any) -> Mapping[Any, Any]:
@@ -120,7 +120,9 @@ def _label(value: Any) -> int | None:
         return int(value)
     if value is None or (isinstance(value, int) and not isinstance(value, bool)):
         return value
-    raise FieldError(f"field 'label' must be an int, got {shown(value)}: put it into a field of its own, say 'target'")
+    raise FieldError(
+        f"field 'label' must be an int, got {short_repr(value)}: put it into a field of its own, say 'target'"
+    )
 
 
 def _array(key: str, tensor: Any) -> np.ndarray[Any, Any]:

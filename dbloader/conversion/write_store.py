@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dbloader._describe import shown
+from dbloader._describe import short_repr
 from dbloader.conversion.sample_encoder import Batch, SampleEncoder
 from dbloader.conversion.stored_records import classes_of, comes_in_parts, each_sample, has_store, is_of, source_of
 from dbloader.errors import DBLoaderError, FieldError, ImageError, NotAnImageError, OptionError
-from dbloader.images.info import facts
+from dbloader.images.info import read_facts
 from dbloader.images.pillow import array_depth
 from dbloader.records.record import encode
 from dbloader.stores.open import create_store
@@ -92,7 +92,7 @@ def write_store(
         raise OptionError(f"classes must be several names, such as ({classes!r},), got the one str {classes!r}")
     class_names = classes_of(samples) if classes is None else tuple(classes)
     if not all(isinstance(name, str) for name in class_names):
-        raise OptionError(f"classes must be names, such as ('cat', 'dog'), got {shown(class_names)}")
+        raise OptionError(f"classes must be names, such as ('cat', 'dog'), got {short_repr(class_names)}")
     source = source_of(samples) if as_records else {"kind": "samples"}
     with (
         create_store(place, overwrite=overwrite) as writer,
@@ -174,7 +174,7 @@ def _depths(record: Record) -> dict[str, int]:
     if isinstance(image, np.ndarray):
         return {array_depth(image): 1}
     with suppress(NotAnImageError):
-        return {} if image is None else {facts(bytes(image)).depth: 1}
+        return {} if image is None else {read_facts(bytes(image)).depth: 1}
     return {}
 
 

@@ -1,4 +1,4 @@
-"""The records of a store and the facts about them, as ImageFolder gives them."""
+"""The records of a store and what is known of all of them, under the names that ImageFolder uses."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from dbloader.records.columns import Names
     from dbloader.records.manifest import Manifest
+    from dbloader.records.names import Names
     from dbloader.records.record import Record
     from dbloader.stores.base import Store
 
 
-# What is kept of the records once it was asked for, in __dict__: a cached_property could be assigned.
+# What is read once and kept in __dict__. Not a cached_property, to which a user could assign.
 _CACHED = ("targets", "names", "_indices_digest")
 
 
 class RecordDataset(Dataset[Any]):
-    """What a dataset tells of its records beside their samples."""
+    """The records of a store, their labels and their names."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self.manifest: Manifest = store.manifest
-        self._indices: np.ndarray[Any, Any] | None = None  # ascending, in the store; None for all
+        self._indices: np.ndarray[Any, Any] | None = None  # those of a query in the store, ascending; None for all
 
     @property
     def root(self) -> str:
@@ -54,12 +54,11 @@ class RecordDataset(Dataset[Any]):
 
     @property
     def targets(self) -> np.ndarray[Any, Any]:
-        """The labels of all records: int64, shape (len,); read-only, as ``samples`` has them too.
+        """The labels of all records: int64, shape (len,), read-only.
 
-        ``torch.tensor(targets)`` copies them; torch.as_tensor and from_numpy warn that they are read-only.
-
-        A record without a label, of which the sample has None, has the least int64 here, -9223372036854775808: no
-        class, and beyond every array that it might index. ``targets >= 0`` finds the others, if no label is negative.
+        A record without a label, whose sample has None, has the least int64 here, -9223372036854775808, which is
+        outside every array that it might index. ``targets >= 0`` finds the others, if no label is negative.
+        ``torch.tensor(targets)`` copies the labels; torch.as_tensor and from_numpy warn that they are read-only.
         """
         labels: np.ndarray[Any, Any] | None = self.__dict__.get("targets")
         if labels is None:
@@ -72,7 +71,7 @@ class RecordDataset(Dataset[Any]):
 
     @property
     def names(self) -> Names:
-        """The names of all records, packed; each is made a str when it is asked for."""
+        """The names of all records, packed; indexing makes a str of one."""
         names: Names | None = self.__dict__.get("names")
         if names is None:
             names = self._same_store().names()
@@ -83,7 +82,7 @@ class RecordDataset(Dataset[Any]):
 
     @property
     def samples(self) -> Samples:
-        """The (name, label) of all records, as ImageFolder has them; packed. Without a label as in ``targets``."""
+        """The (name, label) of all records as in ImageFolder, packed; a missing label is that of ``targets``."""
         return Samples(self.names, self.targets)
 
     @property
@@ -93,10 +92,10 @@ class RecordDataset(Dataset[Any]):
 
     @property
     def content_digest(self) -> str:
-        """Tells the records from those of other datasets: equal where the images are, and come in the same order.
+        """A digest of the records and their order, equal for datasets of the same samples.
 
-        It is the digest of the store, as the manifest has it. Where a query has chosen records, it is followed by the
-        SHA-256 (hex) of their indices (int64, little-endian), which is computed once.
+        It is the digest in the store's manifest. If a query chose records, the SHA-256 (hex) of their indices (int64,
+        little-endian) follows.
         """
         if self._indices is None or len(self._indices) == self.manifest.length:
             return self.manifest.digest
@@ -104,33 +103,28 @@ class RecordDataset(Dataset[Any]):
 
     @cached_property
     def _indices_digest(self) -> str:
-        assert self._indices is not None, "else the store's digest says it all"
+        assert self._indices is not None, "only asked for with a query"
         return hashlib.sha256(self._indices.astype("<i8").tobytes()).hexdigest()
 
     def record(self, index: int) -> Record:
-        """Return the record itself, with all its fields, as it is stored.
-
-        Raises:
-            RecordIndexError: There is none at the index, which may be negative.
-            DamagedRecordError: It is not what was written.
-        """
+        """Return a record with all its fields, as it is stored; see ``records``."""
         return self.records([index])[0]
 
     def records(self, indices: Sequence[int]) -> list[Record]:
-        """Return the records themselves, in the order asked, repeats included, in one transaction or round trip.
+        """Return records in the order of the indices, repeats included, in one transaction or round trip.
 
         Raises:
-            RecordIndexError: There is none at an index; each may be negative.
+            RecordIndexError: An index is not from -len to len - 1.
             DamagedRecordError: A record is not what was written.
         """
         return self._same_store().read(self._positions(indices))
 
     def _borrow(self, indices: Sequence[int]) -> AbstractContextManager[Iterator[Record]]:
-        """Return records while the store has hold of them; see ``Store.lend``."""
+        """Return records for the time of a ``with`` block; see ``Store.borrow``."""
         return self._same_store().borrow(self._positions(indices))
 
     def _prefetch(self, indices: Sequence[int]) -> None:
-        """Tells the store which records will be read next; see ``Store.will_read``."""
+        """Tell the store which records will be read next; see ``Store.prefetch``."""
         self._same_store().prefetch(self._positions(indices))
 
     def find(self, name: str) -> int:
@@ -138,7 +132,7 @@ class RecordDataset(Dataset[Any]):
 
         Raises:
             RecordNotFoundError: No record has this name.
-            TypeError: It is no str.
+            TypeError: The name is not a str.
         """
         index = self._same_store().find(name)
         if self._indices is None:
@@ -149,19 +143,19 @@ class RecordDataset(Dataset[Any]):
         return position
 
     def close(self) -> None:
-        """Let go of the store's handle; it is opened again when it is needed."""
+        """Close the store; it is opened again when it is needed."""
         self.store.close()
 
     def _forget(self) -> None:
-        """Let go of what was kept of the records, as there are others now."""
+        """Drop what is kept of the records, since they have changed."""
         for name in _CACHED:
             self.__dict__.pop(name, None)
 
     def _positions(self, indices: Sequence[int]) -> list[int]:
-        """Return where in the store the samples at some indices are, which may be negative."""
+        """Return the store's indices of the samples at some indices, which may be negative."""
         length = len(self)
         try:
-            positions = [as_index(index) for index in indices]  # also NumPy's and torch's integers, but no 1.5
+            positions = [as_index(index) for index in indices]  # also NumPy's and torch's integers, but not 1.5
         except TypeError as error:
             raise TypeError(f"an index of {self.root} must be an int: {error}") from error
         for at, index in enumerate(positions):
@@ -181,15 +175,15 @@ class RecordDataset(Dataset[Any]):
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        # The columns are read again where they are asked for, which in a worker they seldom are.
+        # The columns are not sent to workers, which seldom need them.
         return {key: value for key, value in self.__dict__.items() if key not in _CACHED}
 
     def _describe(self, record: Record) -> str:
-        """Return what a record is called in a message: its index, its name and the place of the store."""
+        """Return how to call a record in a message: its index, its name and the place of the store."""
         return f"record {record.index} ({record.name or 'without a name'}) of {self.root}"
 
     def _same_store(self) -> Store:
-        """Return the store, which a worker that opens it anew must find to be the one that its indices were made for."""
+        """Return the store, after checking that it is still the one that the dataset was made of."""
         manifest = self.store.manifest
         if manifest is not self.manifest:
             if (manifest.digest, manifest.classes) != (self.manifest.digest, self.manifest.classes):

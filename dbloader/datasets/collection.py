@@ -10,11 +10,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from typing_extensions import override
 
-from dbloader.errors import DamagedRecordError, NotAnImageError, RecordNotFoundError, SourceError, StoreError
-from dbloader.images.info import facts
+from dbloader.errors import (
+    DamagedRecordError,
+    ImageError,
+    NotAnImageError,
+    RecordNotFoundError,
+    SourceError,
+    StoreError,
+)
+from dbloader.images.info import read_facts
 from dbloader.images.jpeg import State, examine, repair
-from dbloader.records.columns import NO_LABEL, join_names, pack_names
+from dbloader.records.columns import NO_LABEL
 from dbloader.records.manifest import Manifest
+from dbloader.records.names import join_names, pack_names
 from dbloader.records.record import Record, encode
 from dbloader.sources.base import Problem, readable
 from dbloader.sources.collection import read_collection
@@ -24,7 +32,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterator, Sequence
 
-    from dbloader.records.columns import Names
+    from dbloader.records.names import Names
 
 
 class CollectionStore(Store):
@@ -124,13 +132,16 @@ class CollectionStore(Store):
         label = int(self._labels[index])
         record = Record(name, None if label == NO_LABEL else label, index=index)
         structure = examine(data)
-        if structure.state is State.NO_END:
-            data = repair(data)
-        elif structure.state is State.DAMAGED:
-            record.damaged = str(structure.reason)
+        try:
+            if structure.state is State.NO_END:
+                data = repair(data, structure)
+            elif structure.state is State.DAMAGED:
+                record.damaged = f"is damaged: {structure.reason}"
+        except ImageError as error:
+            record.damaged = str(error)
         record.image = data
         with suppress(NotAnImageError):  # ``decode`` may know what it is; the default says that it does not
-            record.format, record.width, record.height = facts(data)[:3]
+            record.format, record.width, record.height = read_facts(data)[:3]
         return record
 
     def _made_up(self) -> Manifest:

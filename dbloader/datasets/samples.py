@@ -1,4 +1,4 @@
-"""The names and labels of a dataset, as ImageFolder gives them, but packed."""
+"""The names and labels of a dataset as in ImageFolder, but packed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing_extensions import override
 if TYPE_CHECKING:
     import numpy as np
 
-    from dbloader.records.columns import Names
+    from dbloader.records.names import Names
 
 
 class Samples(Sequence[tuple[str, int]]):
-    """The (name, label) of all records; no Python object exists for one until it is asked for."""
+    """The (name, label) of all records; Python objects are made only when one is asked for."""
 
     def __init__(self, names: Names, targets: np.ndarray[Any, Any]) -> None:
         self._names = names

@@ -1,4 +1,4 @@
-"""What all datasets do: give the records of a store as samples."""
+"""The records of a store as samples, which all datasets give."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from typing_extensions import override
 
-from dbloader._describe import shown
+from dbloader._describe import short_repr
 from dbloader.datasets.base import RecordDataset
 from dbloader.decoding.decoder import Decoder
+from dbloader.decoding.masks import changes_size, refuse_masks
 from dbloader.decoding.pillow import decode_pil
-from dbloader.decoding.uncropped import check_none_fits, crops
 from dbloader.errors import DamagedImageError, LoaderError, OptionError
 from dbloader.records.record import STANDARD_FIELDS
 from dbloader.sampling.rng import SampleRNG, SeededIndices
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from dbloader.stores.base import Store
 
 _OWN_FIELDS = (*STANDARD_FIELDS, "index")
-# Where a record of a tiled JPEG has the lengths of its tiles.
-_TILES = "tiles"
+_TILES = "tiles"  # the field of a tiled JPEG with the lengths of its tiles
 
 
 class StoreDataset(RecordDataset):
@@ -46,11 +45,11 @@ class StoreDataset(RecordDataset):
     ) -> None:
         for name, function in (("transform", transform), ("target_transform", target_transform), ("decode", decode)):
             if function is not None and not callable(function):
-                raise TypeError(f"{name} must be a callable or None, got {shown(function)}")
+                raise TypeError(f"{name} must be a callable or None, got {short_repr(function)}")
         if isinstance(fields, str):
             raise OptionError(f"fields must be several names, such as ({fields!r},), got the one str {fields!r}")
         if fields is not None and not isinstance(fields, Iterable):
-            raise TypeError(f"fields must be names, such as ('image', 'label'), or None, got {shown(fields)}")
+            raise TypeError(f"fields must be names, such as ('image', 'label'), or None, got {short_repr(fields)}")
         super().__init__(store)
         self.transform = transform
         self.target_transform = target_transform
@@ -59,19 +58,15 @@ class StoreDataset(RecordDataset):
         self._check_fields(self.manifest)
 
     def _numbers(self, indices: Sequence[int]) -> np.ndarray[Any, Any] | None:
-        """Return what is random in the decoding of samples: float64, shape (len(indices), decode.draws).
+        """Return the random numbers in [0, 1) for the decoding: float64, shape (N, decode.draws); None if unneeded.
 
-        Args:
-            indices: If they are SeededIndices, as a SeededBatchSampler gives them, the numbers are made of their keys,
-                so they are the same in any process. Else they are drawn with torch's global generator.
-
-        Returns:
-            Numbers in [0, 1); None if the decoding takes none.
+        Those of SeededIndices, from a SeededBatchSampler, are the same in any process. For other indices a seed is
+        drawn with torch's global generator.
         """
         if not isinstance(self.decode, Decoder) or not self.decode.draws:
             return None
-        keys = indices.keys if isinstance(indices, SeededIndices) else SampleRNG.drawn(len(indices))
-        return keys.uniform(self.decode.draws, "decode")
+        rng = indices.rng if isinstance(indices, SeededIndices) else SampleRNG.from_torch(len(indices))
+        return rng.uniform(self.decode.draws, "decode")
 
     @override
     def __getitem__(self, index: Any) -> Any:
@@ -80,24 +75,20 @@ class StoreDataset(RecordDataset):
         return self._batch([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """Return a batch of samples, read in one transaction; torch's DataLoader calls this.
-
-        Args:
-            indices: From -len to len - 1.
-        """
+        """Return a batch of samples, read in one transaction; torch's DataLoader calls this."""
         if type(self).__getitem__ is not StoreDataset.__getitem__:
-            return [self._made_by_subclass(index) for index in indices]
+            return [self._subclass_sample(index) for index in indices]
         return self._batch(indices)
 
-    def _made_by_subclass(self, index: int) -> Any:
+    def _subclass_sample(self, index: int) -> Any:
         try:
             return self[index]
         except StopIteration as stop:
-            raise _no_end(f"sample {index} of {self.root}") from stop
+            raise _stopped(f"sample {index} of {self.root}") from stop
 
     @property
     def _makes_its_own_samples(self) -> bool:
-        """Whether this is of a subclass that makes its samples in another way."""
+        """Whether this is a subclass that makes samples in another way."""
         names = ("__getitem__", "__getitems__", "_sample", "_joined", "_image")
         return any(getattr(type(self), name) is not getattr(StoreDataset, name) for name in names)
 
@@ -118,50 +109,36 @@ class StoreDataset(RecordDataset):
         return "\n    ".join([f"Dataset {type(self).__name__}", *(line.replace("\n", "\n    ") for line in lines)])
 
     def _sample(self, record: Record, numbers: np.ndarray[Any, Any] | None = None) -> Any:
-        """Return the sample of a record, as indexing gives it.
-
-        Args:
-            record: One of this dataset's.
-            numbers: A row of ``numbers``.
-        """
+        """Return the sample of a record, with its row of ``_numbers``."""
         if self.fields is not None and "image" not in self.fields:
             return self._others(record)
         return self._joined(self._image(record, numbers), self._others(record))
 
     def _joined(self, image: Any, others: Any) -> Any:
-        """Put an image, or a batch of images, into the place where samples have it.
-
-        Args:
-            image: What ``image`` gave, or many of them in one tensor.
-            others: What ``others`` gave, or what many of them became when they were collated.
-        """
+        """Return a sample of the results of ``_image`` and ``_others``, or a batch of those of many, collated."""
         if self.fields is None:
             return (image, *others)
         return {name: image if name == "image" else others[name] for name in self.fields}
 
     def _image(self, record: Record, numbers: np.ndarray[Any, Any] | None = None) -> Any:
-        """Return the image of a record, decoded and transformed, as it stands in the sample."""
+        """Return the image of a record for a sample: decoded and transformed."""
         with self._named(record):
             image = self._decoded(record, numbers)
             return image if self.transform is None or image is None else self.transform(image)
 
     def _others(self, record: Record) -> Any:
-        """Return the rest of a record's sample: a tuple of its label, or a dict of all fields but the image."""
+        """Return the rest of a sample: a tuple of the label, or a dict of all fields but the image."""
         with self._named(record):
             if self.fields is None:
                 return (self._label(record),)
             others = {name: self._field(record, name) for name in self.fields if name != "image"}
-            if "image" in self.fields and (crops(self.decode) or crops(self.transform)):
+            if "image" in self.fields and (changes_size(self.decode) or changes_size(self.transform)):
                 further = {name: value for name, value in others.items() if name not in _OWN_FIELDS}
-                check_none_fits(record.image, further, self._describe(record))
+                refuse_masks(record.image, further, self._describe(record))
             return others
 
     def _check_whole(self, record: Record) -> None:
-        """Refuse the image of a record of which data is missing.
-
-        Raises:
-            DamagedImageError: It was stored nevertheless.
-        """
+        """Raise DamagedImageError if the image of a record was damaged when it was stored."""
         if record.damaged is not None:
             raise DamagedImageError(
                 f"{self._describe(record)} was stored damaged: {record.damaged}; "
@@ -169,18 +146,13 @@ class StoreDataset(RecordDataset):
             )
 
     def _named(self, record: Record) -> AbstractContextManager[None]:
-        """Says of errors, whatever is wrong with a record, which one it was."""
-        return _Named(self, record)
+        """Return a context that notes the record on any error raised inside."""
+        return _NotedErrors(self, record)
 
     def _plan(self, record: Record, numbers: np.ndarray[Any, Any] | None = None) -> Plan | None:
-        """Return what is left to do for the image of a record, where ``decode`` is a Decoder; see ``Decoder.plan``.
+        """Return the ``Decoder.plan`` of a record's image, or None without an image; ``decode`` must be a Decoder.
 
-        Args:
-            record: One of this dataset's; as long as it is lent, the plan is good for.
-            numbers: A row of ``numbers``.
-
-        Returns:
-            None if the record has no image.
+        A plan is valid as long as its record is borrowed.
         """
         decode: Any = self.decode
         plan: Plan | None = None
@@ -204,13 +176,13 @@ class StoreDataset(RecordDataset):
         return decode(image)
 
     def _known(self, record: Record) -> dict[str, Any]:
-        """Return what a Decoder may know of an image beside its bytes or pixels, after checking that it is whole."""
+        """Return what conversion found out about an image, for a Decoder, after checking that it is not damaged."""
         if isinstance(record.image, np.ndarray):
             return {}
         self._check_whole(record)
         source = self.manifest.source
-        tiles = record.fields.get(_TILES) if source.get("tile") else None  # else a field of the listing's own
-        # What conversion has decoded, and of which the CRC is right, has no damage that decoding could find.
+        tiles = record.fields.get(_TILES) if source.get("tile") else None  # else it is a field of the listing
+        # An image that conversion has decoded, and whose CRC is right, has no damage that decoding could find.
         return {"tiles": tiles, "checked": source.get("check") == "decode"}
 
     def _label(self, record: Record) -> Any:
@@ -230,18 +202,21 @@ class StoreDataset(RecordDataset):
 
 
 def checked_place(place: Any, wanted: str) -> Any:
-    """Return the place of a store, which is checked further by the store.
+    """Return the place of a store if it is a str, bytes or a path; the store checks it further.
 
     Raises:
-        TypeError: It can be none; it is not repeated in the message, since it may hold a password.
+        TypeError: It is not. The message does not repeat it, since it may hold a password.
     """
     if not isinstance(place, (str, bytes, os.PathLike)):
         raise TypeError(f"place must be {wanted}, got {type(place).__name__}")
     return place
 
 
-class _Named:
-    """Adds to errors the record that they are of; a class, as it is entered for each sample, and is a third as dear."""
+class _NotedErrors:
+    """Notes the record on any error raised inside.
+
+    A class, not @contextmanager: it is entered once per sample and costs a third as much.
+    """
 
     __slots__ = ("dataset", "record")
 
@@ -254,13 +229,13 @@ class _Named:
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, StopIteration):
-            raise _no_end(self.dataset._describe(self.record)) from error
+            raise _stopped(self.dataset._describe(self.record)) from error
         if isinstance(error, Exception) and hasattr(error, "add_note"):  # Python 3.11
             error.add_note(f"in {self.dataset._describe(self.record)}")
 
 
-def _no_end(what: str) -> LoaderError:
-    """Return the error for a StopIteration of a user's function, which torch takes for the end of the epoch."""
+def _stopped(what: str) -> LoaderError:
+    """Return the error for a StopIteration from a user's function, which torch would take for the end of the epoch."""
     return LoaderError(
         f"StopIteration was raised in the making of {what}, which would end the epoch early: "
         "catch it there, or give next() a default"

@@ -1,8 +1,8 @@
-"""Send, decode and prepare batches of images where the training wants them: on a GPU as on the CPU.
+"""Send, decode and prepare batches of images on the device of the training.
 
-The preparations are small torch modules. They hold no parameters, buffers or other state, so they need not be moved to
-a device: they work where the images are. None waits for the device, so a CUDA stream can run them beside the training.
-All leave their input as it is. ``train()`` and ``eval()`` make no difference to them, as to torchvision's transforms.
+The preparations are small torch modules without parameters, buffers or other state: they work where the images are.
+None waits for the device, so a CUDA stream can run them next to the training. They do not change their input.
+``train()`` and ``eval()`` make no difference to them.
 """
 
 from __future__ import annotations
@@ -15,13 +15,10 @@ if TYPE_CHECKING:
     from dbloader.device.compose import Preparation
     from dbloader.device.decode.decoder import DeviceDecoder
     from dbloader.device.erasing import RandomErasing
-    from dbloader.device.mixup import CutMix, Mixup
     from dbloader.device.normalize import Normalize
 
 _MODULES = {
-    "CutMix": "mixup",
     "DeviceDecoder": "decode.decoder",
-    "Mixup": "mixup",
     "Normalize": "normalize",
     "Preparation": "compose",
     "RandomErasing": "erasing",
@@ -30,9 +27,7 @@ _MODULES = {
 __getattr__, __dir__ = lazy_exports(__name__, _MODULES)
 
 __all__ = [
-    "CutMix",
     "DeviceDecoder",
-    "Mixup",
     "Normalize",
     "Preparation",
     "RandomErasing",

@@ -21,34 +21,31 @@ Batch: TypeAlias = Any
 
 
 class Preparation(nn.Module):
-    """Applies modules, one after another, to the images of a batch; all else in the batch stays as it is.
+    """Applies modules, one after another, to the images of a batch; everything else in the batch stays as it is.
 
-    A batch is one of these; it comes back as the same type, and the one that was given is not changed:
+    A batch is one of these. The result has the same type, and the batch itself is not changed.
 
     - a tensor: the images;
-    - a tuple, named tuple or list: first the images, second, where there are two, the targets;
-    - a mapping: the images under the name that ``image`` says, the targets under the one that ``label`` says.
+    - a tuple, named tuple or list: the images first, then the targets, if any;
+    - a mapping: the images under the name ``image``, the targets, if any, under ``label``.
 
-    A module is any callable that takes the images, (N, C, H, W), and gives the new ones. It may want more, and says so
-    by the names of its parameters:
+    A module is any callable that takes images of shape (N, C, H, W) and returns new ones. The names of its parameters
+    say what else it wants:
 
-    - ``keys``: the SampleRNG of the batch, by that name, each module with a stream of its own; None where the caller
-      has none. For modules that draw random numbers.
-    - ``targets``: the targets of the batch, by that name; it then gives both, as (images, targets). So do those that
-      take both as torchvision's transforms do (``*inputs``) or timm's Mixup (``target``): where the batch has targets,
-      torchvision's get them, and most give them back as they are.
+    - ``rng``: the SampleRNG of the batch, with a stream of its own for each module; None if the caller has none;
+    - ``targets``: the targets of the batch. The module then returns (images, targets). Likewise a torchvision transform
+      (``*inputs``) if the batch has targets, and timm's Mixup (``target``).
 
-    Whoever has the batches calls ``preparation(batch, keys=SampleRNG(seed, epoch, indices))``.
+    PrefetchLoader calls ``preparation(batch, rng=SampleRNG(seed, epoch, positions))``.
 
     Args:
-        *modules: Modules and callables, in their order; None among them is left out, and another Preparation stands
-            for its modules.
-        image: Where the images are in a mapping.
-        label: Where the targets are in a mapping.
+        *modules: Modules and callables in their order. None is left out; a Preparation stands for its modules.
+        image: Name of the images in a mapping.
+        label: Name of the targets in a mapping.
 
     Raises:
-        TypeError: A module is not callable. From a call: the batch is none of those above; a module wants targets
-            and there are none, or gives something else than (images, targets) for them.
+        TypeError: A module is not callable. From a call: the batch is not one of those above; or a module wants targets
+            and the batch has none, or does not return (images, targets).
         KeyError: From a call: a mapping has no ``image``.
     """
 
@@ -61,48 +58,48 @@ class Preparation(nn.Module):
                 )
         self.steps = nn.ModuleList()
         for module in modules:
-            if isinstance(module, Preparation):  # as if its modules stood here: else streams would come twice
+            if isinstance(module, Preparation):  # its modules go here, or their streams would start at 0 again
                 self.steps.extend(module.steps)
             elif module is not None:
-                self.steps.append(module if isinstance(module, nn.Module) else _Called(module))
+                self.steps.append(module if isinstance(module, nn.Module) else _Function(module))
         self.image = image
         self.label = label
 
     @override
-    def forward(self, batch: Batch, keys: SampleRNG | None = None) -> Batch:
+    def forward(self, batch: Batch, rng: SampleRNG | None = None) -> Batch:
         if isinstance(batch, Mapping):
             if self.image not in batch:
                 raise KeyError(f"the batch has no {self.image!r}, got {', '.join(map(str, batch))}: say image=")
-            places: tuple[Any, Any] = (self.image, self.label)
+            image: Any = self.image
+            label: Any = self.label
             values: dict[Any, Any] = dict(batch)
         elif isinstance(batch, (tuple, list)) and batch:
-            places = (0, 1)
+            image, label = 0, 1
             values = dict(enumerate(batch))
         elif isinstance(batch, torch.Tensor):
-            return self._prepared(batch, None, keys)[0]
+            return self._apply_steps(batch, None, rng)[0]
         else:
             raise TypeError(
-                f"a batch must be a tensor of images, or a tuple, list or dict with one in it, got {_kind(batch)}"
+                f"a batch must be a tensor of images, or a tuple, list or dict with one in it, got {_name(batch)}"
             )
-        images, targets = self._prepared(values[places[0]], values.get(places[1]), keys)
-        values[places[0]] = images
-        if places[1] in values:
-            values[places[1]] = targets
+        values[image], targets = self._apply_steps(values[image], values.get(label), rng)
+        if label in values:
+            values[label] = targets
         return rebuild(batch, values)
 
-    def _prepared(self, images: Any, targets: Any, keys: SampleRNG | None) -> tuple[Any, Any]:
-        stream = 0 if keys is None else keys.stream
+    def _apply_steps(self, images: Any, targets: Any, rng: SampleRNG | None) -> tuple[Any, Any]:
+        stream = 0 if rng is None else rng.stream
         for module in self.steps:
             wanted = _parameters(module)
             options: dict[str, Any] = {}
-            if "keys" in wanted:
-                options["keys"] = None if keys is None else keys.of_stream(stream)
+            if "rng" in wanted:
+                options["rng"] = None if rng is None else rng.with_stream(stream)
                 stream += 1
             if not {"targets", "target"} & wanted and ("*inputs" not in wanted or targets is None):
                 images = module(images, **options)
                 continue
             if targets is None:
-                raise TypeError(f"{_kind(module)} wants the targets of a batch, got a batch without")
+                raise TypeError(f"{_name(module)} wants the targets of a batch, got a batch without")
             if "targets" in wanted:
                 result = module(images, targets=targets, **options)
             elif "target" in wanted:
@@ -112,14 +109,14 @@ class Preparation(nn.Module):
                 result = module(images, targets, **options)
             if not isinstance(result, tuple) or len(result) != 2:
                 raise TypeError(
-                    f"{_kind(module)} wants targets and so must give (images, targets), got {_kind(result)}"
+                    f"{_name(module)} wants targets and so must give (images, targets), got {_name(result)}"
                 )
             images, targets = result
         return images, targets
 
 
-class _Called(nn.Module):
-    """A callable that is no module, for the list of those."""
+class _Function(nn.Module):
+    """A callable as a module, since a ModuleList holds only modules."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
@@ -135,15 +132,15 @@ class _Called(nn.Module):
 
 
 def _parameters(module: nn.Module) -> set[str]:
-    """Return the names of the parameters with which a module is called, with a star before that of ``*inputs``.
+    """Return the names of a module's parameters; that of ``*inputs`` with its star.
 
-    A ``target`` with a default is an option of the module's own, such as a brightness.
+    A ``target`` with a default is left out: it is an option of the module, such as a brightness.
     """
-    module = getattr(module, "_orig_mod", module)  # torch.compile's hides them
+    module = getattr(module, "_orig_mod", module)  # torch.compile hides them
     try:
-        called = module.function if isinstance(module, _Called) else module.forward
-        parameters = inspect.signature(called).parameters
-    except (TypeError, ValueError):  # some functions written in C have none to tell
+        function = module.function if isinstance(module, _Function) else module.forward
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # some functions written in C have no signature
         return set()
     names = {str(each).partition(":")[0].partition("=")[0] for each in parameters.values()}
     if "target" in names and parameters["target"].default is not inspect.Parameter.empty:
@@ -151,5 +148,5 @@ def _parameters(module: nn.Module) -> set[str]:
     return names
 
 
-def _kind(value: Any) -> str:
-    return repr(value.function) if isinstance(value, _Called) else type(value).__name__
+def _name(value: Any) -> str:
+    return repr(value.function) if isinstance(value, _Function) else type(value).__name__

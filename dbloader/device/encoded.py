@@ -1,4 +1,4 @@
-"""The encoded files of a batch, on their way from a worker to whoever decodes them."""
+"""The encoded files of a batch, on their way from a worker to a decoder."""
 
 from __future__ import annotations
 
@@ -11,68 +11,49 @@ import torch
 from dbloader.errors import OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     import numpy.typing as npt
     from typing_extensions import Self
 
 
 class EncodedImages:
-    """Image files of a batch, not decoded, and the random numbers that decide what becomes of each.
+    """The image files of a batch, not yet decoded, and the random numbers for the decoding of each.
 
-    The bytes of all files are one tensor, so a batch goes from a worker in one piece of shared memory and is pinned by
-    one copy; the rest is small and pickled. It has no ``to``: where a batch moves to a device, this stays on the CPU,
-    since that is where decoders for a GPU read from. Nothing changes it, so threads may share it.
+    The bytes of all files are one tensor, so a batch leaves a worker in one piece of shared memory and is pinned by one
+    copy; the rest is small and pickled. It has no method ``to``: when a batch moves to a device, this stays on the CPU,
+    where decoders for a GPU read it. It never changes, so threads may share it.
 
     Args:
-        files: One encoded image each; they are copied.
-        numbers: In [0, 1), shape (N, draws): what the Decoder takes for each image; None where it takes none.
-        places: What to call each image in an error, such as its record; None where there is no more to say than its
-            number in the batch.
+        files: The encoded images; they are copied.
+        numbers: Random numbers in [0, 1) for the Decoder, shape (N, draws); None if it takes none.
+        names: How to call each image in an error, such as by its record; None for its number in the batch alone.
 
     Attributes:
         data: The files one after another: uint8, shape (bytes,), on the CPU.
         numbers: float64, shape (N, draws).
-        places: One for each image, or None.
+        names: One for each image, or None.
 
     Raises:
-        OptionError: There are other numbers of files, rows of numbers and places.
+        OptionError: The numbers of files, rows and names differ.
     """
 
     def __init__(
         self,
         files: Sequence[bytes | memoryview],
         numbers: npt.ArrayLike | None = None,
-        places: Sequence[str] | None = None,
+        names: Sequence[str] | None = None,
     ) -> None:
         rows = np.empty((len(files), 0)) if numbers is None else np.array(numbers, np.float64)
         if rows.ndim != 2 or len(rows) != len(files):
             raise OptionError(f"numbers must have a row for each of {len(files)} files, got the shape {rows.shape}")
-        if places is not None and len(places) != len(files):
-            raise OptionError(f"places must be one for each of {len(files)} files, got {len(places)}")
+        if names is not None and len(names) != len(files):
+            raise OptionError(f"names must be one for each of {len(files)} files, got {len(names)}")
         self._ends = np.cumsum([len(file) for file in files], dtype=np.int64)
         joined = bytearray().join(files)
         self.data = torch.from_numpy(np.frombuffer(joined, np.uint8))
         self.numbers = rows
-        self.places = None if places is None else tuple(places)
-
-    @classmethod
-    def concatenate(cls, parts: Iterable[EncodedImages]) -> EncodedImages:
-        """Return the images of all parts, in their order: what a collate function makes of samples of one image.
-
-        Raises:
-            OptionError: There are no parts, or their images take different numbers of random numbers.
-        """
-        parts = list(parts)
-        draws = sorted({part.numbers.shape[1] for part in parts})
-        if len(draws) != 1:
-            raise OptionError(f"parts must be some, with the same number of draws, got {draws} draws in {len(parts)}")
-        named = all(part.places is not None for part in parts)
-        return cls(
-            [part.file(number) for part in parts for number in range(len(part))],
-            np.concatenate([part.numbers for part in parts]),
-            [place for part in parts for place in part.places or ()] if named else None,
-        )
+        self.names = None if names is None else tuple(names)
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -88,13 +69,13 @@ class EncodedImages:
         """Return one file as a view of ``data``."""
         return self.tensor(number).numpy().data
 
-    def place(self, number: int) -> str:
-        """Return what to call an image in an error."""
-        told = f"image {number} of the batch"
-        return told if self.places is None else f"{told}: {self.places[number]}"
+    def describe(self, number: int) -> str:
+        """Return how to call an image in an error."""
+        text = f"image {number} of the batch"
+        return text if self.names is None else f"{text}: {self.names[number]}"
 
     def pin_memory(self, device: Any = None) -> Self:
-        """Return the same with the bytes in pinned memory; torch's DataLoader calls this, where it is asked to pin."""
+        """Return a copy whose bytes are in pinned memory; torch's DataLoader calls this for ``pin_memory=True``."""
         clone = object.__new__(type(self))
         clone.__dict__.update(self.__dict__, data=self.data.pin_memory())
         return clone

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from operator import index as as_index
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -11,8 +10,10 @@ import torch
 from torch import nn
 from typing_extensions import override
 
-from dbloader.device import checks, noise
-from dbloader.device.sending import send
+from dbloader._options import real_number, whole_number
+from dbloader.device import noise
+from dbloader.device.normalize import check_images
+from dbloader.device.transfer import send_small
 from dbloader.errors import OptionError
 from dbloader.sampling.rng import SampleRNG
 
@@ -20,38 +21,35 @@ if TYPE_CHECKING:
     from dbloader.sampling.rng import Array
 
 _MODES = ("const", "rand", "pixel")
-_ATTEMPTS = 10  # timm's: to find a rectangle that is smaller than the image
+_ATTEMPTS = 10  # as in timm, to find a rectangle that is smaller than the image
 
 
 class RandomErasing(nn.Module):
-    """Erases rectangles of some images (Zhong et al.: Random Erasing Data Augmentation, AAAI 2020), as timm's does.
+    """Erases rectangles of some images (Zhong et al.: Random Erasing Data Augmentation, AAAI 2020), as timm does.
 
-    It takes images as (N, C, H, W) and gives new ones of the same dtype, shape and memory format. It belongs after
-    Normalize: there 0, with which ``const`` fills, is the mean, and the noise has the images' variance.
+    It takes images of shape (N, C, H, W) and returns new ones of the same dtype, shape and memory format. Put it after
+    Normalize: there 0, with which ``const`` fills, is the mean, and the noise has the variance of the images.
 
-    A rectangle is drawn by its share of the image's area and the ratio of its height to its width, at most ten times
-    until it is lower and narrower than the image, else left out. All is drawn on the CPU, from SampleRNG; only the
-    noise of ``pixel`` is made where the images are, of 65,536 different values up to 4.3.
+    The area and the aspect of a rectangle are drawn up to ten times, until it is lower and narrower than the image;
+    else it is left out. All is drawn on the CPU from the SampleRNG; only the noise of ``pixel`` is made where the
+    images are, with 65,536 different values up to 4.3.
 
     Args:
-        probability: That an image is erased.
-        min_area: Least share of an image's area that is erased, 0 to 1; where there are more rectangles than one, each
-            has its part of the share. They may overlap.
-        max_area: The greatest.
+        probability: The probability that an image is erased.
+        min_area: Least share of the image's area to erase, 0 to 1; several rectangles, which may overlap, share it.
+        max_area: Greatest share.
         min_aspect: Least ratio of height to width, above 0; its logarithm is drawn.
-        max_aspect: The greatest; ``1 / min_aspect`` if None.
-        mode: ``const`` fills with 0, ``rand`` each rectangle with one normal number for each channel, ``pixel`` with
+        max_aspect: Greatest ratio; None for ``1 / min_aspect``.
+        mode: ``const`` fills with 0, ``rand`` with one normal number for each rectangle and channel, ``pixel`` with
             normal numbers for each pixel and channel.
         min_count: Least number of rectangles.
-        max_count: The greatest; ``min_count`` if None.
-        num_splits: If above 1, the first ``N // num_splits`` images of a batch are left alone: those without
-            augmentation in AugMix.
+        max_count: Greatest number; None for ``min_count``.
 
     Raises:
-        OptionError: An option is out of its range. From a call: there are other numbers of keys and images.
-        TypeError: An option is no number. From a call: the images are no tensor of uint8 or floats, or they are uint8
-            and the mode is not ``const``.
-        ValueError: From a call: the images have no four axes.
+        OptionError: An option is out of its range. From a call: ``rng`` is of another number of images.
+        TypeError: An option is not a number. From a call: the images are not a tensor of uint8 or floats, or they are
+            uint8 and the mode is not ``const``.
+        ValueError: From a call: the images do not have four axes.
     """
 
     def __init__(
@@ -64,60 +62,50 @@ class RandomErasing(nn.Module):
         mode: Literal["const", "rand", "pixel"] = "const",
         min_count: int = 1,
         max_count: int | None = None,
-        num_splits: int = 0,
     ) -> None:
         super().__init__()
-        self.probability = checks.number("probability", probability, 0, 1)
-        self.min_area = checks.number("min_area", min_area, 0, 1)
-        self.max_area = checks.number("max_area", max_area, self.min_area, 1)
-        self.min_aspect = checks.number("min_aspect", min_aspect, 0, above=True)
+        self.probability = real_number("probability", probability, 0, 1)
+        self.min_area = real_number("min_area", min_area, 0, 1)
+        self.max_area = real_number("max_area", max_area, self.min_area, 1)
+        self.min_aspect = real_number("min_aspect", min_aspect, 0, above=True)
         max_aspect = 1 / self.min_aspect if max_aspect is None else max_aspect
-        self.max_aspect = checks.number("max_aspect", max_aspect, self.min_aspect)
+        self.max_aspect = real_number("max_aspect", max_aspect, self.min_aspect)
         if mode not in _MODES:
             raise OptionError(f"mode must be one of {', '.join(_MODES)}, got {mode!r}")
         self.mode = mode
-        self.min_count = as_index(min_count)
-        self.max_count = self.min_count if max_count is None else as_index(max_count)
-        self.num_splits = as_index(num_splits)
-        if not 1 <= self.min_count <= self.max_count:
-            raise OptionError(
-                f"min_count must be at least 1 and at most max_count, got {self.min_count} and {self.max_count}"
-            )
-        if self.num_splits < 0:
-            raise OptionError(f"num_splits must be at least 0, got {num_splits}")
+        self.min_count = whole_number("min_count", min_count, 1)
+        self.max_count = self.min_count if max_count is None else whole_number("max_count", max_count, self.min_count)
 
     @override
-    def forward(self, images: torch.Tensor, keys: SampleRNG | None = None) -> torch.Tensor:
-        checks.images(images)
+    def forward(self, images: torch.Tensor, rng: SampleRNG | None = None) -> torch.Tensor:
+        check_images(images)
         if self.mode != "const" and not images.dtype.is_floating_point:
             raise TypeError(f"mode {self.mode!r} must come after Normalize, for float images, got {images.dtype}")
-        keys = SampleRNG.drawn(len(images)) if keys is None else keys
-        if len(keys) != len(images):
-            raise OptionError(f"there must be a key for each of the {len(images)} images, got {len(keys)}")
-        boxes = self._boxes(keys, images.shape[2], images.shape[3])
-        if self.num_splits > 1:
-            boxes[: len(images) // self.num_splits] = 0
-        inside = _inside(send(torch.from_numpy(boxes), images.device), images.shape[2], images.shape[3])
+        rng = SampleRNG.from_torch(len(images)) if rng is None else rng
+        if len(rng) != len(images):
+            raise OptionError(f"rng must have one position for each of the {len(images)} images, got {len(rng)}")
+        channels, height, width = images.shape[1:]
+        boxes = torch.from_numpy(self.draw_boxes(rng, height, width))
+        inside = _inside(send_small(boxes, images.device), height, width)
         result = torch.empty_like(images)
         if self.mode == "rand":
             result.copy_(images)
-            for number, colors in enumerate(self._colours(keys, images).unbind(1)):
+            for number, colors in enumerate(self._draw_colors(rng, images).unbind(1)):
                 torch.where(inside[:, number, None], colors[..., None, None], result, out=result)
             return result
         if self.mode == "pixel":
-            channels, height, width = images.shape[1:]
-            fill = noise.normal(keys.bits("pixels"), (channels, height, width), images.dtype, images.device)
+            fill = noise.normal(rng.bits("pixels"), (channels, height, width), images.dtype, images.device)
         else:
             fill = torch.zeros((), dtype=images.dtype, device=images.device)
         return torch.where(inside.any(1, keepdim=True), fill, images, out=result)
 
-    def _boxes(self, keys: SampleRNG, height: int, width: int) -> Array:
-        """Return the rectangles: int32, shape (N, max_count, 4), as top, bottom, left and right; one left out is 0."""
-        erased, counts = keys.uniform(2, "erasing").T
+    def draw_boxes(self, rng: SampleRNG, height: int, width: int) -> Array:
+        """Return the rectangles: int32, shape (N, max_count, 4) as top, bottom, left, right; all 0 if left out."""
+        erased, counts = rng.uniform(2, "erasing").T
         counts = self.min_count + np.floor(counts * (self.max_count - self.min_count + 1))
-        drawn = keys.uniform(self.max_count * (2 * _ATTEMPTS + 2), "boxes")
-        drawn = drawn.reshape(len(keys), self.max_count, 2 * _ATTEMPTS + 2)
-        areas, aspects = drawn[..., :_ATTEMPTS], drawn[..., _ATTEMPTS : 2 * _ATTEMPTS]
+        numbers = rng.uniform(self.max_count * (2 * _ATTEMPTS + 2), "boxes")
+        numbers = numbers.reshape(len(rng), self.max_count, 2 * _ATTEMPTS + 2)
+        areas, aspects = numbers[..., :_ATTEMPTS], numbers[..., _ATTEMPTS : 2 * _ATTEMPTS]
         areas = (self.min_area + areas * (self.max_area - self.min_area)) * (height * width) / counts[:, None, None]
         least, most = math.log(self.min_aspect), math.log(self.max_aspect)
         aspects = np.exp(least + aspects * (most - least))
@@ -126,22 +114,22 @@ class RandomErasing(nn.Module):
         first = fits.argmax(-1)[..., None]
         heights = np.take_along_axis(heights, first, -1)[..., 0]
         widths = np.take_along_axis(widths, first, -1)[..., 0]
-        tops = np.floor(drawn[..., -2] * (height - heights + 1))
-        lefts = np.floor(drawn[..., -1] * (width - widths + 1))
+        tops = np.floor(numbers[..., -2] * (height - heights + 1))
+        lefts = np.floor(numbers[..., -1] * (width - widths + 1))
         kept = fits.any(-1) & (erased < self.probability)[:, None] & (np.arange(self.max_count) < counts[:, None])
         boxes = np.stack([tops, tops + heights, lefts, lefts + widths], -1)
         return np.where(kept[..., None], boxes, 0).astype(np.int32)
 
-    def _colours(self, keys: SampleRNG, images: torch.Tensor) -> torch.Tensor:
-        """Return the rectangles' colors: shape (N, max_count, C), of the images' dtype, and where they are."""
+    def _draw_colors(self, rng: SampleRNG, images: torch.Tensor) -> torch.Tensor:
+        """Return the colors of the rectangles: shape (N, max_count, C), with the dtype and device of the images."""
         channels = images.shape[1]
-        colors = noise.normal_of(keys.uniform(self.max_count * channels, "colors")).to(images.dtype)
-        return send(colors.view(len(keys), self.max_count, channels), images.device)
+        colors = noise.normal_of(rng.uniform(self.max_count * channels, "colors")).to(images.dtype)
+        return send_small(colors.view(len(rng), self.max_count, channels), images.device)
 
     @override
     def extra_repr(self) -> str:
         names = ("probability", "min_area", "max_area", "min_aspect", "max_aspect", "mode", "min_count", "max_count")
-        return ", ".join(f"{name}={getattr(self, name)!r}" for name in (*names, "num_splits"))
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
 
 
 def _inside(boxes: torch.Tensor, height: int, width: int) -> torch.Tensor:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from typing_extensions import override
 
-from dbloader.device import checks
-from dbloader.device.sending import send
+from dbloader._options import real_number
+from dbloader.device.transfer import send_small
 from dbloader.errors import OptionError
 
 if TYPE_CHECKING:
@@ -21,25 +22,26 @@ _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 class Normalize(nn.Module):
     """Subtracts each channel's mean and divides by its standard deviation, as timm's loader does.
 
-    It takes images as (N, C, H, W), of which the dtype tells the range: uint8 is 0 to 255, a float is 0 to 1. So
-    uint8 images are a quarter of the bytes on their way to the device, and the conversion to floats costs nothing of
-    its own. The result is about -3 to 3, in the order of the channels of the images.
+    It takes images of shape (N, C, H, W): uint8 in 0 to 255, or floats in 0 to 1. So images can be sent to the device
+    as uint8, a quarter of the bytes, and the conversion to floats costs no pass of its own. The result is about -3 to
+    3, with the same order of channels.
 
-    It is computed in float32, ``(image - mean) * (1 / std)``, and rounded once to ``dtype``; both operations are
+    It is computed in float32 as ``(image - mean) * (1 / std)`` and rounded once to ``dtype``. Both operations are
     exactly defined, so a GPU gives the bits that the CPU gives.
 
     Args:
-        mean: One for each channel, 0 to 1, as torchvision and timm give them.
-        std: One for each channel, above 0 and at most 1, likewise.
+        mean: One number for each channel, 0 to 1, as torchvision and timm give them.
+        std: One number for each channel, above 0 and at most 1.
         dtype: Of the result: torch.float32, torch.float16 or torch.bfloat16.
-        channels_last: Whether the result lies in memory as torch.channels_last, else it is contiguous; the shape is
-            the same. It costs no pass of its own, however the images lie.
+        channels_last: Whether the result has the memory format torch.channels_last; otherwise it is contiguous. The
+            shape is the same, and it costs no pass of its own.
 
     Raises:
-        OptionError: ``mean`` or ``std`` is out of its range, they are not equally many, or ``dtype`` is another. From a
-            call: the images have another number of channels (a ValueError too).
-        TypeError: ``mean`` or ``std`` is no sequence of numbers. From a call: the images are no uint8 or float tensor.
-        ValueError: From a call: the images have no four axes.
+        OptionError: ``mean`` or ``std`` is out of its range, they have different lengths, or ``dtype`` is another. From
+            a call: the images have another number of channels.
+        TypeError: ``mean`` or ``std`` is not a sequence of numbers. From a call: the images are not a uint8 or float
+            tensor.
+        ValueError: From a call: the images do not have four axes.
     """
 
     def __init__(
@@ -51,8 +53,8 @@ class Normalize(nn.Module):
         channels_last: bool = False,
     ) -> None:
         super().__init__()
-        self.mean = checks.shares("mean", mean)
-        self.std = checks.shares("std", std, above=True)
+        self.mean = _channels("mean", mean)
+        self.std = _channels("std", std, above=True)
         if len(self.mean) != len(self.std) or not self.mean:
             raise OptionError(
                 f"mean and std must have one number for each channel, got {len(self.mean)} and {len(self.std)}"
@@ -64,7 +66,7 @@ class Normalize(nn.Module):
 
     @override
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        checks.images(images)
+        check_images(images)
         if images.shape[1] != len(self.mean):
             raise OptionError(
                 f"mean and std must have one number for each of the {images.shape[1]} channels of the images, "
@@ -73,13 +75,37 @@ class Normalize(nn.Module):
         # Computed here in float64, so that each constant is rounded once.
         full = 1.0 if images.dtype.is_floating_point else 255.0
         rows = [[full * value for value in self.mean], [1.0 / (full * value) for value in self.std]]
-        mean, scale = send(torch.tensor(rows, dtype=torch.float32, device="cpu"), images.device)[..., None, None]
+        constants = torch.tensor(rows, dtype=torch.float32, device="cpu")
+        mean, scale = send_small(constants, images.device)[..., None, None]
         layout = torch.channels_last if self.channels_last else torch.contiguous_format
-        centred = torch.empty(images.shape, dtype=torch.float32, device=images.device, memory_format=layout)
-        result = centred if self.dtype is torch.float32 else torch.empty_like(centred, dtype=self.dtype)
+        centered = torch.empty(images.shape, dtype=torch.float32, device=images.device, memory_format=layout)
+        result = centered if self.dtype is torch.float32 else torch.empty_like(centered, dtype=self.dtype)
         # Not one addcmul: a GPU would round it once and a CPU twice, so that they differed in the last bit.
-        return torch.mul(torch.sub(images, mean, out=centred), scale, out=result)
+        return torch.mul(torch.sub(images, mean, out=centered), scale, out=result)
 
     @override
     def extra_repr(self) -> str:
         return f"mean={self.mean}, std={self.std}, dtype={self.dtype}, channels_last={self.channels_last}"
+
+
+def check_images(images: Any) -> None:
+    """Raise an error unless the images are a uint8 or float tensor of shape (N, C, H, W).
+
+    Raises:
+        TypeError: They are not a tensor, or of another dtype.
+        ValueError: They do not have four axes.
+    """
+    if not isinstance(images, torch.Tensor):
+        raise TypeError(f"images must be a tensor, got {type(images).__name__}")
+    if images.ndim != 4:
+        raise ValueError(f"images must have the shape (N, C, H, W), got {tuple(images.shape)}")
+    if images.dtype is not torch.uint8 and not images.dtype.is_floating_point:
+        raise TypeError(f"images must be uint8 (0 to 255) or float (0 to 1), got {images.dtype}")
+
+
+def _channels(name: str, values: Any, *, above: bool = False) -> tuple[float, ...]:
+    """Return an option with a number from 0 (or, with ``above``, more) to 1 for each channel."""
+    if not isinstance(values, Iterable) or isinstance(values, str):
+        raise TypeError(f"{name} must be a sequence of numbers, one for each channel, got {values!r}")
+    what = f"{name} (on the scale 0 to 1, not 0 to 255)"
+    return tuple(real_number(what, value, 0, 1, above=above) for value in values)

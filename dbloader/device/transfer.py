@@ -1,8 +1,8 @@
-"""Moving batches to a device.
+"""Move batches to a device.
 
-A batch is a tensor, or tensors nested in tuples, named tuples, lists, mappings and dataclasses. It is rebuilt
-with the same types around the moved tensors. An object whose class has a method ``to`` (PackedSequence, a graph of
-PyTorch Geometric) moves itself. Everything else (None, str, numbers, numpy arrays, sets, EncodedImages) stays as it is.
+A batch is a tensor, or tensors nested in tuples, named tuples, lists, mappings and dataclasses. It is rebuilt with the
+same types around the moved tensors. An object whose class has a method ``to`` (PackedSequence, a graph of PyTorch
+Geometric) moves itself. Everything else (None, str, numbers, numpy arrays, sets, EncodedImages) stays as it is.
 """
 
 import copy
@@ -23,15 +23,15 @@ Device: TypeAlias = torch.device | str | int
 
 
 def to_device(batch: Batch, device: Device) -> Batch:
-    """The batch with all that can move on the device; containers in which nothing moves stay the same."""
+    """Return the batch with all that can move on the device; a container in which nothing moves stays as it is."""
     return _replace(batch, lambda leaf: leaf.to(device))
 
 
 def _replace(batch: Batch, function: Callable[[Any], Any]) -> Batch:
-    """The batch with ``function(leaf)`` in place of every tensor and of every object that moves itself."""
-    # First, as some of those are also a named tuple or a mapping: a PackedSequence keeps one tensor on the
-    # CPU. Asked of the class, as the instances of some answer every name. Not of a UserDict, such as the tokenizers'
-    # BatchEncoding: its `to` would move the tensors in place, in the batch that the loader may still hold.
+    """Return the batch with ``function(leaf)`` for every tensor and every object that moves itself."""
+    # Before the containers: a PackedSequence is also a named tuple, and keeps one tensor on the CPU. The class is
+    # asked, since some instances answer to every name. A UserDict, such as the tokenizers' BatchEncoding, is left to
+    # the containers: its `to` would move the tensors in place, in the batch that the loader may still hold.
     if callable(getattr(type(batch), "to", None)) and not isinstance(batch, UserDict):
         return function(batch)
     if isinstance(batch, Mapping):
@@ -48,7 +48,7 @@ def _replace(batch: Batch, function: Callable[[Any], Any]) -> Batch:
 
 
 def rebuild(batch: Batch, values: dict[Any, Any]) -> Batch:
-    """A container of the same type with these values: by key, position or name."""
+    """Return a container of the same type with these values: by key, position or name."""
     if isinstance(batch, tuple):
         return type(batch)(*values.values()) if hasattr(batch, "_fields") else type(batch)(values.values())
     if isinstance(batch, Mapping) and not isinstance(batch, MutableMapping):
@@ -63,10 +63,10 @@ def rebuild(batch: Batch, values: dict[Any, Any]) -> Batch:
 
 
 def resolve_device(device: Device) -> torch.device:
-    """The device that is meant: "auto" is CUDA, else MPS, else the CPU; "cuda" is the one current now.
+    """Return the device that is meant: "auto" is CUDA, else MPS, else the CPU; "cuda" is the current CUDA device.
 
     Raises:
-        OptionError: It is not present here.
+        OptionError: This machine has no such device.
     """
     if device == "auto":
         mps_or_cpu = "mps" if torch.backends.mps.is_available() else "cpu"
@@ -87,28 +87,36 @@ def resolve_device(device: Device) -> torch.device:
     return torch.device("cuda", index)  # pragma: no cover - needs a CUDA device
 
 
+def send_small(values: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return a small tensor of the CPU on a device, without waiting for the device."""
+    if device.type == "cuda":  # pragma: no cover - the tests marked cuda run it
+        # Only a copy from pinned memory does not wait. PyTorch's allocator reuses that memory only after the copy.
+        return values.pin_memory().to(device, non_blocking=True)
+    return values.to(device)
+
+
 class Transfer:
-    """How batches get to a device: in two steps, one in the background thread, one in the consumer's."""
+    """Moves batches to a device in two steps: one in the background thread, one in the consumer's."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
 
     def prepare(self, batch: Batch, then: Callable[[Batch], Batch] | None = None) -> Batch:
-        """Move a batch, or begin to, in the background thread.
+        """Move a batch, or start to, in the background thread.
 
         Args:
-            batch: As the loader gave it.
-            then: Called with the batch on the device; what it gives takes the batch's place. It may queue work on the
-                stream that is current, and need not wait for it.
+            batch: A batch of the loader.
+            then: Called with the batch on the device; its result replaces the batch. It may queue work on the current
+                stream without waiting for it.
 
         Returns:
-            What ``receive`` wants.
+            The argument for ``receive``.
         """
         moved = to_device(batch, self.device)
         return moved if then is None else then(moved)
 
     def receive(self, prepared: Batch) -> Batch:
-        """The batch, ready for use by the consumer, in whose thread this runs."""
+        """Return the batch, ready for use, in the consumer's thread."""
         return prepared
 
 
@@ -120,20 +128,20 @@ class _Copying(NamedTuple):
 class CudaTransfer(Transfer):  # pragma: no cover - needs a CUDA device: the tests marked cuda run it
     """Copies on a CUDA stream of its own, while the consumer's stream works on earlier batches.
 
-    Three things keep the streams from racing, as PyTorch's allocator knows only the stream that a tensor was
-    made on (docs/notes/cuda-race.md). The consumer's stream waits for a batch's copies before it gets the batch.
+    Three rules keep the streams from racing, since PyTorch's allocator knows only the stream that a tensor was made on
+    (docs/notes/cuda-race.md). The consumer's stream waits for the copies of a batch before it uses the batch.
     ``record_stream`` keeps the memory of a tensor that the consumer drops until the work queued on it is done. And the
-    side stream begins a batch only after the work that the consumer had queued when it last asked for one.
+    side stream starts a batch only after the work that the consumer had queued when it last asked for one.
 
-    What cannot be recorded (sparse and nested tensors, those of a subclass, objects that move themselves and have no
-    ``record_stream``) is copied on the consumer's own stream when it gets the batch: correct, but not overlapped, and
-    after ``then``.
+    Some objects cannot be recorded: sparse and nested tensors, subclasses of Tensor, and objects that move themselves
+    and have no ``record_stream``. They are copied on the consumer's stream when it gets the batch: correct, but not
+    overlapped, and after ``then``.
     """
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
         self._stream: torch.cuda.Stream | None = None
-        self._asked: SimpleQueue[torch.cuda.Event] = SimpleQueue()  # the work before the consumer asked
+        self._asked: SimpleQueue[torch.cuda.Event] = SimpleQueue()  # one for each batch asked for
 
     @override
     def __reduce__(self) -> tuple[type[Self], tuple[torch.device]]:
@@ -145,26 +153,26 @@ class CudaTransfer(Transfer):  # pragma: no cover - needs a CUDA device: the tes
         if self._stream is None:  # two threads may come here at once: harmless, a batch carries its own event
             self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         stream = self._stream
-        self._await_consumer(stream)
+        self.await_consumer(stream)
 
         def copy_to_device(leaf: Any) -> Any:
-            if not _is_recordable(leaf):
+            if not is_recordable(leaf):
                 return leaf
-            if leaf.is_cuda:  # from the source, which ran in this thread
+            if leaf.is_cuda:  # made by the source, in this thread
                 stream.wait_stream(source_stream)
-                _record(leaf, stream)  # `then` may be the last to use it
+                record(leaf, stream)  # `then` may be the last to use it
             else:
-                leaf = _pinned(leaf)  # else the copy would not be asynchronous
+                leaf = _pin(leaf)  # else the copy would not be asynchronous
             # The pinned memory may be dropped at once: PyTorch's allocator reuses it only after the copy.
             return leaf.to(self.device, non_blocking=True)
 
-        # It makes the device current too, which is a thread's own setting, and every epoch has a new thread.
+        # This makes the device current too, a setting of the thread, and every epoch has a new thread.
         with torch.cuda.stream(stream):
             moved = _replace(batch, copy_to_device)
             return _Copying(moved if then is None else then(moved), stream.record_event())
 
-    def _await_consumer(self, stream: torch.cuda.Stream) -> None:
-        """The stream goes on only after what the consumer had queued when it last asked."""
+    def await_consumer(self, stream: torch.cuda.Stream) -> None:
+        """Make the side stream wait for the work that the consumer had queued when it last asked."""
         try:
             while True:
                 stream.wait_event(self._asked.get_nowait())
@@ -175,48 +183,49 @@ class CudaTransfer(Transfer):  # pragma: no cover - needs a CUDA device: the tes
     def receive(self, prepared: Batch) -> Batch:
         stream = torch.cuda.current_stream(self.device)
         self._asked.put(stream.record_event())
-        self._await_copies(stream, prepared.done)
+        self.await_copies(stream, prepared.done)
 
         def hand_over(leaf: Any) -> Any:
-            if not _is_recordable(leaf) or not leaf.is_cuda:
+            if not is_recordable(leaf) or not leaf.is_cuda:
                 return leaf.to(self.device)
-            self._keep(leaf, stream)
+            self.keep(leaf, stream)
             return leaf
 
         return _replace(prepared.batch, hand_over)
 
-    def _await_copies(self, stream: torch.cuda.Stream, done: torch.cuda.Event) -> None:
-        """The consumer's stream goes on only after the batch is whole."""
+    def await_copies(self, stream: torch.cuda.Stream, done: torch.cuda.Event) -> None:
+        """Make the consumer's stream wait until the batch is complete."""
         stream.wait_event(done)
 
-    def _keep(self, leaf: Any, stream: torch.cuda.Stream) -> None:
-        """The leaf's memory is not used again before what the consumer queues on it is done."""
-        _record(leaf, stream)
+    def keep(self, leaf: Any, stream: torch.cuda.Stream) -> None:
+        """Keep the memory of a leaf until the work that the consumer queues on it is done."""
+        record(leaf, stream)
 
 
-def _is_recordable(leaf: Any) -> bool:
-    """Whether all memory of what has moved can be recorded: of one block, or by a method of its own."""
+def is_recordable(leaf: Any) -> bool:
+    """Return whether all memory of a leaf can be recorded: as one block, or by a method of its own."""
     if isinstance(leaf, torch.Tensor):
         return type(leaf) is torch.Tensor and leaf.layout is torch.strided and not leaf.is_nested
     names = ("record_stream", "pin_memory", "is_cuda")  # as a graph of PyTorch Geometric has them
     return isinstance(leaf, PackedSequence) or all(hasattr(type(leaf), name) for name in names)
 
 
-def _record(leaf: Any, stream: torch.cuda.Stream) -> None:
+def record(leaf: Any, stream: torch.cuda.Stream) -> None:
+    """Tell PyTorch's allocator that a stream uses the memory of a leaf."""
     parts = leaf if isinstance(leaf, PackedSequence) else [leaf]
     for part in parts:
         if part is not None and part.is_cuda:  # the lengths in a PackedSequence stay on the CPU
             part.record_stream(stream)
 
 
-def _pinned(leaf: Any) -> Any:  # pragma: no cover - used by CudaTransfer alone
+def _pin(leaf: Any) -> Any:  # pragma: no cover - used by CudaTransfer alone
     if not isinstance(leaf, torch.Tensor):
         return leaf.pin_memory()
-    # Not a tensor's own pin_memory(), which refuses what is expanded.
+    # Not the tensor's own pin_memory(), which refuses expanded tensors.
     return leaf if leaf.is_pinned() else torch.empty_like(leaf, pin_memory=True).copy_(leaf)
 
 
 def create_transfer(device: Device) -> Transfer:
-    """The transfer to a device, which must be present (OptionError)."""
+    """Return the transfer to a device, which must be present (OptionError)."""
     resolved = resolve_device(device)
     return CudaTransfer(resolved) if resolved.type == "cuda" else Transfer(resolved)

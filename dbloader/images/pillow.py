@@ -67,15 +67,17 @@ def open_pillow(file: bytes | bytearray | memoryview | BinaryIO) -> ImageFile.Im
             headers.
         OptionError: The environment variable DBLOADER_MAX_PIXELS is not a number.
     """
-    limit = max_pixels()
+    max_pixels()  # sets Pillow's limit
     stream = io.BytesIO(file) if isinstance(file, (bytes, bytearray, memoryview)) else file
     try:
         image = Image.open(stream, formats=_available())
     except Image.DecompressionBombError:
-        raise NotAnImageError(_too_large(limit)) from None
-    if image.width * image.height > limit:
+        raise NotAnImageError(_too_large()) from None
+    try:
+        check_pixels(image.width, image.height)
+    except NotAnImageError:
         image.close()
-        raise NotAnImageError(_too_large(limit))
+        raise
     if _is_misread_planar(image):
         image.close()
         raise NotAnImageError(
@@ -103,6 +105,17 @@ def max_pixels() -> float:
     if Image.MAX_IMAGE_PIXELS is not None and limit > Image.MAX_IMAGE_PIXELS:
         Image.MAX_IMAGE_PIXELS = limit  # Pillow warns beyond this
     return limit
+
+
+def check_pixels(width: int, height: int) -> None:
+    """Raise unless an image of this size may be decoded.
+
+    Raises:
+        NotAnImageError: It has more pixels than `max_pixels` allows.
+        OptionError: The environment variable DBLOADER_MAX_PIXELS is not a number.
+    """
+    if width * height > max_pixels():
+        raise NotAnImageError(_too_large())
 
 
 def may_be_image(data: bytes | memoryview) -> bool:
@@ -206,9 +219,9 @@ def _is_misread_planar(image: Image.Image) -> bool:
     return not plain or image.tag_v2.get(_PHOTOMETRIC) == _WHITE_IS_ZERO
 
 
-def _too_large(limit: float) -> str:
+def _too_large() -> str:
     return (
-        f"is too large to be decoded: it has more pixels than the {limit:,.0f} that are allowed; "
+        f"is too large to be decoded: it has more pixels than the {max_pixels():,.0f} that are allowed; "
         f"set the environment variable {LIMIT_VARIABLE} to allow more"
     )
 

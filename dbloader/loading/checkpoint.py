@@ -258,7 +258,7 @@ class Unknown(Position):
 
     @override
     def draw(self) -> None:
-        self._seed = SampleRNG.drawn(0).seed
+        self._seed = SampleRNG.from_torch(0).seed
 
     @override
     def keys(self, number: int, samples: int) -> SampleRNG:

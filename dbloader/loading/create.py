@@ -82,8 +82,8 @@ def create_loader(
     The images are decoded, cropped and resized to uint8 by workers, sent to the device as such, and normalized there.
     Each ``iter()`` is the next epoch, in its own order; ``state_dict()`` and ``load_state_dict()`` go on in the middle
     of one. Order and augmentation are a pure function of (seed, epoch, position), so the batches are the same for any
-    number and kind of workers. (Except in what draws from global random generators: transforms of others, and Mixup
-    and CutMix, which are torchvision's or timm's.)
+    number and kind of workers. (Except in what draws from global random generators, such as torchvision's
+    transforms.)
 
     Args:
         dataset: Any map-style dataset: LMDBDataset, MongoDataset, a Subset of one, torchvision's, timm's; of those with
@@ -109,7 +109,7 @@ def create_loader(
         re_mode: With what: ``"const"`` (the mean), ``"rand"`` (a random color) or ``"pixel"`` (noise).
         re_count: How many rectangles.
         preparation: What else is to be done with each batch on the device, after that: a callable on the images, or a
-            Preparation, such as of Mixup.
+            Preparation, such as torchvision's MixUp.
         sampler: The order, in place of ShuffleSampler or OrderedSampler. One of dbloader's must be made for a dataset
             of this length, however many samples it draws in an epoch. With one that is not dbloader's the loader cannot
             be resumed, as nobody knows what its order depends on. What is random in the decoding is the same for all

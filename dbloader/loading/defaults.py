@@ -21,9 +21,9 @@ from dbloader.batches.shared_memory import SharedBatchPool
 from dbloader.datasets.store import StoreDataset
 from dbloader.decoding.center_crop import ResizeCenterCrop
 from dbloader.decoding.decoder import Decoder
+from dbloader.decoding.masks import changes_size
 from dbloader.decoding.pillow import decode_pil
 from dbloader.decoding.random_crop import RandomResizedCrop
-from dbloader.decoding.uncropped import crops
 from dbloader.device.erasing import RandomErasing
 from dbloader.device.normalize import Normalize
 from dbloader.errors import OptionError
@@ -139,7 +139,7 @@ def check_first_fields(dataset: Any, index: int = 0) -> None:
         return
     if not isinstance(dataset, StoreDataset) or not {*(dataset.fields or ())} - {*STANDARD_FIELDS, "index"}:
         return
-    if crops(dataset.decode) or crops(dataset.transform):
+    if changes_size(dataset.decode) or changes_size(dataset.transform):
         dataset._others(dataset.record(index))
 
 

@@ -138,8 +138,8 @@ class Batches(Iterator[Any]):
         prepare = None
         if self._preparation is not None:
             assert self._iteration.place is not None, "else it has not begun"
-            keys = self._iteration.place.keys(self._number, samples)
-            prepare = functools.partial(self._preparation, keys=keys)
+            rng = self._iteration.place.keys(self._number, samples)
+            prepare = functools.partial(self._preparation, rng=rng)
         if self._iteration.transfer is not None:
             return self._iteration.transfer.prepare(batch, prepare)
         return batch if prepare is None else prepare(batch)

@@ -1,7 +1,4 @@
-"""Where things are in a record's document: a BSON document of which the image is the largest part by far.
-
-The layout is fixed by docs/format.md, byte by byte.
-"""
+"""The layout of a record's BSON document; docs/format.md describes every byte."""
 
 from __future__ import annotations
 
@@ -17,43 +14,46 @@ from dbloader.errors import DamagedRecordError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# A document is HEAD, the elements in between, TAIL. HEAD: int32 length of the document, then the element _id.
+# A document is HEAD, elements, TAIL. HEAD: int32 length of the document, then the element _id.
 HEAD = struct.Struct("<i5sq")
 ID = b"\x12_id\x00"
-# TAIL: the element crc32 and the document's closing zero.
+# TAIL: the element crc32, then the document's closing zero byte.
 TAIL = struct.Struct("<7sqB")
 CRC32 = b"\x12crc32\x00"
-# The element image up to its bytes: its name, their number, their subtype.
+# The element image without its bytes: its name, the number of bytes, their subtype.
 IMAGE = struct.Struct("<7siB")
 IMAGE_TAG = b"\x05image\x00"
-# The elements that may stand before it, up to their values: a str, which follows its length, and an int64.
+# The elements that may come before it: a str, which follows its length, and an int64.
 _NAME, _LABEL = b"\x02name\x00", b"\x12label\x00"
 _STR = LENGTH = struct.Struct("<i")
 MAX_DOCUMENT = 2**31 - 1  # BSON's length is an int32
 UNREADABLE = (bson.errors.BSONError, ValueError, TypeError, OverflowError, RecursionError, MemoryError, struct.error)
-"""Exceptions that decoding BSON may raise where the bytes were not written by this package."""
+"""Exceptions that decoding BSON raises for bytes that another program wrote."""
 
 
 def crc32_of(document: bytes | memoryview) -> int:
-    """Compute the CRC-32 of a record's content: of the bytes between its elements ``_id`` and ``crc32``."""
+    """Return the CRC-32 of a record's content: the bytes between its elements ``_id`` and ``crc32``."""
     return crc32(memoryview(document)[HEAD.size : -TAIL.size])
 
 
 def bound_crc32(content: Any, index: Any) -> Any:
     """Return the element ``crc32`` of a record: the CRC-32 of its content, XOR the low 32 bits of its index.
 
-    Both may be arrays, int64. The content's CRC-32 can be computed before the index is known. Content that is moved to
-    another index no longer fits.
+    The content's CRC-32 can be computed before the index is known, and content moved to another index is noticed.
+
+    Args:
+        content: CRC-32 of the content; an int, or an int64 array.
+        index: Index of the record, or an int64 array.
     """
     return content ^ (index & 0xFFFF_FFFF)
 
 
 def seal(values: Mapping[str, Any], number: int = 0) -> bytes:
-    """Return a BSON document of some values with an element ``crc32`` after them, which ``open_sealed`` checks.
+    """Return a BSON document of values and an element ``crc32`` after them, which ``open_sealed`` checks.
 
     Args:
-        values: What ``bson.encode`` takes, without a key ``crc32``.
-        number: Position of the document among others of its kind; the check binds the document to it.
+        values: A document for ``bson.encode``, without a key ``crc32``.
+        number: Position of the document among others of its kind, which the check includes.
     """
     elements = bson.encode(values)[LENGTH.size : -1]
     return b"".join(
@@ -66,7 +66,7 @@ def seal(values: Mapping[str, Any], number: int = 0) -> bytes:
 
 
 def open_sealed(document: bytes | memoryview, number: int = 0) -> dict[str, Any]:
-    """Return the values that ``seal`` was given; a tuple comes back as a list, an int of 64 bits as an Int64.
+    """Return the values of a document from ``seal``; a tuple comes back as a list, an int of 64 bits as an Int64.
 
     Raises:
         ValueError: The document is not what ``seal`` returned for this number.
@@ -88,12 +88,12 @@ def open_sealed(document: bytes | memoryview, number: int = 0) -> dict[str, Any]
 
 
 def crc32_of_values(values: Mapping[str, Any]) -> int:
-    """Compute the CRC-32 of the content of a decoded record, from its values between ``_id`` and ``crc32``."""
+    """Return the CRC-32 of a decoded record's content: of its values between ``_id`` and ``crc32``, encoded again."""
     before: dict[str, Any] = {}
     after: dict[str, Any] = {}
     image, part = b"", before
     for key, value in values.items():
-        if key == "image" and isinstance(value, bytes):  # a Binary too; copied nowhere
+        if key == "image" and isinstance(value, bytes):  # or a Binary; without copying it
             subtype = value.subtype if isinstance(value, Binary) else BINARY_SUBTYPE
             image, part = IMAGE.pack(IMAGE_TAG, len(value), subtype), after
         elif key not in ("_id", "crc32"):
@@ -105,10 +105,10 @@ def crc32_of_values(values: Mapping[str, Any]) -> int:
 
 
 def verify(document: bytes | memoryview, index: int) -> None:
-    """Compare a document's length, index and CRC-32 with its bytes.
+    """Check the length, the index and the CRC-32 of a document.
 
     Raises:
-        DamagedRecordError: They are not those that were written.
+        DamagedRecordError: The bytes are not those that were written.
     """
     if len(document) < HEAD.size + TAIL.size:
         raise DamagedRecordError(f"it has only {len(document)} bytes")
@@ -136,17 +136,14 @@ def check_crc32(content: int, index: int, stored: object) -> None:
 
 
 class Image(NamedTuple):
-    """An image as it lies in its document, and whether it is the bytes of an array or those of an image file."""
+    """An image in its document: the bytes of an image file or of an array."""
 
     data: memoryview
     is_array: bool
 
 
 def find_image(document: bytes | memoryview) -> tuple[int, int, Image | None]:
-    """Return where the element of the image begins and ends, and the image.
-
-    It is None where there is none, or it does not stand where ``records.encode`` puts it.
-    """
+    """Return begin and end of the element ``image``, and the image; None unless it is where ``encode`` puts it."""
     at = HEAD.size
     for tag, lengths in ((_NAME, _STR), (_LABEL, None)):
         if document[at : at + len(tag)] == tag:

@@ -1,4 +1,4 @@
-"""The manifest: the header of a store, written last, so that a store without one is not finished."""
+"""The manifest: the header of a store. It is written last, so a store without one is not finished."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ VERSION = 1
 
 _MAX_DEPTH = 20  # of dicts and lists in `source`
 
-# A histogram of more labels is no longer a small fact; such labels (a regression target, say) are counted from
-# the label column instead.
+# A histogram of more labels would be large. Such labels, a regression target for example, are counted from the label
+# column instead.
 MAX_COUNTED_LABELS = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What is known of a store as a whole.
+    """The header of a store.
 
     Attributes:
         length: Number of records.
         digest: SHA-256, hex, of the records' CRC-32 (little-endian uint32, in the order of their indices).
         classes: Name of each label from 0 on; empty where labels have no names.
-        label_counts: Records of each label; None when there are more than 65,536 different labels.
+        label_counts: Records of each label; None if there are more than 65,536 different labels.
         labelled: Records that have a label.
         named: Records that have a name.
         image_bytes: Bytes of all images.
-        width: Least and greatest width in pixels of the records that have one; (0, 0) if none has.
+        width: Lowest and highest width in pixels; (0, 0) if no record has one.
         height: The same for the height.
-        formats: Records of each image format.
-        depths: Records whose images have values of each depth, such as "8-bit", "16-bit" or "32-bit float".
-        fields: Records that have each further field.
-        outcome: What the conversion counted: ``repaired``, ``rejected`` and the like.
+        formats: Records by image format.
+        depths: Records by depth of the image's values, such as "8-bit", "16-bit" or "32-bit float".
+        fields: Records by further field.
+        outcome: Files by what the conversion did with them: ``repaired``, ``rejected`` and others.
         events: Lines of the conversion's report.
         source: Where the records came from, and the options of the conversion.
         created: UTC, ISO 8601.
@@ -72,7 +72,7 @@ class Manifest:
     version: int = VERSION
 
     def encode(self) -> bytes:
-        """Return the manifest as a BSON document, which ends with its CRC-32."""
+        """Return the manifest as a BSON document that ends with its CRC-32."""
         document = asdict(self)
         if self.label_counts is not None:
             pairs = np.array(sorted(self.label_counts.items()), "<i8").reshape(-1, 2)
@@ -84,8 +84,8 @@ class Manifest:
         """Return the manifest in a BSON document.
 
         Raises:
-            NotAStoreError: It is some other program's.
-            StoreVersionError: It has a newer format than this version of dbloader knows.
+            NotAStoreError: Another program wrote it.
+            StoreVersionError: Its format is newer than this version of dbloader.
             DamagedStoreError: It is not what was written.
         """
         try:
@@ -133,7 +133,7 @@ def _is_counts(value: object) -> bool:
 
 
 def _is_plain(value: object, depth: int = 0) -> bool:
-    """Tell whether JSON has such a value."""
+    """Return whether JSON can hold a value."""
     if isinstance(value, (dict, list)):
         parts = value.values() if isinstance(value, dict) else value
         return depth < _MAX_DEPTH and all(_is_plain(part, depth + 1) for part in parts)
@@ -141,10 +141,10 @@ def _is_plain(value: object, depth: int = 0) -> bool:
 
 
 def _is_text(value: object) -> bool:
-    return type(value) is str  # BSON's JavaScript code is a str too, and cannot be hashed
+    return type(value) is str  # bson.Code is a str too, and cannot be hashed
 
 
-# What a manifest may say: one with the right CRC-32 may still be another program's work.
+# Valid values. A manifest with the right CRC-32 may still be the work of another program.
 _IS_VALID: dict[str, Callable[[Any], bool]] = {
     "length": _is_count,
     "digest": lambda value: isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef"),
@@ -168,7 +168,7 @@ _IS_VALID: dict[str, Callable[[Any], bool]] = {
 
 
 class Summary:
-    """Gathers from the columns, chunk by chunk, what a manifest says of all records."""
+    """The values of a manifest that are computed from the columns, chunk by chunk."""
 
     def __init__(self) -> None:
         self._digest = hashlib.sha256()
@@ -176,7 +176,7 @@ class Summary:
         self._labelled = self._named = self._image_bytes = 0
         self._sides: dict[str, tuple[int, int]] = {"width": (0, 0), "height": (0, 0)}
         self.labels: tuple[int, int] | None = None
-        """The least and the greatest label; None if no record has one."""
+        """The lowest and the highest label; None if no record has one."""
 
     def add(self, chunk: dict[str, bytes]) -> None:
         """Add the packed columns of one chunk."""
@@ -200,7 +200,7 @@ class Summary:
                 self._sides[side] = (min(least or 2**32, int(known.min())), max(greatest, int(known.max())))
 
     def facts(self) -> dict[str, Any]:
-        """Return the fields of the manifest that were gathered."""
+        """Return the computed fields of the manifest."""
         return {
             "digest": self._digest.hexdigest(),
             "label_counts": None if self._labels is None else dict(sorted(self._labels.items())),

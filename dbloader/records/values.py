@@ -1,4 +1,4 @@
-"""The values that a record may hold, and what BSON keeps of them; docs/format.md has the table."""
+"""The values of a record and how BSON stores them; docs/format.md has the table."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _MAX_DEPTH = 100  # levels, the document itself included, that MongoDB promises 
 
 
 def checked_str(key: str, value: object) -> str:
-    """Return a text back.
+    """Return the value if it is a text.
 
     Raises:
-        FieldError: It is none, or one that UTF-8 cannot hold.
+        FieldError: It is not a str, or UTF-8 cannot hold it.
     """
     if not isinstance(value, str):
         raise FieldError(f"field {key!r} must be a str, got {value!r}")
@@ -34,10 +34,10 @@ def checked_str(key: str, value: object) -> str:
 
 
 def checked_int(key: str, value: object, least: int = INT64_MIN, greatest: int = INT64_MAX) -> int:
-    """Return an integer.
+    """Return the value if it is an integer.
 
     Raises:
-        FieldError: The value is none, or out of its range.
+        FieldError: It is not an integer, or out of its range.
     """
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         raise FieldError(f"field {key!r} must be an int, got {value!r}")
@@ -48,10 +48,10 @@ def checked_int(key: str, value: object, least: int = INT64_MIN, greatest: int =
 
 
 def checked_size(key: str, value: object) -> list[Int64]:
-    """Return a width and a height in pixels.
+    """Return the value if it is a width and a height in pixels.
 
     Raises:
-        FieldError: The value is no pair of them.
+        FieldError: It is not.
     """
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         raise FieldError(f"field {key!r} must be (width, height), got {value!r}")
@@ -59,17 +59,17 @@ def checked_size(key: str, value: object) -> list[Int64]:
 
 
 def pack(key: str, value: Any, depth: int = 1) -> Any:
-    """Return what BSON stores for a value.
+    """Return a value in the form that BSON stores.
 
     Raises:
-        FieldError: It is of a kind that a record cannot hold.
+        FieldError: A record cannot hold a value of this type.
     """
     if value is None or isinstance(value, (bool, float)):
         return value
     if isinstance(value, str):
         return checked_str(key, value)
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return bytes(value)  # which BSON stores as a binary of subtype 0
+        return bytes(value)  # stored as a binary of subtype 0
     if isinstance(value, int):
         return checked_int(key, value)
     if isinstance(value, np.ndarray):
@@ -83,7 +83,7 @@ def pack(key: str, value: Any, depth: int = 1) -> Any:
     if isinstance(value, dict):
         for name in value:
             if not isinstance(name, str) or "\0" in name or name.startswith("$"):
-                # BSON ends names with a NUL, and takes {"$ref": ...} for a reference to another document.
+                # BSON ends names with NUL, and decodes {"$ref": ...} as a reference to another document.
                 raise FieldError(f"field {key!r} has a key that is no str, holds NUL or begins with '$': {name!r}")
             checked_str(key, name)
         return {name: pack(f"{key}.{name}", item, depth + 1) for name, item in value.items()}
@@ -94,7 +94,7 @@ def pack(key: str, value: Any, depth: int = 1) -> Any:
 
 
 def unpack(value: Any) -> Any:
-    """Return the value of which ``pack`` made what BSON stored.
+    """Return the value that ``pack`` was given.
 
     Raises:
         DamagedRecordError: An array cannot be read.
@@ -109,10 +109,10 @@ def unpack(value: Any) -> Any:
 
 
 def array_bytes(key: str, array: np.ndarray[Any, Any]) -> bytes:
-    """Return an array as it is stored: a NumPy .npy file (https://numpy.org/neps/nep-0001-npy-format.html).
+    """Return an array as the bytes of a .npy file (https://numpy.org/neps/nep-0001-npy-format.html).
 
     Raises:
-        FieldError: It is of a kind that a record cannot hold.
+        FieldError: A record cannot hold an array of this dtype.
     """
     if array.dtype.hasobject:
         raise FieldError(f"field {key!r} is an array of Python objects (dtype {array.dtype}), which cannot be stored")
@@ -124,18 +124,18 @@ def array_bytes(key: str, array: np.ndarray[Any, Any]) -> bytes:
         raise FieldError(f"field {key!r} is an array of the dtype {array.dtype}, which a .npy file does not keep")
     file = io.BytesIO()
     if array.dtype == np.uint8 and array.size and array.flags.c_contiguous:
-        # Pixels can have gigabytes; written to the file, they would be there three times.
+        # Large images: written to the file, the pixels would be in memory three times.
         np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
         return b"".join((file.getvalue(), array.reshape(-1).data))
     try:
         np.lib.format.write_array(file, array, version=(1, 0), allow_pickle=False)
-    except ValueError:  # names of fields that are long or not Latin; left to itself, NumPy would also warn
+    except ValueError:  # long or non-Latin field names; with version=None NumPy would warn
         np.lib.format.write_array(file, array, version=(3, 0), allow_pickle=False)
     return file.getvalue()
 
 
 def _is_kept(dtype: np.dtype[Any]) -> bool:
-    """Return whether a .npy file gives back a dtype: not those of other packages, nor fields that overlap."""
+    """Return whether a .npy file can hold a dtype: not those of other packages, nor overlapping fields."""
     try:
         return np.lib.format.descr_to_dtype(np.lib.format.dtype_to_descr(dtype)) == dtype
     except (TypeError, ValueError):
@@ -143,38 +143,38 @@ def _is_kept(dtype: np.dtype[Any]) -> bool:
 
 
 def unpack_array(data: bytes | memoryview) -> np.ndarray[Any, Any]:
-    """Return the array in the bytes of a .npy file, which may point into them.
+    """Return the array in the bytes of a .npy file; it may share their memory.
 
     Raises:
-        DamagedRecordError: The bytes hold no array, or it would hold Python objects, or more elements than bytes.
+        DamagedRecordError: There is no array, or one of Python objects, or of more elements than bytes.
     """
     try:
-        if data[6:8] != b"\x01\x00":  # the version: those with a longer header
+        if data[6:8] != b"\x01\x00":  # versions 2 and 3 have longer headers
             array = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False, max_header_size=len(data))
         else:
             begin = _HEADER.size + _HEADER.unpack_from(data)[1]
             shape, fortran_order, dtype = _read_header(bytes(data[:begin]))
             array = np.ndarray(shape, dtype, data, begin, order="F" if fortran_order else "C")
-    except Exception as error:  # numpy's parser of headers raises whatever it meets, a MemoryError among others
+    except Exception as error:  # NumPy's header parser raises many types, MemoryError among them
         raise DamagedRecordError(f"one of its arrays cannot be read: {error}") from error
-    if not array.dtype.itemsize:  # no bytes hold any number of such elements, which would take forever
+    if not array.dtype.itemsize:  # any number of elements without bytes would fit, and take forever to read
         raise DamagedRecordError(f"one of its arrays has the dtype {array.dtype}, whose elements have no bytes")
     return array
 
 
-# Magic and version, and how long the rest of the header is.
+# Magic and version, then the length of the rest of the header.
 _HEADER = struct.Struct("<8sH")
 
 
-@functools.lru_cache(maxsize=1024)  # NumPy takes 40 us, and the arrays of a store have a few hundred shapes
+@functools.lru_cache(maxsize=1024)  # NumPy takes 40 us for a header, and a store has only some hundred shapes
 def _read_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return the shape, whether it is in Fortran's order, and the dtype."""
+    """Return the shape, whether the order is Fortran's, and the dtype."""
     file = io.BytesIO(header)
     np.lib.format.read_magic(file)
-    # A dtype of many fields has a header longer than the 10,000 bytes that numpy reads unasked.
+    # NumPy reads at most 10,000 bytes by default; a dtype of many fields has a longer header.
     shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(file, max_header_size=len(header))
     if dtype.hasobject:
         raise ValueError("Object arrays cannot be loaded, as that could run any code")
-    if not dtype.itemsize or min(shape, default=0) < 0:  # numpy would divide the bytes by the size of an element
+    if not dtype.itemsize or min(shape, default=0) < 0:  # NumPy would divide by the size of an element
         raise ValueError(f"it says that it has the shape {shape} and the dtype {dtype}")
     return shape, fortran_order, dtype

@@ -1,164 +1,99 @@
-"""What all samplers have in common: ranks, epochs, and going on from the middle."""
+"""What all samplers have in common: ranks, epochs, and resuming in the middle of an epoch."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sized
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch.utils.data import DistributedSampler
 from typing_extensions import override
 
-from dbloader._describe import shown
-from dbloader._options import checked_flag, whole_number
+from dbloader._options import whole_number
 from dbloader.errors import LoaderError, OptionError
-from dbloader.sampling.ranks import check_shared_once, resolved_ranks
+from dbloader.sampling.ranks import RankSampler, check_shared_once
+from dbloader.sampling.state import Start, read_state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from dbloader.sampling.rng import Array
 
-# Indices made at a time. With ShuffleSampler the first of an epoch takes 0.4 ms, and each of a million 63 ns; in blocks
-# of an eighth of this or of eight times as many each takes about 120 ns.
-_BLOCK = 8192
-
-# Which dataset the samples are of: added to a state by the loader, as a sampler does not know it (loading.checkpoint).
-_OF_LOADER = "dataset"
+BLOCK = 8192
+"""Indices made at a time. With ShuffleSampler the first of an epoch takes 0.4 ms, and each of a million 63 ns; with an
+eighth of this or eight times as many, each takes about 120 ns."""
 
 
-def length_of(dataset: Any) -> int:
-    """Return the length of a dataset.
-
-    Raises:
-        TypeError: It has none, or is a str or bytes, of which each letter would be a sample.
-    """
-    if not isinstance(dataset, Sized) or isinstance(dataset, (str, bytes)):
-        raise TypeError(f"dataset must be a dataset, or anything else that has a length, got {shown(dataset)}")
-    return len(dataset)
-
-
-class _Point(NamedTuple):
-    seed: int
-    epoch: int
-    position: int
-
-
-class ResumableSampler(DistributedSampler[int], ABC):
+class ResumableSampler(RankSampler, ABC):
     """A sampler whose order is a pure function of (seed, epoch), and which can start anywhere in it.
 
-    All ranks share one global order of ``length`` positions. Of those, rank r of W takes r, r + W, r + 2 W and so on.
-    So when each rank has taken k samples, the first k W of the global order are consumed, and any number of ranks can
-    share what remains. It is a DistributedSampler so that frameworks leave it as it is, rather than share it again.
+    Rank r of W takes the positions r, r + W, r + 2 W and so on of one global order. So when each rank has taken k
+    samples, the first k W are consumed, and any number of ranks can share the rest.
 
-    ``iter()`` takes the epoch as it is then; ``set_epoch`` and ``load_state_dict`` change no iterator there is.
-    ``len()`` is the number of this rank's samples in a whole epoch, also after ``load_state_dict``, as training
-    schedules count on it; ``remaining`` is how many the next ``iter()`` gives.
+    ``iter()`` uses the current epoch; ``set_epoch`` and ``load_state_dict`` do not change existing iterators. ``len()``
+    is the number of this rank's samples in a whole epoch, also after ``load_state_dict``, since training schedules
+    count on it. ``remaining`` is the number of samples that the next ``iter()`` gives.
 
-    **Resuming.** A loader runs ahead of its consumer. So a sampler has no ``state_dict``: it cannot know where the
-    consumer is. A loader that counts what its consumer has received can: ``PrefetchLoader(loader).state_dict()``, or
-    ``state_after(samples)`` in a loader of your own. ``load_state_dict`` takes such a state. The next ``iter()`` goes
-    on there; one after its first sample was taken begins at the beginning of an epoch. (An iterator over the sampler
-    has a ``state_dict``, which says what it has given. torchdata's StatefulDataLoader keeps that with each batch.)
+    **Resuming.** A loader runs ahead of its consumer, so a sampler cannot know where the consumer is and has no
+    ``state_dict``. Use ``PrefetchLoader(loader).state_dict()``, which counts what the consumer has received, or
+    ``state_after(samples)`` in a loader of your own. ``load_state_dict`` takes such a state, and the next ``iter()``
+    starts there; after its first sample is taken, the following one starts at the beginning of an epoch.
 
     Attributes:
-        length: Positions in the global order, before it is padded.
-        population: Length of the dataset whose indices it gives; None where only its subclass knows.
-        seed: Of all epochs.
-        epoch: That of the next ``iter()``.
-        choices: How often ``set_epoch`` or ``load_state_dict`` was called.
-        drop_last: Whether the ranks leave out the tail that they cannot share evenly; else they fill it up with the
-            first positions of the epoch, again and again where those are too few. Both as DistributedSampler does.
+        population: Length of the dataset that the indices are of, or None if unknown.
+        seed: The seed of all epochs.
+        epoch: The epoch of the next ``iter()``.
+        choices: Number of calls of ``set_epoch`` and ``load_state_dict``.
     """
 
     def __init__(
         self,
         length: int,
-        *,
-        num_replicas: int | None,
-        rank: int | None,
-        seed: int,
-        drop_last: bool,
         population: int | None = None,
-    ) -> None:  # DistributedSampler's constructor is not called: it would ask for the ranks now, and keep the dataset.
-        self.length = length
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        *,
+        seed: int = 0,
+        drop_last: bool = False,
+    ) -> None:
+        super().__init__(length, num_replicas, rank, drop_last=drop_last)
         self.population = population
-        self._given_ranks = (num_replicas, rank)
-        if self._given_ranks != (None, None):
-            resolved_ranks(num_replicas, rank)  # an error is raised here
         self.seed = whole_number("seed", seed)
-        self.drop_last = checked_flag("drop_last", drop_last)
         self.epoch = 0
-        self._position = 0  # of the next iter()
-        self._begun: _Point | None = None  # where the last one began, if nothing was chosen since
-        self._held: _Point | None = None  # where each begins, while a loader holds the sampler
         self.choices = 0
+        self._position = 0  # where the next iter() starts
+        self._begun: Start | None = None  # where the last iter() started, unless an epoch or state was chosen since
+        self._held: Start | None = None  # where each iter() starts while a loader holds the sampler
 
     @abstractmethod
     def _order(self, seed: int, epoch: int) -> Callable[[Array], Array]:
         """Return the function from positions to indices: int64, shape (positions,)."""
 
     def _options(self) -> dict[str, int]:
-        """Return the options that, beside seed, epoch and length, decide about the order."""
+        """Return the options that decide the order, besides seed, epoch and length."""
         return {}
-
-    @property
-    def num_replicas(self) -> int:  # type: ignore[override] # DistributedSampler has a plain attribute
-        """Number of processes that share the order: as given, else those of torch.distributed now, else 1.
-
-        Raises:
-            OptionError: It was not given, torch.distributed is not initialized, and torchrun started this process as
-                one of several.
-        """
-        return resolved_ranks(*self._given_ranks)[0]
-
-    @property
-    def rank(self) -> int:  # type: ignore[override] # likewise
-        """Which of them this process is, from 0.
-
-        Raises:
-            OptionError: As from ``num_replicas``.
-        """
-        return resolved_ranks(*self._given_ranks)[1]
-
-    def _end(self, position: int) -> int:
-        """Return where the global order that begins at a position ends for all ranks; above length it is padded."""
-        left = self.length - position
-        shares = left // self.num_replicas if self.drop_last else -(-left // self.num_replicas)
-        return position + shares * self.num_replicas
-
-    def _share(self, position: int) -> range:
-        return range(position + self.rank, self._end(position), self.num_replicas)
 
     @override
     def __iter__(self) -> Iterator[int]:
         check_shared_once(type(self).__name__, self.num_replicas)
         self._begun = self._held or self._next()
-        return _Samples(self, self._begun)
+        return _Indices(self, self._begun)
 
-    def __len__(self) -> int:
-        return len(self._share(0))
-
-    def positions(self, since: Mapping[str, Any] | None = None) -> range:
-        """Return where in the global order this rank's samples stand; beyond ``length`` the order begins again.
-
-        Args:
-            since: The state where the iteration began; else that of the next ``iter()``.
-        """
-        return self._share((self._held or self._next() if since is None else self._read(since)).position)
+    def positions(self, since: Mapping[str, Any]) -> range:
+        """Return this rank's positions of an iteration from a state; from ``length`` on the order starts again."""
+        return self._share(self._read(since).position)
 
     @property
     def remaining(self) -> int:
-        """How many samples the next ``iter()`` gives."""
+        """The number of samples that the next ``iter()`` gives."""
         return len(self._share(self._position))
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next ``iter()``, which begins at its beginning unless it was resumed in that epoch.
+        """Choose the epoch of the next ``iter()``, which starts at its beginning unless it was resumed in that epoch.
 
         Raises:
-            OptionError: It is negative.
-            TypeError: It is no int.
+            OptionError: The epoch is negative.
+            TypeError: It is not an int.
         """
         epoch = whole_number("epoch", epoch, 0)
         if epoch != self.epoch:
@@ -168,71 +103,69 @@ class ResumableSampler(DistributedSampler[int], ABC):
         self.choices += 1
 
     def state_after(self, consumed: int = 0, *, since: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the state of an iteration of which a number of samples has been consumed: ints and a str.
+        """Return the state of an iteration of which some samples have been consumed: ints and a str.
 
-        It is the same on all ranks if they have consumed equally many. Where shares differ by one sample, that of rank
-        0 is the right one at the end.
+        It is the same on all ranks that have consumed equally many. If shares differ by one sample, take rank 0's.
 
         Args:
-            consumed: Samples, not batches, that this rank's consumer has received since the iteration began.
-            since: The state where it began. Else it is the iteration that ``iter()`` began last, or, if
-                ``set_epoch`` or ``load_state_dict`` was called since, the one that it will begin next.
+            consumed: Samples, not batches, that this rank's consumer has received since the iteration started.
+            since: The state where the iteration started. None for the last ``iter()``; or for the next one if
+                ``set_epoch`` or ``load_state_dict`` was called since.
 
         Raises:
-            OptionError: ``consumed`` is more than there is in the iteration, or ``since`` of another sampler.
-            TypeError: ``consumed`` is no int.
+            OptionError: ``consumed`` is more than the iteration has, or ``since`` is of another sampler.
+            TypeError: ``consumed`` is not an int.
         """
         consumed = whole_number("consumed", consumed)
-        begun = self._read(since) if since is not None else self._begun or self._next()
-        most = len(self._share(begun.position))
+        start = self._read(since) if since is not None else self._begun or self._next()
+        most = len(self._share(start.position))
         if not 0 <= consumed <= most:
             raise OptionError(f"consumed must be 0 to {most}, the samples of rank {self.rank}, got {consumed}")
-        position = min(begun.position + consumed * self.num_replicas, self.length)
-        return {**self._facts(), **begun._replace(position=position)._asdict()}
+        position = min(start.position + consumed * self.num_replicas, self.length)
+        return self._state(start._replace(position=position))
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on, with the next ``iter()``, where a sampler was of which this is the state.
+        """Start the next ``iter()`` at a state of such a sampler or its loader, with any number of ranks, and its seed.
 
-        That may have been one of another number of ranks, and its seed is taken over. The state of a loader in front
-        of one does as well; of which dataset that is, only a loader can compare.
+        Only a loader can check that the state is of the same dataset.
 
         Raises:
-            OptionError: Its order is not that of this sampler; or it lacks something, or has what no state has.
-            TypeError: It is no dict, or something in it no int.
+            OptionError: The state is of another order, lacks an entry, or has one that no state has.
+            TypeError: It is not a dict, or an entry is not an int.
         """
         self.seed, self.epoch, self._position = self._read(state_dict)
         self._begun = None
         self.choices += 1
 
     def next_state(self) -> dict[str, Any]:
-        """Return the state where the next ``iter()`` begins: ints and a str."""
-        return {**self._facts(), **(self._held or self._next())._asdict()}
+        """Return the state where the next ``iter()`` starts: ints and a str."""
+        return self._state(self._held or self._next())
 
     @property
     def held(self) -> bool:
-        """Whether a loader in front decides where ``iter()`` begins."""
+        """Whether a loader in front decides where ``iter()`` starts."""
         return self._held is not None
 
     def hold(self, since: Mapping[str, Any]) -> None:
-        """Have each ``iter()`` begin at a state until ``release``, whatever epoch is chosen meanwhile.
+        """Start each ``iter()`` at a state until ``release``, even if another epoch is chosen meanwhile.
 
-        A loader in front calls this before it makes the iterator of the loader behind it, and ``release`` when its
-        consumer has the first batch. Some loaders choose an epoch of their own counting in between.
+        PrefetchLoader calls this before it makes the iterator of the loader behind it, and ``release`` when its
+        consumer has the first batch, since some loaders set an epoch of their own counting in between.
         """
         self._held, self._begun = self._read(since), None
 
     def release(self, *, received: bool) -> None:
-        """Let ``iter()`` begin again where ``set_epoch`` and ``load_state_dict`` say.
+        """Start ``iter()`` again where ``set_epoch`` and ``load_state_dict`` say.
 
         Args:
-            received: Whether the consumer has received something of the iteration, or its end. Otherwise the next one
-                begins at the same point.
+            received: Whether the consumer has received a batch of the iteration, or its end. Otherwise the next
+                iteration starts at the same position.
 
         Raises:
-            LoaderError: Something was received, and the order of its samples was not taken since ``hold``.
+            LoaderError: The consumer has received something, but ``iter()`` was not called since ``hold``.
         """
         held, self._held = self._held, None
-        assert held is not None, "else it was not held"
+        assert held is not None, "release without hold"
         self.seed, self.epoch, self._position = held._replace(position=0) if received else held
         if received and self._begun != held:
             raise LoaderError(
@@ -242,62 +175,47 @@ class ResumableSampler(DistributedSampler[int], ABC):
             )
 
     def __repr__(self) -> str:
-        shown: dict[str, Any] = {**self._options(), "num_replicas": self._given_ranks[0], "rank": self._given_ranks[1]}
-        shown |= {"seed": self.seed, "epoch": self.epoch, "drop_last": self.drop_last}
-        return f"{type(self).__name__}({self.length} samples, {', '.join(f'{k}={v}' for k, v in shown.items())})"
+        num_replicas, rank = self._given_ranks
+        options = {**self._options(), "num_replicas": num_replicas, "rank": rank}
+        options |= {"seed": self.seed, "epoch": self.epoch, "drop_last": self.drop_last}
+        return f"{type(self).__name__}({self.length} samples, {', '.join(f'{k}={v}' for k, v in options.items())})"
 
-    def _next(self) -> _Point:
-        return _Point(self.seed, self.epoch, self._position)
+    def _next(self) -> Start:
+        return Start(self.seed, self.epoch, self._position)
 
     def _facts(self) -> dict[str, Any]:
-        """Return what a state must have as this sampler has it: ints and a str."""
+        """Return what a state says of the order: the class, length and options of the sampler."""
         return {"sampler": type(self).__name__, "length": self.length, **self._options()}
 
-    def _read(self, state: Mapping[str, Any]) -> _Point:
-        facts = self._facts()
-        wanted = f"a state must be the dict that state_dict() of a loader with this {facts['sampler']} gave"
-        if not isinstance(state, Mapping):
-            raise TypeError(f"{wanted}, got {shown(state)}")
-        known = {*facts, *_Point._fields}
-        for what, keys in (("lacks", known - {*state}), ("also has", {*state} - known - {_OF_LOADER})):
-            if keys:
-                raise OptionError(f"{wanted}, got one that {what} {', '.join(sorted(map(repr, keys)))}")
-        for name, value in facts.items():
-            if state[name] != value:
-                raise OptionError(
-                    f"the state must have {name} {value}, as this sampler has, for the order to go on, "
-                    f"got {state[name]}",
-                )
-        point = _Point(*(whole_number(f"{name!r} in the state", state[name]) for name in _Point._fields))
-        if point.epoch < 0:
-            raise OptionError(f"'epoch' in the state must be at least 0, got {point.epoch}")
-        if not 0 <= point.position <= self.length:
-            raise OptionError(f"'position' in the state must be 0 to {self.length}, got {point.position}")
-        return point
+    def _state(self, start: Start) -> dict[str, Any]:
+        return {**self._facts(), **start._asdict()}
+
+    def _read(self, state: Mapping[str, Any]) -> Start:
+        return read_state(state, self._facts(), self.length)
 
 
-class _Samples(Iterator[int]):
-    """The indices of one run over a sampler, which takes nothing more from it.
+class _Indices(Iterator[int]):
+    """The indices of one iteration over a sampler.
 
-    Its state is what it has given, not what anybody has received. It is for loaders that keep the state of their
-    sampler's iterator beside each batch, and give it back to a new one, as torchdata's do.
+    Its state is what it has given, not what a consumer has received. It is for loaders such as torchdata's, which keep
+    the state of their sampler's iterator with each batch and give it to a new iterator.
     """
 
-    def __init__(self, sampler: ResumableSampler, point: _Point) -> None:
+    def __init__(self, sampler: ResumableSampler, start: Start) -> None:
         self._sampler = sampler
-        self._begin(point)
+        self._begin(start)
 
-    def _begin(self, point: _Point) -> None:
-        self._since = {**self._sampler._facts(), **point._asdict()}
-        self._choices = None if self._sampler.held else self._sampler.choices
+    def _begin(self, start: Start) -> None:
+        sampler = self._sampler
+        self._since = sampler._state(start)
+        self._choices = None if sampler.held else sampler.choices
         self._count = 0
-        share, order = self._sampler._share(point.position), self._sampler._order(point.seed, point.epoch)
-        self._indices = _indices(share, self._sampler.length, order)
+        self._indices = _compute(sampler._share(start.position), sampler.length, sampler._order(*start[:2]))
 
     @override
     def __next__(self) -> int:
         if not self._count and self._choices == self._sampler.choices:
-            # Only with the first sample: a DataLoader with workers makes two iterators, and takes nothing from one.
+            # Not before the first sample: a DataLoader with workers makes two iterators and takes nothing from one.
             self._sampler._position = 0
         index = next(self._indices)
         self._count += 1
@@ -308,19 +226,19 @@ class _Samples(Iterator[int]):
         return self._sampler.state_after(self._count, since=self._since)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on where another one was; the seed of the state becomes the sampler's too.
+        """Go on at a state, whose seed becomes the sampler's too.
 
-        The sampler's epoch stays: torchdata calls this within its next ``iter()``, after an epoch was chosen for that.
+        The sampler's epoch stays: torchdata calls this in its next ``iter()``, after an epoch was chosen for that.
         """
-        point = self._sampler._read(state_dict)
-        self._sampler.seed = point.seed
-        self._sampler._begun = None if self._sampler.held else point
-        self._begin(point)
+        start = self._sampler._read(state_dict)
+        self._sampler.seed = start.seed
+        self._sampler._begun = None if self._sampler.held else start
+        self._begin(start)
 
 
-def _indices(share: range, length: int, order: Callable[[Array], Array]) -> Iterator[int]:
-    for begin in range(0, len(share), _BLOCK):
-        part = share[begin : begin + _BLOCK]
+def _compute(share: range, length: int, order: Callable[[Array], Array]) -> Iterator[int]:
+    for begin in range(0, len(share), BLOCK):
+        part = share[begin : begin + BLOCK]
         positions = np.arange(part.start, part.stop, part.step, dtype=np.int64)
         if part[-1] >= length:
             positions %= length

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 class SeededBatchSampler(Sampler[list[int]]):
-    """The indices of a sampler in batches that know their keys, in place of torch's BatchSampler.
+    """Batches of a sampler's indices that know their positions in the epoch, in place of torch's BatchSampler.
 
-    Give it to a DataLoader as ``batch_sampler``. What is random in LMDBDataset's and MongoDataset's decoding is then a
-    pure function of seed, epoch and position, whatever process does it.
+    Give it to a DataLoader as ``batch_sampler``. The random crops of LMDBDataset and MongoDataset are then a pure
+    function of seed, epoch and position, in whatever process they are decoded.
 
-    ``iter()`` takes the epoch as it is then, and begins where the sampler does. ``len()`` is the number of batches in a
-    whole epoch.
+    ``iter()`` uses the current epoch and starts where the sampler does. ``len()`` is the number of batches in a whole
+    epoch.
 
     Args:
         sampler: One of dbloader's samplers.
@@ -33,7 +33,7 @@ class SeededBatchSampler(Sampler[list[int]]):
         drop_last: Leave out the last batch if it has fewer.
 
     Raises:
-        TypeError: The sampler is another one, ``batch_size`` no int or ``drop_last`` no bool.
+        TypeError: The sampler is another one, ``batch_size`` not an int or ``drop_last`` not a bool.
         OptionError: ``batch_size`` is below 1.
     """
 
@@ -57,7 +57,7 @@ class SeededBatchSampler(Sampler[list[int]]):
 
 
 class _SeededBatches(Iterator[list[int]]):
-    """The batches of one run over a sampler; its state is what it has given, as that of the sampler's iterator is."""
+    """The batches of one iteration over a sampler; its state is what it has given, like that of the sampler's."""
 
     def __init__(self, sampler: ResumableSampler, batch_size: int, *, drop_last: bool) -> None:
         self._sampler = sampler
@@ -87,23 +87,23 @@ class _SeededBatches(Iterator[list[int]]):
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on where another one was."""
+        """Go on at the state of another iterator."""
         self._indices.load_state_dict(state_dict)
         self._begin(state_dict)
 
 
 class CountedBatchSampler(BatchSampler):
-    """The indices of any other sampler in batches that know their keys, as torch's BatchSampler gives them.
+    """Batches of any other sampler's indices that know their positions, in place of torch's BatchSampler.
 
-    Nobody knows what the sampler's order depends on. But what is random in the samples is a function of the seed, of
-    how often a batch has been the first of an iteration, and of the place in that: the same for whoever makes them.
+    The order cannot be computed, but the random numbers of the samples can: they are a function of the seed, the number
+    of iterations so far, and the position in the iteration.
 
     Args:
         sampler: Gives indices.
         batch_size: As in BatchSampler.
         drop_last: As in BatchSampler.
-        seed: Of what is random.
-        rank: Of the process, so that those which share an epoch do not draw the same.
+        seed: The seed of the random numbers.
+        rank: The rank of the process, so that ranks draw different numbers.
     """
 
     def __init__(self, sampler: Iterable[int], batch_size: int, drop_last: bool, *, seed: int, rank: int) -> None:
@@ -121,7 +121,7 @@ class CountedBatchSampler(BatchSampler):
         at = epoch = 0
         for batch in super().__iter__():
             if not at:
-                # Not with iter(): torch calls that twice where it has workers.
+                # Not in iter(): torch calls that twice if it has workers.
                 self.epoch = epoch = self.epoch + 1
             positions = range(at, at + len(batch))
             at += len(batch)

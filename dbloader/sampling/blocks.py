@@ -1,4 +1,4 @@
-"""A shuffle for disks that read neighbors faster than what is scattered."""
+"""A shuffle for disks that read neighbors faster than scattered records."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import numpy as np
 from typing_extensions import override
 
 from dbloader._options import whole_number
-from dbloader.sampling.base import ResumableSampler, length_of
+from dbloader.sampling.base import ResumableSampler
 from dbloader.sampling.permutation import Permutation
+from dbloader.sampling.shuffle import length_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sized
@@ -18,20 +19,20 @@ if TYPE_CHECKING:
 
 
 class BlockShuffleSampler(ResumableSampler):
-    """All indices of a dataset, shuffled so that only a few places of the store are read at a time.
+    """All indices of a dataset, shuffled so that only a few parts of the store are read at a time.
 
-    The dataset is divided into blocks of consecutive indices. The blocks come in a random order; the indices of each
-    ``buffer_blocks`` of them are shuffled together. So while ``block_size * buffer_blocks`` samples are read, only so
-    many blocks are touched, each completely: they should fit into the memory that the system has for caching files.
-    Ranks share the samples of all blocks, so each machine reads all blocks. Records that were stored in the order of
-    their classes stay together; convert such a folder shuffled.
+    The dataset is divided into blocks of consecutive indices. The blocks come in a random order, and the indices of
+    each ``buffer_blocks`` of them are shuffled together. So ``block_size * buffer_blocks`` samples come from only
+    ``buffer_blocks`` blocks, each read completely; these should fit into the page cache. The ranks share the samples
+    of all blocks, so each machine reads all blocks. Records that were stored in the order of their classes stay
+    together; convert such a folder shuffled.
 
-    Nothing is stored, and any position is found at once; ResumableSampler says how it goes on from the middle.
+    Nothing is stored, and any position is found at once. See ResumableSampler for resuming.
 
     Args:
-        dataset: Anything that has a length; only that is used.
+        dataset: Anything that has a length; only the length is used.
         block_size: Records in a block; the last block of the dataset may have fewer.
-        buffer_blocks: Blocks that are shuffled together; the last of the epoch may be fewer.
+        buffer_blocks: Blocks that are shuffled together; the last ones of the epoch may be fewer.
         num_replicas: As in ShuffleSampler.
         rank: As in ShuffleSampler.
         seed: As in ShuffleSampler.
@@ -54,9 +55,7 @@ class BlockShuffleSampler(ResumableSampler):
         drop_last: bool = False,
     ) -> None:
         length = length_of(dataset)
-        super().__init__(
-            length, num_replicas=num_replicas, rank=rank, seed=seed, drop_last=drop_last, population=length
-        )
+        super().__init__(length, length, num_replicas, rank, seed=seed, drop_last=drop_last)
         self.block_size = whole_number("block_size", block_size, 1)
         self.buffer_blocks = whole_number("buffer_blocks", buffer_blocks, 1)
 
@@ -70,10 +69,10 @@ class BlockShuffleSampler(ResumableSampler):
 
 
 class _BlockOrder:
-    """Position -> index.
+    """The function from positions to indices.
 
-    The dataset's last block may lack some records, and stands anywhere in the order of the blocks. So positions are
-    first moved to where they would be if it were full: "slots".
+    The last block of the dataset may be short, and stands anywhere in the order of the blocks. So positions are first
+    turned into slots: the positions if that block were full.
     """
 
     def __init__(self, length: int, block_size: int, buffer_blocks: int, seed: int, epoch: int) -> None:
@@ -84,18 +83,18 @@ class _BlockOrder:
         self._slots = count * block_size
         self._missing = self._slots - length
         self._blocks = Permutation(count, seed, epoch, "blocks")
-        short = self._blocks.inverse(count - 1) if count else 0
+        short = int(self._blocks.inverse(np.array([count - 1]))[0]) if count else 0
         self._first_missing = (short + 1) * block_size - self._missing
         self._short_buffer = self._first_missing // self._buffer_size
 
     def __call__(self, positions: Array) -> Array:
         buffers = self._buffers(positions)
         slots = np.empty_like(positions)
-        # Neighbours in one buffer are computed together; positions come in ascending order but for the padding.
+        # Neighbors in one buffer are computed together; positions ascend, except for the padding.
         ends = [*(np.flatnonzero(np.diff(buffers)) + 1).tolist(), positions.size]
         begin = 0
         for end in ends:
-            slots[begin:end] = self._shuffled(int(buffers[begin]), positions[begin:end])
+            slots[begin:end] = self._shuffle(int(buffers[begin]), positions[begin:end])
             begin = end
         indices = self._blocks[slots // self._block_size]
         indices *= self._block_size
@@ -112,8 +111,8 @@ class _BlockOrder:
         slot = min(buffer * self._buffer_size, self._slots)
         return slot - self._missing if buffer > self._short_buffer else slot
 
-    def _shuffled(self, buffer: int, positions: Array) -> Array:
-        """Return the slots of positions that lie in one buffer."""
+    def _shuffle(self, buffer: int, positions: Array) -> Array:
+        """Return the slots of positions in one buffer."""
         start = self._start(buffer)
         order = Permutation(self._start(buffer + 1) - start, *self._key, "buffer", buffer)
         slots = order[positions - start] + buffer * self._buffer_size

@@ -2,12 +2,12 @@
 
 The permutation is a Feistel network (Luby and Rackoff: How to Construct Pseudorandom Permutations from Pseudorandom
 Functions, SIAM Journal on Computing 17, 1988) in the generalized form of Black and Rogaway (Ciphers with Arbitrary
-Finite Domains, CT-RSA 2002, method 3). A position is a cell, (row, column), of a table that has at least n cells and
-about sqrt(n) rows and columns. Each round adds a random function of the column to the row, modulo the rows, or the
-other way round, which can be undone. What comes out at n or above is put in again until it is below n ("cycle
-walking"). The table has less than a column too many, so for n above 4,096 that happens to less than 2 % of the
-positions, where with halves of whole bits it can be three quarters. Were both sides odd or both powers of two with
-xor, a full table would have only even permutations; so the rows are even, and it is addition.
+Finite Domains, CT-RSA 2002, method 3). A position is a cell, (row, column), of a table with at least n cells and about
+sqrt(n) rows and columns. Each round adds a random function of the column to the row, modulo the rows, or the other way
+round, which can be undone. A result of n or above is put in again until it is below n ("cycle walking"). The table has
+less than a column too many, so for n above 4,096 that happens to less than 2 % of the positions; with halves of whole
+bits it can be three quarters. If both sides were odd, or both powers of two with xor, a full table would have only even
+permutations; so the rows are even and the rounds add.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from __future__ import annotations
 from functools import cached_property
 from math import isqrt
 from operator import index as as_index
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dbloader.errors import OptionError, RecordIndexError
-from dbloader.sampling.rng import bits, keys, mix
+from dbloader.errors import OptionError
+from dbloader.sampling.rng import bits, derive_keys, mix
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,8 +31,8 @@ MOST = 2**62
 
 # The sensitive statistic is how many rows apart two positions of one column come out (chi-square). With 4 rounds it is
 # 7,000 standard deviations off over 1,464 orders of n = 4,097, with 6 not there but still 10 over 3,000 orders of
-# n = 1,000, and with 8 in neither. All the n! orders of n = 5 come out equally often only with 10 rounds. So: 8 rounds,
-# and where n is small no network but an exact shuffle, of 32 kB at most.
+# n = 1,000, and with 8 in neither. All the n! orders of n = 5 come out equally often only with 10 rounds. So there are
+# 8 rounds, and for small n no network but an exact shuffle, of 32 kB at most.
 ROUNDS = 8
 LARGEST_TABLE = 4096
 
@@ -46,108 +46,72 @@ _HALF = np.uint64(32)
 class Permutation:
     """A random order of ``range(n)``: position -> value, a pure function of ``(n, seed, epoch, purpose)``.
 
-    Memory does not grow with n, nor the time of asking for one position. The values of given arguments are the same
-    with every version of dbloader and NumPy and on every machine. Not for cryptography.
+    Neither memory nor the time for one position grows with n. The values are the same with every version of dbloader
+    and NumPy and on every machine. Not for cryptography.
 
         >>> order = Permutation(10_000_000, seed=1, epoch=3)
-        >>> order[9_000_000]
-        8614738
         >>> order[9_000_000:9_000_003]
         array([8614738, 5949102, 7322317])
-        >>> order.inverse(8614738)
-        9000000
+        >>> order.inverse(np.array([8614738]))
+        array([9000000])
 
     Args:
         n: Number of things, 0 to 2**62.
         seed: Any integer.
         epoch: Any integer.
-        purpose: Told apart from other permutations of the same seed and epoch by this.
+        purpose: Permutations of the same seed and epoch with another purpose are unrelated.
 
     Raises:
         OptionError: ``n`` is out of its range.
-        RecordIndexError: A position or value asked for is not in 0 to n - 1; also negative ones are not.
-        TypeError: One is no integer.
+        TypeError: A number is not an integer.
     """
 
     def __init__(self, n: int, seed: int, epoch: int = 0, *purpose: int | str) -> None:
         self.n = as_index(n)
-        self.seed = as_index(seed)
-        self.epoch = as_index(epoch)
-        self.purpose = purpose
+        self._purpose = (self.n, as_index(seed), as_index(epoch), *purpose)
         if not 0 <= self.n <= MOST:
             raise OptionError(f"n must be 0 to 2**62, got {n}")
 
-    def __len__(self) -> int:
-        return self.n
-
-    @overload
-    def __getitem__(self, positions: int) -> int: ...
-    @overload
-    def __getitem__(self, positions: slice | Array | list[int]) -> Array: ...
-    def __getitem__(self, positions: int | slice | Array | list[int]) -> int | Array:
-        """Return the value at a position as an int; those of a slice or array of positions as int64 of its shape."""
-        return self._computed(positions, self._value_at)
-
-    @overload
-    def inverse(self, values: int) -> int: ...
-    @overload
-    def inverse(self, values: slice | Array | list[int]) -> Array: ...
-    def inverse(self, values: int | slice | Array | list[int]) -> int | Array:
-        """Return the positions at which values are; takes and return what indexing does."""
-        return self._computed(values, self._position_of)
-
-    def __repr__(self) -> str:
-        purpose = "".join(f", {part!r}" for part in self.purpose)
-        return f"Permutation({self.n}, {self.seed}, {self.epoch}{purpose})"
-
-    def _computed(self, asked: int | slice | Array | list[int], function: Callable[[Array], Array]) -> int | Array:
-        if isinstance(asked, slice):
-            part = range(self.n)[asked]
-            asked = np.arange(part.start, part.stop, part.step, dtype=np.int64)
-        numbers = np.asarray(asked)
-        if numbers.dtype.kind not in "iu" and numbers.size:
-            raise TypeError(f"positions and values are integers, got {numbers.dtype}")
-        outside = numbers[(numbers < 0) | (numbers >= self.n)]
-        if outside.size:
-            raise RecordIndexError(f"no position or value {outside[0]} in a permutation of {self.n}, from 0")
-        flat = numbers.astype(np.uint64).reshape(-1)
-        for begin in range(0, flat.size, _BLOCK):
-            flat[begin : begin + _BLOCK] = function(flat[begin : begin + _BLOCK])
-        result = flat.astype(np.int64).reshape(numbers.shape)
-        return result if result.ndim else int(result)
-
-    def _value_at(self, positions: Array) -> Array:
+    def __getitem__(self, positions: slice | Array) -> Array:
+        """Return the values at some positions, 0 to n - 1: int64, shape (positions,)."""
+        if isinstance(positions, slice):
+            part = range(self.n)[positions]
+            positions = np.arange(part.start, part.stop, part.step, dtype=np.int64)
         if self.n <= LARGEST_TABLE:
             return self._table[positions]
         return self._walk(positions, self._network.forward)
 
-    def _position_of(self, values: Array) -> Array:
+    def inverse(self, values: Array) -> Array:
+        """Return the positions of some values, 0 to n - 1: int64, shape (values,)."""
         if self.n <= LARGEST_TABLE:
             return np.argsort(self._table)[values]
         return self._walk(values, self._network.backward)
 
     def _walk(self, numbers: Array, step: Callable[[Array], Array]) -> Array:
         limit = np.uint64(self.n)
-        numbers = step(numbers)
-        outside = np.flatnonzero(numbers >= limit)
-        while outside.size:
-            numbers[outside] = step(numbers[outside])
-            outside = outside[numbers[outside] >= limit]
-        return numbers
+        result = numbers.astype(np.uint64)
+        for begin in range(0, result.size, _BLOCK):
+            part = step(result[begin : begin + _BLOCK])
+            outside = np.flatnonzero(part >= limit)
+            while outside.size:
+                part[outside] = step(part[outside])
+                outside = outside[part[outside] >= limit]
+            result[begin : begin + _BLOCK] = part
+        return result.astype(np.int64)
 
     @cached_property
     def _table(self) -> Array:
-        # Sorted by 64 random bits each, so uniform but for ties, of which there is one in 10**12 tables.
-        random = bits(np.arange(self.n), keys(2, "table", self.n, self.seed, self.epoch, *self.purpose))
-        return np.argsort(random, kind="stable").astype(np.uint64)
+        # Sorted by 64 random bits each, so uniform except for ties, of which there is one in 10**12 tables.
+        random = bits(np.arange(self.n), derive_keys(2, "table", *self._purpose))
+        return np.argsort(random, kind="stable")
 
     @cached_property
     def _network(self) -> _Network:
-        return _Network(self.n, keys(ROUNDS, "network", self.n, self.seed, self.epoch, *self.purpose))
+        return _Network(self.n, derive_keys(ROUNDS, "network", *self._purpose))
 
 
 class _Network:
-    """The Feistel network over the cells of a table; one round for each key."""
+    """The Feistel network over the cells of a table, with one round for each key."""
 
     def __init__(self, n: int, round_keys: Array) -> None:
         rows = isqrt(n - 1) + 1
@@ -160,7 +124,7 @@ class _Network:
         row, column = self._split(cells)
         for even, odd in self._keys.reshape(-1, 2):
             row += _random(column, even, self._rows)
-            row = np.minimum(row, row - self._rows)  # modulo: below 0 wraps round to what is larger
+            row = np.minimum(row, row - self._rows)  # modulo: a number below 0 wraps round to a larger one
             column += _random(row, odd, self._columns)
             column = np.minimum(column, column - self._columns)
         return row * self._columns + column
@@ -180,7 +144,7 @@ class _Network:
 
 
 def _random(half: Array, key: np.uint64, limit: np.uint64) -> Array:
-    """Return a random function of the half: from 0 to ``limit`` - 1, of which 2**31 is the largest."""
+    """Return a random function of the half: 0 to ``limit`` - 1, where the limit is at most 2**31."""
     values = half ^ key
     mix(values)
     values >>= _HALF

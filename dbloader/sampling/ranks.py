@@ -1,4 +1,4 @@
-"""The share of the samples that this process gets, and the check that they are shared only once."""
+"""The share of the samples that each process gets, and the check that they are shared only once."""
 
 from __future__ import annotations
 
@@ -7,55 +7,75 @@ import sys
 from typing import TYPE_CHECKING
 
 import torch.distributed
+from torch.utils.data import DistributedSampler
 
-from dbloader._options import whole_number
+from dbloader._options import checked_flag, whole_number
 from dbloader.errors import OptionError
 
 if TYPE_CHECKING:
     from types import FrameType
 
-# The module of Accelerate, and its classes that give a process only a part of what a sampler gives. They do not ask
-# whether the sampler did so already.
+# Classes of Accelerate that give each process a part of what a sampler gives, even if the sampler did so already.
 _MODULE, _SHARING = "accelerate.data_loader", ("BatchSamplerShard", "DataLoaderDispatcher")
 
 
-def check_shared_once(name: str, num_replicas: int) -> None:
-    """Refuse to give this process its share of the samples to something that shares them again.
+class RankSampler(DistributedSampler[int]):
+    """A sampler that shares one global order of positions among ranks.
 
-    A sampler is not told which object asks for its order. So this looks for such a class among the callers.
+    It is a DistributedSampler so that frameworks do not share its samples a second time, but asks for the ranks only
+    when it is used: torch.distributed may be initialized later.
 
-    Args:
-        name: Of the sampler's class.
-        num_replicas: Number of processes that share its samples.
-
-    Raises:
-        OptionError: There is one: samples would be left out.
+    Attributes:
+        length: Positions in the global order, before it is padded.
+        drop_last: Whether the ranks leave out the tail that they cannot share evenly. Otherwise they pad it with the
+            first positions of the epoch, repeatedly if those are too few. Both as DistributedSampler does.
     """
-    module = sys.modules.get(_MODULE)
-    if module is None or num_replicas == 1:
-        return
-    sharing = tuple(getattr(module, name) for name in _SHARING if hasattr(module, name))
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None:
-        # Only of those in that module: until Python 3.13 f_locals keeps all that it names alive as long as its frame.
-        shares = frame.f_locals.get("self") if frame.f_globals.get("__name__") == _MODULE else None
-        if isinstance(shares, sharing) and getattr(shares, "num_processes", 0) != 1:
-            raise OptionError(
-                f"{name} shares the samples among {num_replicas} processes, and "
-                f"{_MODULE}.{type(shares).__name__} would share that part again, so that most samples were left out: "
-                "make the sampler with num_replicas=1, rank=0, or do not prepare() its loader"
-            )
-        frame = frame.f_back
+
+    def __init__(self, length: int, num_replicas: int | None, rank: int | None, *, drop_last: bool) -> None:
+        # DistributedSampler's constructor is not called: it would ask for the ranks now, and keep the dataset.
+        self.length = length
+        self._given_ranks = (num_replicas, rank)
+        if self._given_ranks != (None, None):
+            resolve_ranks(num_replicas, rank)  # raises errors now
+        self.drop_last = checked_flag("drop_last", drop_last)
+
+    @property
+    def num_replicas(self) -> int:  # type: ignore[override] # DistributedSampler has a plain attribute
+        """The number of processes that share the order: as given, else from torch.distributed, else 1.
+
+        Raises:
+            OptionError: It was not given, torch.distributed is not initialized, and torchrun started this process as
+                one of several.
+        """
+        return resolve_ranks(*self._given_ranks)[0]
+
+    @property
+    def rank(self) -> int:  # type: ignore[override] # likewise
+        """The number of this process, from 0; otherwise as ``num_replicas``."""
+        return resolve_ranks(*self._given_ranks)[1]
+
+    def _end(self, position: int) -> int:
+        """Return where the global order from a position ends for all ranks; it is padded above ``length``."""
+        left = self.length - position
+        shares = left // self.num_replicas if self.drop_last else -(-left // self.num_replicas)
+        return position + shares * self.num_replicas
+
+    def _share(self, position: int) -> range:
+        """Return the positions of this rank in the global order that starts at a position."""
+        return range(position + self.rank, self._end(position), self.num_replicas)
+
+    def __len__(self) -> int:
+        return len(self._share(0))
 
 
-def resolved_ranks(num_replicas: int | None, rank: int | None) -> tuple[int, int]:
-    """Return the number of processes and which of them this is, from torch.distributed where they are not given.
+def resolve_ranks(num_replicas: int | None, rank: int | None) -> tuple[int, int]:
+    """Return the number of processes and the rank of this one, from torch.distributed if they are not given.
 
     Raises:
         OptionError: ``num_replicas`` is below 1, or ``rank`` not 0 to ``num_replicas - 1``. Or only one of the two is
-            given, and torch.distributed is not initialized. Or neither is given, torch.distributed is
-            not initialized, and torchrun started this process as one of several.
-        TypeError: One of them is no int.
+            given and torch.distributed is not initialized. Or neither is given, torch.distributed is not initialized,
+            and torchrun started this process as one of several.
+        TypeError: One of them is not an int.
     """
     if num_replicas is None or rank is None:
         if torch.distributed.is_available() and torch.distributed.is_initialized():
@@ -67,7 +87,7 @@ def resolved_ranks(num_replicas: int | None, rank: int | None) -> tuple[int, int
                 f"got num_replicas={num_replicas} and rank={rank}",
             )
         else:
-            # Else each process would train on all samples, without any error.
+            # Without this error each process would train on all samples.
             started = os.environ.get("WORLD_SIZE", "1")
             if started != "1":
                 raise OptionError(
@@ -79,3 +99,32 @@ def resolved_ranks(num_replicas: int | None, rank: int | None) -> tuple[int, int
     if not 0 <= rank < num_replicas:
         raise OptionError(f"rank must be 0 to {num_replicas - 1}, of {num_replicas} replicas, got {rank}")
     return num_replicas, rank
+
+
+def check_shared_once(name: str, num_replicas: int) -> None:
+    """Raise an error if a caller shares the samples of a sampler that shares them already.
+
+    A sampler is not told which object iterates over it, so this looks for such an object among the callers.
+
+    Args:
+        name: Class of the sampler.
+        num_replicas: Number of processes that share its samples.
+
+    Raises:
+        OptionError: There is such a caller: samples would be left out.
+    """
+    module = sys.modules.get(_MODULE)
+    if module is None or num_replicas == 1:
+        return
+    sharing = tuple(getattr(module, name) for name in _SHARING if hasattr(module, name))
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        # Only frames of that module: before Python 3.13, f_locals keeps all that it names alive as long as its frame.
+        shares = frame.f_locals.get("self") if frame.f_globals.get("__name__") == _MODULE else None
+        if isinstance(shares, sharing) and getattr(shares, "num_processes", 0) != 1:
+            raise OptionError(
+                f"{name} shares the samples among {num_replicas} processes, and "
+                f"{_MODULE}.{type(shares).__name__} would share that part again, so that most samples were left out: "
+                "make the sampler with num_replicas=1, rank=0, or do not prepare() its loader"
+            )
+        frame = frame.f_back

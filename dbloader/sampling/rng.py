@@ -1,9 +1,9 @@
-"""Random numbers computed from what they are for, in place of a generator's state.
+"""Random numbers computed from what they are for, instead of the state of a generator.
 
-A generator has to be run from its beginning to come to the number at position 10 million. Here the number is a function
-of a key and the position (Salmon, Moraes, Dror and Shaw: Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011). The
-function is the finalizer of SplitMix64 (Steele, Lea and Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA
-2014), with Stafford's 13th set of constants, written out here so that no library's version can change it.
+A generator must run from its start to reach number 10 million. Here each number is a function of a key and a position
+(Salmon, Moraes, Dror and Shaw: Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011). The function is SplitMix64
+(Steele, Lea and Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014) with Stafford's 13th set of
+constants. It is written out here so that no version of a library can change it.
 """
 
 from __future__ import annotations
@@ -24,137 +24,136 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio, odd: neighbors lie far apart
-_FIRST = np.uint64(0xBF58476D1CE4E5B9)
-_SECOND = np.uint64(0x94D049BB133111EB)
-_S27, _S30, _S31 = (np.uint64(bits) for bits in (27, 30, 31))
+# The constants of SplitMix64: the step, and the shifts and factors of the finalizer.
+STEP = 0x9E3779B97F4A7C15
+ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
+
+_STEP = np.uint64(STEP)
+_ROUNDS = tuple((np.uint64(shift), np.uint64(factor)) for shift, factor in ROUNDS)
 _FRACTION_BITS = 53  # of a float64
 
 
-def keys(count: int, *purpose: int | str) -> Array:
+def derive_keys(count: int, *purpose: int | str) -> Array:
     """Return keys for a purpose: uint64, shape (count,).
 
     Args:
-        count: How many.
-        purpose: What they are for, such as a seed, an epoch and a name. Integers of any size; those that differ in
-            anything have unrelated keys. No str holds a ``/``.
+        count: Number of keys.
+        purpose: What they are for, such as a seed, an epoch and a name: integers of any size, and strings without a
+            ``/``. Purposes that differ anywhere have unrelated keys.
     """
     text = "/".join(str(part) for part in purpose)
     return np.frombuffer(hashlib.shake_256(text.encode()).digest(8 * count), "<u8").astype(np.uint64)
 
 
 def mix(values: Array) -> None:
-    """Scramble uint64 values of any shape in place: a bijection in which each bit depends on all."""
-    values ^= values >> _S30
-    values *= _FIRST
-    values ^= values >> _S27
-    values *= _SECOND
-    values ^= values >> _S31
+    """Scramble uint64 values of any shape in place: a bijection in which each bit depends on all bits."""
+    for shift, factor in _ROUNDS:
+        values ^= values >> shift
+        if factor != 1:
+            values *= factor
 
 
 def bits(positions: Array, key: Array) -> Array:
-    """Return the random bits at positions of the stream that a key names: uint64, the shape of ``positions``.
+    """Return the random bits at some positions of the stream of a key: uint64, the shape of ``positions``.
 
     Args:
         positions: Integers from 0.
-        key: uint64, shape (2,), as ``keys`` gives it.
+        key: uint64, shape (2,), from ``derive_keys``.
     """
     values = positions.astype(np.uint64)
-    values *= _GOLDEN
+    values *= _STEP
     values += key[0]
     mix(values)
-    values ^= key[1]  # a second key: two streams are not parts of one sequence
+    values ^= key[1]  # with a second key, two streams are not parts of one sequence
     mix(values)
     return values
 
 
 def uniform(positions: Array, key: Array) -> Array:
-    """Return the random numbers in [0, 1) at positions of the stream that a key names: float64; see ``bits``."""
+    """Return the random numbers in [0, 1) at some positions of the stream of a key: float64; see ``bits``."""
     return (bits(positions, key) >> np.uint64(64 - _FRACTION_BITS)) * 2.0**-_FRACTION_BITS
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SampleRNG:
-    """Names the samples of a batch, so that what is random about each is a pure function of its name.
+    """The random numbers of the samples of a batch, a pure function of (seed, epoch, position) for each sample.
 
-    Then a sample gets the same random numbers in whatever batch it comes, made by however many workers, before or
-    after a resume, on a GPU or not.
+    A sample gets the same numbers in any batch, with any number of workers, before and after a resume, and on a GPU.
 
     Args:
-        seed: Of the training.
-        epoch: From 0.
-        indices: One integer from 0 for each sample, shape (N,), on the CPU: where it stands in the global order of the
-            epoch, which does not depend on the number of ranks. Indices of the dataset do as well, but a sample that
-            a weighted order repeats would be the same each time.
-        stream: Tells apart modules that draw for the same samples.
+        seed: The seed of the training.
+        epoch: The epoch, from 0.
+        positions: One integer from 0 for each sample, shape (N,), on the CPU: its position in the global order of the
+            epoch, which does not depend on the number of ranks. Indices of the dataset work too, but then a sample
+            that a weighted order repeats looks the same each time.
+        stream: A number for each module that draws, so that two modules draw different numbers for the same samples.
 
     Raises:
-        OptionError: ``epoch`` or one of ``indices`` is negative, or these are no integers or not one axis.
+        OptionError: ``epoch`` or a position is negative, or the positions are not integers of one axis.
     """
 
     seed: int
     epoch: int
-    indices: Any
+    positions: Any
     stream: int = 0
 
     def __post_init__(self) -> None:
-        indices = np.asarray(self.indices)
-        if indices.ndim != 1 or (indices.size and indices.dtype.kind not in "iu"):
+        positions = np.asarray(self.positions)
+        if positions.ndim != 1 or (positions.size and positions.dtype.kind not in "iu"):
             raise OptionError(
-                f"indices must be integers of the shape (N,), got {indices.dtype} of the shape {indices.shape}"
+                f"positions must be integers of the shape (N,), got {positions.dtype} of the shape {positions.shape}"
             )
-        indices = indices.astype(np.int64)
-        if indices.size and indices.min() < 0:
-            raise OptionError(f"indices must be at least 0, got {indices.min()}")
+        positions = positions.astype(np.int64)
+        if positions.size and positions.min() < 0:
+            raise OptionError(f"positions must be at least 0, got {positions.min()}")
         if as_index(self.epoch) < 0:
             raise OptionError(f"epoch must be at least 0, got {self.epoch}")
-        # By their values, of whatever type they are, the random numbers are chosen.
-        for name, value in (("indices", indices), ("seed", as_index(self.seed)), ("epoch", as_index(self.epoch))):
+        # Python's int prints the same for any type of integer, and the keys are made of what is printed.
+        for name, value in (("positions", positions), ("seed", as_index(self.seed)), ("epoch", as_index(self.epoch))):
             object.__setattr__(self, name, value)
 
     @classmethod
-    def drawn(cls, count: int) -> Self:
-        """Return keys that torch's global generator chooses, for ``count`` samples."""
-        import torch  # which samplers and numpy can do without
+    def from_torch(cls, count: int) -> Self:
+        """Return the RNG of ``count`` samples whose seed is drawn with torch's global generator."""
+        import torch  # not at the top: samplers' orders and conversion need only numpy
 
         return cls(int(torch.randint(2**62, (), device="cpu")), 0, np.arange(count))
 
     def __len__(self) -> int:
-        return len(self.indices)
+        return len(self.positions)
 
-    def of_stream(self, stream: int) -> Self:
-        """Return the keys with another stream."""
+    def with_stream(self, stream: int) -> Self:
+        """Return the same with another stream."""
         return dataclasses.replace(self, stream=stream)
 
     def uniform(self, count: int, purpose: str) -> Array:
         """Return random numbers in [0, 1) for a purpose: float64, shape (N, count)."""
-        return uniform(self._positions(count), self._key(purpose))
+        return uniform(self._counters(count), self._key(purpose))
 
     def bits(self, purpose: str) -> Array:
         """Return random bits for a purpose: uint64, shape (N,)."""
-        return bits(self._positions(1)[:, 0], self._key(purpose))
+        return bits(self._counters(1)[:, 0], self._key(purpose))
 
-    def _positions(self, count: int) -> Array:
-        # Of unsigned integers, as those may wrap around.
-        first = self.indices.astype(np.uint64) * np.uint64(count)
-        positions: Array = first[:, None] + np.arange(count, dtype=np.uint64)
-        return positions
+    def _counters(self, count: int) -> Array:
+        first = self.positions.astype(np.uint64) * np.uint64(count)  # unsigned integers may wrap around
+        counters: Array = first[:, None] + np.arange(count, dtype=np.uint64)
+        return counters
 
     def _key(self, purpose: str) -> Array:
-        return keys(2, self.seed, self.epoch, self.stream, purpose)
+        return derive_keys(2, self.seed, self.epoch, self.stream, purpose)
 
 
 class SeededIndices(list[int]):
-    """The indices of a batch, which know where in their epoch they stand.
+    """The indices of a batch and their positions in the epoch, which decide the samples' random numbers.
 
-    To all who know nothing of that it is a list of ints. A dataset that gets it in ``__getitems__``, in whatever
-    process, can make what is random about each sample a pure function of ``keys``.
+    For code that knows nothing of this it is a list of ints. A dataset that gets it in ``__getitems__``, in any
+    process, can take the random numbers of each sample from ``rng``.
 
     Args:
         indices: One for each sample.
-        seed: As in SampleRNG, like ``epoch``.
-        epoch: From 0.
-        positions: Where they stand in the global order of the epoch, one for each.
+        seed: As in SampleRNG.
+        epoch: As in SampleRNG.
+        positions: Positions in the global order of the epoch, one for each index.
     """
 
     __slots__ = ("epoch", "positions", "seed")
@@ -168,11 +167,10 @@ class SeededIndices(list[int]):
             raise OptionError(f"positions must be one for each of {len(self)} indices, got {len(positions)}")
 
     @property
-    def keys(self) -> SampleRNG:
-        """Names the samples, so that random numbers can be made of it."""
-        return SampleRNG(
-            self.seed, self.epoch, np.arange(self.positions.start, self.positions.stop, self.positions.step)
-        )
+    def rng(self) -> SampleRNG:
+        """The random numbers of these samples."""
+        part = self.positions
+        return SampleRNG(self.seed, self.epoch, np.arange(part.start, part.stop, part.step))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (list(self), self.seed, self.epoch, self.positions)

@@ -2,39 +2,51 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sized
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from dbloader.sampling.base import ResumableSampler, length_of
+from dbloader._describe import short_repr
+from dbloader.sampling.base import ResumableSampler
 from dbloader.sampling.permutation import Permutation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sized
+    from collections.abc import Callable
 
     from dbloader.sampling.rng import Array
+
+
+def length_of(dataset: Any) -> int:
+    """Return the length of a dataset.
+
+    Raises:
+        TypeError: It has no length, or is a str or bytes, whose letters would be the samples.
+    """
+    if not isinstance(dataset, Sized) or isinstance(dataset, (str, bytes)):
+        raise TypeError(f"dataset must be a dataset, or anything else that has a length, got {short_repr(dataset)}")
+    return len(dataset)
 
 
 class ShuffleSampler(ResumableSampler):
     """All indices of a dataset in a random order that is computed, in place of DistributedSampler and RandomSampler.
 
-    No list of indices is made: an epoch of a billion samples begins, or goes on at any sample, within a millisecond.
-    ResumableSampler says how it goes on from the middle.
+    No list of indices is made: an epoch of a billion samples starts, at any sample, within a millisecond. See
+    ResumableSampler for resuming.
 
     Args:
-        dataset: Anything that has a length; only that is used.
+        dataset: Anything that has a length; only the length is used.
         num_replicas: Number of processes that share the samples; from torch.distributed if that is initialized, else 1.
-        rank: Which of them this is; likewise, else 0.
+        rank: Number of this process; likewise, else 0.
         seed: Any integer, of any size; must be the same on all ranks.
-        drop_last: Leave out the tail that the ranks cannot share evenly, rather than repeat some samples.
+        drop_last: Leave out the tail that the ranks cannot share evenly, instead of repeating some samples.
 
     Raises:
         OptionError: ``num_replicas`` is below 1, or ``rank`` not 0 to ``num_replicas - 1``. Or only one of the two is
-            given, and torch.distributed is not initialized. Or neither is given, torch.distributed is
-            not initialized, and torchrun started this process as one of several: this comes from ``len()`` and
-            ``iter()``, as it may still be initialized.
-        TypeError: ``dataset`` has no length, or is a str. ``num_replicas``, ``rank`` or ``seed`` is no int, or
-            ``drop_last`` no bool.
+            given and torch.distributed is not initialized. From ``len()`` and ``iter()``: neither is given,
+            torch.distributed is not initialized, and torchrun started this process as one of several.
+        TypeError: ``dataset`` has no length, or is a str. ``num_replicas``, ``rank`` or ``seed`` is not an int, or
+            ``drop_last`` not a bool.
     """
 
     def __init__(
@@ -47,9 +59,7 @@ class ShuffleSampler(ResumableSampler):
         drop_last: bool = False,
     ) -> None:
         length = length_of(dataset)
-        super().__init__(
-            length, num_replicas=num_replicas, rank=rank, seed=seed, drop_last=drop_last, population=length
-        )
+        super().__init__(length, length, num_replicas, rank, seed=seed, drop_last=drop_last)
 
     @override
     def _order(self, seed: int, epoch: int) -> Callable[[Array], Array]:
@@ -57,13 +67,13 @@ class ShuffleSampler(ResumableSampler):
 
 
 class OrderedSampler(ResumableSampler):
-    """All indices of a dataset in order, each on just one rank: nothing is repeated and nothing left out.
+    """All indices of a dataset in order, each on just one rank: none is repeated or left out.
 
-    So sums over all ranks are those over the dataset. The ranks' shares may differ by one sample: no collective
-    operation may be called for each batch. The epoch makes no difference to the order.
+    So sums over all ranks are those over the dataset. The ranks' shares may differ by one sample: do not call a
+    collective operation for each batch. The epoch does not change the order.
 
     Args:
-        dataset: Anything that has a length; only that is used.
+        dataset: Anything that has a length; only the length is used.
         num_replicas: As in ShuffleSampler.
         rank: As in ShuffleSampler.
 
@@ -74,16 +84,12 @@ class OrderedSampler(ResumableSampler):
 
     def __init__(self, dataset: Sized, num_replicas: int | None = None, rank: int | None = None) -> None:
         length = length_of(dataset)
-        super().__init__(length, num_replicas=num_replicas, rank=rank, seed=0, drop_last=False, population=length)
+        super().__init__(length, length, num_replicas, rank)
 
     @override
     def _order(self, seed: int, epoch: int) -> Callable[[Array], Array]:
-        return _as_they_are
+        return lambda positions: positions
 
     @override
     def _end(self, position: int) -> int:
         return self.length
-
-
-def _as_they_are(positions: Array) -> Array:
-    return positions

@@ -13,7 +13,7 @@ from dbloader._options import whole_number
 from dbloader.errors import OptionError
 from dbloader.records.columns import NO_LABEL
 from dbloader.sampling.base import ResumableSampler
-from dbloader.sampling.rng import keys, uniform
+from dbloader.sampling.rng import derive_keys, uniform
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,21 +26,20 @@ if TYPE_CHECKING:
 class WeightedSampler(ResumableSampler):
     """Indices drawn with replacement, each as often as its weight says, in place of WeightedRandomSampler.
 
-    The draw at each position is a function of (seed, epoch, position), so it can go on from the middle, as
-    ResumableSampler says. It takes 8 bytes of memory for each weight.
+    The draw at each position is a function of (seed, epoch, position); see ResumableSampler for resuming. Each weight
+    takes 8 bytes of memory.
 
     Args:
         weights: Shape (indices,), finite, 0 or more, in any unit; an index of weight 0 is never drawn.
-        num_samples: Draws in an epoch, of all ranks together; None for as many as there are weights.
+        num_samples: Draws in an epoch, of all ranks together; None for the number of weights.
         num_replicas: As in ShuffleSampler.
         rank: As in ShuffleSampler.
-        seed: Must be the same on all ranks, as must the weights.
+        seed: Must be the same on all ranks, like the weights.
         drop_last: As in ShuffleSampler.
 
     Raises:
-        OptionError: As in ShuffleSampler; or the weights are not as said above, or all 0; or ``num_samples`` is not
-            at least 1.
-        TypeError: A number is no int, or ``drop_last`` no bool.
+        OptionError: As in ShuffleSampler; or the weights are invalid or all 0; or ``num_samples`` is below 1.
+        TypeError: A number is not an int, or ``drop_last`` not a bool.
     """
 
     def __init__(
@@ -62,21 +61,19 @@ class WeightedSampler(ResumableSampler):
         if not values.any():
             raise OptionError(f"weights must have one above 0, got {values.size} that are 0")
         length = values.size if num_samples is None else whole_number("num_samples", num_samples, 1)
-        super().__init__(
-            length, num_replicas=num_replicas, rank=rank, seed=seed, drop_last=drop_last, population=values.size
-        )
+        super().__init__(length, values.size, num_replicas, rank, seed=seed, drop_last=drop_last)
         self._sums = np.cumsum(values / values.max())  # the division keeps the sum from overflow and underflow
 
     @override
     def _order(self, seed: int, epoch: int) -> Callable[[Array], Array]:
-        sums, key = self._sums, keys(2, "weighted", seed, epoch)
+        key = derive_keys(2, "weighted", seed, epoch)
+        return lambda positions: self.draw(uniform(positions, key))
 
-        def draw(positions: Array) -> Array:
-            # A number below 1 times the sum is below the sum also when rounded, so there always is a sum above it.
-            indices: Array = np.searchsorted(sums, uniform(positions, key) * sums[-1], side="right")
-            return indices
-
-        return draw
+    def draw(self, numbers: Array) -> Array:
+        """Return the indices that random numbers in [0, 1) choose: int64, the same shape."""
+        # A number below 1 times the sum is below the sum also when rounded, so an index is always found.
+        indices: Array = np.searchsorted(self._sums, numbers * self._sums[-1], side="right")
+        return indices
 
     @override
     def _facts(self) -> dict[str, Any]:
@@ -91,7 +88,7 @@ class ClassBalancedSampler(WeightedSampler):
     """Indices drawn with replacement so that all classes come equally often, however few records one has.
 
     Args:
-        labels: Shape (indices,), integers: ``dataset.targets``. A class that has no record is left out.
+        labels: Shape (indices,), integers: ``dataset.targets``. A class without records is left out.
         num_samples: As in WeightedSampler.
         num_replicas: As in ShuffleSampler.
         rank: As in ShuffleSampler.
@@ -124,5 +121,4 @@ class ClassBalancedSampler(WeightedSampler):
                 "all: use WeightedSampler with weight 0 for those",
             )
         _, classes, counts = np.unique(values, return_inverse=True, return_counts=True)
-        weights = 1.0 / counts[classes]
-        super().__init__(weights, num_samples, num_replicas, rank, seed=seed, drop_last=drop_last)
+        super().__init__(1.0 / counts[classes], num_samples, num_replicas, rank, seed=seed, drop_last=drop_last)

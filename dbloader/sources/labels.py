@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from dbloader._describe import shown
+from dbloader._describe import short_repr
 from dbloader.errors import SourceError
 
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")  # 18 digits fit into 64 bits; what is longer is an identifier
@@ -31,7 +31,7 @@ def are_names(first_of: dict[str, int], where: str) -> bool:
         return True
 
     def told(label: str) -> str:
-        return f"of row {first_of[label]} is {shown(label, 50)}"
+        return f"of row {first_of[label]} is {short_repr(label, 50)}"
 
     integer = next(filter(_INTEGER.fullmatch, first_of), None)
     name = next((label for label in first_of if not _NUMBER.fullmatch(label)), None)

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from typing_extensions import override
 
-from dbloader._describe import shown
+from dbloader._describe import short_repr
 from dbloader.errors import SourceError, SourceNotFoundError
 from dbloader.sources.base import Entry, Problem, Source, checked_root, readable
 from dbloader.sources.labels import are_names, check_spaces
@@ -168,7 +168,7 @@ def _rows(listing: Path) -> Iterator[_Row | Problem]:
         number, values = row
         where = f"{readable(listing)}, row {number}"
         if not isinstance(values, dict):
-            raise SourceError(f"{where}: must be an object that has a path, got {shown(values, 50)}")
+            raise SourceError(f"{where}: must be an object that has a path, got {short_repr(values, 50)}")
         columns = tuple(values)
         path_column, label_column = _checked_columns(columns, where)
         path = _encoded(values.pop(path_column, None))
@@ -205,7 +205,7 @@ def _read_json(listing: Path) -> Iterator[tuple[int, Any] | Problem]:
     if isinstance(rows, dict):
         for name, values in rows.items():
             if not isinstance(values, list):
-                raise SourceError(f"{readable(listing)}: {name} must be a list, got {shown(values, 50)}")
+                raise SourceError(f"{readable(listing)}: {name} must be a list, got {short_repr(values, 50)}")
         if len({*map(len, rows.values())}) > 1:
             lengths = ", ".join(f"{name} has {len(values)} items" for name, values in rows.items())
             raise SourceError(f"{readable(listing)}: its lists must be equally long: {lengths}")
@@ -214,7 +214,7 @@ def _read_json(listing: Path) -> Iterator[tuple[int, Any] | Problem]:
         rows = (dict(zip(columns, values, strict=True)) for values in zip(*rows.values(), strict=True))
     elif not isinstance(rows, list):
         raise SourceError(
-            f"{readable(listing)}: must be an object of lists or an array of objects, got {shown(rows, 50)}"
+            f"{readable(listing)}: must be an object of lists or an array of objects, got {short_repr(rows, 50)}"
         )
     yield from enumerate(rows, 1)
 
@@ -276,7 +276,7 @@ def _checked_label(label: object, where: str) -> int | str | None:
     # A record's label fits into 64 bits, and the least of these integers stands for none.
     if (isinstance(label, str) and not _SURROGATE.search(label)) or (type(label) is int and abs(label) < 2**63):
         return label
-    raise SourceError(f"{where}: a label is a 64-bit integer, a name or null, got {shown(label, 50)}")
+    raise SourceError(f"{where}: a label is a 64-bit integer, a name or null, got {short_repr(label, 50)}")
 
 
 def _encoded(path: object) -> bytes | str:
@@ -286,4 +286,4 @@ def _encoded(path: object) -> bytes | str:
     with suppress(UnicodeEncodeError):
         if isinstance(path, str) and "\0" not in path:
             return path.encode("utf-8", "surrogateescape")  # a JSON may hold a name that is not UTF-8 like this
-    return f"its path cannot be that of a file: {shown(path, 50)}"
+    return f"its path cannot be that of a file: {short_repr(path, 50)}"

@@ -1,4 +1,4 @@
-"""A store elsewhere whose records are kept on this machine as they are read."""
+"""A store elsewhere, whose records are kept in a file on this machine once they have been read."""
 
 from __future__ import annotations
 
@@ -15,44 +15,46 @@ from dbloader.errors import (
     NotAStoreError,
     OptionError,
     StoreAccessError,
+    StoreError,
     StoreFullError,
 )
-from dbloader.records.record import decode
+from dbloader.records.decode import decode
 from dbloader.stores.base import Store
 from dbloader.stores.lmdb import env
-from dbloader.stores.lmdb.cache_file import CacheFile, begin, explained, without_writers
-from dbloader.stores.lmdb.keys import NO_ROOM, checked_path
+from dbloader.stores.lmdb.cache_file import CacheFile, create_file, translate_cache_error, without_writers
+from dbloader.stores.lmdb.keys import checked_path
 from dbloader.stores.lmdb.store import LMDBStore
+from dbloader.stores.lmdb.translate import NO_ROOM
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import numpy as np
 
-    from dbloader.records.columns import Names
     from dbloader.records.manifest import Manifest
+    from dbloader.records.names import Names
     from dbloader.records.record import Record
 
-# One thread at a time looks what a file is: it is opened as a store for that, and cannot be opened twice.
-_looking = threading.Lock()
+# To see what a file is, it is opened as a store. A file cannot be opened twice, so one thread does that at a time.
+_opening = threading.Lock()
 
 
 class CachedStore(Store):
-    """A store of which each record is read from its origin once, and from then on from a file on this machine.
+    """A store whose records are read from their origin once, and then from a file on this machine.
 
-    All processes of the machine may share the file: whoever reads or writes locks it for that long. Records are checked
-    before they are kept and whenever they are read. Where the file is a whole store with the same records, such as
-    ``dbloader copy`` makes, nothing is written, and the origin is asked for nothing but its manifest, once.
+    All processes of the machine may share the file, which they lock while they read or write. Records are verified
+    before they are added and whenever they are read. If the file is a complete store with the same records, such as
+    ``dbloader copy`` makes, nothing is written, and the origin is asked only for its manifest.
 
-    The file must be on a disk of this machine. Over NFS, processes of two machines would not see the same file.
+    The file must be on a disk of this machine: over NFS, the processes of two machines would not see the same file.
 
     Args:
         origin: The store.
-        path: The file; it is made where there is none.
-        max_bytes: Largest size of the file in bytes; records that no longer fit are read from the origin every time.
+        path: The file. It is created if it does not exist.
+        max_bytes: Largest size of the file in bytes. Records that no longer fit are read from the origin every time.
 
     Raises:
-        PlaceError: The path is none.
+        PlaceError: ``path`` is not the path of a file.
         OptionError: ``max_bytes`` is less than 1.
     """
 
@@ -64,13 +66,18 @@ class CachedStore(Store):
         self.max_bytes = max_bytes
         self.path = checked_path(path)
         self._path = os.path.abspath(self.path)  # noqa: PTH100 - the path may be any str
-        self._manifest: Manifest | None = None  # of the parent's store, in a worker
+        self._manifest: Manifest | None = None  # in a worker: that of the parent's store
         self._opened: _Opened | None = None
 
     @property
     @override
     def manifest(self) -> Manifest:
         return self._open().manifest
+
+    @property
+    def local(self) -> CacheFile | LMDBStore | None:
+        """The open cache, or the complete store; None if this process has not opened it."""
+        return self._opened.local if self._opened else None
 
     @override
     def read(self, indices: Sequence[int]) -> list[Record]:
@@ -80,7 +87,7 @@ class CachedStore(Store):
         found, missing = self._found(opened.manifest, opened.local, indices)
         records = [self._checked(found[index], index, cached=index not in missing) for index in indices]
         if missing:
-            opened.local.keep({index: found[index] for index in missing})
+            opened.local.add({index: found[index] for index in missing})
         return records
 
     @override
@@ -93,23 +100,23 @@ class CachedStore(Store):
 
     @override
     def column(self, name: str) -> np.ndarray[Any, Any]:
-        return self._whole().column(name)
+        return self._complete().column(name)
 
     @override
     def names(self) -> Names:
-        return self._whole().names()
+        return self._complete().names()
 
     @override
     def name(self, index: int) -> str | None:
-        return self._whole().name(index)
+        return self._complete().name(index)
 
     @override
     def find(self, name: str) -> int:
-        return self._whole().find(name)
+        return self._complete().find(name)
 
     @override
     def events(self) -> Iterator[dict[str, Any]]:
-        return self._whole().events()
+        return self._complete().events()
 
     @override
     def close(self) -> None:
@@ -118,10 +125,10 @@ class CachedStore(Store):
 
     @override
     def _stored_chunk(self, number: int) -> dict[str, bytes]:
-        return self._whole()._stored_chunk(number)
+        return self._complete()._stored_chunk(number)
 
-    def _whole(self) -> Store:
-        """Return the store that has what is kept of all records together."""
+    def _complete(self) -> Store:
+        """Return the store with all records: the local one if it is complete, otherwise the origin."""
         manifest, local, _ = self._open()
         if isinstance(local, LMDBStore):
             return local
@@ -129,7 +136,7 @@ class CachedStore(Store):
         return self.origin
 
     def _found(self, manifest: Manifest, local: CacheFile, indices: Sequence[int]) -> tuple[dict[int, bytes], set[int]]:
-        """Return the documents at some indices, and which of them were not in the cache."""
+        """Return the documents at some indices, and the indices that were not in the cache."""
         wanted = list(dict.fromkeys(map(int, indices)))
         for index in wanted:
             if not 0 <= index < manifest.length:
@@ -139,11 +146,11 @@ class CachedStore(Store):
         if missing:
             self._check_origin(manifest)
             found.update(zip(missing, self.origin.documents(missing), strict=True))
-            self._check_origin(manifest)  # which another thread may have closed, and opened anew, meanwhile
+            self._check_origin(manifest)  # another thread may have closed and reopened it meanwhile
         return found, set(missing)
 
     def _check_origin(self, manifest: Manifest) -> None:
-        """Refuse what has come to the place of the origin since: a worker opens it anew."""
+        """Refuse an origin that was replaced: a worker opens it again."""
         if self.origin.manifest.digest != manifest.digest:
             raise NotAStoreError(
                 f"the store at {self.place} has been replaced since it was opened: open it again, with another cache",
@@ -157,47 +164,47 @@ class CachedStore(Store):
         except DamagedRecordError as error:
             raise DamagedRecordError(
                 f"record {index} of {self.place} is damaged in its cache {self.path}: {error}; "
-                "remove that file, and it is filled anew",
+                "remove that file, and dbloader fills a new one",
             ) from error
 
     def _open(self) -> _Opened:
         opened = self._opened
         if opened is None or opened.pid != os.getpid():
             manifest = opened.manifest if opened else self._manifest or self.origin.manifest
-            opened = self._opened = _Opened(manifest, self._local(manifest), os.getpid())
+            opened = self._opened = _Opened(manifest, self._open_file(manifest), os.getpid())
         if isinstance(opened.local, LMDBStore):
-            self._check_same(opened.local.manifest, opened.manifest)  # each process has opened it for itself
+            self._check_same(opened.local.manifest, opened.manifest)  # every process opens the local store itself
         return opened
 
-    def _local(self, manifest: Manifest) -> CacheFile | LMDBStore:
+    def _open_file(self, manifest: Manifest) -> CacheFile | LMDBStore:
         try:
-            with env.gate, _looking:
-                whole = self._whole_store()
-                if whole is not None:
-                    return whole
-                begin(self._path, self.path)
+            with env.gate, _opening:
+                store = self._open_as_store()
+                if store is not None:
+                    return store
+                create_file(self._path, self.path)
                 local = CacheFile(self._path, self.path, manifest, self.max_bytes)
         except OSError as error:
-            if isinstance(error, (StoreAccessError, StoreFullError)):
+            if isinstance(error, StoreError):
                 raise
             kind = StoreFullError if error.errno in NO_ROOM else StoreAccessError
             raise kind(f"the cache {self.path} cannot be written: {error.strerror or error}") from error
         except lmdb.Error as error:
-            raise explained(error, self.path) from error
+            raise translate_cache_error(error, self.path) from error
         self._check_same(local.manifest, manifest)
         return local
 
-    def _whole_store(self) -> LMDBStore | None:
-        """Return the store that the file is; None if it is a cache, something else, or not there."""
-        whole = LMDBStore(self._path)
+    def _open_as_store(self) -> LMDBStore | None:
+        """Return the file as a store; None if it is a cache, something else, or does not exist."""
+        store = LMDBStore(self._path)
         try:
             with without_writers(self._path):
-                len(whole)
+                len(store)
         except (FileNotFoundError, NotAStoreError):
             return None
         except DamagedStoreError as error:
-            raise DamagedStoreError(f"{error}; or remove that file, and a cache is filled anew") from error
-        return whole
+            raise DamagedStoreError(f"{error}; or remove that file, and dbloader fills a new one") from error
+        return store
 
     def _check_same(self, cached: Manifest, manifest: Manifest) -> None:
         if (cached.digest, cached.length) != (manifest.digest, manifest.length):
@@ -210,7 +217,7 @@ class CachedStore(Store):
         return f"CachedStore({self.origin!r}, {self.path!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        # With the manifest, so that a worker need not ask the origin for what the cache has.
+        # With the manifest, so that a worker need not ask the origin for records that are in the cache.
         opened = self._opened
         return {**self.__dict__, "_manifest": opened.manifest if opened else self._manifest, "_opened": None}
 

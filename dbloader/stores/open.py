@@ -1,4 +1,4 @@
-"""Which kind of store is at a place."""
+"""Opening and creating the store at a place: an LMDB file or a MongoDB collection."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def open_store(place: str | os.PathLike[str]) -> Store:
-    """Return the store at a place, which is looked at when it is first read.
+    """Return the store at a place, which is opened when it is first read.
 
     Raises:
-        PlaceError: The place is a URI of a kind that this version does not know, or names no collection.
+        PlaceError: The place is a URI of an unknown kind, or names no collection.
     """
     if is_mongo(place):
         from dbloader.stores.mongo.store import MongoStore
@@ -34,12 +34,11 @@ def create_store(
     overwrite: bool = False,
     resume: bool = False,
     resumable: bool = False,
-    durable: bool = True,
 ) -> Writer:
-    """Return a writer of a new store; Writer tells what the options mean.
+    """Return a writer of a new store; see Writer for the options.
 
     Raises:
-        PlaceError: The place is a URI of a kind that this version does not know, or names no collection.
+        PlaceError: The place is a URI of an unknown kind, or names no collection.
     """
     if is_mongo(place):
         from dbloader.stores.mongo.writer import MongoWriter
@@ -47,4 +46,4 @@ def create_store(
         return MongoWriter(place, overwrite=overwrite, resume=resume, resumable=resumable)
     from dbloader.stores.lmdb.writer import LMDBWriter
 
-    return LMDBWriter(place, overwrite=overwrite, resume=resume, resumable=resumable, durable=durable)
+    return LMDBWriter(place, overwrite=overwrite, resume=resume, resumable=resumable)

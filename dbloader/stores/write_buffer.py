@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 class Part(NamedTuple):
-    """What one commit stores.
+    """The content of one commit.
 
     Attributes:
         first: Index of the first record.
         documents: The records' BSON documents.
-        chunks: Number of each chunk of the columns that has changed, and its columns, packed and sealed.
-        events: What is new in the report.
+        chunks: The changed chunks of the columns, by number: each column packed and sealed.
+        events: New lines of the report.
     """
 
     first: int
@@ -31,16 +31,16 @@ class Part(NamedTuple):
 
 
 class WriteBuffer:
-    """What has been written to a store since its last commit.
+    """Records and lines of the report that are not committed yet.
 
     Args:
         length: Records of the store.
         chunk: The columns of its last, unfinished chunk.
 
     Attributes:
-        length: Records of the store, with those that are pending.
-        nbytes: Bytes of the documents that are pending.
-        began_at: When the last commit took place (`time.monotonic`).
+        length: Records of the store, with those in the buffer.
+        nbytes: Bytes of the documents in the buffer.
+        began_at: Time of the last commit (`time.monotonic`).
     """
 
     def __init__(self, length: int = 0, chunk: ColumnChunk | None = None) -> None:
@@ -54,7 +54,7 @@ class WriteBuffer:
         self._part = Part(self.length, [], {}, [])
 
     def add(self, record: EncodedRecord) -> None:
-        """Add a record; its index follows on that of the one before."""
+        """Add a record, under the next index."""
         document = record.document(self.length)
         self._part.documents.append(document)
         self.nbytes += len(document)
@@ -65,18 +65,18 @@ class WriteBuffer:
             self._chunk = ColumnChunk()
 
     def report(self, events: Iterable[Mapping[str, str]]) -> None:
-        """Add what the report says of single files.
+        """Add lines of the report.
 
         Raises:
-            FieldError: An event has other values than ``name``, ``event`` and ``reason``, each a str.
+            FieldError: A line has other values than ``name``, ``event`` and ``reason``, each a str.
         """
         for event in events:
-            if event.keys() != {"name", "event", "reason"} or not all(isinstance(said, str) for said in event.values()):
+            if event.keys() != {"name", "event", "reason"} or not all(isinstance(text, str) for text in event.values()):
                 raise FieldError(f"an event has a name, an event and a reason, each a str, got {dict(event)!r:.200}")
             self._part.events.append(dict(event))
 
     def take(self) -> Part:
-        """Return all that is pending, which is to be committed now."""
+        """Empty the buffer and return what was in it."""
         if len(self._chunk):
             self._pack(self.length // CHUNK)
         part = self._part

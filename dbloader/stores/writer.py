@@ -1,6 +1,6 @@
-"""What every store promises to those who write it, whatever it is kept in.
+"""The store that conversions write, whatever it is kept in.
 
-Each sentence of these docstrings is a test in tests/contracts/store.py, which every backend's tests inherit.
+Each promise of these docstrings is a test in tests/contracts, which every backend's tests inherit.
 """
 
 from __future__ import annotations
@@ -9,35 +9,32 @@ import os
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import bson
 
-from dbloader._version import VERSION
-from dbloader.errors import FieldError, StoreError, StoreExistsError
+from dbloader.errors import StoreError, StoreExistsError
 from dbloader.records.columns import CHUNK, ColumnChunk
-from dbloader.records.document import UNREADABLE
-from dbloader.records.manifest import Manifest, Summary
+from dbloader.records.manifest import Summary
+from dbloader.stores.committer import Committer
+from dbloader.stores.totals import Totals
 from dbloader.stores.write_buffer import WriteBuffer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from concurrent.futures import Future
     from types import TracebackType
 
     from typing_extensions import Self
 
     from dbloader.errors import DamagedStoreError
+    from dbloader.records.manifest import Manifest
     from dbloader.records.record import EncodedRecord
 
-# A commit costs a sync of the disk, which at 8 MiB is lost in the writing; more would only fall out of the
-# processor's cache. A conversion that is killed loses at most two commits' work, ...
+# A commit waits for the disk, which takes little of the time that writing 8 MiB takes. More would fall out of the
+# CPU's cache. A killed conversion loses at most the work of two commits ...
 COMMIT_BYTES = 8 * 2**20
-# ... or this much, where files come slowly.
+# ... or of this time, where files come slowly.
 COMMIT_SECONDS = 2.0
 
 
@@ -45,19 +42,24 @@ class Writer(ABC):
     """A store that is being written; used in a ``with`` block.
 
     Nothing can be read at the place before ``finish``, which publishes the whole store at once. Leaving the block
-    without it leaves what was at the place before, and either nothing else or, if ``resumable``, what was
-    committed, for another Writer with ``resume`` to go on with. While one process writes to a place, a second is
-    refused.
+    without it leaves what was at the place before, and nothing else; or, if ``resumable``, also what was committed, for
+    another Writer with ``resume``. While one process writes to a place, a second is refused.
 
     Args:
-        overwrite: Replace the finished store at the place, when the new one is finished. Without ``resume``, begin
-            again where an unfinished one is.
-        resume: Go on after the last commit of an unfinished writer at the place; begin if none was interrupted. What
-            an unfinished writer was to overwrite, this one overwrites too.
+        overwrite: Replace the store at the place when the new one is finished. Without ``resume``, discard an
+            unfinished one.
+        resume: Go on after the last commit of an unfinished writer at the place, or begin if there is none. It also
+            overwrites what the unfinished writer was to overwrite.
         resumable: Keep what was committed when the block is left without ``finish``.
-        durable: Let each commit survive a crash of the whole machine, not only of the process. Without, writing to a
-            file is faster, and what was committed is of no use after a restart of the machine; a finished store is
-            always durable.
+
+    Attributes:
+        place: The store, without credentials.
+        settings: What was passed to ``check_settings``.
+        position: How much of the source has been used up.
+        resumed: Whether this writer goes on with an unfinished one.
+        totals: What has been counted for the manifest.
+        scratch: A folder with room for temporary files; None for the system's.
+        report_path: The file that the report is written to.
 
     Raises (on entering the block):
         StoreExistsError: A finished store is there and ``overwrite`` is not given; or an unfinished one, and
@@ -67,54 +69,39 @@ class Writer(ABC):
     """
 
     commits_at_once = 1
-    """How many times COMMIT_BYTES a commit has, where one costs more than a sync of the disk."""
+    """Factor for COMMIT_BYTES, for a backend whose commits cost more than a sync of the disk."""
 
-    def __init__(
-        self,
-        place: str,
-        *,
-        overwrite: bool = False,
-        resume: bool = False,
-        resumable: bool = False,
-        durable: bool = True,
-    ) -> None:
+    def __init__(self, place: str, *, overwrite: bool = False, resume: bool = False, resumable: bool = False) -> None:
         self.place = place
         self.overwrite = overwrite
         self.resume = resume
         self.resumable = resumable
-        self.durable = durable
         self.settings: dict[str, Any] = {}
         self.position = 0
         self.resumed = False
-        self.scratch: Path | None = None  # a folder with room for temporary files; None for the system's
-        self.report_path = Path(f"{place}.report.jsonl")  # where a conversion's report is written as a file
-        self.outcome: Counter[str] = Counter()
-        self._formats: Counter[str] = Counter()
-        self.depths: Counter[str] = Counter()
-        self._fields: Counter[str] = Counter()
-        self._pending = WriteBuffer()
-        self._events_stored = 0
+        self.totals = Totals()
+        self.scratch: Path | None = None
+        self.report_path = Path(f"{place}.report.jsonl")
+        self._buffer = WriteBuffer()
         self._finished = False
-        self._only_begun = False  # nothing is committed but that an unfinished writer may overwrite
+        self._only_begun = False  # the one commit says only that an unfinished writer may overwrite
         self._process = os.getpid()
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="dbloader-commit")
-        self._committing: Future[None] | None = None
+        self._committer = Committer()
 
     @property
     def length(self) -> int:
-        """Records that have been written, those of a resumed writer included."""
-        return self._pending.length
+        """Records written so far, those of a resumed writer included."""
+        return self._buffer.length
 
     def __enter__(self) -> Self:
-        # Its thread begins now: an interrupt while it is begun would leave a commit that nobody could wait for.
-        self._executor.submit(os.getpid).result()
+        self._committer.start()
         try:
             self._open()
         except BaseException:
-            self._executor.shutdown()
+            self._committer.close()
             raise
         if self.overwrite and self.resumable and not self.resumed:
-            # Killed from here on, a writer that resumes knows that it may overwrite.
+            # A writer that resumes after a kill from here on knows that it may overwrite.
             try:
                 self.commit()
             except BaseException:
@@ -124,35 +111,32 @@ class Writer(ABC):
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if os.getpid() != self._process:
-            return  # of a child that was forked within the block, in which the parent still is
+            return  # a child that was forked within the block, which the parent has not left
         try:
-            self._end_commit()
+            self._committer.wait()
         except Exception:
-            if error is None:  # or else the first error is the one to tell
+            if error is None:  # otherwise the first error is the one to raise
                 raise
         finally:
-            self._executor.shutdown()
+            self._committer.close()
             self.resumable = self.resumable and not self._only_begun
             self._close()
 
-    def agree(self, settings: Mapping[str, Any]) -> None:
-        """Says what must be the same for a resumed conversion to give the same store.
+    def check_settings(self, settings: Mapping[str, Any]) -> None:
+        """Refuse to resume with settings that would give another store.
 
         Args:
             settings: Values that BSON holds, by names that a person understands.
 
         Raises:
-            StoreExistsError: A resumed conversion was begun with others.
+            StoreExistsError: The unfinished writer had other settings.
         """
-        settings = bson.decode(bson.encode(settings))  # as those of a resumed conversion are: a tuple is a list
-        agreed = self.resumed and (self.settings or self.length)  # else it was interrupted before that
-        for key in self.settings.keys() | settings.keys() if agreed else ():
+        settings = bson.decode(bson.encode(settings))  # so that they compare with stored ones: a tuple becomes a list
+        known = self.resumed and (self.settings or self.length)  # else it was interrupted before this call
+        for key in self.settings.keys() | settings.keys() if known else ():
             before, now = self.settings.get(key), settings.get(key)
             if before != now:
                 raise StoreExistsError(
@@ -170,70 +154,54 @@ class Writer(ABC):
         position: int | None = None,
         depths: Mapping[str, int] | None = None,
     ) -> None:
-        """Add records, in order, with what there is to report of them; commits when that is due.
+        """Add records and lines of the report, and commit when that is due.
 
         Args:
-            records: Their indices follow on those written before.
-            events: What the report says of single files: ``name``, ``event`` (such as ``"rejected"``) and ``reason``.
+            records: Records in order. Their indices follow those written before.
+            events: Lines of the report: ``name``, ``event`` (such as ``"rejected"``) and ``reason``.
             outcome: Counts to add to the manifest's ``outcome``.
-            position: How far the source has been used up; a resumed writer has it in ``position``.
+            position: How much of the source has been used up. A resumed writer has it in ``position``.
             depths: Counts to add to the manifest's ``depths``.
 
         Raises:
-            FieldError: An event has other values than these three, each a str.
+            FieldError: A line has other values than these three, each a str.
         """
         self._check_unfinished()
         for record in records:
-            self._pending.add(record)
-            if record.format is not None:
-                self._formats[record.format] += 1
-            for name in record.fields:
-                self._fields[name] += 1
-        self._pending.report(events)
-        self.outcome.update(outcome or {})
-        self.depths.update(depths or {})
+            self._buffer.add(record)
+            self.totals.add(record)
+        self._buffer.report(events)
+        self.totals.outcome.update(outcome or {})
+        self.totals.depths.update(depths or {})
         if position is not None:
             self.position = position
-        if (
-            self._pending.nbytes >= COMMIT_BYTES * self.commits_at_once
-            or time.monotonic() - self._pending.began_at >= COMMIT_SECONDS
-        ):
+        full = self._buffer.nbytes >= COMMIT_BYTES * self.commits_at_once
+        if full or time.monotonic() - self._buffer.began_at >= COMMIT_SECONDS:
             self._begin_commit()
 
     def commit(self) -> None:
-        """Make durable what has been written so far.
+        """Wait until all that was written so far is on the disk.
 
         Raises:
-            StoreFullError: No room is left; what was committed before is kept.
+            StoreFullError: No room is left. What was committed before is kept.
         """
         self._begin_commit()
-        self._end_commit()
+        self._committer.wait()
 
     def _begin_commit(self) -> None:
-        """Commit in the background; waits for the commit before, so that at most one is under way."""
         self._check_unfinished()
-        self._end_commit()
         self._only_begun = False
-        part = self._pending.take()
+        part = self._buffer.take()
+        self.totals.events += len(part.events)
         progress = {
             "length": self.length,
             "position": self.position,
-            "events": self._events_stored + len(part.events),
+            "events": self.totals.events,
             "settings": self.settings,
             "overwrite": self.overwrite,
-            "outcome": dict(self.outcome),
-            "formats": dict(self._formats),
-            "depths": dict(self.depths),
-            "fields": dict(self._fields),
+            **self.totals.counts(),
         }
-        self._committing = self._executor.submit(self._store, *part, progress)
-        self._events_stored += len(part.events)
-
-    def _end_commit(self) -> None:
-        if self._committing is not None:
-            # Where it has failed, it is kept, to fail whatever comes next: records are missing.
-            self._committing.result()
-            self._committing = None
+        self._committer.begin(self._store, *part, progress)
 
     def _check_unfinished(self) -> None:
         if os.getpid() != self._process:
@@ -242,13 +210,9 @@ class Writer(ABC):
             raise StoreError(f"{self.place} is finished: nothing can be written to it any more")
 
     def finish(
-        self,
-        *,
-        classes: Sequence[str] = (),
-        source: Mapping[str, Any] | None = None,
-        created: str | None = None,
+        self, *, classes: Sequence[str] = (), source: Mapping[str, Any] | None = None, created: str | None = None
     ) -> Manifest:
-        """Publish the store and return its manifest; nothing can be written afterwards.
+        """Publish the store and return its manifest. Nothing can be written afterwards.
 
         Args:
             classes: Name of each label from 0 on, if labels have names.
@@ -256,59 +220,36 @@ class Writer(ABC):
             created: UTC, ISO 8601; default now.
 
         Raises:
-            FieldError: A label has no class; or the classes or the source are not what a manifest can say.
-            StoreExistsError: A store has come to the place that is not to be replaced.
+            FieldError: A label has no class; or a manifest cannot hold the classes or the source.
+            StoreExistsError: Meanwhile a store has come to the place that is not to be replaced.
             StoreFullError: No room is left.
         """
         self.commit()
         summary = Summary()
         for number in range(-(-self.length // CHUNK)):
             summary.add(self._stored_chunk(number))
-        for label in (summary.labels or ()) if classes else ():
-            if not 0 <= label < len(classes):
-                raise FieldError(f"label {label} is not one of the {len(classes)} classes (0 to {len(classes) - 1})")
-        manifest = Manifest(
-            length=self.length,
-            classes=tuple(classes),
-            formats=dict(sorted(self._formats.items())),
-            depths=dict(sorted(self.depths.items())),
-            fields=dict(sorted(self._fields.items())),
-            outcome=dict(self.outcome),
-            events=self._events_stored,
-            source=dict(source or {}),
-            created=created or datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            created_by=f"dbloader {VERSION}",
-            **summary.facts(),
-        )
-        try:
-            Manifest.decode(manifest.encode(), self.place)
-        except (*UNREADABLE, StoreError) as error:
-            raise FieldError(f"{self.place} cannot be finished: {error}") from error
+        manifest = self.totals.manifest(self.length, summary, classes=classes, source=source, created=created)
         self._publish(manifest)
         self._finished = True
         return manifest
 
     def _restore(self, progress: Mapping[str, Any]) -> None:
-        """Take up what ``commit`` stored.
+        """Go on from what the last commit stored.
 
         Raises:
-            DamagedStoreError: It is not what ``commit`` stores.
+            DamagedStoreError: It is not what a commit stores.
         """
         try:
             self.settings = dict(progress["settings"])
             self.position = int(progress["position"])
             self.overwrite = self.overwrite or bool(progress["overwrite"])
-            self.outcome = Counter(progress["outcome"])
-            self._formats = Counter(progress["formats"])
-            self.depths = Counter(progress["depths"])
-            self._fields = Counter(progress["fields"])
-            self._events_stored = int(progress["events"])
-            self._pending = WriteBuffer(int(progress["length"]))
+            self.totals = Totals.restore(progress)
+            self._buffer = WriteBuffer(int(progress["length"]))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise self._damaged(f"how far it has come cannot be read: {error!r}") from error
+            raise self._damaged(f"its progress cannot be read: {error!r}") from error
         self.resumed = True
         if self.length % CHUNK:
-            self._pending = WriteBuffer(self.length, ColumnChunk.unpack(self._stored_chunk(self.length // CHUNK)))
+            self._buffer = WriteBuffer(self.length, ColumnChunk.unpack(self._stored_chunk(self.length // CHUNK)))
 
     @abstractmethod
     def _damaged(self, what: str) -> DamagedStoreError:
@@ -316,11 +257,11 @@ class Writer(ABC):
 
     @abstractmethod
     def _open(self) -> None:
-        """Take the place for this process, and takes up what is to be resumed."""
+        """Lock the place for this process, and call ``_restore`` if an unfinished writer is to be resumed."""
 
     @abstractmethod
     def _close(self) -> None:
-        """Let go of the place; removes what is neither finished nor to be resumed."""
+        """Release the place, and remove what is neither finished nor to be resumed."""
 
     @abstractmethod
     def _store(
@@ -331,10 +272,7 @@ class Writer(ABC):
         events: Sequence[Mapping[str, Any]],
         progress: Mapping[str, Any],
     ) -> None:
-        """Store all of this at once and durably: either all of it is there afterwards or none.
-
-        Runs in a thread of its own, while the next records come in.
-        """
+        """Store all of a commit, durably, or none of it. Runs in the committer's thread."""
 
     @abstractmethod
     def _stored_chunk(self, number: int) -> dict[str, bytes]:
@@ -342,4 +280,4 @@ class Writer(ABC):
 
     @abstractmethod
     def _publish(self, manifest: Manifest) -> None:
-        """Write the manifest and makes the store the one at the place."""
+        """Write the manifest and put the store at the place."""

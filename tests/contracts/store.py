@@ -1233,7 +1233,7 @@ class StoreContract:
         records = make_records(5, seed=2)
         with self.create(place, resume=True) as writer:
             assert writer.resumed
-            writer.agree({"quality": 90})
+            writer.check_settings({"quality": 90})
             write_one_by_one(writer, records)
             writer.finish()
         with self.open(place) as store:
@@ -1278,7 +1278,7 @@ class StoreContract:
         place = self.place(tmp_path)
         settings = {"quality": 95, "source": "abc"}
         with self.create(place, resumable=True) as writer:
-            writer.agree(settings)
+            writer.check_settings(settings)
             write_one_by_one(writer, make_records(3))
             writer.commit()
         there = self.what_is_at(place)
@@ -1286,10 +1286,10 @@ class StoreContract:
             pytest.raises(StoreExistsError, match=rf"was begun with {named}: resume with the same, or begin again"),
             self.create(place, resume=True, resumable=True) as writer,
         ):
-            writer.agree(now)
+            writer.check_settings(now)
         assert self.what_is_at(place) == there
         with self.create(place, resume=True) as writer:
-            writer.agree(settings)
+            writer.check_settings(settings)
             assert writer.settings == settings
             writer.finish()
 
@@ -1298,7 +1298,7 @@ class StoreContract:
         settings = {"size": (3, 4), "factor": np.float64(0.5), "nested": {"a": (1,)}}
         for resume in (False, True):
             with self.create(place, resume=resume, resumable=True) as writer:
-                writer.agree(settings)
+                writer.check_settings(settings)
                 write_one_by_one(writer, make_records(2))
                 writer.commit()
 

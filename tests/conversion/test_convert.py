@@ -1184,14 +1184,14 @@ MEASURE = """
 import ctypes, sys
 from pathlib import Path
 from dbloader.conversion.transcode import ImageFormat
-from dbloader.images.info import check_decodes, facts
+from dbloader.images.info import check_decodes, read_facts
 from dbloader.images.pillow import decoding_bytes
 
 def peak():
     return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) * 1024
 
 data = Path(sys.argv[1]).read_bytes()
-known, form = facts(data), ImageFormat(**eval(sys.argv[2]))
+known, form = read_facts(data), ImageFormat(**eval(sys.argv[2]))
 allowed = sum(form.memory(known)) if eval(sys.argv[2]) else decoding_bytes(known.format) * known.width * known.height
 ctypes.CDLL(None).malloc_trim(0)
 before = peak()

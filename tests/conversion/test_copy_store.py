@@ -219,7 +219,7 @@ def test_a_copy_is_not_resumed_with_another_source(tmp_path: Path, source: Path,
 
 def test_a_copy_is_not_taken_for_a_conversion_and_resumed(tmp_path: Path, source: Path) -> None:
     with create_store(tmp_path / "copy.lmdb", resumable=True) as writer:
-        writer.agree({"source": "/images"})
+        writer.check_settings({"source": "/images"})
         writer.write([encode(Record("a", 1))])
         writer.commit()
     with pytest.raises(StoreExistsError, match="was begun with another "):

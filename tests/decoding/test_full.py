@@ -17,7 +17,8 @@ from PIL import ExifTags, Image, ImageOps
 from dbloader.decoding import DecodeTensor, RandomResizedCrop, ResizeCenterCrop, decode_pil
 from dbloader.errors import DamagedImageError, NotAnImageError, OptionError
 from dbloader.images.tiled import encode_tiled
-from dbloader.records.record import Record, decode, encode
+from dbloader.records.decode import decode
+from dbloader.records.record import Record, encode
 from tests.support import jpegs
 from tests.support.jpegs import draw
 

@@ -1,7 +1,8 @@
-"""Batches are prepared where they are: normalized, erased, mixed; and always in the same way."""
+"""Batches are prepared where they are, keep their type, and get the random numbers of their samples."""
+
+from __future__ import annotations
 
 import pickle
-import sys
 import types
 from collections import namedtuple
 from typing import Any, NamedTuple
@@ -10,494 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from dbloader.device import CutMix, Mixup, Normalize, Preparation, RandomErasing
-from dbloader.device.noise import _quantiles as quantiles
-from dbloader.device.noise import normal
-from dbloader.errors import OptionError
-from dbloader.sampling import rng
+from dbloader.device import Normalize, Preparation, RandomErasing, noise
 from dbloader.sampling.rng import SampleRNG
+from tests.support.tensors import MEAN, STD, pixels, sevens
 
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-HALF = (torch.float16, torch.bfloat16)
-DTYPES = (torch.float32, *HALF)
-MODES = ("const", "rand", "pixel")
-CPU = torch.device("cpu")
 
-cuda = pytest.mark.cuda
-
-
-def pixels(count: int = 4, channels: int = 3, height: int = 17, width: int = 23) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(0)
-    return torch.randint(0, 256, (count, channels, height, width), dtype=torch.uint8, generator=generator)
-
-
-def every_value() -> torch.Tensor:
-    return torch.arange(256, dtype=torch.uint8).expand(1, 3, 1, 256)
-
-
-def floats(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    return torch.full(shape, 7.0, dtype=dtype)
-
-
-def keys(indices: Any, *, seed: int = 1, epoch: int = 2, stream: int = 0) -> SampleRNG:
-    return SampleRNG(seed, epoch, indices, stream)
-
-
-def boxes_of(erased: torch.Tensor) -> list[tuple[int, int, int, int] | None]:
-    """Return top, bottom, left and right of what is 0 in each image, which must be one full rectangle or nothing."""
-    found: list[tuple[int, int, int, int] | None] = []
-    for image in erased:
-        rows, columns = (image[0] == 0).nonzero(as_tuple=True)
-        if not len(rows):
-            found.append(None)
-            continue
-        box = (int(rows.min()), int(rows.max()) + 1, int(columns.min()), int(columns.max()) + 1)
-        assert len(rows) == (box[1] - box[0]) * (box[3] - box[2])
-        found.append(box)
-    return found
-
-
-# Normalising
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_uint8_images_become_what_float64_arithmetic_gives(dtype: torch.dtype) -> None:
-    result = Normalize(MEAN, STD, dtype=dtype)(every_value())
-    exact = (np.arange(256) / 255 - np.array(MEAN)[:, None]) / np.array(STD)[:, None]
-    assert (result.dtype, result.shape) == (dtype, (1, 3, 1, 256))
-    # Half a unit of the last place of the dtype, and a little of float32's for what is computed before.
-    allowed = torch.finfo(dtype).eps / 2 * np.abs(exact) + 5e-7
-    assert (np.abs(result[0, :, 0].double().numpy() - exact) <= allowed).all()
-
-
-@pytest.mark.parametrize("dtype", HALF)
-def test_half_precision_is_the_float32_result_rounded_once(dtype: torch.dtype) -> None:
-    single, half = (Normalize(MEAN, STD, dtype=each)(every_value()) for each in (torch.float32, dtype))
-    assert torch.equal(half, single.to(dtype))
-
-
-def test_each_step_is_rounded_as_float32_arithmetic_of_numpy_is() -> None:
-    mean = np.array([255.0 * value for value in MEAN]).astype(np.float32)[:, None, None]
-    scale = np.array([1 / (255.0 * value) for value in STD]).astype(np.float32)[:, None, None]
-    expected = (pixels().numpy().astype(np.float32) - mean) * scale
-    assert (Normalize(MEAN, STD)(pixels()).numpy() == expected).all()
-
-
-@pytest.mark.parametrize("given", [*DTYPES, torch.float64])
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_float_images_are_taken_as_0_to_1(given: torch.dtype, dtype: torch.dtype) -> None:
-    images = (pixels() / 255).to(given)
-    result = Normalize(MEAN, STD, dtype=dtype)(images)
-    exact = (images.double() - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(STD).view(3, 1, 1)
-    assert result.dtype is dtype
-    assert torch.allclose(result.double(), exact, rtol=torch.finfo(dtype).eps / 2, atol=5e-7)
-
-
-@pytest.mark.parametrize("given", [torch.contiguous_format, torch.channels_last])
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("channels_last", [False, True])
-def test_the_memory_format_is_the_one_asked_for(given: Any, dtype: torch.dtype, channels_last: bool) -> None:
-    images = pixels().contiguous(memory_format=given)
-    result = Normalize(MEAN, STD, dtype=dtype, channels_last=channels_last)(images)
-    assert result.is_contiguous(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
-    assert torch.equal(result, Normalize(MEAN, STD, dtype=dtype)(pixels()))
-
-
-@pytest.mark.parametrize("channels", [1, 3, 5])
-@pytest.mark.parametrize("count", [0, 1, 2])
-def test_any_number_of_images_and_channels_is_normalized(channels: int, count: int) -> None:
-    images = pixels(count, channels)
-    result = Normalize((0.0,) * channels, (1.0,) * channels)(images)
-    assert torch.allclose(result, images / 255)
-    assert images.dtype is torch.uint8
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            {"mean": (123.7, 116.3, 103.5)},
-            r"mean \(on the scale 0 to 1, not 0 to 255\) must be at least 0 and at most 1, got 123.7",
-        ),
-        ({"mean": (-0.1, 0.5, 0.5)}, "must be at least 0 and at most 1, got -0.1"),
-        ({"mean": (float("nan"), 0.5, 0.5)}, "must be at least 0 and at most 1, got nan"),
-        ({"std": (0.5, 0.0, 0.5)}, r"std \(on the scale 0 to 1, not 0 to 255\) must be above 0 and at most 1, got 0.0"),
-        ({"std": (58.4, 57.1, 57.4)}, "must be above 0 and at most 1, got 58.4"),
-        ({"std": (0.5, 0.5)}, "mean and std must have one number for each channel, got 3 and 2"),
-        ({"mean": (), "std": ()}, "mean and std must have one number for each channel, got 0 and 0"),
-        ({"dtype": torch.uint8}, "dtype must be one of torch.float32, .*, got torch.uint8"),
-        ({"dtype": "float16"}, "dtype must be one of torch.float32, .*, got 'float16'"),
-    ],
-)
-def test_wrong_options_of_normalize_are_errors(options: Any, message: str) -> None:
-    with pytest.raises(OptionError, match=message):
-        Normalize(**{"mean": MEAN, "std": STD, **options})
-
-
-@pytest.mark.parametrize("mean", [0.5, "0.5", ("0.5",), (True,), (None,)])
-def test_means_that_are_no_numbers_are_errors(mean: Any) -> None:
-    with pytest.raises(TypeError, match=r"must be a (sequence of )?number.*, got"):
-        Normalize(mean, (0.5,))
-
-
-@pytest.mark.parametrize("module", [Normalize(MEAN, STD), RandomErasing()])
-def test_what_are_no_images_are_errors(module: torch.nn.Module) -> None:
-    with pytest.raises(TypeError, match="images must be a tensor, got ndarray"):
-        module(np.zeros((1, 3, 4, 4)))
-    with pytest.raises(ValueError, match=r"images must have the shape \(N, C, H, W\), got \(3, 4, 4\)"):
-        module(torch.zeros(3, 4, 4))
-    with pytest.raises(TypeError, match=r"images must be uint8 \(0 to 255\) or float \(0 to 1\), got torch.int64"):
-        module(torch.zeros(1, 3, 4, 4, dtype=torch.int64))
-
-
-def test_images_with_other_channels_are_an_error() -> None:
-    with pytest.raises(OptionError, match="each of the 1 channels of the images, got 3"):
-        Normalize(MEAN, STD)(pixels(channels=1))
-
-
-# Keys
-
-
-def test_keys_give_the_same_numbers_in_any_order_and_company() -> None:
-    whole = keys(range(100)).uniform(7, "x")
-    assert (keys([40, 3, 40]).uniform(7, "x") == whole[[40, 3, 40]]).all()
-    assert (keys([3]).bits("x") == keys(range(100)).bits("x")[3]).all()
-    assert len(np.unique(whole)) == 700
-
-
-@pytest.mark.parametrize("other", [{"seed": 3}, {"epoch": 3}, {"stream": 3}])
-def test_keys_that_differ_in_anything_give_other_numbers(other: Any) -> None:
-    assert not np.isin(keys(range(10), **other).uniform(7, "x"), keys(range(10)).uniform(7, "x")).any()
-    assert not np.isin(keys(range(10)).uniform(7, "y"), keys(range(10)).uniform(7, "x")).any()
-
-
-def test_keys_are_the_same_from_any_type_of_integer_and_after_pickling() -> None:
-    expected = keys([5, 6]).uniform(2, "x")
-    seed, epoch = (np.array([1], np.int64), np.array([2], np.uint8))
-    same = (keys(np.array([5, 6], np.int32)), keys(torch.tensor([5, 6])), SampleRNG(seed[0], epoch[0], (5, 6)))
-    for each in (*same, pickle.loads(pickle.dumps(keys([5, 6])))):  # noqa: S301
-        assert (each.uniform(2, "x") == expected).all()
-
-
-def test_keys_of_large_indices_give_other_numbers_too() -> None:
-    assert len(np.unique(keys([2**56, 2**56 - 1, 0]).uniform(24, "x"))) == 72
-
-
-@pytest.mark.parametrize(
-    ("indices", "epoch", "message"),
-    [
-        ([-1], 0, "indices must be at least 0, got -1"),
-        ([0.5], 0, r"indices must be integers of the shape \(N,\), got float64 of the shape \(1,\)"),
-        ([[1]], 0, r"indices must be integers of the shape \(N,\), got int64 of the shape \(1, 1\)"),
-        (5, 0, r"indices must be integers of the shape \(N,\), got int64 of the shape \(\)"),
-        ([0], -1, "epoch must be at least 0, got -1"),
-    ],
-)
-def test_wrong_keys_are_errors(indices: Any, epoch: int, message: str) -> None:
-    with pytest.raises(OptionError, match=message):
-        SampleRNG(0, epoch, indices)
-
-
-def test_a_seed_that_is_no_integer_is_an_error() -> None:
-    with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
-        SampleRNG(0.5, 0, [1])  # type: ignore[arg-type]
-
-
-# Erasing
-
-
-def reference_boxes(erasing: RandomErasing, given: SampleRNG, height: int, width: int) -> list[list[Any]]:
-    """Return the rectangles of each image, drawn one by one as timm's code draws them."""
-    found: list[list[Any]] = []
-    tries = 10
-    count_of = erasing.max_count
-    for (erased, counted), row in zip(
-        given.uniform(2, "erasing"), given.uniform(count_of * (2 * tries + 2), "boxes"), strict=True
-    ):
-        boxes: list[Any] = []
-        found.append(boxes)
-        if erased >= erasing.probability:
-            continue
-        count = erasing.min_count + int(counted * (erasing.max_count - erasing.min_count + 1))
-        for number in range(count):
-            draws = row[number * (2 * tries + 2) :]
-            for attempt in range(tries):
-                share = erasing.min_area + draws[attempt] * (erasing.max_area - erasing.min_area)
-                target = share * height * width / count
-                low, high = np.log(erasing.min_aspect), np.log(erasing.max_aspect)
-                aspect = np.exp(low + draws[tries + attempt] * (high - low))
-                h, w = round(np.sqrt(target * aspect)), round(np.sqrt(target / aspect))
-                if w < width and h < height:
-                    top, left = int(draws[2 * tries] * (height - h + 1)), int(draws[2 * tries + 1] * (width - w + 1))
-                    boxes.append((top, top + h, left, left + w, number))
-                    break
-    return found
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("counts", [(1, None), (2, None), (1, 4)])
-@pytest.mark.parametrize("size", [(17, 23), (40, 8), (1, 1), (2, 2)])
-def test_erasing_is_what_a_loop_over_images_and_boxes_does(mode: Any, counts: Any, size: tuple[int, int]) -> None:
-    erasing = RandomErasing(0.7, mode=mode, min_count=counts[0], max_count=counts[1], max_area=0.6)
-    images, given = floats(64, 3, *size), keys(range(100, 164))
-    expected = images.clone()
-    noise = normal(given.bits("pixels"), (3, *size), torch.float32, CPU)
-    colors = torch.special.ndtri(torch.from_numpy(given.uniform(erasing.max_count * 3, "colors"))).float()
-    for place, boxes in enumerate(reference_boxes(erasing, given, *size)):
-        for top, bottom, left, right, number in boxes:
-            inside = (place, slice(None), slice(top, bottom), slice(left, right))
-            if mode == "const":
-                expected[inside] = 0
-            elif mode == "rand":
-                expected[inside] = colors[place, 3 * number : 3 * number + 3, None, None]
-            else:
-                expected[inside] = noise[inside]
-    assert torch.equal(erasing(images, keys=given), expected)
-    if size == (17, 23):
-        assert not torch.equal(expected, images)
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("dtype", [*DTYPES, torch.float64])
-@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_erasing_keeps_dtype_memory_format_and_its_input(mode: Any, dtype: torch.dtype, layout: Any) -> None:
-    images = floats(8, 3, 17, 23, dtype=dtype).contiguous(memory_format=layout)
-    result = RandomErasing(1, mode=mode)(images, keys=keys(range(8)))
-    assert (result.dtype, result.is_contiguous(memory_format=layout)) == (dtype, True)
-    assert (images == 7).all()
-    plain = RandomErasing(1, mode=mode)(floats(8, 3, 17, 23, dtype=torch.float64), keys=keys(range(8)))
-    assert torch.equal(result, plain.to(dtype))
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_an_image_is_erased_in_the_same_way_in_any_batch(mode: Any) -> None:
-    erasing = RandomErasing(0.6, mode=mode, max_count=3)
-    images, order = floats(60, 3, 16, 16), np.random.default_rng(0).permutation(60)
-    whole = erasing(images, keys=keys(range(60)))
-    for size in (1, 7, 60):
-        parts = [erasing(images[: len(part)], keys=keys(part)) for part in np.split(order, range(size, 60, size))]
-        assert torch.equal(torch.cat(parts), whole[torch.from_numpy(order)])
-
-
-@pytest.mark.parametrize("other", [{"seed": 3}, {"epoch": 3}, {"stream": 1}])
-@pytest.mark.parametrize("mode", MODES)
-def test_another_seed_epoch_or_stream_erases_otherwise(mode: Any, other: Any) -> None:
-    erasing = RandomErasing(1, mode=mode)
-    first, second = (
-        erasing(floats(20, 3, 32, 32), keys=given) for given in (keys(range(20)), keys(range(20), **other))
-    )
-    assert not any(torch.equal(*pair) for pair in zip(first, second, strict=True))
-
-
-def test_as_many_images_are_erased_as_the_probability_says() -> None:
-    for probability in (0, 0.1, 0.5, 0.9, 1):
-        erased = RandomErasing(probability)(floats(10_000, 1, 9, 9), keys=keys(range(10_000)))
-        found = sum(box is not None for box in boxes_of(erased)) / 10_000
-        assert abs(found - probability) <= 5 * (probability * (1 - probability) / 10_000) ** 0.5  # 5 sigma
-
-
-def test_areas_and_aspects_are_within_their_bounds_and_fill_them() -> None:
-    erasing = RandomErasing(1, min_area=0.05, max_area=0.25, min_aspect=0.5, max_aspect=1.5)
-    size, count = 100, 2000
-    found = boxes_of(erasing(floats(count, 1, size, size), keys=keys(range(count))))
-    heights, widths = np.array([(box[1] - box[0], box[3] - box[2]) for box in found if box]).T
-    assert len(heights) == count
-    areas, aspects = heights * widths / size**2, np.log(heights / widths)
-    # Rounding moves a side by half a pixel, of at least 18.
-    assert 0.05 * 0.95 <= areas.min() <= 0.053
-    assert 0.247 <= areas.max() <= 0.25 * 1.05
-    assert np.log(0.5) - 0.05 <= aspects.min() <= np.log(0.52)
-    assert np.log(1.45) <= aspects.max() <= np.log(1.5) + 0.05
-    assert abs(areas.mean() - 0.15) < 0.007
-    assert abs(aspects.mean() - np.log(0.75) / 2) < 0.04
-    tops = np.array([box[0] / (size - box[1] + box[0]) for box in found if box])
-    lefts = np.array([box[2] / (size - box[3] + box[2]) for box in found if box])
-    for places in (tops, lefts):
-        assert (places.min(), places.max()) == (0, 1)
-        assert abs(places.mean() - 0.5) < 0.035
-    assert abs(np.corrcoef(tops, lefts)[0, 1]) < 0.12
-
-
-def test_several_rectangles_share_the_area() -> None:
-    erasing = RandomErasing(1, min_area=0.2, max_area=0.2, min_aspect=1, min_count=4)
-    boxes = erasing._boxes(keys(range(50)), 100, 100)
-    assert boxes.shape == (50, 4, 4)
-    assert set((boxes[..., 1] - boxes[..., 0]).flatten()) == {22}  # round(sqrt(0.2 * 100 * 100 / 4))
-
-
-def test_all_counts_between_the_least_and_the_greatest_are_as_frequent() -> None:
-    boxes = RandomErasing(1, max_area=0.1, min_count=2, max_count=4)._boxes(keys(range(3000)), 64, 64)
-    counts = np.bincount((boxes[..., 1] > 0).sum(-1), minlength=5)
-    assert counts[:2].sum() == 0
-    assert (abs(counts[2:] - 1000) < 5 * (3000 * 2 / 9) ** 0.5).all()
-
-
-def test_one_colour_fills_a_rectangle_and_normal_noise_the_other_mode() -> None:
-    images, given = floats(500, 3, 24, 24), keys(range(500))
-    erased = RandomErasing(1)(images, keys=given) == 0
-    colors = RandomErasing(1, mode="rand")(images, keys=given)
-    noise = RandomErasing(1, mode="pixel")(images, keys=given)
-    firsts = []
-    for inside, colored, noisy in zip(erased, colors, noise, strict=True):
-        assert (colored[~inside] == 7).all()
-        assert (noisy[~inside] == 7).all()
-        channels = [colored[channel][inside[channel]].unique() for channel in range(3)]
-        assert [len(values) for values in channels] == [1, 1, 1]
-        firsts += [float(values) for values in channels]
-    assert len(set(firsts)) == 1500
-    for values in (torch.tensor(firsts), noise[erased]):
-        sigma = len(values) ** -0.5
-        assert abs(values.mean()) < 5 * sigma
-        assert abs(values.var() - 1) < 5 * 2**0.5 * sigma
-        assert abs((values**4).mean() - 3) < 5 * 96**0.5 * sigma
-
-
-def test_pixel_noise_is_splitmix64_in_a_table_of_normal_quantiles() -> None:
-    seeds, shape = keys(range(5)).bits("pixels"), (3, 5, 7)
-    words = seeds[:, None] + np.arange(1, 28, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    rng.mix(words)
-    chosen = words.astype("<u8").view("<i2")[:, :105].astype(np.int64) + 2**15
-    quantiles = torch.special.ndtri((torch.arange(2**16, dtype=torch.float64) + 0.5) / 2**16).numpy()
-    expected = quantiles[chosen].astype(np.float32).reshape(5, *shape)
-    assert (normal(seeds, shape, torch.float32, CPU).numpy() == expected).all()
-
-
-def test_pixel_noise_of_neighbors_is_unrelated() -> None:
-    noise = normal(keys(range(64)).bits("pixels"), (3, 64, 64), torch.float64, CPU)
-    bound = 5 / noise.numel() ** 0.5
-    for shifts, axes in (((1,), (3,)), ((4,), (3,)), ((1,), (2,)), ((1,), (1,)), ((1,), (0,)), ((1, 1), (2, 3))):
-        assert abs((noise * noise.roll(shifts, axes)).mean()) < bound
-
-
-@pytest.mark.parametrize(("num_splits", "clean"), [(0, 0), (1, 0), (2, 5), (3, 3), (100, 0)])
-def test_the_first_split_is_left_alone(num_splits: int, clean: int) -> None:
-    erased = RandomErasing(1, num_splits=num_splits)(floats(10, 3, 16, 16), keys=keys(range(10)))
-    assert [box is None for box in boxes_of(erased)] == [True] * clean + [False] * (10 - clean)
-
-
-def test_without_keys_torchs_generator_decides() -> None:
-    erasing, images = RandomErasing(1, mode="pixel"), floats(8, 3, 16, 16)
-    results = []
-    for seed in (1, 1, 2):
-        torch.manual_seed(seed)
-        results.append(erasing(images))
-    assert torch.equal(results[0], results[1])
-    assert not torch.equal(results[0], results[2])
-    assert not torch.equal(results[2], erasing(images))
-    assert not torch.equal(results[2][0], results[2][1])
-
-
-def test_uint8_images_can_only_be_erased_with_zeros() -> None:
-    erased = RandomErasing(1)(pixels(), keys=keys(range(4)))
-    assert erased.dtype is torch.uint8
-    assert (erased != pixels()).any(dim=(1, 2, 3)).all()
-    with pytest.raises(TypeError, match=r"mode 'pixel' must come after Normalize, for float images, got torch.uint8"):
-        RandomErasing(mode="pixel")(pixels())
-
-
-def test_a_batch_without_images_stays_so() -> None:
-    for mode in MODES:
-        assert RandomErasing(mode=mode)(floats(0, 3, 8, 8)).shape == (0, 3, 8, 8)  # type: ignore[arg-type]
-
-
-def test_other_numbers_of_keys_and_images_are_an_error() -> None:
-    with pytest.raises(OptionError, match="there must be a key for each of the 4 images, got 3"):
-        RandomErasing()(pixels(), keys=keys(range(3)))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"probability": 1.5}, "probability must be at least 0 and at most 1, got 1.5"),
-        ({"probability": float("nan")}, "probability must be at least 0 and at most 1, got nan"),
-        ({"min_area": -0.1}, "min_area must be at least 0 and at most 1, got -0.1"),
-        ({"min_area": 0.5}, "max_area must be at least 0.5 and at most 1, got 0.333"),
-        ({"max_area": 33}, "max_area must be at least 0.02 and at most 1, got 33"),
-        ({"min_aspect": 0}, "min_aspect must be above 0 and finite, got 0"),
-        ({"min_aspect": 3}, "max_aspect must be at least 3 and finite, got 0.333"),
-        ({"max_aspect": float("inf")}, "max_aspect must be at least 0.3 and finite, got inf"),
-        ({"mode": "random"}, "mode must be one of const, rand, pixel, got 'random'"),
-        ({"min_count": 0}, "min_count must be at least 1 and at most max_count, got 0 and 0"),
-        ({"min_count": 3, "max_count": 2}, "min_count must be at least 1 and at most max_count, got 3 and 2"),
-        ({"num_splits": -1}, "num_splits must be at least 0, got -1"),
-    ],
-)
-def test_wrong_options_of_erasing_are_errors(options: Any, message: str) -> None:
-    with pytest.raises(OptionError, match=message):
-        RandomErasing(**options)
-
-
-@pytest.mark.parametrize("options", [{"probability": "0.5"}, {"min_area": None}, {"min_count": 1.5}])
-def test_options_of_erasing_that_are_no_numbers_are_errors(options: Any) -> None:
-    with pytest.raises(TypeError, match=r"must be a number, got|cannot be interpreted as an integer"):
-        RandomErasing(**options)
-
-
-# Mixing, of which the libraries are not here: only that they are found, and called as they document it
-
-
-class _Mixer:
-    """Stands in for both libraries' classes: keeps its options, and swaps the batch's halves in place."""
-
-    def __init__(self, **options: Any) -> None:
-        self.options = options
-
-    def __call__(self, images: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        images.mul_(2)
-        return images, torch.nn.functional.one_hot(targets, self.options["num_classes"]).float()
-
-
-class StandInMixUp(_Mixer):
-    pass
-
-
-class StandInCutMix(_Mixer):
-    pass
-
-
-class StandInTimm(_Mixer):
-    pass
-
-
-def install(monkeypatch: pytest.MonkeyPatch, *libraries: str) -> None:
-    """Put stand-ins of these libraries where ``import`` finds them, and nothing in place of the others."""
-    names: dict[str, dict[str, Any]] = {
-        "torchvision.transforms.v2": {"MixUp": StandInMixUp, "CutMix": StandInCutMix},
-        "timm.data": {"Mixup": StandInTimm},
-    }
-    for name, content in names.items():
-        parts = name.split(".")
-        for end in range(1, len(parts) + 1):
-            path = ".".join(parts[:end])
-            module = types.ModuleType(path) if parts[0] in libraries else None
-            monkeypatch.setitem(sys.modules, path, module)
-        if parts[0] in libraries:
-            vars(sys.modules[name]).update(content)
-
-
-@pytest.mark.parametrize(
-    ("kind", "library", "found", "options"),
-    [
-        (Mixup, "torchvision", StandInMixUp, {"alpha": 0.2, "num_classes": 10}),
-        (CutMix, "torchvision", StandInCutMix, {"alpha": 0.2, "num_classes": 10}),
-        (Mixup, "timm", StandInTimm, {"mixup_alpha": 0.2, "cutmix_alpha": 0.0, "num_classes": 10}),
-        (CutMix, "timm", StandInTimm, {"mixup_alpha": 0.0, "cutmix_alpha": 0.2, "num_classes": 10}),
-    ],
-)
-@pytest.mark.parametrize("named", [False, True])
-def test_the_installed_library_is_called_as_it_documents(
-    monkeypatch: pytest.MonkeyPatch, kind: Any, library: str, found: type[_Mixer], options: Any, named: bool
-) -> None:
-    install(monkeypatch, *(("torchvision", "timm") if named else (library,)))
-    module = kind(10, alpha=0.2, library=library if named else "auto")
-    assert type(module._mixer) is found
-    assert module._mixer.options == options
-    assert repr(module) == f"{kind.__name__}(10, alpha=0.2, library={library!r})"
-    images, targets = Preparation(module)((floats(2, 3, 4, 4), torch.tensor([3, 9])))
-    assert (images == 14).all()
-    assert torch.equal(targets.argmax(1), torch.tensor([3, 9]))
-    copied = pickle.loads(pickle.dumps(module))  # noqa: S301
-    assert (type(copied._mixer), copied._mixer.options) == (found, options)
+def rng_of(positions: Any, stream: int = 0) -> SampleRNG:
+    return SampleRNG(1, 2, positions, stream)
 
 
 class LikeTorchvisions(torch.nn.Module):
@@ -535,58 +55,6 @@ def test_transforms_that_want_no_targets_do_without() -> None:
         Preparation(LikeTimms())(images)
 
 
-def test_torchvision_comes_before_timm(monkeypatch: pytest.MonkeyPatch) -> None:
-    install(monkeypatch, "torchvision", "timm")
-    assert Mixup(2).library == "torchvision"
-
-
-def test_timm_which_works_in_place_leaves_the_batch_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    install(monkeypatch, "timm")
-    images = floats(2, 3, 4, 4)
-    assert (Mixup(4)(images, torch.tensor([0, 1]))[0] == 14).all()
-    assert (images == 7).all()
-
-
-@pytest.mark.parametrize(
-    ("library", "message"),
-    [
-        ("auto", "needs torchvision 0.16 or timm 0.3 or later, got library='auto': pip install torchvision"),
-        ("timm", "needs timm 0.3 or later, got library='timm': pip install timm"),
-    ],
-)
-def test_mixing_without_a_library_is_an_error_with_a_remedy(
-    monkeypatch: pytest.MonkeyPatch, library: Any, message: str
-) -> None:
-    install(monkeypatch)
-    for kind in (Mixup, CutMix):
-        with pytest.raises(OptionError, match=message) as caught:
-            kind(10, library=library)
-        assert isinstance(caught.value.__cause__, ImportError)
-
-
-def test_a_torchvision_that_is_too_old_counts_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    install(monkeypatch, "torchvision", "timm")
-    monkeypatch.delattr(sys.modules["torchvision.transforms.v2"], "MixUp")
-    assert Mixup(10).library == "timm"
-    with pytest.raises(OptionError, match=r"needs torchvision 0.16 or later, got library='torchvision'"):
-        Mixup(10, library="torchvision")
-
-
-def test_wrong_arguments_of_mixing_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
-    install(monkeypatch, "torchvision")
-    with pytest.raises(OptionError, match="num_classes must be at least 2, got 1"):
-        Mixup(1)
-    with pytest.raises(OptionError, match="alpha must be above 0 and finite, got 0"):
-        CutMix(10, alpha=0)
-    with pytest.raises(OptionError, match="library must be auto, torchvision or timm, got 'kornia'"):
-        Mixup(10, library="kornia")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"CutMix must come after Normalize, for float images, got torch.uint8"):
-        CutMix(10)(pixels(), torch.zeros(4, dtype=torch.int64))
-
-
-# Composing
-
-
 class Pair(NamedTuple):
     image: Any
     label: Any
@@ -604,14 +72,14 @@ def with_targets(images: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Ten
 
 
 class Recorder(torch.nn.Module):
-    """Keeps the keys that it is given."""
+    """Keeps each rng that it is given."""
 
     def __init__(self) -> None:
         super().__init__()
         self.seen: list[Any] = []
 
-    def forward(self, images: torch.Tensor, keys: SampleRNG | None = None) -> torch.Tensor:
-        self.seen.append(keys)
+    def forward(self, images: torch.Tensor, rng: SampleRNG | None = None) -> torch.Tensor:
+        self.seen.append(rng)
         return images
 
 
@@ -654,30 +122,30 @@ def test_a_mapping_may_have_other_names() -> None:
     assert (result["pixel_values"].item(), result["labels"].item(), result["image"]) == (1, 2, "a.jpg")
 
 
-def test_modules_that_draw_get_the_keys_each_a_stream_of_its_own() -> None:
+def test_modules_that_draw_get_the_rng_each_with_a_stream_of_its_own() -> None:
     first, second = Recorder(), Recorder()
     prepared = Preparation(first, doubled, second)
-    given = keys(range(2))
-    prepared((torch.ones(2, 1, 1, 1), torch.zeros(2)), keys=given)
+    given = rng_of(range(2))
+    prepared((torch.ones(2, 1, 1, 1), torch.zeros(2)), rng=given)
     prepared(torch.ones(2, 1, 1, 1))
     seen = [recorder.seen[0] for recorder in (first, second)]
     assert [each.stream for each in seen] == [0, 1]
-    assert [(each.seed, each.epoch, each.indices.tolist()) for each in seen] == [(1, 2, [0, 1])] * 2
+    assert [(each.seed, each.epoch, each.positions.tolist()) for each in seen] == [(1, 2, [0, 1])] * 2
     assert [recorder.seen[1] for recorder in (first, second)] == [None] * 2
-    prepared(torch.ones(2, 1, 1, 1), keys=keys(range(2), stream=5))
+    prepared(torch.ones(2, 1, 1, 1), rng=rng_of(range(2), stream=5))
     assert [recorder.seen[2].stream for recorder in (first, second)] == [5, 6]
 
 
 def test_the_modules_of_a_preparation_in_another_stand_in_its_place() -> None:
     recorders = [Recorder() for _ in range(4)]
     prepared = Preparation(recorders[0], Preparation(*recorders[1:3], with_targets), recorders[3])
-    images, targets = prepared((torch.ones(2, 1, 1, 1), torch.zeros(2)), keys=keys(range(2)))
+    images, targets = prepared((torch.ones(2, 1, 1, 1), torch.zeros(2)), rng=rng_of(range(2)))
     assert [recorder.seen[0].stream for recorder in recorders] == [0, 1, 2, 3]
     assert (images == 2).all()
     assert (targets == 1).all()
 
 
-def test_a_compiled_module_gets_the_keys_too() -> None:
+def test_a_compiled_module_gets_the_rng_too() -> None:
     class Optimized(torch.nn.Module):  # as torch.compile's: takes anything, and keeps the original
         def __init__(self, module: torch.nn.Module) -> None:
             super().__init__()
@@ -687,23 +155,23 @@ def test_a_compiled_module_gets_the_keys_too() -> None:
             return self._orig_mod(*args, **options)
 
     recorder = Recorder()
-    Preparation(Optimized(recorder))(torch.ones(2, 1, 1, 1), keys=keys(range(2)))
+    Preparation(Optimized(recorder))(torch.ones(2, 1, 1, 1), rng=rng_of(range(2)))
     assert recorder.seen[0].stream == 0
 
 
 def test_two_erasings_in_one_preparation_erase_different_rectangles() -> None:
     once, twice = (Preparation(*[RandomErasing(1)] * count) for count in (1, 2))
-    given = keys(range(20))
-    first, second = (each(floats(20, 1, 32, 32), keys=given) for each in (once, twice))
+    given = rng_of(range(20))
+    first, second = (each(sevens(20, 1, 32, 32), rng=given) for each in (once, twice))
     assert ((first == 0).sum(dim=(1, 2, 3)) < (second == 0).sum(dim=(1, 2, 3))).float().mean() > 0.9
 
 
 def test_a_preparation_gives_the_same_for_any_split_into_batches() -> None:
     prepared = Preparation(Normalize(MEAN, STD, dtype=torch.bfloat16), RandomErasing(mode="pixel"))
     images, targets = pixels(24), torch.arange(24)
-    whole, _ = prepared((images, targets), keys=keys(range(24)))
+    whole, _ = prepared((images, targets), rng=rng_of(range(24)))
     parts = [
-        prepared((images[part], targets[part]), keys=keys(range(part.start, part.stop)))[0]
+        prepared((images[part], targets[part]), rng=rng_of(range(part.start, part.stop)))[0]
         for part in (slice(0, 5), slice(5, 6), slice(6, 24))
     ]
     assert torch.equal(torch.cat(parts), whole)
@@ -711,11 +179,11 @@ def test_a_preparation_gives_the_same_for_any_split_into_batches() -> None:
 
 def test_the_default_device_of_torch_changes_nothing() -> None:
     prepared, images = Preparation(Normalize(MEAN, STD), RandomErasing(mode="pixel")), pixels()
-    expected = prepared(images, keys=keys(range(4)))
-    quantiles.cache_clear()
+    expected = prepared(images, rng=rng_of(range(4)))
+    noise.quantiles.cache_clear()
     with torch.device("meta"):
-        result = prepared(images, keys=keys(range(4)))
-        assert prepared(images).device == CPU
+        result = prepared(images, rng=rng_of(range(4)))
+        assert prepared(images).device == images.device
     assert torch.equal(result, expected)
 
 
@@ -730,7 +198,7 @@ def test_modules_are_stateless_and_the_same_after_pickling() -> None:
     assert prepared.state_dict() == {}
     assert list(prepared.parameters()) == list(prepared.buffers()) == []
     assert repr(copied) == repr(prepared)
-    assert torch.equal(copied(pixels(), keys=keys(range(4))), prepared(pixels(), keys=keys(range(4))))
+    assert torch.equal(copied(pixels(), rng=rng_of(range(4))), prepared(pixels(), rng=rng_of(range(4))))
 
 
 def test_a_repr_says_all_options() -> None:
@@ -739,14 +207,8 @@ def test_a_repr_says_all_options() -> None:
     )
     assert repr(RandomErasing(min_area=0.1, max_area=0.2, min_aspect=0.5, max_count=3)) == (
         "RandomErasing(probability=0.5, min_area=0.1, max_area=0.2, min_aspect=0.5, max_aspect=2.0, mode='const', "
-        "min_count=1, max_count=3, num_splits=0)"
+        "min_count=1, max_count=3)"
     )
-
-
-def test_modules_do_the_same_in_evaluation() -> None:
-    prepared = Preparation(Normalize(MEAN, STD), RandomErasing(1))
-    first = prepared(pixels(), keys=keys(range(4)))
-    assert torch.equal(prepared.eval()(pixels(), keys=keys(range(4))), first)
 
 
 def test_what_cannot_be_prepared_is_an_error() -> None:
@@ -767,45 +229,6 @@ def test_what_cannot_be_prepared_is_an_error() -> None:
 
     with pytest.raises(TypeError, match=r"wants targets and so must give \(images, targets\), got Tensor"):
         Preparation(forgetful)((torch.ones(2), torch.ones(2)))
-
-
-# On a GPU
-
-
-@pytest.fixture
-def gpu() -> torch.device:
-    if not torch.cuda.is_available():
-        pytest.skip("there is no CUDA device")
-    return torch.device("cuda", torch.cuda.current_device())
-
-
-@cuda
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("channels_last", [False, True])
-def test_a_gpu_gives_the_bits_that_the_cpu_gives(
-    gpu: torch.device, mode: Any, dtype: torch.dtype, channels_last: bool
-) -> None:
-    erasing = RandomErasing(0.7, mode=mode, max_count=3)
-    prepared = Preparation(Normalize(MEAN, STD, dtype=dtype, channels_last=channels_last), erasing)
-    images, given = pixels(16, 3, 64, 48), keys(range(16))
-    expected, result = prepared(images, keys=given), prepared(images.to(gpu), keys=given)
-    assert (result.device, result.stride()) == (gpu, expected.stride())
-    assert torch.equal(result.cpu(), expected)
-
-
-@cuda
-@pytest.mark.parametrize("mode", MODES)
-def test_nothing_waits_for_the_gpu(gpu: torch.device, mode: Any) -> None:
-    prepared = Preparation(Normalize(MEAN, STD), RandomErasing(1, mode=mode, max_count=2))
-    images, given = pixels(8).to(gpu), keys(range(8))
-    prepared(images, keys=given)  # CUDA may wait when a kernel is loaded and memory pinned for the first time
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        prepared(images, keys=given)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 def test_a_target_with_a_default_is_an_option_of_the_modules_own_and_one_without_gets_the_labels_by_name() -> None:

@@ -19,12 +19,13 @@ from dbloader.device.transfer import CudaTransfer, create_transfer
 from dbloader.errors import OptionError
 from dbloader.loading.prefetch import PrefetchLoader
 from dbloader.sampling.rng import SampleRNG
+from tests.support.tensors import DTYPES, MEAN, STD, pixels
 
 pytestmark = pytest.mark.cuda
 
 BYTES = 2**24  # of a batch: its copy takes about a millisecond
 DELAY = 500_000_000  # clock cycles, about a quarter of a second, in which a GPU does a hundred times what a test asks
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+MODES = ("const", "rand", "pixel")
 
 
 @pytest.fixture
@@ -41,17 +42,17 @@ def gpu() -> Iterator[torch.device]:
 
 
 class NotWaitingForCopies(CudaTransfer):
-    def _await_copies(self, stream: torch.cuda.Stream, done: torch.cuda.Event) -> None:
+    def await_copies(self, stream: torch.cuda.Stream, done: torch.cuda.Event) -> None:
         pass
 
 
 class NotKeeping(CudaTransfer):
-    def _keep(self, leaf: Any, stream: torch.cuda.Stream) -> None:
+    def keep(self, leaf: Any, stream: torch.cuda.Stream) -> None:
         pass
 
 
 class NotWaitingForTheConsumer(CudaTransfer):
-    def _await_consumer(self, stream: torch.cuda.Stream) -> None:
+    def await_consumer(self, stream: torch.cuda.Stream) -> None:
         pass
 
 
@@ -138,6 +139,36 @@ def test_memory_is_written_again_only_after_what_the_consumer_did_before_it_aske
     transfer.receive(waiting[1])
     transfer.prepare(batches[2], buffers)
     assert int(read) // BYTES == (7 if right else 9)
+
+
+# Preparing
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_a_gpu_gives_the_bits_that_the_cpu_gives(
+    gpu: torch.device, mode: Any, dtype: torch.dtype, channels_last: bool
+) -> None:
+    erasing = RandomErasing(0.7, mode=mode, max_count=3)
+    prepared = Preparation(Normalize(MEAN, STD, dtype=dtype, channels_last=channels_last), erasing)
+    images, given = pixels(16, 3, 64, 48), SampleRNG(1, 2, range(16))
+    expected, result = prepared(images, rng=given), prepared(images.to(gpu), rng=given)
+    assert (result.device, result.stride()) == (gpu, expected.stride())
+    assert torch.equal(result.cpu(), expected)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_nothing_waits_for_the_gpu(gpu: torch.device, mode: Any) -> None:
+    prepared = Preparation(Normalize(MEAN, STD), RandomErasing(1, mode=mode, max_count=2))
+    images, given = pixels(8).to(gpu), SampleRNG(1, 2, range(8))
+    prepared(images, rng=given)  # CUDA may wait when a kernel is loaded and memory pinned for the first time
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        prepared(images, rng=given)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 # In a loader

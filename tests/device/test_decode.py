@@ -70,14 +70,9 @@ def test_files_and_numbers_come_back_as_they_were_given() -> None:
     assert [bytes(images.file(number)) for number in range(3)] == [b"one", b"", b"three"]
     assert bytes(images.tensor(2).numpy()) == b"three"
     assert np.array_equal(images.numbers, rows)
-    assert images.place(1) == "image 1 of the batch: b"
-    assert EncodedImages([b"one"]).place(0) == "image 0 of the batch"
+    assert images.describe(1) == "image 1 of the batch: b"
+    assert EncodedImages([b"one"]).describe(0) == "image 0 of the batch"
     assert repr(images) == "EncodedImages(3 images of 8 bytes together, 2 draws each)"
-
-
-def test_a_batch_may_be_empty() -> None:
-    images = EncodedImages([])
-    assert (len(images), images.data.shape, images.numbers.shape) == (0, (0,), (0, 0))
 
 
 @pytest.mark.parametrize("number", [-1, 2])
@@ -89,46 +84,25 @@ def test_a_file_that_is_not_there_is_an_error(number: int) -> None:
 def test_what_is_not_there_for_each_file_is_an_error() -> None:
     with pytest.raises(OptionError, match=r"numbers must have a row for each of 2 files, got the shape \(1, 3\)"):
         EncodedImages([b"a", b"b"], numbers(1, 3))
-    with pytest.raises(OptionError, match="places must be one for each of 1 files, got 2"):
-        EncodedImages([b"a"], places=["a", "b"])
-
-
-def test_samples_of_one_image_are_put_together_in_their_order() -> None:
-    rows = numbers(3, 4)
-    whole = EncodedImages.concatenate(
-        EncodedImages([file], rows[at : at + 1], [str(at)]) for at, file in enumerate(JPEGS)
-    )
-    assert [bytes(whole.file(number)) for number in range(3)] == JPEGS
-    assert np.array_equal(whole.numbers, rows)
-    assert whole.places == ("0", "1", "2")
-    assert EncodedImages.concatenate([whole, EncodedImages([b"a"], numbers(1, 4))]).places is None
-
-
-def test_parts_that_do_not_belong_together_are_an_error() -> None:
-    with pytest.raises(OptionError, match=r"the same number of draws, got \[0, 2\] draws in 2"):
-        EncodedImages.concatenate([EncodedImages([b"a"]), EncodedImages([b"b"], numbers(1, 2))])
-    with pytest.raises(OptionError, match=r"parts must be some.* in 0"):
-        EncodedImages.concatenate([])
+    with pytest.raises(OptionError, match="names must be one for each of 1 files, got 2"):
+        EncodedImages([b"a"], names=["a", "b"])
 
 
 class Encoding(Dataset[Any]):
+    """Gives a whole batch for an index, as a fetcher of batches does."""
+
     def __len__(self) -> int:
-        return len(FILES)
+        return 2
 
-    def __getitem__(self, index: int) -> tuple[EncodedImages, int]:
-        return EncodedImages([FILES[index]], numbers(len(FILES))[index : index + 1], [f"number {index}"]), index
-
-
-def collate(samples: list[tuple[EncodedImages, int]]) -> tuple[EncodedImages, torch.Tensor]:
-    return EncodedImages.concatenate(image for image, _ in samples), torch.tensor([label for _, label in samples])
+    def __getitem__(self, index: int) -> tuple[EncodedImages, torch.Tensor]:
+        return EncodedImages(FILES, numbers(len(FILES)), ["a"] * len(FILES)), torch.tensor([index])
 
 
 def test_a_worker_hands_a_batch_over_as_it_made_it() -> None:
-    loader = DataLoader(Encoding(), batch_size=4, num_workers=1, collate_fn=collate)
-    batches = list(loader)
-    assert [bytes(images.file(at)) for images, _ in batches for at in range(len(images))] == FILES
-    assert np.array_equal(np.concatenate([images.numbers for images, _ in batches]), numbers(len(FILES)))
-    assert all(images.data.is_shared() for images, _ in batches)
+    for images, _ in DataLoader(Encoding(), batch_size=None, num_workers=1):
+        assert [bytes(images.file(at)) for at in range(len(images))] == FILES
+        assert np.array_equal(images.numbers, numbers(len(FILES)))
+        assert images.data.is_shared()
 
 
 def test_only_the_bytes_are_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +111,7 @@ def test_only_the_bytes_are_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
     pinned = images.pin_memory()
     assert pinned.data is not images.data
     assert [bytes(pinned.file(number)) for number in range(3)] == JPEGS
-    assert (pinned.numbers is images.numbers, pinned.places) == (True, ("a", "b", "c"))
+    assert (pinned.numbers is images.numbers, pinned.names) == (True, ("a", "b", "c"))
 
 
 def test_files_stay_where_they_are_when_their_batch_moves() -> None:
@@ -156,11 +130,7 @@ def test_a_device_without_a_library_gives_what_the_decoder_gives(decoder: Any) -
     assert torch.equal(result, expected(decoder, FILES, rows))
     assert result.is_contiguous(memory_format=torch.channels_last)
     assert (result.dtype, result.device.type) == (torch.uint8, "cpu")
-
-
-def test_a_batch_without_images_gives_none() -> None:
-    decoder = DeviceDecoder(ResizeCenterCrop(24), "cpu")
-    assert decoder(EncodedImages([])).shape == (0, 3, 24, 24)
+    assert DeviceDecoder(decoder, "cpu")(EncodedImages([], rows[:0])).shape == (0, *result.shape[1:])
 
 
 def test_it_is_the_first_module_of_a_preparation() -> None:
@@ -175,7 +145,7 @@ def test_an_image_that_does_not_decode_is_named() -> None:
     decoder = DeviceDecoder(ResizeCenterCrop(24), "cpu")
     damaged = JPEGS[0][:400]
     with pytest.raises(DamagedImageError, match="image") as caught:
-        decoder(EncodedImages([JPEGS[0], damaged], places=["good.jpg", "bad.jpg"]))
+        decoder(EncodedImages([JPEGS[0], damaged], names=["good.jpg", "bad.jpg"]))
     assert getattr(caught.value, "__notes__", ["in image 1 of the batch: bad.jpg"]) == [
         "in image 1 of the batch: bad.jpg"
     ]
@@ -222,7 +192,7 @@ class Fake(HardwareDecoder):
 
 def with_library(decoder: Any, library: HardwareDecoder) -> DeviceDecoder:
     result = DeviceDecoder(decoder, "cpu")
-    result._hardware = library
+    result.hardware = library
     return result
 
 
@@ -275,13 +245,6 @@ def test_what_a_library_does_not_take_is_decoded_by_the_decoder_and_nothing_else
     wanted = expected(decoder, FILES, rows)
     assert torch.equal(result[[1, 3, 4, 5]], wanted[[1, 3, 4, 5]])
     assert (result.int() - wanted.int()).abs().max() <= 2
-
-
-def test_a_batch_of_which_a_library_takes_nothing_is_decoded() -> None:
-    library = Fake()
-    result = with_library(ResizeCenterCrop(24), library)(EncodedImages(OTHERS))
-    assert torch.equal(result, expected(ResizeCenterCrop(24), OTHERS, [()] * 3))
-    assert library.seen == []
 
 
 def test_images_that_must_be_turned_upright_are_left_to_the_decoder() -> None:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -10,18 +11,12 @@ import torch
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
-SMALL = """
-import gpu_check, gpu_measure, torch
-device = torch.device("cpu")
-rows = gpu_measure.copies(device, 3, 1, batch=2, side=32) + gpu_measure.decoding(device, None, 1, 1, batch=2)
-print(gpu_check.table(rows, "A machine"))
-"""
-
 
 def environment(**variables: str) -> dict[str, str]:
     return {**os.environ, "PYTHON": sys.executable, **variables}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without CUDA")
 def test_a_machine_without_a_gpu_is_told_so_in_one_line() -> None:
     done = subprocess.run(
@@ -47,18 +42,13 @@ def test_an_interpreter_without_torch_is_told_so_in_one_line(tmp_path: Path) -> 
     assert f"gpu-check: {python} has no torch; install one with CUDA" in done.stderr
 
 
-def test_what_it_measures_is_a_table() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", SMALL],
-        env=environment(PYTHONPATH=str(SCRIPTS)),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    heading, _, first, second, *rows = done.stdout.strip().splitlines()
+def test_what_it_measures_is_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(SCRIPTS / "bench"))
+    gpu_check, gpu_measure = import_module("gpu_check"), import_module("gpu_measure")
+    device = torch.device("cpu")
+    rows = gpu_measure.copies(device, 3, 1, batch=2, side=32) + gpu_measure.decoding(device, None, 1, 1, batch=2)
+    heading, _, first, second, *lines = gpu_check.table(rows, "A machine").strip().splitlines()
     assert (heading, first, second) == ("A machine", "| what | measured | asked |", "| --- | ---: | ---: |")
-    assert len(rows) == 9
-    assert all(row.count("|") == 4 for row in rows)
-    assert rows[-1] == "| their difference in levels, mean and greatest | 0.00 and 0 |  |"
+    assert len(lines) == 9
+    assert all(line.count("|") == 4 for line in lines)
+    assert lines[-1] == "| their difference in levels, mean and greatest | 0.00 and 0 |  |"

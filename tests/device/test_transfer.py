@@ -16,9 +16,9 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 from dbloader.device.transfer import (
     CudaTransfer,
     Transfer,
-    _is_recordable,
-    _record,
     create_transfer,
+    is_recordable,
+    record,
     resolve_device,
     to_device,
 )
@@ -421,7 +421,7 @@ def test_an_error_in_a_preparation_leaves_the_stream_of_the_thread_as_it_was(fak
     ],
 )
 def test_only_what_can_be_recorded_is_copied_beside_the_consumer(leaf: Any, recordable: bool) -> None:
-    assert _is_recordable(leaf) is recordable
+    assert is_recordable(leaf) is recordable
 
 
 def test_all_of_a_packed_sequence_is_recorded_but_its_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -430,5 +430,5 @@ def test_all_of_a_packed_sequence_is_recorded_but_its_lengths(monkeypatch: pytes
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: recorded.append((self, stream)))
     packed = pack_sequence([torch.ones(3), torch.ones(2)])
     stream: Any = object()
-    _record(packed, stream)
+    record(packed, stream)
     assert recorded == [(packed.data, stream)]

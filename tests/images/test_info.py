@@ -19,8 +19,8 @@ from PIL import Image, ImageCms
 from dbloader.conversion.resize import reduced_size, resize
 from dbloader.decoding import decode_pil
 from dbloader.errors import DamagedImageError, NotAnImageError
-from dbloader.images.entropy import Frame
-from dbloader.images.info import Facts, check_decodes, facts
+from dbloader.images.info import Facts, check_decodes, read_facts
+from dbloader.images.markers import Frame
 from tests.support import jpegs
 from tests.support.images import END, encoded, multi_picture, photo
 
@@ -35,7 +35,7 @@ COLOURS = np.array([[200, 30, 40], [10, 220, 90], [30, 60, 210], [240, 230, 20]]
 
 
 def check(data: bytes) -> None:
-    check_decodes(data, facts(data))
+    check_decodes(data, read_facts(data))
 
 
 def exif(orientation: int = 6) -> Image.Exif:
@@ -107,7 +107,7 @@ def big_endian_gray(pixels: Array) -> bytes:
 
 def exotic(*sampling: int, blocks: int = 0) -> bytes:
     """A JPEG with any sampling factors, of 48 x 48 pixels, less some of its blocks."""
-    frame = Frame(0xC0, 8, 48, 48, tuple((factors >> 4, factors & 15) for factors in sampling))
+    frame = Frame(0xC0, 8, 48, 48, b"", tuple((factors >> 4, factors & 15) for factors in sampling))
     total = frame.count_units(range(len(sampling))) * sum((f >> 4) * (f & 15) for f in sampling)
     scan = jpegs.scan(list(range(1, len(sampling) + 1)), jpegs.code_blocks(total - blocks))
     return jpegs.frame(0xC0, 48, 48, *sampling) + scan + END
@@ -119,26 +119,26 @@ def exotic(*sampling: int, blocks: int = 0) -> bytes:
 @pytest.mark.parametrize("image_format", FORMATS)
 def test_facts_are_format_width_and_height(image_format: str) -> None:
     data = encoded(jpegs.draw(37, 21), image_format)
-    assert facts(data)[:3] == (image_format, 37, 21)
+    assert read_facts(data)[:3] == (image_format, 37, 21)
 
 
 @pytest.mark.parametrize("mode", ["L", "CMYK"])
 def test_facts_of_a_jpeg_do_not_depend_on_its_colours(mode: str) -> None:
-    assert facts(jpegs.encode(jpegs.draw(37, 21, mode)))[:3] == ("JPEG", 37, 21)
+    assert read_facts(jpegs.encode(jpegs.draw(37, 21, mode)))[:3] == ("JPEG", 37, 21)
 
 
 def test_a_multi_picture_file_is_a_jpeg() -> None:
-    assert facts(multi_picture())[:3] == ("JPEG", 24, 18)
+    assert read_facts(multi_picture())[:3] == ("JPEG", 24, 18)
     check(multi_picture())
 
 
 @pytest.mark.parametrize("sampling", [(0x31, 0x11, 0x11), (0x14, 0x11, 0x11)])
 def test_facts_of_a_jpeg_with_rare_sampling_factors_come_from_pillow(sampling: tuple[int, ...]) -> None:
-    assert facts(exotic(*sampling))[:3] == ("JPEG", 48, 48)
+    assert read_facts(exotic(*sampling))[:3] == ("JPEG", 48, 48)
 
 
 def test_facts_decode_nothing() -> None:
-    assert facts(encoded(jpegs.draw(37, 21), "PNG")[:60])[:3] == ("PNG", 37, 21)
+    assert read_facts(encoded(jpegs.draw(37, 21), "PNG")[:60])[:3] == ("PNG", 37, 21)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_facts_decode_nothing() -> None:
 )
 def test_what_is_no_image_is_said_to_be_none(data: bytes, reason: str) -> None:
     with pytest.raises(NotAnImageError, match=reason):
-        facts(data)
+        read_facts(data)
 
 
 def test_a_format_that_is_not_read_is_named_with_the_way_in() -> None:
@@ -161,9 +161,9 @@ def test_a_format_that_is_not_read_is_named_with_the_way_in() -> None:
         data = encoded(jpegs.draw(37, 21), image_format)
         told = rf"\(it begins with .*\); {image_format}, perhaps, which is not read: check='none' \(--check"
         with pytest.raises(NotAnImageError, match=told):
-            facts(data)
+            read_facts(data)
     with pytest.raises(NotAnImageError, match=r"begins with b'text'\)$"):
-        facts(b"text of no image at all")
+        read_facts(b"text of no image at all")
 
 
 def png_header(width: int, height: int) -> bytes:
@@ -186,12 +186,12 @@ def test_a_header_that_claims_more_pixels_than_pillow_opens_is_refused(header: C
         "too large to be decoded: it has more pixels than the 178,956,970 that are allowed; set .* DBLOADER_MAX_PIXELS"
     )
     with pytest.raises(NotAnImageError, match=told):
-        facts(header(60_000, 60_000))
+        read_facts(header(60_000, 60_000))
 
 
 def test_a_jpeg_may_have_as_many_pixels_as_the_user_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
-    assert facts(jpeg_header(60_000, 60_000))[:3] == ("JPEG", 60_000, 60_000)
+    assert read_facts(jpeg_header(60_000, 60_000))[:3] == ("JPEG", 60_000, 60_000)
 
 
 # Does it decode
@@ -236,7 +236,7 @@ def test_jpegs_with_rare_sampling_factors_are_followed_to_the_end() -> None:
     with pytest.raises(ValueError, match="subsampling level"):
         simplejpeg.decode_jpeg(exotic(0x31, 0x11, 0x11))
     decode_pil(exotic(0x31, 0x11, 0x11, blocks=5))  # Pillow says nothing
-    with pytest.raises(DamagedImageError, match=r"does not decode: scan 1 ends after 10 of 12 MCUs"):
+    with pytest.raises(DamagedImageError, match=r"does not decode: its last scan is cut short"):
         check(exotic(0x31, 0x11, 0x11, blocks=9))
 
 
@@ -402,7 +402,7 @@ def test_a_smaller_image_has_the_means_of_the_pixels_of_the_larger(image_format:
     pixels = waves(256, 192, 3)
     data = encoded(Image.fromarray(pixels.round().astype(np.uint8)), image_format)
     smaller, its_facts = resize(data, (64, 48))
-    assert facts(smaller)[:3] == its_facts[:3] == (image_format, 64, 48)
+    assert read_facts(smaller)[:3] == its_facts[:3] == (image_format, 64, 48)
     check(smaller)
     difference = np.abs(floats(decode_pil(smaller)) - shrunk(floats(decode_pil(data)), 4))
     assert difference.mean() < 2
@@ -467,13 +467,13 @@ def test_colours_and_mode_are_kept(mode: str, image_format: str, expected: str) 
 @pytest.mark.parametrize("image_format", ["GIF", "JPEG2000", "TGA"])
 def test_formats_that_are_seldom_written_become_png(image_format: str) -> None:
     smaller, its_facts = resize(encoded(patches(), image_format), (32, 32))
-    assert facts(smaller)[:3] == its_facts[:3] == ("PNG", 32, 32)
+    assert read_facts(smaller)[:3] == its_facts[:3] == ("PNG", 32, 32)
     assert np.abs(centers(decode_pil(smaller)) - COLOURS).max() < 3
 
 
 def test_of_a_multi_picture_file_the_first_stays() -> None:
     smaller, its_facts = resize(multi_picture(), (12, 9))
-    assert facts(smaller)[:3] == its_facts[:3] == ("JPEG", 12, 9)
+    assert read_facts(smaller)[:3] == its_facts[:3] == ("JPEG", 12, 9)
 
 
 def test_the_inverted_inks_of_adobe_are_kept() -> None:
@@ -613,7 +613,7 @@ def test_a_tiff_that_pillow_turns_stays_turned() -> None:
     image = Image.new("RGB", (64, 48), (200, 30, 40))
     image.paste((10, 220, 90), (0, 0, 64, 24))
     data = encoded(image, "TIFF", exif=exif())
-    assert facts(data)[:3] == ("TIFF", 48, 64)
+    assert read_facts(data)[:3] == ("TIFF", 48, 64)
     smaller = decode_pil(resize(data, (24, 32))[0])
     assert smaller.getpixel((4, 16)) == decode_pil(data).getpixel((8, 32)) == (200, 30, 40)
     assert smaller.getpixel((19, 16)) == decode_pil(data).getpixel((38, 32)) == (10, 220, 90)

@@ -24,7 +24,7 @@ from dbloader.conversion.resize import load_pixels, resize
 from dbloader.conversion.transcode import ImageFormat
 from dbloader.decoding import DecodeTensor, RandomResizedCrop, decode_pil
 from dbloader.errors import DamagedImageError, NotAnImageError, PixelRangeError
-from dbloader.images.info import check_decodes, facts
+from dbloader.images.info import check_decodes, read_facts
 from dbloader.images.pillow import FORMATS, may_be_image, open_pillow
 from dbloader.sources.base import Entry
 from dbloader.stores.open import open_store
@@ -151,11 +151,11 @@ UNKNOWN = {
 def test_gray_of_16_bits_becomes_its_upper_8_everywhere(kind: str) -> None:
     data, _ = GRAY[kind]
     expected = np.repeat(UPPER[..., None], 3, axis=2)
-    check_decodes(data, facts(data))
+    check_decodes(data, read_facts(data))
     np.testing.assert_array_equal(np.asarray(decode_pil(data)), expected)
     np.testing.assert_array_equal(DecodeTensor()(data).permute(1, 2, 0), expected)
     np.testing.assert_array_equal(load_pixels(data, None), expected)
-    assert facts(data).depth == ("12-bit" if kind == "TIFF, 12 bits" else "16-bit")
+    assert read_facts(data).depth == ("12-bit" if kind == "TIFF, 12 bits" else "16-bit")
     with Image.open(io.BytesIO(data)) as image:
         np.testing.assert_array_equal(DecodeTensor()(image).permute(1, 2, 0), expected)
 
@@ -164,7 +164,7 @@ def test_gray_of_16_bits_becomes_its_upper_8_everywhere(kind: str) -> None:
 def test_gray_made_smaller_keeps_16_bits_or_becomes_its_upper_8_as_pixels(kind: str) -> None:
     data, values = GRAY[kind]
     smaller, its_facts = resize(data, (128, 128))
-    assert (facts(smaller), its_facts.depth) == (its_facts, "16-bit")
+    assert (read_facts(smaller), its_facts.depth) == (its_facts, "16-bit")
     means = values.reshape(128, 2, 128, 2).mean(axis=(1, 3))
     assert np.abs(np.asarray(open_pillow(smaller)).astype(float) - means)[4:-4, 4:-4].max() < 300
     pixels = load_pixels(data, (128, 128))
@@ -177,22 +177,22 @@ def test_colors_of_16_bits_become_their_upper_8_and_are_known_to_have_had_16(kin
     expected = (values >> 8).astype(np.uint8)
     np.testing.assert_array_equal(np.asarray(decode_pil(data)), expected)
     np.testing.assert_array_equal(load_pixels(data, None), expected)
-    assert facts(data).depth == "16-bit"
+    assert read_facts(data).depth == "16-bit"
     assert resize(data, (15, 20))[1].depth == "8-bit"
 
 
 def test_colors_of_a_ppm_of_16_bits_are_rounded() -> None:
     data = b"P6 30 40 65535\n" + COLORS[..., :3].astype(">u2").tobytes()
     np.testing.assert_array_equal(np.asarray(decode_pil(data)), np.round(COLORS[..., :3] / 257))
-    assert facts(data).depth == "16-bit"
-    assert facts(b"P6 1 1 255\nabc").depth == facts(b"P3 1 1 255\n1 2 3\n").depth == "8-bit"
+    assert read_facts(data).depth == "16-bit"
+    assert read_facts(b"P6 1 1 255\nabc").depth == read_facts(b"P3 1 1 255\n1 2 3\n").depth == "8-bit"
 
 
 @pytest.mark.parametrize("kind", UNKNOWN)
 def test_values_whose_range_is_not_known_are_an_error_that_says_what_to_do(kind: str) -> None:
     data, depth = UNKNOWN[kind]
-    assert facts(data).depth == depth
-    check_decodes(data, facts(data))
+    assert read_facts(data).depth == depth
+    check_decodes(data, read_facts(data))
     for decode in (decode_pil, DecodeTensor(), RandomResizedCrop(9), lambda data: load_pixels(data, None)):
         with pytest.raises(PixelRangeError, match=rf"values are {depth}: .* give the dataset a decode= of your own"):
             decode(data)
@@ -206,7 +206,7 @@ def test_made_smaller_such_values_keep_their_meaning_or_are_refused(kind: str) -
             resize(data, (128, 128))
         return
     smaller, its_facts = resize(data, (128, 128))
-    assert facts(smaller) == its_facts
+    assert read_facts(smaller) == its_facts
     before, after = np.asarray(open_pillow(data)).astype(float), np.asarray(open_pillow(smaller)).astype(float)
     means = before.reshape(128, 2, 128, 2).mean(axis=(1, 3))
     middle = slice(4, 60) if kind == "TIFF, 16 bits signed" else slice(4, -4)  # half of them are negative
@@ -227,7 +227,7 @@ def test_the_modes_of_8_bits_are_converted_by_pillow(mode: str) -> None:
     np.testing.assert_array_equal(np.asarray(decode_pil(data)), expected)
     np.testing.assert_array_equal(DecodeTensor()(data).permute(1, 2, 0), expected)
     np.testing.assert_array_equal(load_pixels(data, None), expected)
-    assert facts(data).depth == "8-bit"
+    assert read_facts(data).depth == "8-bit"
 
 
 @pytest.mark.parametrize("depth", [1, 2, 4])
@@ -239,7 +239,7 @@ def test_gray_of_fewer_bits_is_spread_over_8(depth: int) -> None:
         chunk(*part) for part in ((b"IHDR", header), (b"IDAT", zlib.compress(b"\0" + row)), (b"IEND", b""))
     )
     assert np.asarray(decode_pil(data))[0, :, 0].tolist() == [round(v * 255 / (2**depth - 1)) for v in values.tolist()]
-    assert facts(data).depth == "8-bit"
+    assert read_facts(data).depth == "8-bit"
 
 
 def boxed(codestream: bytes, *boxes: tuple[bytes, bytes], end: str = "length") -> bytes:
@@ -258,7 +258,7 @@ def test_the_depth_of_a_jpeg_2000_is_that_of_its_codestream(bits: int, end: str)
     data = encoded(jpegs.draw(20, 10), "JPEG2000") if bits == 8 else GRAY["JPEG 2000"][0]
     codestream = data[data.index(b"\xff\x4f\xff\x51") :]
     if end == "bare":
-        assert facts(codestream).depth == f"{bits}-bit"
+        assert read_facts(codestream).depth == f"{bits}-bit"
         return
     at = data.index(b"jP  ") + 8
     others, rest = [], data[at : data.index(b"jp2c") - 4]
@@ -268,7 +268,7 @@ def test_the_depth_of_a_jpeg_2000_is_that_of_its_codestream(bits: int, end: str)
         rest = rest[size:]
     decoy = b"\xff\x4f\xff\x51" + bytes(38) + bytes([11, 1, 1]) * 40
     boxes = [others[0], (b"xml ", decoy), *others[1:], (b"uuid", decoy)]
-    assert facts(boxed(codestream, *boxes, end=end)).depth == f"{bits}-bit"
+    assert read_facts(boxed(codestream, *boxes, end=end)).depth == f"{bits}-bit"
 
 
 def test_a_jpeg_2000_of_more_boxes_than_any_has_is_not_looked_through() -> None:
@@ -276,9 +276,9 @@ def test_a_jpeg_2000_of_more_boxes_than_any_has_is_not_looked_through() -> None:
     data = encoded(jpegs.draw(20, 10), "JPEG2000")
     at = data.index(b"jp2c") - 4
     many = data[:at] + struct.pack(">I", 8) + b"free"
-    assert facts(many + data[at:]).format == "JPEG2000"
+    assert read_facts(many + data[at:]).format == "JPEG2000"
     with pytest.raises(NotAnImageError, match="it has no codestream"):
-        facts(many + (struct.pack(">I", 8) + b"free") * 1000 + data[at:])
+        read_facts(many + (struct.pack(">I", 8) + b"free") * 1000 + data[at:])
 
 
 @pytest.mark.parametrize("image_format", ["PNG", "PPM", "BMP", "TGA"])
@@ -332,13 +332,13 @@ def test_a_raw_store_that_is_written_again_has_the_same_depths(root: Path, place
 @pytest.mark.skipif(not features.check("avif"), reason="this Pillow has no AVIF")
 def test_the_depth_of_an_avif_is_in_its_header() -> None:
     data = encoded(jpegs.draw(20, 10), "AVIF")
-    assert facts(data).depth == "8-bit"
+    assert read_facts(data).depth == "8-bit"
     at, channels = data.index(b"av1C") + 6, data.index(b"pixi") + 9
     for flags, bits in ((0x40, 10), (0x60, 12)):
         deep = bytearray(data)
         deep[at] = deep[at] & 0x9F | flags
         deep[channels : channels + 3] = bytes([bits] * 3)
-        assert facts(bytes(deep)).depth == f"{bits}-bit"
+        assert read_facts(bytes(deep)).depth == f"{bits}-bit"
 
 
 PLANES = np.ascontiguousarray(COLORS[..., :3].transpose(2, 0, 1))
@@ -351,7 +351,7 @@ BYTES = (PLANES >> 8).astype(np.uint8)
      planar_tiff(PLANES, white=2, compression=8)],
 )  # fmt: skip
 def test_planes_that_pillow_reads_are_read(data: bytes) -> None:
-    check_decodes(data, facts(data))
+    check_decodes(data, read_facts(data))
     np.testing.assert_array_equal(np.asarray(decode_pil(data)), BYTES.transpose(1, 2, 0))
 
 
@@ -361,7 +361,7 @@ def test_planes_that_pillow_reads_are_read(data: bytes) -> None:
     ids=["16 bits", "white is 0", "bits from the other end"],
 )  # fmt: skip
 def test_planes_that_pillow_misreads_are_refused(data: bytes, tmp_path: Path, place: Path) -> None:
-    for read in (facts, decode_pil, DecodeTensor()):
+    for read in (read_facts, decode_pil, DecodeTensor()):
         with pytest.raises(NotAnImageError, match=r"planes .* that Pillow misreads; save it compressed, or not planar"):
             read(data)
     folder = plant(tmp_path / "images", {"cat/0.jpg": photo(), "cat/1.tif": data})
@@ -530,7 +530,7 @@ def test_of_several_frames_the_first_is_decoded_and_that_is_said(
     image_format: str, tmp_path: Path, place: Path
 ) -> None:
     data = moving(image_format)
-    assert facts(data).frames
+    assert read_facts(data).frames
     assert np.asarray(decode_pil(data))[5, 5].tolist() == [255, 0, 0]
     name = {"GIF": "0.png"}.get(image_format, f"0.{image_format.lower()}")
     folder = plant(tmp_path / "moving", {f"cat/{name}": data, "cat/1.jpg": photo()})
@@ -550,7 +550,7 @@ def test_of_several_frames_the_first_is_decoded_and_that_is_said(
 
 @pytest.mark.parametrize("image_format", ["GIF", "PNG", "WEBP", "TIFF", "MPO", "JPEG"])
 def test_one_frame_is_not_several(image_format: str) -> None:
-    assert not facts(encoded(jpegs.draw(20, 10), image_format)).frames
+    assert not read_facts(encoded(jpegs.draw(20, 10), image_format)).frames
 
 
 # Formats
@@ -613,7 +613,7 @@ def test_no_program_is_run_for_a_file_that_is_trained_on(ghostscript: Path, tmp_
 @pytest.mark.parametrize("data", [EPS, WMF, XPM, b"#define a_width 8\n#define a_height 1\nstatic char a[] = {0x00};\n"])
 def test_what_is_drawn_or_written_as_text_is_no_image(data: bytes) -> None:
     with pytest.raises(NotAnImageError, match="is in no known image format"):
-        facts(data)
+        read_facts(data)
 
 
 def test_formats_that_are_listed_are_those_of_pillow_and_opened() -> None:
@@ -664,7 +664,7 @@ def test_a_file_that_is_cut_is_refused_or_has_all_pixels(kind: str) -> None:
     whole = decode_pil(data).tobytes()
     for end in (*range(0, len(data), max(1, len(data) // 60)), *range(len(data) - 12, len(data))):
         try:
-            check_decodes(data[:end], facts(data[:end]))
+            check_decodes(data[:end], read_facts(data[:end]))
         except (NotAnImageError, DamagedImageError):
             continue
         assert decode_pil(data[:end]).tobytes() == whole, f"cut at {end} of {len(data)}"

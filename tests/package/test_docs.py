@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import click
 
 HERE = Path(__file__).resolve().parents[2]
-PAGES = [HERE / "README.md", *sorted((HERE / "docs").rglob("*.md"))]
+PAGES = [HERE / "README.md", *sorted((HERE / "docs").rglob("*.md")), HERE / "scripts" / "bench" / "README.md"]
 BIN = Path(sys.executable).parent
 WAIT_S = 100
 
@@ -129,14 +129,14 @@ def test_every_page_can_be_found_from_the_readme() -> None:
 
 def test_the_page_of_the_command_line_is_what_the_commands_say() -> None:
     done = subprocess.run(
-        [sys.executable, HERE / "scripts" / "cli_docs.py"],
+        [sys.executable, HERE / "scripts" / "parts" / "cli_page.py"],
         env={**os.environ, "COLUMNS": "40", "LANG": "C"},
         capture_output=True,
         text=True,
         check=True,
     )
     page = HERE / "docs" / "cli.md"
-    assert page.read_text(encoding="utf-8") == done.stdout, "out of date: run scripts/cli-docs"
+    assert page.read_text(encoding="utf-8") == done.stdout, "out of date: run scripts/docs"
 
 
 # The examples that end the help of each command

@@ -17,7 +17,7 @@ from dbloader import (
     create_loader,
     open_store,
 )
-from dbloader._describe import shown
+from dbloader._describe import short_repr
 from tests.support.images import plant_photos
 
 if TYPE_CHECKING:
@@ -83,9 +83,9 @@ def test_a_dataset_shows_only_what_users_have_a_use_for(place: Path) -> None:
 
 
 def test_a_long_value_in_a_message_ends_in_an_ellipsis(place: Path) -> None:
-    assert shown("abc") == "'abc'"
-    assert shown("a" * 98) == repr("a" * 98)
-    assert shown("a" * 99) == f"'{'a' * 98}…"
-    assert len(shown("a" * 500, 50)) == 50
+    assert short_repr("abc") == "'abc'"
+    assert short_repr("a" * 98) == repr("a" * 98)
+    assert short_repr("a" * 99) == f"'{'a' * 98}…"
+    assert len(short_repr("a" * 500, 50)) == 50
     with pytest.raises(TypeError, match=r"fields must be names, .*, got .{99}…$"):
         LMDBDataset(place, fields=2**1000)  # type: ignore[arg-type]

@@ -21,20 +21,17 @@ from dbloader.records.columns import (
     NO_LABEL,
     ColumnChunk,
     is_whole,
-    join_names,
     join_values,
-    name_at,
     name_hash,
-    names_in,
-    pack_names,
     seal_chunk,
     unseal_chunk,
     whole_chunk,
 )
+from dbloader.records.names import join_names, name_at, names_in, pack_names
 from dbloader.records.record import encode
 
 if TYPE_CHECKING:
-    from dbloader.records.columns import Names
+    from dbloader.records.names import Names
 
 NAMES = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=12), max_size=40)
 

@@ -22,17 +22,9 @@ from hypothesis.extra import numpy as arrays
 
 from dbloader import Record
 from dbloader.errors import DamagedRecordError, FieldError
+from dbloader.records.decode import decode, decode_encoded, decode_values
 from dbloader.records.document import crc32_of, crc32_of_values, open_sealed
-from dbloader.records.record import (
-    RESERVED_FIELDS,
-    STANDARD_FIELDS,
-    EncodedRecord,
-    checked_field_name,
-    decode,
-    decode_values,
-    encode,
-    encoded,
-)
+from dbloader.records.record import RESERVED_FIELDS, STANDARD_FIELDS, EncodedRecord, checked_field_name, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -720,7 +712,7 @@ def test_a_decoded_document_and_its_bytes_are_the_same_record(
     values = bson.decode(document)
     assert same(plain(decode_values(values, index)), plain(decode(document, index)))
     assert crc32_of_values(values) == written.crc32
-    again = encoded(document, index)
+    again = decode_encoded(document, index)
     assert again.document(index) == document
     assert again[1:] == written[1:]
     assert again.document(5) == written.document(5)
@@ -780,4 +772,4 @@ def test_a_damaged_document_is_not_stored_once_more() -> None:
     document = encode(Record("a", 1, b"abc")).document(4)
     for wrong, index in ((document[:-20] + b"?" + document[-19:], 4), (document, 5), (document[:-1], 4)):
         with pytest.raises(DamagedRecordError, match=r"^it"):
-            encoded(wrong, index)
+            decode_encoded(wrong, index)

@@ -1,13 +1,21 @@
-"""Two processes that train together: a loader with shuffle=True, and the part of a dataset that each was given."""
+"""Ranks: their options, processes that train together, and samples that are shared twice."""
 
 from __future__ import annotations
 
+import gc
 import json
+import multiprocessing
 import os
-import subprocess
-import sys
+import weakref
 from typing import TYPE_CHECKING, Any
 
+import pytest
+import torch.distributed
+from torch.utils.data import BatchSampler, DataLoader, Subset
+
+from dbloader.errors import OptionError
+from dbloader.loading.prefetch import PrefetchLoader
+from dbloader.sampling import OrderedSampler, ShuffleSampler
 from tests.support.images import WAIT_S
 
 if TYPE_CHECKING:
@@ -15,76 +23,136 @@ if TYPE_CHECKING:
 
 LENGTH = 25
 
-PROGRAM = """
-import json, sys
-import torch.distributed as dist
-from torch.utils.data import DataLoader, Subset
-from dbloader import PrefetchLoader, ShuffleSampler
-from dbloader.errors import OptionError
 
-rank = int(sys.argv[1])
-dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
-said = {}
-
-def refused(**options):
+def error_of(**options: Any) -> str:
     try:
-        return [batch.tolist() for batch in PrefetchLoader(DataLoader(batch_size=4, **options))]
+        list(PrefetchLoader(DataLoader(batch_size=4, **options)))
     except OptionError as error:
         return str(error)
+    return ""
 
-def epochs(loader, count):
+
+def epochs(loader: PrefetchLoader[Any], count: int) -> list[list[int]]:
     return [[number for batch in loader for number in batch.tolist()] for _ in range(count)]
 
-whole = range(25)
-own = Subset(whole, range(rank, len(whole), 2))
-said["whole"] = refused(dataset=whole, shuffle=True)
-said["own"] = refused(dataset=own, shuffle=True)
-said["shared"] = epochs(PrefetchLoader(DataLoader(whole, 4, sampler=ShuffleSampler(whole))), 2)
 
-def make():
-    return PrefetchLoader(DataLoader(own, 4, sampler=ShuffleSampler(own, num_replicas=1, rank=0)))
+def train(rank: int, folder: Path) -> None:
+    """Train as one of two processes, and write down what came."""
+    os.environ["WORLD_SIZE"] = "2"
+    early = ShuffleSampler(range(5))
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=2)
+    samplers = (early, ShuffleSampler(range(5), rank=0), ShuffleSampler(range(5), 5, 4))
+    whole: Any = range(LENGTH)
+    own = Subset(whole, range(rank, LENGTH, 2))
 
-said["parts"] = epochs(make(), 2)
-first, resumed = make(), make()
-batches = iter(first)
-next(batches)
-resumed.load_state_dict(first.state_dict())
-said["rest"] = [[number for batch in batches for number in batch.tolist()], *epochs(resumed, 1)]
-print(json.dumps(said))
-dist.barrier()
-dist.destroy_process_group()
-"""
+    def make() -> PrefetchLoader[Any]:
+        return PrefetchLoader(DataLoader(own, 4, sampler=ShuffleSampler(own, num_replicas=1, rank=0)))
+
+    first, resumed = make(), make()
+    batches = iter(first)
+    next(batches)
+    resumed.load_state_dict(first.state_dict())
+    seen = {
+        "ranks": [(sampler.num_replicas, sampler.rank) for sampler in samplers],
+        "refused": [error_of(dataset=dataset, shuffle=True) for dataset in (whole, own)],
+        "shared": epochs(PrefetchLoader(DataLoader(whole, 4, sampler=ShuffleSampler(whole))), 2),
+        "parts": epochs(make(), 2),
+        "rest": [[number for batch in batches for number in batch.tolist()], *epochs(resumed, 1)],
+    }
+    (folder / f"{rank}.json").write_text(json.dumps(seen))
+    torch.distributed.barrier()  # neither may end while the other still connects
+    torch.distributed.destroy_process_group()
 
 
-def in_two_processes(program: str, meeting: Path) -> list[dict[str, Any]]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", program, str(rank), str(meeting)], stdout=subprocess.PIPE, text=True, env=environment
-        )
-        for rank in range(2)
-    ]
+def test_two_processes_train_on_every_sample_once_and_shuffle_true_is_refused(tmp_path: Path) -> None:
+    processes = [multiprocessing.get_context("fork").Process(target=train, args=(rank, tmp_path)) for rank in range(2)]
+    for process in processes:
+        process.start()
     try:
-        return [json.loads(process.communicate(timeout=WAIT_S)[0]) for process in ranks]
+        for process in processes:
+            process.join(WAIT_S)
+            assert process.exitcode == 0
     finally:
-        for process in ranks:
+        for process in processes:
             process.kill()
-            process.wait()
-
-
-def test_a_loader_that_shuffles_in_each_process_is_refused_and_each_remedy_named_trains_on_every_sample_once(
-    tmp_path: Path,
-) -> None:
-    said = in_two_processes(PROGRAM, tmp_path / "meeting")
-    for rank, one in enumerate(said):
-        for kind in ("whole", "own"):  # which nobody can tell apart
-            assert "does not share the samples among the 2 processes" in one[kind]
-            assert "pass sampler=ShuffleSampler(dataset) instead" in one[kind]
-            assert "ShuffleSampler(dataset, num_replicas=1, rank=0)" in one[kind]
-        assert [sorted(epoch) for epoch in one["parts"]] == [[*range(rank, LENGTH, 2)]] * 2
-        assert one["parts"][0] != one["parts"][1]
-        assert one["rest"][0] == one["rest"][1] == one["parts"][0][4:]
+            process.join()
+            process.close()
+    ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    for rank, seen in enumerate(ranks):
+        assert seen["ranks"] == [[2, rank], [2, 0], [5, 4]]
+        for message in seen["refused"]:  # of all samples and of a part, which cannot be told apart
+            assert "does not share the samples among the 2 processes" in message
+            assert "pass sampler=ShuffleSampler(dataset) instead" in message
+            assert "ShuffleSampler(dataset, num_replicas=1, rank=0)" in message
+        assert [sorted(epoch) for epoch in seen["parts"]] == [[*range(rank, LENGTH, 2)]] * 2
+        assert seen["parts"][0] != seen["parts"][1]
+        assert seen["rest"][0] == seen["rest"][1] == seen["parts"][0][4:]
     for epoch in range(2):
-        shared = [number for one in said for number in one["shared"][epoch]]
+        shared = [number for seen in ranks for number in seen["shared"][epoch]]
         assert {*shared} == {*range(LENGTH)}
         assert len(shared) == LENGTH + 1  # one is repeated, so that the ranks have equally many
+
+
+class Large:
+    """What a training function has among its locals."""
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_iter_keeps_nothing_alive_that_its_callers_have(world: int) -> None:
+    """As looking at the locals of a frame does until Python 3.13."""
+    import accelerate.data_loader  # noqa: F401 - whose presence has the callers looked at
+
+    large = Large()
+    kept = weakref.ref(large)
+    next(iter(ShuffleSampler(range(LENGTH), world, 0)))
+    del large
+    gc.collect()
+    assert kept() is None
+
+
+@pytest.mark.parametrize("derived", [False, True])
+def test_a_share_that_accelerate_would_share_again_is_refused(derived: bool) -> None:
+    from accelerate.data_loader import BatchSamplerShard
+
+    class Derived(BatchSamplerShard):  # type: ignore[misc,unused-ignore]
+        pass
+
+    kind = Derived if derived else BatchSamplerShard
+    for world, shards in ((2, 2), (1, 2), (2, 1)):
+        batches = kind(BatchSampler(ShuffleSampler(range(LENGTH), world, 0), 2, drop_last=False), shards, 0)
+        if world == shards:
+            with pytest.raises(OptionError, match=rf"accelerate\.data_loader\.{kind.__name__} would share that part"):
+                list(batches)
+        else:
+            assert len(list(batches)) == 7
+
+
+@pytest.mark.parametrize(
+    ("world", "rank", "message"),
+    [
+        (0, 0, "num_replicas must be at least 1, got 0"),
+        (2, 2, "rank must be 0 to 1, of 2 replicas, got 2"),
+        (2, -1, "rank must be 0 to 1, of 2 replicas, got -1"),
+        (
+            2,
+            None,
+            "must be given together where torch.distributed is not initialized, got num_replicas=2 and rank=None",
+        ),
+        (None, 1, "must be given together where .* got num_replicas=None and rank=1"),
+    ],
+)
+def test_ranks_out_of_range_are_refused(world: int | None, rank: int | None, message: str) -> None:
+    for make in (ShuffleSampler, OrderedSampler):
+        with pytest.raises(OptionError, match=message):
+            make(range(LENGTH), world, rank)
+
+
+def test_one_of_several_processes_does_not_take_all_samples_for_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    sampler = ShuffleSampler(range(5))  # it may be made before the process group is initialized, but not used
+    for use in (len, list):
+        with pytest.raises(OptionError, match=r"init_process_group\(\) first, .* got neither in one of WORLD_SIZE=2"):
+            use(sampler)
+    assert len(ShuffleSampler(range(5), 1, 0)) == 5
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert len(ShuffleSampler(range(5))) == 5

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import pickle
+from typing import Any
+
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbloader.sampling.rng import bits, keys, mix, uniform
+from dbloader.errors import OptionError
+from dbloader.sampling.rng import SampleRNG, SeededIndices, bits, derive_keys, mix, uniform
 
 SEEDS = st.integers(-(2**70), 2**70)
 
 
 def test_the_numbers_never_change() -> None:
-    key = keys(2, 1, 2, "golden")
+    key = derive_keys(2, 1, 2, "golden")
     assert key.tolist() == [12578346825565498984, 17466727190120040559]
     assert bits(np.array([0, 1, 10_000_000]), key).tolist() == [
         5407936044188423689,
@@ -36,22 +41,23 @@ def test_mixing_is_the_published_function() -> None:
 
 @given(SEEDS, SEEDS)
 def test_what_differs_in_anything_has_other_keys(one: int, other: int) -> None:
-    assert len({*keys(2, one, other).tolist(), *keys(2, one, other, "a").tolist()}) == 4
-    assert (keys(2, one, other).tolist() == keys(2, other, one).tolist()) == (one == other)
+    assert len({*derive_keys(2, one, other).tolist(), *derive_keys(2, one, other, "a").tolist()}) == 4
+    assert (derive_keys(2, one, other).tolist() == derive_keys(2, other, one).tolist()) == (one == other)
 
 
 def test_the_parts_of_a_purpose_do_not_run_together() -> None:
-    assert len({tuple(keys(1, *purpose).tolist()) for purpose in ((1, 23), (12, 3), (123,), (1, 2, 3), (1, -23))}) == 5
+    purposes: list[tuple[int, ...]] = [(1, 23), (12, 3), (123,), (1, 2, 3), (1, -23)]
+    assert len({tuple(derive_keys(1, *purpose).tolist()) for purpose in purposes}) == 5
 
 
 def test_more_keys_begin_with_the_fewer() -> None:
-    assert keys(8, 1).tolist()[:2] == keys(2, 1).tolist()
+    assert derive_keys(8, 1).tolist()[:2] == derive_keys(2, 1).tolist()
 
 
 @pytest.mark.parametrize("stride", [1, 7, 1024, 2**40])
 def test_the_numbers_are_uniform_and_neighbors_independent(stride: int) -> None:
     count, bins = 400_000, 64
-    numbers = uniform(np.arange(count) * stride, keys(2, stride))
+    numbers = uniform(np.arange(count) * stride, derive_keys(2, stride))
     assert numbers.min() >= 0
     assert numbers.max() < 1
     cells = (numbers * bins).astype(int)
@@ -61,20 +67,70 @@ def test_the_numbers_are_uniform_and_neighbors_independent(stride: int) -> None:
     assert abs(chi_square - bins**2) < 5 * (2 * bins**2) ** 0.5
 
 
-def test_each_bit_is_set_half_of_the_time() -> None:
-    values = bits(np.arange(100_000), keys(2, "bits"))
-    ones = np.array([np.count_nonzero(values >> np.uint64(bit) & np.uint64(1)) for bit in range(64)])
-    assert np.abs(ones - 50_000).max() < 5 * (100_000 / 4) ** 0.5
-
-
 def test_streams_of_neighboring_epochs_are_unrelated() -> None:
-    streams = np.array([uniform(np.arange(10_000), keys(2, 0, epoch)) for epoch in range(20)])
+    streams = np.array([uniform(np.arange(10_000), derive_keys(2, 0, epoch)) for epoch in range(20)])
     correlations = np.corrcoef(streams)[np.triu_indices(20, 1)]
     assert np.abs(correlations).max() < 5 / 10_000**0.5
 
 
 def test_a_number_is_the_same_wherever_it_is_asked_for() -> None:
-    key = keys(2, "place")
+    key = derive_keys(2, "place")
     whole = uniform(np.arange(1000), key)
     assert uniform(np.array([[999, 3]]), key).tolist() == [[whole[999], whole[3]]]
     assert uniform(np.arange(500, 510, dtype=np.int32), key).tolist() == whole[500:510].tolist()
+
+
+# Of samples
+
+
+def test_a_sample_has_the_same_numbers_in_any_batch() -> None:
+    whole = SampleRNG(1, 2, range(100))
+    numbers = whole.uniform(7, "x")
+    assert (SampleRNG(1, 2, [40, 3, 40]).uniform(7, "x") == numbers[[40, 3, 40]]).all()
+    assert (SampleRNG(1, 2, [3]).bits("x") == whole.bits("x")[3]).all()
+    assert len(np.unique(numbers)) == 700
+    assert len(np.unique(SampleRNG(1, 2, [2**56, 2**56 - 1, 0]).uniform(24, "x"))) == 72
+
+
+def test_another_seed_epoch_stream_or_purpose_has_other_numbers() -> None:
+    rng = SampleRNG(1, 2, range(10))
+    others = (SampleRNG(3, 2, range(10)), SampleRNG(1, 3, range(10)), rng.with_stream(3))
+    numbers = [each.uniform(7, "x") for each in (rng, *others)] + [rng.uniform(7, "y")]
+    assert len(np.unique(numbers)) == 5 * 70
+
+
+def test_any_type_of_integer_has_the_same_numbers_also_after_pickling() -> None:
+    seed, epoch = (np.array([1], np.int64), np.array([2], np.uint8))
+    same = [SampleRNG(1, 2, np.array([5, 6], np.int32)), SampleRNG(1, 2, torch.tensor([5, 6]))]
+    same += [SampleRNG(seed[0], epoch[0], (5, 6)), pickle.loads(pickle.dumps(same[0]))]  # noqa: S301
+    same.append(pickle.loads(pickle.dumps(SeededIndices([9, 7], 1, 2, range(5, 7)))).rng)  # noqa: S301
+    for each in same:
+        assert (each.uniform(2, "x") == SampleRNG(1, 2, [5, 6]).uniform(2, "x")).all()
+
+
+def test_torchs_generator_draws_a_seed() -> None:
+    seeds = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        seeds.append(SampleRNG.from_torch(3).seed)
+    assert seeds[0] == seeds[1] != seeds[2]
+    assert len(SampleRNG.from_torch(3)) == 3
+
+
+@pytest.mark.parametrize(
+    ("positions", "epoch", "message"),
+    [
+        ([-1], 0, "positions must be at least 0, got -1"),
+        ([0.5], 0, r"positions must be integers of the shape \(N,\), got float64 of the shape \(1,\)"),
+        ([[1]], 0, r"positions must be integers of the shape \(N,\), got int64 of the shape \(1, 1\)"),
+        ([0], -1, "epoch must be at least 0, got -1"),
+    ],
+)
+def test_wrong_positions_and_epochs_are_refused(positions: Any, epoch: int, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        SampleRNG(0, epoch, positions)
+
+
+def test_indices_and_positions_are_equally_many() -> None:
+    with pytest.raises(OptionError, match="positions must be one for each of 2 indices, got 3"):
+        SeededIndices([4, 5], 0, 0, range(3))

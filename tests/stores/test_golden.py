@@ -41,7 +41,7 @@ CREATED = "2024-02-29T12:34:56+00:00"
 
 def write_golden_store(place: Path) -> Manifest:
     with create_store(place, resumable=True) as writer:
-        writer.agree(SETTINGS)
+        writer.check_settings(SETTINGS)
         writer.write([encode(record) for record in RECORDS[:3]], events=EVENTS[:1], outcome={"rejected": 1}, position=4)
         writer.commit()
         writer.write([encode(record) for record in RECORDS[3:]], events=EVENTS[1:], outcome={"damaged": 1}, position=7)
@@ -61,7 +61,7 @@ def content(place: Path) -> dict[str, dict[str, str]]:
 
 @pytest.fixture
 def golden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, str]]:
-    monkeypatch.setattr("dbloader.stores.writer.VERSION", "golden")
+    monkeypatch.setattr("dbloader.stores.totals.VERSION", "golden")
     if os.environ.get("DBLOADER_WRITE_GOLDEN"):
         write_golden_store(tmp_path / "golden.lmdb")
         GOLDEN.write_text(json.dumps(content(tmp_path / "golden.lmdb"), indent=1) + "\n")

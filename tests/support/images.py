@@ -118,7 +118,7 @@ KINDS = {
     "multi-picture": Kind(".jpg", _file(multi_picture), STORED, STORED, STORED),
     "trailing bytes": Kind(".jpg", _file(lambda seed: photo(seed) + bytes(64)), STORED, STORED, STORED),
     "no end marker": Kind(".jpg", _file(lambda seed: photo(seed)[:-2]), REPAIRED, REPAIRED, STORED, "end marker"),
-    "half": Kind(".jpg", _file(lambda seed: _half(photo(seed))), DAMAGED, DAMAGED, STORED, "scan 1 ends after"),
+    "half": Kind(".jpg", _file(lambda seed: _half(photo(seed))), DAMAGED, DAMAGED, STORED, "more than its end"),
     "half, closed": Kind(
         ".jpg", _file(lambda seed: _half(photo(seed)) + END), DAMAGED, STORED, STORED, "premature end of data"
     ),

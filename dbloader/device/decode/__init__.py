@@ -1,1 +1,1 @@
-"""Decode the images of a batch on a GPU, beside the training."""
+"""Decode the images of a batch on a GPU, next to the training."""

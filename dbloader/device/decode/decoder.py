@@ -1,4 +1,4 @@
-"""The images of a batch decoded on the device that the batch goes to."""
+"""Decode the images of a batch on the device that the batch goes to."""
 
 from __future__ import annotations
 
@@ -30,30 +30,31 @@ if TYPE_CHECKING:
 
 
 class DeviceDecoder:
-    """Gives the images of a batch as one tensor on a device: what a Decoder gives, made there where that can be.
+    """Decodes the EncodedImages of a batch to one tensor on a device, as a Decoder does on the CPU.
 
-    On CUDA, nvImageCodec or torchvision decodes JPEGs; cropping, resizing and mirroring follow, as the Decoder's
-    ``choose`` says for the same numbers. All is queued on the device's current stream. Pixels differ by a few levels
-    from those of the CPU, since the libraries round otherwise, and a Decoder that makes JPEGs smaller while it decodes
-    them (``scaled``) does not here.
+    On CUDA, nvImageCodec or torchvision decodes JPEGs, which are then cropped, resized and mirrored as the Decoder's
+    ``choose`` says for the same numbers. All work is queued on the device's current stream. The pixels differ by a few
+    levels from those of the CPU: the libraries round differently, and the Decoder's ``scaled`` has no effect.
 
     The Decoder itself, in threads on the CPU, decodes what the libraries do not take: other formats, CMYK and other
-    rare JPEGs, those that must be turned upright; on a device without such a library (CPU, MPS) everything, with the
-    pixels that it always gives.
+    rare JPEGs, and those with an EXIF orientation. On a device without a library (CPU, MPS) it decodes everything.
 
-    It is called with the EncodedImages of a batch, for which it can be the first module of a Preparation. Threads may
-    share it. It is pickled without the library's handle, and opened again where it is unpickled.
+    It can be the first module of a Preparation. Threads may share it. It is pickled without the library's handle, which
+    is opened again after unpickling.
 
     Args:
-        decoder: One that gives images of one size.
+        decoder: A Decoder with a ``size``.
         device: Where the images go, as for a loader.
+
+    Attributes:
+        hardware: The library that decodes on the device, or None.
 
     Raises:
         OptionError: The Decoder has no ``size``, the device is not present, or it is a CUDA device and no library
             decodes JPEGs on it. From a call: the images have numbers for another Decoder.
-        TypeError: From a call: it gets something else than EncodedImages.
-        DamagedImageError: From a call: an image does not decode; a note says which. JPEGs are not searched for damage
-            on CUDA: what a library makes pixels of passes, where the Decoder would look for warnings.
+        TypeError: From a call: the argument is not EncodedImages.
+        DamagedImageError: From a call: an image does not decode; a note says which. On CUDA, damage that a library
+            decodes without an error is not found; the Decoder also refuses images with warnings.
         NotAnImageError: From a call: an image is in no known format.
     """
 
@@ -63,9 +64,9 @@ class DeviceDecoder:
         self.decoder = decoder
         self.device = resolve_device(device)
         self._size = decoder.size
-        self._hardware: HardwareDecoder | None = None
+        self.hardware: HardwareDecoder | None = None
         if self.device.type == "cuda":  # pragma: no cover - needs a CUDA device
-            self._hardware = open_hardware(self.device)
+            self.hardware = open_hardware(self.device)
 
     def __reduce__(self) -> tuple[type[Self], tuple[Decoder, torch.device]]:
         return type(self), (self.decoder, self.device)
@@ -80,7 +81,7 @@ class DeviceDecoder:
             raise TypeError(f"images must be EncodedImages, which are not decoded yet, got {type(images).__name__}")
         if images.numbers.shape[1] != self.decoder.draws:
             raise OptionError(f"each image must have {self.decoder.draws} numbers for {self.decoder!r}, got {images!r}")
-        if self._hardware is None:
+        if self.hardware is None:
             return self._on_cpu(images, range(len(images)), pinned=False).to(self.device)
         result = _empty(len(images), self._size, device=self.device)
         rest = self._on_hardware(images, result)
@@ -91,15 +92,15 @@ class DeviceDecoder:
         return result
 
     def __repr__(self) -> str:
-        library = "no library" if self._hardware is None else type(self._hardware).__name__
+        library = "no library" if self.hardware is None else type(self.hardware).__name__
         return f"{type(self).__name__}({self.decoder!r}, {str(self.device)!r}) with {library}"
 
     def _on_hardware(self, images: EncodedImages, result: torch.Tensor) -> list[int]:
-        """Fill in the images that the library decodes; return the numbers of the others."""
+        """Decode images with the library into the result; return the numbers of the others."""
         taken = [number for number in range(len(images)) if self._takes(images.file(number))]
         rest = set(range(len(images)))
-        if taken and self._hardware is not None:
-            decoded = self._hardware.decode([images.tensor(number) for number in taken])
+        if taken and self.hardware is not None:
+            decoded = self.hardware.decode([images.tensor(number) for number in taken])
             for number, image in zip(taken, decoded, strict=True):
                 if image is not None:
                     self._fit(image, images.numbers[number], result[number])
@@ -107,7 +108,7 @@ class DeviceDecoder:
         return sorted(rest)
 
     def _takes(self, file: memoryview) -> bool:
-        """Return whether the library decodes a file to what the Decoder would make of it."""
+        """Return whether the library decodes a file to the pixels that the Decoder would give, or nearly."""
         if not takes(file):
             return False
         if not self.decoder.exif_transpose:
@@ -115,16 +116,16 @@ class DeviceDecoder:
         try:
             with open_pillow(file) as image:
                 return read_orientation(image) == UPRIGHT
-        except Exception:  # whatever Pillow meets in its header, the Decoder says what is wrong
+        except Exception:  # of any kind, from Pillow; the Decoder will say what is wrong
             return False
 
     def _fit(self, image: torch.Tensor, numbers: npt.NDArray[np.float64], result: torch.Tensor) -> None:
-        """Make an image what Crop says; both are uint8, shape (3, height, width)."""
+        """Crop, resize and mirror an image into the result; both are uint8, shape (3, height, width)."""
         crop = self.decoder.choose(numbers, image.shape[2], image.shape[1])
         image = image[:, crop.top : crop.top + crop.height, crop.left : crop.left + crop.width]
         resized = crop.resized or self._size
         if image.shape[1:] != resized:
-            # In floats, as CUDA does not antialias bytes. Weights are not negative, so the values stay in their range.
+            # In floats, since CUDA does not antialias bytes. No weight is negative, so values stay in their range.
             part = image[None].to(torch.float32, memory_format=torch.contiguous_format)
             image = interpolate(part, size=resized, mode="bilinear", antialias=True)[0].round_()
         if resized != self._size:
@@ -144,7 +145,7 @@ class DeviceDecoder:
                 result[at].copy_(self.decoder(images.file(number), images.numbers[number]))
             except Exception as error:
                 if hasattr(error, "add_note"):  # Python 3.11
-                    error.add_note(f"in {images.place(number)}")
+                    error.add_note(f"in {images.describe(number)}")
                 raise
 
         with ThreadPoolExecutor(max(1, min(processors(), len(wanted)))) as threads:

@@ -23,20 +23,20 @@ class NvImageCodec(HardwareDecoder):
     """Decodes with the JPEG engines of a GPU, its cores, or both."""
 
     def __init__(self, device: torch.device) -> None:
-        library: Any = importlib.import_module("nvidia.nvimgcodec")  # not at the top: it is no requirement
+        library: Any = importlib.import_module("nvidia.nvimgcodec")  # not at the top: it is optional
         kinds = library.BackendKind
         self._device = device
         self._new_stream = library.CodeStream
-        # The default turns an image as its EXIF data say, which no other decoder here does.
+        # The default applies the EXIF orientation, which no other decoder here does.
         self._options = library.DecodeParams(apply_exif_orientation=False)
-        # What it would decode on the CPU, our own decoder does, which tells damage. Fancy upsampling is how libjpeg
-        # upsamples chroma; without it, edges of colors differ.
+        # No CPU backend: our own decoder does that, and finds damage. Fancy upsampling is libjpeg's way to upsample
+        # chroma; without it, edges of colors differ.
         self._decoder = library.Decoder(
             device_id=device.index,
             backends=[library.Backend(kind) for kind in (kinds.HW_GPU_ONLY, kinds.GPU_ONLY, kinds.HYBRID_CPU_GPU)],
             options=":fancy_upsampling=1",
         )
-        self._lock = threading.Lock()  # it does not say that threads may share it
+        self._lock = threading.Lock()  # its documentation does not say that threads may share it
 
     @override
     def decode(self, files: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
@@ -49,12 +49,12 @@ class NvImageCodec(HardwareDecoder):
         result: list[torch.Tensor | None] = [None] * len(files)
         if not streams:
             return result
-        # It waits for the stream, and the stream for it; its memory is the stream's too.
+        # It waits for this stream, and the stream for it; its memory belongs to the stream too.
         stream = torch.cuda.current_stream(self._device).cuda_stream
         with self._lock:
             images = self._decoder.decode(list(streams.values()), params=self._options, cuda_stream=stream)
         if len(images) != len(streams):
-            return result  # old versions leave out what they could not decode, and do not say which
+            return result  # old versions leave out images that they could not decode, and do not say which
         for number, image in zip(streams, images, strict=True):
             if image is not None:
                 result[number] = from_dlpack(image).permute(2, 0, 1)  # it gives (height, width, 3)

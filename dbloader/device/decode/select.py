@@ -20,7 +20,7 @@ def open_hardware(device: torch.device) -> HardwareDecoder:
     """Return the first library that decodes a JPEG on a device: nvImageCodec, else torchvision.
 
     Raises:
-        OptionError: There is none; the message says what each lacks and what to install.
+        OptionError: No library does; the message says what each lacks and what to install.
     """
     probe = torch.from_numpy(np.frombuffer(simplejpeg.encode_jpeg(np.zeros((16, 16, 3), np.uint8)), np.uint8).copy())
     refused = []

@@ -1,7 +1,6 @@
-"""The file of a cache: an LMDB file with some of a store's records, which all processes of a machine fill.
+"""The file of a cache: an LMDB file with some records of a store, filled by all processes of a machine.
 
-Whoever reads or writes locks the file itself, by ``flock``, for that long. LMDB's own locks are off: they are in a
-second file that is found by its name, and would lock nothing for one who has removed and made the first anew.
+Every reader and writer locks the file itself with flock(2). LMDB's own locks are off; see ``env``.
 """
 
 from __future__ import annotations
@@ -16,102 +15,106 @@ from typing import TYPE_CHECKING
 
 import lmdb
 
-from dbloader.errors import DamagedStoreError, NotAStoreError, StoreFullError
+from dbloader.errors import NotAStoreError
 from dbloader.records.manifest import Manifest
 from dbloader.stores.lmdb import env
-from dbloader.stores.lmdb.keys import CACHE, META, NO_ROOM, RECORDS, record_key
+from dbloader.stores.lmdb.keys import CACHE, META, RECORDS, record_key
+from dbloader.stores.lmdb.translate import translate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-# Of address space, not of memory or disk; the same for all processes, so that none has to make it larger.
-_MAP_SIZE = 2**40
-# What LMDB needs at worst: a page and a half beside each record, and for each commit the paths through its trees.
-_BESIDE_A_RECORD = 2**13
-_BESIDE_A_COMMIT = 2**17
+    from dbloader.errors import StoreError
+
+# Address space, not memory or disk; the same in all processes, so that none must enlarge it.
+_MAP_BYTES = 2**40
+# Most that LMDB adds: a page and a half for each record, and for each commit the changed pages of its trees.
+_BYTES_PER_RECORD = 2**13
+_BYTES_PER_COMMIT = 2**17
 
 
 class CacheFile:
-    """A file that is being filled, as one process has it open.
+    """A cache file, as one process has it open.
 
     Args:
-        path: The file, which ``begin`` has made.
-        shown: How messages name it.
-        manifest: Of the store whose records it is to have, if it has none yet.
-        max_bytes: Largest size of the file; None for any.
+        path: The file, which ``create_file`` has made.
+        shown: The path as messages name it.
+        manifest: Manifest of the store to be cached, for a file that is still empty.
+        max_bytes: Largest size of the file; None for no limit.
 
     Attributes:
-        manifest: Of the store whose records it has.
+        manifest: Manifest of the store whose records the file holds.
+        shared: The environment of the file.
 
     Raises:
-        NotAStoreError: It is something else than a cache.
+        NotAStoreError: The file is not a cache.
     """
 
     def __init__(self, path: str, shown: str, manifest: Manifest, max_bytes: int | None) -> None:
         self._shown = shown
-        self._max_bytes = _MAP_SIZE if max_bytes is None else max_bytes
+        self._max_bytes = _MAP_BYTES if max_bytes is None else max_bytes
         self._full = False
-        self._shared = env.acquire(path, map_size=_MAP_SIZE)
-        weakref.finalize(self, env.release, self._shared).atexit = False  # as the Handle of a store
-        opened = self._shared.env
-        with self._shared.held(fcntl.LOCK_EX):
+        self.shared = env.acquire(path, map_size=_MAP_BYTES)
+        weakref.finalize(self, env.release, self.shared).atexit = False  # see LMDBHandle
+        opened = self.shared.env
+        with self.shared.locked(fcntl.LOCK_EX):
             with opened.begin() as txn:
-                begun = txn.stat()["entries"] > 0
-            if not begun:
+                empty = not txn.stat()["entries"]
+            if empty:
                 with opened.begin(write=True) as txn:
                     opened.open_db(RECORDS, txn)
                     txn.put(CACHE, manifest.encode(), db=opened.open_db(META, txn))
             try:
-                self._records = opened.open_db(RECORDS, create=False)
+                self.records = opened.open_db(RECORDS, create=False)
                 with opened.begin(db=opened.open_db(META, create=False)) as txn:
                     data = txn.get(CACHE)
             except (lmdb.NotFoundError, lmdb.IncompatibleError):
                 data = None
         if data is None:
-            raise something_else(shown)
+            raise _not_a_cache(shown)
         self.manifest = Manifest.decode(data, shown)
 
     def documents(self, indices: Sequence[int]) -> dict[int, bytes]:
-        """Return those of some records that are there."""
+        """Return the documents that are in the cache, of the records at some indices."""
         found = {}
         try:
-            with env.gate, self._shared.held(fcntl.LOCK_SH), self._shared.env.begin(db=self._records) as txn:
+            with env.gate, self.shared.locked(fcntl.LOCK_SH), self.shared.env.begin(db=self.records) as txn:
                 for index in indices:
                     document = txn.get(record_key(index))
                     if document is not None:
                         found[index] = document
         except lmdb.Error as error:
-            raise explained(error, self._shown) from error
+            raise translate_cache_error(error, self._shown) from error
         return found
 
-    def keep(self, documents: dict[int, bytes]) -> None:
-        """Keep records, unless there is no room for them."""
+    def add(self, documents: dict[int, bytes]) -> None:
+        """Add records, as long as they fit."""
         if self._full:
             return
-        opened = self._shared.env
+        opened = self.shared.env
         try:
             with (
                 env.gate,
-                self._shared.held(fcntl.LOCK_EX),
-                opened.begin(write=True, db=self._records) as txn,
+                self.shared.locked(fcntl.LOCK_EX),
+                opened.begin(write=True, db=self.records) as txn,
             ):
-                used = (opened.info()["last_pgno"] + 1) * opened.stat()["psize"] + _BESIDE_A_COMMIT
+                used = (opened.info()["last_pgno"] + 1) * opened.stat()["psize"] + _BYTES_PER_COMMIT
                 for index, document in documents.items():
-                    used += len(document) + _BESIDE_A_RECORD
+                    used += len(document) + _BYTES_PER_RECORD
                     if used > self._max_bytes:
                         self._full = True
                         break
                     txn.put(record_key(index), document, overwrite=False)
         except (lmdb.Error, OSError) as error:
-            # Training goes on from the server; no record is lost by it.
+            # Training goes on from the origin; no record is lost.
             self._full = True
             warnings.warn(f"the cache {self._shown} takes no more records: {error}", RuntimeWarning, stacklevel=2)
 
 
 @contextmanager
 def without_writers(path: str) -> Iterator[None]:
-    """Keep those out who fill a cache."""
-    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would wait for a writer
+    """Lock a file against processes that fill a cache."""
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # opening a pipe would wait for a writer
     try:
         fcntl.flock(file, fcntl.LOCK_SH)
         yield
@@ -119,34 +122,30 @@ def without_writers(path: str) -> Iterator[None]:
         os.close(file)
 
 
-def begin(path: str, shown: str) -> None:
-    """Make an LMDB file where there is none; two processes that did so at once would undo what the first one wrote."""
+def create_file(path: str, shown: str) -> None:
+    """Make an LMDB file where there is none. The lock keeps a second process from undoing what the first wrote."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     try:
         fcntl.flock(file, fcntl.LOCK_EX)
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode):
-            raise something_else(shown)
+            raise _not_a_cache(shown)
         if not status.st_size:
             try:
                 lmdb.open(path, subdir=False, lock=False).close()
             except BaseException:
-                os.ftruncate(file, 0)  # half a header would be taken for something else
+                os.ftruncate(file, 0)  # half a header would be taken for a file of another kind
                 raise
     finally:
         os.close(file)
 
 
-def something_else(shown: str) -> NotAStoreError:
-    """Return the error of a file that is not a cache."""
-    return NotAStoreError(f"{shown} is something else than a cache: remove it, or name another file")
-
-
-def explained(error: lmdb.Error, shown: str) -> Exception:
-    """Return the error of ours that says what an error of LMDB means for a cache."""
-    text = str(error)
+def translate_cache_error(error: lmdb.Error, shown: str) -> StoreError:
+    """Return the error of dbloader for an error of LMDB about a cache."""
     if isinstance(error, (lmdb.InvalidError, lmdb.VersionMismatchError)):
-        return something_else(shown)
-    if any(os.strerror(number) in text for number in NO_ROOM):
-        return StoreFullError(f"no room is left for the cache {shown}: {text}")
-    return DamagedStoreError(f"the cache {shown} cannot be used: {text}; remove that file, and it is filled anew")
+        return _not_a_cache(shown)
+    return translate(error, f"the cache {shown}", remedy="remove that file, and dbloader fills a new one")
+
+
+def _not_a_cache(shown: str) -> NotAStoreError:
+    return NotAStoreError(f"{shown} is not a cache: remove it, or name another file")

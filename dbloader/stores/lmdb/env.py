@@ -1,11 +1,11 @@
-"""LMDB environments, one for each file and process.
+"""LMDB environments: one for each file and process.
 
-py-lmdb refuses to open a file twice in one process, because LMDB's locks belong to the process; and it refuses a
-forked child that inherited an open environment. So all stores on one file share one environment, and a child
-closes those it inherited before it opens its own.
+py-lmdb refuses to open a file twice in one process, because LMDB's locks belong to the process. It also refuses to use
+an environment in a forked child. So all stores on one file share one environment, and a forked child closes the
+environments it inherited before it opens its own.
 
-LMDB's own locks are in a second file, found by its name: who removes a file that is in use, and makes another of the
-same name, has two files under the locks of one. A file that several processes write to is locked itself instead.
+LMDB keeps its locks in a second file next to the first, found by name. If someone removes and recreates a file in use,
+two files share one set of locks. A file that several processes write to is therefore locked itself, with flock(2).
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ if TYPE_CHECKING:
 
 
 class Environment:
-    """An open environment, the process that opened it, and how many handles use it.
+    """An open LMDB environment, shared by all handles on one file in one process.
 
     Attributes:
-        env: Without locks of LMDB's.
-        writable: Whether several processes write to the file; then ``held`` is entered around every transaction.
+        env: LMDB's environment, opened without LMDB's own locks.
+        pid: The process that opened it.
+        users: How many handles use it.
+        writable: Whether several processes write to the file. Then ``locked`` surrounds every transaction.
     """
 
     def __init__(self, path: str, key: tuple[int, int], size: int, map_size: int | None) -> None:
@@ -37,8 +39,8 @@ class Environment:
         self.key = key
         self.users = 0
         self.writable = map_size is not None
-        self._turn = threading.Lock()  # a lock on a file is the process's: its threads take turns
-        # Of this process alone: of one that a forked child had too, locks would outlive the process.
+        self._turn = threading.Lock()  # a file lock belongs to the process, so its threads take turns
+        # Opened separately: a descriptor shared with a forked child would keep the lock after this process has died.
         self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC) if self.writable else None
         try:
             self.env = lmdb.open(path, subdir=False, max_dbs=2, lock=False, **_options(size, map_size))
@@ -48,11 +50,11 @@ class Environment:
         self._ahead = None if self.writable else ReadAhead(path, key, b"records")
 
     @contextmanager
-    def held(self, how: int) -> Iterator[None]:
-        """Keep transactions of other threads and processes out of the file.
+    def locked(self, how: int) -> Iterator[None]:
+        """Lock the file against other threads and processes.
 
         Args:
-            how: ``fcntl.LOCK_SH`` keeps out those that write, to read; ``fcntl.LOCK_EX`` all, to write.
+            how: ``fcntl.LOCK_SH`` to read (keeps writers out), ``fcntl.LOCK_EX`` to write (keeps everyone out).
         """
         assert self._file is not None, "a file that never changes needs no lock"
         with self._turn:
@@ -63,12 +65,12 @@ class Environment:
                 fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def prefetch(self, indices: Sequence[int]) -> None:
-        """Let the records at some indices be brought into memory, if the file never changes; waits for none."""
+        """Ask the kernel to read the records at some indices, without waiting; nothing if the file can change."""
         if self._ahead is not None:
             self._ahead.prefetch(indices)
 
     def close(self) -> None:
-        """Close the environment; in a forked child, what it has of its parent's."""
+        """Close the environment; in a forked child, close the inherited copy."""
         self.env.close()
         self._close_file()
         if self._ahead is not None:
@@ -80,17 +82,17 @@ class Environment:
             self._file = None
 
 
-class _Gate:
-    """Lets any number of threads into LMDB, or one fork: it waits for those inside, others wait for it.
+class ForkGate:
+    """Admits any number of threads, or one fork: a fork waits for the threads inside, new threads wait for the fork.
 
-    A child could not close an environment in which another thread of its parent was just at work: py-lmdb waits for
-    that work to end, and in the child the thread does not exist.
+    A child cannot close an environment that another thread of its parent was using during the fork: py-lmdb waits for
+    that thread to finish, and in the child the thread does not exist.
     """
 
     def __init__(self) -> None:
         self._own = threading.local()
         self._changed = threading.Condition()
-        self._inside: set[int] = set()  # a set, so that a KeyboardInterrupt between two lines leaves nothing for long
+        self._inside: set[int] = set()  # a set: a KeyboardInterrupt between two lines cannot leave a wrong count
         self._forking = False
 
     def __enter__(self) -> None:
@@ -108,82 +110,86 @@ class _Gate:
                 self._inside.discard(threading.get_ident())
                 self._changed.notify_all()
 
-    def shut(self) -> None:
-        """Wait until no other thread is inside, and keeps all out until ``open``."""
+    @property
+    def closed(self) -> bool:
+        """Whether a fork is waiting or under way."""
+        return self._forking
+
+    def close(self) -> None:
+        """Wait until no other thread is inside, and keep all out until ``open``."""
         self._changed.acquire()
         self._changed.wait_for(lambda: not self._forking)
         self._forking = True
         self._changed.wait_for(lambda: self._inside <= {threading.get_ident()})
 
     def open(self) -> None:
-        """End what ``shut`` began, in the parent and in the child."""
+        """Undo ``close``, in the parent and in the child."""
         self._forking = False
         self._changed.notify_all()
         self._changed.release()
 
 
-gate = _Gate()
-"""To be entered around all use of an environment that ``acquire`` gave."""
+gate = ForkGate()
+"""Surrounds every use of an environment that ``acquire`` returned."""
 
-# By the file's identity, not its path: a replaced store is another file, a link to a store the same one.
-_open: dict[tuple[int, int], Environment] = {}
-# One that the same thread may take twice: the garbage collector can call ``release`` in the middle of ``acquire``.
+environments: dict[tuple[int, int], Environment] = {}
+"""Open environments by device and inode: a replaced store is another file, a link to a store is the same file."""
+# Reentrant: the garbage collector can call ``release`` in the middle of ``acquire``.
 _lock = threading.RLock()
 
 
 def acquire(path: str, map_size: int | None = None) -> Environment:
-    """Return this process's environment of a file, for as long as nobody has called ``release`` as often.
+    """Return this process's environment of a file. Each call needs one call of ``release``.
 
     Args:
-        path: The file; it may be empty if it is to be written to.
-        map_size: Bytes that a file which several processes write to may have; None for a file that never changes.
+        path: The file. It may be empty if it is to be written to.
+        map_size: Largest size in bytes of a file that several processes write to. None for a file that never changes.
 
     Raises:
         OSError: The file cannot be looked at.
-        lmdb.Error: LMDB cannot open it; or it is to be written to, and is open already as one that never changes.
+        lmdb.Error: LMDB cannot open it; or it is to be written to, and is already open for reading only.
     """
     with _lock:
-        status = os.stat(path)  # noqa: PTH116 - three numbers are all that is wanted of it
+        status = os.stat(path)  # noqa: PTH116 - the path may be any str
         key = (status.st_dev, status.st_ino)
         while True:
-            environment = _open.get(key)
+            environment = environments.get(key)
             if environment is None:
-                environment = _open[key] = Environment(path, key, status.st_size, map_size)
+                environment = environments[key] = Environment(path, key, status.st_size, map_size)
             elif map_size is not None and not environment.writable:
                 raise lmdb.ReadonlyError("this process has the file open to read it only")
             environment.users += 1
-            if key in _open:
+            if key in environments:
                 return environment
-            # In between, the garbage collector has released the last of its other users.
+            # Meanwhile the garbage collector has released the last other user.
 
 
 def release(environment: Environment) -> None:
-    """Close an environment that nobody else has acquired.
+    """Close an environment if nobody else uses it.
 
-    It is closed under the lock, because until that is done, py-lmdb refuses to open the file again.
+    The lock is held meanwhile: until the environment is closed, py-lmdb refuses to open the file again.
     """
     with _lock:
         environment.users -= 1
         if not environment.users and environment.pid == os.getpid():
-            del _open[environment.key]
+            del environments[environment.key]
             environment.close()
 
 
 def _options(size: int, map_size: int | None) -> dict[str, Any]:
-    if map_size is None:
-        # The file never changes once it is at its place; the map has its size.
-        return {"readonly": True, "create": False, "map_size": 0, "readahead": _fits_memory(size)}
-    # A crash of the machine may undo the last commit, no more.
+    if map_size is None:  # a finished store never changes: the map has its size
+        return {"readonly": True, "create": False, "map_size": 0, "readahead": fits_memory(size)}
+    # Without metasync, a crash of the machine may undo the last commit, not more.
     return {"create": False, "metasync": False, "map_size": map_size, "readahead": False}
 
 
-def _fits_memory(size: int) -> bool:
-    """Return whether reading ahead pays: what is read too early must still be in memory when it is asked for."""
+def fits_memory(size: int) -> bool:
+    """Return whether reading ahead pays: pages read early must still be in memory when they are needed."""
     return size < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
 def _before_fork() -> None:
-    gate.shut()
+    gate.close()
     _lock.acquire()
 
 
@@ -195,10 +201,10 @@ def _after_fork() -> None:
 
 
 def _close_inherited() -> None:
-    """Run in a forked child, in which no other thread of its parent exists."""
-    for environment in _open.values():
+    """Close the parent's environments in a forked child, in which no other thread of the parent exists."""
+    for environment in environments.values():
         environment.close()
-    _open.clear()
+    environments.clear()
     _after_fork()
 
 

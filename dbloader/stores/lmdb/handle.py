@@ -1,4 +1,4 @@
-"""What one process opens of a store in an LMDB file."""
+"""The open handle of an LMDB store."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import weakref
 
 import lmdb
 
-from dbloader.errors import DamagedStoreError, NotAStoreError, StoreAccessError, StoreError
+from dbloader.errors import DamagedStoreError, NotAStoreError
 from dbloader.records.manifest import Manifest
 from dbloader.stores.lmdb import env
 from dbloader.stores.lmdb.keys import CACHE, MANIFEST, META, RECORDS
 
 
 class LMDBHandle:
-    """What one process opens: the environment it shares with other stores, the sub-databases, the manifest."""
+    """An open store: the environment, shared with other stores on the file, its sub-databases and the manifest."""
 
     def __init__(self, path: str, place: str) -> None:
-        status = os.stat(path)  # noqa: PTH116 - two numbers are all that is wanted of it
+        status = os.stat(path)  # noqa: PTH116 - the path may be any str
         if stat.S_ISDIR(status.st_mode):
             raise NotAStoreError(f"{place} is a folder; a store is one file (dbloader convert makes one of a folder)")
         if not stat.S_ISREG(status.st_mode):
@@ -26,16 +26,16 @@ class LMDBHandle:
         if not status.st_size:
             raise NotAStoreError(f"{place} is empty, so not a dbloader store")
         self.shared = env.acquire(path)
-        # No __del__: at the end of the interpreter it would run when the modules are gone.
+        # Not __del__: at interpreter exit it would run after the modules are gone.
         release = weakref.finalize(self, env.release, self.shared)
         release.atexit = False
         try:
-            self._look(status.st_size, place)
+            self._read_header(status.st_size, place)
         except BaseException:
-            release()  # now: code that keeps the error would else keep the file open
+            release()  # now: a caller that keeps the error would keep the file open
             raise
 
-    def _look(self, size: int, place: str) -> None:
+    def _read_header(self, size: int, place: str) -> None:
         env = self.env = self.shared.env
         used = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
         if size < used:
@@ -60,18 +60,3 @@ class LMDBHandle:
                 "(dbloader convert with --resume goes on with it)",
             )
         self.manifest = Manifest.decode(data, place)
-
-
-def explained(error: lmdb.Error, place: str) -> Exception:
-    """Return the error of ours that says what an error of LMDB means for a reader."""
-    if isinstance(error, lmdb.InvalidError):
-        return NotAStoreError(f"{place} is not an LMDB file, so not a dbloader store")
-    if isinstance(error, lmdb.VersionMismatchError):
-        return NotAStoreError(f"{place} is an LMDB file of another version of LMDB: {error}")
-    text = str(error)
-    if "Permission denied" in text:
-        return StoreAccessError(f"{place} may not be read: {text}")
-    if type(error) in (lmdb.Error, lmdb.MemoryError):
-        # Too many open files, no address space, open already through lmdb itself: the store may well be whole.
-        return StoreError(f"{place} cannot be read: {text}")
-    return DamagedStoreError(f"{place} cannot be read: {text}")

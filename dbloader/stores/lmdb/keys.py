@@ -1,11 +1,10 @@
-"""Where an LMDB file has what: sub-database ``records`` (8-byte big-endian index -> document) and ``meta``.
+"""Keys of an LMDB store, in its sub-databases ``records`` and ``meta``; docs/format.md describes each.
 
-docs/format.md gives every key.
+A key of ``records`` is the 8-byte big-endian index of a record, its value is the record's document.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import struct
 
@@ -14,9 +13,8 @@ from dbloader.stores.mongo.uri import is_mongo
 
 RECORDS, META = b"records", b"meta"
 MANIFEST, PROGRESS, EVENT = b"manifest", b"progress", b"event/"
-CACHE = b"cache"  # the manifest of the store that a cache has some of the records of
+CACHE = b"cache"  # in a cache: the manifest of the store that is cached
 PARTIAL = ".partial"
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 record_key = struct.Struct(">Q").pack
 
@@ -32,11 +30,11 @@ def event_key(number: int) -> bytes:
 
 
 def checked_path(place: str | os.PathLike[str]) -> str:
-    """Return the place as a path.
+    """Return a place as the path of a file.
 
     Raises:
-        PlaceError: It is empty or a URI, which is not repeated in the message, since it may hold a password.
-        TypeError: It is no path.
+        PlaceError: It is empty or a URI. The message does not repeat a URI, which may hold a password.
+        TypeError: It is not a path.
     """
     if not isinstance(place, (str, bytes, os.PathLike)):
         raise TypeError(
@@ -51,6 +49,7 @@ def checked_path(place: str | os.PathLike[str]) -> str:
             raise PlaceError("the path of a file is wanted here, got a place in MongoDB (MongoDataset reads from one)")
         scheme = path.split("://", 1)[0]
         raise PlaceError(
-            f"{scheme}:// is no place that this version of dbloader knows; give the path of an LMDB file or mongodb://host/database.collection"
+            f"{scheme}:// is no place that this version of dbloader knows; "
+            "give the path of an LMDB file or mongodb://host/database.collection"
         )
     return path

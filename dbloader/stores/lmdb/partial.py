@@ -1,21 +1,35 @@
-"""The file that a store is written to, beside its place, until it is whole."""
+"""``PLACE.partial``: the LMDB file that a store is written to until it is finished.
+
+LMDB writes this file with pwrite(2), not through its memory map (MDB_WRITEMAP is off). A full disk is therefore an
+error that LMDB reports. Writing through the map could end the process with SIGBUS, at a page without a block on disk.
+"""
 
 from __future__ import annotations
 
 import errno
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import lmdb
 
-from dbloader.errors import DamagedStoreError, StoreAccessError, StoreError, StoreFullError, StoreLockedError
-from dbloader.stores.lmdb.keys import NO_ROOM, PARTIAL
-from dbloader.stores.lmdb.unsynced import Unsynced
+from dbloader.errors import DamagedStoreError, StoreAccessError, StoreFullError, StoreLockedError
+from dbloader.stores.lmdb.keys import META, PARTIAL, RECORDS
+from dbloader.stores.lmdb.translate import NO_ROOM, translate
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dbloader.errors import StoreError
+
+FIRST_MAP_BYTES = 2**30
+"""Size of the memory map at first. It is doubled when it is full: a map is address space, not memory or disk."""
+
+_BEGIN_AGAIN = "begin again with overwrite (--overwrite)"
 # Bytes that must still fit for a disk not to be full: more than a block of any file system.
-_PROBE = 2**20
-_NO_RIGHT = ("Permission denied", "Read-only file system", "Operation not permitted")
+_PROBE_BYTES = 2**20
 
 
 class PartialFile:
@@ -23,30 +37,32 @@ class PartialFile:
 
     Args:
         place: The store's place, as the user gave it.
+        resumable: Whether a later writer may resume what is committed.
 
     Attributes:
-        target: Where the store will be: where a link at the place leads to.
+        target: Where the store will be: the file that a link at the place leads to.
         path: The file.
-        unsynced: The mark beside the file while it is written without syncing.
-        holds_nothing: Whether there is no commit in it.
-        kept: Whether there is a commit in it that is left for a later writer.
-        fd: The file, open to be written to, once ``lock`` has been called.
+        committed: Whether the file holds a commit, or may hold one.
+        fd: The file, open for writing, from ``lock`` on.
+        env: LMDB's environment, from ``open`` on.
     """
 
-    def __init__(self, place: str) -> None:
+    env: lmdb.Environment
+
+    def __init__(self, place: str, *, resumable: bool) -> None:
         self.place = place
-        self.target = Path(os.path.realpath(place))  # of links that lead in a circle, Path.resolve makes an error
+        self.resumable = resumable
+        self.target = Path(os.path.realpath(place))  # Path.resolve raises if links lead in a circle
         self.path = Path(f"{self.target}{PARTIAL}")
-        self.unsynced = Unsynced(self.target)
-        self.holds_nothing = False
-        self.kept = False
+        self.committed = True
         self.fd = -1
+        self._map_bytes = 0
 
     def lock(self) -> None:
-        """Open the file, which is made if it is not there, and locks it for this process.
+        """Open the file, create it if needed, and lock it for this process.
 
         Raises:
-            StoreLockedError: Another process has it.
+            StoreLockedError: Another process has locked it.
             StoreAccessError: It may not be written.
             StoreFullError: There is no room for another file.
         """
@@ -63,74 +79,134 @@ class PartialFile:
             except OSError as error:
                 os.close(fd)
                 raise self.refused(error) from error
-            # Between opening and locking, another process may have finished and renamed the very file.
+            # Another process may have finished the file and renamed it before it was locked here.
             if self.path.exists() and os.path.samestat(os.fstat(fd), self.path.stat()):
                 self.fd = fd
+                self.committed = os.fstat(fd).st_size > 0
                 return
             os.close(fd)
 
     def unlock(self) -> None:
-        """Let go of the file."""
-        # Closing alone would not do: a process forked meanwhile, such as a DataLoader worker, has the file open too.
+        """Release the file."""
+        # Closing is not enough: a process forked meanwhile, such as a DataLoader worker, has the same open file.
         fcntl.flock(self.fd, fcntl.LOCK_UN)
         os.close(self.fd)
 
-    def is_empty(self) -> bool:
-        """Return whether the file is a new one."""
-        return not self.path.stat().st_size
+    def clear(self) -> None:
+        """Empty the file."""
+        os.ftruncate(self.fd, 0)
+        self.committed = False
 
-    def check_synced(self, *, begins: bool, durable: bool) -> None:
-        """Refuse to go on with what a crash of the machine may have broken; notes if this writer does not sync.
+    def open(self) -> None:
+        """Open the LMDB environment and its two sub-databases.
 
         Raises:
-            DamagedStoreError: The machine has been restarted since the file was written without syncing.
+            DamagedStoreError: The file is cut short or damaged.
+            NotAStoreError: It is not an LMDB file.
         """
-        if begins:
-            self.unsynced.clear()
-        elif self.unsynced.may_be_broken():
-            raise DamagedStoreError(
-                f"the machine was restarted while the unfinished conversion at {self.place} was not synced, "
-                "so it may not be whole: begin again with overwrite (--overwrite)",
+        size = os.fstat(self.fd).st_size
+        self._map_bytes = max(FIRST_MAP_BYTES, size)
+        try:
+            self.env = lmdb.open(
+                str(self.path),
+                subdir=False,
+                lock=False,  # the file itself is locked, and by a lock that ends with the process
+                map_size=self._map_bytes,
+                max_dbs=2,
+                metasync=False,  # a crash of the machine may undo the last commit, not more
             )
-        if not durable:
-            self.unsynced.set()
+            try:
+                self._check_size(size)
+                self.records, self.meta = self.env.open_db(RECORDS), self.env.open_db(META)
+            except BaseException:
+                self.env.close()
+                raise
+        except lmdb.Error as error:
+            raise self._translate(error) from error
+
+    def _check_size(self, size: int) -> None:
+        used = (self.env.info()["last_pgno"] + 1) * self.env.stat()["psize"]
+        if 0 < size < used:  # reading beyond the end of the file would end the process with SIGBUS
+            raise DamagedStoreError(f"{self.path} is cut short: it has {size} bytes of {used}; {_BEGIN_AGAIN}")
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return a value of the sub-database ``meta``."""
+        with self.env.begin(db=self.meta) as txn:
+            return txn.get(key)
+
+    def write(self, put: Callable[[lmdb.Transaction], None]) -> None:
+        """Call a function with a transaction and commit it; again, in a map of twice the size, while the map is full.
+
+        Raises:
+            StoreFullError: The disk is full. The commits before this one are kept.
+            StoreError: The file cannot be written.
+        """
+        try:
+            while True:
+                try:
+                    with self.env.begin(write=True) as txn:
+                        put(txn)
+                except lmdb.MapFullError:
+                    self._map_bytes *= 2
+                    self.env.set_mapsize(self._map_bytes)
+                else:
+                    return
+        except lmdb.Error as error:
+            raise self._translate(error) from error
+
+    def sync(self) -> None:
+        """Wait until all of the file is on the disk, and close the environment."""
+        try:
+            self.env.sync(True)
+        except lmdb.Error as error:
+            raise self._translate(error) from error
+        self.env.close()
+
+    def publish(self) -> None:
+        """Rename the file to the target, and wait until the folder is on the disk."""
+        try:
+            self.path.replace(self.target)
+        except OSError as error:
+            raise self.refused(error) from error
+        with suppress(OSError):  # the store is in place; not every folder can be opened or synced
+            sync_folder(self.target.parent)
 
     def remove(self) -> None:
-        """Remove the file, and the mark beside it."""
+        """Remove the file."""
         self.path.unlink(missing_ok=True)
-        self.unsynced.clear()
-
-    def full(self) -> StoreFullError:
-        """Return the error that says that no room is left."""
-        kept = "free some space and resume (--resume)" if self.kept else "nothing was written"
-        return StoreFullError(f"no room is left for {self.place}: {kept}")
 
     def refused(self, error: OSError) -> StoreError:
-        """Return the error of ours that says what an error of the system means."""
+        """Return the error of dbloader for an error of the operating system."""
         if error.errno in NO_ROOM:
             return StoreFullError(f"no room is left for {self.place}: {error.strerror}")
         return StoreAccessError(f"{self.place} cannot be written: {error.strerror}")
 
-    def explained(self, error: lmdb.Error) -> StoreError:
-        """Return the error of ours that says what an error of LMDB means for a writer."""
-        text = str(error)
-        # LMDB says "Input/output error" when the disk takes only a part of what it writes.
-        if any(os.strerror(number) in text for number in NO_ROOM) or (
-            os.strerror(errno.EIO) in text and self._is_full()
-        ):
-            return self.full()
-        if any(reason in text for reason in _NO_RIGHT):
-            return StoreAccessError(f"{self.place} cannot be written: {text}")
-        if isinstance(error, (lmdb.InvalidError, lmdb.CorruptedError, lmdb.VersionMismatchError)):
-            return DamagedStoreError(f"{self.path} is damaged ({text}); begin again with overwrite (--overwrite)")
-        return StoreError(f"{self.place} cannot be written: {text}")
+    def _translate(self, error: lmdb.Error) -> StoreError:
+        found = translate(error, str(self.path), use="written", remedy=_BEGIN_AGAIN)
+        # LMDB reports EIO when the disk takes only a part of what it writes.
+        if isinstance(found, StoreFullError) or (os.strerror(errno.EIO) in str(error) and self._is_full()):
+            kept = self.committed and self.resumable
+            return StoreFullError(
+                f"no room is left for {self.place}: "
+                + ("free some space and resume (--resume)" if kept else "nothing was written")
+            )
+        return found
 
     def _is_full(self) -> bool:
-        """Return whether the file cannot grow, by trying: what is free says nothing where there are quotas."""
+        """Try to make the file longer. Free space says nothing where there are quotas."""
         size = os.fstat(self.fd).st_size
         try:
-            return os.pwrite(self.fd, bytes(_PROBE), size) < _PROBE
+            return os.pwrite(self.fd, bytes(_PROBE_BYTES), size) < _PROBE_BYTES
         except OSError as error:
             return error.errno in NO_ROOM
         finally:
             os.ftruncate(self.fd, size)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until what was created, renamed or removed in a folder is on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

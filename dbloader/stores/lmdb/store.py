@@ -1,4 +1,4 @@
-"""Reading a store in one LMDB file."""
+"""Reading a store from one LMDB file."""
 
 from __future__ import annotations
 
@@ -10,23 +10,25 @@ import lmdb
 import numpy as np
 from typing_extensions import override
 
-from dbloader._describe import shown
+from dbloader._describe import short_repr
 from dbloader.errors import DamagedStoreError, NotAStoreError, RecordNotFoundError, StoreAccessError, StoreNotFoundError
-from dbloader.records.columns import CHUNK, COLUMNS, DTYPES, join_names, join_values, name_at, name_hash, whole_chunk
+from dbloader.records.columns import CHUNK, COLUMNS, DTYPES, join_values, name_hash, whole_chunk
+from dbloader.records.names import join_names, name_at
 from dbloader.stores.base import Store
 from dbloader.stores.lmdb import env
-from dbloader.stores.lmdb.handle import LMDBHandle, explained
+from dbloader.stores.lmdb.handle import LMDBHandle
 from dbloader.stores.lmdb.keys import PARTIAL, checked_path, column_key, event_key, record_key
+from dbloader.stores.lmdb.translate import translate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from dbloader.records.columns import Names
     from dbloader.records.manifest import Manifest
+    from dbloader.records.names import Names
     from dbloader.records.record import Record
 
-# Records that are asked for ahead of the first of them: a large batch, and little memory.
-_AHEAD = 128
+# Records prefetched at a time: as many as a large batch has, and little memory.
+_PREFETCHED = 128
 
 
 class LMDBStore(Store):
@@ -50,7 +52,7 @@ class LMDBStore(Store):
     def read(self, indices: Sequence[int]) -> list[Record]:
         handle = self._open()
         with self._reading(handle) as txn:
-            # The document is decoded where it lies in the map; only what the record holds is copied.
+            # Each document is decoded in the map. Only the values of the record are copied.
             return [self._decode(document, index) for document, index in self._documents(txn, handle, indices)]
 
     @override
@@ -99,14 +101,14 @@ class LMDBStore(Store):
     @override
     def find(self, name: str) -> int:
         if not isinstance(name, str):
-            raise TypeError(f"find takes the name of a record, a str, got {shown(name)}")
+            raise TypeError(f"find takes the name of a record, a str, got {short_repr(name)}")
         handle = self._open()
         try:
             wanted = name.encode()
         except UnicodeEncodeError:
             wanted = b""
         if wanted:
-            # 4 bytes a record: a million are looked through in 3 ms.
+            # 4 bytes a record: a million are searched in 3 ms.
             hashed = np.uint32(name_hash(wanted))
             with self._reading(handle) as txn:
                 for number, chunk in enumerate(self._chunks(txn, handle, "name_hash")):
@@ -131,12 +133,12 @@ class LMDBStore(Store):
     def _documents(
         self, txn: lmdb.Transaction, handle: LMDBHandle, indices: Sequence[int]
     ) -> Iterator[tuple[memoryview, int]]:
-        """Yield the documents of records and their indices; views into the map, valid until the transaction ends."""
+        """Yield the documents of records and their indices, as views into the map, valid until the transaction ends."""
         get, length, records = txn.get, handle.manifest.length, handle.records
         try:
             for position, index in enumerate(indices):
-                if not position % _AHEAD:
-                    handle.shared.prefetch(indices[position : position + _AHEAD])
+                if not position % _PREFETCHED:
+                    handle.shared.prefetch(indices[position : position + _PREFETCHED])
                 if not 0 <= index < length:
                     self._check_index(index)
                 document: Any = get(record_key(index), None, records)
@@ -144,7 +146,7 @@ class LMDBStore(Store):
                     raise self._damaged(index, "it is missing")
                 yield document, index
         except lmdb.Error as error:
-            raise explained(error, self.place) from error
+            raise translate(error, self.place) from error
 
     @override
     def _stored_chunk(self, number: int) -> dict[str, bytes]:
@@ -154,7 +156,7 @@ class LMDBStore(Store):
 
     def _chunks(self, txn: lmdb.Transaction, handle: LMDBHandle, column: str) -> Iterator[memoryview]:
         chunks = -(-handle.manifest.length // CHUNK)
-        if chunks > txn.stat(handle.meta)["entries"]:  # before memory is taken for as many as the manifest says
+        if chunks > txn.stat(handle.meta)["entries"]:  # checked before a wrong manifest makes anyone allocate memory
             raise DamagedStoreError(
                 f"{self.place}: its manifest says {handle.manifest.length:,} records, but the chunks of its column "
                 f"{column} are missing; copy it again from where it is whole",
@@ -176,19 +178,19 @@ class LMDBStore(Store):
 
     @contextmanager
     def _reading(self, handle: LMDBHandle) -> Iterator[lmdb.Transaction]:
-        """A transaction for what raises no errors of LMDB's but about this file."""
+        """Begin a transaction and translate LMDB's errors inside it, which must all be about this file."""
         with env.gate, self._begin(handle) as txn:
             try:
                 yield txn
             except lmdb.Error as error:
-                raise explained(error, self.place) from error
+                raise translate(error, self.place) from error
 
     def _begin(self, handle: LMDBHandle) -> lmdb.Transaction:
-        """A transaction whose values are views into the map, valid until it ends."""
+        """Begin a transaction whose values are views into the map, valid until it ends."""
         try:
             return handle.env.begin(buffers=True)
         except lmdb.Error as error:
-            raise explained(error, self.place) from error
+            raise translate(error, self.place) from error
 
     def _open(self) -> LMDBHandle:
         handle = self._handle
@@ -199,7 +201,7 @@ class LMDBStore(Store):
             except OSError as error:
                 raise self._absent(error) from error
             except lmdb.Error as error:
-                raise explained(error, self.place) from error
+                raise translate(error, self.place) from error
         return handle
 
     def _absent(self, error: OSError) -> Exception:
@@ -213,7 +215,7 @@ class LMDBStore(Store):
         return StoreNotFoundError(f"{self.place} does not exist; dbloader convert makes a store")
 
     def __getstate__(self) -> dict[str, Any]:
-        # The whole path too: a worker that is spawned may begin in another working directory.
+        # With the absolute path: a spawned worker may start in another working directory.
         return {"place": self.place, "_path": self._path}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -194,7 +194,7 @@ class Connection:
 
 
 def retried(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
-    """Repeat a method of an object with a ``connection`` as ``Connection.run`` does. It must not call another such."""
+    """Repeat a method of an object with a ``connection`` as ``Connection.run`` does. Such methods must not nest."""
 
     @wraps(method)
     def run(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:

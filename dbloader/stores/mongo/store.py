@@ -11,8 +11,9 @@ from bson.errors import BSONError
 from typing_extensions import override
 
 from dbloader.errors import DamagedRecordError, DamagedStoreError, RecordNotFoundError
-from dbloader.records.columns import CHUNK, COLUMNS, DTYPES, join_names, join_values, name_at
-from dbloader.records.record import decode, decode_values
+from dbloader.records.columns import CHUNK, COLUMNS, DTYPES, join_values
+from dbloader.records.decode import decode, decode_values
+from dbloader.records.names import join_names, name_at
 from dbloader.stores.base import Store
 from dbloader.stores.mongo.gridfs import LostError
 from dbloader.stores.mongo.query import check_counts, find_indices, find_matching, to_index
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 
     from bson.raw_bson import RawBSONDocument
 
-    from dbloader.records.columns import Names
     from dbloader.records.manifest import Manifest
+    from dbloader.records.names import Names
     from dbloader.records.record import Record
 
 

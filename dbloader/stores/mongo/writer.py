@@ -169,7 +169,7 @@ class MongoWriter(Writer):
         self._published = True
         with suppress(StoreError):  # the store can be read without these
             self._catalog.update_view()
-            self._partial.trim(self.length, self._events_stored)
+            self._partial.trim(self.length, self.totals.events)
 
     def _find_replaceable(self) -> str | None:
         """Return the id of the published store, if there is one.

@@ -1,0 +1,237 @@
+"""Measure how fast a store gives images on this machine, and what limits the speed."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from statistics import median
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from dbloader._machine import processors
+from dbloader._options import whole_number
+from dbloader.batches.timed import Work
+from dbloader.datasets.lmdb import LMDBDataset
+from dbloader.decoding.random_crop import RandomResizedCrop
+from dbloader.errors import OptionError
+from dbloader.loading.create import create_loader
+from dbloader.stores.mongo.uri import is_mongo
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterator, Sequence
+
+    import numpy.typing as npt
+
+    from dbloader.datasets.store import StoreDataset
+
+_REMEDIES = {
+    "reading the store": "Faster storage helps, or a store that is in memory (dbloader warm) or in a local file "
+    "(dbloader copy).",
+    "decoding on this CPU": "More CPUs help, or images that are cheaper to decode (dbloader convert --short-side or "
+    "--tile).",
+    "copying images into batches": "Smaller images (--size) help.",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """The speed of one way to get images.
+
+    Attributes:
+        name: ``"reading"``, ``"reading + decoding"``, or the workers of a loader, such as ``"worker threads: 2"``.
+        images_per_s: Median of the rounds.
+        rounds: Images per second in each round.
+    """
+
+    name: str
+    images_per_s: float
+    rounds: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Benchmark:
+    """The speed of a store on this machine.
+
+    Attributes:
+        place: The store, without credentials.
+        images: Number of records that have an image.
+        image_bytes: Average size of a stored image.
+        cpus: Number of CPUs that this process may use.
+        measurements: Reading, reading + decoding, then the loaders.
+        limit: The task on which the workers of the fastest loader spend most of their time.
+        limit_share: Share of their time that they spend on it, 0 to 1.
+        verdict: The fastest loader, what limits it, and what helps, in three sentences.
+    """
+
+    place: str
+    images: int
+    image_bytes: float
+    cpus: int
+    measurements: tuple[Measurement, ...]
+    limit: str
+    limit_share: float
+    verdict: str
+
+
+class EndlessShuffle:
+    """Some indices in a random order, again and again, so that no measurement reaches the end of an epoch."""
+
+    def __init__(self, indices: npt.NDArray[np.int64]) -> None:
+        self.indices = indices
+
+    def __iter__(self) -> Iterator[int]:
+        rng = np.random.default_rng(0)
+        while True:
+            yield from map(int, rng.permutation(self.indices))
+
+
+def measure(
+    place: str | os.PathLike[str],
+    *,
+    batch_size: int = 64,
+    size: int = 224,
+    workers: Sequence[int] | None = None,
+    seconds: float = 2.0,
+    rounds: int = 3,
+    progress: Callable[[int, int], object] = lambda *_: None,
+) -> Benchmark:
+    """Measure how fast the images of a store can be read, decoded, and loaded in batches for training.
+
+    Reading and decoding run in this thread. The loaders are those that `create_loader` makes for training (random
+    crops, uint8, on the CPU), with threads and with processes. All of them read records in random order. They take
+    turns, so that other programs on the machine disturb all of them alike.
+
+    Args:
+        place: A store in an LMDB file or in MongoDB.
+        batch_size: Images in a batch.
+        size: Height and width in pixels of the images in a batch.
+        workers: Numbers of threads and of processes to try; None for 1, half the number of CPUs, and all of them.
+        seconds: Least duration of each measurement, without the start of the workers.
+        rounds: Number of times that each measurement is made.
+        progress: Called with the number of measurements made so far, and of all.
+
+    Raises:
+        OptionError: An option is out of range, or no record of the store has an image.
+        StoreError: There is no store, or it cannot be read.
+        DamagedImageError: An image does not decode.
+    """
+    for name, value in (("batch_size", batch_size), ("size", size), ("rounds", rounds)):
+        whole_number(name, value, 1)
+    if not (seconds > 0 and math.isfinite(seconds)):
+        raise OptionError(f"seconds must be a number above 0, got {seconds}")
+    if workers is not None and not workers:
+        raise OptionError(f"workers must be one or more numbers, got {workers}")
+    cpus = processors()
+    counts = worker_counts(cpus) if workers is None else {whole_number("workers", n, 1) for n in workers}
+    with _open(place, size) as dataset:
+        nbytes = dataset.store.column("nbytes")
+        order = EndlessShuffle(np.flatnonzero(nbytes))
+        images = len(order.indices)
+        if not images:
+            raise OptionError(f"{dataset.root}: no record has an image, so there is nothing to measure")
+        contenders: dict[str, Callable[[], tuple[float, Work]]] = {
+            "reading": partial(_run_calls, dataset.records, order, batch_size, seconds),
+            "reading + decoding": partial(_run_calls, dataset.__getitems__, order, batch_size, seconds),
+        }
+        for count in sorted(counts):
+            for kind in ("threads", "processes"):
+                run = partial(_run_loader, dataset, order, kind, count, batch_size, size, seconds)
+                contenders[f"worker {kind}: {count}"] = run
+        rates: dict[str, list[float]] = {name: [] for name in contenders}
+        work = dict.fromkeys(contenders, Work())
+        for done, name in enumerate([*contenders] * rounds):
+            progress(done, rounds * len(contenders))
+            images_per_s, worked = contenders[name]()
+            rates[name].append(images_per_s)
+            work[name] += worked
+        progress(rounds * len(contenders), rounds * len(contenders))
+    measurements = [
+        Measurement(name=name, images_per_s=median(some), rounds=tuple(some)) for name, some in rates.items()
+    ]
+    fastest = max(measurements[2:], key=lambda one: one.images_per_s)
+    limit, share = find_limit(work[fastest.name])
+    remedy = _REMEDIES[limit] if max(counts) >= cpus else f"Try more workers: this machine has {cpus} CPUs."
+    return Benchmark(
+        place=dataset.root,
+        images=images,
+        image_bytes=float(nbytes.sum()) / images,
+        cpus=cpus,
+        measurements=tuple(measurements),
+        limit=limit,
+        limit_share=share,
+        verdict=f"The fastest loader gives {fastest.images_per_s:,.0f} images/s ({fastest.name}). "
+        f"The limit is {limit}: {share:.0%} of the workers' time. {remedy}",
+    )
+
+
+def worker_counts(cpus: int) -> set[int]:
+    """Return the numbers of workers that are tried by default: 1, half the number of CPUs, and all of them."""
+    return {1, max(1, cpus // 2), cpus}
+
+
+def find_limit(work: Work) -> tuple[str, float]:
+    """Return the task that takes most of the workers' time, and its share of that time, 0 to 1."""
+    seconds, limit = max(zip((work.read, work.decode, work.collate), _REMEDIES, strict=True))
+    return limit, seconds / work.total
+
+
+def _open(place: str | os.PathLike[str], size: int) -> StoreDataset:
+    # The image is the only field, since a record may lack a label.
+    options: dict[str, Any] = {"decode": RandomResizedCrop(size), "fields": ("image",)}
+    if not is_mongo(place):
+        return LMDBDataset(place, **options)
+    from dbloader.datasets.mongo import MongoDataset  # imports pymongo's client, which only MongoDB needs
+
+    return MongoDataset(place, **options)
+
+
+def _run_calls(
+    take: Callable[[list[int]], object], order: EndlessShuffle, batch_size: int, seconds: float
+) -> tuple[float, Work]:
+    indices = iter(order)
+    return _repeat(lambda: take([*islice(indices, batch_size)]), batch_size, seconds), Work()
+
+
+def _run_loader(
+    dataset: StoreDataset,
+    order: EndlessShuffle,
+    kind: Literal["threads", "processes"],
+    count: int,
+    batch_size: int,
+    size: int,
+    seconds: float,
+) -> tuple[float, Work]:
+    with create_loader(
+        dataset,
+        batch_size=batch_size,
+        input_size=size,
+        is_training=True,
+        device=None,
+        mean=None,
+        std=None,
+        sampler=order,
+        num_workers=count,
+        workers=kind,
+    ) as loader:
+        batches = iter(loader)
+        # Processes give their batches in turn, almost at the same time, so one from each of them is taken at once.
+        # The first ones are not counted: the workers start, and those that start first make some in the meantime.
+        for _ in range(1 + count):
+            next(batches)
+        images_per_s = _repeat(lambda: [next(batches) for _ in range(count)], count * batch_size, seconds)
+        return images_per_s, loader.stats().work or Work()
+
+
+def _repeat(take: Callable[[], object], images: int, seconds: float) -> float:
+    """Repeat a call for some seconds; return the images per second if it takes so many images each time."""
+    calls, begun = 0, time.perf_counter()
+    while True:
+        take()
+        calls += 1
+        if (elapsed := time.perf_counter() - begun) >= seconds:
+            return calls * images / elapsed

@@ -1,0 +1,137 @@
+"""Names of records, packed: UTF-8 bytes and offsets. No Python object exists for a name until it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+from typing_extensions import override
+
+from dbloader.errors import DamagedRecordError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_AT_ONCE = 4096  # names that are copied at a time
+
+_OFFSET = np.dtype("<u4")
+Array = np.ndarray[Any, Any]
+
+
+class Names(Sequence[str]):
+    """The names of all records.
+
+    Attributes:
+        data: uint8, shape (bytes,), the names' UTF-8 one after the other.
+        offsets: int64, shape (records + 1,), the begin of each name in ``data`` and the end of the last one.
+    """
+
+    def __init__(self, data: Array, offsets: Array) -> None:
+        self.data = data
+        self.offsets = offsets
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    @override
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        position = range(len(self))[index]
+        return _decode_name(bytes(self.data[self.offsets[position] : self.offsets[position + 1]]))
+
+    def take(self, indices: Array) -> Names:
+        """Return the names at some indices, in their order."""
+        begins = self.offsets[:-1][indices]
+        lengths = self.offsets[1:][indices] - begins
+        offsets = np.zeros(len(lengths) + 1, np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        data = np.empty(offsets[-1], np.uint8)
+        for start in range(0, len(lengths), _AT_ONCE):
+            part = slice(start, start + _AT_ONCE)
+            first, last = offsets[start], offsets[min(start + _AT_ONCE, len(lengths))]
+            # The source of each byte: its position in the result, shifted as its name is.
+            data[first:last] = self.data[
+                np.arange(first, last) + np.repeat(begins[part] - offsets[:-1][part], lengths[part])
+            ]
+        return Names(data, offsets)
+
+    @override
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @override
+    def __iter__(self) -> Iterator[str]:
+        for start in range(0, len(self), _AT_ONCE):
+            stop = min(start + _AT_ONCE, len(self))
+            block = bytes(self.data[self.offsets[start] : self.offsets[stop]])
+            bounds = (self.offsets[start : stop + 1] - self.offsets[start]).tolist()
+            for begin, end in pairwise(bounds):
+                yield _decode_name(block[begin:end])
+
+    @override
+    def __repr__(self) -> str:
+        return f"<{len(self)} names, packed>"
+
+
+def pack_names(names: Sequence[bytes]) -> bytes:
+    """Return a chunk of names: uint32 count, uint32 offsets (count + 1), then their UTF-8 bytes."""
+    offsets = np.zeros(len(names) + 2, _OFFSET)
+    offsets[0] = len(names)
+    np.cumsum([len(name) for name in names], out=offsets[2:])
+    return offsets.tobytes() + b"".join(names)
+
+
+def _unpack(chunk: bytes | memoryview) -> tuple[Array, Array]:
+    """Return the UTF-8 bytes (uint8) and the offsets (uint32, count + 1) of a chunk, as views into it."""
+    count = int(np.frombuffer(chunk, _OFFSET, 1)[0])
+    offsets = np.frombuffer(chunk, _OFFSET, count + 1, _OFFSET.itemsize)
+    return np.frombuffer(chunk, np.uint8, int(offsets[-1]), _OFFSET.itemsize * (count + 2)), offsets
+
+
+def fits_names(chunk: bytes | memoryview, count: int) -> bool:
+    """Return whether the bytes are a chunk of so many names."""
+    head = _OFFSET.itemsize * (count + 2)
+    if len(chunk) < head or np.frombuffer(chunk, _OFFSET, 1)[0] != count:
+        return False
+    offsets = np.frombuffer(chunk, _OFFSET, count + 1, _OFFSET.itemsize)
+    return len(chunk) == head + int(offsets[-1]) and bool(np.all(offsets[1:] >= offsets[:-1]))
+
+
+def names_in(chunk: bytes | memoryview) -> list[bytes]:
+    """Return the UTF-8 names in a chunk."""
+    data, offsets = _unpack(chunk)
+    text = data.tobytes()
+    return [text[begin:end] for begin, end in pairwise(offsets.tolist())]
+
+
+def name_at(chunk: bytes | memoryview, position: int) -> str:
+    """Return one name of a chunk.
+
+    Raises:
+        DamagedRecordError: It is not UTF-8.
+    """
+    data, offsets = _unpack(chunk)
+    return _decode_name(data[offsets[position] : offsets[position + 1]].tobytes())
+
+
+def join_names(chunks: Iterator[bytes | memoryview], length: int) -> Names:
+    """Return the names of all chunks, in memory of their own."""
+    offsets = np.zeros(length + 1, np.int64)
+    data, begin = bytearray(), 0
+    for chunk in chunks:
+        text, bounds = _unpack(chunk)
+        offsets[begin + 1 : begin + len(bounds)] = bounds[1:].astype(np.int64) + len(data)
+        data += text.data
+        begin += len(bounds) - 1
+    return Names(np.frombuffer(data, np.uint8), offsets)
+
+
+def _decode_name(name: bytes) -> str:
+    try:
+        return name.decode()
+    except UnicodeDecodeError as error:
+        raise DamagedRecordError(f"the name {name!r} is not UTF-8, which no conversion writes") from error

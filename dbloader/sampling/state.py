@@ -1,0 +1,53 @@
+"""The state of a sampler: where in which epoch, and of which order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from dbloader._describe import short_repr
+from dbloader._options import whole_number
+from dbloader.errors import OptionError
+
+# The loader adds the dataset's digest to a state; a sampler does not know its dataset (loading.checkpoint).
+_OF_LOADER = "dataset"
+
+
+class Start(NamedTuple):
+    """Where an iteration over a sampler starts: a position in the global order of an epoch."""
+
+    seed: int
+    epoch: int
+    position: int
+
+
+def read_state(state: Mapping[str, Any], order: Mapping[str, Any], length: int) -> Start:
+    """Return where an iteration from a state starts.
+
+    Args:
+        state: The state.
+        order: What the state must say of the order: the sampler's class, length and options.
+        length: Positions in the global order.
+
+    Raises:
+        OptionError: The state is of another order, lacks an entry, or has one that no state has.
+        TypeError: It is not a dict, or an entry is not an int.
+    """
+    wanted = f"a state must be the dict that state_dict() of a loader with this {order['sampler']} gave"
+    if not isinstance(state, Mapping):
+        raise TypeError(f"{wanted}, got {short_repr(state)}")
+    known = {*order, *Start._fields}
+    for what, names in (("lacks", known - {*state}), ("also has", {*state} - known - {_OF_LOADER})):
+        if names:
+            raise OptionError(f"{wanted}, got one that {what} {', '.join(sorted(map(repr, names)))}")
+    for name, value in order.items():
+        if state[name] != value:
+            raise OptionError(
+                f"the state must have {name} {value}, as this sampler has, for the order to go on, got {state[name]}",
+            )
+    start = Start(*(whole_number(f"{name!r} in the state", state[name]) for name in Start._fields))
+    if start.epoch < 0:
+        raise OptionError(f"'epoch' in the state must be at least 0, got {start.epoch}")
+    if not 0 <= start.position <= length:
+        raise OptionError(f"'position' in the state must be 0 to {length}, got {start.position}")
+    return start

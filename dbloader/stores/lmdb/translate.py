@@ -1,0 +1,43 @@
+"""LMDB's errors as errors of dbloader."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import lmdb
+
+from dbloader.errors import DamagedStoreError, NotAStoreError, StoreAccessError, StoreError, StoreFullError
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_RIGHT = (errno.EACCES, errno.EPERM, errno.EROFS)
+# Errors of the operating system. LMDB's other classes describe what it found in the file.
+_SYSTEM = (lmdb.DiskError, lmdb.LockError, lmdb.MemoryError, lmdb.ReadonlyError)
+
+
+def translate(error: lmdb.Error, place: str, *, use: str = "read", remedy: str = "") -> StoreError:
+    """Return the error of dbloader for an error of LMDB.
+
+    Args:
+        error: LMDB's error.
+        place: The file, as the message names it.
+        use: What the file could not be: ``"read"`` or ``"written"``.
+        remedy: What to do with a damaged file, or with one that is not LMDB's.
+    """
+    text, remedy = str(error), f"; {remedy}" if remedy else ""
+    if isinstance(error, lmdb.InvalidError):
+        return NotAStoreError(f"{place} is not an LMDB file, so not a dbloader store{remedy}")
+    if isinstance(error, lmdb.VersionMismatchError):
+        return NotAStoreError(f"{place} is an LMDB file of another version of LMDB: {text}{remedy}")
+    if _tells_of(NO_ROOM, text):
+        return StoreFullError(f"no room is left for {place}: {text}")
+    if _tells_of(_NO_RIGHT, text):
+        return StoreAccessError(f"{place} may not be {use}: {text}")
+    if type(error) is lmdb.Error or isinstance(error, _SYSTEM):
+        # Too many open files, no address space, already open through lmdb itself: the file may well be whole.
+        return StoreError(f"{place} cannot be {use}: {text}")
+    return DamagedStoreError(f"{place} cannot be {use}: {text}{remedy}")
+
+
+def _tells_of(numbers: tuple[int, ...], text: str) -> bool:
+    return any(os.strerror(number) in text for number in numbers)

@@ -1,0 +1,83 @@
+"""What is counted while a store is written, for its manifest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from dbloader._version import VERSION
+from dbloader.errors import FieldError, StoreError
+from dbloader.records.document import UNREADABLE
+from dbloader.records.manifest import Manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from dbloader.records.manifest import Summary
+    from dbloader.records.record import EncodedRecord
+
+
+@dataclass
+class Totals:
+    """Counts of records and files; the attributes are those of Manifest."""
+
+    outcome: Counter[str] = field(default_factory=Counter)
+    formats: Counter[str] = field(default_factory=Counter)
+    depths: Counter[str] = field(default_factory=Counter)
+    fields: Counter[str] = field(default_factory=Counter)
+    events: int = 0
+
+    def add(self, record: EncodedRecord) -> None:
+        """Count a record."""
+        if record.format is not None:
+            self.formats[record.format] += 1
+        for name in record.fields:
+            self.fields[name] += 1
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Return the counters, for a commit."""
+        return {name: dict(getattr(self, name)) for name in ("outcome", "formats", "depths", "fields")}
+
+    @classmethod
+    def restore(cls, progress: Mapping[str, Any]) -> Totals:
+        """Return the totals in a commit's progress."""
+        counters = {name: Counter(progress[name]) for name in ("outcome", "formats", "depths", "fields")}
+        return cls(**counters, events=int(progress["events"]))
+
+    def manifest(
+        self,
+        length: int,
+        summary: Summary,
+        *,
+        classes: Sequence[str],
+        source: Mapping[str, Any] | None,
+        created: str | None,
+    ) -> Manifest:
+        """Return the manifest of a store of these records.
+
+        Raises:
+            FieldError: A label has no class; or a manifest cannot hold the classes or the source.
+        """
+        for label in (summary.labels or ()) if classes else ():
+            if not 0 <= label < len(classes):
+                raise FieldError(f"label {label} is not one of the {len(classes)} classes (0 to {len(classes) - 1})")
+        manifest = Manifest(
+            length=length,
+            classes=tuple(classes),
+            formats=dict(sorted(self.formats.items())),
+            depths=dict(sorted(self.depths.items())),
+            fields=dict(sorted(self.fields.items())),
+            outcome=dict(self.outcome),
+            events=self.events,
+            source=dict(source or {}),
+            created=created or datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            created_by=f"dbloader {VERSION}",
+            **summary.facts(),
+        )
+        try:
+            Manifest.decode(manifest.encode(), "the store")
+        except (*UNREADABLE, StoreError) as error:
+            raise FieldError(f"the store cannot be finished: {error}") from error
+        return manifest

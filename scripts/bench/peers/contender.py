@@ -1,0 +1,77 @@
+"""One contender in a process of its own: prints as JSON how fast its batches came.
+
+python scripts/bench/peers/contender.py NAME prepare SOURCE PLACE
+python scripts/bench/peers/contender.py NAME run PLACE --workers 2 --seconds 1.5
+
+NAME is a module peer_NAME.py beside this file, with ``prepare(source, place)``, which makes its own form of a folder of
+images, and ``batches(place, workers)``, which gives an epoch of shuffled batches (images, labels), made by workers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+import warnings
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+from memory import memory_of_tree
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+SIZE = 224
+
+
+def run(make: Callable[[], Iterable[Any]], workers: int, seconds: float) -> dict[str, float]:
+    """Take batches for some seconds, or to the end of the epoch, and does nothing with them."""
+    begun = time.perf_counter()
+    batches = iter(make())
+    check(next(batches))
+    first_s = time.perf_counter() - begun
+    # What was made while the others started is not how fast it comes; worker processes give one each in turn.
+    for _ in range(2 * max(1, workers)):
+        next(batches)
+    memory = memory_of_tree()  # here too, since at the end of an epoch there may be no workers
+    images, elapsed, begun = 0, 0.0, time.perf_counter()
+    for batch in batches:
+        images += len(batch[0])
+        elapsed = time.perf_counter() - begun
+        if elapsed >= seconds:
+            break
+    memory = {name: max(memory[name], megabytes) for name, megabytes in memory_of_tree().items()}
+    return {"images_per_s": images / elapsed, "first_s": first_s, **memory}
+
+
+def check(batch: Any) -> None:
+    """End where it is not what all were asked for."""
+    shape, kind = tuple(batch[0].shape), str(batch[0].dtype).removeprefix("torch.")
+    if shape[1:] not in {(3, SIZE, SIZE), (SIZE, SIZE, 3)} or kind != "uint8" or len(batch[1]) != shape[0]:
+        sys.exit(f"images of the shape {shape}, {kind}, are not what is compared")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Run one contender.")
+    parser.add_argument("name")
+    parser.add_argument("what", choices=["prepare", "run"])
+    parser.add_argument("paths", nargs="+", type=Path)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=1.5)
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")  # what peers say of newer versions of their dependencies
+    peer = import_module(f"peer_{options.name}")
+    if options.what == "prepare":
+        peer.prepare(*options.paths)
+        return
+    result = run(lambda: peer.batches(*options.paths, options.workers), options.workers, options.seconds)
+    print(json.dumps(result), flush=True)
+    os._exit(0)  # some end with an error, as threads of theirs still run
+
+
+if __name__ == "__main__":
+    main()

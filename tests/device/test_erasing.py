@@ -1,0 +1,189 @@
+"""Rectangles are erased as timm erases them, by the random numbers of each image."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dbloader.device import RandomErasing
+from dbloader.device.noise import normal
+from dbloader.errors import OptionError
+from dbloader.sampling.rng import SampleRNG
+from tests.support.tensors import DTYPES, pixels, sevens
+
+MODES = ("const", "rand", "pixel")
+CPU = torch.device("cpu")
+
+
+def rng_of(positions: Any) -> SampleRNG:
+    return SampleRNG(1, 2, positions)
+
+
+def reference_boxes(erasing: RandomErasing, given: SampleRNG, height: int, width: int) -> list[list[Any]]:
+    """Return the rectangles of each image, drawn one by one as timm's code draws them."""
+    found: list[list[Any]] = []
+    tries = 10
+    count_of = erasing.max_count
+    for (erased, counted), row in zip(
+        given.uniform(2, "erasing"), given.uniform(count_of * (2 * tries + 2), "boxes"), strict=True
+    ):
+        boxes: list[Any] = []
+        found.append(boxes)
+        if erased >= erasing.probability:
+            continue
+        count = erasing.min_count + int(counted * (erasing.max_count - erasing.min_count + 1))
+        for number in range(count):
+            draws = row[number * (2 * tries + 2) :]
+            for attempt in range(tries):
+                share = erasing.min_area + draws[attempt] * (erasing.max_area - erasing.min_area)
+                target = share * height * width / count
+                low, high = np.log(erasing.min_aspect), np.log(erasing.max_aspect)
+                aspect = np.exp(low + draws[tries + attempt] * (high - low))
+                h, w = round(np.sqrt(target * aspect)), round(np.sqrt(target / aspect))
+                if w < width and h < height:
+                    top, left = int(draws[2 * tries] * (height - h + 1)), int(draws[2 * tries + 1] * (width - w + 1))
+                    boxes.append((top, top + h, left, left + w, number))
+                    break
+    return found
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("counts", [(1, None), (2, None), (1, 4)])
+@pytest.mark.parametrize("size", [(17, 23), (40, 8), (1, 1)])
+def test_erasing_is_what_a_loop_over_images_and_boxes_does(mode: Any, counts: Any, size: tuple[int, int]) -> None:
+    erasing = RandomErasing(0.7, mode=mode, min_count=counts[0], max_count=counts[1], max_area=0.6)
+    images, given = sevens(64, 3, *size), rng_of(range(100, 164))
+    expected = images.clone()
+    noise = normal(given.bits("pixels"), (3, *size), torch.float32, CPU)
+    colors = torch.special.ndtri(torch.from_numpy(given.uniform(erasing.max_count * 3, "colors"))).float()
+    for place, boxes in enumerate(reference_boxes(erasing, given, *size)):
+        for top, bottom, left, right, number in boxes:
+            inside = (place, slice(None), slice(top, bottom), slice(left, right))
+            if mode == "const":
+                expected[inside] = 0
+            elif mode == "rand":
+                expected[inside] = colors[place, 3 * number : 3 * number + 3, None, None]
+            else:
+                expected[inside] = noise[inside]
+    assert torch.equal(erasing(images, rng=given), expected)
+    if size == (17, 23):
+        assert not torch.equal(expected, images)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_erasing_keeps_dtype_memory_format_and_its_input(mode: Any, dtype: torch.dtype, layout: Any) -> None:
+    images = sevens(8, 3, 17, 23, dtype=dtype).contiguous(memory_format=layout)
+    result = RandomErasing(1, mode=mode)(images, rng=rng_of(range(8)))
+    assert (result.dtype, result.is_contiguous(memory_format=layout)) == (dtype, True)
+    assert (images == 7).all()
+    plain = RandomErasing(1, mode=mode)(sevens(8, 3, 17, 23, dtype=torch.float64), rng=rng_of(range(8)))
+    assert torch.equal(result, plain.to(dtype))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_image_is_erased_in_the_same_way_in_any_batch(mode: Any) -> None:
+    erasing = RandomErasing(0.6, mode=mode, max_count=3)
+    images, order = sevens(60, 3, 16, 16), np.random.default_rng(0).permutation(60)
+    whole = erasing(images, rng=rng_of(range(60)))
+    for size in (1, 7, 60):
+        parts = [erasing(images[: len(part)], rng=rng_of(part)) for part in np.split(order, range(size, 60, size))]
+        assert torch.equal(torch.cat(parts), whole[torch.from_numpy(order)])
+
+
+def test_areas_and_aspects_are_within_their_bounds_and_fill_them() -> None:
+    erasing = RandomErasing(1, min_area=0.05, max_area=0.25, min_aspect=0.5, max_aspect=1.5)
+    size, count = 100, 2000
+    tops, bottoms, lefts, rights = erasing.draw_boxes(rng_of(range(count)), size, size)[:, 0].T
+    heights, widths = bottoms - tops, rights - lefts
+    areas, aspects = heights * widths / size**2, np.log(heights / widths)
+    # Rounding moves a side by half a pixel, of at least 18.
+    assert 0.05 * 0.95 <= areas.min() <= 0.053
+    assert 0.247 <= areas.max() <= 0.25 * 1.05
+    assert np.log(0.5) - 0.05 <= aspects.min() <= np.log(0.52)
+    assert np.log(1.45) <= aspects.max() <= np.log(1.5) + 0.05
+    assert abs(areas.mean() - 0.15) < 0.007
+    assert abs(aspects.mean() - np.log(0.75) / 2) < 0.04
+    for corners in (tops / (size - heights), lefts / (size - widths)):
+        assert (corners.min(), corners.max()) == (0, 1)
+        assert abs(corners.mean() - 0.5) < 0.035
+
+
+def test_one_color_fills_a_rectangle_and_normal_noise_the_other_mode() -> None:
+    images, given = sevens(500, 3, 24, 24), rng_of(range(500))
+    erased = RandomErasing(1)(images, rng=given) == 0
+    colors = RandomErasing(1, mode="rand")(images, rng=given)
+    noise = RandomErasing(1, mode="pixel")(images, rng=given)
+    firsts = []
+    for inside, colored, noisy in zip(erased, colors, noise, strict=True):
+        assert (colored[~inside] == 7).all()
+        assert (noisy[~inside] == 7).all()
+        channels = [colored[channel][inside[channel]].unique() for channel in range(3)]
+        assert [len(values) for values in channels] == [1, 1, 1]
+        firsts += [float(values) for values in channels]
+    assert len(set(firsts)) == 1500
+    for values in (torch.tensor(firsts), noise[erased]):
+        sigma = len(values) ** -0.5
+        assert abs(values.mean()) < 5 * sigma
+        assert abs(values.var() - 1) < 5 * 2**0.5 * sigma
+        assert abs((values**4).mean() - 3) < 5 * 96**0.5 * sigma
+
+
+def test_without_an_rng_torchs_generator_decides() -> None:
+    erasing, images = RandomErasing(1, mode="pixel"), sevens(8, 3, 16, 16)
+    results = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        results.append(erasing(images))
+    assert torch.equal(results[0], results[1])
+    assert not torch.equal(results[0], results[2])
+    assert not torch.equal(results[2], erasing(images))
+    assert not torch.equal(results[2][0], results[2][1])
+
+
+def test_uint8_images_can_only_be_erased_with_zeros() -> None:
+    erased = RandomErasing(1)(pixels(), rng=rng_of(range(4)))
+    assert erased.dtype is torch.uint8
+    assert (erased != pixels()).any(dim=(1, 2, 3)).all()
+    with pytest.raises(TypeError, match=r"mode 'pixel' must come after Normalize, for float images, got torch.uint8"):
+        RandomErasing(mode="pixel")(pixels())
+
+
+def test_a_batch_without_images_stays_so() -> None:
+    for mode in MODES:
+        assert RandomErasing(mode=mode)(sevens(0, 3, 8, 8)).shape == (0, 3, 8, 8)  # type: ignore[arg-type]
+
+
+def test_other_numbers_of_positions_and_images_are_an_error() -> None:
+    with pytest.raises(OptionError, match="rng must have one position for each of the 4 images, got 3"):
+        RandomErasing()(pixels(), rng=rng_of(range(3)))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"probability": 1.5}, "probability must be at least 0 and at most 1, got 1.5"),
+        ({"min_area": -0.1}, "min_area must be at least 0 and at most 1, got -0.1"),
+        ({"min_area": 0.5}, "max_area must be at least 0.5 and at most 1, got 0.333"),
+        ({"max_area": 33}, "max_area must be at least 0.02 and at most 1, got 33"),
+        ({"min_aspect": 0}, "min_aspect must be above 0 and finite, got 0"),
+        ({"min_aspect": 3}, "max_aspect must be at least 3 and finite, got 0.333"),
+        ({"max_aspect": float("inf")}, "max_aspect must be at least 0.3 and finite, got inf"),
+        ({"mode": "random"}, "mode must be one of const, rand, pixel, got 'random'"),
+        ({"min_count": 0}, "min_count must be at least 1, got 0"),
+        ({"min_count": 3, "max_count": 2}, "max_count must be at least 3, got 2"),
+    ],
+)
+def test_wrong_options_of_erasing_are_errors(options: Any, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        RandomErasing(**options)
+
+
+@pytest.mark.parametrize("options", [{"probability": "0.5"}, {"min_area": None}, {"min_count": 1.5}])
+def test_options_of_erasing_that_are_no_numbers_are_errors(options: Any) -> None:
+    with pytest.raises(TypeError, match=r"must be (a number|an int), got"):
+        RandomErasing(**options)

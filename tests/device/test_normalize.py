@@ -1,0 +1,107 @@
+"""Normalize gives the floats that exact arithmetic gives, and refuses what is no batch of images."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dbloader.device import Normalize, RandomErasing
+from dbloader.errors import OptionError
+from tests.support.tensors import DTYPES, HALF, MEAN, STD, pixels
+
+
+def every_value() -> torch.Tensor:
+    return torch.arange(256, dtype=torch.uint8).expand(1, 3, 1, 256)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_uint8_images_become_what_float64_arithmetic_gives(dtype: torch.dtype) -> None:
+    result = Normalize(MEAN, STD, dtype=dtype)(every_value())
+    exact = (np.arange(256) / 255 - np.array(MEAN)[:, None]) / np.array(STD)[:, None]
+    assert (result.dtype, result.shape) == (dtype, (1, 3, 1, 256))
+    # Half a unit of the last place of the dtype, and a little of float32's for what is computed before.
+    allowed = torch.finfo(dtype).eps / 2 * np.abs(exact) + 5e-7
+    assert (np.abs(result[0, :, 0].double().numpy() - exact) <= allowed).all()
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_half_precision_is_the_float32_result_rounded_once(dtype: torch.dtype) -> None:
+    single, half = (Normalize(MEAN, STD, dtype=each)(every_value()) for each in (torch.float32, dtype))
+    assert torch.equal(half, single.to(dtype))
+
+
+def test_each_step_is_rounded_as_float32_arithmetic_of_numpy_is() -> None:
+    mean = np.array([255.0 * value for value in MEAN]).astype(np.float32)[:, None, None]
+    scale = np.array([1 / (255.0 * value) for value in STD]).astype(np.float32)[:, None, None]
+    expected = (pixels().numpy().astype(np.float32) - mean) * scale
+    assert (Normalize(MEAN, STD)(pixels()).numpy() == expected).all()
+
+
+@pytest.mark.parametrize("given", [*DTYPES, torch.float64])
+def test_float_images_are_taken_as_0_to_1(given: torch.dtype) -> None:
+    images = (pixels() / 255).to(given)
+    exact = (images.double() - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(STD).view(3, 1, 1)
+    for dtype in DTYPES:
+        result = Normalize(MEAN, STD, dtype=dtype)(images)
+        assert result.dtype is dtype
+        assert torch.allclose(result.double(), exact, rtol=torch.finfo(dtype).eps / 2, atol=5e-7)
+
+
+@pytest.mark.parametrize("given", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_the_memory_format_is_the_one_asked_for(given: Any, channels_last: bool) -> None:
+    images = pixels().contiguous(memory_format=given)
+    for dtype in DTYPES:
+        result = Normalize(MEAN, STD, dtype=dtype, channels_last=channels_last)(images)
+        assert result.is_contiguous(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
+        assert torch.equal(result, Normalize(MEAN, STD, dtype=dtype)(pixels()))
+
+
+@pytest.mark.parametrize("channels", [1, 5])
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_any_number_of_images_and_channels_is_normalized(channels: int, count: int) -> None:
+    images = pixels(count, channels)
+    assert torch.allclose(Normalize((0.0,) * channels, (1.0,) * channels)(images), images / 255)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"mean": (123.7, 116.3, 103.5)},
+            r"mean \(on the scale 0 to 1, not 0 to 255\) must be at least 0 and at most 1, got 123.7",
+        ),
+        ({"mean": (float("nan"), 0.5, 0.5)}, "must be at least 0 and at most 1, got nan"),
+        ({"std": (0.5, 0.0, 0.5)}, r"std \(on the scale 0 to 1, not 0 to 255\) must be above 0 and at most 1, got 0.0"),
+        ({"std": (0.5, 0.5)}, "mean and std must have one number for each channel, got 3 and 2"),
+        ({"mean": (), "std": ()}, "mean and std must have one number for each channel, got 0 and 0"),
+        ({"dtype": torch.uint8}, "dtype must be one of torch.float32, .*, got torch.uint8"),
+    ],
+)
+def test_wrong_options_are_errors(options: Any, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        Normalize(**{"mean": MEAN, "std": STD, **options})
+
+
+@pytest.mark.parametrize("mean", [0.5, "0.5", ("0.5",), (True,), (None,)])
+def test_means_that_are_no_numbers_are_errors(mean: Any) -> None:
+    with pytest.raises(TypeError, match=r"must be a (sequence of )?number.*, got"):
+        Normalize(mean, (0.5,))
+
+
+@pytest.mark.parametrize("module", [Normalize(MEAN, STD), RandomErasing()])
+def test_what_are_no_images_are_errors(module: torch.nn.Module) -> None:
+    with pytest.raises(TypeError, match="images must be a tensor, got ndarray"):
+        module(np.zeros((1, 3, 4, 4)))
+    with pytest.raises(ValueError, match=r"images must have the shape \(N, C, H, W\), got \(3, 4, 4\)"):
+        module(torch.zeros(3, 4, 4))
+    with pytest.raises(TypeError, match=r"images must be uint8 \(0 to 255\) or float \(0 to 1\), got torch.int64"):
+        module(torch.zeros(1, 3, 4, 4, dtype=torch.int64))
+
+
+def test_images_with_other_channels_are_an_error() -> None:
+    with pytest.raises(OptionError, match="each of the 1 channels of the images, got 3"):
+        Normalize(MEAN, STD)(pixels(channels=1))
