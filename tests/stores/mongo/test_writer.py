@@ -197,7 +197,11 @@ def test_an_impossible_number_of_writers_is_damage(mongo_server: Server, mongo_u
 def test_names_that_do_not_fit_a_document_are_refused(mongo_uri: str, count: int) -> None:
     names = ["a" * (2**24 // count)] * count
     message = r"the names of records 0 to 4095 are too long for .*: together they have over 16 MiB"
-    with create_store(mongo_uri) as writer:
-        writer.write([encode(record) for record in small_records(count, names.__getitem__)])
-        with pytest.raises(FieldError, match=message):
+
+    def write_them() -> None:
+        with create_store(mongo_uri) as writer:
+            writer.write([encode(record) for record in small_records(count, names.__getitem__)])
             writer.finish()
+
+    with pytest.raises(FieldError, match=message):
+        write_them()
