@@ -12,7 +12,7 @@ from bson.raw_bson import RawBSONDocument
 
 from dbloader import create_store, open_store
 from dbloader.stores.mongo.uri import parse
-from tests.contracts.store import documents_of, write_one_by_one
+from tests.contracts.records import documents_of, write_one_by_one
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

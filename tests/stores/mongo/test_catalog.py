@@ -13,7 +13,7 @@ from dbloader import Record, create_store
 from dbloader.errors import PlaceError, StoreExistsError
 from dbloader.stores.mongo import catalog, connection, partial
 from dbloader.stores.mongo.uri import parse
-from tests.contracts.store import make_records, write_one_by_one
+from tests.contracts.records import make_records, write_one_by_one
 from tests.support.mongo_stores import WAIT_S, check_is, database_of, document_of, records_in, write
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import pytest
 from dbloader import create_store, open_store
 from dbloader.errors import PlaceError, StoreAccessError
 from dbloader.stores.mongo.uri import parse
-from tests.contracts.store import documents_of, make_records
+from tests.contracts.records import documents_of, make_records
 from tests.support.images import plant_photos, run
 from tests.support.mongo_stores import write
 

@@ -14,7 +14,7 @@ from dbloader import MongoDataset, Record, create_store, open_store
 from dbloader.errors import StoreError, StoreUnreachableError
 from dbloader.records.record import encode
 from dbloader.stores.mongo import connection
-from tests.contracts.store import documents_of, make_records
+from tests.contracts.records import documents_of, make_records
 from tests.support.mongo import Proxy
 from tests.support.mongo_stores import WAIT_S, database_of, records_in, wait_until, write
 

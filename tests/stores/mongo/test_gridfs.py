@@ -15,7 +15,7 @@ from dbloader.records.record import encode
 from dbloader.stores.mongo import connection, partial
 from dbloader.stores.mongo.gridfs import LargeRecords
 from dbloader.stores.mongo.schema import MAX_ON_SERVER
-from tests.contracts.store import documents_of, write_one_by_one
+from tests.contracts.records import documents_of, write_one_by_one
 from tests.support.mongo import Proxy
 from tests.support.mongo_stores import (
     check_alone,

@@ -38,7 +38,7 @@ from dbloader.records.document import seal
 from dbloader.stores.mongo.connection import Connection
 from dbloader.stores.mongo.schema import INDEXES
 from dbloader.stores.mongo.uri import parse
-from tests.contracts.store import documents_of, make_records, write_one_by_one
+from tests.contracts.records import documents_of, make_records, write_one_by_one
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dbloader import Record, create_store
-from tests.contracts.store import make_records, write_one_by_one
+from tests.contracts.records import make_records, write_one_by_one
 from tests.support.mongo_stores import check_is, wait_until, write_partial
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from bson.timestamp import Timestamp
 from dbloader import create_store
 from dbloader.errors import StoreError, StoreExistsError, StoreLockedError
 from dbloader.stores.mongo import catalog, lease
-from tests.contracts.store import documents_of, make_records, write_one_by_one
+from tests.contracts.records import documents_of, make_records, write_one_by_one
 from tests.support.mongo_stores import (
     WAIT_S,
     check_alone,

@@ -15,7 +15,7 @@ from dbloader import Record, create_store, open_store
 from dbloader.errors import DamagedStoreError, NotAStoreError, StoreError, StoreFullError, StoreUnreachableError
 from dbloader.stores.mongo import clients, connection
 from dbloader.stores.mongo.uri import parse
-from tests.contracts.store import documents_of, make_records, write_one_by_one
+from tests.contracts.records import documents_of, make_records, write_one_by_one
 from tests.support.mongo import Proxy
 from tests.support.mongo_stores import check_alone, check_is, database_of, fault, records_in, write
 

@@ -19,7 +19,7 @@ from dbloader.stores.mongo import lease
 from dbloader.stores.mongo.connection import Connection
 from dbloader.stores.mongo.schema import is_records_collection
 from dbloader.stores.mongo.uri import parse
-from tests.contracts.store import make_records, write_one_by_one
+from tests.contracts.records import make_records, write_one_by_one
 from tests.support.mongo_stores import check_is, write, write_partial
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from dbloader.errors import (
 from dbloader.stores.mongo.connection import Connection
 from dbloader.stores.mongo.reader import MongoReader
 from dbloader.stores.mongo.uri import is_mongo, parse
-from tests.contracts.store import make_records
+from tests.contracts.records import make_records
 from tests.support.images import plant_photos, run
 from tests.support.mongo_stores import WAIT_S, write, write_partial
 

@@ -12,7 +12,7 @@ from dbloader import create_store, open_store
 from dbloader.errors import DamagedStoreError, FieldError, StoreError, StoreFullError, StoreUnreachableError
 from dbloader.records.record import encode
 from dbloader.stores.mongo import clients, connection
-from tests.contracts.store import documents_of, make_records, small_records, write_one_by_one
+from tests.contracts.records import documents_of, make_records, small_records, write_one_by_one
 from tests.support.mongo_stores import (
     check_is,
     database_of,
