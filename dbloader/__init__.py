@@ -23,10 +23,9 @@ if TYPE_CHECKING:
     from dbloader.device.erasing import RandomErasing
     from dbloader.device.normalize import Normalize
     from dbloader.errors import DBLoaderError
-    from dbloader.loading.background import BackgroundGenerator, background
     from dbloader.loading.compat import DataLoaderX
     from dbloader.loading.create import create_loader
-    from dbloader.loading.headspace import Headspace
+    from dbloader.loading.generator import BackgroundGenerator, background
     from dbloader.loading.prefetch import PrefetchLoader
     from dbloader.loading.stats import Stats
     from dbloader.loading.threads import ThreadLoader
@@ -43,13 +42,12 @@ if TYPE_CHECKING:
 __version__ = VERSION
 
 _MODULES = {
-    "BackgroundGenerator": "loading.background",
+    "BackgroundGenerator": "loading.generator",
     "BlockShuffleSampler": "sampling.blocks",
     "ClassBalancedSampler": "sampling.weighted",
     "DBLoaderError": "errors",
     "DataLoaderX": "loading.compat",
     "DecodeTensor": "decoding.full",
-    "Headspace": "loading.headspace",
     "ImageFormat": "conversion.transcode",
     "LMDBDataset": "datasets.lmdb",
     "Manifest": "records.manifest",
@@ -70,7 +68,7 @@ _MODULES = {
     "Stats": "loading.stats",
     "ThreadLoader": "loading.threads",
     "WeightedSampler": "sampling.weighted",
-    "background": "loading.background",
+    "background": "loading.generator",
     "convert": "conversion.convert",
     "copy_store": "conversion.copy_store",
     "create_loader": "loading.create",
@@ -90,7 +88,6 @@ __all__ = [
     "DBLoaderError",
     "DataLoaderX",
     "DecodeTensor",
-    "Headspace",
     "ImageFormat",
     "LMDBDataset",
     "Manifest",

@@ -159,15 +159,14 @@ class FilePreparer:
         structure = examine(data)
         if structure.state is State.DAMAGED:
             raise DamagedImageError(f"is damaged: {structure.reason}")
-        coefficients = structure.width * structure.height * 2 * structure.components if structure.progressive else 0
         if structure.state is State.NO_END:
-            with reserved(hold, coefficients):
+            with reserved(hold, structure.coefficient_bytes):
                 data = repair(data, structure)
             result.events["repaired"] = "its end marker was missing: appended FF D9"
         image = _facts(data)
         if self.check == "decode":
             pixels = decoding_bytes(image.format) * image.width * image.height
-            with reserved(hold, pixels if structure.state is State.NOT_JPEG else coefficients):
+            with reserved(hold, pixels if structure.state is State.NOT_JPEG else structure.coefficient_bytes):
                 check_decodes(data, image)
         return data, image
 

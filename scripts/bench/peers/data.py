@@ -1,4 +1,4 @@
-"""What is compared, on which images, and how these are made."""
+"""The contenders, the images that they are compared on, and how their data is made."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ class Row(NamedTuple):
 
 
 def all_rows(corpus: Path, made: Path) -> list[Row]:
-    """Return all that is compared.
+    """Return all contenders.
 
     Args:
         corpus: Folder of images.
-        made: Folder for what is made of them.
+        made: Folder for the data that is made of them.
     """
     short = made / "short"
     small = f"short side {SHORT_SIDE}, quality {QUALITY}"
@@ -78,7 +78,7 @@ def _ours(images: str, words: str, source: Path, place: Path, form: ImageFormat)
 
 
 def make_short(corpus: Path, made: Path) -> None:
-    """Make a folder of smaller files, so that all peers have the same."""
+    """Make a folder of smaller images, the same for all contenders."""
     folder, store = made / "short", made / "short-source.lmdb"
     if folder.exists():
         return
@@ -96,7 +96,7 @@ def make_short(corpus: Path, made: Path) -> None:
 
 
 def prepare(row: Row, python: Path) -> str | None:
-    """Make a contender's form of the images, unless it is there; return what went wrong."""
+    """Make a contender's form of the images, unless it exists. Return the error message, if any."""
     if row.place.exists():
         return None
     if row.form is not None:
