@@ -15,6 +15,7 @@ import pytest
 import dbloader.stores.writer
 from dbloader.conversion.convert import convert
 from dbloader.conversion.report import Report
+from dbloader.conversion.transcode import ImageFormat
 from dbloader.stores.open import open_store
 from tests.support.images import WAIT_S, Outcome, command, photo, plant, plant_kinds
 from tests.support.shell import check_error
@@ -167,10 +168,13 @@ def test_the_report_comes_as_json(shell: Shell, root: Path, place: Path) -> None
         (["--check", "structure"], {"check": "structure"}),
         (["--on-bad", "fail"], {"on_bad": "fail"}),
         (["--on-damaged", "keep"], {"on_damaged": "keep"}),
-        (["--max-side", "20"], {"max_side": 20}),
-        (["--short-side", "20", "--quality", "60"], {"short_side": 20, "quality": 60}),
-        (["--tile", "--tile-width", "64"], {"tile": True, "tile_width": 64}),
-        (["--raw"], {"raw": True}),
+        (["--max-side", "20"], {"images": ImageFormat(max_side=20)}),
+        (["--short-side", "20", "--quality", "60"], {"images": ImageFormat(short_side=20, quality=60)}),
+        (
+            ["--tile", "--tile-width", "64", "--quality", "90"],
+            {"images": ImageFormat(tile=True, tile_width=64, quality=90)},
+        ),
+        (["--raw"], {"images": ImageFormat(raw=True)}),
         (["--shuffle", "-7"], {"shuffle": -7}),
         (["--overwrite"], {"overwrite": True}),
         (["--resume"], {"resume": True}),
@@ -192,7 +196,7 @@ def test_every_option_reaches_the_conversion(
     defaults = {
         "listing": None, "key": None, "image": None, "workers": None,
         "check": "decode", "on_bad": "reject", "on_damaged": "reject",
-        "max_side": None, "short_side": None, "quality": None, "tile": False, "tile_width": None, "raw": False,
+        "images": ImageFormat(),
         "shuffle": None, "overwrite": False, "resume": False,
     }  # fmt: skip
     assert seen == {**defaults, **passed, "source": "images", "destination": "out.lmdb"}
@@ -217,6 +221,6 @@ def test_a_file_that_ends_the_conversion_is_named(shell: Shell, root: Path, plac
     plant_kinds(root, "text")
     check_error(
         shell("convert", root, place, "--on-bad", "fail"),
-        r"cat/000.jpg: is in no known image format .*; mend the file and resume \(--resume\), or resume with "
+        r"cat/000.jpg: is in no known image format .*; fix the file and resume \(--resume\), or resume with "
         "--on-bad reject",
     )
