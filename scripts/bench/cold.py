@@ -51,7 +51,7 @@ def main() -> None:
             for reading in ("on", "off"):
                 for hinted in ("no", "yes"):
                     # The two things that dbloader decides itself.
-                    dbloader.stores.lmdb.env._fits_memory = lambda _, on=reading == "on": on  # type: ignore[misc]
+                    dbloader.stores.lmdb.env.fits_memory = lambda _, on=reading == "on": on  # type: ignore[misc]
                     Environment.prefetch = hint if hinted == "yes" else lambda *_: None  # type: ignore[method-assign]
                     if cache == "cold":
                         empty_cache(place)
