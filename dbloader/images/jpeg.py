@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import enum
 import re
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 import simplejpeg
 
@@ -27,9 +27,8 @@ _RESTARTS = bytes(range(0xD0, 0xD8))  # in the order in which a scan has them, a
 class State(enum.Enum):
     """What is there of a JPEG."""
 
-    COMPLETE = enum.auto()  # closed by its end marker, the last bytes
-    TRAILING = enum.auto()  # closed by its end marker, with bytes after it
-    NO_END = enum.auto()  # all scans that it needs, but no end marker; the last scan may be cut: `repair` finds out
+    COMPLETE = enum.auto()  # closed by its end marker; bytes may follow
+    NO_END = enum.auto()  # all scans that it needs, but no end marker; `repair` finds out whether the last one is cut
     DAMAGED = enum.auto()  # data are missing or contradict each other
     NOT_JPEG = enum.auto()
 
@@ -42,52 +41,49 @@ class Structure:
         state: What is there.
         reason: What is missing or wrong, as a clause; empty when complete.
         end: Bytes up to and including the end marker, or as far as the data were understood.
-        width: In pixels; 0 if no frame header was reached.
-        height: In pixels; 0 if no frame header was reached.
-        components: Color components, 1 for gray; 0 if no frame header was reached.
-        progressive: Whether the frame is progressive.
-        last_scan: The bytes between which the coded data of the last scan lie.
+        frame: The frame header; None if it was not reached.
+        last_scan_end: Byte after the coded data of the last scan; 0 if there is none.
     """
 
     state: State
     reason: str = ""
     end: int = 0
-    width: int = 0
-    height: int = 0
-    components: int = 0
-    progressive: bool = False
-    last_scan: tuple[int, int] = (0, 0)
+    frame: Frame | None = None
+    last_scan_end: int = 0
+
+    @property
+    def coefficient_bytes(self) -> int:
+        """Bytes that libjpeg holds while it decodes; 0 unless the image is progressive."""
+        if self.frame is None or self.frame.process != markers.PROGRESSIVE:
+            return 0
+        return 2 * self.frame.width * self.frame.height * len(self.frame.sampling)
 
 
-@dataclass(frozen=True, slots=True)
-class _Scan:
-    """A scan header (T.81 B.2.3), and where its coded data lie.
+class _Scan(NamedTuple):
+    """A scan header (T.81 B.2.3).
 
-    `components` are positions in `Frame.sampling`; `first` to `last` are coefficients in zigzag order (Ss, Se);
-    `high` and `low` are bit positions (Ah, Al); `restart_interval` counts MCUs, 0 for none.
+    `components` are positions in `Frame.sampling`; `first` to `last` are coefficients in zigzag order (Ss, Se); `high`
+    and `low` are bit positions (Ah, Al).
     """
 
-    start: int
-    stop: int
     components: tuple[int, ...]
     first: int
     last: int
     high: int
     low: int
-    restart_interval: int
 
 
 def examine(data: bytes) -> Structure:
     """Return what is there of a JPEG, judged by its markers; raise nothing, whatever the bytes are.
 
-    COMPLETE and TRAILING mean that the segments and scans are closed, each component has a scan, no restart marker is
-    missing or out of order, and the end marker is there. They do not mean that the scans decode: data lost between two
-    markers is for a strict decoder to find. Stray bytes between two segments are passed over, as decoders do.
+    COMPLETE means that the segments and scans are closed, each component has a scan, no restart marker is missing or
+    out of order, and the end marker is there. It does not mean that the scans decode: data lost between two markers is
+    for a strict decoder to find. Stray bytes between two segments are passed over, as decoders do.
 
-    NO_END means in addition that the scans together bring every coefficient down to its last bit, which matters since
-    a progressive image that was cut between two scans decodes without a warning. It is claimed only of what libjpeg
-    warns of reliably: 8-bit samples with Huffman codes. A progressive image whose encoder left out bits on purpose
-    is DAMAGED without an end marker. Images of several frames (hierarchical mode) are always DAMAGED.
+    NO_END means in addition that the scans together bring every coefficient down to its last bit, since a progressive
+    image that was cut between two scans decodes without a warning. It is claimed only for 8-bit samples with Huffman
+    codes, for which libjpeg warns reliably. A progressive image whose encoder left out bits on purpose is DAMAGED
+    without an end marker. Images of several frames (hierarchical mode) are always DAMAGED.
 
     A photo of 67 kB takes 40 microseconds. Threads can call this as they like.
     """
@@ -96,29 +92,15 @@ def examine(data: bytes) -> Structure:
     reader = _Reader(data)
     state, reason = State.COMPLETE, ""
     try:
-        closed = reader.read()
-        frame = reader.check_scans()
-        if not closed:
-            _check_scan_script(frame, reader.scans)
-            if reader.scans[-1].stop == len(data):  # FF at the end is a fill byte or the first half of a marker
-                reader.position = len(data.rstrip(b"\xff"))
+        if not reader.read():
+            _check_scan_script(reader.check_frame(), reader.scans)
             state, reason = State.NO_END, "the end marker is missing"
-        elif after := len(data) - reader.position:
-            state, reason = State.TRAILING, f"bytes after the end marker: {after}"
+            if reader.scan_end == len(data):  # FF at the end is a fill byte or the first half of a marker
+                reader.position = len(data.rstrip(b"\xff"))
+        reader.check_frame()
     except DamagedImageError as error:
         state, reason = State.DAMAGED, str(error)
-    if reader.frame is None:
-        return Structure(state, reason, reader.position)
-    return Structure(
-        state,
-        reason,
-        reader.position,
-        reader.frame.width,
-        reader.frame.height,
-        len(reader.frame.sampling),
-        reader.frame.process == markers.PROGRESSIVE,
-        (reader.scans[-1].start, reader.scans[-1].stop) if reader.scans else (0, 0),
-    )
+    return Structure(state, reason, reader.position, reader.frame, reader.scan_end)
 
 
 def repair(data: bytes, structure: Structure) -> bytes:
@@ -129,7 +111,7 @@ def repair(data: bytes, structure: Structure) -> bytes:
     else changes, except that fill bytes before the marker are dropped, and that a zero is added where the file was cut
     between an FF of the data and the zero stuffed after it.
 
-    A photo of 67 kB takes 1 ms. Of a progressive one, libjpeg holds two bytes for each pixel and component.
+    A photo of 67 kB takes 1 ms. libjpeg holds `Structure.coefficient_bytes`.
 
     Args:
         data: The file.
@@ -139,25 +121,26 @@ def repair(data: bytes, structure: Structure) -> bytes:
         DamagedImageError: More than the end marker is missing, or libjpeg-turbo cannot say.
         NotAnImageError: It has more pixels than are allowed.
     """
-    check_pixels(structure.width, structure.height)
-    _, stop = structure.last_scan
-    is_open = stop == len(data)
-    body = data[: structure.end]
-    error = find_decoding_error(body + END)
-    if error and is_open and len(data) - len(body) == 1:
+    if structure.frame:
+        check_pixels(structure.frame.width, structure.frame.height)
+    body, scan_end = data[: structure.end], structure.last_scan_end
+    is_open = scan_end == len(data)
+    warning = find_warning(body + END)
+    if warning and is_open and len(data) - len(body) == 1:
         body = data + b"\x00"  # the FF at the end may be data, not half of a marker
-        error = find_decoding_error(body + END) and error
-    if error:
-        raise DamagedImageError(f"is damaged: more than its end marker is missing ({error})")
-    stop = len(body) if is_open else stop
-    coded = body[:stop].rstrip(b"\xff")
-    shorter = coded[: -2 if coded.endswith(b"\xff\x00") else -1]
-    if not find_decoding_error(shorter + body[stop:] + END):
+        warning = find_warning(body + END) and warning
+    if warning:
+        raise DamagedImageError(f"is damaged: more than its end marker is missing ({warning})")
+    if is_open:
+        scan_end = len(body)
+    scan = body[:scan_end].rstrip(b"\xff")
+    shorter = scan[: -2 if scan.endswith(b"\xff\x00") else -1]
+    if not find_warning(shorter + body[scan_end:] + END):
         raise DamagedImageError("is damaged: its end marker is missing, and data are left when all pixels are decoded")
     return body + END
 
 
-def find_decoding_error(data: bytes) -> str:
+def find_warning(data: bytes) -> str:
     """Return the error or warning with which libjpeg-turbo decodes a JPEG; "" if there is none.
 
     It decodes at an eighth of the size: every code is still read, which is where damage shows, but pixels that nobody
@@ -170,15 +153,16 @@ def find_decoding_error(data: bytes) -> str:
     return ""
 
 
-@dataclass(slots=True)
 class _Reader:
     """Reads one image from marker to marker; `position` is how far it came."""
 
-    data: bytes
-    position: int = 2
-    frame: Frame | None = None
-    scans: list[_Scan] = field(default_factory=list)
-    restart_interval: int = 0
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.position = len(markers.START)
+        self.frame: Frame | None = None
+        self.scans: list[_Scan] = []
+        self.scan_end = 0
+        self.restart_interval = 0
 
     def read(self) -> bool:
         """Return whether the end marker was reached; if not, the data end between two segments or in a scan."""
@@ -205,8 +189,8 @@ class _Reader:
             raise DamagedImageError(f"no marker is at byte {stray}, where one is due, and the end marker is missing")
         return False
 
-    def check_scans(self) -> Frame:
-        """Return the frame; raise unless each component has a scan, and each scan its restart markers in order."""
+    def check_frame(self) -> Frame:
+        """Return the frame; raise unless it has a height, and each of its components a scan."""
         if self.frame is None or not self.scans:
             raise DamagedImageError(f"the image ends at byte {self.position}, before its first scan")
         if not self.frame.height:
@@ -215,16 +199,9 @@ class _Reader:
         covered = {component for scan in self.scans for component in scan.components}
         if len(covered) < components:
             raise DamagedImageError(f"only {len(covered)} of {components} components have a scan")
-        for number, scan in enumerate(self.scans, 1):
-            if scan.restart_interval:
-                found = b"".join(_RESTART.findall(self.data, scan.start, scan.stop))
-                # In lossless mode more are due, as each sample is a data unit there (T.81 A.2).
-                due = (self.frame.count_units(scan.components) - 1) // scan.restart_interval
-                if len(found) < due or found != (_RESTARTS * (len(found) // 8 + 1))[: len(found)]:
-                    raise DamagedImageError(f"restart markers of scan {number} are missing or out of order")
         return self.frame
 
-    def _read_scan(self, segment: Segment) -> None:  # T.81 B.2.3
+    def _read_scan(self, segment: Segment) -> None:
         header = self.data[segment.begin : segment.end]
         if not self.frame:
             raise segment.error("stands before the frame header")
@@ -238,13 +215,17 @@ class _Reader:
             if component is None:
                 raise segment.error("names a component that the frame does not have")
             components.append(component)
-        self.position = markers.find_scan_end(self.data, segment.end, restarts=self.restart_interval > 0)
         first, last, bits = header[-3:]
-        self.scans.append(
-            _Scan(
-                segment.end, self.position, tuple(components), first, last, bits >> 4, bits & 15, self.restart_interval
-            )
+        self.scans.append(_Scan(tuple(components), first, last, bits >> 4, bits & 15))
+        self.position = self.scan_end = markers.find_scan_end(
+            self.data, segment.end, restarts=self.restart_interval > 0
         )
+        if self.restart_interval:
+            found = b"".join(_RESTART.findall(self.data, segment.end, self.scan_end))
+            # In lossless mode more are due, as each sample is a data unit there (T.81 A.2).
+            due = (self.frame.count_units(components) - 1) // self.restart_interval
+            if len(found) < due or found != (_RESTARTS * (len(found) // 8 + 1))[: len(found)]:
+                raise DamagedImageError(f"restart markers of scan {len(self.scans)} are missing or out of order")
 
 
 def _check_scan_script(frame: Frame, scans: list[_Scan]) -> None:

@@ -15,6 +15,7 @@ import pytest
 import dbloader.stores.writer
 from dbloader.conversion.convert import convert
 from dbloader.conversion.report import Report
+from dbloader.conversion.transcode import ImageFormat
 from dbloader.stores.open import open_store
 from tests.support.images import WAIT_S, Outcome, command, photo, plant, plant_kinds
 from tests.support.shell import check_error
@@ -140,18 +141,25 @@ def test_every_option_reaches_the_conversion(shell: Shell, monkeypatch: pytest.M
         return Report(place=destination, digest="", records=1, files=1, seconds=1)
 
     monkeypatch.setattr("dbloader.cli.convert.convert", fake)
+    places = {"source": "images", "destination": "out.lmdb"}
     options = {
         "listing": "all.csv", "key": "a", "image": "b", "workers": 3, "check": "structure", "on_bad": "fail",
-        "on_damaged": "keep", "max_side": 20, "short_side": 30, "quality": 60, "tile_width": 64, "shuffle": -7,
+        "on_damaged": "keep", "shuffle": -7,
     }  # fmt: skip
     line = [f"--{name.replace('_', '-').replace('listing', 'list')}={value}" for name, value in options.items()]
-    assert shell("convert", "images", "out.lmdb", *line, "--tile", "--raw", "--overwrite", "--resume").status == 0
-    flags = dict.fromkeys(("tile", "raw", "overwrite", "resume"), True)
-    assert seen == {**options, **flags, "source": "images", "destination": "out.lmdb"}
-    assert shell("convert", "images", "out.lmdb").status == 0
-    defaults = {"check": "decode", "on_bad": "reject", "on_damaged": "reject"}
-    unset = {**dict.fromkeys(options), **dict.fromkeys(flags, False), **defaults}
-    assert seen == {**unset, "source": "images", "destination": "out.lmdb"}
+    assert shell("convert", *places.values(), *line, "--overwrite", "--resume").status == 0
+    assert seen == {**options, **places, "overwrite": True, "resume": True, "images": ImageFormat()}
+    assert shell("convert", *places.values()).status == 0
+    defaults = {**dict.fromkeys(options), "check": "decode", "on_bad": "reject", "on_damaged": "reject"}
+    assert seen == {**defaults, **places, "overwrite": False, "resume": False, "images": ImageFormat()}
+    for line, images in (
+        (["--max-side", "20"], ImageFormat(max_side=20)),
+        (["--short-side", "20", "--quality", "60"], ImageFormat(short_side=20, quality=60)),
+        (["--tile", "--tile-width", "64", "--quality", "90"], ImageFormat(tile=True, tile_width=64, quality=90)),
+        (["--raw"], ImageFormat(raw=True)),
+    ):
+        assert shell("convert", *places.values(), *line).status == 0
+        assert seen["images"] == images
 
 
 def test_an_interrupted_conversion_is_said_to_be_resumed(
@@ -173,6 +181,6 @@ def test_a_file_that_ends_the_conversion_is_named(shell: Shell, root: Path, plac
     plant_kinds(root, "text")
     check_error(
         shell("convert", root, place, "--on-bad", "fail"),
-        r"cat/000.jpg: is in no known image format .*; mend the file and resume \(--resume\), or resume with "
+        r"cat/000.jpg: is in no known image format .*; fix the file and resume \(--resume\), or resume with "
         "--on-bad reject",
     )

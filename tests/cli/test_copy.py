@@ -52,7 +52,7 @@ def test_an_interrupted_copy_is_resumed(
             raise KeyboardInterrupt
 
     monkeypatch.setattr("dbloader.cli.copy.Meter.update", interrupt)
-    told = "Interrupted: what is committed is kept, and --resume goes on with it\n"
+    told = "Interrupted: committed records are kept; --resume continues after them\n"
     assert shell("copy", store, copy) == Outcome(130, "", told)
     check_error(shell("copy", store, copy), "an unfinished conversion is at .*: resume \\(--resume\\) goes on with it")
     assert shell("copy", store, copy, "--resume", "-q") == Outcome(0, "", "")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dbloader import Record, convert, create_store, open_store
+from dbloader import ImageFormat, Record, convert, create_store, open_store
 from dbloader.records.record import encode
 from tests.support.images import plant_kinds, plant_photos
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def test_info_tells_what_is_in_a_store(shell: Shell, root: Path, place: Path, tmp_path: Path) -> None:
     plant_kinds(root, "text", "no end marker", "png")
     plant_photos(root, 3, ("owl",), width=500)
-    report = convert(root, place, max_side=100)
+    report = convert(root, place, images=ImageFormat(max_side=100))
     outcome = shell("info", place)
     assert (outcome.status, outcome.stderr) == (0, "")
     lines = outcome.stdout.splitlines()

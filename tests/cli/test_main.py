@@ -119,7 +119,7 @@ def test_an_interruption_is_one_line_and_status_130(shell: Shell, monkeypatch: p
     monkeypatch.setattr("dbloader.cli.convert.convert", interrupt)
     monkeypatch.setattr("dbloader.cli.verify.open_store", interrupt)
     outcome = shell("convert", "images", "out.lmdb")
-    assert outcome == Outcome(130, "", "Interrupted: what is committed is kept, and --resume goes on with it\n")
+    assert outcome == Outcome(130, "", "Interrupted: committed records are kept; --resume continues after them\n")
     assert shell("verify", "out.lmdb") == Outcome(130, "", "Interrupted\n")
 
 

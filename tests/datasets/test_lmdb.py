@@ -722,13 +722,13 @@ def test_a_pickled_dataset_knows_its_length_before_it_opens_anything(place: Path
     dataset = pickle.loads(pickle.dumps(LMDBDataset(place)))  # noqa: S301 - our own
     assert isinstance(dataset, LMDBDataset)
     assert (len(dataset), len(dataset.classes), repr(dataset).count("17")) == (17, 4, 1)
-    assert dataset.store._handle is None  # type: ignore[attr-defined]
+    assert dataset.store.handle is None  # type: ignore[attr-defined]
 
 
 def test_a_closed_dataset_opens_again_when_it_is_needed(place: Path) -> None:
     with LMDBDataset(place) as dataset:
         assert dataset[0][1] == 0
-    assert dataset.store._handle is None  # type: ignore[attr-defined]
+    assert dataset.store.handle is None  # type: ignore[attr-defined]
     dataset.close()  # as often as one likes
     assert dataset[-1][1] == 3
     assert dataset.targets[-1] == 3

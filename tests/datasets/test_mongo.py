@@ -773,7 +773,7 @@ def test_every_step_of_an_epoch_that_is_under_way_uses_the_dataset_as_it_was(pla
     with MongoDataset(place, decode=ResizeCenterCrop(16)) as dataset:
         for collate_fn in (None, list):  # of which one decodes into tensors, and the other makes samples
             maker: Any = create_fetcher(dataset, collate_fn)
-            kept = maker.as_now()
+            kept = maker.snapshot()
             assert kept.dataset is not dataset
             assert kept._inside._dataset is kept.dataset
             assert maker._inside._dataset is maker.dataset is dataset

@@ -44,8 +44,8 @@ class Witness:
     def __call__(self, data: bytes) -> torch.Tensor:
         store = self.dataset.store
         assert isinstance(store, LMDBStore)
-        assert store._handle is not None
-        return torch.tensor([os.getpid(), store._handle.shared.pid, data[0]])
+        assert store.handle is not None
+        return torch.tensor([os.getpid(), store.handle.shared.pid, data[0]])
 
 
 def data_of(index: int) -> bytes:

@@ -3,7 +3,6 @@
 import io
 import re
 from contextlib import suppress
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +14,7 @@ from PIL import Image
 
 from dbloader.errors import DamagedImageError, NotAnImageError
 from dbloader.images.jpeg import State, Structure, examine, repair
+from dbloader.images.markers import Frame
 from tests.support.jpegs import AC, DC, END, code_blocks, draw, encode, frame, scan, segment, thumbnail_exif
 
 THUMBNAIL = encode(draw(16, 16, seed=1), quality=20)
@@ -55,6 +55,12 @@ FRAME = segment(0xC0, GREY[GREY.index(b"\xff\xc0") + 4 :][:9])
 each_sample = pytest.mark.parametrize("data", SAMPLES.values(), ids=SAMPLES)
 
 
+def frame_of(data: bytes) -> Frame:
+    found = examine(data).frame
+    assert found
+    return found
+
+
 def repaired(data: bytes) -> bytes:
     """Return the JPEG with its end marker; raise unless that is all it lacks."""
     structure = examine(data)
@@ -65,7 +71,7 @@ def repaired(data: bytes) -> bytes:
 
 def decode(data: bytes) -> npt.NDArray[np.uint8]:
     """The pixels; libjpeg's warnings are errors here."""
-    colorspace = {1: "GRAY", 3: "RGB", 4: "CMYK"}[examine(data).components]
+    colorspace = {1: "GRAY", 3: "RGB", 4: "CMYK"}[len(frame_of(data).sampling)]
     pixels: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(data, colorspace=colorspace, strict=True)
     return pixels
 
@@ -85,16 +91,11 @@ def drop_end(data: bytes) -> bytes:
 @each_sample
 def test_a_complete_image_is_known_with_its_size(data: bytes) -> None:
     image = Image.open(io.BytesIO(data))
-    structure = examine(data)
-    assert replace(structure, last_scan=(0, 0)) == Structure(
-        State.COMPLETE,
-        end=len(data),
-        width=image.width,
-        height=image.height,
-        components=len(image.getbands()),
-        progressive=bool(image.info.get("progressive")),
-    )
-    assert structure.last_scan[1] == len(data) - 2
+    structure, frame = examine(data), frame_of(data)
+    assert structure == Structure(State.COMPLETE, "", len(data), frame, len(data) - 2)
+    assert (frame.width, frame.height) == image.size
+    assert len(frame.sampling) == len(image.getbands())
+    assert bool(structure.coefficient_bytes) is bool(image.info.get("progressive"))
     decode(data)
 
 
@@ -148,18 +149,16 @@ def test_whole_bytes_after_the_last_mcu_are_not_taken_for_padding(name: str, jun
 
 @pytest.mark.parametrize("trailer", [bytes(53), SAMPLES["gray"], b"\n", b"\xff", b"junk\xff\xd9\xff\xd8\xff"])
 @each_sample
-def test_bytes_after_the_end_marker_are_told_and_left_alone(data: bytes, trailer: bytes) -> None:
-    longer = data + trailer
-    structure = examine(longer)
-    assert (structure.state, structure.end) == (State.TRAILING, len(data))
-    assert structure.reason == f"bytes after the end marker: {len(trailer)}"
+def test_bytes_after_the_end_marker_are_no_part_of_the_image(data: bytes, trailer: bytes) -> None:
+    structure = examine(data + trailer)
+    assert (structure.state, structure.end) == (State.COMPLETE, len(data))
 
 
 def test_the_first_picture_of_several_is_the_image() -> None:
     stream = io.BytesIO()
     draw(24, 17).save(stream, "MPO", save_all=True, append_images=[draw(24, 17, seed=1)])
     structure = examine(stream.getvalue())
-    assert structure.state is State.TRAILING
+    assert structure.state is State.COMPLETE
     assert stream.getvalue()[structure.end :].startswith(b"\xff\xd8\xff")
 
 

@@ -149,7 +149,8 @@ def test_the_joined_jpeg_is_complete_and_has_no_metadata() -> None:
     assert (joined, x, y) == join_crop(*plain, 40, 20, 30, 30)
     structure = examine(bytes(joined))
     assert structure.state is State.COMPLETE
-    assert (structure.width, structure.height) == (64, 44)
+    assert structure.frame
+    assert (structure.frame.width, structure.frame.height) == (64, 44)
     assert (x, y) == (8, 4)
 
 
@@ -239,7 +240,7 @@ def test_tiling_loses_nothing(source: bytes) -> None:
     jpeg, lengths = tile(source)
     structure = examine(jpeg)
     assert structure.state is State.COMPLETE
-    assert not structure.progressive
+    assert not structure.coefficient_bytes
     np.testing.assert_array_equal(by_pillow(jpeg), by_pillow(source))
     np.testing.assert_array_equal(decode(jpeg), by_pillow(source))
     assert_crops(jpeg, lengths, random.Random(0), crops=60)
