@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from dbloader.conversion.convert import convert
     from dbloader.conversion.copy_store import copy_store
     from dbloader.conversion.report import Progress, Report
+    from dbloader.conversion.transcode import ImageFormat
     from dbloader.conversion.write_store import write_store
     from dbloader.datasets.lmdb import LMDBDataset
     from dbloader.datasets.mongo import MongoDataset
@@ -22,10 +23,9 @@ if TYPE_CHECKING:
     from dbloader.device.erasing import RandomErasing
     from dbloader.device.normalize import Normalize
     from dbloader.errors import DBLoaderError
-    from dbloader.loading.background import BackgroundGenerator, background
     from dbloader.loading.compat import DataLoaderX
     from dbloader.loading.create import create_loader
-    from dbloader.loading.headspace import Headspace
+    from dbloader.loading.generator import BackgroundGenerator, background
     from dbloader.loading.prefetch import PrefetchLoader
     from dbloader.loading.stats import Stats
     from dbloader.loading.threads import ThreadLoader
@@ -42,13 +42,13 @@ if TYPE_CHECKING:
 __version__ = VERSION
 
 _MODULES = {
-    "BackgroundGenerator": "loading.background",
+    "BackgroundGenerator": "loading.generator",
     "BlockShuffleSampler": "sampling.blocks",
     "ClassBalancedSampler": "sampling.weighted",
     "DBLoaderError": "errors",
     "DataLoaderX": "loading.compat",
     "DecodeTensor": "decoding.full",
-    "Headspace": "loading.headspace",
+    "ImageFormat": "conversion.transcode",
     "LMDBDataset": "datasets.lmdb",
     "Manifest": "records.manifest",
     "MongoDataset": "datasets.mongo",
@@ -68,7 +68,7 @@ _MODULES = {
     "Stats": "loading.stats",
     "ThreadLoader": "loading.threads",
     "WeightedSampler": "sampling.weighted",
-    "background": "loading.background",
+    "background": "loading.generator",
     "convert": "conversion.convert",
     "copy_store": "conversion.copy_store",
     "create_loader": "loading.create",
@@ -88,7 +88,7 @@ __all__ = [
     "DBLoaderError",
     "DataLoaderX",
     "DecodeTensor",
-    "Headspace",
+    "ImageFormat",
     "LMDBDataset",
     "Manifest",
     "MongoDataset",

@@ -219,11 +219,3 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield folder
     finally:
         subprocess.run(["umount", folder], check=True)
-
-
-@pytest.fixture(params=["through the map", "by calls"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """How LMDB files are written: where room can be reserved, or as if it could not be."""
-    if request.param == "by calls":
-        monkeypatch.setattr("dbloader.stores.lmdb.growing._KEEPS_ROOM", ())
-    return str(request.param)

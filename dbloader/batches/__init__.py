@@ -1,1 +1,1 @@
-"""Make whole batches of a dataset's samples: decoded in parts, put together once."""
+"""Make whole batches of a dataset's samples: decode in parts, collate once."""

@@ -1,8 +1,8 @@
-"""What makes a batch, in one thread or in many.
+"""Make a batch, in one thread or in many.
 
-A batch is made in three steps. ``begin`` reads its records, or tells the store of them where those who decode read
-them; parts of them are decoded, by whatever thread ``submit`` gives them to; and the function that ``begin`` returned
-waits for the parts and puts the rest together. Who makes it, and in how many parts, makes no difference to the batch.
+It takes three steps. ``begin`` reads the records, or announces them to a store that each decoding thread reads itself.
+``submit`` hands parts of the batch to threads, which decode them. The function that ``begin`` returned waits for the
+parts and collates the rest. The batch does not depend on who makes it, nor on the number of parts.
 """
 
 from __future__ import annotations
@@ -23,149 +23,134 @@ if TYPE_CHECKING:
     from dbloader.batches.shared_memory import SharedBatchPool
     from dbloader.batches.timed import TimedBatch
 
-# What is in a sample that is a tuple.
-_PARTS = ("image", "label", "index")
-
 T = TypeVar("T")
 Submit: TypeAlias = "Callable[..., Future[Any]]"
 Finish: TypeAlias = "Callable[[], TimedBatch]"
 
-# Most samples that a thread decodes at a time: with one each, handing them over took a fifth of the time, and with 16 a
+# The elements of a sample that is a tuple.
+_ELEMENTS = ("image", "label", "index")
+# Most samples that a thread decodes at a time: with one each, handing them over took a fifth of the time; with 16 a
 # sample took 3 % longer.
-PART = 32
+_MOST_SAMPLES = 32
 
 
 class BatchFetcher(ABC):
     """Makes the batches of a dataset. It can be pickled if the dataset can.
 
     Attributes:
-        dataset: What the batches are made of.
-        pin_memory: Whether the tensors that it makes itself are in pinned memory, from which they are copied to a GPU.
-        frees_lock: Whether nearly all of the work is done without Python's lock, so that threads share it well.
-        image_nbytes: Bytes of each image in the batches, if they come in one tensor of uint8; else None.
-        blocks: Where the worker processes that it is sent to are to make that tensor.
+        dataset: The dataset whose samples are in the batches.
+        pin_memory: Whether the tensors that it makes are in pinned memory, from which they are copied to a GPU.
+        releases_gil: Whether nearly all of the work is done without the GIL, so that threads share it well.
+        image_nbytes: Bytes of each image in the batches, if they are in one tensor of uint8; else None.
+        shared_pool: Memory for that tensor, for the worker processes that this is sent to.
     """
 
     dataset: Any
     pin_memory = False
-    frees_lock = False
+    releases_gil = False
     image_nbytes: int | None = None
-    blocks: SharedBatchPool | None = None
+    shared_pool: SharedBatchPool | None = None
 
     @abstractmethod
-    def begin(self, indices: Sequence[int], submit: Submit, part: int) -> Finish:
-        """Read the samples at some indices, and has them decoded.
+    def begin(self, indices: Sequence[int], submit: Submit, size: int) -> Finish:
+        """Read the samples at some indices and start to decode them.
 
         Args:
-            indices: SeededIndices, if what is random in the batch is to be decided by them.
-            submit: Has a function called with some arguments, now or later and by any thread, as an executor does.
-            part: Most samples that one call of it is for.
+            indices: If they are SeededIndices, they decide all random numbers of the batch.
+            submit: Calls a function with some arguments in any thread, now or later, like ``Executor.submit``.
+            size: Most samples for one call of ``submit``.
 
         Returns:
-            A function that gives the batch, and raises the first error of its samples.
+            A function that returns the batch, or raises the first error of its samples.
         """
 
-    def as_now(self) -> BatchFetcher:
-        """Return a maker of the same batches that ``MongoDataset.refresh`` does not change."""
-        dataset = getattr(self, "dataset", None)
-        if not isinstance(dataset, StoreDataset) or not hasattr(dataset, "refresh"):
+    def snapshot(self) -> BatchFetcher:
+        """Return a fetcher of the same batches that ``MongoDataset.refresh`` does not change."""
+        if not isinstance(self.dataset, StoreDataset) or not hasattr(self.dataset, "refresh"):
             return self
-        maker = copy.copy(self)
-        maker.dataset = copy.copy(dataset)
-        return maker
+        fetcher = copy.copy(self)
+        fetcher.dataset = copy.copy(self.dataset)
+        return fetcher
 
     def make(self, indices: Sequence[int]) -> TimedBatch:
         """Make a batch in this thread."""
-        return self.begin(indices, call, max(1, len(indices)))()
+        return self.begin(indices, call_now, max(1, len(indices)))()
 
 
-def put_together(
-    dataset: StoreDataset,
-    indices: Sequence[int],
-    images: Any,
-    others: list[Any],
-    sent: Callable[[Any], Any] = lambda collated: collated,
-) -> Any:
-    """Return a batch as default_collate gives that of samples, of which the images are together already.
-
-    Args:
-        dataset: Theirs.
-        indices: Where they are in it.
-        images: Their images.
-        others: What else is in each of them.
-        sent: What is to be done with the rest, collated, for it to be sent.
-
-    Raises:
-        OptionError: As from ``collate``.
-    """
-    batch = dataset._joined(images, sent(collate(dataset, indices, others, _PARTS[1:])))
+def collate_with_images(dataset: StoreDataset, images: Any, rest: Any) -> Any:
+    """Return a batch like default_collate's, of images and of the rest, both already collated."""
+    batch = dataset._joined(images, rest)
     return [*batch] if isinstance(batch, tuple) else batch
 
 
-def collate(dataset: Any, indices: Sequence[int], samples: list[Any], names: Sequence[str] = _PARTS) -> Any:
-    """Return what default_collate gives of samples, and says which one has a None where it cannot take that.
+def collate_rest(dataset: StoreDataset, indices: Sequence[int], rest: list[Any]) -> Any:
+    """Return what is in the samples beside their images, collated; raises like ``collate``."""
+    return collate(dataset, indices, rest, _ELEMENTS[1:])
+
+
+def collate(dataset: Any, indices: Sequence[int], samples: list[Any], names: Sequence[str] = _ELEMENTS) -> Any:
+    """Return default_collate's batch of samples, with an error that names a sample in which a value is missing.
 
     Args:
-        dataset: Theirs.
-        indices: Where they are in it.
+        dataset: The dataset of the samples.
+        indices: Their indices in it.
         samples: Each a dict, a tuple or anything else.
-        names: What the elements of such a tuple are.
+        names: The names of a tuple's elements.
 
     Raises:
-        OptionError: A sample has None where others have a value that is collated with theirs.
+        OptionError: A sample has None where others have a value.
     """
     try:
         return default_collate(samples)
-    except (TypeError, RuntimeError) as error:  # torch's own say neither where nor what
+    except (TypeError, RuntimeError) as error:  # torch's message has neither the sample nor the field
         if not all(isinstance(sample, (dict, tuple, list)) for sample in samples):
             raise
-        none = next(_nones(samples, names), None)
-        if none is None:
+        missing = next(_find_missing(samples, names), None)
+        if missing is None:
             raise
-        raise OptionError(_without(dataset, indices[none[0]], none[1])) from error
+        raise OptionError(_describe_missing(dataset, indices[missing[0]], missing[1])) from error
 
 
-def _nones(samples: list[Any], names: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """Yield where samples have None, and under which name."""
+def _find_missing(samples: list[Any], names: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """Yield the position and the field of each None in samples."""
     named = [sample if isinstance(sample, dict) else dict(zip(names, sample, strict=False)) for sample in samples]
-    # Where the first is a text torch makes no more than a list, which may have None.
+    # If the first value is a text, torch makes a list, which may contain None.
     texts = {name for name, value in named[0].items() if isinstance(value, str)}
-    for at, sample in enumerate(named):
-        yield from ((at, name) for name, value in sample.items() if value is None and name not in texts)
+    for position, sample in enumerate(named):
+        yield from ((position, name) for name, value in sample.items() if value is None and name not in texts)
 
 
-def _without(dataset: Any, index: int, name: str) -> str:
-    """Return the message about a sample that lacks something."""
+def _describe_missing(dataset: Any, index: int, name: str) -> str:
     remedy = "leave it out with a Subset, or pass a collate_fn that takes None"
     if not isinstance(dataset, StoreDataset):
         return f"sample {index} of {type(dataset).__name__} has no {name}, which torch cannot collate: {remedy}"
-    told = dataset._describe(dataset.records([index])[0])
+    record = dataset._describe(dataset.records([index])[0])
     fields = "('image',)" if name != "image" else "('name', 'label')"
-    return f"{told} has no {name}, which torch cannot collate: choose fields without it, as fields={fields}, {remedy}"
+    return f"{record} has no {name}, which torch cannot collate: choose fields without it, as fields={fields}, {remedy}"
 
 
-def parts(length: int, part: int) -> list[slice]:
-    """Return the parts of a batch."""
-    return [slice(at, at + part) for at in range(0, length, part)]
+def split(length: int, size: int) -> list[slice]:
+    """Return the parts of a batch, each of at most ``size`` samples."""
+    return [slice(start, start + size) for start in range(0, length, size)]
 
 
-def part_size(length: int, threads: int) -> int:
-    """Return how many samples of a batch a thread is to decode at a time, so that all have something to do."""
-    return max(1, min(PART, -(-length // threads)))
+def split_size(length: int, threads: int) -> int:
+    """Return how many samples of a batch each thread should decode at a time."""
+    return max(1, min(_MOST_SAMPLES, -(-length // threads)))
 
 
-def call(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-    """Call a function now, in this thread."""
+def call_now(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+    """Call a function in this thread, and return its result like ``Executor.submit``."""
     future: Future[Any] = Future()
     try:
         future.set_result(function(*arguments))
-    except Exception as error:  # an executor keeps it too
+    except Exception as error:
         future.set_exception(error)
     return future
 
 
-def whole(function: Callable[..., T], *arguments: Any) -> T:
-    """Return what a function gives that makes a batch, or begins to.
+def refuse_stop_iteration(function: Callable[..., T], *arguments: Any) -> T:
+    """Call a function that makes a batch.
 
     Raises:
         LoaderError: A sample raised StopIteration, which would be taken for the end of the epoch.

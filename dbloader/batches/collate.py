@@ -1,4 +1,4 @@
-"""The samples of a dataset, collated to batches."""
+"""Make batches by collating the samples of a dataset."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from typing_extensions import override
 
-from dbloader.batches.base import BatchFetcher, collate, parts
+from dbloader.batches.base import BatchFetcher, collate, split
 from dbloader.batches.timed import TimedBatch, Work, now
 from dbloader.decoding.decoder import Decoder
-from dbloader.decoding.uncropped import check_none_fits, crops
+from dbloader.decoding.masks import changes_size, refuse_masks
 from dbloader.sampling.rng import SampleRNG, SeededIndices
 
 if TYPE_CHECKING:
@@ -27,12 +27,26 @@ if TYPE_CHECKING:
 Part: TypeAlias = "tuple[list[Any], float, float]"
 
 
-class RecordBatchFetcher(BatchFetcher):
-    """Makes the samples of a store's dataset as it makes them itself, of records that are read together, and collates.
+class _CollatingFetcher(BatchFetcher):
+    """Collates samples with a function, or with torch's default_collate."""
+
+    collate_fn: Callable[[list[Any]], Any] | None
+
+    def _finish(self, indices: Sequence[int], futures: list[Future[Part]], read: float) -> TimedBatch:
+        parts = [future.result() for future in futures]
+        samples = [sample for part, _, _ in parts for sample in part]
+        began = now()
+        batch = collate(self.dataset, indices, samples) if self.collate_fn is None else self.collate_fn(samples)
+        work = Work(read + sum(part[1] for part in parts), sum(part[2] for part in parts), now() - began)
+        return TimedBatch(batch, work, len(samples), serial=read + work.collate)
+
+
+class RecordBatchFetcher(_CollatingFetcher):
+    """Collates the samples of a store's dataset, of records that are read together.
 
     Args:
         dataset: It must make its samples as StoreDataset does.
-        collate_fn: Makes a batch of a list of samples; torch's, if None.
+        collate_fn: Makes a batch of a list of samples; torch's if None.
     """
 
     def __init__(self, dataset: StoreDataset, collate_fn: Callable[[list[Any]], Any] | None = None) -> None:
@@ -40,16 +54,16 @@ class RecordBatchFetcher(BatchFetcher):
         self.collate_fn = collate_fn
 
     @override
-    def begin(self, indices: Sequence[int], submit: Submit, part: int) -> Finish:
+    def begin(self, indices: Sequence[int], submit: Submit, size: int) -> Finish:
         began = now()
         records = self.dataset.records(indices)
         numbers = self.dataset._numbers(indices)
         read = now() - began
         futures = [
-            submit(self._samples, records[some], None if numbers is None else numbers[some])
-            for some in parts(len(records), part)
+            submit(self._samples, records[part], None if numbers is None else numbers[part])
+            for part in split(len(records), size)
         ]
-        return functools.partial(_collated, _collating(self, indices), futures, read)
+        return functools.partial(self._finish, indices, futures, read)
 
     def _samples(self, records: list[Record], numbers: np.ndarray[Any, Any] | None) -> Part:
         began = now()
@@ -58,14 +72,14 @@ class RecordBatchFetcher(BatchFetcher):
         return samples, 0.0, now() - began
 
 
-class SampleBatchFetcher(BatchFetcher):
+class SampleBatchFetcher(_CollatingFetcher):
     """Collates the samples of any map-style dataset.
 
     Args:
-        dataset: What has ``__getitem__`` and ``__len__``, and perhaps ``__getitems__``.
-        transform: Applied to the first element of each sample, or to its ``"image"``; None where the dataset transforms
-            it itself. A Decoder takes PIL images, arrays and encoded files, and is given its random numbers here.
-        collate_fn: Makes a batch of a list of samples; torch's, if None.
+        dataset: Has ``__getitem__`` and ``__len__``, and perhaps ``__getitems__``.
+        transform: Applied to the first element of each sample, or to its ``"image"``; None if the dataset transforms
+            it itself. A Decoder takes PIL images, arrays and encoded files, and gets its random numbers here.
+        collate_fn: Makes a batch of a list of samples; torch's if None.
     """
 
     def __init__(
@@ -79,16 +93,16 @@ class SampleBatchFetcher(BatchFetcher):
         self.collate_fn = collate_fn
 
     @override
-    def begin(self, indices: Sequence[int], submit: Submit, part: int) -> Finish:
+    def begin(self, indices: Sequence[int], submit: Submit, size: int) -> Finish:
         numbers = None
         if isinstance(self.transform, Decoder) and self.transform.draws:
             rng = indices.rng if isinstance(indices, SeededIndices) else SampleRNG.from_torch(len(indices))
             numbers = rng.uniform(self.transform.draws, "decode")
         futures = [
-            submit(self._samples, _some_of(indices, some), None if numbers is None else numbers[some])
-            for some in parts(len(indices), part)
+            submit(self._samples, _part_of(indices, part), None if numbers is None else numbers[part])
+            for part in split(len(indices), size)
         ]
-        return functools.partial(_collated, _collating(self, indices), futures, 0.0)
+        return functools.partial(self._finish, indices, futures, 0.0)
 
     def _samples(self, indices: Sequence[int], numbers: np.ndarray[Any, Any] | None) -> Part:
         began = now()
@@ -103,15 +117,15 @@ class SampleBatchFetcher(BatchFetcher):
         return samples, read - began, now() - read
 
     def _transformed(self, sample: Any, numbers: np.ndarray[Any, Any] | None) -> Any:
-        if crops(self.transform):
-            if isinstance(sample, dict):
-                check_none_fits(sample["image"], {name: sample[name] for name in sample if name != "image"}, "a sample")
-            elif isinstance(sample, (tuple, list)):
-                rest = {f"element {at}": value for at, value in enumerate(sample[1:], 1)}
-                check_none_fits(sample[0], rest, "a sample")
         if isinstance(sample, dict):
+            if changes_size(self.transform):
+                rest = {name: value for name, value in sample.items() if name != "image"}
+                refuse_masks(sample["image"], rest, "a sample")
             return {**sample, "image": self._image(sample["image"], numbers)}
         if isinstance(sample, (tuple, list)):
+            if changes_size(self.transform):
+                rest = {f"element {position}": value for position, value in enumerate(sample[1:], 1)}
+                refuse_masks(sample[0], rest, "a sample")
             return (self._image(sample[0], numbers), *sample[1:])
         return self._image(sample, numbers)
 
@@ -120,24 +134,8 @@ class SampleBatchFetcher(BatchFetcher):
         return transform(image, numbers) if isinstance(transform, Decoder) else transform(image)
 
 
-def _collating(maker: RecordBatchFetcher | SampleBatchFetcher, indices: Sequence[int]) -> Callable[[list[Any]], Any]:
-    """Return what makes a batch of samples."""
-    return functools.partial(collate, maker.dataset, indices) if maker.collate_fn is None else maker.collate_fn
-
-
-def _collated(collate_fn: Callable[[list[Any]], Any], futures: list[Future[Part]], begun: float) -> TimedBatch:
-    done = [future.result() for future in futures]
-    samples = [sample for some, _, _ in done for sample in some]
-    began = now()
-    batch = collate_fn(samples)
-    collate = now() - began
-    read = begun + sum(seconds for _, seconds, _ in done)
-    decode = sum(seconds for _, _, seconds in done)
-    return TimedBatch(batch, Work(read, decode, collate), len(samples), serial=begun + collate)
-
-
-def _some_of(indices: Sequence[int], some: slice) -> Sequence[int]:
-    """Return some of the indices, which know their positions if those did."""
+def _part_of(indices: Sequence[int], part: slice) -> Sequence[int]:
+    """Return some of the indices; of SeededIndices with their positions."""
     if not isinstance(indices, SeededIndices):
-        return indices[some]
-    return SeededIndices(indices[some], indices.seed, indices.epoch, indices.positions[some])
+        return indices[part]
+    return SeededIndices(indices[part], indices.seed, indices.epoch, indices.positions[part])

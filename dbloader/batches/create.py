@@ -1,4 +1,4 @@
-"""Which way the batches of a dataset are made."""
+"""Choose how the batches of a dataset are made."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ def create_fetcher(
     transform: Callable[..., Any] | None = None,
     encoded: bool = False,
 ) -> BatchFetcher:
-    """Return what makes the batches of a dataset with the fewest copies.
+    """Return the fetcher that makes the batches of a dataset with the fewest copies.
 
     Args:
-        dataset: A map-style dataset; a torch Subset of one gets what that would get.
+        dataset: A map-style dataset. A torch Subset is made like the dataset inside.
         collate_fn: Makes a batch of a list of samples; torch's if None.
-        transform: Applied to the images of a dataset that is no store's.
+        transform: Applied to the images, where the dataset does not do that itself.
         encoded: Hand over image files, which are decoded on the device.
 
     Raises:
-        OptionError: ``encoded``, and the dataset is no store's, has a transform of its own, makes its samples itself,
-            or has no Decoder with outputs of one size; or there is a ``collate_fn``.
+        OptionError: ``encoded`` with a ``collate_fn``, or with a dataset that is not a store's, has a transform of its
+            own, makes its samples itself, or has no Decoder with outputs of one size.
     """
-    if type(dataset) is Subset:  # a subclass may do otherwise
+    if type(dataset) is Subset:  # a subclass may choose its samples in another way
         return SubsetBatchFetcher(
             dataset, create_fetcher(dataset.dataset, collate_fn, transform=transform, encoded=encoded)
         )

@@ -1,16 +1,12 @@
-"""Batches made in the processes of a DataLoader."""
+"""Let the worker processes of a DataLoader make whole batches."""
 
 from __future__ import annotations
 
 import dataclasses
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import Dataset
 from typing_extensions import override
-
-from dbloader._options import whole_number
-from dbloader.batches.base import part_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,25 +16,19 @@ if TYPE_CHECKING:
 
 
 class BatchDataset(Dataset[Any]):
-    """What a DataLoader takes for its dataset, so that its workers make whole batches, each by a number of threads.
+    """A dataset whose ``__getitems__`` returns a whole batch; its DataLoader needs ``collate_fn=pass_batch``.
 
     Args:
-        maker: Makes the batches.
-        threads: Threads in each worker; 1 for the worker's own.
-
-    Raises:
-        OptionError: ``threads`` is below 1.
+        fetcher: Makes the batches.
     """
 
-    def __init__(self, maker: BatchFetcher, threads: int = 1) -> None:
-        self.maker = maker
-        self.threads = whole_number("threads", threads, 1)
-        self._pool: ThreadPoolExecutor | None = None
+    def __init__(self, fetcher: BatchFetcher) -> None:
+        self.fetcher = fetcher
 
     @property
     def dataset(self) -> Any:
-        """The dataset that the batches are made of."""
-        return self.maker.dataset
+        """The dataset whose samples are in the batches."""
+        return self.fetcher.dataset
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -48,19 +38,10 @@ class BatchDataset(Dataset[Any]):
         return self.dataset[index]
 
     def __getitems__(self, indices: Sequence[int]) -> TimedBatch:
-        """Make a batch; the DataLoader must pass it on as it is, with ``pass_batch`` for its ``collate_fn``."""
-        if self.threads == 1:
-            batch = self.maker.make(indices)
-        else:
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(self.threads, "dbloader-decoding")
-            batch = self.maker.begin(indices, self._pool.submit, part_size(len(indices), self.threads))()
-        return dataclasses.replace(batch, serial=0.0)  # each worker process does that for its own batches
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_pool": None}
+        """Return the batch of some indices."""
+        return dataclasses.replace(self.fetcher.make(indices), serial=0.0)  # each worker reads and collates for itself
 
 
 def pass_batch(batch: Any) -> Any:
-    """Return the batch back: for the ``collate_fn`` of a DataLoader whose batches are made already."""
+    """Return the batch unchanged: a ``collate_fn`` for a DataLoader whose dataset makes batches."""
     return batch

@@ -1,4 +1,4 @@
-"""The image files of a store in batches, to be decoded where the batch goes."""
+"""Make batches of image files, to be decoded on the device."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from dbloader.batches.base import BatchFetcher, put_together
+from dbloader.batches.base import BatchFetcher, collate_rest, collate_with_images
 from dbloader.batches.timed import TimedBatch, Work, now
 from dbloader.device.encoded import EncodedImages
 from dbloader.errors import OptionError
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 
 class EncodedBatchFetcher(BatchFetcher):
-    """Hands over the files of a batch, and the numbers that decide what its dataset's Decoder would make of each.
+    """Hands over the files of a batch, with the random numbers that the dataset's Decoder would use for each.
 
     Args:
         dataset: Its ``decode`` must be a Decoder, and it must have no ``transform``.
     """
 
-    frees_lock = True
+    releases_gil = True
 
     def __init__(self, dataset: StoreDataset) -> None:
         self.dataset: StoreDataset = dataset
 
     @override
-    def begin(self, indices: Sequence[int], submit: Submit, part: int) -> Finish:
+    def begin(self, indices: Sequence[int], submit: Submit, size: int) -> Finish:
         began = now()
         records = self.dataset.records(indices)
         images = EncodedImages(
@@ -54,6 +54,7 @@ class EncodedBatchFetcher(BatchFetcher):
 
     def _finish(self, indices: Sequence[int], records: list[Record], images: EncodedImages, read: float) -> TimedBatch:
         began = now()
-        batch = put_together(self.dataset, indices, images, [self.dataset._others(record) for record in records])
+        rest = collate_rest(self.dataset, indices, [self.dataset._others(record) for record in records])
         work = Work(read, 0.0, now() - began)
+        batch = collate_with_images(self.dataset, images, rest)
         return TimedBatch(batch, work, len(records), serial=work.total)

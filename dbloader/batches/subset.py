@@ -1,7 +1,8 @@
-"""Batches of a part of a dataset."""
+"""Make the batches of a torch Subset."""
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
@@ -18,28 +19,30 @@ if TYPE_CHECKING:
 
 
 class SubsetBatchFetcher(BatchFetcher):
-    """Has the batches of a torch Subset made by what makes those of the dataset, with the positions of the subset.
+    """Makes the batches of a Subset with the fetcher of the whole dataset, and the Subset's positions.
 
     Args:
-        subset: As random_split gives it.
-        maker: Of its dataset.
+        subset: As random_split makes it.
+        fetcher: Of its dataset.
     """
 
-    def __init__(self, subset: Subset[Any], maker: BatchFetcher) -> None:
+    def __init__(self, subset: Subset[Any], fetcher: BatchFetcher) -> None:
         self.dataset = subset
-        self._maker = maker
-        self.frees_lock = maker.frees_lock
-        self.image_nbytes = maker.image_nbytes
+        self._fetcher = fetcher
+        self.releases_gil = fetcher.releases_gil
+        self.image_nbytes = fetcher.image_nbytes
 
     @override
-    def as_now(self) -> BatchFetcher:
-        return SubsetBatchFetcher(self.dataset, self._maker.as_now())
+    def snapshot(self) -> BatchFetcher:
+        fetcher = copy.copy(self)
+        fetcher._fetcher = self._fetcher.snapshot()
+        return fetcher
 
     @override
-    def begin(self, indices: Sequence[int], submit: Submit, part: int) -> Finish:
-        self._maker.pin_memory = self.pin_memory
-        self._maker.blocks = self.blocks
+    def begin(self, indices: Sequence[int], submit: Submit, size: int) -> Finish:
+        self._fetcher.pin_memory = self.pin_memory
+        self._fetcher.shared_pool = self.shared_pool
         chosen = [self.dataset.indices[index] for index in indices]
         if isinstance(indices, SeededIndices):
             chosen = SeededIndices(chosen, indices.seed, indices.epoch, indices.positions)
-        return self._maker.begin(chosen, submit, part)
+        return self._fetcher.begin(chosen, submit, size)

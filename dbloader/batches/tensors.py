@@ -1,4 +1,4 @@
-"""The images of a store, decoded straight into the tensor of their batch."""
+"""Decode the images of a store straight into the tensor of their batch."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch
 from torch.utils.data import get_worker_info
 from typing_extensions import override
 
-from dbloader.batches.base import BatchFetcher, parts, put_together
+from dbloader.batches.base import BatchFetcher, collate_rest, collate_with_images, split
 from dbloader.batches.memory import BatchMemory
-from dbloader.batches.shared_memory import ByValue, SharedSlot, small_by_value
+from dbloader.batches.shared_memory import TensorByValue, send_small_by_value
 from dbloader.batches.timed import TimedBatch, Work, now
 from dbloader.datasets.store import StoreDataset
 from dbloader.decoding.decoder import Decoder
@@ -29,43 +29,25 @@ if TYPE_CHECKING:
     from dbloader.decoding.decoder import Plan
     from dbloader.records.record import Record
 
-
-# Bytes of the image files whose decoding a thread plans at a time: a plan may hold a copy of nearly all of a file.
-_PLANNED = 2**23
+# Bytes of image files that a thread plans to decode at a time: a plan may hold a copy of nearly a whole file.
+PLANNED_NBYTES = 2**23
 
 
 class _Part(NamedTuple):
-    """What else is in some samples, and what it took to make them."""
+    """What some samples have beside their images, and the time that it took to make them."""
 
-    others: list[Any]
+    rest: list[Any]
     work: Work
-
-
-def _next_of(records: Iterator[Record]) -> tuple[list[Record], Exception | None]:
-    """Return the next records, all of them unless their files are large; and the error that came after them."""
-    some: list[Record] = []
-    nbytes = 0
-    try:
-        for record in records:
-            some.append(record)
-            if isinstance(record.image, (bytes, memoryview)):
-                nbytes += len(record.image)
-                if nbytes > _PLANNED:
-                    break
-    except Exception as error:
-        return some, error
-    return some, None
 
 
 class TensorBatchFetcher(BatchFetcher):
     """Decodes the images of a store's dataset straight into the tensor of their batch.
 
     Args:
-        dataset: Its ``decode`` must be a Decoder whose outputs are of one size, and which is called as all are; and it
-            must have no ``transform``.
+        dataset: See ``suits``.
     """
 
-    frees_lock = True
+    releases_gil = True
 
     def __init__(self, dataset: StoreDataset) -> None:
         self.dataset: StoreDataset = dataset
@@ -75,7 +57,7 @@ class TensorBatchFetcher(BatchFetcher):
 
     @staticmethod
     def suits(dataset: Any) -> bool:
-        """Return whether a dataset is of this kind."""
+        """Return whether a dataset is a store's, and its ``decode`` a plain Decoder with outputs of one size."""
         return (
             isinstance(dataset, StoreDataset)
             and isinstance(dataset.decode, Decoder)
@@ -87,51 +69,52 @@ class TensorBatchFetcher(BatchFetcher):
         )
 
     @override
-    def begin(self, indices: Sequence[int], submit: Submit, part: int) -> Finish:
+    def begin(self, indices: Sequence[int], submit: Submit, size: int) -> Finish:
         began = now()
         numbers = self.dataset._numbers(indices)
-        images, slots = self._room(len(indices))
-        if self.dataset.store.has_views:
+        images, pixels = self._allocate(len(indices))
+        records: Sequence[Any] = indices
+        if self.dataset.store.has_views:  # each decoding thread reads its own
             self.dataset._prefetch(indices)
-        # A store that lends its records is read by whoever decodes; of others all are read at once, in one round trip.
-        records = indices if self.dataset.store.has_views else self.dataset.records(indices)
+        else:  # all are read at once, in one round trip
+            records = self.dataset.records(indices)
         read = now() - began
         futures = [
-            submit(self._decode, slots[some], records[some], None if numbers is None else numbers[some])
-            for some in parts(len(indices), part)
+            submit(self._decode, pixels[part], records[part], None if numbers is None else numbers[part])
+            for part in split(len(indices), size)
         ]
         return functools.partial(self._finish, images, indices, futures, read)
 
     def _decode(
-        self, slots: np.ndarray[Any, Any], records: Sequence[Any], numbers: np.ndarray[Any, Any] | None
+        self, pixels: np.ndarray[Any, Any], records: Sequence[Any], numbers: np.ndarray[Any, Any] | None
     ) -> _Part:
-        """Decode some images to where they belong; first it does what Python does of many, as Decoder.plan says."""
-        others: list[Any] = []
+        """Decode some images into their pixels; first plan many, which holds the GIL (see ``Decoder.plan``)."""
+        rest: list[Any] = []
         work, began = Work(), now()
-        with self.dataset._borrow(records) if self.dataset.store.has_views else nullcontext(iter(records)) as lent:
-            while len(others) < len(slots):
-                some, failure = _next_of(lent)
+        with self.dataset._borrow(records) if self.dataset.store.has_views else nullcontext(iter(records)) as borrowed:
+            while len(rest) < len(pixels):
+                some, failure = _take_some(borrowed)
                 if not some and failure is None:
                     raise LoaderError(f"{self.dataset.root} gave fewer records than it was asked for")
-                read, plans, first = now(), [], len(others)
+                read, plans, first = now(), [], len(rest)
                 try:
                     for record in some:
-                        plans.append(self._plan(record, None if numbers is None else numbers[len(others)]))
-                        others.append(self.dataset._others(record))
+                        plans.append(self._plan(record, None if numbers is None else numbers[len(rest)]))
+                        rest.append(self.dataset._others(record))
                 except Exception as error:
                     failure = error
-                for slot, record, plan in zip(slots[first:], some, plans, strict=False):
+                for out, record, plan in zip(pixels[first:], some, plans, strict=False):
                     with self.dataset._named(record):
-                        plan.decode(slot)
-                if failure is not None:  # not before those of the images before it
+                        plan.decode(out)
+                if failure is not None:  # after the errors of the images before it
                     try:
                         raise failure
                     finally:
-                        del failure  # which has this frame, in its traceback
+                        del failure  # its traceback holds this frame
                 decoded = now()
                 work += Work(read - began, decoded - read)
                 began = decoded
-        return _Part(others, work)
+        return _Part(rest, work)
 
     def _plan(self, record: Record, numbers: np.ndarray[Any, Any] | None) -> Plan:
         with self.dataset._named(record):
@@ -141,36 +124,49 @@ class TensorBatchFetcher(BatchFetcher):
         return plan
 
     def _finish(self, images: Any, indices: Sequence[int], futures: list[Future[_Part]], read: float) -> TimedBatch:
-        done = [future.result() for future in futures]
+        parts = [future.result() for future in futures]
         began = now()
-        others = [others for part in done for others in part.others]
-        if isinstance(images, (SharedSlot, ByValue)):
-            batch = put_together(self.dataset, indices, images, others, small_by_value)
-        else:
-            batch = put_together(self.dataset, indices, images, others)
+        rest = collate_rest(self.dataset, indices, [rest for part in parts for rest in part.rest])
+        if not isinstance(images, torch.Tensor):
+            rest = send_small_by_value(rest)
+        batch = collate_with_images(self.dataset, images, rest)
         serial = Work(read, 0.0, now() - began)
-        return TimedBatch(batch, sum((part.work for part in done), serial), len(indices), serial=serial.total)
+        return TimedBatch(batch, sum((part.work for part in parts), serial), len(indices), serial=serial.total)
 
-    def _room(self, count: int) -> tuple[Any, np.ndarray[Any, Any]]:
-        """Return what the images of a batch will be in it, and its memory: uint8, shape (count, height, width, 3)."""
+    def _allocate(self, count: int) -> tuple[Any, np.ndarray[Any, Any]]:
+        """Return the images of a batch, and their memory to decode into: uint8, shape (count, height, width, 3)."""
         decode: Any = self.dataset.decode
         shape = (count, *decode.size, 3)
         worker = get_worker_info()
-        if worker is not None and self.blocks is not None:
-            block = self.blocks.take(worker.id, shape)
-            if block is not None:
-                return block, block.pixels
-            # The consumer keeps batches, and may keep them all: of memory that is shared, or open files, there is less.
+        if worker is not None and self.shared_pool is not None:
+            slot = self.shared_pool.take(worker.id, shape)
+            if slot is not None:
+                return slot, slot.pixels
+            # The consumer keeps batches, perhaps all. Shared memory and open files are scarcer than private memory.
             private = torch.empty(shape, dtype=torch.uint8)
-            return ByValue(private, (0, 3, 1, 2)), private.numpy()
-        room = self._empty(shape, shared=worker is not None)
-        return room.permute(0, 3, 1, 2), room.numpy()
-
-    def _empty(self, shape: tuple[int, ...], *, shared: bool) -> torch.Tensor:
-        if shared:
-            # In memory that the worker shares with the training; else they would be copied there.
+            return TensorByValue(private, (0, 3, 1, 2)), private.numpy()
+        if worker is not None:
+            # Shared with the training's process; private memory would be copied there.
             storage = torch.UntypedStorage._new_shared(math.prod(shape))  # type: ignore[no-untyped-call]
-            return torch.empty(0, dtype=torch.uint8).set_(storage).view(shape)
-        if self.pin_memory:
-            return torch.empty(shape, dtype=torch.uint8, pin_memory=True)  # of memory that torch uses again
-        return self._memory.empty(shape)
+            tensor = torch.empty(0, dtype=torch.uint8).set_(storage).view(shape)
+        elif self.pin_memory:
+            tensor = torch.empty(shape, dtype=torch.uint8, pin_memory=True)  # torch reuses this memory itself
+        else:
+            tensor = self._memory.empty(shape)
+        return tensor.permute(0, 3, 1, 2), tensor.numpy()
+
+
+def _take_some(records: Iterator[Record]) -> tuple[list[Record], Exception | None]:
+    """Return the next records, fewer if their files are large, and the error that came after them."""
+    some: list[Record] = []
+    nbytes = 0
+    try:
+        for record in records:
+            some.append(record)
+            if isinstance(record.image, (bytes, memoryview)):
+                nbytes += len(record.image)
+                if nbytes > PLANNED_NBYTES:
+                    break
+    except Exception as error:
+        return some, error
+    return some, None

@@ -1,4 +1,4 @@
-"""What is measured of a loader, at its two sides and by its workers."""
+"""Batches with the time that it took to make them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ now = time.perf_counter
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Work:
-    """What it took to make batches, in seconds of whoever made them, all workers together.
+    """The seconds that all workers together took to make batches.
 
     Attributes:
-        read: Getting records out of a store; of a dataset that is no store's, making its samples.
-        decode: From the bytes of images to pixels of the size wanted.
-        collate: Putting samples together to a batch.
+        read: To read records from a store; for any other dataset, to make its samples.
+        decode: To make pixels of the wanted size from image files.
+        collate: To make a batch of samples.
     """
 
     read: float = 0.0
@@ -28,7 +28,7 @@ class Work:
 
     @property
     def total(self) -> float:
-        """All of it."""
+        """The sum of all three."""
         return self.read + self.decode + self.collate
 
     def __add__(self, other: Work) -> Work:
@@ -37,13 +37,13 @@ class Work:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TimedBatch:
-    """A batch on its way from a worker, with what it took to make it.
+    """A batch on its way from a worker, with the time that it took to make it.
 
     Attributes:
         batch: The batch.
-        work: The seconds it took.
+        work: Seconds to make it.
         samples: Number of its samples.
-        serial: Seconds of ``work`` that whoever asks for the batches does himself, however many workers there are.
+        serial: Seconds of ``work`` in the thread that asks for the batches, which more workers would not share.
     """
 
     batch: Any
@@ -52,7 +52,7 @@ class TimedBatch:
     serial: float = 0.0
 
     def pin_memory(self, device: Any = None) -> Self:
-        """Return the same around pinned memory, as torch's DataLoader asks of what is no tensor."""
+        """Return the same with the batch in pinned memory; a DataLoader calls this."""
         from torch.utils.data._utils.pin_memory import pin_memory
 
         return dataclasses.replace(self, batch=pin_memory(self.batch, device))  # type: ignore[no-untyped-call]

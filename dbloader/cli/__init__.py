@@ -17,7 +17,7 @@ from click.shell_completion import shell_complete
 from typing_extensions import override
 
 from dbloader._version import VERSION
-from dbloader.cli.redacting import hide
+from dbloader.cli.redacting import remember
 from dbloader.cli.text import complain, say
 from dbloader.errors import DBLoaderError
 
@@ -89,7 +89,8 @@ def main() -> None:
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_: say(f"Warning: {message}", err=True)
         try:
-            status = _run(hide(sys.argv[1:]))
+            remember(sys.argv[1:])
+            status = _run(sys.argv[1:])
         except OSError:
             status = FAILED  # an error occurred, and stderr cannot be written
     if sys.stderr is not None:

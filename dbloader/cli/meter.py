@@ -54,9 +54,10 @@ class Meter:
         if self._quiet:
             return
         now = time.monotonic()
-        self._title = title or self._title
-        if self._bar is not None:
-            self._bar.set_description(self._title, refresh=False)
+        if title is not None:
+            self._title = title
+            if self._bar is not None:
+                self._bar.set_description(title, refresh=False)
         if total is not None and self._first is None:
             self._first, self._began = done, now
             if self._bar is not None:

@@ -16,13 +16,14 @@ from dbloader.datasets.store import StoreDataset
 from dbloader.decoding.pillow import decode_pil
 from dbloader.errors import (
     DamagedRecordError,
+    ImageError,
     NotAnImageError,
     OptionError,
     RecordNotFoundError,
     SourceError,
     StoreError,
 )
-from dbloader.images.info import facts
+from dbloader.images.info import read_facts
 from dbloader.images.jpeg import State, examine, repair
 from dbloader.records.columns import NO_LABEL
 from dbloader.records.manifest import Manifest
@@ -178,13 +179,16 @@ class CollectionStore(Store):
         label = int(self._labels[index])
         record = Record(name, None if label == NO_LABEL else label, index=index)
         structure = examine(data)
-        if structure.state is State.NO_END:
-            data = repair(data)
-        elif structure.state is State.DAMAGED:
-            record.damaged = str(structure.reason)
+        try:
+            if structure.state is State.NO_END:
+                data = repair(data, structure)
+            elif structure.state is State.DAMAGED:
+                record.damaged = f"is damaged: {structure.reason}"
+        except ImageError as error:
+            record.damaged = str(error)
         record.image = data
         with suppress(NotAnImageError):  # the dataset's ``decode`` may know the format; the default one raises
-            record.format, record.width, record.height = facts(data)[:3]
+            record.format, record.width, record.height = read_facts(data)[:3]
         return record
 
     def _describe_records(self) -> Manifest:

@@ -12,8 +12,8 @@ from typing_extensions import override
 from dbloader._describe import short_repr
 from dbloader.datasets.base import RecordDataset
 from dbloader.decoding.decoder import Decoder
+from dbloader.decoding.masks import changes_size, refuse_masks
 from dbloader.decoding.pillow import decode_pil
-from dbloader.decoding.uncropped import check_none_fits, crops
 from dbloader.errors import DamagedImageError, LoaderError, OptionError
 from dbloader.records.record import STANDARD_FIELDS
 from dbloader.sampling.rng import SampleRNG, SeededIndices
@@ -92,6 +92,18 @@ class StoreDataset(RecordDataset):
         names = ("__getitem__", "__getitems__", "_sample", "_joined", "_image")
         return any(getattr(type(self), name) is not getattr(StoreDataset, name) for name in names)
 
+    @property
+    def gives_records(self) -> bool:
+        """Whether samples are the records, at most decoded: ``write_store`` then copies these."""
+        return (
+            self.transform is None
+            and self.target_transform is None
+            and (self.decode is None or self.decode is decode_pil)
+            and "index" not in (self.fields or ())
+            and not self._makes_its_own_samples
+            and not hasattr(self, "__iter__")
+        )
+
     def _batch(self, indices: Sequence[int]) -> list[Any]:
         numbers = self._numbers(indices)
         records = self.records(indices)
@@ -132,9 +144,9 @@ class StoreDataset(RecordDataset):
             if self.fields is None:
                 return (self._label(record),)
             others = {name: self._field(record, name) for name in self.fields if name != "image"}
-            if "image" in self.fields and (crops(self.decode) or crops(self.transform)):
+            if "image" in self.fields and (changes_size(self.decode) or changes_size(self.transform)):
                 further = {name: value for name, value in others.items() if name not in _OWN_FIELDS}
-                check_none_fits(record.image, further, self._describe(record))
+                refuse_masks(record.image, further, self._describe(record))
             return others
 
     def _check_whole(self, record: Record) -> None:

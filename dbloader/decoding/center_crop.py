@@ -1,4 +1,4 @@
-"""Resized images' centers, for evaluation."""
+"""Centers of resized images, for evaluation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from dbloader.decoding.decoder import Crop, Decoder
-from dbloader.decoding.options import checked_pixels, checked_share, checked_size
+from dbloader.decoding.options import check_length, check_share, check_size
 from dbloader.errors import OptionError
 
 if TYPE_CHECKING:
@@ -20,23 +20,21 @@ _CROP_PCT = 0.875  # 224 of 256 pixels, as networks for ImageNet are commonly ev
 
 
 class ResizeCenterCrop(Decoder):
-    """Decodes an image, resizes it to a length of its shorter side, and cuts out its center.
+    """Decodes an image, resizes its shorter side to a given length, and cuts out the center.
 
-    It stands for torchvision's Resize and CenterCrop together, with the same sizes and places, and resizes bilinearly
-    with antialiasing. Where the resized image is smaller than the output, the rest is black.
-
-    Its Crop is the whole image, the size to which that is resized, and the center as a window on it.
+    It replaces torchvision's Resize and CenterCrop, with the same sizes and positions, and resizes bilinearly with
+    antialiasing. Where the resized image is smaller than the output, the rest is black.
 
     Args:
         size: Height and width of the output in pixels, or one number for both.
-        crop_pct: Share of the resized image's shorter side that the output has, above 0 and at most 1, for a square
-            output (timm's word); 0.875 if ``resize`` is not given either.
+        crop_pct: Side of a square output as a share of the resized image's shorter side, above 0 and at most 1
+            (timm's word); 0.875 if ``resize`` is not given either.
         resize: Length of the shorter side in pixels, in place of ``crop_pct``.
-        exif_transpose: Whether an image whose EXIF says so is turned upright.
+        exif_transpose: Whether images are turned upright as their EXIF says.
 
     Raises:
-        OptionError: An option is out of its range, or both ways to give the length of the shorter side are used, or
-            the output is not square and ``resize`` is not given.
+        OptionError: An option is out of range; or both ``crop_pct`` and ``resize`` are given; or the output is not
+            square and ``resize`` is not given.
     """
 
     def __init__(
@@ -48,20 +46,20 @@ class ResizeCenterCrop(Decoder):
         exif_transpose: bool = False,
     ) -> None:
         super().__init__(exif_transpose=exif_transpose)
-        self.size: tuple[int, int] = checked_size(size)
+        self.size: tuple[int, int] = check_size(size)
         if resize is not None:
             if crop_pct is not None:
                 raise OptionError(f"crop_pct and resize exclude each other, got {crop_pct!r} and {resize!r}")
-            self.resize = checked_pixels("resize", resize)
+            self.resize = check_length("resize", resize)
             return
         if self.size[0] != self.size[1]:
             raise OptionError(f"resize must be given where the output is not square, got size={self.size}")
-        share = checked_share("crop_pct", _CROP_PCT if crop_pct is None else crop_pct, above=True)
+        share = check_share("crop_pct", _CROP_PCT if crop_pct is None else crop_pct, above=True)
         self.resize = math.floor(self.size[0] / share)
 
     @override
     def choose(self, numbers: Sequence[float] | npt.NDArray[Any], width: int, height: int) -> Crop:
-        self._checked(numbers)
+        self._check_numbers(numbers)
         longer = int(self.resize * max(width, height) / min(width, height))
         resized = (longer, self.resize) if width <= height else (self.resize, longer)
         window = (_first(resized[0], self.size[0]), _first(resized[1], self.size[1]))
@@ -72,5 +70,5 @@ class ResizeCenterCrop(Decoder):
 
 
 def _first(full: int, length: int) -> int:
-    """Return where a center begins, as CenterCrop rounds it: to even numbers, but down where it must pad."""
+    """Return where a center begins. CenterCrop rounds halves to even numbers, but down where it must pad."""
     return -((length - full) // 2) if length > full else round((full - length) / 2)

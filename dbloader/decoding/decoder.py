@@ -1,4 +1,4 @@
-"""What all decoders to tensors do."""
+"""The base of decoders to tensors."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 class Crop(NamedTuple):
     """What becomes of an image: a part of it is resized, and a window on that is the output.
 
-    That is all that a decoder on another device must do, in this order: take the part, resize it (bilinear with
-    antialiasing, over the part alone), cut out the window, mirror it.
+    A decoder on any device does four things, in this order: take the part, resize it (bilinear with antialiasing, over
+    the part alone), cut out the window, mirror it.
 
     Attributes:
-        left: Of the part's left edge, in pixels of the image, as the next three.
-        top: Of its upper edge.
-        width: Of the part, at least 1.
-        height: Of the part, at least 1.
-        flip: Whether the output is mirrored, left and right exchanged.
-        resized: Height and width in pixels to which the part is resized; None for those of the output, which are the
-            decoder's ``size``, or the part's own where that is None.
-        window: Row and column of the resized part that become the output's first. The output is black where the window
-            leaves the part, so they may be negative.
+        left: Left edge of the part, in pixels of the image as the next three.
+        top: Its upper edge.
+        width: Its width, at least 1.
+        height: Its height, at least 1.
+        flip: Whether left and right of the output are exchanged.
+        resized: Height and width in pixels to which the part is resized; None for the decoder's ``size``, or, where
+            that is None too, for no resizing.
+        window: First row and column of the resized part that the output shows. They may be negative: the output is
+            black where the window leaves the part.
     """
 
     left: int
@@ -47,12 +47,12 @@ class Crop(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The decoding of one image, still to be done.
+    """A decoding that is prepared and not yet done.
 
     Attributes:
-        part: Decodes the part that the crop takes.
+        part: Decodes the part of the image that the crop takes.
         crop: What becomes of the image.
-        size: Height and width of the output; None for all that is resized.
+        size: Height and width of the output; None for those of the resized part.
     """
 
     part: Callable[[], npt.NDArray[np.uint8]]
@@ -73,22 +73,21 @@ class Plan(NamedTuple):
 
 
 class Decoder(ABC):
-    """Gives an image as a uint8 tensor, shape (3, height, width), RGB, 0 to 255.
+    """Decodes images to uint8 tensors, shape (3, height, width), RGB, 0 to 255.
 
-    A decoder is small, is pickled with its options, and keeps nothing from one call to the next; threads may share it.
+    A decoder is small, is pickled with its options, and keeps nothing from one call to the next. Threads may share it.
 
-    Its randomness is outside of it: a call takes ``draws`` numbers, which decide all. So a dataset or loader that makes
-    them of (seed, epoch, position) gets the same tensor in any process, and a decoder for a GPU can do the same thing:
-    ``choose`` tells it what, of the numbers and the image's size alone.
+    It draws no random numbers of its own: a call takes ``draws`` numbers, which decide everything. A dataset or loader
+    that derives them from (seed, epoch, position) gets the same tensor in any process. A decoder on a GPU asks
+    ``choose``, which needs only these numbers and the size of the image.
 
-    The pixels, before they are resized, are those of `decode_pil`, bit for bit, unless an option says otherwise.
+    Before resizing, the pixels are those of `decode_pil`, bit for bit, unless an option says otherwise.
 
     Args:
-        exif_transpose: Whether an image whose EXIF says so is turned upright. Its size is then that of the upright
-            image.
+        exif_transpose: Whether images are turned upright as their EXIF says. Crops then refer to the upright image.
 
     Attributes:
-        draws: Random numbers that a sample takes; 0 if nothing is random.
+        draws: Random numbers for one sample; 0 if nothing is random.
         size: Height and width in pixels of every output, or None if they differ.
     """
 
@@ -103,12 +102,12 @@ class Decoder(ABC):
         """Choose what becomes of an image.
 
         Args:
-            numbers: ``draws`` numbers in [0, 1), such as a row of what SampleRNG gives.
-            width: Of the image in pixels, upright if ``exif_transpose`` is true.
-            height: Of the image.
+            numbers: ``draws`` numbers in [0, 1), for example a row of ``SampleRNG.uniform``.
+            width: Width of the image in pixels; of the upright one if ``exif_transpose`` is true.
+            height: Its height.
 
         Raises:
-            OptionError: They are not as many numbers, or not in that range.
+            OptionError: Their number is not ``draws``, or one is out of range.
         """
 
     def __call__(
@@ -125,20 +124,20 @@ class Decoder(ABC):
 
         Args:
             image: An encoded file; or pixels, uint8, shape (height, width, 3) RGB or (height, width) gray; or a PIL
-                image of any mode. Its memory may be a store's, lent for this call: nothing that points into it is kept.
+                image of any mode. Its memory may be borrowed from a store: nothing that points into it is kept.
             numbers: ``draws`` numbers in [0, 1); None draws them from torch's global generator.
-            tiles: Lengths of the tiles, where the file is a tiled JPEG: then only those that are needed are decoded.
-                They are ignored where the image must be decoded whole.
-            checked: Whether the file is known to decode without a warning, as one that was decoded when it was
-                converted, and of which the CRC is right. Then it is not decoded below what is needed of it. Else it is,
-                for the warnings of libjpeg, each of which is an error.
+            tiles: Lengths of the tiles of a tiled JPEG: only the tiles that the crop touches are decoded. They are
+                ignored where the image must be decoded whole.
+            checked: Whether the file is known to decode without a warning, for example because conversion decoded it
+                and its CRC is right. Decoding then stops below the crop. Otherwise it goes on to the end of the file,
+                since each warning of libjpeg is an error.
 
         Returns:
             uint8, shape (3, height, width), in memory (height, width, 3). It shares no memory with the image.
 
         Raises:
-            DamagedImageError: The image does not decode, or only with a warning; or the tiles are not its own. Of the
-                few kinds of JPEG that only Pillow decodes (CMYK, rare chroma subsamplings), warnings are not told.
+            DamagedImageError: The image does not decode, or only with a warning; or the tiles are not its own. Pillow
+                alone decodes CMYK and rare chroma subsamplings, and reports no warnings.
             NotAnImageError: It is in no known format, or has more pixels than are allowed.
             PixelRangeError: Its values are floats, signed or of 32 bits, so that their range is not known.
             OptionError: The numbers are not ``draws``, or not in [0, 1); or an array has another dtype or shape.
@@ -154,12 +153,12 @@ class Decoder(ABC):
         tiles: bytes | memoryview | None = None,
         checked: bool = False,
     ) -> Plan:
-        """Do what Python does of a call, and return what libraries do of it, which hold no lock.
+        """Do the part of a call that is Python; the plan does the rest in libraries, which release the GIL.
 
-        Who decodes many images does the first of all of them at once, while the code and data of Python are in the
-        processor's caches, from which decoding drives them; and so threads seldom wait for Python's lock.
+        A loader plans all images of a batch and then decodes them. Python's code and data stay in the CPU's caches,
+        which decoding would evict, and threads seldom wait for the GIL.
 
-        Arguments and errors are those of a call; of the errors, each comes here or where the plan is carried out.
+        Arguments and errors are those of a call; an error comes from here or from the plan.
 
         Returns:
             The plan, which may point into the image.
@@ -172,15 +171,15 @@ class Decoder(ABC):
         return Plan(part, crop, self.size)
 
     def _reduction(self, crop: Crop) -> int:
-        """Return by what factor, 1, 2, 4 or 8, a JPEG may be decoded smaller."""
+        """Return the factor, 1, 2, 4 or 8, by which a JPEG may be decoded smaller."""
         return 1
 
-    def _checked(self, numbers: Sequence[float] | npt.NDArray[Any]) -> list[float]:
-        """Return the numbers as Python's own, with which single computations are several times faster."""
+    def _check_numbers(self, numbers: Sequence[float] | npt.NDArray[Any]) -> list[float]:
+        """Return the numbers as Python's own floats, which are several times faster one by one."""
         values: list[float] = numbers.tolist() if hasattr(numbers, "tolist") else list(numbers)
         if len(values) != self.draws:
             raise OptionError(f"numbers must be {self.draws} for each image, got {len(values)}")
-        # Only the sum tells of NaN.
+        # Only the sum shows a NaN.
         if values and not (min(values) >= 0 and max(values) < 1 and sum(values) >= 0):
             raise OptionError(f"numbers must be at least 0 and below 1, got {min(values)} to {max(values)}")
         return values

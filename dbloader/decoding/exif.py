@@ -1,7 +1,7 @@
-"""EXIF orientation: how an image that is stored turned is seen upright.
+"""EXIF orientation: turn images upright.
 
-EXIF's tag 0x0112 (CIPA DC-008, 4.6.5.1) tells of 1 to 8 which edges of the upright image the first row and the first
-column of the stored one are.
+EXIF's tag 0x0112 (CIPA DC-008, 4.6.5.1) says, as a number from 1 to 8, which edges of the upright image the first row
+and the first column of the stored one are.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from PIL import ExifTags, Image
 
-from dbloader.decoding.pillow import open_picture
+from dbloader.decoding.pillow import open_file
 from dbloader.errors import DamagedImageError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 UPRIGHT = 1
 
-# Whether the image is stored with rows and columns exchanged, and then, upright, left and right, and top and bottom.
+# Whether rows and columns are exchanged in the stored image, and after that left and right, and top and bottom.
 _TURNS = {
     1: (False, False, False),
     2: (False, True, False),
@@ -37,27 +37,28 @@ _TURNS = {
 
 
 def read_orientation(image: bytes | memoryview | Image.Image) -> int:
-    """Return the EXIF orientation, 1 to 8, of an image file or opened image; 1, upright, if it tells none of these.
+    """Return the EXIF orientation, 1 to 8, of an image file or opened image; 1, upright, if it has none of these.
 
-    Pillow reads it, as for its own ImageOps.exif_transpose: of EXIF or, where there is none, of XMP. That takes 17 us.
+    Pillow reads it, as for its ImageOps.exif_transpose: from EXIF or, where there is none, from XMP. This takes 17 us.
 
     Raises:
         NotAnImageError: It is in no known format, or has more pixels than are allowed.
         DamagedImageError: There is EXIF, but it cannot be read.
     """
     if not isinstance(image, Image.Image):
-        image = open_picture(image)
+        image = open_file(image)
     try:
         value = image.getexif().get(ExifTags.Base.Orientation, UPRIGHT)
     except Exception as error:  # Pillow raises whatever its parsing meets
         raise DamagedImageError(
-            f"the EXIF of the image, which tells what is up, cannot be read; exif_transpose=False leaves it: {error}"
+            "the EXIF of the image, which says which side is up, cannot be read; exif_transpose=False ignores it: "
+            f"{error}"
         ) from error
     return value if value in _TURNS else UPRIGHT
 
 
-class Turned:
-    """An image that is stored turned, as it is upright.
+class UprightImage:
+    """The upright view of an image that is stored turned.
 
     Args:
         stored: The image as it is stored.
@@ -74,27 +75,24 @@ class Turned:
     def part(
         self, left: int, top: int, width: int, height: int, tiles: bytes | memoryview | None, factor: int
     ) -> Callable[[], npt.NDArray[np.uint8]]:
-        """Return what decodes a part of the upright image, as Source does."""
-        box = stored_box(self.orientation, left, top, width, height, (self.width, self.height))
+        """Return what decodes a part of the upright image, as in OpenImage."""
+        box = find_stored_box(self.orientation, left, top, width, height, (self.width, self.height))
         part = self.stored.part(*box, tiles, factor)
         return lambda: turn_upright(part(), self.orientation).copy()
 
 
-def stored_box(
+def find_stored_box(
     orientation: int, left: int, top: int, width: int, height: int, upright: tuple[int, int]
 ) -> tuple[int, int, int, int]:
-    """Return where in the stored image a part of the upright one is.
+    """Return left, top, width and height in the stored image of a part of the upright one.
 
     Args:
         orientation: 1 to 8.
-        left: Of the part's left edge, in pixels of the upright image, as the next three.
-        top: Of its upper edge.
-        width: Of the part.
-        height: Of the part.
+        left: Left edge of the part, in pixels of the upright image as the next three.
+        top: Its upper edge.
+        width: Its width.
+        height: Its height.
         upright: Width and height of the upright image.
-
-    Returns:
-        Left, top, width and height in the stored image.
     """
     exchanged, mirrored, inverted = _TURNS[orientation]
     if mirrored:
@@ -105,7 +103,7 @@ def stored_box(
 
 
 def turn_upright(pixels: npt.NDArray[np.uint8], orientation: int) -> npt.NDArray[np.uint8]:
-    """Return pixels as they are upright: a view, shape (height, width, 3), with other strides."""
+    """Return stored pixels as they are upright: a view, shape (height, width, 3), with other strides."""
     exchanged, mirrored, inverted = _TURNS[orientation]
     if exchanged:
         pixels = pixels.transpose(1, 0, 2)

@@ -1,4 +1,4 @@
-"""Images as they are."""
+"""Whole images in their own size."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class DecodeTensor(Decoder):
     """Decodes whole images, each to a tensor of its own size.
 
     Args:
-        exif_transpose: Whether an image whose EXIF says so is turned upright.
+        exif_transpose: Whether images are turned upright as their EXIF says.
     """
 
     @override
     def choose(self, numbers: Sequence[float] | npt.NDArray[Any], width: int, height: int) -> Crop:
-        self._checked(numbers)
+        self._check_numbers(numbers)
         return Crop(0, 0, width, height)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""What every kind of opened image can do."""
+"""The interface of opened images."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ if TYPE_CHECKING:
 
 
 class OpenImage(Protocol):
-    """An image of which a part can be had."""
+    """An image of known size, of which parts can be decoded."""
 
     @property
     def width(self) -> int:
-        """Of the image, in pixels."""
+        """Width in pixels."""
 
     @property
     def height(self) -> int:
-        """Of the image, in pixels."""
+        """Height in pixels."""
 
     def part(
         self, left: int, top: int, width: int, height: int, tiles: bytes | memoryview | None, factor: int
     ) -> Callable[[], npt.NDArray[np.uint8]]:
-        """Return what decodes a part of the image, with as little of Python's work as may be left.
+        """Return a function that decodes a part of the image; do here what only Python can do.
 
         Args:
-            left: Of its left edge in pixels, as the next three.
-            top: Of its upper edge.
+            left: Left edge of the part in pixels, as the next three.
+            top: Its upper edge.
             width: At least 1.
             height: At least 1.
-            tiles: Lengths of the tiles, where it is a tiled JPEG.
-            factor: 1, 2, 4 or 8: a part that is so many times smaller will do, if it is had faster.
+            tiles: Lengths of the tiles, for a tiled JPEG.
+            factor: 1, 2, 4 or 8: the part may come so many times smaller, if that is faster.
 
         Returns:
-            A function that gives uint8, shape (height, width, 3), RGB, 0 to 255; writable, without negative strides,
-            the caller's alone. It is called once at most.
+            A function to call at most once. It returns uint8, shape (height, width, 3), RGB, 0 to 255; writable,
+            without negative strides, shared with nothing else.
 
         Raises:
-            DamagedImageError: The image does not decode, or only with a warning; here or from the function.
+            DamagedImageError: The image does not decode, or only with a warning. The function may raise it too.
         """

@@ -1,4 +1,4 @@
-"""JPEGs that libjpeg-turbo decodes to RGB, by simplejpeg, with the pixels that Pillow gives."""
+"""JPEGs that libjpeg-turbo decodes to RGB, through simplejpeg, with the pixels that Pillow gives."""
 
 from __future__ import annotations
 
@@ -8,59 +8,59 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import simplejpeg
 
-from dbloader.decoding.pillow import PillowImage, open_picture
+from dbloader.decoding.pillow import PillowImage, open_file
 from dbloader.errors import DamagedImageError, NotTiledError
-from dbloader.images.info import Facts, check_decodes
+from dbloader.images import markers
+from dbloader.images.info import Facts, check_decodes, describe
 from dbloader.images.pillow import max_pixels
 from dbloader.images.tiled.crop import decode_joined, join_crop
-from dbloader.images.tiled.layout import BASELINE, read_header
+from dbloader.images.tiled.layout import read_header
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     import numpy as np
     import numpy.typing as npt
 
-# Share of an image's area. Joining has its price: for 0.8, 0.85, 0.9, 0.95 and all of the area, decoding tiles took
-# 0.96, 1.01, 1.06, 1.09 and 1.12 of the time of the whole (60 photos of 465 x 394 pixels, tiles near 32), and 0.84,
-# 0.89, 0.94, 1.00 and 1.03 (8 photos of 2 to 16 megapixels).
+# Share of an image's area from which on all of it is decoded, since joining tiles takes time. For 0.8, 0.85, 0.9, 0.95
+# and all of the area, tiles took 0.96, 1.01, 1.06, 1.09 and 1.12 of the time of the whole (60 photos of 465 x 394
+# pixels, tiles near 32), and 0.84, 0.89, 0.94, 1.00 and 1.03 (8 photos of 2 to 16 megapixels).
 _WHOLE_FROM = 0.9
 
-# Those that libjpeg converts to RGB; what Pillow makes of CMYK is its own.
-_COLOURSPACES = ("YCbCr", "Gray", "RGB")
+_COLOR_SPACES = ("YCbCr", "Gray", "RGB")  # libjpeg does not convert CMYK to RGB as Pillow does
 
-# Pixels of the smaller image that are decoded around a crop of it. One is what upsampling of chroma looks at; with more
-# than four, no joined JPEG is as narrow as those that libjpeg-turbo upsamples otherwise (dbloader.images.tiled.crop).
+# Pixels of the smaller image that are decoded around a crop of it. Upsampling of chroma looks at one. With more than
+# four, no joined JPEG is so narrow that libjpeg-turbo upsamples it differently (dbloader.images.tiled.crop).
 _MARGIN = 8
 
-# Share of an image's height. Changing the header has its price.
-_UPPER_TO = 0.95
+_UPPER_TO = 0.95  # share of an image's height up to which rewriting the header pays
 _HEIGHT = struct.Struct(">H")
 
-# Pixels of the side of a block. Images smaller than one have the same size by several of libjpeg's factors.
+# Side of a block in pixels. An image smaller than one block has the same size for several of libjpeg's factors.
 _BLOCK = 8
 
 
 def open_jpeg(data: bytes | memoryview, *, checked: bool = False) -> JPEG | None:
-    """Return a JPEG, of which the header is read; None for all that is left to Pillow, or to its errors."""
-    if data[:2] != b"\xff\xd8":
+    """Read the header of a JPEG; return None for every file that is left to Pillow, or to its errors."""
+    if data[:2] != markers.START:
         return None
     try:
-        height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data, strict=False)  # 1 us, where Pillow takes 15
-    except (ValueError, KeyError):  # KeyError: a chroma subsampling that it has no name for
+        height, width, color_space, _ = simplejpeg.decode_jpeg_header(data, strict=False)  # 1 us; Pillow takes 15
+    except (ValueError, KeyError):  # KeyError: a chroma subsampling that it does not know
         return None
-    allowed = width * height <= max_pixels()
-    return JPEG(data, width, height, checked) if allowed and colorspace in _COLOURSPACES else None
+    if color_space not in _COLOR_SPACES or width * height > max_pixels():
+        return None
+    return JPEG(data, width, height, checked)
 
 
 class JPEG(NamedTuple):
-    """A JPEG as a Source of parts.
+    """A JPEG file as an OpenImage.
 
     Attributes:
         data: The file.
         width: In pixels.
         height: In pixels.
-        checked: Whether all of it is known to decode without a warning.
+        checked: Whether it is known to decode without a warning.
     """
 
     data: bytes | memoryview
@@ -71,37 +71,44 @@ class JPEG(NamedTuple):
     def part(
         self, left: int, top: int, width: int, height: int, tiles: bytes | memoryview | None, factor: int
     ) -> Callable[[], npt.NDArray[np.uint8]]:
-        """Return what decodes a part of the image, as Source does: bit for bit the same with tiles and without."""
+        """Return what decodes a part of the image, as in OpenImage; the pixels are the same with tiles and without."""
         if max(self.width, self.height) < _BLOCK:
             factor = 1
         if tiles is not None and width * height < _WHOLE_FROM * self.width * self.height:
             try:
                 if factor > 1:
-                    return self._smaller_part(left, top, width, height, tiles, factor)
+                    return self._smaller_tiles(left, top, width, height, tiles, factor)
                 joined = join_crop(self.data, tiles, left, top, width, height, checked=self.checked)
                 return functools.partial(decode_joined, *joined, width, height)
             except NotTiledError:
                 pass
         upper = self._upper(top + height) if self.checked and factor == 1 else None
         if upper is not None:
-            return functools.partial(_decode_upper, upper, left, top, width, height)
+            return functools.partial(_decode_upper, *upper, left, top, width, height)
         return functools.partial(self._crop, left, top, width, height, factor)
 
     def _crop(self, left: int, top: int, width: int, height: int, factor: int) -> npt.NDArray[np.uint8]:
         """Decode the whole image, and return a part of it."""
-        pixels = self._decode(factor)
-        if len(pixels) == self.height:
-            factor = 1
-        return pixels[_edges(top, height, factor), _edges(left, width, factor)]
+        try:
+            pixels = _decode_smaller(self.data, self.width, self.height, factor)
+        except ValueError:
+            # Some warnings of libjpeg mean no damage, and what conversion accepted must decode.
+            data = bytes(self.data)
+            try:
+                check_decodes(data, Facts("JPEG", self.width, self.height))
+            except DamagedImageError as error:
+                raise DamagedImageError(f"the image {error}") from error
+            return PillowImage(open_file(data)).crop(left, top, width, height)
+        return pixels[_scale(top, height, factor), _scale(left, width, factor)]
 
-    def _upper(self, bottom: int) -> Sequence[bytes | bytearray | memoryview] | None:
-        """Return the parts of a JPEG that ends at a row or below, with the pixels that the whole has down to there.
+    def _upper(self, bottom: int) -> tuple[bytearray, memoryview] | None:
+        """Return header and data of a JPEG that ends at a row or below, with the pixels of the whole down to there.
 
-        A decoder reads no further than the height that the header tells, and what is left of the data it skips, with a
-        warning. That hides all others, so this is only for files that are known to have none.
+        A decoder stops at the height in the header, and skips the remaining data with a warning. That hides all other
+        warnings, so this is only for files that are known to have none.
 
         Returns:
-            None if it must be decoded whole.
+            None if the image must be decoded whole.
         """
         if bottom >= _UPPER_TO * self.height:
             return None
@@ -109,32 +116,15 @@ class JPEG(NamedTuple):
             header = read_header(memoryview(self.data))
         except NotTiledError:
             return None
-        # Whole MCUs, and what upsampling of chroma looks at below.
+        # Whole MCUs, and the rows below at which upsampling of chroma looks.
         height = -(-(bottom + header.margin_y) // header.mcu_height) * header.mcu_height
-        if header.process not in BASELINE or not header.interleaved or height >= self.height:
+        if header.frame.process not in markers.SEQUENTIAL or not header.interleaved or height >= self.height:
             return None
         joined = bytearray().join(header.parts)
         _HEIGHT.pack_into(joined, header.size_at, height)
-        return [joined, memoryview(self.data)[header.scan :]]
+        return joined, memoryview(self.data)[header.scan :]
 
-    def _decode(self, factor: int) -> npt.NDArray[np.uint8]:
-        """Decode the whole, smaller by the factor; as it is, if libjpeg warns of it in vain.
-
-        Raises:
-            DamagedImageError: It does not decode, or only with a warning that pixels are wrong or missing.
-        """
-        try:
-            return _decode_smaller(self.data, self.width, self.height, factor)
-        except ValueError:
-            # Not all that libjpeg warns of is damage, and what conversion let pass must decode.
-            data = bytes(self.data)
-            try:
-                check_decodes(data, Facts("JPEG", self.width, self.height))
-            except DamagedImageError as error:
-                raise DamagedImageError(f"the image {error}") from error
-            return PillowImage(open_picture(data)).crop(0, 0, self.width, self.height)
-
-    def _smaller_part(
+    def _smaller_tiles(
         self, left: int, top: int, width: int, height: int, tiles: bytes | memoryview, factor: int
     ) -> Callable[[], npt.NDArray[np.uint8]]:
         margin = _MARGIN * factor
@@ -142,24 +132,24 @@ class JPEG(NamedTuple):
         right, bottom = min(left + width + margin, self.width), min(top + height + margin, self.height)
         joined, inner_x, inner_y = join_crop(self.data, tiles, x, y, right - x, bottom - y, checked=self.checked)
         # Tiles begin at multiples of 8, and so of the factor.
-        rows, columns = _edges(top + inner_y - y, height, factor), _edges(left + inner_x - x, width, factor)
+        rows, columns = _scale(top + inner_y - y, height, factor), _scale(left + inner_x - x, width, factor)
 
         def decode() -> npt.NDArray[np.uint8]:
             joined_height, joined_width, _, _ = simplejpeg.decode_jpeg_header(joined)
             try:
                 pixels = _decode_smaller(joined, joined_width, joined_height, factor)
             except ValueError as error:
-                raise DamagedImageError(f"tiles of the JPEG do not decode: {str(error).rstrip('. ')}") from error
+                raise DamagedImageError(f"tiles of the JPEG do not decode: {describe(error)}") from error
             return pixels[rows, columns]
 
         return decode
 
 
 def _decode_upper(
-    parts: Sequence[bytes | bytearray | memoryview], left: int, top: int, width: int, height: int
+    header: bytearray, scan: memoryview, left: int, top: int, width: int, height: int
 ) -> npt.NDArray[np.uint8]:
-    """Decode the JPEG whose parts ``JPEG._upper`` gave, and return a part of the image."""
-    pixels: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(b"".join(parts), "RGB", strict=False)
+    """Decode the JPEG that ``JPEG._upper`` returned, and return a part of the image."""
+    pixels: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(b"".join((header, scan)), "RGB", strict=False)
     return pixels[top : top + height, left : left + width]
 
 
@@ -176,6 +166,6 @@ def _decode_smaller(
     return pixels
 
 
-def _edges(first: int, length: int, factor: int) -> slice:
-    """Says where a part is in a smaller image: to the nearest pixel, halves up, so that it is never too short."""
+def _scale(first: int, length: int, factor: int) -> slice:
+    """Return where a part is in a smaller image: to the nearest pixel, halves up, so that it is never too short."""
     return slice((2 * first + factor) // (2 * factor), (2 * (first + length) + factor) // (2 * factor))

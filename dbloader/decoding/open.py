@@ -1,4 +1,4 @@
-"""What a decoder is given, as one thing: an image that has a size, and of which a part can be had."""
+"""Open whatever a decoder is given: files, arrays and PIL images."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from dbloader.decoding.exif import UPRIGHT, Turned, read_orientation
+from dbloader.decoding.exif import UPRIGHT, UprightImage, read_orientation
 from dbloader.decoding.jpeg import open_jpeg
-from dbloader.decoding.pillow import PillowImage, open_picture
+from dbloader.decoding.pillow import PillowImage, open_file
 from dbloader.errors import OptionError
 
 if TYPE_CHECKING:
@@ -24,44 +24,34 @@ if TYPE_CHECKING:
 def open_image(
     image: bytes | memoryview | npt.NDArray[Any] | Image.Image, *, exif_transpose: bool = False, checked: bool = False
 ) -> OpenImage:
-    """Return what a decoder was given, whatever it is; little is decoded yet.
-
-    Args:
-        image: As Decoder's call takes it.
-        exif_transpose: Whether it is turned upright if its EXIF says so.
-        checked: As Decoder's call takes it.
+    """Open the image that a Decoder is called with; a JPEG is not decoded yet.
 
     Raises:
         NotAnImageError: It is in no known format, or has more pixels than are allowed.
         PixelRangeError: Its values are floats, signed or of 32 bits, so that their range is not known.
         DamagedImageError: Its header cannot be read.
         OptionError: It is an array of another dtype or shape.
+        TypeError: It is neither a file, an array nor a PIL image.
     """
     if isinstance(image, np.ndarray):
-        return _Pixels(image)
-    if isinstance(image, Image.Image):
-        picture = image
-    elif not isinstance(image, (bytes, bytearray, memoryview)):
+        return ArrayImage(image)
+    jpeg = None
+    if isinstance(image, (bytes, bytearray, memoryview)):
+        jpeg = open_jpeg(image, checked=checked)
+        if jpeg is not None and not exif_transpose:
+            return jpeg
+        image = open_file(image)
+    elif not isinstance(image, Image.Image):
         raise TypeError(
             "an image must be the bytes of a file, an array or a PIL image to be decoded, got "
             f"{type(image).__name__}: where a dataset gives tensors, pass transform=None to leave them as they are"
         )
-    else:
-        jpeg = open_jpeg(image, checked=checked)
-        if jpeg is not None and not exif_transpose:
-            return jpeg
-        picture = open_picture(image)
-        if jpeg is not None:
-            return _turned(jpeg, picture)
-    return _turned(PillowImage(picture), picture) if exif_transpose else PillowImage(picture)
+    stored = PillowImage(image) if jpeg is None else jpeg
+    orientation = read_orientation(image) if exif_transpose else UPRIGHT
+    return stored if orientation == UPRIGHT else UprightImage(stored, orientation)
 
 
-def _turned(source: OpenImage, picture: Image.Image) -> OpenImage:
-    orientation = read_orientation(picture)
-    return source if orientation == UPRIGHT else Turned(source, orientation)
-
-
-class _Pixels:
+class ArrayImage:
     """An array of pixels, RGB or gray."""
 
     def __init__(self, array: npt.NDArray[Any]) -> None:
@@ -77,10 +67,11 @@ class _Pixels:
     def part(
         self, left: int, top: int, width: int, height: int, tiles: bytes | memoryview | None, factor: int
     ) -> Callable[[], npt.NDArray[np.uint8]]:
-        return functools.partial(self._copied, left, top, width, height)
+        """Return what copies a part of the image, as in OpenImage."""
+        return functools.partial(self._copy, left, top, width, height)
 
-    def _copied(self, left: int, top: int, width: int, height: int) -> npt.NDArray[np.uint8]:
+    def _copy(self, left: int, top: int, width: int, height: int) -> npt.NDArray[np.uint8]:
         part = self.array[top : top + height, left : left + width]
         if part.ndim == 2:
             part = np.broadcast_to(part[..., None], (height, width, 3))
-        return part.copy()  # torch takes none that may not be written, and the output must share no memory with it
+        return part.copy()  # torch takes no read-only memory, and the output must share none with the image

@@ -1,4 +1,4 @@
-"""What the decoders ask of their options."""
+"""Check the options of decoders."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from typing import Any
 from dbloader.errors import OptionError
 
 
-def checked_size(size: Any) -> tuple[int, int]:
-    """Return an option that is a height and a width in pixels, or one number for both, as (height, width).
+def check_size(size: Any) -> tuple[int, int]:
+    """Return an option that is a (height, width) in pixels, or one number for both, as (height, width).
 
     Raises:
-        OptionError: It is none.
+        OptionError: It is something else.
     """
-    sides = (size, size) if _is_pixels(size) else size
-    if not (isinstance(sides, Sequence) and len(sides) == 2 and all(map(_is_pixels, sides))):
+    sides = (size, size) if _is_length(size) else size
+    if not (isinstance(sides, Sequence) and len(sides) == 2 and all(map(_is_length, sides))):
         raise OptionError(f"size must be a number of pixels or a (height, width), each at least 1, got {size!r}")
     return int(sides[0]), int(sides[1])
 
 
-def checked_pixels(name: str, value: Any) -> int:
-    """Return an option that is a number of pixels.
+def check_length(name: str, value: Any) -> int:
+    """Return an option that is a number of pixels, at least 1.
 
     Raises:
-        OptionError: It is none, or less than 1.
+        OptionError: It is something else.
     """
-    if not _is_pixels(value):
+    if not _is_length(value):
         raise OptionError(f"{name} must be a number of pixels, at least 1, got {value!r}")
     return int(value)
 
 
-def checked_share(name: str, value: Any, *, above: bool = False) -> float:
-    """Return an option that is a number of 0 (or, with ``above``, more) to 1.
+def check_share(name: str, value: Any, *, above: bool = False) -> float:
+    """Return an option that is a number from 0, or with ``above`` from above 0, to 1.
 
     Raises:
-        OptionError: It is none, or out of its range.
+        OptionError: It is something else.
     """
     if not _is_number(value) or not 0 <= value <= 1 or (above and not value):
         raise OptionError(
@@ -46,11 +46,11 @@ def checked_share(name: str, value: Any, *, above: bool = False) -> float:
     return float(value)
 
 
-def checked_range(name: str, value: Any, most: float = math.inf) -> tuple[float, float]:
-    """Return an option that is a least and a greatest number, above 0 and at most ``most``.
+def check_range(name: str, value: Any, most: float = math.inf) -> tuple[float, float]:
+    """Return an option that is a (least, greatest), above 0 and at most ``most``.
 
     Raises:
-        OptionError: It is none, or out of its range.
+        OptionError: It is something else.
     """
     pair = isinstance(value, Sequence) and len(value) == 2 and all(map(_is_number, value))
     if not pair or not 0 < value[0] <= value[1] <= most or math.isinf(value[1]):
@@ -63,6 +63,6 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def _is_pixels(value: Any) -> bool:
-    # Also NumPy's integers, but no 224.5.
+def _is_length(value: Any) -> bool:
+    # NumPy's integers are welcome, 224.5 is not.
     return _is_number(value) and value >= 1 and math.isfinite(value) and value == int(value)

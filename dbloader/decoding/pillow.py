@@ -10,7 +10,7 @@ import numpy as np
 from PIL import UnidentifiedImageError
 
 from dbloader.errors import DamagedImageError, NotAnImageError, OptionError, PixelRangeError
-from dbloader.images.info import told
+from dbloader.images.info import describe
 from dbloader.images.pillow import open_pillow, scale_to_8_bits
 
 if TYPE_CHECKING:
@@ -20,7 +20,29 @@ if TYPE_CHECKING:
     from PIL import Image
 
 
-def open_picture(data: bytes | memoryview) -> Image.Image:
+def decode_pil(data: bytes) -> Image.Image:
+    """Decode an image file as torchvision's default loader does.
+
+    Gray of 16 bits becomes its upper 8 bits; torchvision's loader makes every value above 255 white. Opacity is
+    dropped, and of several frames the first is taken.
+
+    Args:
+        data: The encoded file.
+
+    Returns:
+        An image of mode RGB; EXIF orientation is not applied.
+
+    Raises:
+        DamagedImageError: The image does not decode.
+        NotAnImageError: It is in no known format, or has more pixels than are allowed; docs/loading.md says how to
+            allow more.
+        PixelRangeError: Its values are floats, signed or of 32 bits, so that their range is not known.
+    """
+    with open_file(data) as image, translate_errors():
+        return scale_to_8_bits(image).convert("RGB")
+
+
+def open_file(data: bytes | memoryview) -> Image.Image:
     """Open an image file with Pillow; its pixels are not decoded yet.
 
     Raises:
@@ -41,11 +63,11 @@ def open_picture(data: bytes | memoryview) -> Image.Image:
     except OptionError:
         raise
     except Exception as error:  # a Pillow plugin raises whatever its parsing meets
-        raise DamagedImageError(f"the header of the image cannot be read: {told(error)}") from error
+        raise DamagedImageError(f"the header of the image cannot be read: {describe(error)}") from error
 
 
 class PillowImage:
-    """An image of Pillow's, of any mode whose values have a known range.
+    """An image that Pillow opened, of any mode whose values have a known range.
 
     Raises:
         DamagedImageError: It does not decode.
@@ -53,8 +75,8 @@ class PillowImage:
     """
 
     def __init__(self, image: Image.Image) -> None:
-        with damage_told():
-            image.load()  # before which a TIFF has its size as stored, and its orientation still to be applied
+        with translate_errors():
+            image.load()  # Pillow turns a TIFF upright only now, which changes its size
             image = scale_to_8_bits(image)
         self.image = image
         self.width, self.height = image.size
@@ -62,51 +84,28 @@ class PillowImage:
     def part(
         self, left: int, top: int, width: int, height: int, tiles: bytes | memoryview | None, factor: int
     ) -> Callable[[], npt.NDArray[np.uint8]]:
-        """Return what makes a part of the image, as Source does."""
+        """Return what converts a part of the image to RGB, as in OpenImage."""
         return functools.partial(self.crop, left, top, width, height)
 
     def crop(self, left: int, top: int, width: int, height: int) -> npt.NDArray[np.uint8]:
         """Return a part of the image: uint8, shape (height, width, 3), RGB."""
-        with damage_told():
+        with translate_errors():
             part = self.image
             if (width, height) != part.size:
                 part = part.crop((left, top, left + width, top + height))
-            # np.asarray would point into memory that may not be written.
-            return np.array(part if part.mode == "RGB" else part.convert("RGB"))
+            return np.array(part if part.mode == "RGB" else part.convert("RGB"))  # np.asarray would be read-only
 
 
 @contextmanager
-def damage_told() -> Iterator[None]:
-    """Turn whatever Pillow raises inside into one error.
+def translate_errors() -> Iterator[None]:
+    """Translate any error of Pillow's inside, but for lack of memory.
 
     Raises:
-        DamagedImageError: Pillow raised something, but for a lack of memory or of a known range of values.
+        DamagedImageError: Pillow raised something.
     """
     try:
         yield
     except (MemoryError, PixelRangeError):
         raise
     except Exception as error:  # a Pillow plugin raises whatever its parsing meets
-        raise DamagedImageError(f"the image does not decode: {told(error)}") from error
-
-
-def decode_pil(data: bytes) -> Image.Image:
-    """Decode an image file as torchvision's default loader does.
-
-    Gray of 16 bits becomes the upper 8 of them, where torchvision's loader makes every value above 255 white. Opacity
-    is dropped, and of several frames the first is taken.
-
-    Args:
-        data: The encoded file.
-
-    Returns:
-        An image of mode RGB; EXIF orientation is not applied.
-
-    Raises:
-        DamagedImageError: The image does not decode.
-        NotAnImageError: It is in no known format, or has more pixels than are allowed; docs/loading.md says how to
-            allow more.
-        PixelRangeError: Its values are floats, signed or of 32 bits, so that their range is not known.
-    """
-    with open_picture(data) as image, damage_told():
-        return scale_to_8_bits(image).convert("RGB")
+        raise DamagedImageError(f"the image does not decode: {describe(error)}") from error

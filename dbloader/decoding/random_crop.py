@@ -8,42 +8,40 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from dbloader.decoding.decoder import Crop, Decoder
-from dbloader.decoding.options import checked_range, checked_share, checked_size
+from dbloader.decoding.options import check_range, check_share, check_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
 
-_ATTEMPTS = 10  # torchvision's: to find a crop that lies within the image
+_ATTEMPTS = 10  # to find a crop that lies within the image, as in torchvision
 
 
 class RandomResizedCrop(Decoder):
     """Decodes a random part of an image, resizes it and mirrors it at random, as torchvision's transforms do.
 
-    It stands for RandomResizedCrop and RandomHorizontalFlip together: it draws the same crops with the same
-    probability, rounds as they do, and resizes bilinearly with antialiasing. Of a tiled JPEG it decodes the tiles that
-    the crop touches.
+    It replaces RandomResizedCrop and RandomHorizontalFlip: it draws the same crops with the same probability, rounds as
+    they do, and resizes bilinearly with antialiasing. Of a tiled JPEG it decodes the tiles that the crop touches.
 
-    The numbers of a sample are, in this order: whether it is mirrored (below ``flip``), where the crop's upper and left
-    edges are in the room that it has, and ten times its share of the area and its aspect ratio; the first of these ten
-    that lies within the image counts. Where none does, the crop is the largest in the image's center that has a ratio
-    allowed.
+    The numbers of a sample are, in this order: one for mirroring (if below ``flip``), two for the positions of the
+    crop's upper and left edges, and ten pairs for its share of the area and its aspect ratio. The first pair counts
+    whose crop fits into the image. If none fits, the crop is the largest one in the center with an allowed ratio.
 
     Args:
         size: Height and width of the output in pixels, or one number for both.
-        scale: Least and greatest share of the image's area that is taken, above 0 and at most 1.
+        scale: Least and greatest share of the image's area, above 0 and at most 1.
         ratio: Least and greatest ratio of the crop's width to its height, before resizing; its logarithm is drawn.
         flip: Probability that the output is mirrored.
-        scaled: Whether a JPEG of which the crop is at least twice as wide and high as the output is decoded by libjpeg
-            at a half, a quarter or an eighth of its size, never below the output's. The pixels are then others, and the
-            crop's edges are rounded to pixels of the smaller image: of 27 photos of 2 to 18 megapixels and an output
-            of 224 x 224, the mean difference was 1.4 levels (6.4 in the worst image), the root mean square 2.9. A
-            sample took 15.7 ms in place of 23.4, and 6.8 in place of 10.2 where they were tiled.
-        exif_transpose: Whether an image whose EXIF says so is turned upright.
+        scaled: Whether libjpeg decodes a JPEG at a half, a quarter or an eighth of its size if the crop is at least as
+            many times wider and higher than the output. This changes the pixels, and rounds the crop's edges to
+            pixels of the smaller image. For 27 photos of 2 to 18 megapixels and an output of 224 x 224, the mean
+            difference was 1.4 levels (6.4 in the worst image), the root mean square 2.9. A sample took 15.7 ms in
+            place of 23.4, and 6.8 in place of 10.2 from tiled JPEGs.
+        exif_transpose: Whether images are turned upright as their EXIF says.
 
     Raises:
-        OptionError: An option is out of its range.
+        OptionError: An option is out of range.
     """
 
     draws = 3 + 2 * _ATTEMPTS
@@ -59,15 +57,15 @@ class RandomResizedCrop(Decoder):
         exif_transpose: bool = False,
     ) -> None:
         super().__init__(exif_transpose=exif_transpose)
-        self.size: tuple[int, int] = checked_size(size)
-        self.scale = checked_range("scale", scale, 1)
-        self.ratio = checked_range("ratio", ratio)
-        self.flip = checked_share("flip", flip)
+        self.size: tuple[int, int] = check_size(size)
+        self.scale = check_range("scale", scale, 1)
+        self.ratio = check_range("ratio", ratio)
+        self.flip = check_share("flip", flip)
         self.scaled = scaled
 
     @override
     def choose(self, numbers: Sequence[float] | npt.NDArray[Any], width: int, height: int) -> Crop:
-        values = self._checked(numbers)
+        values = self._check_numbers(numbers)
         flip = values[0] < self.flip
         least, most = self.scale
         low, high = map(math.log, self.ratio)
@@ -82,7 +80,7 @@ class RandomResizedCrop(Decoder):
         return Crop((width - w) // 2, (height - h) // 2, w, h, flip)
 
     def _largest(self, width: int, height: int) -> tuple[int, int]:
-        """Return width and height of the largest crop that has a ratio allowed, and at least a pixel."""
+        """Return width and height of the largest crop with an allowed ratio, at least a pixel each."""
         least, most = self.ratio
         if width / height < least:
             return width, max(1, round(width / least))

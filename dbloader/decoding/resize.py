@@ -1,11 +1,10 @@
-"""From a part of an image to the output: resized, cut and mirrored.
+"""Resize, cut and mirror the decoded part of an image.
 
-Each step runs on the calling thread alone, as loaders run many at a time. In a loader's workers torch has been told so;
-elsewhere its copies would not: it divides those of more than 32,768 values between threads, of which every calling
-thread gets a team of its own. With teams of 8 on two cores, resizing a view took twice the processor's time, and
-mirroring ten times.
+Each step must run on the calling thread alone, since loaders run many threads. Loaders limit torch to one intra-op
+thread in their workers. Elsewhere torch would divide copies of more than 32,768 values between a team of threads for
+each calling thread: with teams of 8 on two cores, resizing a view took twice the CPU time, and mirroring ten times.
 
-Views are made by NumPy. torch lets go of Python's lock for each of its own, and another thread may take it meanwhile.
+NumPy makes the views: torch releases the GIL for each of its own, and another thread may take it.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from torch.nn.functional import interpolate
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-_SERIAL = 32768  # values that torch leaves to one thread (at::internal::GRAIN_SIZE)
+_SERIAL = 32768  # values that torch does not divide between threads (at::internal::GRAIN_SIZE)
 
 
 def render(
@@ -31,15 +30,15 @@ def render(
     flip: bool,
     out: npt.NDArray[np.uint8] | None = None,
 ) -> npt.NDArray[np.uint8]:
-    """Return the output that a part of an image becomes; Crop says how.
+    """Return the output made from a part of an image, as Crop describes it.
 
     Args:
         pixels: uint8, shape (height, width, 3), of any positive strides, writable. It may become the output.
-        resized: Height and width in pixels to make of it; None for its own.
-        window: Row and column of the resized part that become the output's first.
-        size: Height and width of the output; None for all that is resized.
-        flip: Whether left and right are exchanged. Mirroring the small output comes to the same bytes as mirroring
-            the part.
+        resized: Height and width in pixels to which it is resized; None to leave it.
+        window: First row and column of the resized part that the output shows.
+        size: Height and width of the output; None for those of the resized part.
+        flip: Whether left and right are exchanged. Mirroring the small output gives the same bytes as mirroring the
+            part.
         out: Where to write the output; new memory if None.
 
     Returns:
@@ -53,17 +52,17 @@ def render(
         pixels = _mirror(pixels)
     if out is None:
         return np.ascontiguousarray(pixels)
-    out[...] = pixels  # by NumPy, as torch would divide so small a copy among threads of its own
+    out[...] = pixels  # torch would divide even so small a copy between threads
     return out
 
 
 def _resize(pixels: npt.NDArray[np.uint8], size: tuple[int, int]) -> npt.NDArray[np.uint8]:
     """Resize bilinearly with antialiasing.
 
-    torch's kernel for bytes with AVX2 takes 104 us for what takes Pillow 490 (random-resized crops of 465 x 394 pixels
-    to 224 x 224, one core of an EPYC), and differs from it by at most 2 levels. It takes an image to be channels-last
-    by the stride of the axis N too, which must be that of a whole image: else the output is planar, and packing it
-    takes half as long again.
+    torch's AVX2 kernel for bytes takes 104 us where Pillow takes 490 (random-resized crops of 465 x 394 pixels to
+    224 x 224, one core of an EPYC), and differs by at most 2 levels. It treats an image as channels-last only if the
+    stride of the axis N is that of a whole image too. Otherwise the output is planar, and packing it takes half as
+    long again.
     """
     image = torch.from_numpy(np.ascontiguousarray(pixels).reshape(1, *pixels.shape).transpose(0, 3, 1, 2))
     resized = interpolate(image, size=size, mode="bilinear", antialias=True)
@@ -86,7 +85,7 @@ def _cut(pixels: npt.NDArray[np.uint8], window: tuple[int, int], size: tuple[int
 def _mirror(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     """Exchange left and right.
 
-    torch does it in a sixth of NumPy's time, or, some rows at a time, a third.
+    torch takes a sixth of NumPy's time, or a third where it must go a few rows at a time to stay on one thread.
     """
     rows = np.ascontiguousarray(pixels).transpose(2, 0, 1)
     step = len(pixels) if torch.get_num_threads() == 1 else max(1, _SERIAL // (3 * pixels.shape[1]))

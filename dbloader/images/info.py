@@ -1,4 +1,4 @@
-"""What must be known of an image file: what it is, and whether it decodes."""
+"""What an image file is, and whether it decodes."""
 
 from __future__ import annotations
 
@@ -10,16 +10,19 @@ import simplejpeg
 from PIL import Image, UnidentifiedImageError
 
 from dbloader.errors import DamagedImageError, NotAnImageError, OptionError
-from dbloader.images.jpeg import State, examine
+from dbloader.images.jpeg import examine, find_warning
+from dbloader.images.markers import END
 from dbloader.images.pillow import EIGHT_BITS, FORMATS, max_pixels, open_pillow, value_depth
 
 if TYPE_CHECKING:
     from PIL import ImageFile
 
-# libjpeg's warning that bytes are left over when all pixels are there. Some cameras write padding there, and the pixels
-# are right; but of 3,000 photographs with one bit flipped, 705 gave this warning and no other, all of them with wrong
-# pixels. Padding is of one value, what is left of an image is not (none of those 705 was).
+# libjpeg's warning that bytes are left over when all pixels are decoded. Some cameras write padding there, and the
+# pixels are right. But of 3,000 photos with one bit flipped, 705 gave only this warning, all of them with wrong pixels.
+# Padding repeats one value; what was left over in those 705 did not.
 _LEFT_OVER = re.compile(r"(\d+) extraneous bytes before marker 0xd9")
+
+_NOISE = b"\xa5\x5a" * 32  # coded data that decode to something
 
 UNREAD_TIFF = (
     "damaged, or a TIFF of a kind that Pillow does not read: save it as another kind (8 or 16 bits, one or three "
@@ -27,7 +30,7 @@ UNREAD_TIFF = (
     "and give the dataset a decode= of your own"
 )
 
-# Boxes of a JPEG 2000 file that are looked through for the codestream. Files have about ten.
+# Boxes of a JPEG 2000 file that are searched for the codestream. Files have about ten.
 _MOST_BOXES = 1000
 
 
@@ -38,9 +41,9 @@ class Facts(NamedTuple):
         format: Pillow's name for it.
         width: In pixels, as encoded.
         height: In pixels, as encoded.
-        depth: How deep its values are: "8-bit" (or less), "10-bit", "16-bit", "32-bit float" and the like.
-        frames: Whether it has several frames or pages, of which all but the first are left to programs of the user's.
-        transparent: Whether it has opacities, or a color that stands for none.
+        depth: Bits of a value: "8-bit" (or less), "10-bit", "16-bit", "32-bit float" and the like.
+        frames: Whether it has several frames or pages; only the first is decoded.
+        transparent: Whether it has opacities or a transparent color.
     """
 
     format: str
@@ -51,24 +54,24 @@ class Facts(NamedTuple):
     transparent: bool = False
 
 
-def facts(data: bytes) -> Facts:
+def read_facts(data: bytes) -> Facts:
     """Return what the header of an image file says; decode nothing.
 
     Raises:
         NotAnImageError: It is in no format that is opened (`dbloader.images.pillow.FORMATS`), or has too many pixels.
     """
     if data.startswith(b"\xff\xd8"):
-        # 3 us where Pillow takes 45, which is much for conversions that check nothing.
+        # 3 us; Pillow takes 45, which is much for conversions that check nothing.
         try:
             height, width, _, _ = simplejpeg.decode_jpeg_header(data, strict=False)
             if height * width <= max_pixels():
                 return Facts("JPEG", width, height)
         except (ValueError, KeyError):
-            pass  # a kind of JPEG that this decoder refuses or has no name for; Pillow decides
+            pass  # a kind of JPEG that simplejpeg refuses or does not know; Pillow decides
     try:
         with open_pillow(data) as image:
             name = format_name(image)
-            # Pillow's has_transparency_data fails for palettes that are not there.
+            # Pillow's has_transparency_data fails for missing palettes.
             depth, transparent = _depth(data, image), "A" in image.getbands() or "transparency" in image.info
             return Facts(name, image.width, image.height, depth, _has_frames(image), transparent)
     except UnidentifiedImageError as error:
@@ -76,27 +79,27 @@ def facts(data: bytes) -> Facts:
     except (NotAnImageError, OptionError):
         raise
     except Exception as error:  # a Pillow plugin raises whatever its parsing meets
-        raise NotAnImageError(f"its header cannot be read: {told(error)}") from error
+        raise NotAnImageError(f"its header cannot be read: {describe(error)}") from error
 
 
 def _unknown(data: bytes) -> str:
-    """Return the reason why a file is rejected that is in none of the formats that are opened."""
+    """Return why a file is rejected that is in none of the opened formats."""
     if not data:
         return "is empty"
-    told = f"is in no known image format (it begins with {data[:4]!r})"
+    reason = f"is in no known image format (it begins with {data[:4]!r})"
     for name, (_, accept) in Image.OPEN.items() if len(data) >= 16 else ():  # what Pillow hands to them
         if name not in FORMATS and accept is not None and accept(data[:16]) is True:
-            return f"{told}; {name}, perhaps, which is not read: check='none' (--check none) stores it for a decode="
-    return told
+            return f"{reason}; {name}, perhaps, which is not read: check='none' (--check none) stores it for a decode="
+    return reason
 
 
 def _depth(data: bytes, image: ImageFile.ImageFile) -> str:
-    """Return the depth that a header tells, also of colors of which Pillow keeps only 8 bits."""
+    """Return the depth that a header gives, also for colors of which Pillow keeps only 8 bits."""
     bits = 8
     if image.format == "PNG":
         bits = data[24]  # https://www.w3.org/TR/png-3/#11IHDR
     elif image.format == "PPM" and image.mode == "RGB" and isinstance(options := image.tile[0][3], tuple):
-        bits = 16 if options[1] > 255 else 8  # the highest value, https://netpbm.sourceforge.net/doc/ppm.html
+        bits = 16 if options[1] > 255 else 8  # the greatest value, https://netpbm.sourceforge.net/doc/ppm.html
     elif image.format == "JPEG2000":
         size = _codestream(data) + 2  # the marker SIZ comes first: ITU-T T.800 (11/2015), A.5.1
         components = int.from_bytes(data[size + 38 : size + 40], "big")
@@ -118,7 +121,7 @@ def _codestream(data: bytes) -> int:
     for _ in range(_MOST_BOXES):
         if data.startswith(b"\xff\x4f\xff\x51", at):  # SOC, SIZ
             return at
-        # A box: ITU-T T.800 (11/2015), I.4. Other boxes may hold any bytes, also those of the markers.
+        # A box: ITU-T T.800 (11/2015), I.4. Other boxes may hold any bytes, even those of the markers.
         length, kind, header = int.from_bytes(data[at : at + 4], "big"), data[at + 4 : at + 8], 8
         if length == 1:
             length, header = int.from_bytes(data[at + 8 : at + 16], "big"), 16
@@ -132,70 +135,81 @@ def _has_frames(image: Image.Image) -> bool:
     """Return whether an image file has more frames than the one that is decoded."""
     try:
         return image.format != "MPO" and bool(getattr(image, "is_animated", False))
-    except Exception:  # a Pillow plugin raises whatever its parsing meets: behind the first frame, which may be whole
+    except Exception:  # Pillow fails behind the first frame, which may be intact
         return True
 
 
 def check_decodes(data: bytes, facts: Facts) -> None:
-    """Decode an image, whole, and lets the pixels go.
-
-    A JPEG is decoded at an eighth of its size: every coefficient is still read, which is where damage shows, but the
-    pixels that nobody will see cost neither time nor memory.
+    """Decode a whole image, and drop the pixels.
 
     Raises:
         DamagedImageError: It does not decode, or only with a warning that pixels are wrong or missing.
     """
     if facts.format == "PNG":
         _check_chunks(data)
-    if facts.format == "JPEG" and _decodes_strictly(data):
+    if facts.format == "JPEG" and _check_jpeg(data):
         return
     try:
         with open_pillow(data) as image:
             image.load()
             if value_depth(image) == EIGHT_BITS:
-                # Whether it can become RGB depends on its mode alone, and of all pixels it would take four bytes each.
+                # One pixel shows whether the mode can become RGB; all of them would take four bytes each.
                 image.crop((0, 0, 1, 1)).convert("RGB")
     except MemoryError:
         raise  # the machine's, not the file's
     except Exception as error:  # a Pillow plugin raises whatever its parsing meets
         kind = f"; it is {UNREAD_TIFF}" if facts.format == "TIFF" else ""
-        raise DamagedImageError(f"does not decode: {told(error)}{kind}") from error
+        raise DamagedImageError(f"does not decode: {describe(error)}{kind}") from error
 
 
-def _decodes_strictly(data: bytes) -> bool:
-    """Return whether libjpeg-turbo decodes a JPEG; False if it refuses this kind, and Pillow, which tells less, must.
+def _check_jpeg(data: bytes) -> bool:
+    """Return whether libjpeg-turbo decodes a JPEG; False if its kind is left to Pillow.
 
     Raises:
-        DamagedImageError: It does not decode, or only with a warning.
+        DamagedImageError: It does not decode, or only with a warning that pixels are wrong or missing.
     """
     try:
         open_pillow(data).close()  # training will open it with Pillow, which parses more of the header
     except Exception as error:  # a Pillow plugin raises whatever its parsing meets
-        raise DamagedImageError(f"its header cannot be read: {told(error)}") from error
-    try:
-        simplejpeg.decode_jpeg(data, min_height=1, min_width=1, min_factor=8, strict=True)
-    except ValueError as error:
-        text = told(error)
-        left_over = _LEFT_OVER.search(text)
-        end = examine(data).end - len(b"\xff\xd9")
-        if text.startswith("tj") or "nsupported" in text:
-            # Pillow ignores all warnings of libjpeg, so the codes are followed here.
-            structure = examine(data[:end])
-            if structure.state is State.DAMAGED:
-                raise DamagedImageError(f"does not decode: {structure.reason}") from error
-            return False
-        if not left_over:
-            raise DamagedImageError(f"does not decode: {text}") from error
-        if len({*data[end - int(left_over[1]) : end]}) > 1:
-            raise DamagedImageError(f"has data left when all pixels are decoded, so some are wrong: {text}") from error
+        raise DamagedImageError(f"its header cannot be read: {describe(error)}") from error
+    warning = find_warning(data)
+    if not warning:
+        return True
+    end = examine(data).end - len(END)
+    if warning.startswith("tj") or "nsupported" in warning:
+        _check_last_scan(data, end)
+        return False
+    left_over = _LEFT_OVER.search(warning)
+    if not left_over:
+        raise DamagedImageError(f"does not decode: {warning}")
+    if len({*data[end - int(left_over[1]) : end]}) > 1:
+        raise DamagedImageError(f"has data left when all pixels are decoded, so some are wrong: {warning}")
     return True
 
 
-def _check_chunks(data: bytes) -> None:
-    """Compare the chunks of a PNG with their CRCs, which Pillow does not for those that hold the pixels.
+def _check_last_scan(data: bytes, end: int) -> None:
+    """Look for a cut in a JPEG whose sampling factors only Pillow decodes, though it ignores libjpeg's warnings.
+
+    Bytes that are added to a complete scan change no pixel; where codes are missing, they are read in their place.
 
     Raises:
-        DamagedImageError: A chunk has another.
+        DamagedImageError: The last scan is cut short.
+    """
+    try:
+        whole, longer = (zlib.crc32(open_pillow(data[:end] + more + END).tobytes()) for more in (b"", _NOISE))
+    except MemoryError:
+        raise  # the machine's, not the file's
+    except Exception as error:  # a Pillow plugin raises whatever its parsing meets
+        raise DamagedImageError(f"does not decode: {describe(error)}") from error
+    if whole != longer:
+        raise DamagedImageError("does not decode: its last scan is cut short")
+
+
+def _check_chunks(data: bytes) -> None:
+    """Compare the chunks of a PNG with their CRCs, which Pillow skips for those that hold the pixels.
+
+    Raises:
+        DamagedImageError: A chunk does not match its CRC.
     """
     start = 8  # https://www.w3.org/TR/png-3/#5Chunk-layout: length, type, data, CRC
     while start + 12 <= len(data):
@@ -207,10 +221,10 @@ def _check_chunks(data: bytes) -> None:
 
 
 def format_name(image: Image.Image) -> str:
-    """Return the format; a multi-picture file (MPO) is a JPEG with more after it."""
+    """Return the format; a multi-picture file (MPO) is a JPEG with more JPEGs after it."""
     return "JPEG" if image.format == "MPO" else image.format or ""
 
 
-def told(error: Exception) -> str:
-    """Return what an error says, as a part of a sentence."""
+def describe(error: Exception) -> str:
+    """Return the message of an error as a part of a sentence."""
     return f"{error}".rstrip(". ") or type(error).__name__

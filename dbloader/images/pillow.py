@@ -1,6 +1,6 @@
-"""Image files as Pillow opens them: of which formats, of how many pixels, and with how many bits a value.
+"""Open image files with Pillow: which formats, how many pixels, how many bits a value.
 
-``open_pillow`` is the one place that opens an image file with Pillow.
+Only ``open_pillow`` opens an image file with Pillow.
 """
 
 from __future__ import annotations
@@ -25,16 +25,14 @@ if TYPE_CHECKING:
 FORMATS = (
     "JPEG", "PNG", "GIF", "BMP", "PPM", "WEBP", "TIFF", "AVIF", "JPEG2000", "ICO", "QOI", "PCX", "TGA",
 )  # fmt: skip
-"""Pillow's names of the formats that are opened; those that this Pillow was built without are left out.
+"""Pillow's names of the formats that are opened, if this Pillow was built with them.
 
-They hold pixels and nothing else. Pillow opens others by running a program (EPS) or by drawing (WMF), and some hold any
-other file (IPTC), or are no images. TGA comes last, since it is the only one without a signature.
+They hold pixels and nothing else. Pillow opens others by running a program (EPS) or by drawing (WMF); some hold any
+other file (IPTC) or are not images. TGA comes last, since it is the only one without a signature.
 """
 
-# Bytes that decoding holds at the most for each pixel, measured with images of 15 megapixels in Pillow 13: libwebp and
-# OpenJPEG have copies of their own (25 bytes are those of RGBA in JPEG 2000), and those of AVIF are of 16 bits where
-# its values are deep.
-# A TIFF may be one strip, which is held beside its pixels, or be turned.
+# Most bytes that decoding holds for each pixel, measured with images of 15 megapixels in Pillow 13: libwebp, OpenJPEG
+# (RGBA takes 25 bytes) and AVIF (of 16 bits) keep copies. A TIFF may be one strip, or be turned.
 _DECODING = {"WEBP": 16, "AVIF": 16, "JPEG2000": 25, "QOI": 8, "TIFF": 8}
 _DECODING_MOST = 4
 
@@ -49,7 +47,7 @@ _KINDS = {2: " signed", 3: " float"}
 _ARRAY_KINDS = {"i": " signed", "f": " float", "c": " complex"}
 _WHITE_IS_ZERO = 0
 _TGA_BITS = (1, 8, 16, 24, 32)
-# Unsigned values, from black to the most that so many bits hold.
+# Unsigned values, from black to the greatest that so many bits hold.
 KNOWN_RANGE = (EIGHT_BITS, "12-bit", "16-bit")
 _MISREAD = {"8-bit signed": "unsigned", "32-bit": "signed"}
 _GRAY_16 = ("I;16", "I;16L", "I;16B", "I;16N", "I")
@@ -63,19 +61,21 @@ def open_pillow(file: bytes | bytearray | memoryview | BinaryIO) -> ImageFile.Im
 
     Raises:
         NotAnImageError: It has more pixels than `max_pixels` allows, or is a TIFF whose planes Pillow misreads.
-        OSError: It is in none of the `FORMATS` (PIL.UnidentifiedImageError); other exceptions of Pillow for damaged
-            headers.
+        OSError: It is in none of the `FORMATS` (PIL.UnidentifiedImageError). Damaged headers make Pillow raise other
+            exceptions too.
         OptionError: The environment variable DBLOADER_MAX_PIXELS is not a number.
     """
-    limit = max_pixels()
+    max_pixels()  # raises Pillow's limit if the environment says so
     stream = io.BytesIO(file) if isinstance(file, (bytes, bytearray, memoryview)) else file
     try:
         image = Image.open(stream, formats=_available())
     except Image.DecompressionBombError:
-        raise NotAnImageError(_too_large(limit)) from None
-    if image.width * image.height > limit:
+        raise NotAnImageError(_too_large()) from None
+    try:
+        check_pixels(image.width, image.height)
+    except NotAnImageError:
         image.close()
-        raise NotAnImageError(_too_large(limit))
+        raise
     if _is_misread_planar(image):
         image.close()
         raise NotAnImageError(
@@ -85,19 +85,18 @@ def open_pillow(file: bytes | bytearray | memoryview | BinaryIO) -> ImageFile.Im
 
 
 def max_pixels() -> float:
-    """Return the most pixels of an image that is opened, in conversion and in training.
+    """Return the greatest number of pixels of an image that is opened, in conversion and in training.
 
-    It is the environment variable DBLOADER_MAX_PIXELS or, without it, the number beyond which Pillow refuses: twice
-    ``PIL.Image.MAX_IMAGE_PIXELS``, which is 178,956,970 unless a program sets it; infinity if that is None.
+    It is the environment variable DBLOADER_MAX_PIXELS or, without it, Pillow's own limit: twice
+    ``PIL.Image.MAX_IMAGE_PIXELS``, which is 178,956,970 unless a program sets it, and infinity if that is None.
 
-    The variable is read once in a process, with the first image: set it before. Where it allows more than
-    ``PIL.Image.MAX_IMAGE_PIXELS``, this raises that to it, since Pillow has no other way to be told. So all of the
-    program's code that uses Pillow then opens images of that size.
+    The variable is read once in a process, with the first image. If it allows more than
+    ``PIL.Image.MAX_IMAGE_PIXELS``, that is raised to it for the whole program: Pillow has no other setting.
 
     Raises:
         OptionError: The variable is not a number of pixels.
     """
-    limit = _limit_from_environment()
+    limit = read_limit()
     if limit is None:
         return float("inf") if Image.MAX_IMAGE_PIXELS is None else 2 * Image.MAX_IMAGE_PIXELS
     if Image.MAX_IMAGE_PIXELS is not None and limit > Image.MAX_IMAGE_PIXELS:
@@ -105,29 +104,40 @@ def max_pixels() -> float:
     return limit
 
 
-def may_be_image(data: bytes | memoryview) -> bool:
-    """Return whether a file of 16 bytes or more begins as one in the `FORMATS` does.
+def check_pixels(width: int, height: int) -> None:
+    """Raise unless an image of this size may be decoded.
 
-    It takes 3 us; `open_pillow` takes 50 to find out.
+    Raises:
+        NotAnImageError: It has more pixels than `max_pixels` allows.
+        OptionError: The environment variable DBLOADER_MAX_PIXELS is not a number.
+    """
+    if width * height > max_pixels():
+        raise NotAnImageError(_too_large())
+
+
+def may_be_image(data: bytes | memoryview) -> bool:
+    """Return whether a file of 16 bytes or more begins as one of the `FORMATS` does.
+
+    It takes 3 us; `open_pillow` takes 50.
     """
     start = bytes(data[:18])
-    if len(start) < 16:  # which is what Pillow gives to the tests of signatures; before version 12 some need as many
+    if len(start) < 16:  # Pillow passes as many to its signature tests; before version 12 some need them all
         return False
     if any(accept(start[:16]) for accept in _signatures()):
         return True
-    # Truevision TGA 2.0, C.1: whether there is a color map, the kind of image, and the bits a pixel.
+    # Truevision TGA 2.0, C.1: color map or none, kind of image, bits a pixel.
     return len(start) == 18 and start[1] in (0, 1) and start[2] in (1, 2, 3, 9, 10, 11) and start[16] in _TGA_BITS
 
 
 def decoding_bytes(image_format: str) -> int:
-    """Return the bytes a pixel that decoding an image file of a format holds at the most."""
+    """Return the most bytes a pixel that decoding an image file of a format holds."""
     return _DECODING.get(image_format, _DECODING_MOST)
 
 
 def value_depth(image: Image.Image) -> str:
-    """Return how deep the values of an opened image are: "8-bit" (or less), "16-bit", "32-bit float" and the like.
+    """Return the depth of the values that Pillow reads: "8-bit" (or less), "16-bit", "32-bit float" and the like.
 
-    Only of a TIFF this is what the file has. Of colors in other formats Pillow keeps 8 bits and forgets the others.
+    For a TIFF this is the file's depth. Of colors in other formats Pillow keeps only 8 bits.
     """
     if isinstance(image, TiffImagePlugin.TiffImageFile):
         bits = max(image.tag_v2.get(_BITS, (1,)))
@@ -139,15 +149,15 @@ def value_depth(image: Image.Image) -> str:
 
 
 def array_depth(pixels: npt.NDArray[Any]) -> str:
-    """Return how deep the values of an array are, in the words of `value_depth`."""
+    """Return the depth of the values of an array, in the words of `value_depth`."""
     return f"{8 * pixels.itemsize}-bit{_ARRAY_KINDS.get(pixels.dtype.kind, '')}"
 
 
 def scale_to_8_bits(image: Image.Image) -> Image.Image:
-    """Return an image whose values have 8 bits: itself, or one of mode L if it is gray of 16 bits.
+    """Return an image with 8-bit values: itself, or one of mode L for gray of 16 bits.
 
-    Of 16 bits the upper 8 are taken, as Pillow does for colors of 16 bits and torchvision for tensors of such values.
-    Pillow itself would make every gray value above 255 white.
+    The upper 8 of 16 bits are kept, as Pillow does for colors and torchvision for tensors. Pillow's own conversion
+    makes every gray value above 255 white.
 
     Raises:
         PixelRangeError: The values are floats, signed or of 32 bits, so that their range is not known.
@@ -165,10 +175,10 @@ def scale_to_8_bits(image: Image.Image) -> Image.Image:
 
 
 def mend_gray(image: Image.Image) -> Image.Image:
-    """Return an image with gray of 16 bits of mode I;16, from 0, black, to 65,535, white; all others as they are.
+    """Return gray of 16 bits in mode I;16, from 0 (black) to 65,535 (white), and other images unchanged.
 
-    Pillow gives the gray of a TIFF of 12 bits from 0 to 4,095, leaves 16 bits inverted where 0 is white, and gives a
-    PGM of 16 bits in the mode of 32.
+    Pillow reads gray of 12 bits in a TIFF as 0 to 4,095, leaves 16 bits inverted where 0 is white, and reads a PGM of
+    16 bits in the mode of 32.
 
     Raises:
         PixelRangeError: Pillow reads other values than the file has, or cannot write what they mean.
@@ -190,14 +200,14 @@ def _gray_values(image: Image.Image) -> npt.NDArray[np.uint16]:
 
 
 def _is_inverted(image: Image.Image) -> bool:
-    """Return whether 0 is white, which Pillow mends only where values have up to 8 bits."""
+    """Return whether 0 is white, which Pillow corrects only for values of up to 8 bits."""
     if not isinstance(image, TiffImagePlugin.TiffImageFile):
         return False
     return bool(image.tag_v2.get(_PHOTOMETRIC) == _WHITE_IS_ZERO)
 
 
 def _is_misread_planar(image: Image.Image) -> bool:
-    """Return whether a TIFF has uncompressed planes that Pillow reads as plain bytes, though they are not."""
+    """Return whether a TIFF has uncompressed planes that Pillow wrongly reads as plain bytes."""
     if not isinstance(image, TiffImagePlugin.TiffImageFile) or image.tag_v2.get(_PLANES, 1) == 1:
         return False
     if not image.tile or image.tile[0][0] != "raw":
@@ -206,9 +216,9 @@ def _is_misread_planar(image: Image.Image) -> bool:
     return not plain or image.tag_v2.get(_PHOTOMETRIC) == _WHITE_IS_ZERO
 
 
-def _too_large(limit: float) -> str:
+def _too_large() -> str:
     return (
-        f"is too large to be decoded: it has more pixels than the {limit:,.0f} that are allowed; "
+        f"is too large to be decoded: it has more pixels than the {max_pixels():,.0f} that are allowed; "
         f"set the environment variable {LIMIT_VARIABLE} to allow more"
     )
 
@@ -221,12 +231,13 @@ def _available() -> tuple[str, ...]:
 
 @functools.cache
 def _signatures() -> tuple[Callable[[bytes], bool | str], ...]:
-    """Return Pillow's tests of the first 16 bytes of a file, one for each format that has a signature."""
+    """Return Pillow's tests of the first 16 bytes of a file, one for each format with a signature."""
     return tuple(accept for name in _available() if (accept := Image.OPEN[name][1]) is not None)
 
 
 @functools.cache
-def _limit_from_environment() -> int | None:
+def read_limit() -> int | None:
+    """Return the number in DBLOADER_MAX_PIXELS, read once; None if it is not set."""
     text = os.environ.get(LIMIT_VARIABLE)
     if not text:
         return None

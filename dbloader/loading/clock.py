@@ -1,4 +1,4 @@
-"""What is measured of a loader, at its two sides and by its workers."""
+"""Count what a loader, its workers and its consumer spend their time on."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from dbloader.batches.timed import TimedBatch, Work, now
 
 
 class Clock:
-    """The times of one iteration, counted by the two sides of a loader: a few readings of the clock for each batch.
+    """The times of one iteration, counted on both sides of a loader; a few readings of the clock for each batch.
 
     Attributes:
         batches: Batches that the consumer has received.
         samples: Samples in them, where that is known.
-        steps: Batches that it has finished its work with.
-        first: Seconds that it waited for its first batch, in which workers start.
-        waited: Seconds that it waited for the others, and for the end.
-        computed: Seconds that its work took, from receiving a batch to asking for the next.
-        ahead: Batches that the loader has given.
-        produced: Seconds that it took for them.
-        copied: Seconds that the background thread took to send them to a device and prepare them.
-        blocked: Seconds that it waited for the consumer to take one.
+        steps: Batches that the consumer has finished its work with.
+        first: Seconds that the consumer waited for its first batch, in which workers start.
+        waited: Seconds that it waited for the other batches and for the end.
+        computed: Seconds that it worked, from receiving a batch to asking for the next.
+        ahead: Batches that the loader has made.
+        produced: Seconds that the loader took to make them.
+        copied: Seconds that it took to send them to a device and prepare them.
+        blocked: Seconds that the background thread waited for the consumer to take a batch.
         work: What the workers report.
-        serial: Seconds of that which are not the workers'.
+        serial: Seconds of ``work`` that the workers do not share.
     """
 
     def __init__(self) -> None:
@@ -32,8 +32,8 @@ class Clock:
         self.work = Work()
         self._received: float | None = None
 
-    def asked(self) -> float:
-        """The consumer asks for a batch: gives the time."""
+    def start_waiting(self) -> float:
+        """Note that the consumer asks for a batch, and return the time."""
         asked = now()
         if self._received is not None:
             self.computed += asked - self._received
@@ -41,21 +41,21 @@ class Clock:
             self._received = None
         return asked
 
-    def answered(self, asked: float) -> None:
-        """It has one, or an error or the end."""
-        answered = now()
+    def stop_waiting(self, asked: float) -> None:
+        """Note that the consumer has a batch, an error or the end, after asking at a time."""
+        waited = now() - asked
         if self.batches:
-            self.waited += answered - asked
+            self.waited += waited
         else:
-            self.first += answered - asked
+            self.first += waited
 
-    def received(self) -> None:
-        """It goes on to work with one."""
+    def receive(self) -> None:
+        """Note that the consumer goes on to work with a batch."""
         self.batches += 1
         self._received = now()
 
-    def made(self, batch: Any, seconds: float) -> None:
-        """The loader gave a batch."""
+    def add_batch(self, batch: Any, seconds: float) -> None:
+        """Note that the loader made a batch in a number of seconds."""
         self.ahead += 1
         self.produced += seconds
         if type(batch) is TimedBatch:

@@ -1,30 +1,26 @@
-"""What a loader for images is made with, where its user did not say."""
+"""Choose what the user of create_loader did not say, and check what was said."""
 
 from __future__ import annotations
 
 import copy
 import multiprocessing
 import os
-import random
 import sys
 from collections.abc import Iterable, Sized
 from operator import index as as_index
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
-from torch.utils.data import ConcatDataset, IterableDataset, Subset, get_worker_info
-from typing_extensions import override
+from torch.utils.data import ConcatDataset, IterableDataset, Subset
 
 from dbloader._machine import processors
 from dbloader.batches.shared_memory import SharedBatchPool
 from dbloader.datasets.store import StoreDataset
 from dbloader.decoding.center_crop import ResizeCenterCrop
 from dbloader.decoding.decoder import Decoder
+from dbloader.decoding.masks import changes_size
 from dbloader.decoding.pillow import decode_pil
 from dbloader.decoding.random_crop import RandomResizedCrop
-from dbloader.decoding.uncropped import crops
-from dbloader.device.erasing import RandomErasing
 from dbloader.device.normalize import Normalize
 from dbloader.errors import OptionError
 from dbloader.records.record import STANDARD_FIELDS
@@ -40,31 +36,26 @@ if TYPE_CHECKING:
 
     from dbloader.batches.base import BatchFetcher
 
-# Threads hold Python's lock for a tenth of the time that an image takes, small ones a fifth.
+# Threads hold the GIL for a tenth of the time that an image takes, a fifth for small images.
 _MOST_THREADS = 4
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
-def suits_threads(maker: BatchFetcher, workers: int) -> bool:
-    """Return whether threads are to make the batches, where their user did not say.
-
-    Args:
-        maker: Makes them.
-        workers: How many there are.
-    """
+def suits_threads(fetcher: BatchFetcher, num_workers: int) -> bool:
+    """Return whether threads rather than processes should make the batches."""
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
         return True
-    if workers <= _MOST_THREADS or maker.image_nbytes is None:
-        return maker.frees_lock
-    # Else processes, if they begin at once, may be begun at all, and send batches without copying them.
-    forks = (multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]) == "fork"
-    well = forks and not multiprocessing.current_process().daemon and SharedBatchPool.can_be_made()
-    return maker.frees_lock and not well
+    if num_workers <= _MOST_THREADS or fetcher.image_nbytes is None:
+        return fetcher.releases_gil
+    # More workers: processes, if they start at once (fork), may be started, and send batches without a copy.
+    method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+    cheap = method == "fork" and not multiprocessing.current_process().daemon and SharedBatchPool.is_supported()
+    return fetcher.releases_gil and not cheap
 
 
 def height_and_width(input_size: int | Sequence[int]) -> tuple[int, int]:
-    """Return the height and width in pixels that one number, two, or timm's three say."""
+    """Return height and width in pixels from one number, two, or timm's three."""
     try:
         sides = [*map(as_index, input_size if isinstance(input_size, Iterable) else (input_size, input_size))]
     except TypeError:
@@ -77,10 +68,10 @@ def height_and_width(input_size: int | Sequence[int]) -> tuple[int, int]:
 
 
 def check_dataset(dataset: Any) -> None:
-    """Refuse what has no samples at indices.
+    """Refuse a dataset without samples at indices.
 
     Raises:
-        OptionError: It is iterable-style, or the place of a store, or a store; or its length is 0.
+        OptionError: It is iterable-style, a store or its place, or empty.
     """
     if isinstance(dataset, (str, bytes, os.PathLike, Store)):
         raise OptionError(
@@ -93,34 +84,34 @@ def check_dataset(dataset: Any) -> None:
 
 
 def default_transform(dataset: Any, size: tuple[int, int], *, is_training: bool) -> Decoder | None:
-    """Return the transform of a dataset that has none of its own."""
-    if _transforms(dataset):
+    """Return the decoder for a dataset that has no transform of its own, else None."""
+    if _has_transform(dataset):
         return None
     if is_training:
         return RandomResizedCrop(size)
-    # Of an output that is not square the longer side is the measure, so that none of it is left black.
+    # The longer side of the output decides, so that no part of it stays black.
     return ResizeCenterCrop(size, resize=ResizeCenterCrop(max(size)).resize)
 
 
-def _transforms(dataset: Any) -> bool:
-    """Return whether a dataset, or one that it takes its samples from, has a transform of its own."""
+def _has_transform(dataset: Any) -> bool:
+    """Return whether a dataset, or one inside of it, has a transform of its own."""
     if isinstance(dataset, Subset):
-        return _transforms(dataset.dataset)
+        return _has_transform(dataset.dataset)
     if isinstance(dataset, ConcatDataset):
-        return any(map(_transforms, dataset.datasets))
+        return any(map(_has_transform, dataset.datasets))
     if isinstance(dataset, StoreDataset) and dataset.decode is not decode_pil:
         return True
     return any(getattr(dataset, name, None) is not None for name in ("transform", "transforms"))
 
 
 def with_transform(dataset: Any, transform: Callable[..., Any] | None) -> tuple[Any, Callable[..., Any] | None]:
-    """Return the dataset that makes the samples, and the transform that it does not apply itself."""
+    """Return the dataset that makes the samples, and the transform that is left to apply to them."""
     if type(dataset) is Subset:
         inner, transform = with_transform(dataset.dataset, transform)
         return Subset(inner, dataset.indices), transform
     if transform is None or not isinstance(dataset, StoreDataset) or dataset._makes_its_own_samples:
-        return dataset, transform  # not a copy: attributes that its user sets later, such as a stage, must take effect
-    dataset = copy.copy(dataset)  # the caller's stays as it is
+        return dataset, transform  # not a copy: attributes that are set on it later must take effect
+    dataset = copy.copy(dataset)  # the caller's must not change
     if isinstance(transform, Decoder):
         dataset.decode, dataset.transform = transform, None
     else:
@@ -129,22 +120,24 @@ def with_transform(dataset: Any, transform: Callable[..., Any] | None) -> tuple[
 
 
 def check_first_fields(dataset: Any, index: int = 0) -> None:
-    """Refuse, when a loader is made, fields that its decoder would leave uncropped; later records are checked as read.
+    """Refuse fields of an image's size, such as masks, that a cropping decoder would leave uncropped.
+
+    This checks the first record when a loader is made; the others are checked when they are read.
 
     Raises:
-        OptionError: Those of the first record are such.
+        OptionError: The first record has such a field.
     """
     if type(dataset) is Subset:
         check_first_fields(dataset.dataset, dataset.indices[index])
         return
     if not isinstance(dataset, StoreDataset) or not {*(dataset.fields or ())} - {*STANDARD_FIELDS, "index"}:
         return
-    if crops(dataset.decode) or crops(dataset.transform):
+    if changes_size(dataset.decode) or changes_size(dataset.transform):
         dataset._others(dataset.record(index))
 
 
 def decoder_of(dataset: Any) -> Any:
-    """Return what decodes the images of a store's dataset, or of a part of one."""
+    """Return the decoder of a store's dataset, or of a Subset of one."""
     return decoder_of(dataset.dataset) if type(dataset) is Subset else dataset.decode
 
 
@@ -158,7 +151,7 @@ def create_batch_sampler(
     seed: int,
     drop_last: bool,
 ) -> Any:
-    """Return the indices of the batches, in the order that the options of create_loader say."""
+    """Return a batch sampler in the order that the options of create_loader define."""
     ranks: dict[str, Any] = {"num_replicas": 1, "rank": 0} if distributed is False else {}
     if distributed and not _is_distributed():
         raise OptionError("distributed=True needs torch.distributed: call init_process_group() first")
@@ -194,10 +187,15 @@ def _is_distributed() -> bool:
     return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
-def normalizing(
+def share_of_processors() -> int:
+    """Return this process's share of the processors, where torchrun started several on this machine."""
+    return max(1, processors() // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+
+
+def create_normalization(
     mean: Sequence[float] | None, std: Sequence[float] | None, dtype: torch.dtype | str, *, channels_last: bool
-) -> Callable[..., Any] | None:
-    """Return what normalizes the images, if they are to be."""
+) -> list[Callable[..., Any]]:
+    """Return the first steps of a preparation: a check of the images and their normalization; none without a mean."""
     if (mean is None) != (std is None):
         raise OptionError(f"mean and std must both be given, or both be None, got mean={mean} and std={std}")
     if isinstance(dtype, str):
@@ -210,53 +208,20 @@ def normalizing(
                 raise OptionError(
                     f"{name} needs normalized images, got mean=None: pass mean and std, or leave {name} out"
                 )
-        return None
-    return NormalizeBytes(mean, std, dtype=dtype, channels_last=channels_last)
+        return []
+    return [_check_uint8, Normalize(mean, std, dtype=dtype, channels_last=channels_last)]
 
 
-def erasing(
-    probability: float, mode: Literal["const", "rand", "pixel"], count: int, *, is_training: bool
-) -> Callable[..., Any] | None:
-    """Return what erases parts of the images, if that is to be."""
-    try:
-        module = RandomErasing(probability, mode=mode, max_count=count)
-    except (OptionError, TypeError) as error:
-        raise type(error)(f"re_prob, re_mode or re_count is wrong for RandomErasing: {error}") from None
-    return module if is_training and probability else None
-
-
-class NormalizeBytes(Normalize):
-    """Normalizes images of uint8, and no others: of what comes as float, a transform may have normalized it."""
-
-    @override
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        if not isinstance(images, torch.Tensor):
-            raise OptionError(
-                f"a batch must have a tensor of images, first or as 'image', to be normalized, got "
-                f"{type(images).__name__} there: pass mean=None and std=None to take batches as collate_fn makes them"
-            )
-        if images.dtype is not torch.uint8:
-            raise OptionError(
-                f"images must come as uint8 to be normalized, got {images.dtype}, as a transform may have normalized "
-                "them: pass mean=None and std=None to leave them so (and preparation=Normalize(...) to normalize them)"
-            )
-        return super().forward(images)
-
-
-def share_of_processors() -> int:
-    """Return the processors for this one of the processes that torchrun started on this machine."""
-    return max(1, processors() // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
-
-
-class Seeded:
-    """Seeds the global random generators of a worker process; pickled to it."""
-
-    def __init__(self, seed_of: Callable[[Any], int]) -> None:
-        self._seed_of = seed_of
-
-    def __call__(self, worker: int) -> None:
-        """Seeds them, in the worker."""
-        seed = self._seed_of(get_worker_info())
-        random.seed(seed)
-        torch.manual_seed(seed)
-        np.random.seed(seed % 2**32)  # the global one, which transforms draw from
+def _check_uint8(images: Any) -> torch.Tensor:
+    """Return uint8 images, and refuse floats, which a transform may already have normalized."""
+    if not isinstance(images, torch.Tensor):
+        raise OptionError(
+            f"a batch must have a tensor of images, first or as 'image', to be normalized, got "
+            f"{type(images).__name__} there: pass mean=None and std=None to take batches as collate_fn makes them"
+        )
+    if images.dtype is not torch.uint8:
+        raise OptionError(
+            f"images must come as uint8 to be normalized, got {images.dtype}, as a transform may have normalized "
+            "them: pass mean=None and std=None to leave them so (and preparation=Normalize(...) to normalize them)"
+        )
+    return images

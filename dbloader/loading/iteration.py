@@ -1,4 +1,4 @@
-"""What happens to each batch between a loader and its consumer: it is counted, sent to a device and prepared."""
+"""One run over a loader: what happens to each batch between the loader and its consumer."""
 
 from __future__ import annotations
 
@@ -17,173 +17,162 @@ from dbloader.loading.clock import Clock
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from dbloader.device.compose import Preparation
     from dbloader.device.transfer import Transfer
     from dbloader.loading.checkpoint import Position, State
 
 T = TypeVar("T")
 
-# Longest that the end of a process may take to be seen, after its connections are.
-_DIES_IN_S = 1.0
+# After its connection breaks, a killed worker process may take this long to show an exit code.
+_WORKER_EXIT_S = 1.0
 
 
-class _Staged(NamedTuple):
-    """A batch on its way, and what is to be told of the one that was received last."""
+class PreparedBatch(NamedTuple):
+    """A batch on its way to the consumer, with the loader's own state after it."""
 
     batch: Any
-    captured: State | None
+    snapshot: State | None
     samples: int
 
 
-class Iteration:
-    """All that is known of one run over a loader, by whoever makes its batches and whoever receives them.
+class Iteration(Iterator[PreparedBatch]):
+    """One run over a loader.
 
-    Attributes:
-        clock: Its times.
-        transfer: How its batches get to a device, if they do.
-        place: Where in the order of the samples it began; None before it did.
-    """
-
-    def __init__(self, transfer: Transfer | None) -> None:
-        self.clock = Clock()
-        self.transfer = transfer
-        self.place: Position | None = None
-        self._failed = False
-
-    def received(self, staged: _Staged) -> Any:
-        """Return the batch to its consumer, in whose thread this runs."""
-        self._failed = False
-        if self.place is not None:
-            self.place.receive(staged.captured)
-        self.clock.samples += staged.samples
-        return staged.batch if self.transfer is None else self.transfer.receive(staged.batch)
-
-    def over(self, error: BaseException) -> None:
-        """Take note of what ended the iteration, in the consumer's thread: StopIteration or an error."""
-        if self.place is None:
-            return
-        if isinstance(error, StopIteration):
-            if not self._failed:  # else it is what a further next() raises after the error, not the end of the epoch
-                self.place.end()
-        else:
-            self.place.fail()
-            self._failed = True
-
-
-class Batches(Iterator[Any]):
-    """The batches of a loader, ready for the device's consumer: what the background thread iterates.
+    The producer, which is the background thread if there is one, calls ``next()`` and ``close()``: make a batch, send
+    it to the device, prepare it. The consumer calls ``start()``, ``receive()`` and ``finish()``.
 
     Args:
-        make: Makes the loader's iterator, and says where it begins.
-        iteration: Is told what is measured.
+        make_iterator: Makes the loader's iterator and returns it with its position.
+        transfer: Sends batches to a device; None leaves them where they are.
         preparation: Called with each batch on the device.
-        counts: Whether the samples in the batches are to be counted.
+        counts_samples: Whether the items of the loader are batches, whose samples can be counted.
     """
 
     def __init__(
         self,
-        make: Callable[[], tuple[Iterator[Any], Position]],
-        iteration: Iteration,
-        preparation: Callable[..., Any] | None,
+        make_iterator: Callable[[], tuple[Iterator[Any], Position]],
+        transfer: Transfer | None,
+        preparation: Preparation | None,
         *,
-        counts: bool = True,
+        counts_samples: bool = True,
     ) -> None:
-        self._make: Callable[[], tuple[Iterator[Any], Position]] | None = make
-        self._source: Iterator[Any] = iter(())
-        self._iteration = iteration
+        self.clock = Clock()
+        self._make_iterator: Callable[[], tuple[Iterator[Any], Position]] | None = make_iterator
+        self._iterator: Iterator[Any] = iter(())
+        self._position: Position | None = None
+        self._transfer = transfer
         self._preparation = preparation
-        self._counts = counts
-        self._image = getattr(preparation, "image", "image")  # its name for the images of a mapping
+        self._image = "image" if preparation is None else preparation.image
+        self._counts_samples = counts_samples
         self._number = 0
+        self._failed = False
 
-    def begin(self) -> None:
-        """Make the loader's iterator, unless that was done; in the consumer's thread, before any batch."""
-        make, self._make = self._make, None
-        if make is not None:
-            self._source, self._iteration.place = make()
+    def start(self) -> None:
+        """Make the loader's iterator, in the consumer's thread, unless that was done."""
+        make_iterator, self._make_iterator = self._make_iterator, None
+        if make_iterator is not None:
+            self._iterator, self._position = make_iterator()
 
     @override
-    def __next__(self) -> _Staged:
-        clock, place = self._iteration.clock, self._iteration.place
-        assert place is not None, "else it has not begun"
+    def __next__(self) -> PreparedBatch:
+        assert self._position is not None, "start() comes first"
         try:
             began = now()
-            batch = next(self._source)
-            captured = place.capture()
+            batch = next(self._iterator)
+            snapshot = self._position.snapshot()
             made = now()
-            clock.made(batch, made - began)
+            self.clock.add_batch(batch, made - began)
             if type(batch) is TimedBatch:
                 batch, samples = batch.batch, batch.samples
             else:
                 samples = count_samples(batch, self._image)
-            batch = self._sent(batch, samples)
-            clock.copied += now() - made
+            batch = self._prepare(batch, samples)
+            self.clock.copied += now() - made
         except StopIteration as stop:
-            if _is_of_a_sample(stop):
+            if _is_from_a_sample(stop):
                 raise LoaderError(
                     "StopIteration was raised in the making of a sample or batch, which would end the epoch "
                     "early: catch it there, or give next() a default"
                 ) from stop
             raise
         except (OSError, EOFError) as error:
-            killed = _killed_worker(self._source, error)
-            if killed is None:
+            worker = _find_killed_worker(self._iterator, error)
+            if worker is None:
                 raise
-            # Torch tells of a worker that it finds dead, but not of one that dies while its batch is fetched from it.
-            raise LoaderError(f"DataLoader worker (pid {killed.pid}) exited unexpectedly: {error}") from error
+            # torch reports a worker that it finds dead, but not one that dies while its batch is fetched from it.
+            raise LoaderError(f"DataLoader worker (pid {worker.pid}) exited unexpectedly: {error}") from error
         self._number += 1
-        return _Staged(batch, captured, samples if self._counts else 0)
+        return PreparedBatch(batch, snapshot, samples if self._counts_samples else 0)
 
-    def _sent(self, batch: Any, samples: int) -> Any:
+    def _prepare(self, batch: Any, samples: int) -> Any:
         """Return the batch prepared, on its way to the device."""
         prepare = None
         if self._preparation is not None:
-            assert self._iteration.place is not None, "else it has not begun"
-            rng = self._iteration.place.keys(self._number, samples)
-            prepare = functools.partial(self._preparation, rng=rng)
-        if self._iteration.transfer is not None:
-            return self._iteration.transfer.prepare(batch, prepare)
+            assert self._position is not None, "start() comes first"
+            prepare = functools.partial(self._preparation, rng=self._position.sample_rng(self._number, samples))
+        if self._transfer is not None:
+            return self._transfer.prepare(batch, prepare)
         return batch if prepare is None else prepare(batch)
 
+    def receive(self, prepared: PreparedBatch) -> Any:
+        """Count a batch as received and return it, in the consumer's thread."""
+        self._failed = False
+        if self._position is not None:
+            self._position.receive(prepared.snapshot)
+        self.clock.samples += prepared.samples
+        return prepared.batch if self._transfer is None else self._transfer.receive(prepared.batch)
+
+    def finish(self, error: BaseException) -> None:
+        """Note what ended the iteration, in the consumer's thread: StopIteration or an error."""
+        if self._position is None:
+            return
+        if not isinstance(error, StopIteration):
+            self._position.fail()
+            self._failed = True
+        elif not self._failed:  # a further next() after an error raises StopIteration, too
+            self._position.end()
+
     def close(self) -> None:
-        """Let go of the loader's iterator, and ends its workers unless they are persistent."""
-        self._make = None
-        if hasattr(self._source, "close"):
-            self._source.close()
-        elif hasattr(self._source, "_shutdown_workers") and not getattr(self._source, "_persistent_workers", False):
-            # A DataLoader's iterator has no close. One that raised lives on in a cycle with its error, and when the
-            # garbage collector comes upon it, that waits 5 s for each worker, in whatever thread it runs.
-            self._source._shutdown_workers()
+        """Drop the loader's iterator, and end its workers unless they are persistent."""
+        self._make_iterator = None
+        iterator, self._iterator = self._iterator, iter(())
+        if hasattr(iterator, "close"):
+            iterator.close()
+        elif hasattr(iterator, "_shutdown_workers") and not getattr(iterator, "_persistent_workers", False):
+            # A DataLoader's iterator has no close(). One that raised stays in a cycle with its error; when the garbage
+            # collector finds it, it waits 5 s for each worker, in whatever thread that happens.
+            iterator._shutdown_workers()
 
 
-def _killed_worker(source: Any, error: BaseException) -> Any:
-    """Return the process of a DataLoader's worker whose end an error of its connections tells of, if there is one."""
-    workers = getattr(source, "_workers", [])
+def _find_killed_worker(iterator: Any, error: BaseException) -> Any:
+    """Return the DataLoader worker process whose death explains an error of its connection, or None."""
     modules = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__))
     if not any(module.startswith("multiprocessing.") for module in modules):
-        return None  # of a sample
+        return None  # the error of a sample
+    workers = getattr(iterator, "_workers", [])
     for worker in workers:
-        worker.join(_DIES_IN_S / len(workers))
+        worker.join(_WORKER_EXIT_S / len(workers))
     return next((worker for worker in workers if worker.exitcode), None)
 
 
-def _is_of_a_sample(stop: StopIteration) -> bool:
-    """Whether it came out of a map-style dataset or the stages, and torch lets it pass for the end."""
+def _is_from_a_sample(stop: StopIteration) -> bool:
+    """Return whether a map-style dataset or a preparation raised this, which torch would take for the end."""
     for frame, _ in traceback.walk_tb(stop.__traceback__):
         module = frame.f_globals.get("__name__")
         if module == "torch.utils.data._utils.fetch":
-            if type(frame.f_locals["self"]).__name__ == "_MapDatasetFetcher":  # an iterable one ends this way
+            if type(frame.f_locals["self"]).__name__ == "_MapDatasetFetcher":  # an iterable-style one ends like this
                 return True
-        elif module == "torch._utils" or frame.f_code is Batches._sent.__code__:
-            return True  # the former raises again what a worker raised
+        elif module == "torch._utils" or frame.f_code is Iteration._prepare.__code__:
+            return True  # torch._utils raises again what a worker process raised
     return False
 
 
 def count_samples(batch: Any, image: str = "image") -> int:
-    """Return the length of the images of a batch, or of the first thing in it that has a length; 0 if nothing has.
+    """Return the length of a batch's images, or of the first thing in it that has a length; 0 if nothing has.
 
     Args:
-        batch: As a loader gives it.
-        image: Where a mapping has its images.
+        batch: As a loader makes it.
+        image: Key of the images in a mapping.
     """
     shape = getattr(batch, "shape", None)
     if shape is not None:
@@ -195,58 +184,53 @@ def count_samples(batch: Any, image: str = "image") -> int:
     return next(filter(None, (count_samples(part, image) for part in parts)), 0)
 
 
-class Ahead(BackgroundIterator[T]):
-    """The batches, made ahead in a thread."""
+class BackgroundBatches(BackgroundIterator[T]):
+    """The batches of an iteration, made ahead in a background thread."""
 
-    def __init__(self, batches: Batches, depth: int, iteration: Iteration) -> None:
-        super().__init__(batches, depth, iteration.clock)
-        self.run.prepare = batches.begin
+    def __init__(self, iteration: Iteration, depth: int) -> None:
+        super().__init__(iteration, depth, iteration.clock, iteration.start)  # type: ignore[arg-type] # see __next__
         self._iteration = iteration
 
     @override
     def __next__(self) -> T:
         try:
-            return super().__next__()
+            batch: T = self._iteration.receive(self.thread.take())  # type: ignore[arg-type] # a PreparedBatch
         except BaseException as error:
-            self._iteration.over(error)
+            self.thread.stop()
+            self._iteration.finish(error)
             raise
-
-    @override
-    def _receive(self, item: Any) -> T:
-        batch: T = self._iteration.received(item)
         return batch
 
 
-class InTurn(Iterator[T]):
-    """The batches, each made when it is asked for, by whoever asks: without a thread."""
+class SynchronousBatches(Iterator[T]):
+    """The batches of an iteration, each made in the consumer's thread when it is asked for."""
 
-    def __init__(self, batches: Batches, iteration: Iteration) -> None:
-        self._batches: Batches | None = batches
+    def __init__(self, iteration: Iteration) -> None:
         self._iteration = iteration
-        self._why: str | None = None
+        self._closed = False
+        self._reason: str | None = None
 
     @override
     def __next__(self) -> T:
-        if self._batches is None:
-            raise StopIteration if self._why is None else LoaderError(self._why)
+        if self._closed:
+            raise StopIteration if self._reason is None else LoaderError(self._reason)
         clock = self._iteration.clock
-        asked = clock.asked()
+        asked = clock.start_waiting()
         try:
-            self._batches.begin()
-            staged = next(self._batches)
+            self._iteration.start()
+            prepared = next(self._iteration)
         except BaseException as error:
-            self._iteration.over(error)
+            self._iteration.finish(error)
             self.close()
             raise
         finally:
-            clock.answered(asked)
-        clock.received()
-        batch: T = self._iteration.received(staged)
+            clock.stop_waiting(asked)
+        clock.receive()
+        batch: T = self._iteration.receive(prepared)
         return batch
 
-    def close(self, why: str | None = None) -> None:
-        """Let go of the loader's iterator; tells why, where the consumer cannot know."""
-        batches, self._batches = self._batches, None
-        if batches is not None:
-            self._why = why
-            batches.close()
+    def close(self, reason: str | None = None) -> None:
+        """End the iteration; a reason is the message of the LoaderError that ``next()`` then raises."""
+        if not self._closed:
+            self._closed, self._reason = True, reason
+            self._iteration.close()

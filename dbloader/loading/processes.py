@@ -13,81 +13,78 @@ from dbloader.batches.dataset import BatchDataset, pass_batch
 from dbloader.batches.shared_memory import SharedBatchPool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterator
 
     from dbloader.batches.base import BatchFetcher
 
-# Batches that a consumer has at a time: the one it works on, and the one before, while it asks for the next.
-_HELD = 2
+# Batches that a consumer has at a time: the one it works on, and the one before while it asks for the next.
+_IN_USE = 2
 
-# Held while the workers of a run are started, so that they get the blocks of their own run.
+# Held while the workers of a run start, so that they inherit the shared memory of their own run.
 _starting = threading.Lock()
 
 
 class ProcessLoader(DataLoader[Any]):
-    """A DataLoader for batches that a BatchFetcher makes, in memory that its workers share with it and use again.
+    """A DataLoader for the batches of a BatchFetcher, made in memory that its workers share with it and reuse.
 
     Args:
-        maker: Makes the batches.
-        threads: Threads in each worker.
-        batch_size: Most samples of a batch.
-        batch_sampler: Gives their indices.
-        num_workers: Processes; 0 makes them in this one.
-        source_dataset: The dataset that they are batches of.
-        prefetch_factor: Batches ahead for each of them.
+        fetcher: Makes the batches.
+        batch_sampler: Gives their indices; has a ``batch_size``.
+        num_workers: Processes; 0 makes the batches in this one.
+        source_dataset: The dataset whose samples are in the batches.
+        prefetch_factor: Batches ahead for each worker.
         persistent_workers: As in DataLoader.
-        worker_init_fn: As in DataLoader.
-        ahead: Batches that whoever takes them has, beside those that the consumer works on.
+        held_batches: Batches that are held in front of this loader, beside those that the consumer works on.
     """
+
+    whole_batches = True
+    """Batches are not collated from samples, so ``write_store`` cannot store the samples."""
 
     def __init__(
         self,
-        maker: BatchFetcher,
-        threads: int,
-        batch_size: int,
-        batch_sampler: Iterable[list[Any]],
+        fetcher: BatchFetcher,
+        batch_sampler: Any,
         num_workers: int,
         *,
         source_dataset: Any,
         prefetch_factor: int,
         persistent_workers: bool,
-        worker_init_fn: Callable[[int], None] | None,
-        ahead: int,
+        held_batches: int,
     ) -> None:
         super().__init__(
-            BatchDataset(maker, threads),
+            BatchDataset(fetcher),
             batch_sampler=batch_sampler,
             num_workers=num_workers,
             collate_fn=pass_batch,
             persistent_workers=persistent_workers and num_workers > 0,
             prefetch_factor=prefetch_factor if num_workers else None,
-            worker_init_fn=worker_init_fn,
         )
         self.source_dataset = source_dataset
-        self._maker = maker
-        self._most = batch_size
-        self._kept = ahead + _HELD
+        self._fetcher = fetcher
+        self._largest_batch: int = batch_sampler.batch_size
+        self._held_batches = held_batches + _IN_USE
         self._started = False
 
     @override
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override] # torch names a private class
-        image = self._maker.image_nbytes
-        again = self.persistent_workers and self._started
-        if not self.num_workers or image is None or again or not SharedBatchPool.can_be_made():
+        nbytes = self._fetcher.image_nbytes
+        running = self.persistent_workers and self._started
+        if not self.num_workers or nbytes is None or running or not SharedBatchPool.is_supported():
             return super().__iter__()
-        # What each worker has made and nobody has asked for yet, and its share of what was given.
-        each = int(self.prefetch_factor or 1) + -(-self._kept // self.num_workers)
-        # Of each run its own: the numbers of its workers are those of another's that is still going on.
+        # For each worker: the batches it has made and nobody has asked for, and its share of those handed over.
+        slots = int(self.prefetch_factor or 1) + -(-self._held_batches // self.num_workers)
+        # One pool for each run: another run that is still going on has workers with the same numbers.
         with _starting:
             try:
-                blocks = self._maker.blocks = SharedBatchPool(self.num_workers, each, self._most * image)
-            except OSError:  # too many open files: then as torch does it
+                pool = SharedBatchPool(self.num_workers, slots, self._largest_batch * nbytes)
+            except OSError:  # too many open files: use torch's own shared memory
                 return super().__iter__()
+            self._fetcher.shared_pool = pool
             try:
                 iterator = super().__iter__()
             finally:
-                self._maker.blocks = None
-                blocks.started()
+                self._fetcher.shared_pool = None
+                pool.close_files()
         self._started = True
-        weakref.finalize(iterator, lambda _: None, blocks).atexit = False
+        weakref.finalize(iterator, lambda _: None, pool).atexit = False  # keeps the pool as long as the iterator
         return iterator

@@ -1,4 +1,4 @@
-"""Where the time of a training goes: waiting for data or computing, and what the data's time is spent on."""
+"""Tell what the time of a training goes into: waiting for data or computing, and what making the data takes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dbloader.batches.timed import Work
     from dbloader.loading.clock import Clock
 
-# Waiting less than this share of the time, a training gains nothing that could be seen from faster data.
+# A training that waits for less than this share of its time would not be visibly faster with faster data.
 KEEPS_UP = 0.02
 # A consumer whose own work is a smaller share than this trains nothing: it measures the loader.
 _MEASURES_ONLY = 0.02
@@ -23,10 +23,10 @@ _DOING = {"read": "reading", "decode": "decoding", "collate": "collating"}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stats:
-    """What the time of an iteration went into, so far; as a str, the verdict in one line.
+    """What an iteration spent its time on so far; as a str, the verdict in one line.
 
     On a GPU the consumer's time is that of its Python code, which runs ahead of the device until something waits for
-    that, as fetching a loss does. Then these times are the device's too.
+    the device, such as fetching a loss. With such a wait these times are the device's, too.
 
     Attributes:
         batches: Batches received.
@@ -34,16 +34,16 @@ class Stats:
         steps: Batches that the consumer has finished its work with.
         first_s: Seconds until the first batch was there: the start of the workers, which is not counted as waiting.
         waited_s: Seconds that the consumer waited for all other batches.
-        computed_s: Seconds that it worked with them.
-        ahead: Batches that the loader has given to the background thread, those not yet received included.
-        produced_s: Seconds that it took for these.
-        copied_s: Seconds that the thread took to send them to the device and prepare them.
-        blocked_s: Seconds that it had a batch which nobody took yet.
-        work: What it took to read, decode and collate these, all workers together; None where they do not tell.
-        serial_s: Seconds of ``work`` that the background thread did itself: ThreadLoader's reading and collating.
-        num_workers: How many there are; None where that is not known.
+        computed_s: Seconds that the consumer worked.
+        ahead: Batches that the loader has made, including those not yet received.
+        produced_s: Seconds that the loader took to make them.
+        copied_s: Seconds that the background thread took to send them to the device and prepare them.
+        blocked_s: Seconds that the background thread waited for the consumer to take a batch.
+        work: Seconds to read, decode and collate them, all workers together; None where the workers do not tell.
+        serial_s: Seconds of ``work`` that the workers do not share: reading and collating in a ThreadLoader.
+        num_workers: Workers of the loader; None where that is not known.
         depth: Most batches ahead of the consumer, as in PrefetchLoader.
-        processors: That this process may use.
+        processors: Processors that this process may use.
     """
 
     batches: int
@@ -63,14 +63,8 @@ class Stats:
     processors: int
 
     @classmethod
-    def of(cls, clock: Clock, num_workers: int | None, depth: int) -> Self:
-        """Return the stats of an iteration.
-
-        Args:
-            clock: Its times.
-            num_workers: Of the loader, if it tells.
-            depth: Of the PrefetchLoader.
-        """
+    def from_clock(cls, clock: Clock, num_workers: int | None, depth: int) -> Self:
+        """Return the stats of an iteration, of which the clock has the times."""
         return cls(
             batches=clock.batches,
             samples=clock.samples or None,
@@ -91,12 +85,12 @@ class Stats:
 
     @property
     def seconds(self) -> float:
-        """The time from the first batch on."""
+        """Seconds from the first batch on."""
         return self.waited_s + self.computed_s
 
     @property
     def waiting(self) -> float:
-        """The share of the time, 0 to 1, in which the consumer waited for data."""
+        """Share of the time, 0 to 1, in which the consumer waited for data."""
         return self.waited_s / self.seconds if self.seconds else 0.0
 
     @property
@@ -106,7 +100,7 @@ class Stats:
 
     @property
     def enough_workers(self) -> int | None:
-        """How many workers would keep up with the consumer: where one is told, and it does more than take batches."""
+        """Workers that would keep up with the consumer; None if not known, or if the consumer only takes batches."""
         if self.num_workers is None or self._measures_only:
             return None
         if self.work is not None:
@@ -119,7 +113,7 @@ class Stats:
 
     @property
     def _step_s(self) -> float:
-        """Seconds that the consumer works with a batch."""
+        """Seconds that the consumer works on a batch."""
         return self.computed_s / self.steps
 
     def __str__(self) -> str:
@@ -128,10 +122,10 @@ class Stats:
         waited = f"waited for data {100 * self.waiting:.{0 if self.waiting >= 0.1 else 1}f} % of the time"
         if self.waiting < KEEPS_UP:
             return f"{waited}: the data keeps up"
-        return "; ".join(filter(None, (waited, self._hardest(), self._remedy())))
+        return "; ".join(filter(None, (waited, self._main_work(), self._remedy())))
 
-    def _hardest(self) -> str | None:
-        """Return what most of the work is, if it is known."""
+    def _main_work(self) -> str | None:
+        """Return which work takes most of the time, if that is known."""
         if self.work is None:
             return None
         name = max(_DOING, key=lambda name: float(getattr(self.work, name)))
@@ -143,7 +137,7 @@ class Stats:
         if not self.depth:
             return "with depth=0 the next batch is asked for only when the one before is done with"
         if (self.copied_s + self.serial_s) / self.ahead >= self._step_s:
-            # So it would be the slowest of all with any number of workers.
+            # The background thread is the slowest part with any number of workers.
             doing = "sending and preparing" if self.copied_s >= self.serial_s else "reading and collating"
             return f"{doing} a batch takes the background thread longer than the consumer needs for one"
         enough = self.enough_workers
@@ -151,16 +145,16 @@ class Stats:
             return "what is in front of this loader is too slow"
         if enough <= self.num_workers:
             return (
-                f"{counted(self.num_workers)} should keep up: the processors may be busy with other things, "
+                f"{count_workers(self.num_workers)} should keep up: the processors may be busy with other things, "
                 "or the batches of very different cost"
             )
-        advice = f"about {counted(enough)} instead of {self.num_workers} would keep up"
+        advice = f"about {count_workers(enough)} instead of {self.num_workers} would keep up"
         if enough > self.processors:
             share = f"{self.processors} processor{'' if self.processors == 1 else 's'}"
             advice += f", but this process has {share}: make the images cheaper to decode"
         return advice
 
 
-def counted(workers: int) -> str:
+def count_workers(workers: int) -> str:
     """Return a number of workers in words."""
     return f"{workers} worker{'' if workers == 1 else 's'}"

@@ -10,14 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import torch
+from threadpoolctl import ThreadpoolController
 from torch.utils.data import DataLoader, IterableDataset
 from typing_extensions import override
 
 from dbloader._describe import describe
 from dbloader._options import checked_flag, whole_number
-from dbloader.batches.base import call, part_size, whole
+from dbloader.batches.base import call_now, refuse_stop_iteration, split_size
 from dbloader.batches.create import create_fetcher
-from dbloader.batches.threads import limit_intraop_threads
 from dbloader.errors import OptionError
 
 if TYPE_CHECKING:
@@ -28,22 +28,19 @@ if TYPE_CHECKING:
     from dbloader.batches.base import BatchFetcher, Finish, Submit
     from dbloader.batches.timed import TimedBatch
 
-_THREAD_NAME = "dbloader-worker"
-
 
 class ThreadLoader:
-    """A DataLoader whose workers are threads of this process: nothing is pickled, copied to it, or started anew.
+    """A DataLoader whose workers are threads of this process: nothing is pickled, copied or started up.
 
-    It suits datasets that let Python's lock go where they work. LMDBDataset and MongoDataset with one of dbloader's
-    decoders do: the records of a batch are read at once from a server, or by all threads from a file, which has been
-    told of them, and their images decoded by all threads straight into the tensor of the batch. Python code holds the
-    lock, so a transform in Python gains little from threads; on a free-threaded Python it does. What a worker calls of
-    torch runs in its own thread alone, as in a DataLoader's processes.
+    It suits datasets that release the GIL while they work. LMDBDataset and MongoDataset with one of dbloader's decoders
+    do: the records of a batch are read in one round trip from a server, or by all threads from a file, and all threads
+    decode their images straight into the tensor of the batch. Python code holds the GIL, so a transform in Python gains
+    little from threads, except on a free-threaded Python. Each thread's torch operations use one core, as in a
+    DataLoader's worker processes.
 
-    Batches come in their order, with the errors of their samples at their place. A PrefetchLoader in front takes
-    TimedBatches too, and then tells in its ``stats()`` what they took; ``create_loader`` puts both together. The
-    threads begin with the first ``next()``. They have ended when the consumer sees the end or an error, and after the
-    iterator's ``close()``; where it is only dropped, they end after the batches that were begun.
+    Batches come in order, and so do the errors of their samples. The threads start with the first ``next()``. They have
+    ended when the consumer sees the end or an error, and after the iterator's ``close()``. If the iterator is only
+    dropped, they end after the batches that were begun.
 
     Args:
         dataset: A map-style dataset, which threads can share.
@@ -51,22 +48,24 @@ class ThreadLoader:
         shuffle: Take torch's RandomSampler.
         sampler: The order of the samples: an iterable with a length.
         batch_sampler: Gives the indices of each batch, in place of the four arguments around it.
-        num_workers: Threads; with 0 the caller's makes the batches, each when it is asked for.
+        num_workers: Threads; with 0 the caller's thread makes each batch when it is asked for.
         collate_fn: Makes a batch of a list of samples; torch's if None.
         pin_memory: Make the batches in pinned memory, from which they are copied to a GPU.
         drop_last: Leave out the last batch if it has fewer samples.
-        prefetch_factor: Batches that are in the making or made, at the most, beside the one that was given last; 2 if
-            None. Unlike DataLoader's, it is not for each worker.
-        generator: Of the shuffling.
-        timed: Whether the batches come as TimedBatches, for a PrefetchLoader in front.
-        maker: Makes the batches; chosen for the dataset if None.
+        prefetch_factor: Most batches ahead of the one that was received last, for all threads together; 2 if None.
+        generator: Used for shuffling.
+        timed: Make TimedBatches, from which a PrefetchLoader in front takes its ``stats()``.
+        fetcher: Makes the batches; chosen for the dataset if None.
 
     Raises:
         OptionError: ``num_workers`` is below 0 or ``prefetch_factor`` below 1; the dataset is iterable-style, or
             ``batch_size`` is None without a ``batch_sampler``.
-        TypeError: One of them is no int; or ``shuffle``, ``pin_memory``, ``drop_last`` or ``timed`` no bool.
-        ValueError: torch's DataLoader refuses the others.
+        TypeError: One of these numbers is no int; or ``shuffle``, ``pin_memory``, ``drop_last`` or ``timed`` no bool.
+        ValueError: torch's DataLoader refuses other arguments.
     """
+
+    whole_batches = True
+    """Batches are not collated from samples, so ``write_store`` cannot store the samples."""
 
     def __init__(
         self,
@@ -83,7 +82,7 @@ class ThreadLoader:
         prefetch_factor: int | None = None,
         generator: torch.Generator | None = None,
         timed: bool = False,
-        maker: BatchFetcher | None = None,
+        fetcher: BatchFetcher | None = None,
     ) -> None:
         if isinstance(dataset, IterableDataset):
             raise OptionError(f"the dataset must have samples at indices, got the iterable {type(dataset).__name__}")
@@ -91,7 +90,7 @@ class ThreadLoader:
             raise OptionError("batch_size must be an int, got None: threads make whole batches")
         self.num_workers = whole_number("num_workers", num_workers, 0)
         self.prefetch_factor = 2 if prefetch_factor is None else whole_number("prefetch_factor", prefetch_factor, 1)
-        # Its samplers and its checks of the arguments are wanted, not its iterator.
+        # Makes the samplers and checks the arguments; it is not iterated.
         plan: DataLoader[Any] = DataLoader(
             dataset,
             batch_size,
@@ -110,8 +109,8 @@ class ThreadLoader:
         self.collate_fn = collate_fn
         self.pin_memory = checked_flag("pin_memory", pin_memory) and torch.cuda.is_available()
         self.timed = checked_flag("timed", timed)
-        self._maker = maker or create_fetcher(dataset, collate_fn)
-        self._maker.pin_memory = self.pin_memory
+        self._fetcher = fetcher or create_fetcher(dataset, collate_fn)
+        self._fetcher.pin_memory = self.pin_memory
 
     def __len__(self) -> int:
         return len(self.batch_sampler)
@@ -121,23 +120,23 @@ class ThreadLoader:
 
     def __iter__(self) -> Iterator[Any]:
         order = iter(self.batch_sampler)
-        # As a DataLoader draws for the seeds of its workers: so that torch.manual_seed gives the same order with both.
+        # A DataLoader draws this for the seeds of its workers; so torch.manual_seed gives the same order with both.
         torch.empty((), dtype=torch.int64).random_(generator=self.generator)
-        return _Batches(self._maker.as_now(), order, self.num_workers, self.prefetch_factor, timed=self.timed)
+        return _Batches(self._fetcher.snapshot(), order, self.num_workers, self.prefetch_factor, timed=self.timed)
 
 
 class _Batches(Iterator[Any]):
     """One run over a ThreadLoader.
 
-    No generator, as that would do something when it is dropped, which may be in the middle of anything, and to end an
-    executor takes locks. An executor that is dropped itself ends its threads without.
+    It is no generator: a generator that is dropped runs its ``finally``, at any moment, and shutting an executor down
+    takes locks. An executor that is dropped ends its threads without locks.
     """
 
     def __init__(
-        self, maker: BatchFetcher, order: Iterator[Sequence[int]], threads: int, ahead: int, *, timed: bool
+        self, fetcher: BatchFetcher, order: Iterator[Sequence[int]], threads: int, ahead: int, *, timed: bool
     ) -> None:
-        self._maker = maker
-        # The first now: a sampler that is a generator takes its epoch and draws its seed with that, not with iter().
+        self._fetcher = fetcher
+        # Ask for the first indices now: a sampler that is a generator takes its epoch and draws its seed only then.
         self._order: Iterator[Sequence[int]] | None = itertools.chain([*itertools.islice(order, 1)], order)
         self._threads = threads
         self._ahead = ahead if threads else 0
@@ -149,9 +148,9 @@ class _Batches(Iterator[Any]):
     def __next__(self) -> Any:
         try:
             while self._order is not None and len(self._pending) <= self._ahead:
-                self._begin_one()
+                self._begin_batch(self._order)
             if self._pending:
-                batch = whole(self._pending.popleft())
+                batch = refuse_stop_iteration(self._pending.popleft())
                 return batch if self._timed else batch.batch
         except BaseException as error:
             self._end(wait=isinstance(error, Exception))  # Ctrl-C must get out of a dataset that hangs
@@ -159,42 +158,42 @@ class _Batches(Iterator[Any]):
         self.close()
         raise StopIteration
 
-    def _begin_one(self) -> None:
-        """Begin the next batch; an error in that, too, comes at the place of its batch, after those before it."""
-        assert self._order is not None, "else there is none"
+    def _begin_batch(self, order: Iterator[Sequence[int]]) -> None:
+        """Begin the next batch. An error in that comes out in its place, after the batches before it."""
         try:
-            indices = next(self._order)
+            indices = next(order)
         except StopIteration:
             self._order = None
             return
         except Exception as error:
-            self._fail_with(error)
+            self._end_with(error)
             return
         try:
-            self._pending.append(whole(self._maker.begin, indices, self._submit(), self._part(len(indices))))
+            size = self._split_size(len(indices))
+            self._pending.append(refuse_stop_iteration(self._fetcher.begin, indices, self._submit(), size))
         except Exception as error:
-            self._fail_with(error)
+            self._end_with(error)
 
-    def _fail_with(self, error: Exception) -> None:
+    def _end_with(self, error: Exception) -> None:
         self._order = None
-        self._pending.append(functools.partial(_fail, error))
+        self._pending.append(functools.partial(_raise, error))
 
     def _submit(self) -> Submit:
         if not self._threads:
-            return call
+            return call_now
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._threads, _THREAD_NAME, initializer=limit_intraop_threads)
+            self._pool = ThreadPoolExecutor(self._threads, "dbloader-worker", initializer=limit_intraop_threads)
         return self._pool.submit
 
-    def _part(self, length: int) -> int:
+    def _split_size(self, length: int) -> int:
         if not self._threads:
             return max(1, length)
-        # Decoding wants large parts; all threads have something to do nevertheless, as batches are begun ahead.
-        batches = self._ahead if self._maker.frees_lock else 1
-        return part_size(length, -(-self._threads // batches))
+        # Decoding wants large parts. As batches are begun ahead, all threads have something to do nevertheless.
+        batches = self._ahead if self._fetcher.releases_gil else 1
+        return split_size(length, -(-self._threads // batches))
 
     def close(self) -> None:
-        """End the threads; waits for what they are in the middle of."""
+        """End the threads, and wait for the parts that they are working on."""
         self._end(wait=True)
 
     def _end(self, *, wait: bool) -> None:
@@ -205,5 +204,21 @@ class _Batches(Iterator[Any]):
             pool.shutdown(wait, cancel_futures=True)
 
 
-def _fail(error: Exception) -> TimedBatch:
+def _raise(error: Exception) -> TimedBatch:
     raise error
+
+
+def limit_intraop_threads() -> None:
+    """Make torch's operations in this thread use one core, as in a DataLoader's worker processes.
+
+    torch splits larger operations among as many threads as there are cores, and each thread that calls it has a team of
+    its own: many workers would get into each other's way. OpenMP, which torch uses for that, keeps the size of the team
+    for each thread, while ``torch.set_num_threads`` would change it for all later threads.
+    """
+    torch.get_num_threads()  # when a thread first asks, torch sets its number
+    _threadpool_controller().limit(limits=1, user_api="openmp")
+
+
+@functools.lru_cache(maxsize=1)
+def _threadpool_controller() -> ThreadpoolController:
+    return ThreadpoolController()  # looks through all loaded libraries, which takes 10 ms

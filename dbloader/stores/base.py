@@ -153,13 +153,8 @@ class Store(ABC):
                     )
             summary.add(packed)
         lines, outcome = Counter(event["event"] for event in self.events()), self.manifest.outcome
-        facts = {
-            **summary.facts(),
-            "formats": totals.formats,
-            "fields": totals.fields,
-            "events": lines.total(),
-            "outcome": {**outcome, **{kind: lines[kind] for kind in lines if kind in outcome}},  # a writer counts some
-        }
+        facts = {**summary.facts(), "formats": totals.formats, "fields": totals.fields, "events": lines.total()}
+        facts["outcome"] = {**outcome, **{kind: lines[kind] for kind in lines if kind in outcome}}
         if any(not 0 <= label < len(self.manifest.classes) for label in summary.labels or ()):
             facts["classes"] = ()  # a label has no class, so no class may have a name
         for name, value in facts.items():

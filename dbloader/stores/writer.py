@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ import bson
 from dbloader.errors import StoreError, StoreExistsError
 from dbloader.records.columns import CHUNK, ColumnChunk
 from dbloader.records.manifest import Summary
+from dbloader.stores.backend import WriterBackend
 from dbloader.stores.committer import Committer
 from dbloader.stores.totals import Totals
 from dbloader.stores.write_buffer import WriteBuffer
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from dbloader.errors import DamagedStoreError
     from dbloader.records.manifest import Manifest
     from dbloader.records.record import EncodedRecord
 
@@ -38,7 +37,7 @@ COMMIT_BYTES = 8 * 2**20
 COMMIT_SECONDS = 2.0
 
 
-class Writer(ABC):
+class Writer(WriterBackend):
     """A store that is being written; used in a ``with`` block.
 
     Nothing can be read at the place before ``finish``, which publishes the whole store at once. Leaving the block
@@ -52,15 +51,6 @@ class Writer(ABC):
             overwrites what the unfinished writer was to overwrite.
         resumable: Keep what was committed when the block is left without ``finish``.
 
-    Attributes:
-        place: The store, without credentials.
-        settings: What was passed to ``check_settings``.
-        position: How much of the source has been used up.
-        resumed: Whether this writer goes on with an unfinished one.
-        totals: What has been counted for the manifest.
-        scratch: A folder with room for temporary files; None for the system's.
-        report_path: The file that the report is written to.
-
     Raises (on entering the block):
         StoreExistsError: A finished store is there and ``overwrite`` is not given; or an unfinished one, and
             neither ``overwrite`` nor ``resume`` is.
@@ -68,20 +58,17 @@ class Writer(ABC):
         StoreAccessError: The place may not be written.
     """
 
-    commits_at_once = 1
-    """Factor for COMMIT_BYTES, for a backend whose commits cost more than a sync of the disk."""
-
     def __init__(self, place: str, *, overwrite: bool = False, resume: bool = False, resumable: bool = False) -> None:
         self.place = place
         self.overwrite = overwrite
         self.resume = resume
         self.resumable = resumable
         self.settings: dict[str, Any] = {}
-        self.position = 0
-        self.resumed = False
+        self.position = 0  # how much of the source has been used up
+        self.resumed = False  # whether it goes on with an unfinished writer
         self.totals = Totals()
-        self.scratch: Path | None = None
-        self.report_path = Path(f"{place}.report.jsonl")
+        self.scratch: Path | None = None  # a folder with room for temporary files; None for the system's
+        self.report_path = Path(f"{place}.report.jsonl")  # the file that the report is written to
         self._buffer = WriteBuffer()
         self._finished = False
         self._only_begun = False  # the one commit says only that an unfinished writer may overwrite
@@ -101,14 +88,17 @@ class Writer(ABC):
             self._committer.close()
             raise
         if self.overwrite and self.resumable and not self.resumed:
-            # A writer that resumes after a kill from here on knows that it may overwrite.
-            try:
-                self.commit()
-            except BaseException:
-                self.__exit__(*sys.exc_info())
-                raise
-            self._only_begun = True
+            self._commit_overwrite()
         return self
+
+    def _commit_overwrite(self) -> None:
+        """Commit nothing but that this writer may overwrite, for a writer that resumes after a kill."""
+        try:
+            self.commit()
+        except BaseException:
+            self.__exit__(*sys.exc_info())
+            raise
+        self._only_begun = True
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -193,14 +183,8 @@ class Writer(ABC):
         self._only_begun = False
         part = self._buffer.take()
         self.totals.events += len(part.events)
-        progress = {
-            "length": self.length,
-            "position": self.position,
-            "events": self.totals.events,
-            "settings": self.settings,
-            "overwrite": self.overwrite,
-            **self.totals.counts(),
-        }
+        progress: dict[str, Any] = {"length": self.length, "position": self.position, "events": self.totals.events}
+        progress |= {"settings": self.settings, "overwrite": self.overwrite, **self.totals.counts()}
         self._committer.begin(self._store, *part, progress)
 
     def _check_unfinished(self) -> None:
@@ -250,34 +234,3 @@ class Writer(ABC):
         self.resumed = True
         if self.length % CHUNK:
             self._buffer = WriteBuffer(self.length, ColumnChunk.unpack(self._stored_chunk(self.length // CHUNK)))
-
-    @abstractmethod
-    def _damaged(self, what: str) -> DamagedStoreError:
-        """Return the error for an unfinished store that cannot be used."""
-
-    @abstractmethod
-    def _open(self) -> None:
-        """Lock the place for this process, and call ``_restore`` if an unfinished writer is to be resumed."""
-
-    @abstractmethod
-    def _close(self) -> None:
-        """Release the place, and remove what is neither finished nor to be resumed."""
-
-    @abstractmethod
-    def _store(
-        self,
-        first: int,
-        documents: Sequence[bytes],
-        chunks: Mapping[int, Mapping[str, bytes]],
-        events: Sequence[Mapping[str, Any]],
-        progress: Mapping[str, Any],
-    ) -> None:
-        """Store all of a commit, durably, or none of it. Runs in the committer's thread."""
-
-    @abstractmethod
-    def _stored_chunk(self, number: int) -> dict[str, bytes]:
-        """Return the packed columns of one chunk."""
-
-    @abstractmethod
-    def _publish(self, manifest: Manifest) -> None:
-        """Write the manifest and put the store at the place."""

@@ -1,10 +1,10 @@
-"""Train a classifier on a store: on one device, or on several with torchrun; interrupt it and it goes on where it was.
+"""Train a classifier on a store, on one device or on several with torchrun. If interrupted, it resumes where it was.
 
     python train.py train.lmdb --val val.lmdb
     torchrun --nproc-per-node 8 train.py train.lmdb --val val.lmdb --batch-size 128
 
-A place may be a file or mongodb://host/database.collection. Run it again with the same --checkpoint, on as many devices
-or on others, and it goes on with the sample after the last one that the checkpoint knows of.
+A place may be a file or mongodb://host/database.collection. Run it again with the same --checkpoint, on any number of
+devices, and it continues with the sample after the last one in the checkpoint.
 """
 
 import argparse
@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import nn
 
 from dbloader import LMDBDataset, MongoDataset, create_loader
+from dbloader.device import RandomErasing
 
 
 def main() -> None:
@@ -35,7 +36,7 @@ def main() -> None:
         "seed": options.seed,
         "channels_last": True,
     }
-    loader = create_loader(train, is_training=True, re_prob=0.1, **common)
+    loader = create_loader(train, is_training=True, preparation=RandomErasing(0.1), **common)
     evaluation = create_loader(open_dataset(options.val), **common) if options.val else None
 
     bare = build_model(options.model, len(train.classes)).to(device, memory_format=torch.channels_last)
@@ -48,11 +49,11 @@ def main() -> None:
         saved = torch.load(options.checkpoint, map_location=device, weights_only=True)
         bare.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
-        loader.load_state_dict(saved["loader"])  # the same in all processes, however many they are
+        loader.load_state_dict(saved["loader"])  # the same in all processes, for any number of them
 
     state = loader.state_dict()
     if first and state["epoch"] >= options.epochs:
-        print(f"nothing is left to do: {options.checkpoint} is of {state['epoch']} epochs, --epochs {options.epochs}")
+        print(f"nothing is left to do: {options.checkpoint} has {state['epoch']} epochs, --epochs is {options.epochs}")
     for epoch in range(state["epoch"], options.epochs):
         model.train()
         loss = torch.zeros(())
@@ -64,7 +65,7 @@ def main() -> None:
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()
-            state = loader.state_dict()  # whatever was prefetched: this batch was the last that counts
+            state = loader.state_dict()  # after this batch, whatever was prefetched
             if first and step % options.save_every == 0:
                 save(options.checkpoint, bare, optimizer, state)
         if first:
@@ -82,20 +83,20 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("train", metavar="PLACE", help="store to train on")
     parser.add_argument("--val", metavar="PLACE", help="store to evaluate on after each epoch")
-    parser.add_argument("--model", metavar="NAME", help="one of timm's, such as resnet50; else a small network")
+    parser.add_argument("--model", metavar="NAME", help="a model of timm, such as resnet50; by default a small network")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--batch-size", type=int, default=64, help="samples in a batch of each process")
     parser.add_argument("--input-size", type=int, default=224, metavar="PIXELS")
     parser.add_argument("--lr", type=float, default=1e-3, help="the highest learning rate")
-    parser.add_argument("--workers", type=int, metavar="N", help="of each process  [default: its share of processors]")
+    parser.add_argument("--workers", type=int, metavar="N", help="of each process  [default: one per processor]")
     parser.add_argument("--checkpoint", type=Path, default=Path("checkpoint.pt"), metavar="FILE")
-    parser.add_argument("--save-every", type=int, default=1000, metavar="STEPS", help="and after each epoch")
+    parser.add_argument("--save-every", type=int, default=1000, metavar="STEPS", help="between checkpoints")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
 
 
 def join_others() -> torch.device:
-    """Joins the processes that torchrun started, if it did, and gives the device of this one."""
+    """Join the processes that torchrun started, if it did, and return the device of this one."""
     local = int(os.environ.get("LOCAL_RANK", "0"))
     device = torch.device("cuda", local) if torch.cuda.is_available() else torch.device("cpu")
     if device.type == "cuda":
@@ -122,13 +123,13 @@ def build_model(name: str | None, classes: int) -> nn.Module:
 
 
 def schedule(progress: float) -> float:
-    """The factor of the learning rate after a share of the training: 5 % of warming up, then a cosine to 0."""
+    """Return the factor of the learning rate at a share of the training: 5 % of warm-up, then a cosine to 0."""
     return min(1.0, progress / 0.05 + 0.01) * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
 
 
 def evaluate(model: nn.Module, loader: Any, device: torch.device) -> float:
     model.eval()
-    # Without an operation of all processes in the loop: their shares of the samples may differ by one.
+    # No collective operation in the loop: the shares of the processes may differ by one sample.
     bare = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
     counts = torch.zeros(2, dtype=torch.int64, device=device)
     with torch.inference_mode():
@@ -143,7 +144,7 @@ def evaluate(model: nn.Module, loader: Any, device: torch.device) -> float:
 
 
 def save(checkpoint: Path, model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Writes aside and renames, so that a training killed in between keeps the checkpoint it has."""
+    """Write to another file and rename it: a training killed in between keeps its last checkpoint."""
     aside = checkpoint.with_name(checkpoint.name + ".new")
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "loader": state}, aside)
     aside.replace(checkpoint)

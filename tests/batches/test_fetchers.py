@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader, Subset, default_collate
 
 from dbloader import LMDBDataset, Record, create_loader, write_store
-from dbloader.batches.base import part_size, parts
+from dbloader.batches.base import call_now, split, split_size
 from dbloader.batches.collate import RecordBatchFetcher, SampleBatchFetcher
 from dbloader.batches.create import create_fetcher
 from dbloader.batches.dataset import BatchDataset, pass_batch
@@ -73,15 +73,15 @@ def options_of(kind: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "kind", ["tensors", "tensors of fields", "records", "records without images", "records of one size"]
 )
-@pytest.mark.parametrize("threads", [1, 3])
-def test_a_batch_of_a_store_is_what_torch_collates_of_its_samples(place: Path, kind: str, threads: int) -> None:
+@pytest.mark.parametrize("size", [2, 5])
+def test_a_batch_of_a_store_is_what_torch_collates_of_its_samples(place: Path, kind: str, size: int) -> None:
     dataset = LMDBDataset(place, **options_of(kind))
-    maker = create_fetcher(dataset)
-    assert type(maker) is (TensorBatchFetcher if kind.startswith("tensors") else RecordBatchFetcher)
+    fetcher = create_fetcher(dataset)
+    assert type(fetcher) is (TensorBatchFetcher if kind.startswith("tensors") else RecordBatchFetcher)
     indices = keyed([7, 0, 7, 3, -1])
     expected = default_collate(dataset.__getitems__(indices))
-    made = BatchDataset(pickle.loads(pickle.dumps(maker)), threads).__getitems__(indices)  # noqa: S301
-    assert (made.samples, made.serial) == (5, 0.0)
+    made = pickle.loads(pickle.dumps(fetcher)).begin(indices, call_now, size)()  # noqa: S301
+    assert made.samples == 5
     assert made.work.read > 0
     batch = made.batch
     assert type(batch) is type(expected)
@@ -95,9 +95,9 @@ def test_a_batch_of_a_store_is_what_torch_collates_of_its_samples(place: Path, k
 
 
 def test_a_dataset_that_goes_by_the_keys_of_its_indices_gets_them_in_every_part_of_a_batch(place: Path) -> None:
-    maker = create_fetcher(LMDBDataset(place, decode=RandomResizedCrop(8)), transform=Twice())
+    fetcher = create_fetcher(LMDBDataset(place, decode=RandomResizedCrop(8)), transform=Twice())
     indices = keyed(range(LENGTH))
-    one, other = (BatchDataset(maker, threads).__getitems__(indices).batch[0] for threads in (1, 4))
+    one, other = (fetcher.begin(indices, call_now, size)().batch[0] for size in (LENGTH, 3))
     assert torch.equal(one, other)
 
 
@@ -192,7 +192,7 @@ def test_the_first_error_of_a_batch_comes_out_with_its_record(tmp_path: Path, wo
 
 @pytest.mark.parametrize("planned", [0, 2000, 2**23])
 def test_large_files_are_planned_a_few_at_a_time(place: Path, planned: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dbloader.batches.tensors._PLANNED", planned)
+    monkeypatch.setattr("dbloader.batches.tensors.PLANNED_NBYTES", planned)
     dataset = LMDBDataset(place, decode=RandomResizedCrop(8))
     lent: list[int] = []
     plan, decode = dataset._plan, Plan.decode
@@ -262,14 +262,31 @@ def test_an_index_beyond_the_records_is_told_at_the_place_of_its_batch(place: Pa
 
 
 def test_a_batch_is_divided_so_that_all_threads_have_a_part() -> None:
-    assert [part_size(*of) for of in ((64, 2), (8, 3), (1, 8), (0, 2), (60, 1))] == [32, 3, 1, 1, 32]
-    assert parts(5, 2) == [slice(0, 2), slice(2, 4), slice(4, 6)]
+    assert [split_size(*of) for of in ((64, 2), (8, 3), (1, 8), (0, 2), (60, 1))] == [32, 3, 1, 1, 32]
+    assert split(5, 2) == [slice(0, 2), slice(2, 4), slice(4, 6)]
 
 
 def test_the_dataset_of_a_worker_has_the_length_and_samples_of_the_one_it_makes_batches_of() -> None:
-    made = BatchDataset(create_fetcher(["a", "b", "c"]), 2)
+    made = BatchDataset(create_fetcher(["a", "b", "c"]))
     assert (len(made), made[1]) == (3, "b")
     assert [batch.batch for batch in DataLoader(made, 2, collate_fn=pass_batch)] == [["a", "b"], ["c"]]
-    assert len(pickle.loads(pickle.dumps(made))) == 3  # noqa: S301 - with its threads begun
-    with pytest.raises(OptionError, match="threads must be at least 1, got 0"):
-        BatchDataset(create_fetcher([1]), 0)
+
+
+def test_a_subset_is_made_as_the_whole_and_an_own_kind_of_subset_as_it_says(place: Path) -> None:
+    class Own(Subset[Any]):
+        def __getitem__(self, index: Any) -> Any:
+            return "own"
+
+        def __getitems__(self, indices: list[int]) -> list[Any]:
+            return [self[index] for index in indices]
+
+    store = LMDBDataset(place, decode=RandomResizedCrop(8))
+    fetcher = create_fetcher(Subset(store, [3, 1]))
+    assert (fetcher.releases_gil, create_fetcher(Own(store, [3])).releases_gil) == (True, False)
+    images, labels = fetcher.make([0, 1]).batch
+    assert labels.tolist() == [0, 1]
+    assert images.shape == (2, 3, 8, 8)
+    fetcher.pin_memory = True
+    for pinning in (fetcher, fetcher.snapshot()):
+        with pytest.raises(RuntimeError, match=r"(?i)pin|cuda|accelerator"):
+            pinning.make([0])

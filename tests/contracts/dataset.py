@@ -72,13 +72,19 @@ def in_worker(dataset: Any, context: str = "fork") -> list[Any]:
         iterator._shutdown_workers()  # type: ignore[attr-defined]
 
 
+def handle_of(dataset: StoreDataset) -> Any:
+    """Return what the process has open of a dataset's store, or None."""
+    store: Any = dataset.store
+    return store.handle if hasattr(store, "handle") else store._handle
+
+
 class Witness:
     """Decodes an image to the process that does so, the one that opened the store, and the first byte."""
 
     dataset: StoreDataset
 
     def __call__(self, data: bytes) -> torch.Tensor:
-        handle = self.dataset.store._handle  # type: ignore[attr-defined]
+        handle = handle_of(self.dataset)
         return torch.tensor([os.getpid(), getattr(handle, "shared", handle).pid, data[0]])
 
 
@@ -310,7 +316,7 @@ class DatasetContract:
                 assert module not in data
             with pickle.loads(data) as copy:  # noqa: S301 - our own
                 assert (type(copy), len(copy), repr(copy)) == (type(dataset), LENGTH, repr(dataset))
-                assert copy.store._handle is None
+                assert handle_of(copy) is None
                 assert read_all(copy) == read_all(dataset)
                 assert copy.targets.tolist() == dataset.targets.tolist()
 

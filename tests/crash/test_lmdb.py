@@ -25,22 +25,13 @@ from tests.support.images import plant_kinds, plant_photos, run, running, wait_u
 KILLS = int(os.environ.get("DBLOADER_KILLS", "12"))
 FILES = 700
 
-# The command line, with a commit about every 20 files; worker threads prepare all files if HANDED_OVER is true.
-CODE = """
-import dbloader.stores.writer as writer
-from dbloader.cli import main
-from dbloader.conversion import parallel
-from dbloader.conversion.pace import Pace
-writer.COMMIT_BYTES = 60_000
-if HANDED_OVER:
-    parallel.Pace = lambda workers, **_: Pace(workers, waits=True)
-main()
-"""
+# The command line, with a commit about every 20 files.
+CODE = "import dbloader.stores.writer as writer; writer.COMMIT_BYTES = 60_000; from dbloader.cli import main; main()"
 
-# The same, killed by itself at a call of one function of the package, to meet the moments that are short.
+# The same, killed at a call of one function of the package, to meet moments that are short.
 AT_CALL = """
 import os, pathlib, signal, sys
-import dbloader.stores.writer as writer, dbloader.stores.lmdb.writer as lmdb_writer
+import dbloader.stores.writer as writer, dbloader.stores.lmdb.partial as partial
 from dbloader.cli import main
 writer.COMMIT_BYTES = 60_000
 owner, name, number = eval(sys.argv.pop(1)), sys.argv.pop(1), int(sys.argv.pop(1))
@@ -92,9 +83,8 @@ def make_old(folder: Path) -> Old:
 
 
 def killed(whole: Whole, place: Path, option: str | None, seconds: float) -> bool:
-    """Convert and kills it some time after it has begun to write; says whether it came in time."""
-    code = CODE.replace("HANDED_OVER", str(int(seconds * 1e6) % 2 == 0))  # as random as the moment
-    arguments = [sys.executable, "-c", code, "convert", whole.root, place, "--quiet", *([option] if option else [])]
+    """Convert, kill the process some time after it has begun to write, and return whether that was in time."""
+    arguments = [sys.executable, "-c", CODE, "convert", whole.root, place, "--quiet", *([option] if option else [])]
     partial = Path(f"{place}.partial")
     before = partial.stat().st_mtime_ns if partial.exists() else 0
     with running(arguments, stderr=subprocess.DEVNULL) as process:
@@ -154,7 +144,7 @@ def test_a_conversion_killed_at_any_moment_can_be_resumed(whole: Whole, tmp_path
     option = "--overwrite" if old else None
     limit = max(whole.seconds, 0.05) * 1.5
     while not killed(whole, place, option, generator.uniform(0, limit)):
-        # It was faster: the store is there, and all begins anew.
+        # It was faster: the store is there, and all begins again.
         check_resumed(whole, place)
         place.unlink()
         old, limit = (make_old(tmp_path) if old else None), limit / 2
@@ -171,14 +161,14 @@ def test_a_conversion_killed_at_any_moment_can_be_resumed(whole: Whole, tmp_path
         check_resumed(whole, place)
 
 
-# Where it can be, in its own words: what is called next, and how often it was called before.
+# Moments: the function that is called next, and how often it was called before.
 BEFORE_THE_FIRST_RECORD = ("before anything is committed", "at the first commit of records")
 MOMENTS = {
-    "before anything is committed": ("lmdb_writer.LMDBWriter", "_put", 0),
-    "at the first commit of records": ("lmdb_writer.LMDBWriter", "_put", 1),
-    "between two commits": ("lmdb_writer.LMDBWriter", "_put", 9),
-    "before the store is finished": ("lmdb_writer.LMDBWriter", "_publish", 0),
-    "before the manifest": ("writer.Manifest", "encode", 0),
+    "before anything is committed": ("partial.PartialFile", "write", 0),
+    "at the first commit of records": ("partial.PartialFile", "write", 1),
+    "between two commits": ("partial.PartialFile", "write", 9),
+    "before the store is finished": ("writer.Summary", "facts", 0),
+    "after the manifest": ("partial.PartialFile", "sync", 0),
     "before the store is put in place": ("pathlib.Path", "replace", 0),
 }
 
@@ -206,7 +196,7 @@ def kill_at(whole: Whole, place: Path, moment: tuple[str, str, int], *options: s
     return done.returncode == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("moment", [("lmdb_writer", "sync_folder", 0), ("pathlib.Path", "replace", 1)])
+@pytest.mark.parametrize("moment", [("partial", "sync_folder", 0), ("pathlib.Path", "replace", 1)])
 def test_a_conversion_killed_after_its_store_is_in_place_has_made_it(
     whole: Whole, tmp_path: Path, moment: tuple[str, str, int]
 ) -> None:

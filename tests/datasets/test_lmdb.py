@@ -505,7 +505,7 @@ def test_the_repr_tells_fields_and_transforms_with_their_lines_below_each_other(
 def test_a_closed_dataset_opens_again_when_it_is_needed(place: Path) -> None:
     with LMDBDataset(place) as dataset:
         assert dataset[0][1] == 0
-    assert dataset.store._handle is None  # type: ignore[attr-defined]
+    assert dataset.store.handle is None  # type: ignore[attr-defined]
     dataset.close()  # as often as one likes
     assert dataset[-1][1] == 3
     assert dataset.targets[-1] == 3

@@ -4,25 +4,21 @@ import functools
 import gc
 import itertools
 import os
-import select
-import signal
 import subprocess
 import sys
 import threading
 import traceback
-import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from dbloader.errors import LoaderError
-from dbloader.loading.background import BackgroundGenerator, BackgroundIterator, BackgroundThread, background
+from dbloader.loading.background import BackgroundIterator, BackgroundThread
 from dbloader.loading.clock import Clock
-
-# By its name in sys.modules, as the package may also have a function of that name.
-module = sys.modules["dbloader.loading.background"]
+from dbloader.loading.compat import BackgroundGenerator, background
+from tests.support.children import in_child
 
 WAIT_S = 20.0  # for events that are on their way; only a broken test waits so long
 
@@ -76,31 +72,7 @@ def join_threads() -> None:
         thread.join(WAIT_S)
 
 
-def in_child(function: Callable[[], object]) -> int:
-    """The exit status of a forked process that calls the function."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of what is tested here
-        pid = os.fork()
-    if pid == 0:
-        try:
-            function()
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    descriptor = os.pidfd_open(pid)
-    if not select.select([descriptor], [], [], WAIT_S)[0]:
-        os.kill(pid, signal.SIGKILL)
-    os.close(descriptor)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
-def run_python(code: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-W", "error", "-c", code]
-    return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
-
-
-@pytest.mark.parametrize("depth", [1, 2, 7, 1000, 0, -1])
+@pytest.mark.parametrize("depth", [1, 7, 1000, 0, -1])
 def test_all_items_come_in_order_at_any_depth(depth: int) -> None:
     assert list(BackgroundIterator(range(100), depth)) == list(range(100))
 
@@ -149,33 +121,6 @@ def test_an_error_of_any_kind_comes_out_at_its_place_with_its_traceback(
     assert not threads()
 
 
-def test_stop_iteration_inside_a_generator_is_an_error_and_no_end() -> None:
-    def produce() -> Iterator[int]:
-        yield 1
-        raise StopIteration
-
-    iterator = BackgroundIterator(produce())
-    assert next(iterator) == 1
-    with pytest.raises(RuntimeError, match="generator raised StopIteration"):
-        next(iterator)
-
-
-def test_an_error_that_was_handled_is_freed_without_the_garbage_collector() -> None:
-    def fail(_: object) -> None:
-        raise StrangeError
-
-    gc.disable()
-    try:
-        iterator = BackgroundIterator(map(fail, [1]))
-        try:
-            next(iterator)
-        except StrangeError as error:
-            freed = weakref.ref(error)
-        assert freed() is None
-    finally:
-        gc.enable()
-
-
 @pytest.mark.parametrize("depth", [1, 3])
 def test_the_source_runs_ahead_by_the_depth_and_no_further(depth: int) -> None:
     change = threading.Condition()
@@ -199,26 +144,6 @@ def test_the_source_runs_ahead_by_the_depth_and_no_further(depth: int) -> None:
             target = min(taken + depth, 50)
             assert change.wait_for(functools.partial(reached, target), WAIT_S)
     assert furthest <= depth + 1  # by one more, as `taken` is counted after the fact
-
-
-def test_without_a_depth_the_source_runs_to_its_end() -> None:
-    ended = threading.Event()
-
-    def produce() -> Iterator[int]:
-        yield from range(1000)
-        ended.set()
-
-    generator = BackgroundGenerator(produce(), max_prefetch=-1)
-    assert ended.wait(WAIT_S)
-    assert list(generator) == list(range(1000))
-
-
-def test_the_thread_starts_with_the_first_next() -> None:
-    source = Source(3)
-    iterator = BackgroundIterator(source)
-    assert not threads()
-    assert next(iterator) == 0
-    assert len(threads()) == 1
 
 
 def test_a_background_generator_starts_at_once() -> None:
@@ -281,24 +206,6 @@ def test_the_source_is_gone_although_its_error_is_kept() -> None:
 # Endings
 
 
-@pytest.mark.parametrize("taken", [1, 2, 3])
-def test_break_runs_the_finally_of_the_source_once_and_in_the_thread(taken: int) -> None:
-    closed_in = []
-
-    def produce() -> Iterator[int]:
-        try:
-            yield from range(3)
-        finally:
-            closed_in.append(threading.current_thread())
-
-    iterator = BackgroundIterator(produce())
-    thread = iterator.run
-    list(itertools.islice(iterator, taken))
-    del iterator
-    thread.join(WAIT_S)
-    assert closed_in == [thread]
-
-
 @pytest.mark.parametrize("taken", [1, 5, 6], ids=["early", "after the last", "at the end"])
 def test_a_source_is_closed_once_and_in_the_thread(taken: int) -> None:
     source = Source(5)
@@ -306,22 +213,7 @@ def test_a_source_is_closed_once_and_in_the_thread(taken: int) -> None:
     assert len(list(itertools.islice(iterator, taken))) == min(taken, 5)
     iterator.close()
     iterator.close()
-    assert source.closed_in == [iterator.run]
-
-
-def test_a_source_is_closed_after_its_error() -> None:
-    source = Source(2)
-
-    def fail() -> Iterator[int]:
-        try:
-            yield from source
-            raise ValueError("of the source")
-        finally:
-            source.close()
-
-    with pytest.raises(ValueError, match="of the source"):
-        list(BackgroundIterator(fail()))
-    assert len(source.closed_in) == 1
+    assert source.closed_in == [iterator.thread]
 
 
 def test_a_source_that_never_began_is_closed_by_close() -> None:
@@ -342,18 +234,6 @@ def test_a_thousand_breaks_leave_no_thread() -> None:
     assert not threads()
 
 
-def test_a_consumer_that_raises_ends_the_thread() -> None:
-    def consume() -> None:
-        for item in BackgroundIterator(itertools.count()):
-            if item == 2:
-                raise ValueError("of the consumer")
-
-    with pytest.raises(ValueError, match="of the consumer"):
-        consume()
-    join_threads()
-    assert not threads()
-
-
 def test_the_context_ends_the_thread_however_it_is_left() -> None:
     iterator = BackgroundIterator(itertools.count())
     with pytest.raises(ZeroDivisionError, match="division"), iterator:
@@ -366,7 +246,7 @@ def test_an_abandoned_iterator_in_a_reference_cycle_ends_its_thread() -> None:
     holder: list[Any] = [BackgroundIterator(itertools.count())]
     holder.append(holder)
     next(holder[0])
-    thread = holder[0].run
+    thread = holder[0].thread
     del holder
     gc.collect()
     assert thread.wait(WAIT_S)
@@ -387,7 +267,7 @@ def test_a_garbage_collection_in_the_thread_itself_ends_it() -> None:
         holder: list[Any] = [BackgroundIterator(produce(), depth=1)]
         holder.append(holder)
         assert next(holder[0]) == 1
-        thread = holder[0].run
+        thread = holder[0].thread
         del holder
         abandoned.set()
         assert thread.wait(WAIT_S)
@@ -418,7 +298,7 @@ def test_close_waits_for_the_item_in_production_and_drops_its_error() -> None:
     iterator = BackgroundIterator(produce())
     assert next(iterator) == 1
     assert asked.wait(WAIT_S)
-    iterator.run.stop()
+    iterator.thread.stop()
     closing.set()
     iterator.close()
     assert not threads()
@@ -426,7 +306,7 @@ def test_close_waits_for_the_item_in_production_and_drops_its_error() -> None:
 
 
 def test_close_gives_up_on_a_source_that_blocks_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CLOSE_WAIT_S", 0.01)
+    monkeypatch.setattr("dbloader.loading.background.CLOSE_WAIT_S", 0.01)
     source = blocked_source()
     generator = BackgroundGenerator(source)
     assert source.asked.wait(WAIT_S)
@@ -435,8 +315,8 @@ def test_close_gives_up_on_a_source_that_blocks_and_says_so(monkeypatch: pytest.
     assert caught[0].filename == __file__
     assert list(generator) == []
     source.may_go_on.set()
-    assert generator.run.wait(WAIT_S)
-    assert source.closed_in == [generator.run]
+    assert generator.thread.wait(WAIT_S)
+    assert source.closed_in == [generator.thread]
 
 
 def test_close_wakes_a_consumer_that_waits_in_another_thread() -> None:
@@ -446,12 +326,12 @@ def test_close_wakes_a_consumer_that_waits_in_another_thread() -> None:
     consumer = threading.Thread(target=lambda: received.extend(iterator))
     consumer.start()
     assert source.asked.wait(WAIT_S)
-    iterator.run.stop()
+    iterator.thread.stop()
     consumer.join(WAIT_S)
     assert not consumer.is_alive()
     assert received == []
     source.may_go_on.set()
-    assert iterator.run.wait(WAIT_S)
+    assert iterator.thread.wait(WAIT_S)
 
 
 def test_consumers_may_share_an_iterator() -> None:
@@ -527,12 +407,28 @@ def test_a_thread_that_cannot_start_is_an_error_and_closes_the_source(monkeypatc
 
 def test_an_iterator_stopped_while_its_thread_starts_leaves_the_source_closed_once() -> None:
     source = Source(5)
-    run = BackgroundThread(source, 1)
-    run._source.clear()  # as stop() does in another thread
-    run.start()
-    run.join(WAIT_S)
+    thread = BackgroundThread(source, 1)
+    thread.stop()
+    thread.start()
+    thread.join(WAIT_S)
     assert source.produced == 0
-    assert source.closed_in == []
+    assert source.closed_in == [threading.current_thread()]
+
+
+def test_an_error_that_was_handled_is_freed_without_the_garbage_collector() -> None:
+    def fail(_: object) -> None:
+        raise StrangeError
+
+    gc.disable()
+    try:
+        iterator = BackgroundIterator(map(fail, [1]))
+        try:
+            next(iterator)
+        except StrangeError as error:
+            freed = weakref.ref(error)
+        assert freed() is None
+    finally:
+        gc.enable()
 
 
 # Waiting
@@ -541,7 +437,7 @@ def test_an_iterator_stopped_while_its_thread_starts_leaves_the_source_closed_on
 def test_the_time_that_the_consumer_waited_is_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     ticks = itertools.count()
-    monkeypatch.setattr("dbloader.batches.timed.now", lambda: next(ticks))  # of the consumer's side alone
+    monkeypatch.setattr("dbloader.loading.clock.now", lambda: next(ticks))  # of the consumer's side alone
     iterator = BackgroundIterator(range(5), clock=clock)
     next(iterator)
     assert (clock.batches, clock.first, clock.waited, clock.computed) == (1, 1, 0, 0)
@@ -552,55 +448,17 @@ def test_the_time_that_the_consumer_waited_is_added_up(monkeypatch: pytest.Monke
 # Processes
 
 
-def test_ctrl_c_reaches_a_consumer_that_waits() -> None:
+def test_the_interpreter_exits_although_one_live_iterator_blocks_and_closes_the_sources_of_the_others() -> None:
     code = """
-import threading
-import sys
-from dbloader.loading.background import BackgroundIterator
-sys.modules["dbloader.loading.background"].EXIT_WAIT_S = 0.1
-class Blocked:
-    def __iter__(self): return self
-    def __next__(self):
-        print("waiting", flush=True)
-        threading.Event().wait()
-iterator = BackgroundIterator(Blocked())
-try:
-    next(iterator)
-except KeyboardInterrupt:
-    print("interrupted", list(iterator), flush=True)
-"""
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "waiting\n"
-        process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=WAIT_S)
-    assert (process.returncode, output, errors) == (0, "interrupted []\n", "")
-
-
-def test_the_interpreter_exits_although_the_source_of_a_live_iterator_blocks_for_ever() -> None:
-    code = """
-import threading
-import sys
-from dbloader.loading.background import BackgroundIterator
-sys.modules["dbloader.loading.background"].EXIT_WAIT_S = 0.1
-began = threading.Event()
-def produce():
-    yield 1
-    began.set()
+import itertools, threading
+import dbloader.loading.background
+from dbloader.loading.generator import BackgroundGenerator
+dbloader.loading.background.EXIT_WAIT_S = 1
+blocking = threading.Event()
+def block():
+    blocking.set()
     threading.Event().wait()
-iterator = BackgroundIterator(produce())
-print(next(iterator), began.wait())
-"""
-    done = run_python(code)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "1 True\n", "")
-
-
-def test_the_interpreter_exits_although_live_iterators_are_busy_and_closes_their_sources() -> None:
-    code = """
-import itertools
-from dbloader.loading.background import BackgroundGenerator
+    yield 1
 def produce():
     try:
         for number in itertools.count():
@@ -608,10 +466,13 @@ def produce():
             yield number
     finally:
         print(" closed ", end="")
+blocked = BackgroundGenerator(block())
 iterators = [BackgroundGenerator(BackgroundGenerator(produce())) for _ in range(20)]
 print(*[next(iterator) for iterator in iterators])
+blocking.wait()
 """
-    done = run_python(code)
+    command = [sys.executable, "-W", "error", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert (done.returncode, done.stdout.count(" closed "), done.stderr) == (0, 20, "")
 
 
@@ -633,24 +494,6 @@ def test_a_forked_process_gets_an_error_from_an_inherited_iterator_and_may_drop_
     assert list(holder[0]) == list(range(1, 50))
 
 
-def test_an_iterator_of_another_process_is_refused_and_not_stopped() -> None:
-    iterator = BackgroundIterator(Source(5))
-    own, iterator.run._pid = iterator.run._pid, os.getppid()
-    with pytest.raises(LoaderError, match=r"inherited through a fork: call iter\(\) here"):
-        next(iterator)
-    iterator.run._pid = own
-    assert list(iterator) == [0, 1, 2, 3, 4]
-
-
-def test_the_end_of_the_interpreter_ends_all_threads() -> None:
-    sources = [Source(1000) for _ in range(5)]
-    iterators = [BackgroundGenerator(source) for source in sources]
-    assert [next(iterator) for iterator in iterators] == [0] * 5
-    module._end_all()
-    assert not threads()
-    assert [len(source.closed_in) for source in sources] == [1] * 5
-
-
 # The names of prefetch_generator
 
 
@@ -665,8 +508,3 @@ def test_the_decorator_runs_generators_in_the_background_under_their_own_name() 
     assert isinstance(generator, BackgroundGenerator)
     assert list(generator) == [2, 3, 4]
     assert (count.__name__, count.__doc__) == ("count", "Counts.")
-
-
-def test_the_module_does_not_import_torch() -> None:
-    done = run_python("import sys, dbloader.loading.background; print('torch' in sys.modules)")
-    assert (done.stdout, done.stderr) == ("False\n", "")

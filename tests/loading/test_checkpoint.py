@@ -2,7 +2,6 @@
 
 import copy
 import inspect
-import io
 import itertools
 import pickle
 from collections.abc import Iterator
@@ -78,7 +77,7 @@ def order_of(epoch: int, seed: int = 0, length: int = LENGTH) -> list[int]:
 
 # Every position
 
-ENGINES = [("threads", 0), ("threads", 2), ("processes", 0), ("torch", 0)]
+ENGINES = [("threads", 2), ("torch", 0)]
 
 
 @pytest.mark.parametrize(("kind", "workers"), ENGINES)
@@ -116,17 +115,16 @@ def test_any_number_of_ranks_goes_on_at_every_position(before: int, after: int, 
 @pytest.mark.parametrize("kind", ["processes", "torch"])
 def test_worker_processes_go_on_too(kind: str) -> None:
     order = order_of(epoch=0)
-    for batches in (1, 5, 11):
-        loader = make(ShuffleSampler(range(LENGTH)), kind=kind, workers=2)
-        assert taken(loader, batches) == order[: 2 * batches]
-        state = loader.state_dict()
-        loader.close()
-        assert state["position"] == 2 * batches
-        resumed = make(ShuffleSampler(range(LENGTH)), 4, kind=kind, workers=2)
-        resumed.load_state_dict(state)
-        assert taken(resumed) == order[2 * batches :]
-        assert taken(resumed, 1) == order_of(epoch=1)[:4]
-        resumed.close()
+    loader = make(ShuffleSampler(range(LENGTH)), kind=kind, workers=2)
+    assert taken(loader, 5) == order[:10]
+    state = loader.state_dict()
+    loader.close()
+    assert state["position"] == 10
+    resumed = make(ShuffleSampler(range(LENGTH)), 4, kind=kind, workers=1)
+    resumed.load_state_dict(state)
+    assert taken(resumed) == order[10:]
+    assert taken(resumed, 1) == order_of(epoch=1)[:4]
+    resumed.close()
 
 
 @pytest.mark.parametrize("depth", [0, 1, 50])
@@ -174,47 +172,7 @@ def test_going_on_at_sample_ten_million_makes_only_the_batches_that_are_asked_fo
     assert loader.dataset.asked <= 64 * 8
 
 
-def test_a_state_survives_torch_save_and_a_safe_load() -> None:
-    loader = make(ShuffleSampler(range(LENGTH)))
-    expected = taken(loader, 3)
-    file = io.BytesIO()
-    torch.save({"loader": loader.state_dict()}, file)
-    file.seek(0)
-    resumed = make(ShuffleSampler(range(LENGTH)))
-    resumed.load_state_dict(torch.load(file, weights_only=True)["loader"])
-    assert expected + taken(resumed) == order_of(0)
-
-
 # Loops as frameworks have them
-
-
-def test_a_loop_like_accelerates_goes_on_without_ever_setting_an_epoch() -> None:
-    """One iterator after the other, left with break, and the state taken afterwards."""
-    loader = make(ShuffleSampler(range(LENGTH)), 4)
-    assert taken(loader) == order_of(0)
-    assert taken(loader, 2) == order_of(1)[:8]
-    state = loader.state_dict()
-    resumed = make(ShuffleSampler(range(LENGTH)), 4)
-    resumed.load_state_dict(state)
-    assert taken(resumed) == order_of(1)[8:]
-    assert taken(resumed) == order_of(2)
-    # In the same process, too, only load_state_dict goes on: another iter() is the next epoch.
-    assert taken(loader, 1) == order_of(2)[:4]
-    loader.load_state_dict(state)
-    assert taken(loader) == order_of(1)[8:]
-
-
-@pytest.mark.parametrize("kind", ["threads", "torch"])
-def test_before_the_first_batch_the_state_is_the_beginning(kind: str) -> None:
-    loader = make(ShuffleSampler(range(LENGTH)), kind=kind)
-    fresh = loader.state_dict()
-    assert (fresh["epoch"], fresh["position"]) == (0, 0)
-    iterator = iter(loader)
-    assert loader.state_dict() == fresh
-    next(iterator)
-    assert loader.state_dict()["position"] == 2
-    loader.set_epoch(4)
-    assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (4, 0)
 
 
 @pytest.mark.parametrize("depth", [0, 2])
@@ -235,18 +193,6 @@ def test_a_state_that_is_loaded_inside_the_loop_ends_it_and_is_what_comes_next(k
     assert taken(loader) == order_of(0)[2:]
 
 
-def test_a_state_that_was_loaded_is_the_state_until_it_is_used_up() -> None:
-    loader = make(ShuffleSampler(range(LENGTH)))
-    state = {**loader.state_dict(), "epoch": 2, "position": 7}
-    loader.load_state_dict(state)
-    assert loader.state_dict() == state
-    loader.set_epoch(2)  # harmless: the same epoch
-    iterator = iter(loader)
-    assert loader.state_dict() == state
-    next(iterator)
-    assert loader.state_dict()["position"] == 9
-
-
 # Epochs
 
 
@@ -264,8 +210,9 @@ def test_each_iter_is_the_next_epoch_unless_one_was_chosen(kind: str, depth: int
     assert taken(loader) == order_of(6)
 
 
-@pytest.mark.parametrize(("kind", "workers"), [*ENGINES, ("processes", 2), ("torch", 2)])
-@pytest.mark.parametrize("depth", [0, 2])
+@pytest.mark.parametrize(
+    ("kind", "workers", "depth"), [("threads", 2, 0), ("processes", 1, 2), ("torch", 0, 0), ("torch", 1, 2)]
+)
 def test_an_epoch_chosen_between_iter_and_next_is_that_of_the_iteration(kind: str, workers: int, depth: int) -> None:
     """Lightning calls iter(), sometimes twice, and then sets the epoch of the sampler."""
     loader = make(ShuffleSampler(range(LENGTH)), kind=kind, workers=workers, depth=depth)
@@ -280,12 +227,12 @@ def test_an_epoch_chosen_between_iter_and_next_is_that_of_the_iteration(kind: st
     assert taken(loader) == order_of(10)
 
 
-@pytest.mark.parametrize(("kind", "workers"), [*ENGINES, ("processes", 2), ("torch", 2)])
+@pytest.mark.parametrize(("kind", "workers"), [("threads", 2), ("processes", 1), ("torch", 0), ("torch", 1)])
 def test_iter_alone_and_the_epoch_of_a_state_change_nothing(kind: str, workers: int) -> None:
     loader = make(ShuffleSampler(range(LENGTH)), kind=kind, workers=workers)
     state = {**loader.state_dict(), "epoch": 2, "position": 6}
     loader.load_state_dict(state)
-    for _ in range(3):
+    for _ in range(2):
         iterator = iter(loader)
         loader.set_epoch(2)
         assert loader.state_dict() == state
@@ -400,16 +347,6 @@ def test_where_the_loader_ends_early_the_state_is_what_comes_next() -> None:
     state = loader.state_dict()
     assert (state["epoch"], state["position"]) == (1, 0)
     assert taken(loader) == order_of(1)[:6]
-
-
-@pytest.mark.parametrize("drop_last", [False, True])
-def test_after_an_iteration_of_which_nothing_is_left_comes_a_whole_one_without_a_loader_in_front(
-    drop_last: bool,
-) -> None:
-    sampler = ShuffleSampler(range(LENGTH))
-    sampler.load_state_dict({**sampler.state_after(), "position": LENGTH - 1 if drop_last else LENGTH})
-    loader = DataLoader(Numbers(), batch_sampler=SeededBatchSampler(sampler, 4, drop_last))
-    assert [taken(loader), taken(loader)] == [[], order_of(0)[: LENGTH - 3 if drop_last else None]]
 
 
 def test_loaders_in_front_of_each_other_go_through_the_epochs_once() -> None:
@@ -529,8 +466,8 @@ def test_a_subclass_of_torchs_batch_sampler_that_keeps_its_order_is_resumable() 
     class Named(BatchSampler):
         pass
 
-    loader = PrefetchLoader(DataLoader(Numbers(), batch_sampler=Named(ShuffleSampler(range(LENGTH)), 2, False)))
-    assert has_state(loader)
+    batches = Named(ShuffleSampler(range(LENGTH)), 2, False)
+    assert has_state(PrefetchLoader(DataLoader(Numbers(), batch_sampler=batches)))
 
 
 def test_without_batches_each_sample_counts() -> None:
@@ -586,19 +523,6 @@ def test_the_state_of_a_loader_that_has_one_is_that_right_after_the_batch_receiv
     assert resumed.state_dict() == {"next": 2}
     assert taken(resumed) == [2, 3, 4, 5]
     assert taken(resumed) == [0, 1, 2, 3, 4, 5]
-
-
-def test_a_copy_of_a_loader_with_a_state_tells_that() -> None:
-    loader: Any = PrefetchLoader(Stateful(), depth=0)
-    next(iter(loader))
-    assert copy.deepcopy(loader).state_dict() == {"next": 1}
-
-
-def test_a_state_of_another_order_is_refused() -> None:
-    loader = make(ShuffleSampler(range(LENGTH)))
-    state = make(ShuffleSampler(range(LENGTH + 1))).state_dict()
-    with pytest.raises(OptionError, match=f"the state must have length {LENGTH}"):
-        loader.load_state_dict(state)
 
 
 def store_of(place: Path, first: int = 0) -> Path:
@@ -687,15 +611,3 @@ def test_a_loader_that_cannot_be_resumed_says_what_that_needs(name: str) -> None
     with pytest.raises(AttributeError) as caught:
         PrefetchLoader([1]).nothing  # noqa: B018
     assert "resuming" not in str(caught.value)
-
-
-@pytest.mark.parametrize(("drop_last", "left"), [(False, 3), (True, 2)])
-def test_the_bar_after_a_resume_is_that_of_what_is_left(drop_last: bool, left: int) -> None:
-    data: Any = range(18)
-    loader: Any = PrefetchLoader(
-        DataLoader(data, batch_sampler=SeededBatchSampler(ShuffleSampler(data), 4, drop_last=drop_last))
-    )
-    loader.load_state_dict({**loader.state_dict(), "position": 8})
-    shown = io.StringIO()
-    assert len(list(loader.progress(file=shown, mininterval=0))) == left
-    assert f"{left}/{left} [" in shown.getvalue()

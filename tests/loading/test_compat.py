@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DataLoader
 
 from dbloader.errors import OptionError
 from dbloader.loading.background import BackgroundThread
@@ -63,16 +63,6 @@ def test_its_options_are_those_of_the_prefetch_loader() -> None:
         DataLoaderX(DATA, shuffle=True, sampler=[1])
 
 
-def test_the_epoch_reaches_its_sampler() -> None:
-    sampler: Any = DistributedSampler(DATA, 1, 0)
-    loader: DataLoaderX[Any] = DataLoaderX(DATA, 10, sampler=sampler)
-    orders = []
-    for epoch in (0, 1, 0):
-        loader.set_epoch(epoch)
-        orders += numbers(loader)
-    assert orders[0] == orders[2] != orders[1]
-
-
 def test_with_one_of_our_samplers_each_iter_is_the_next_epoch() -> None:
     loader: DataLoaderX[Any] = DataLoaderX(DATA, 10, sampler=ShuffleSampler(DATA))
     first, second = numbers(loader), numbers(loader)
@@ -104,13 +94,3 @@ def test_it_is_freed_without_the_garbage_collector() -> None:
         assert freed() is None
     finally:
         gc.enable()
-
-
-def test_an_iterator_outlives_it() -> None:
-    iterator: Any = iter(DataLoaderX(DATA, 5))
-    assert numbers(iterator) == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
-
-
-def test_persistent_workers_are_kept() -> None:
-    loader: DataLoaderX[Any] = DataLoaderX(DATA, 5, num_workers=1, persistent_workers=True)
-    assert numbers(loader) == numbers(loader)

@@ -2,15 +2,11 @@
 
 import collections
 import copy
-import gc
 import itertools
 import multiprocessing
 import operator
 import os
 import pickle
-import signal
-import subprocess
-import sys
 import threading
 import weakref
 from collections.abc import Iterator
@@ -21,9 +17,9 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, IterableDataset
 
 from dbloader.device import Preparation, RandomErasing
-from dbloader.errors import LoaderError, OptionError
+from dbloader.errors import LoaderError
 from dbloader.loading.background import BackgroundThread
-from dbloader.loading.iteration import Ahead
+from dbloader.loading.iteration import BackgroundBatches
 from dbloader.loading.prefetch import PrefetchLoader
 
 WAIT_S = 20.0  # for events that are on their way; only a broken test waits so long
@@ -91,24 +87,8 @@ def fail_at_7(index: int) -> int:
     return index
 
 
-def stop_at_7(index: int) -> int:
-    if index == 7:
-        raise StopIteration
-    return index
-
-
-def die_at_7(index: int) -> int:
-    if index == 7:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return index
-
-
 def pid_of(_: int) -> int:
     return os.getpid()
-
-
-def stop_collating(batch: list[int]) -> list[int]:
-    raise StopIteration
 
 
 def numbers(loader: Any) -> list[list[int]]:
@@ -119,19 +99,7 @@ def threads() -> list[BackgroundThread[Any]]:
     return [thread for thread in threading.enumerate() if isinstance(thread, BackgroundThread)]
 
 
-def run_python(code: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-W", "error", "-c", code]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-
-
 # The same batches
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_every_epoch_has_the_batches_of_the_loader(workers: int) -> None:
-    loader = DataLoader(Numbers(23), batch_size=4, num_workers=workers)
-    prefetched = PrefetchLoader(loader)
-    assert [numbers(prefetched), numbers(prefetched)] == [numbers(loader)] * 2
 
 
 @pytest.mark.parametrize("depth", [1, 2, 50])
@@ -139,12 +107,6 @@ def test_any_iterable_is_a_loader(depth: int) -> None:
     prefetched = PrefetchLoader([[1], [2, 3]], depth=depth)
     assert list(prefetched) == [[1], [2, 3]]
     assert list(prefetched) == [[1], [2, 3]]
-
-
-def test_an_empty_loader_gives_empty_epochs() -> None:
-    prefetched = PrefetchLoader(DataLoader(Numbers(0)))
-    assert list(prefetched) == list(prefetched) == []
-    assert len(prefetched) == 0
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -176,33 +138,6 @@ def test_the_loader_makes_its_iterator_in_the_thread_that_calls_iter() -> None:
     assert list(iterator) == list(range(10))
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_an_error_of_the_loader_arrives_unchanged_and_at_its_place(workers: int) -> None:
-    loader = DataLoader(Numbers(20, fail_at_7), batch_size=2, num_workers=workers)
-
-    def read(loader: Any) -> tuple[list[list[int]], str]:
-        received = []
-        with pytest.raises(KeyError, match="no record 7") as caught:
-            received += [batch.tolist() for batch in iter(lambda: next(iterator), None)]
-        return received, str(caught.value)
-
-    iterator: Iterator[Any] = iter(loader)
-    expected = read(loader)
-    iterator = iter(PrefetchLoader(loader))
-    assert read(loader) == expected
-    assert next(iterator, "ended") == "ended"
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("maker", ["sample", "collate"])
-def test_stop_iteration_in_a_sample_is_an_error_and_no_short_epoch(workers: int, maker: str) -> None:
-    collate = stop_collating if maker == "collate" else None
-    function = stop_at_7 if maker == "sample" else int
-    loader = DataLoader(Numbers(20, function), batch_size=2, num_workers=workers, collate_fn=collate)
-    with pytest.raises(LoaderError, match="StopIteration was raised in the making of a sample or batch"):
-        list(PrefetchLoader(loader))
-
-
 @pytest.mark.parametrize("workers", [0, 1])
 def test_stop_iteration_of_an_iterable_dataset_is_its_end(workers: int) -> None:
     loader = DataLoader(Stream(5), batch_size=2, num_workers=workers)
@@ -227,21 +162,6 @@ def test_a_loader_without_length_has_none_and_can_be_listed() -> None:
     with pytest.raises(TypeError, match=r"object of type 'Epochs' has no len\(\)"):
         len(prefetched)
     assert list(prefetched) == [0, 1, 2]
-
-
-def test_state_passes_through_where_the_loader_has_one() -> None:
-    class Stateful(Epochs):
-        def state_dict(self) -> dict[str, int]:
-            return {"length": self.length}
-
-        def load_state_dict(self, state: dict[str, int]) -> None:
-            self.length = state["length"]
-
-    prefetched = PrefetchLoader(Stateful(3))
-    prefetched.load_state_dict({"length": 2})
-    assert prefetched.state_dict() == {"length": 2}
-    assert list(prefetched) == [0, 1]
-    assert not hasattr(PrefetchLoader(DataLoader(Numbers())), "state_dict")
 
 
 @pytest.mark.parametrize(
@@ -317,12 +237,6 @@ def test_the_epoch_changes_the_order_of_a_distributed_sampler() -> None:
     assert orders[0] == orders[2] != orders[1]
 
 
-def test_an_epoch_that_nothing_takes_changes_nothing() -> None:
-    prefetched = PrefetchLoader([1, 2])
-    prefetched.set_epoch(3)
-    assert list(prefetched) == [1, 2]
-
-
 @pytest.mark.parametrize("clone", [copy.copy, copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])  # noqa: S301
 def test_a_loader_can_be_copied_and_pickled_while_it_is_iterated(clone: Any) -> None:
     prefetched = PrefetchLoader(DataLoader(Numbers(6), batch_size=2), device="cpu", depth=3)
@@ -345,22 +259,6 @@ def test_a_loader_must_be_iterable() -> None:
         PrefetchLoader(5)  # type: ignore[arg-type]
 
 
-def test_the_place_of_a_store_is_no_loader() -> None:
-    """Its letters would be the batches."""
-    with pytest.raises(TypeError, match="iterable of batches, got str"):
-        PrefetchLoader("train.lmdb")
-
-
-def test_the_depth_must_not_be_negative() -> None:
-    with pytest.raises(OptionError, match="depth must be at least 0, got -1"):
-        PrefetchLoader([], depth=-1)
-
-
-def test_the_depth_must_be_an_int() -> None:
-    with pytest.raises(TypeError, match=r"depth must be an int, got 2\.0"):
-        PrefetchLoader([], depth=2.0)  # type: ignore[arg-type]
-
-
 def test_an_iterator_can_be_iterated_once_and_says_so() -> None:
     prefetched = PrefetchLoader(number for number in range(3))
     assert list(prefetched) == [0, 1, 2]
@@ -369,22 +267,6 @@ def test_an_iterator_can_be_iterated_once_and_says_so() -> None:
 
 
 # Several iterators
-
-
-def test_iterators_over_one_loader_run_side_by_side() -> None:
-    prefetched = PrefetchLoader(DataLoader(Numbers(6), batch_size=2))
-    pairs = [(a.item(), b.item()) for a in prefetched for b in prefetched for a, b in [(a.sum(), b.sum())]]
-    assert pairs == list(itertools.product([1, 5, 9], repeat=2))
-
-
-def test_a_hundred_nested_loaders_can_be_left_and_entered_again() -> None:
-    loader = Epochs(20)
-    prefetched: Any = loader
-    for _ in range(100):
-        prefetched = PrefetchLoader(prefetched, depth=1)
-    assert list(itertools.islice(prefetched, 3)) == [0, 1, 2]
-    assert list(prefetched) == list(range(20))
-    assert loader.notes == ["begin", "end"] * 2
 
 
 def test_a_new_iterator_waits_for_the_end_of_one_that_was_left() -> None:
@@ -433,21 +315,7 @@ def test_closing_the_loader_ends_its_iterators_with_an_error() -> None:
     assert len(list(prefetched)) == 50
 
 
-def test_an_iterator_outlives_its_loader() -> None:
-    assert list(iter(PrefetchLoader(Epochs(5)))) == [0, 1, 2, 3, 4]
-
-
 # Nothing stays behind
-
-
-@pytest.mark.parametrize("persistent", [False, True])
-def test_break_leaves_no_worker_and_no_thread(persistent: bool) -> None:
-    prefetched = PrefetchLoader(DataLoader(Numbers(1000), num_workers=2, persistent_workers=persistent))
-    for batch in prefetched:
-        if batch.item() == 3:
-            break
-    prefetched.close()
-    assert not threads()
 
 
 def test_the_workers_have_ended_when_an_error_arrives() -> None:
@@ -474,8 +342,8 @@ def test_an_iterator_of_the_loader_that_can_be_closed_is_closed_once() -> None:
     prefetched = PrefetchLoader(Closable())
     iterator = iter(prefetched)
     next(iterator)
-    assert isinstance(iterator, Ahead)
-    thread = iterator.run
+    assert isinstance(iterator, BackgroundBatches)
+    thread = iterator.thread
     del iterator
     prefetched.close()
     assert closed == [thread]
@@ -491,25 +359,6 @@ def test_batches_are_freed_when_the_consumer_drops_them() -> None:
     assert [reference() for reference in references] == [None] * 5
 
 
-def test_an_abandoned_iterator_in_a_reference_cycle_ends_its_thread() -> None:
-    prefetched = PrefetchLoader(Epochs(10**9))
-    holder: list[Any] = [iter(prefetched)]
-    holder.append(holder)
-    next(holder[0])
-    del holder
-    gc.collect()
-    assert all(thread.wait(WAIT_S) for thread in threads())
-
-
-def test_a_killed_worker_is_an_error_within_seconds() -> None:
-    # One worker with one batch at a time: torch does not always survive the death of one in the middle of a batch.
-    loader = DataLoader(Numbers(20, die_at_7), num_workers=1, prefetch_factor=1)
-    iterator = iter(PrefetchLoader(loader, depth=1))
-    with pytest.raises(RuntimeError, match=r"DataLoader worker \(pid.*\) (is killed by signal|exited unexpectedly)"):
-        collections.deque(iterator, maxlen=0)
-    assert next(iterator, "ended") == "ended"
-
-
 def test_a_forked_process_can_iterate_anew() -> None:
     prefetched = PrefetchLoader(DataLoader(Numbers(6), batch_size=2))
     iterator = iter(prefetched)
@@ -518,24 +367,6 @@ def test_a_forked_process_can_iterate_anew() -> None:
     sums = DataLoader(Numbers(3, lambda _: sum(batch.sum().item() for batch in prefetched)), num_workers=1)
     assert [batch.item() for batch in sums] == [15, 15, 15]
     assert [batch.tolist() for batch in iterator] == [[2, 3], [4, 5]]
-
-
-@pytest.mark.parametrize(
-    ("workers", "ending"),
-    [(0, ""), (2, ""), (2, "del iterator, loader"), (2, "import gc; gc.disable()")],
-)
-def test_the_interpreter_exits_quietly_in_the_middle_of_an_epoch(workers: int, ending: str) -> None:
-    code = f"""
-import torch
-from torch.utils.data import DataLoader
-from dbloader.loading.prefetch import PrefetchLoader
-loader = PrefetchLoader(DataLoader(torch.rand(10000, 100), num_workers={workers}))
-iterator = iter(loader)
-print(len(next(iterator)))
-{ending}
-"""
-    done = run_python(code)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
 
 
 # What is random in a preparation
@@ -576,13 +407,3 @@ def test_the_time_waited_is_that_of_the_latest_epoch() -> None:
     assert prefetched.waited == 0.0
     next(live[1])
     assert prefetched.waited > 0.0
-
-
-def test_without_a_device_torch_is_not_imported() -> None:
-    code = """
-import sys
-from dbloader.loading.prefetch import PrefetchLoader
-print(list(PrefetchLoader([1, 2])), "torch" in sys.modules)
-"""
-    done = run_python(code)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "[1, 2] False\n", "")

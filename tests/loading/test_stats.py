@@ -1,7 +1,5 @@
 """What is measured, and what is said of it: with a clock that the tests turn."""
 
-import io
-import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,9 +11,8 @@ from dbloader.batches.create import create_fetcher
 from dbloader.batches.dataset import BatchDataset, pass_batch
 from dbloader.batches.timed import TimedBatch, Work
 from dbloader.device import Preparation
-from dbloader.loading.clock import Clock
 from dbloader.loading.prefetch import PrefetchLoader
-from dbloader.loading.stats import Stats, counted
+from dbloader.loading.stats import Stats
 from dbloader.loading.threads import ThreadLoader
 
 
@@ -35,8 +32,8 @@ class Turned:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Turned:
     turned = Turned()
-    for module in ("timing", "staging", "ahead"):
-        monkeypatch.setattr(f"dbloader.{module}.now", turned)
+    for module in ("clock", "iteration", "background"):
+        monkeypatch.setattr(f"dbloader.loading.{module}.now", turned)
     return turned
 
 
@@ -258,60 +255,3 @@ def test_a_consumer_that_only_takes_batches_measures_them() -> None:
 
 def test_of_a_loader_that_is_no_data_loader_workers_are_not_spoken_of() -> None:
     assert said(num_workers=None, work=None) == HALF + "what is in front of this loader is too slow"
-
-
-def test_workers_are_counted_in_words() -> None:
-    assert [counted(number) for number in (0, 1, 2)] == ["0 workers", "1 worker", "2 workers"]
-
-
-def test_a_clock_counts_the_first_wait_apart() -> None:
-    clock = Clock()
-    assert (clock.first, clock.waited) == (0.0, 0.0)
-    clock.answered(clock.asked())
-    clock.received()
-    assert clock.first > 0.0
-    clock.answered(clock.asked())
-    assert clock.waited > 0.0
-
-
-# The bar
-
-
-def bar_of(loader: PrefetchLoader[Any], **options: Any) -> tuple[list[Any], str]:
-    file = io.StringIO()
-    options = {"file": file, "mininterval": 0, "ascii": True, "ncols": 100, **options}
-    return list(loader.progress("train", **options)), file.getvalue()
-
-
-def test_a_progress_bar_shows_batches_speed_and_waiting(clock: Turned) -> None:
-    made = Made(clock, [1.0, 1.0])
-    batches, shown = bar_of(PrefetchLoader(made, depth=0), total=2)
-    assert [batch.shape for batch in batches] == [(4, 2)] * 2
-    last = shown.split("\r")[-1]
-    assert last.startswith("train: 100%")
-    assert "2/2" in last
-    assert "8 images/s, waiting 100 %" in last
-
-
-def test_a_bar_counts_to_the_length_of_the_loader_where_it_has_one() -> None:
-    assert "3/3" in bar_of(PrefetchLoader(DataLoader([1, 2, 3])))[1]  # type: ignore[arg-type]
-    unknown: PrefetchLoader[int] = PrefetchLoader(PrefetchLoader(iter([1, 2, 3])))
-    batches, shown = bar_of(unknown)
-    assert batches == [1, 2, 3]
-    assert "3batch" in shown
-    assert "images/s" not in shown
-
-
-def test_a_bar_that_is_left_early_ends_its_iterator() -> None:
-    loader = PrefetchLoader(itertools.count())
-    seen = []
-    for number in loader.progress(file=io.StringIO()):
-        seen.append(number)
-        if number == 3:
-            break
-    loader.close()
-    assert seen == [0, 1, 2, 3]
-
-
-def test_a_bar_may_be_switched_off() -> None:
-    assert bar_of(PrefetchLoader([1, 2]), disable=True) == ([1, 2], "")

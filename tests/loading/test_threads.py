@@ -62,9 +62,9 @@ class Engine(NamedTuple):
 
 
 ENGINES = [
-    *(Engine("processes", workers, depth) for workers in (0, 2) for depth in (0, 2)),
-    *(Engine("made", workers, depth) for workers in (0, 2) for depth in (0, 2)),
-    *(Engine("threads", workers, depth) for workers in (0, 2) for depth in (None, 0, 2)),
+    *(Engine("processes", workers, depth) for workers, depth in ((0, 0), (0, 2), (2, 2))),
+    *(Engine("made", workers, depth) for workers, depth in ((0, 2), (2, 0))),
+    *(Engine("threads", workers, depth) for workers, depth in ((0, None), (0, 2), (2, None), (2, 0), (2, 2))),
 ]
 
 
@@ -124,7 +124,7 @@ def test_an_empty_dataset_gives_empty_epochs(engine: Engine) -> None:
 
 
 @of_each_engine
-@pytest.mark.parametrize("batch_size", [1, 2, 5])
+@pytest.mark.parametrize("batch_size", [1, 5])
 def test_an_error_comes_at_its_place_and_ends_the_epoch(engine: Engine, batch_size: int) -> None:
     iterator = iter(engine.make(Numbers(20, fail_at_7), batch_size=batch_size))
     received: list[int] = []
@@ -172,7 +172,7 @@ class Once:
 @of_each_engine
 def test_leaving_epochs_early_leaves_neither_thread_nor_process(engine: Engine) -> None:
     loader = engine.make(Numbers(50), batch_size=2)
-    times = 3 if engine.workers and engine.kind != "threads" else 150
+    times = 2 if engine.workers and engine.kind != "threads" else 100
     for number in range(times):
         for seen, _ in enumerate(loader):
             if seen == number % 4:
@@ -208,7 +208,7 @@ def test_two_iterators_run_side_by_side(engine: Engine) -> None:
 @of_each_engine
 def test_loaders_in_front_of_each_other_can_be_left_and_entered_again(engine: Engine) -> None:
     loader: Any = engine.make(Numbers(12), batch_size=2)
-    for depth in range(100 if engine.kind == "threads" else 5):
+    for depth in range(50 if engine.kind == "threads" else 3):
         loader = PrefetchLoader(loader, depth=depth % 2)
     received = [batch.batch if isinstance(batch, TimedBatch) else batch for batch in itertools.islice(loader, 2)]
     assert [batch.tolist() for batch in received] == [[0, 1], [2, 3]]
@@ -271,6 +271,7 @@ def pid_or_die(index: int) -> int:
     return os.getpid()
 
 
+@pytest.mark.slow
 def test_ctrl_c_reaches_a_consumer_that_waits_for_a_dataset_that_hangs() -> None:
     code = """
 import threading
@@ -371,14 +372,15 @@ def test_no_more_batches_are_begun_ahead_than_asked_for(ahead: int) -> None:
         begun = 0
 
         def __init__(self) -> None:
-            self.maker = create_fetcher(Numbers())
+            self.dataset = Numbers()
+            self.maker = create_fetcher(self.dataset)
 
-        def begin(self, indices: Sequence[int], submit: Any, part: int) -> Any:
+        def begin(self, indices: Sequence[int], submit: Any, size: int) -> Any:
             self.begun += 1
-            return self.maker.begin(indices, submit, part)
+            return self.maker.begin(indices, submit, size)
 
     maker = Counting()
-    iterator = iter(ThreadLoader(Numbers(20), num_workers=2, prefetch_factor=ahead, maker=maker))
+    iterator = iter(ThreadLoader(Numbers(20), num_workers=2, prefetch_factor=ahead, fetcher=maker))
     assert maker.begun == 0
     for taken in range(1, 10):
         next(iterator)

@@ -37,7 +37,6 @@ OPENED = {
         "it = [it, iter(it)]; next(it[1])"
     ),
     "a prefetched iterable": "it = iter(PrefetchLoader(range(100))); next(it)",
-    "an iterator under a bar": "it = loader('threads').progress(disable=True); next(it)",
     "a background generator": "it = BackgroundGenerator(iter(LMDBDataset(PLACE)), 1); next(it)",
 }
 IN_MONGO = {

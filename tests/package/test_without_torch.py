@@ -89,7 +89,7 @@ assert list(background()(lambda: iter("ab"))()) == ["a", "b"]
 
 # All that needs none.
 FREE = """
-    __version__ BackgroundGenerator DBLoaderError Headspace Manifest PrefetchLoader Progress Record Report
+    __version__ BackgroundGenerator DBLoaderError Manifest PrefetchLoader Progress Record Report
     SampleRNG Stats background convert copy_store create_store decode_pil open_store warm write_store
 """
 NEEDING = sorted({*dbloader.__all__} - {*FREE.split()})

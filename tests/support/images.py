@@ -14,14 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from dbloader.cli import group
-from dbloader.conversion import parallel as tasks
-from dbloader.conversion.pace import Pace
 from tests.support import jpegs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    import pytest
     from PIL import Image
 
 WAIT_S = 60.0  # for what ends by itself; only a test that fails takes so long
@@ -118,7 +115,7 @@ KINDS = {
     "multi-picture": Kind(".jpg", _file(multi_picture), STORED, STORED, STORED),
     "trailing bytes": Kind(".jpg", _file(lambda seed: photo(seed) + bytes(64)), STORED, STORED, STORED),
     "no end marker": Kind(".jpg", _file(lambda seed: photo(seed)[:-2]), REPAIRED, REPAIRED, STORED, "end marker"),
-    "half": Kind(".jpg", _file(lambda seed: _half(photo(seed))), DAMAGED, DAMAGED, STORED, "scan 1 ends after"),
+    "half": Kind(".jpg", _file(lambda seed: _half(photo(seed))), DAMAGED, DAMAGED, STORED, "more than its end"),
     "half, closed": Kind(
         ".jpg", _file(lambda seed: _half(photo(seed)) + END), DAMAGED, STORED, STORED, "premature end of data"
     ),
@@ -155,11 +152,6 @@ class Outcome(NamedTuple):
     status: int
     stdout: str
     stderr: str
-
-
-def hand_all_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has worker threads prepare all files of conversions, also those that the calling one would do sooner itself."""
-    monkeypatch.setattr(tasks, "Pace", lambda workers, **_: Pace(workers, waits=True))
 
 
 def subcommands() -> dict[str, click.Command]:

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from dbloader.images.markers import Frame
+
 END = b"\xff\xd9"
 
 # A Huffman table for DC differences of 0 to 2 bits, and one for the symbols of AC that the tests want.
@@ -86,3 +88,11 @@ def code_blocks(count: int, seed: int = 0) -> str:
             left -= steps[symbol]
         bits += AC[0x00] if left else ""
     return bits
+
+
+def exotic(*sampling: int, blocks: int = 0) -> bytes:
+    """A JPEG with any sampling factors, of 48 x 48 pixels, less some of its blocks."""
+    parsed = Frame(0xC0, 8, 48, 48, b"", tuple((factors >> 4, factors & 15) for factors in sampling))
+    total = parsed.count_units(range(len(sampling))) * sum((f >> 4) * (f & 15) for f in sampling)
+    coded = scan(list(range(1, len(sampling) + 1)), code_blocks(total - blocks))
+    return frame(0xC0, 48, 48, *sampling) + coded + END

@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 WAIT_S = 10.0  # for what is just ending; torch can take 5 s to notice that a DataLoader worker is dead
 
+ENDING_S = 0.1  # most threads that were told to end need less
+
 _PROC = Path("/proc/self")
 
 
@@ -40,12 +42,15 @@ class Resources(NamedTuple):
 def no_leaks(wait_s: float = WAIT_S, *, files: bool = True) -> Iterator[None]:
     """Raise LeakError if the block leaves a thread, child process or (with ``files``) open file that was not there.
 
-    Where something seems left, garbage that may hold on to it is collected (only then: with torch loaded that takes
-    75 ms) and what is just ending is waited for.
+    Threads and processes that are just ending are waited for. Garbage that may hold something is collected only if that
+    does not suffice: with torch loaded it takes 75 ms, and ten times that on a busy machine.
     """
     before = find_resources(files=files)
     yield
     left = find_resources(files=files).without(before)
+    if any(left):
+        _wait_for(left, ENDING_S)
+        left = find_resources(files=files).without(before)
     if any(left):
         gc.collect()
         _wait_for(left, wait_s)

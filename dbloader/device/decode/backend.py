@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from dbloader.errors import ImageError
+from dbloader.images.markers import PROGRESSIVE, SEQUENTIAL
 from dbloader.images.pillow import max_pixels
 from dbloader.images.tiled.layout import read_header
 
@@ -14,13 +15,10 @@ if TYPE_CHECKING:
 
     import torch
 
-# Second bytes of the markers of frames with Huffman codes: baseline, extended, progressive (T.81 table B.1). nvJPEG
-# takes them (https://docs.nvidia.com/cuda/nvjpeg, "JPEG options"), but no arithmetic or lossless coding.
-_HUFFMAN = (0xC0, 0xC1, 0xC2)
-# Horizontal and vertical sampling factors of luma, if those of chroma are 1 and 1: the ones that nvJPEG names.
+# Sampling factors of luma where chroma has 1 and 1: those that nvJPEG names (https://docs.nvidia.com/cuda/nvjpeg, "JPEG
+# options"). It takes Huffman-coded JPEGs, baseline, extended and progressive, but no arithmetic or lossless coding.
 _LUMA = ((1, 1), (2, 1), (2, 2), (1, 2), (4, 1), (4, 2))
-_ADOBE = b"\xff\xee\x00\x0eAdobe"
-_YCC = 1  # Adobe's transform, 11 bytes after the length: 0 is RGB
+_YCC = 1  # Adobe's transform
 
 
 class HardwareDecoder(ABC):
@@ -62,15 +60,12 @@ def takes(file: memoryview) -> bool:
         header = read_header(file)
     except (ImageError, ValueError):
         return False
-    if header.process not in _HUFFMAN or header.width * header.height > max_pixels():
+    frame = header.frame
+    if frame.process not in (*SEQUENTIAL, PROGRESSIVE) or frame.width * frame.height > max_pixels():
         return False
-    joined = b"".join(header.parts)
-    count = joined[header.size_at + 4]
-    components = joined[header.size_at + 5 : header.size_at + 5 + 3 * count]  # id, factors and table of each
-    if count == 1:
+    if len(frame.sampling) == 1:
         return True
-    adobe = joined.find(_ADOBE)
-    if components[::3] == b"RGB" or (adobe >= 0 and joined[adobe + 15] != _YCC):
+    if frame.identifiers == b"RGB" or header.adobe_transform not in (None, _YCC):
         return False
-    luma, *chroma = components[1::3]
-    return (luma >> 4, luma & 15) in _LUMA and chroma == [0x11, 0x11]
+    luma, *chroma = frame.sampling
+    return luma in _LUMA and chroma == [(1, 1), (1, 1)]

@@ -9,7 +9,8 @@ import numpy as np
 import simplejpeg
 
 from dbloader.errors import DamagedImageError, OptionError
-from dbloader.images.tiled.layout import END, closing_codes, read_grid, read_header, restart_codes
+from dbloader.images import markers
+from dbloader.images.tiled.layout import closing_codes, read_grid, read_header, restart_codes
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -28,31 +29,31 @@ def decode_crop(
     """Decode a crop of a tiled JPEG, bit for bit as if the whole were decoded and then cropped.
 
     The pixels are those of libjpeg-turbo with its defaults, which are Pillow's. The GIL is released while they are
-    decoded; threads and processes can call this as they like, nothing is kept.
+    decoded. Threads and processes can call this as they like; it keeps nothing.
 
     Args:
         jpeg: The whole file. Of a view of a memory map, only the pages of the header and the tiles are read.
-        lengths: What `find_lengths` gave for it.
-        left: Of the crop's left edge, in pixels as the other three.
-        top: Of its upper edge.
-        width: Of the crop.
-        height: Of the crop.
+        lengths: The result of `find_lengths` for it.
+        left: Left edge of the crop, in pixels as the other three.
+        top: Its upper edge.
+        width: Its width.
+        height: Its height.
 
     Returns:
         uint8, shape (height, width, 3), RGB, 0 to 255; gray images have three equal channels. It is a view of a
-        somewhat larger array that it owns alone, so its rows do not follow each other in memory.
+        somewhat larger array, so its rows do not follow each other in memory.
 
     Raises:
         OptionError: The crop is empty or leaves the image.
-        NotAnImageError: The data are no JPEG.
+        NotAnImageError: The data are not a JPEG.
         DamagedImageError: The lengths are not those of its tiles, or the tiles do not decode, or only with a warning.
-        NotTiledError: The JPEG is whole, but not tiled.
+        NotTiledError: The JPEG is intact, but not tiled.
     """
     return decode_joined(*join_crop(jpeg, lengths, left, top, width, height), width, height)
 
 
 def decode_joined(joined: bytearray, left: int, top: int, width: int, height: int) -> npt.NDArray[np.uint8]:
-    """Decode the JPEG that `join_crop` gave, and cuts out the crop; the rest is as in `decode_crop`."""
+    """Decode the JPEG that `join_crop` returned, and cut out the crop; the rest is as in `decode_crop`."""
     try:
         pixels: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(joined, colorspace="RGB", strict=True)
     except ValueError as error:
@@ -70,28 +71,28 @@ def join_crop(
     *,
     checked: bool = False,
 ) -> tuple[bytearray, int, int]:
-    """Join the tiles that a crop touches to a small JPEG, which any decoder takes; decodes nothing.
+    """Join the tiles that a crop touches to a small JPEG that any decoder reads; decode nothing.
 
     Arguments and errors are those of `decode_crop`, but damage within the tiles is not found.
 
     Args:
         jpeg: The whole file.
-        lengths: Of its tiles.
-        left: Of the crop's left edge, in pixels as the other three.
-        top: Of its upper edge.
-        width: Of the crop.
-        height: Of the crop.
-        checked: Whether the lengths are known to be those of this JPEG, as where a checksum covers both.
+        lengths: As in `decode_crop`.
+        left: As in `decode_crop`.
+        top: As in `decode_crop`.
+        width: As in `decode_crop`.
+        height: As in `decode_crop`.
+        checked: Whether the lengths are known to belong to this JPEG, for example because a checksum covers both.
 
     Returns:
         The JPEG, without metadata; the crop's left and upper edge in it, in pixels.
     """
     data = memoryview(jpeg)
     header = read_header(data)
-    grid = read_grid(header)
-    if min(width, height) < 1 or min(left, top) < 0 or left + width > header.width or top + height > header.height:
+    frame, grid = header.frame, read_grid(header)
+    if min(width, height) < 1 or min(left, top) < 0 or left + width > frame.width or top + height > frame.height:
         raise OptionError(
-            f"a crop must lie within the image of {header.width} x {header.height} pixels, "
+            f"a crop must lie within the image of {frame.width} x {frame.height} pixels, "
             f"got {width} x {height} at ({left}, {top})"
         )
     # The tiles from `column` and `row` to before `columns` and `rows`.
@@ -99,7 +100,7 @@ def join_crop(
     columns = min((left + width - 1 + header.margin_x) // grid.tile_width + 1, grid.across)
     row = max(top - header.margin_y, 0) // grid.tile_height
     rows = min((top + height - 1 + header.margin_y) // grid.tile_height + 1, grid.down)
-    if header.margin_x and column and header.width - column * grid.tile_width <= _NARROW:
+    if header.margin_x and column and frame.width - column * grid.tile_width <= _NARROW:
         column -= 1
     x, y = column * grid.tile_width, row * grid.tile_height
 
@@ -118,29 +119,29 @@ def join_crop(
 
     slices = [data[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
     joined = bytearray().join(header.parts + slices)
-    # Each tile came with the marker that closes it. A row of tiles was moved as a whole, so the markers are here now:
+    # Each tile ends with the marker that closes it. Rows of tiles were moved as a whole, to these positions:
     moved = (stops - starts).cumsum() - stops + (header.nbytes - 1)
     marks = (ends + moved[:, None]).ravel()
     out = np.frombuffer(joined, np.uint8)
     if not checked:
         codes = closing_codes(total).reshape(grid.down, grid.across)[row:rows, column:columns]
         _check_markers(out, marks, codes)
-        first = 0 if row or column else 1  # before the image's first tile is no marker
+        first = 0 if row or column else 1  # no marker stands before the image's first tile
         codes = restart_codes(total + 7)[7:].reshape(grid.down, grid.across)[row:rows, column]
         _check_markers(np.frombuffer(data, np.uint8), starts[first:] - 1, codes[first:])
 
     out[marks] = restart_codes(len(marks))
-    out[-1] = END
-    size = min(rows * grid.tile_height, header.height) - y, min(columns * grid.tile_width, header.width) - x
+    out[-1] = markers.EOI
+    size = min(rows * grid.tile_height, frame.height) - y, min(columns * grid.tile_width, frame.width) - x
     _SIZE.pack_into(joined, header.size_at, *size)
     return joined, left - x, top - y
 
 
-def _check_markers(data: npt.NDArray[np.uint8], places: npt.NDArray[np.int64], codes: npt.NDArray[np.uint8]) -> None:
-    """Look whether the second bytes of markers are at these places, the first before them."""
-    if data[places].tobytes() != codes.tobytes() or data[places - 1].tobytes().strip(b"\xff"):
-        raise _wrong("where one begins or ends is no marker")
+def _check_markers(data: npt.NDArray[np.uint8], positions: npt.NDArray[np.int64], codes: npt.NDArray[np.uint8]) -> None:
+    """Raise unless the second bytes of markers stand at these positions, each behind an FF."""
+    if data[positions].tobytes() != codes.tobytes() or data[positions - 1].tobytes().strip(b"\xff"):
+        raise _wrong("no marker is where one begins or ends")
 
 
 def _wrong(why: str) -> DamagedImageError:
-    return DamagedImageError(f"the lengths of the tiles are not those of this JPEG, convert it again: {why}")
+    return DamagedImageError(f"the lengths of the tiles are not those of this JPEG, convert the image again: {why}")

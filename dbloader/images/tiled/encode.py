@@ -1,4 +1,4 @@
-"""Making tiled JPEGs: from other JPEGs without loss, and from pixels."""
+"""Tiled JPEGs from other JPEGs, without loss, and from pixels."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from dbloader.images.tiled.layout import find_lengths, not_tiled, read_header
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-# Pixels. On 260 photos of 463 x 396 pixels on average, quality 96, 4:4:4, random-resized crops took 0.68 of the time
-# of the whole with tiles as near as possible to 16, 24 or 32 pixels, 0.70 with 48, 0.74 with 64 and 0.79 with 128; the
-# markers cost 7.7, 5.8, 5.3, 4.8, 2.2 and 0.7 % of the file. At a short side of 256 pixels, 4:2:0, 32 was best too.
+# Pixels. On 260 photos of 463 x 396 pixels, quality 96, 4:4:4, random-resized crops took 0.68 of the time of the whole
+# with tiles near 16, 24 or 32 pixels, 0.70 with 48, 0.74 with 64 and 0.79 with 128; markers cost 7.7, 5.8, 5.3, 4.8,
+# 2.2 and 0.7 % of the file. At a short side of 256 pixels, 4:2:0, 32 was best too.
 TILE_WIDTH = 32
 
 _SUBSAMPLINGS = {"4:4:4": 8, "4:2:2": 16, "4:2:0": 16}  # width of an MCU in pixels
@@ -29,7 +29,7 @@ _SOURCES = (0xC0, 0xC1, 0xC2, 0xC9, 0xCA)
 
 
 class TiledJPEG(NamedTuple):
-    """A JPEG file, and the lengths of its tiles: what `find_lengths` gives for it."""
+    """A JPEG file, and the lengths of its tiles as `find_lengths` returns them."""
 
     jpeg: bytes
     lengths: bytes
@@ -38,27 +38,27 @@ class TiledJPEG(NamedTuple):
 def tile(jpeg: bytes, *, tile_width: int = TILE_WIDTH) -> TiledJPEG:
     """Make a JPEG tiled without loss: coefficients, metadata and pixels stay as they are.
 
-    Progressive and arithmetic-coded images become baseline, and the Huffman codes optimal. Whether the pixels are
-    still the same is not believed but compared, so six bytes a pixel are held.
+    Progressive and arithmetic-coded images become baseline, and the Huffman codes optimal. The pixels before and after
+    are compared, which takes six bytes a pixel.
 
     Args:
-        jpeg: A JPEG of which nothing is missing; bytes after its end marker are left out.
-        tile_width: In pixels; the tiles come as near to it as the MCUs of a row can be divided.
+        jpeg: A JPEG of which nothing is missing; bytes after its end marker are dropped.
+        tile_width: Target width in pixels; `choose_interval` says how near the tiles come to it.
 
     Raises:
-        NotAnImageError: It is no JPEG.
+        NotAnImageError: It is not a JPEG.
         DamagedImageError: Data is missing or corrupted.
         NotTiledError: It is of a kind that must be decoded whole, such as CMYK, 12 bits or lossless.
-        OptionError: The program ``jpegtran`` is not installed, or `tile_width` is none.
-        OSError: It could not be run to its end.
+        OptionError: The program ``jpegtran`` is not installed, or `tile_width` is below 1.
+        OSError: ``jpegtran`` was killed.
     """
     program = find_jpegtran()
     header = read_header(memoryview(jpeg))
-    if header.process not in _SOURCES:
-        raise not_tiled(f"its process is SOF{header.process - 0xC0}, which jpegtran does not know")
+    if header.frame.process not in _SOURCES:
+        raise not_tiled(f"its process is SOF{header.frame.process - 0xC0}, which jpegtran does not know")
     interval = choose_interval(header.row, header.mcu_width, tile_width)
     command = [program, "-copy", "all", "-optimize", "-restart", f"{interval}B"]
-    # In a session of its own, so that Ctrl-C in a terminal does not end it, as if the image were at fault.
+    # In its own session: Ctrl-C in a terminal would end it, which would look like a fault of the image.
     done = subprocess.run(command, input=jpeg, capture_output=True, check=False, start_new_session=True)
     if done.returncode < 0:
         raise ChildProcessError(f"jpegtran was ended by signal {-done.returncode}")
@@ -67,7 +67,7 @@ def tile(jpeg: bytes, *, tile_width: int = TILE_WIDTH) -> TiledJPEG:
     lengths = find_lengths(done.stdout)
     try:
         same = np.array_equal(simplejpeg.decode_jpeg(jpeg), simplejpeg.decode_jpeg(done.stdout))
-    except (ValueError, KeyError) as error:  # KeyError: a subsampling that simplejpeg has no name for
+    except (ValueError, KeyError) as error:  # KeyError: a subsampling that simplejpeg does not know
         raise not_tiled(f"libjpeg-turbo does not decode it: {error}") from error
     if not same:
         raise not_tiled("a baseline JPEG of its coefficients has other pixels")
@@ -87,15 +87,15 @@ def encode_tiled(
 
     Args:
         image: An image of mode RGB or L; or uint8, shape (height, width, 3), RGB, or (height, width), gray.
-        quality: 1 to 100, as libjpeg has it.
-        subsampling: Of the colors: ``"4:4:4"``, ``"4:2:2"`` or ``"4:2:0"``.
+        quality: libjpeg's quality, 1 to 100.
+        subsampling: Chroma subsampling: ``"4:4:4"``, ``"4:2:2"`` or ``"4:2:0"``.
         icc_profile: Color profile to store with it.
         exif: EXIF to store with it.
-        tile_width: In pixels; the tiles come as near to it as the MCUs of a row can be divided.
+        tile_width: Target width in pixels, as in `tile`.
 
     Raises:
         NotTiledError: The image has another mode, or a tile has more than 65,535 bytes.
-        OSError: Pillow cannot encode it, as when a side has more than 65,535 pixels.
+        OSError: Pillow cannot encode it, for example because a side has more than 65,535 pixels.
         OptionError: An option is out of its range.
     """
     if not 1 <= quality <= 100:
@@ -119,7 +119,7 @@ def encode_tiled(
     try:
         image.save(file, "JPEG", optimize=True, **options)
     except OSError:
-        # Pillow has room for one or two bytes a pixel when it optimizes; noise at a high quality takes more.
+        # Pillow's buffer has one or two bytes a pixel when it optimizes; noise at a high quality takes more.
         file = io.BytesIO()
         image.save(file, "JPEG", **options)
     jpeg = file.getvalue()
@@ -127,17 +127,17 @@ def encode_tiled(
 
 
 def choose_interval(row: int, mcu_width: int, tile_width: int = TILE_WIDTH) -> int:
-    """Return the MCUs of a tile: the divisor of a row that is nearest, by its ratio, to the width wanted.
+    """Return the MCUs of a tile: the divisor of a row that comes nearest, by ratio, to the target width.
 
-    So a row of a prime number of MCUs becomes tiles of one MCU, or a single tile if it is short.
+    A row of a prime number of MCUs becomes tiles of one MCU, or a single tile if it is short.
 
     Args:
         row: MCUs in a row.
         mcu_width: In pixels.
-        tile_width: The width wanted, in pixels.
+        tile_width: Target width in pixels.
 
     Raises:
-        OptionError: The width wanted is none.
+        OptionError: The target width is below 1.
     """
     if tile_width < 1:
         raise OptionError(f"tile_width must be at least 1 pixel, got {tile_width}")
@@ -155,6 +155,6 @@ def find_jpegtran() -> str:
     if program is None:
         raise OptionError(
             "tiling JPEGs without loss needs the program jpegtran: install it (Debian and Ubuntu: "
-            "apt-get install libjpeg-turbo-progs; conda-forge: libjpeg-turbo), or give a quality to encode them anew"
+            "apt-get install libjpeg-turbo-progs; conda-forge: libjpeg-turbo), or give a quality to encode them again"
         )
     return program

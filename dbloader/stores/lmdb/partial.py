@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from dbloader.errors import StoreError
 
-FIRST_MAP_BYTES = 2**30
-"""Size of the memory map at first. It is doubled when it is full: a map is address space, not memory or disk."""
+FIRST_MAP_BYTES = 2**26
+"""Size of the memory map at first. It is doubled when it is full; a map takes address space, not memory or disk."""
 
 _BEGIN_AGAIN = "begin again with overwrite (--overwrite)"
 # Bytes that must still fit for a disk not to be full: more than a block of any file system.

@@ -1,8 +1,8 @@
-"""Tells the kernel which records of an LMDB file are about to be read, all at once, before the first is waited for.
+"""Asking the kernel to read records of an LMDB file before they are needed.
 
-LMDB reads through a memory map: what is not in memory is read page by page, each waited for, or with much around it
-that nobody asked for. Where a record lies is known to LMDB alone, which gives it only by reading it; so its pages are
-followed here. A wrong hint would cost time, never a wrong record: nothing that is found here is used for anything else.
+LMDB reads through a memory map. What is not in memory is read page by page, each waited for, or with much around it
+that nobody needs. Only LMDB knows where a record is, and it says so only by reading it. So this module follows LMDB's
+pages itself. A wrong hint costs time, never a wrong record: nothing found here is used for anything else.
 
 The layout of pages is that of LMDB 0.9 (mdb.c: MDB_page, MDB_node, MDB_meta, MDB_db), data version 1, 64 bits.
 """
@@ -23,50 +23,53 @@ _PAGE_HEAD = 16
 # Of the meta page: magic, version; page size (md_pad of the first database); root of the second; transaction.
 _META_HEAD = struct.Struct("<II")
 _PAGE_SIZE_AT, _ROOT_AT, _TXN_AT, _META_END = 40, 128, 144, 152
-# Of a page: where its free space begins, counted from its start, which is where the offsets of its nodes end.
+# Of a page: where its free space begins, which is where the offsets of its nodes end.
 _LOWER_AT = 12
 _NODE = struct.Struct("<HHHH")  # two of size or child page, flags or more of the child page, length of the key
-_OVERFLOW = 1  # flag: the value is on pages of its own, and here is the number of the first
+_OVERFLOW = 1  # flag: the value has pages of its own, and the node holds the number of the first
 _DEPTH_AT, _DB_ROOT_AT = 6, 40  # of MDB_db
 _MOST_LEVELS, _LARGEST_PAGE = 32, 2**16
 
-# Records after which it is looked again whether hints are of use. While the file is in memory, a look costs 8 us, so
-# 0.25 us a record; a batch read from the disk without hints costs more than many with hints that were not needed.
-_LOOK_AFTER, _HINT_FOR = 32, 512
+# Records between two checks whether the file is in memory. While it is, a check costs 8 us, so 0.25 us a record. One
+# batch read from the disk without hints costs more than many unneeded hints.
+_CHECK_AFTER, _HINT_FOR = 32, 512
 
 _pack_key = struct.Struct(">Q").pack
 _u16, _u32, _u64 = (struct.Struct(code).unpack_from for code in ("<H", "<I", "<Q"))
-# What following pages can meet that are not what they should be; OSError is also "it would have to wait".
+# Errors of reading damaged pages. OSError also means that a read would have to wait.
 _WRONG = (struct.error, IndexError, OverflowError, OSError)
 
 
 class ReadAhead:
-    """Hints about one LMDB file that does not change; threads may share it.
+    """Hints about one LMDB file that does not change. Threads may share it.
 
     Args:
-        path: The file, which is opened once more: LMDB does not lend its descriptor.
+        path: The file, which is opened once more: LMDB does not share its descriptor.
         key: Its device and inode. If another file has come to the path meanwhile, nothing is hinted.
-        name: The sub-database, whose keys are the 8-byte big-endian integers from 0 on.
+        name: The sub-database. Its keys are the 8-byte big-endian integers from 0 on.
+
+    Attributes:
+        depth: Levels of the sub-database's pages.
     """
 
     def __init__(self, path: str, key: tuple[int, int], name: bytes) -> None:
         self._file = -1
-        self._page_size = self._root = self._depth = 0
-        self._unhinted = self._hinted = 0  # records before the next look
+        self._page_size = self._root = self.depth = 0
+        self._unhinted = self._hinted = 0  # records until the next check
         if not (hasattr(os, "posix_fadvise") and hasattr(os, "RWF_NOWAIT")):
             return  # not Linux
-        with suppress(*_WRONG):  # of a file that is not as it should be, LMDB will tell
+        with suppress(*_WRONG):  # LMDB reports what is wrong with the file
             self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            # A look would have the kernel read more than that page, of a virtual disk here 8 MiB.
+            # Otherwise a check would make the kernel read more than that page, 8 MiB of a virtual disk here.
             os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_RANDOM)
             status = os.fstat(self._file)
             if (status.st_dev, status.st_ino) == key:
                 self._find_root(name)
 
     def prefetch(self, indices: Sequence[int]) -> None:
-        """Ask for records that are about to be read, unless they are likely to be in memory already.
+        """Ask for records that will be read soon, unless they are likely to be in memory already.
 
-        The kernel is asked for all; nothing is waited for but the pages that tell where they are.
+        Waits only for the pages that tell where the records are.
         """
         if not self._root or not len(indices):
             return
@@ -74,32 +77,49 @@ class ReadAhead:
             self._unhinted -= len(indices)
             if self._unhinted >= 0:
                 return
-            if self._is_in_memory(indices[-1]):
-                self._unhinted = _LOOK_AFTER
+            if self.is_in_memory(indices[-1]):
+                self._unhinted = _CHECK_AFTER
                 return
             self._hinted = _HINT_FOR
         self._hinted = max(self._hinted - len(indices), 0)
         for index in indices:
-            self._hint(index)
+            self.hint(index)
+
+    def hint(self, index: int) -> None:
+        """Ask for one record."""
+        with suppress(*_WRONG):  # reading an index out of range or a damaged page raises the error
+            if place := self.locate(index):
+                os.posix_fadvise(self._file, *place, os.POSIX_FADV_WILLNEED)
+
+    def is_in_memory(self, index: int) -> bool:
+        """Return whether the first byte of a record can be read without waiting; False if that is unknown."""
+        try:
+            place = self.locate(index)
+            if place is None:
+                return True  # it is in the page that was just read
+            os.preadv(self._file, [bytearray(1)], place[0], os.RWF_NOWAIT)
+        except _WRONG:
+            return False
+        return True
 
     def close(self) -> None:
-        """Close the file; nothing is hinted any more."""
+        """Close the file. Nothing is hinted any more."""
         self._root = 0
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
     def locate(self, index: int) -> tuple[int, int] | None:
-        """Return where in the file a record is that has pages of its own: first byte and number of bytes."""
+        """Return the first byte and the number of bytes of a record in the file; None if it has no pages of its own."""
         key = _pack_key(index)
         page = self._page(self._root)
-        for _ in range(self._depth - 1):
+        for _ in range(self.depth - 1):
             nodes = (_u16(page, _LOWER_AT)[0] - _PAGE_HEAD) // 2
             # The first key of a branch is not written; it is less than all others.
             child = bisect_right(range(1, nodes), key, key=lambda node: _key(page, node))
             low, high, more, _ = _NODE.unpack_from(page, _node_at(page, child))
             page = self._page(low | high << 16 | more << 32)
-        # Keys are consecutive, so the first tells the place of all.
+        # Keys are consecutive, so the first one gives the position of all.
         node = index - int.from_bytes(_key(page, 0), "big")
         if node < 0 or _key(page, node) != key:
             return None
@@ -123,24 +143,8 @@ class ReadAhead:
         for node in range((_u16(page, _LOWER_AT)[0] - _PAGE_HEAD) // 2):
             if _key(page, node) == name:
                 database = _node_at(page, node) + _NODE.size + len(name)
-                self._depth = min(_u16(page, database + _DEPTH_AT)[0], _MOST_LEVELS)
+                self.depth = min(_u16(page, database + _DEPTH_AT)[0], _MOST_LEVELS)
                 self._root = _u64(page, database + _DB_ROOT_AT)[0]
-
-    def _hint(self, index: int) -> None:
-        with suppress(*_WRONG):  # an index that is none, a page that is damaged: reading it says so
-            if place := self.locate(index):
-                os.posix_fadvise(self._file, *place, os.POSIX_FADV_WILLNEED)
-
-    def _is_in_memory(self, index: int) -> bool:
-        """Look whether reading the first byte of a record would not have to wait; false where that cannot be told."""
-        try:
-            place = self.locate(index)
-            if place is None:
-                return True  # it is in the page that was just read
-            os.preadv(self._file, [bytearray(1)], place[0], os.RWF_NOWAIT)
-        except _WRONG:
-            return False
-        return True
 
     def _page(self, number: int) -> bytes:
         return self._read(number * self._page_size, self._page_size)

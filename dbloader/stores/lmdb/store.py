@@ -36,12 +36,15 @@ class LMDBStore(Store):
 
     Args:
         place: Path of the file.
+
+    Attributes:
+        handle: The open handle, which may be a parent process's; None if the store is not open.
     """
 
     def __init__(self, place: str | os.PathLike[str]) -> None:
         self.place = checked_path(place)
         self._path = os.path.abspath(self.place)  # noqa: PTH100 - the path may be any str
-        self._handle: LMDBHandle | None = None
+        self.handle: LMDBHandle | None = None
 
     @property
     @override
@@ -128,7 +131,7 @@ class LMDBStore(Store):
 
     @override
     def close(self) -> None:
-        self._handle = None
+        self.handle = None
 
     def _documents(
         self, txn: lmdb.Transaction, handle: LMDBHandle, indices: Sequence[int]
@@ -193,11 +196,11 @@ class LMDBStore(Store):
             raise translate(error, self.place) from error
 
     def _open(self) -> LMDBHandle:
-        handle = self._handle
+        handle = self.handle
         if handle is None or handle.shared.pid != os.getpid():
             try:
                 with env.gate:
-                    handle = self._handle = LMDBHandle(self._path, self.place)
+                    handle = self.handle = LMDBHandle(self._path, self.place)
             except OSError as error:
                 raise self._absent(error) from error
             except lmdb.Error as error:
@@ -219,4 +222,4 @@ class LMDBStore(Store):
         return {"place": self.place, "_path": self._path}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _handle=None)
+        self.__dict__.update(state, handle=None)

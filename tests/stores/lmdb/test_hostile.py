@@ -12,9 +12,10 @@ from tests.support.hostile import DAMAGE, FILE, LYING, run_trials
 if TYPE_CHECKING:
     from pathlib import Path
 
-TRIALS = int(os.environ.get("DBLOADER_TRIALS", "60"))
+TRIALS = int(os.environ.get("DBLOADER_TRIALS", "25"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*DAMAGE, *LYING, FILE])
 def test_what_is_not_as_it_was_written_is_an_error_of_one_line(tmp_path: Path, kind: str) -> None:
     outcome = run_trials(kind, TRIALS, tmp_path)

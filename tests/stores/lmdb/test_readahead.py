@@ -1,4 +1,4 @@
-"""Hints about records of an LMDB file: where records lie, when they are asked for, and that they never do harm."""
+"""Hints about records of an LMDB file: where records are, when they are asked for, and that hints do no harm."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from tests.support.images import WAIT_S
 from tests.support.page_cache import PAGE, empty_cache, pages_in_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
 HEAD = 16  # bytes of a page before its value
@@ -55,7 +54,7 @@ def test_each_record_with_pages_of_its_own_is_found_where_it_lies(place: Path) -
     with open_store(place) as store:
         documents = store.documents(range(4000))
     ahead = ahead_of(place)
-    assert ahead._depth == 3
+    assert ahead.depth == 3
     for index, document in enumerate(documents):
         found = ahead.locate(index)
         if index % 50:
@@ -88,7 +87,7 @@ def test_looking_whether_a_record_is_in_memory_brings_little_there(place: Path) 
     ahead = ahead_of(place)
     for _ in range(5):  # a busy kernel may have read ahead for all that it was told
         empty_cache(place)
-        if not ahead._is_in_memory(1000):
+        if not ahead.is_in_memory(1000):
             break
     else:
         pytest.fail("looked for or not, it is in memory")
@@ -115,7 +114,7 @@ def test_after_a_record_that_is_not_in_memory_all_are_hinted_for_a_while(
         looks.append(index)
         return len(looks) != 2
 
-    monkeypatch.setattr(ReadAhead, "_is_in_memory", is_in_memory)
+    monkeypatch.setattr(ReadAhead, "is_in_memory", is_in_memory)
     batch = range(0, 3200, 50)  # 64
     for _ in range(12):
         ahead.prefetch(batch)
@@ -129,7 +128,7 @@ def test_after_a_record_that_is_not_in_memory_all_are_hinted_for_a_while(
 
 def test_a_store_asks_for_a_batch_before_it_reads_the_first_of_it(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[int]] = []
-    monkeypatch.setattr(Environment, "will_read", lambda _, indices: asked.append(list(indices)))
+    monkeypatch.setattr(Environment, "prefetch", lambda _, indices: asked.append(list(indices)))
     with open_store(place) as store:
         store.read([5, 50, 3])
         store.documents(range(300))
@@ -138,11 +137,11 @@ def test_a_store_asks_for_a_batch_before_it_reads_the_first_of_it(place: Path, m
     assert [(batch[0], len(batch)) for batch in asked[1:]] == [(0, 128), (128, 128), (256, 44)]
 
 
-@pytest.mark.parametrize("indices", [[], [-1], [4000], [2**63], [2**64], [-(2**70)]])
-def test_indices_of_no_record_are_not_hinted(place: Path, hinted: list[int], indices: Sequence[int]) -> None:
+def test_indices_of_no_record_are_not_hinted(place: Path, hinted: list[int]) -> None:
     ahead = ahead_of(place)
-    ahead._hinted = 100
-    ahead.prefetch(indices)
+    ahead.prefetch([])
+    for index in (-1, 4000, 2**63, 2**64, -(2**70)):
+        ahead.hint(index)
     assert hinted == []
     ahead.close()
 
@@ -150,7 +149,7 @@ def test_indices_of_no_record_are_not_hinted(place: Path, hinted: list[int], ind
 def test_hints_about_a_damaged_file_do_no_harm(place: Path, hinted: list[int]) -> None:
     generator, data = random.Random(0), place.read_bytes()
     pages = [data[start : start + 4096] for start in range(0, len(data), 4096)]
-    for _ in range(200):
+    for _ in range(100):
         # Of the meta pages and of all others that tell where something is.
         damaged = bytearray(data)
         for _ in range(20):
@@ -159,16 +158,14 @@ def test_hints_about_a_damaged_file_do_no_harm(place: Path, hinted: list[int]) -
         other = place.with_name("damaged.lmdb")
         other.write_bytes(damaged[: generator.choice([0, 100, 5000, len(data)])])
         ahead = ahead_of(other)
-        ahead._hinted = 1000
-        ahead.prefetch(range(0, 4000, 150))
-        ahead._hinted = ahead._unhinted = 0
+        for index in range(0, 4000, 150):
+            ahead.hint(index)
         ahead.prefetch([50])
         ahead.close()
 
 
 def test_a_file_that_came_to_the_path_meanwhile_is_not_hinted(place: Path, hinted: list[int]) -> None:
     ahead = ReadAhead(str(place), (0, 0), b"records")
-    ahead._hinted = 100
     ahead.prefetch([0, 50])
     assert hinted == []
     ahead.close()

@@ -1,4 +1,4 @@
-"""Refuse fields such as masks that would keep the size of the image while a decoder crops the image."""
+"""Refuse masks and other fields that would keep the size of an image while a decoder crops it."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from PIL import Image
 
 from dbloader.decoding.decoder import Decoder
 from dbloader.errors import NotAnImageError, OptionError
-from dbloader.images.info import facts
+from dbloader.images.info import read_facts
 from dbloader.images.pillow import may_be_image
 
-# As most masks begin; the width and the height follow (https://www.w3.org/TR/png-3/#11IHDR).
+# How most masks begin; width and height follow (https://www.w3.org/TR/png-3/#11IHDR).
 _PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
 
 
-def crops(decode: object) -> bool:
+def changes_size(decode: object) -> bool:
     """Return whether this decodes images to another size, so that a mask no longer fits them."""
     return isinstance(decode, Decoder) and decode.size is not None
 
 
-def check_none_fits(image: Any, others: Mapping[str, Any], sample: str) -> None:
-    """Refuse what belongs to the pixels of an image that is about to be cropped, such as its mask.
+def refuse_masks(image: Any, others: Mapping[str, Any], sample: str) -> None:
+    """Raise if something beside an image that is about to be cropped has its size, such as a mask.
 
     Args:
         image: A file, an array (height, width, ...), a tensor (height, width, ...) or (..., height, width), or a PIL
             image.
-        others: What else is in the sample, by name; dicts, lists and tuples are looked into.
-        sample: What the sample is called in the message.
+        others: The other values of the sample, by name; dicts, lists and tuples are searched.
+        sample: The name of the sample for the message.
 
     Raises:
         OptionError: One of them is an image file, an array, a tensor or a PIL image of the same height and width.
     """
     suspects = {name: sizes for name, value in others.items() if (sizes := _sizes(value))}
-    if not suspects:  # nearly always: looking at the image costs more
+    if not suspects:  # the usual case: finding the size of the image costs more
         return
     of_image = {image.shape[:2]} if isinstance(image, np.ndarray) and image.ndim == 3 else _sizes(image)
     for name, sizes in suspects.items():
@@ -66,12 +66,12 @@ def _sizes(value: Any) -> set[tuple[int, int]]:
 
 
 def _size_of_file(data: bytes | memoryview) -> set[tuple[int, int]]:
-    """Return the height and width in pixels of an image file; nothing for other bytes. It is asked for each sample."""
+    """Return the height and width in pixels of an image file, or nothing; fast, since each sample asks."""
     start = bytes(data[:24])
     if start.startswith(_PNG) and len(start) == 24:
         return {(int.from_bytes(start[20:], "big"), int.from_bytes(start[16:20], "big"))}
     try:
-        found = facts(bytes(data)) if may_be_image(data) else None
+        facts = read_facts(bytes(data)) if may_be_image(data) else None
     except NotAnImageError:
         return set()
-    return {(found.height, found.width)} if found else set()
+    return {(facts.height, facts.width)} if facts else set()

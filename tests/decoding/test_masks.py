@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +20,10 @@ from dbloader import (
     create_loader,
     write_store,
 )
+from dbloader.decoding.masks import refuse_masks
 from dbloader.errors import OptionError
-from dbloader.images.pillow import FORMATS
+from dbloader.images.pillow import FORMATS, open_pillow
+from tests.support import images
 from tests.support.images import photo
 
 if TYPE_CHECKING:
@@ -32,22 +33,22 @@ if TYPE_CHECKING:
 HEIGHT, WIDTH = 30, 40
 
 
-def png(height: int, width: int) -> bytes:
-    file = io.BytesIO()
-    Image.new("L", (width, height)).save(file, "PNG")
-    return file.getvalue()
+def encoded(image_format: str, mode: str = "L", size: tuple[int, int] = (WIDTH, HEIGHT), **options: Any) -> bytes:
+    sizes = {"sizes": [size]} if image_format == "ICO" else {}
+    return images.encoded(Image.new(mode, size), image_format, **sizes, **options)
 
 
 MASKS = {
     "array": np.zeros((HEIGHT, WIDTH), np.uint8),
     "channels first": np.zeros((3, HEIGHT, WIDTH), np.float32),
     "channels last": np.zeros((HEIGHT, WIDTH, 2), np.int64),
-    "file": png(HEIGHT, WIDTH),
+    "file": encoded("PNG"),
     "turned": np.zeros((WIDTH, HEIGHT), bool),
 }
 OTHERS = {
     "number": 3, "text": "a cat on a mat", "share": 0.5, "yes": True, "embedding": np.zeros(40, np.float32),
-    "box": np.array([1, 2, 30, 40]), "matrix": np.zeros((4, 4)), "bytes": b"no image", "other": png(8, 8), "none": None,
+    "box": np.array([1, 2, 30, 40]), "matrix": np.zeros((4, 4)), "bytes": b"no image", "none": None,
+    "other": encoded("PNG", "L", (8, 8)),
     "list": [HEIGHT, WIDTH], "scalar": np.float32(1),
 }  # fmt: skip
 
@@ -61,25 +62,45 @@ def loader(dataset: Any, **options: Any) -> Any:
     return create_loader(dataset, batch_size=3, input_size=16, device=None, **{"num_workers": 1, **options})
 
 
-@pytest.mark.parametrize("kind", MASKS)
+IMAGE = photo()
+FILES = {
+    **{name: encoded(name) for name in FORMATS if name in Image.registered_extensions().values() and name != "QOI"},
+    "QOI": encoded("QOI", "RGB"),
+    "TGA of colors": encoded("TGA", "RGB"),
+    "TGA with a palette": encoded("TGA", "P"),
+    "BigTIFF": encoded("TIFF", big_tiff=True),
+}
+
+
+@pytest.mark.parametrize("mask", [*MASKS.values(), *FILES.values()], ids=[*MASKS, *FILES])
+def test_what_is_as_large_as_the_image_is_refused(mask: Any) -> None:
+    nested: list[Any] = [mask, {"masks": [mask, 1]}, (2, mask)]
+    for image in (IMAGE, np.zeros((HEIGHT, WIDTH, 3), np.uint8), Image.new("RGB", (WIDTH, HEIGHT))):
+        for value in nested:
+            with pytest.raises(OptionError, match=r"'mask' of sample 3 is as large as its image, (30 x 40|40 x 30) p"):
+                refuse_masks(image, {"mask": value}, "sample 3")
+
+
+def test_other_values_pass() -> None:
+    landmarks = np.zeros((WIDTH, 3), np.float32)  # as many as a raw image is wide
+    for image in (IMAGE, np.zeros((HEIGHT, WIDTH, 3), np.uint8)):
+        refuse_masks(image, {**OTHERS, "points": landmarks}, "sample")
+
+
 @pytest.mark.parametrize("is_training", [True, False])
-def test_a_mask_that_would_stay_as_it_is_is_refused_when_the_loader_is_made(
-    tmp_path: Path, kind: str, is_training: bool
-) -> None:
-    place = store(tmp_path / "s.lmdb", mask=MASKS[kind])
+def test_a_mask_that_would_stay_as_it_is_is_refused_when_the_loader_is_made(tmp_path: Path, is_training: bool) -> None:
+    place = store(tmp_path / "s.lmdb", mask=MASKS["array"])
     for dataset in (
         LMDBDataset(place, fields=("image", "label", "mask")),
         Subset(LMDBDataset(place, fields=("mask", "image")), [4, 2]),
         LMDBDataset(place, decode=RandomResizedCrop(16), fields=("image", "mask")),
         LMDBDataset(place, transform=RandomResizedCrop(16), fields=("image", "mask")),
     ):
-        size = f"{WIDTH} x {HEIGHT}" if kind == "turned" else f"{HEIGHT} x {WIDTH}"
-        with pytest.raises(OptionError, match=f"'mask' of record . .* is as large as its image, {size} pixels"):
+        with pytest.raises(OptionError, match=r"'mask' of record . .* is as large as its image, 30 x 40 pixels"):
             loader(dataset, is_training=is_training)
 
 
-@pytest.mark.parametrize("workers", ["threads", "processes"])
-@pytest.mark.parametrize("collate_fn", [None, list])
+@pytest.mark.parametrize(("workers", "collate_fn"), [("threads", None), ("processes", None), ("threads", list)])
 def test_a_mask_of_a_later_record_is_refused_where_it_comes(tmp_path: Path, workers: Any, collate_fn: Any) -> None:
     records = [{"image": photo(n), "label": n, "mask": MASKS["array"] if n == 4 else 0} for n in range(6)]
     write_store(records, tmp_path / "s.lmdb")
@@ -101,13 +122,12 @@ def test_a_dataset_that_crops_refuses_it_without_a_loader_too(tmp_path: Path) ->
         next(iter(DataLoader(dataset, 2, num_workers=1)))
 
 
-def test_what_is_no_mask_passes(tmp_path: Path) -> None:
+def test_fields_without_the_size_of_the_image_are_batched(tmp_path: Path) -> None:
     values = {name: value for name, value in OTHERS.items() if value is not None}
     place = store(tmp_path / "s.lmdb", **values)
-    for dataset in (LMDBDataset(place, fields=("image", "label", *values)),):
-        batch = next(iter(loader(dataset)))
-        assert batch["image"].shape == (3, 3, 16, 16)
-        assert batch["matrix"].shape == (3, 4, 4)
+    batch = next(iter(loader(LMDBDataset(place, fields=("image", "label", *values)))))
+    assert batch["image"].shape == (3, 3, 16, 16)
+    assert batch["matrix"].shape == (3, 4, 4)
 
 
 def test_what_is_not_cropped_may_have_its_mask(tmp_path: Path) -> None:
@@ -173,53 +193,6 @@ def test_a_mask_in_mongodb_is_refused(tmp_path: Path, mongo_uri: str) -> None:
         loader(MongoDataset(mongo_uri, fields=("image", "mask")))
 
 
-def test_landmarks_as_long_as_a_raw_image_is_wide_are_no_mask(tmp_path: Path) -> None:
-    place = tmp_path / "s.lmdb"
-    landmarks = np.zeros((WIDTH, 3), np.float32)
-    write_store([{"image": np.zeros((HEIGHT, WIDTH, 3), np.uint8), "points": landmarks}] * 6, place)
-    with loader(LMDBDataset(place, fields=("image", "points"))) as batches:
-        assert {tuple(batch["points"].shape) for batch in batches} == {(3, WIDTH, 3)}
-
-
-class Nested(Dataset[Any]):
-    def __len__(self) -> int:
-        return 6
-
-    def __getitem__(self, index: int) -> Any:
-        masks = [torch.zeros(HEIGHT, WIDTH), torch.zeros(HEIGHT, WIDTH)]
-        return {"image": Image.new("RGB", (WIDTH, HEIGHT)), "target": {"masks": masks, "scores": [1, 2]}}
-
-
-def test_a_mask_inside_a_dict_or_list_is_refused_too() -> None:
-    with loader(Nested()) as batches, pytest.raises(OptionError, match="'target' of a sample is as large as its image"):
-        next(iter(batches))
-
-
-def encoded(image_format: str, mode: str = "L", size: tuple[int, int] = (WIDTH, HEIGHT)) -> bytes:
-    file = io.BytesIO()
-    Image.new(mode, size).save(file, image_format, **({"sizes": [size]} if image_format == "ICO" else {}))
-    return file.getvalue()
-
-
-FILES = {
-    **{name: encoded(name) for name in FORMATS if name in Image.registered_extensions().values() and name != "QOI"},
-    "QOI": encoded("QOI", "RGB"),
-    "TGA of colors": encoded("TGA", "RGB"),
-    "TGA with a palette": encoded("TGA", "P"),
-    "BigTIFF": b"",
-}
-with io.BytesIO() as _file:
-    Image.new("L", (WIDTH, HEIGHT)).save(_file, "TIFF", big_tiff=True)
-    FILES["BigTIFF"] = _file.getvalue()
-
-
-@pytest.mark.parametrize("kind", FILES)
-def test_a_mask_in_each_format_is_refused(kind: str, tmp_path: Path) -> None:
-    place = store(tmp_path / "s.lmdb", mask=FILES[kind])
-    with pytest.raises(OptionError, match=r"'mask' of record 0 .* is as large as its image"):
-        loader(LMDBDataset(place, fields=("image", "mask")))
-
-
 def opened_by_pillow(use: Callable[[], object]) -> int:
     """How many files Pillow opens while something runs."""
     opened = 0
@@ -236,17 +209,16 @@ def opened_by_pillow(use: Callable[[], object]) -> int:
     return opened
 
 
-def test_that_a_field_is_no_mask_is_told_without_pillow(tmp_path: Path) -> None:
-    """It is asked of each sample, and opening a file with Pillow takes 50 us and more."""
-    others = {
+def test_fields_are_examined_without_pillow() -> None:
+    """Each sample is, and opening a file with Pillow takes 50 us and more."""
+    others: dict[str, Any] = {
         "text": b"a cat on a mat, and a mat under a cat",
         "numbers": np.arange(50, dtype=np.float32).tobytes(),
         "zeros": bytes(100),
+        "small": encoded("PNG", "L", (8, 8)),
+        "photo": encoded("JPEG", "RGB", (8, 8)),
+        "nothing": b"",
+        "short": b"\0\0\2",
     }
-    others |= {"small": png(8, 8), "photo": encoded("JPEG", "RGB", (8, 8)), "nothing": b"", "short": b"\0\0\2"}
-    place = store(tmp_path / "s.lmdb", **others)
-    with LMDBDataset(place, decode=ResizeCenterCrop(16), fields=("image",)) as dataset:
-        alone = opened_by_pillow(lambda: dataset[0])
-    with LMDBDataset(place, decode=ResizeCenterCrop(16), fields=("image", *others)) as dataset:
-        assert opened_by_pillow(lambda: dataset[0]) == alone
-    assert opened_by_pillow(lambda: Image.open(io.BytesIO(FILES["PNG"])).close()) == 1
+    assert opened_by_pillow(lambda: refuse_masks(IMAGE, others, "sample")) == 0
+    assert opened_by_pillow(lambda: open_pillow(FILES["PNG"]).close()) == 1

@@ -1,0 +1,132 @@
+"""The marker segments of a JPEG.
+
+"T.81" is ITU-T Recommendation T.81 (09/92), the JPEG standard.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from dbloader.errors import DamagedImageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# Second bytes of markers (T.81 table B.1).
+SOF0, SOF1, SOF2, DHT, DAC, SOI, EOI, SOS, DQT, DRI, COM = (
+    0xC0, 0xC1, 0xC2, 0xC4, 0xCC, 0xD8, 0xD9, 0xDA, 0xDB, 0xDD, 0xFE,
+)  # fmt: skip
+TEM, RST0, APP0, APP14, APP15 = 0x01, 0xD0, 0xE0, 0xEE, 0xEF
+FRAMES = frozenset(range(SOF0, 0xD0)) - {DHT, 0xC8, DAC}
+SEQUENTIAL, PROGRESSIVE = (SOF0, SOF1), SOF2  # Huffman-coded DCT: baseline and extended in one pass, or in several
+START, END = bytes((0xFF, SOI)), bytes((0xFF, EOI))
+
+# FF begins a marker unless it is a fill byte (T.81 B.1.1.2), or data with a zero stuffed after it (B.1.1.5).
+_MARKER = re.compile(rb"\xff[^\x00\xff]")
+_MARKER_BUT_RESTART = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
+
+
+class Segment(NamedTuple):
+    """A marker and what belongs to it.
+
+    Attributes:
+        code: Second byte of the marker.
+        start: Byte of the file where the marker begins; fill bytes may stand before it.
+        begin: Where its parameters begin, behind their length.
+        end: Where they end.
+    """
+
+    code: int
+    start: int
+    begin: int
+    end: int
+
+    def error(self, why: str) -> DamagedImageError:
+        """Return the error of a segment that is wrong."""
+        return DamagedImageError(f"segment FF{self.code:02X} at byte {self.start} {why}")
+
+
+class Frame(NamedTuple):
+    """A frame header (T.81 B.2.2).
+
+    Attributes:
+        process: Second byte of its marker.
+        precision: Bits of a sample.
+        height: In pixels; 0 if a DNL segment should tell it, which libjpeg does not read.
+        width: In pixels, at least 1.
+        identifiers: One byte for each component.
+        sampling: Horizontal and vertical factor of each component, 1 to 4.
+    """
+
+    process: int
+    precision: int
+    height: int
+    width: int
+    identifiers: bytes
+    sampling: tuple[tuple[int, int], ...]
+
+    def mcu_size(self) -> tuple[int, int]:
+        """Return width and height in pixels of the units in which all components together are coded (T.81 A.2.3)."""
+        if len(self.sampling) == 1:  # MCUs of one block, whatever its factors (T.81 A.2.2)
+            return 8, 8
+        return 8 * max(h for h, _ in self.sampling), 8 * max(v for _, v in self.sampling)
+
+    def count_units(self, components: Sequence[int]) -> int:
+        """Return the number of MCUs in a scan of these components, which are positions in `sampling` (T.81 A.2)."""
+        across, down = 8 * max(h for h, _ in self.sampling), 8 * max(v for _, v in self.sampling)
+        h, v = self.sampling[components[0]] if len(components) == 1 else (1, 1)
+        return -(-self.width * h // across) * -(-self.height * v // down)
+
+
+def next_segment(data: bytes | memoryview, position: int) -> Segment | None:
+    """Return the first segment that begins at a byte or after it; None if there is no further marker.
+
+    Raises:
+        DamagedImageError: It is cut short, or a marker that no segment begins with.
+    """
+    marker = _MARKER.search(data, position)
+    if marker is None:
+        return None
+    start, begin = marker.span()
+    code = data[begin - 1]
+    if code in (EOI, TEM):
+        return Segment(code, start, begin, begin)
+    if code < SOF0 or RST0 <= code <= SOI:  # reserved, restart or start of image
+        what = "a second image begins" if code == SOI else f"marker FF{code:02X} is out of place"
+        raise DamagedImageError(f"{what} at byte {start}")
+    size = int.from_bytes(data[begin : begin + 2], "big")
+    segment = Segment(code, start, begin + 2, begin + size)
+    if begin + max(size, 2) > len(data):
+        raise segment.error("is cut short")
+    if size < 2:
+        raise segment.error("contradicts itself: it is shorter than its own length")
+    return segment
+
+
+def find_scan_end(data: bytes | memoryview, start: int, *, restarts: bool) -> int:
+    """Return where the coded data of a scan end: at the next marker, or with the file.
+
+    Args:
+        data: The file.
+        start: Where they begin.
+        restarts: Whether restart markers stand among them.
+    """
+    marker = (_MARKER_BUT_RESTART if restarts else _MARKER).search(data, start)
+    return marker.start() if marker else len(data)
+
+
+def parse_frame(data: bytes | memoryview, segment: Segment) -> Frame:
+    """Return what a frame header says.
+
+    Raises:
+        DamagedImageError: It has another length than its components need, no width, or impossible sampling factors.
+    """
+    header = bytes(data[segment.begin : segment.end])
+    if len(header) < 9 or len(header) != 6 + 3 * header[5]:
+        raise segment.error("contradicts itself: its length is not that of its components")
+    height, width = int.from_bytes(header[1:3], "big"), int.from_bytes(header[3:5], "big")
+    sampling = tuple((factors >> 4, factors & 15) for factors in header[7::3])
+    if not width or not all(1 <= h <= 4 and 1 <= v <= 4 for h, v in sampling):
+        raise segment.error("contradicts itself: it has no width, or sampling factors that are not 1 to 4")
+    return Frame(segment.code, header[0], height, width, header[6::3], sampling)

@@ -1,0 +1,41 @@
+"""`dbloader bench`: the table and the JSON that it prints."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+from dbloader.cli.bench import bench_command
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.shell import Shell
+
+QUICK = ["--workers", "1", "--seconds", "1e-6", "--rounds", "1", "--size", "16", "--batch-size", "2"]
+
+
+def test_a_table_and_the_verdict_are_printed(shell: Shell, store: Path) -> None:
+    outcome = shell("bench", store, *QUICK)
+    assert (outcome.status, outcome.stderr) == (0, "")
+    first, second, _, head, *rows, _, verdict = outcome.stdout.splitlines()
+    assert re.fullmatch(rf"{store}: 12 images of [\d.]+ .* on average", first)
+    assert re.fullmatch(r"\d+ CPUs?; random crops of 16 x 16 pixels", second)
+    assert head.split() == ["images/s", "least", "-", "greatest"]
+    names = ["reading", "reading + decoding", "worker threads: 1", "worker processes: 1"]
+    for name, row in zip(names, rows, strict=True):
+        assert re.fullmatch(rf"  {re.escape(name)} +[\d,]+ +[\d,]+ - [\d,]+", row)
+    assert verdict.startswith("The fastest loader gives ")
+
+
+def test_json_has_the_same_and_each_round(shell: Shell, store: Path) -> None:
+    outcome = shell("bench", store, *QUICK, "--json")
+    assert (outcome.status, outcome.stderr) == (0, "")
+    printed = json.loads(outcome.stdout)
+    assert (printed["place"], printed["images"]) == (str(store), 12)
+    assert [len(one["rounds"]) for one in printed["measurements"]] == [1] * 4
+
+
+def test_numbers_of_workers_may_have_spaces_between_them() -> None:
+    assert bench_command.make_context("bench", ["x.lmdb", "--workers", "2, 1"]).params["workers"] == [2, 1]

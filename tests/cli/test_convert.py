@@ -1,0 +1,226 @@
+"""`dbloader convert`: what it prints, and what its options do."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import dbloader.stores.writer
+from dbloader.conversion.convert import convert
+from dbloader.conversion.report import Report
+from dbloader.conversion.transcode import ImageFormat
+from dbloader.stores.open import open_store
+from tests.support.images import WAIT_S, Outcome, command, photo, plant, plant_kinds
+from tests.support.shell import check_error
+
+if TYPE_CHECKING:
+    from dbloader.conversion.report import Progress
+    from tests.support.shell import Shell
+
+
+def test_a_conversion_tells_what_it_made(shell: Shell, root: Path, place: Path) -> None:
+    outcome = shell("convert", root, place)
+    assert outcome.status == 0
+    assert outcome.stderr == ""
+    with open_store(place) as store:
+        digest = store.manifest.digest
+    assert re.fullmatch(
+        rf"{place}: 12 records, [\d.]+ kB of images, in \d+\.\d s \([\d,]+ images/s, [\d.,]+ MB/s\)\n"
+        rf"  digest    {digest}\n",
+        outcome.stdout,
+    )
+
+
+def test_a_conversion_names_what_it_left_out(shell: Shell, root: Path, place: Path) -> None:
+    plant_kinds(root, "half", "text", "no end marker", "another extension")
+    plant(root, {"cat/.hidden.jpg": b"", "cat/README": b"", "loose.jpg": b"", "cat/big.jpg": photo(width=300)})
+    outcome = shell("convert", root, place, "--max-side", "100")
+    assert outcome.status == 1
+    _, _, *lines = outcome.stdout.splitlines()
+    assert lines == [
+        "  resized   1",
+        "  repaired  1: only the end marker was missing",
+        "  rejected  2 of 17",
+        "    rejected  cat/000.jpg: is damaged: more than its end marker is missing "
+        "(Corrupt JPEG data: premature end of data segment)",
+        "    repaired  cat/002.jpg: its end marker was missing: appended FF D9",
+        "    rejected  dog/001.jpg: is in no known image format (it begins with b'<htm')",
+        f"    all of them in {place}.report.jsonl",
+        "  left out  2 files of other kinds (no extension 1, .txt 1)",
+        "  left out  1 hidden file (names that begin with a dot)",
+    ]
+    assert outcome.stderr == f"Warning: 1 image directly in {root} left out: outside of every class folder\n"
+
+
+def test_damaged_images_that_are_kept_are_told_and_are_no_failure(shell: Shell, root: Path, place: Path) -> None:
+    plant_kinds(root, "half")
+    outcome = shell("convert", root, place, "--on-damaged", "keep")
+    assert outcome.status == 0
+    assert "  damaged   1, stored nevertheless\n" in outcome.stdout
+    assert "    damaged   cat/000.jpg: is damaged: " in outcome.stdout
+
+
+def test_what_is_not_tiled_is_told_after_what_is_not_there(shell: Shell, root: Path, place: Path) -> None:
+    plant_kinds(root, *["png"] * 12, "text")
+    outcome = shell("convert", root, place, "--tile", "--quality", "90")
+    assert outcome.status == 1
+    _, _, *lines = outcome.stdout.splitlines()
+    assert lines[:5] == [
+        "  reencoded 13: other pixels than in the files",
+        "  untiled   12: must be decoded whole",
+        "  rejected  1 of 26",
+        "    rejected  cat/012.jpg: is in no known image format (it begins with b'<htm')",
+        "    untiled   cat/000.png: is a PNG, not a JPEG",
+    ]
+    assert lines[13:] == [f"    and 3 more, all in {place}.report.jsonl"]
+
+
+def test_of_many_rejected_files_ten_are_named(shell: Shell, root: Path, place: Path) -> None:
+    plant_kinds(root, *["text"] * 13)
+    outcome = shell("convert", root, place)
+    assert outcome.stdout.count("    rejected  ") == 10
+    assert outcome.stdout.endswith(f"    and 3 more, all in {place}.report.jsonl\n")
+    assert len(Path(f"{place}.report.jsonl").read_text().splitlines()) == 13
+
+
+def test_of_many_kinds_of_files_ten_are_named(shell: Shell, root: Path, place: Path) -> None:
+    plant(root, {f"cat/x.{number:02}": b"" for number in range(13)} | {"dog/y.12": b""})
+    outcome = shell("convert", root, place)
+    assert "  left out  14 files of other kinds (.12 2, .00 1, .01 1, " in outcome.stdout
+    assert outcome.stdout.endswith(", .08 1, 3 more)\n")
+
+
+def test_a_report_that_cannot_be_written_is_told(shell: Shell, root: Path, place: Path) -> None:
+    plant_kinds(root, "text")
+    Path(f"{place}.report.jsonl").mkdir()
+    outcome = shell("convert", root, place)
+    assert outcome.status == 1
+    assert re.fullmatch(r"Warning: .*report.jsonl cannot be written: Is a directory; .*\n", outcome.stderr)
+    assert "rejected  1 of 14\n" in outcome.stdout
+
+
+def test_quiet_prints_nothing_but_errors(shell: Shell, root: Path, place: Path) -> None:
+    plant(root, {"loose.jpg": b""})
+    assert shell("convert", root, place, "--quiet") == Outcome(0, "", "")
+    check_error(shell("convert", root, place, "-q"), "exists already")
+    plant_kinds(root, "text")
+    assert shell("convert", root, place, "-q", "--overwrite") == Outcome(1, "", "")
+
+
+@pytest.mark.parametrize(("options", "unbuffered"), [([], ""), (["--json"], "1")])
+def test_a_report_that_cannot_be_printed_is_an_error_that_names_the_store(
+    root: Path, place: Path, options: list[str], unbuffered: str
+) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command("convert", root, place, *options),
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+            stdout=full, stderr=subprocess.PIPE, text=True, timeout=WAIT_S, check=False,
+        )  # fmt: skip
+    message = f"Error: standard output: No space left on device; the store is made, at {place}\n"
+    assert (done.returncode, done.stderr) == (2, message)
+    with open_store(place) as store:
+        assert len(store) == 12
+
+
+def test_beginning_where_there_is_nothing_to_resume_is_told(shell: Shell, root: Path, place: Path) -> None:
+    outcome = shell("convert", root, place, "--resume")
+    message = "Warning: there was nothing to resume: the conversion began from the start\n"
+    assert (outcome.status, outcome.stderr) == (0, message)
+    assert shell("convert", root, f"{place}.2", "--resume", "--quiet") == Outcome(0, "", "")
+
+
+def test_a_listing_without_labels_is_warned_of(shell: Shell, root: Path, place: Path) -> None:
+    listing = root / "all.csv"
+    listing.write_text("path,Label\ncat/0000.jpg,1\n")
+    outcome = shell("convert", root, place, "--list", listing)
+    assert outcome.status == 0
+    columns = "'path', 'Label' is called one of 'label', 'class', 'target'"
+    assert outcome.stderr == f"Warning: no row has a label, as none of the columns {columns}\n"
+
+
+def test_the_report_comes_as_json(shell: Shell, root: Path, place: Path) -> None:
+    plant_kinds(root, "half", "text", "no end marker")
+    plant(root, {"loose.jpg": b""})
+    outcome = shell("convert", root, place, "--json")
+    assert outcome.status == 1
+    assert outcome.stderr == ""
+    printed = json.loads(outcome.stdout)
+    again = convert(root, place, overwrite=True)
+    wanted = dataclasses.asdict(again)
+    assert printed.keys() == wanted.keys() == {field.name for field in dataclasses.fields(Report)}
+    assert printed.pop("seconds") > 0
+    del wanted["seconds"]
+    assert printed == json.loads(json.dumps(wanted))
+
+
+@pytest.mark.parametrize(
+    ("options", "passed"),
+    [
+        (["--workers", "3"], {"workers": 3}),
+        (["--check", "structure"], {"check": "structure"}),
+        (["--on-bad", "fail"], {"on_bad": "fail"}),
+        (["--on-damaged", "keep"], {"on_damaged": "keep"}),
+        (["--max-side", "20"], {"images": ImageFormat(max_side=20)}),
+        (["--short-side", "20", "--quality", "60"], {"images": ImageFormat(short_side=20, quality=60)}),
+        (
+            ["--tile", "--tile-width", "64", "--quality", "90"],
+            {"images": ImageFormat(tile=True, tile_width=64, quality=90)},
+        ),
+        (["--raw"], {"images": ImageFormat(raw=True)}),
+        (["--shuffle", "-7"], {"shuffle": -7}),
+        (["--overwrite"], {"overwrite": True}),
+        (["--resume"], {"resume": True}),
+        (["--list", "all.csv"], {"listing": "all.csv"}),
+    ],
+)
+def test_every_option_reaches_the_conversion(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, options: list[str], passed: dict[str, Any]
+) -> None:
+    seen: dict[str, Any] = {}
+
+    def fake(source: str, destination: str, progress: object, **given: Any) -> Report:
+        assert callable(progress)
+        seen.update(given, source=source, destination=destination)
+        return Report(place=destination, digest="", records=1, files=1, seconds=1)
+
+    monkeypatch.setattr("dbloader.cli.convert.convert", fake)
+    assert shell("convert", "images", "out.lmdb", *options).status == 0
+    defaults = {
+        "listing": None, "key": None, "image": None, "workers": None,
+        "check": "decode", "on_bad": "reject", "on_damaged": "reject",
+        "images": ImageFormat(),
+        "shuffle": None, "overwrite": False, "resume": False,
+    }  # fmt: skip
+    assert seen == {**defaults, **passed, "source": "images", "destination": "out.lmdb"}
+
+
+def test_an_interrupted_conversion_is_said_to_be_resumed(
+    shell: Shell, root: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dbloader.stores.writer, "COMMIT_BYTES", 1)
+    with pytest.raises(RuntimeError, match="stop"):
+        convert(root, place, progress=_stop)
+    outcome = shell("convert", root, place, "--resume")
+    assert "  resumed   after 12 files of an earlier run\n" in outcome.stdout
+
+
+def _stop(progress: Progress) -> None:
+    if progress.done == progress.found:
+        raise RuntimeError("stop")
+
+
+def test_a_file_that_ends_the_conversion_is_named(shell: Shell, root: Path, place: Path) -> None:
+    plant_kinds(root, "text")
+    check_error(
+        shell("convert", root, place, "--on-bad", "fail"),
+        r"cat/000.jpg: is in no known image format .*; fix the file and resume \(--resume\), or resume with "
+        "--on-bad reject",
+    )

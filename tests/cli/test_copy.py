@@ -1,0 +1,156 @@
+"""`dbloader copy`, and places in MongoDB given to all commands."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pymongo
+import pytest
+
+import dbloader.stores.writer
+from dbloader.cli.text import size
+from dbloader.conversion.convert import convert
+from dbloader.stores.open import open_store
+from tests.support.images import Outcome, plant_kinds
+from tests.support.mongo import records_of
+from tests.support.shell import check_error
+
+if TYPE_CHECKING:
+    from tests.support.mongo import Mongod
+    from tests.support.shell import Shell
+
+
+def test_a_copy_is_the_same_store_at_another_place(shell: Shell, store: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.lmdb"
+    outcome = shell("copy", store, copy)
+    with open_store(store) as first, open_store(copy) as second:
+        assert second.manifest == first.manifest
+        assert second.verify() == first.manifest.digest
+        told = size(first.manifest.image_bytes)
+        expected = f"{copy}: 12 records, {told} of images; digest {first.manifest.digest}\n"
+    assert outcome == Outcome(0, expected, "")
+    check_error(shell("copy", store, copy), "copy.lmdb exists already; overwrite \\(--overwrite\\) replaces it")
+    assert shell("copy", store, copy, "--overwrite", "--quiet") == Outcome(0, "", "")
+    check_error(shell("copy", store, copy, "--resume"), "copy.lmdb is finished already: there is nothing to resume")
+    assert shell("copy", store, copy, "--resume", "--overwrite", "--quiet") == Outcome(0, "", "")
+    check_error(shell("copy", tmp_path / "none.lmdb", copy), "none.lmdb does not exist")
+    check_error(shell("copy", store), r"Missing argument 'DESTINATION'. \(see dbloader copy --help\)")
+
+
+def test_an_interrupted_copy_is_resumed(
+    shell: Shell, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = tmp_path / "copy.lmdb"
+    monkeypatch.setattr(dbloader.stores.writer, "COMMIT_BYTES", 1)
+    monkeypatch.setattr("dbloader.conversion.copy_store.READ_AT_ONCE", 5)
+    calls = 0
+
+    def interrupt(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("dbloader.cli.copy.Meter.update", interrupt)
+    told = "Interrupted: committed records are kept; --resume continues after them\n"
+    assert shell("copy", store, copy) == Outcome(130, "", told)
+    check_error(shell("copy", store, copy), "an unfinished conversion is at .*: resume \\(--resume\\) goes on with it")
+    assert shell("copy", store, copy, "--resume", "-q") == Outcome(0, "", "")
+    assert shell("verify", copy, "-q").status == 0
+
+
+def test_a_damaged_record_ends_a_copy_and_is_named(shell: Shell, root: Path, store: Path, tmp_path: Path) -> None:
+    data = bytearray(store.read_bytes())
+    data[data.index((root / "cat" / "0002.jpg").read_bytes()[-100:])] ^= 1
+    store.write_bytes(data)
+    check_error(shell("copy", store, tmp_path / "copy.lmdb"), r"record 1 \(cat/0002.jpg\) of .*out.lmdb is damaged")
+    assert not (tmp_path / "copy.lmdb").exists()
+
+
+def test_all_commands_take_a_place_in_mongodb(
+    shell: Shell, root: Path, place: Path, tmp_path: Path, mongo_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shown = mongo_uri.partition("?")[0]
+    plant_kinds(root, "text")
+    digest = convert(root, place).digest
+    outcome = shell("convert", root, mongo_uri)
+    assert outcome.status == 1
+    database_and_collection = shown.rpartition("/")[2]
+    report = Path(f"{database_and_collection}.report.jsonl")  # in the working directory
+    assert outcome.stdout.startswith(f"{shown}: 13 records, ")
+    assert outcome.stdout.endswith(f"    all of them in {report}\n")
+    assert json.loads(report.read_text())["event"] == "rejected"
+
+    assert shell("verify", mongo_uri) == Outcome(0, f"{shown}: 13 records, all undamaged; digest {digest}\n", "")
+    lines = shell("info", mongo_uri).stdout.splitlines()
+    assert lines[0] == f"{shown}: dbloader store, format version 1"
+    told = shell("info", place).stdout.splitlines()
+    assert [line for line in lines[1:] if "created" not in line] == [line for line in told[1:] if "created" not in line]
+    assert json.loads(shell("info", mongo_uri, "--json").stdout)["place"] == shown
+    assert shell("info", mongo_uri, "--report").stdout == report.read_text()
+
+    check_error(
+        shell("convert", root, mongo_uri), r"mongodb://.* exists already; overwrite \(--overwrite\) replaces it"
+    )
+    assert shell("convert", root, mongo_uri, "--overwrite", "-q") == Outcome(1, "", "")
+    assert shell("copy", mongo_uri, "copy.lmdb", "-q") == Outcome(0, "", "")
+    assert shell("info", "copy.lmdb", "--report").stdout == report.read_text()
+    assert shell("verify", "copy.lmdb").stdout == f"copy.lmdb: 13 records, all undamaged; digest {digest}\n"
+    outcome = shell("copy", "copy.lmdb", f"{shown}2")
+    assert outcome.stdout.startswith(f"{shown}2: 13 records, ")
+
+
+def test_a_record_that_is_damaged_on_a_server_is_named(
+    shell: Shell, root: Path, tmp_path: Path, mongo_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    convert(root, mongo_uri)
+    with pymongo.MongoClient[Any](mongo_uri) as client:
+        records_of(client, mongo_uri).update_one({"_id": 1}, {"$set": {"label": 7}})
+    for status, *arguments in ((1, "verify", mongo_uri), (2, "copy", mongo_uri, "copy.lmdb")):
+        message = r"record 1 \(cat/0002.jpg\) of mongodb://.* is damaged: its CRC-32 is \w{8}, not"
+        check_error(shell(*map(str, arguments)), message, int(status))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["info", "mongodb://localhost"], "names no database and no collection: a place in MongoDB is mongodb://"),
+        (["info", "mongodb://localhost/images"], "names no collection: .*, such as mongodb://localhost/images.train"),
+        (["verify", "mongodb://u:s3cret@localhost/images"], "names no collection"),
+        (["copy", "old.lmdb", "mongodb://u:s3cret@localhost"], "names no database and no collection"),
+        (["convert", "images", "mongodb://u:s3c/ret@localhost/a.b"], "must be escaped"),
+    ],
+)
+def test_a_place_that_is_none_is_one_line_without_its_password(
+    shell: Shell, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    store.rename("old.lmdb")
+    outcome = shell(*arguments)
+    check_error(outcome, message)
+    assert "s3c" not in outcome.stderr
+
+
+def test_a_server_that_does_not_answer_is_one_line(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dbloader.stores.mongo.clients.SELECTION_SECONDS", 0.1)
+    check_error(
+        shell("info", "mongodb://127.0.0.1:1/images.train"), "no server answers at mongodb://127.0.0.1:1/images.train"
+    )
+
+
+def test_what_is_not_on_a_server_is_one_line(shell: Shell, mongo_uri: str, tmp_path: Path) -> None:
+    check_error(shell("info", mongo_uri), "mongodb://.* does not exist; dbloader convert makes a store")
+    check_error(shell("copy", mongo_uri, tmp_path / "copy.lmdb"), "mongodb://.* does not exist")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_user_whom_the_server_refuses_is_told_without_the_password(shell: Shell, mongod_with_users: Mongod) -> None:
+    place = mongod_with_users.place("images", "train").replace("root:", "nobody:")
+    outcome = shell("info", place)
+    check_error(outcome, "the server refuses this user or password")
+    assert "s3cret" not in outcome.stderr
+    assert "nobody" not in outcome.stderr

@@ -1,0 +1,290 @@
+"""All commands alike: errors, statuses, help, completion, streams and names."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import pytest
+
+import dbloader
+from dbloader.conversion.convert import convert
+from tests.support.images import WAIT_S, Outcome, command, photo, plant, plant_photos, run, subcommands
+from tests.support.shell import check_error
+
+if TYPE_CHECKING:
+    from dbloader.conversion.report import Report
+    from tests.support.shell import Shell
+
+COMMANDS = subcommands()
+BIN = Path(sys.executable).parent
+
+
+# Errors
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of images, a store and a text file, which no error changes."""
+    folder = tmp_path_factory.mktemp("here")
+    convert(plant_photos(folder / "images", 3), folder / "old.lmdb")
+    plant(folder, {"file.txt": b"text"})
+    return folder
+
+
+NEW = ["convert", "images", "new.lmdb"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["convert"], r"Missing argument 'SOURCE'. \(see dbloader convert --help\)"),
+        (["convert", "images"], r"Missing argument 'DESTINATION'. \(see dbloader convert --help\)"),
+        (["convert", "images", "new.lmdb", "more"], r"unexpected extra argument \('?more'?\)"),
+        (["convert", "none", "new.lmdb"], "none: there is no such folder"),
+        (["convert", "file.txt", "new.lmdb"], "file.txt: is a file, not a folder of images"),
+        (["convert", "images", "none/new.lmdb"], "none/new.lmdb cannot be written: the folder .* does not exist"),
+        (["convert", "images", "."], r"\. is a folder; a store is one file: name one, such as \./train\.lmdb"),
+        (["convert", "old.lmdb", "new.lmdb"], r"not a folder of images \(to copy a store, use dbloader copy"),
+        (["convert", "images", "old.lmdb"], r"old.lmdb exists already; overwrite \(--overwrite\) replaces it"),
+        (["convert", "images", "file.txt", "--overwrite"], "file.txt is not a dbloader store and will not be overwri"),
+        (["convert", "images", "old.lmdb", "--resume"], "old.lmdb is finished already: there is nothing to resume"),
+        (["convert", "images", "s3://bucket/x"], "s3:// is no place that this version of dbloader knows"),
+        (["convert", "images", ""], "a place is the path of an LMDB file"),
+        ([*NEW, "--raw", "--tile"], r"raw \(--raw\) stores pixels, and tile \(--tile\) stores"),
+        ([*NEW, "--list", "none.csv"], "none.csv: the listing cannot be read: No such"),
+        ([*NEW, "--workers", "0"], "workers must be at least 1, got 0"),
+        ([*NEW, "--workers", "two"], "Invalid value for '--workers': 'two' is not a valid"),
+        ([*NEW, "--check", "all"], "'--check': 'all' is not one of 'decode', 'structure'"),
+        ([*NEW, "--quality", "0"], r"quality \(--quality\) must be from 1 to 100"),
+        ([*NEW, "--worker", "3"], r"No such option:? '?--worker'?.* \(see dbloader convert"),
+        ([*NEW, "--on-bda", "fail"], "No such option:? '?--on-bda'?.*'--on-bad'"),
+        (["info", "none.lmdb"], "none.lmdb does not exist; dbloader convert makes a store"),
+        (["info", "images"], "images is a folder; a store is one file"),
+        (["info", "images/cat/0000.jpg"], "0000.jpg is not an LMDB file, so not a dbloader store"),
+        (["info", "old.lmdb", "--json", "--report"], "--json and --report cannot be combined: choose one"),
+        (["verify"], r"Missing argument 'PLACE'. \(see dbloader verify --help\)"),
+        (
+            ["bench", "old.lmdb", "--workers", "1;2"],
+            "must be numbers with commas between them, such as 1,2,4, got '1;",
+        ),
+        (["convrt"], r"No such command 'convrt'. Did you mean 'convert'\? \(see dbloader --help\)"),
+        (["old.lmdb"], r"No such command 'old.lmdb'. \(see dbloader --help\)"),
+        (["--quiet"], "No such option:? '?--quiet'?"),
+    ],
+)
+def test_bad_input_is_one_line_on_stderr_and_changes_no_file(
+    shell: Shell, folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+) -> None:
+    monkeypatch.chdir(folder)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    check_error(shell(*arguments), message)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (OSError(24, "Too many open files", "images/cat/0.jpg"), "images/cat/0.jpg: Too many open files"),
+        (OSError("no room\nat all"), "no room at all"),
+        (
+            UnicodeEncodeError("utf-8", "caf\udce9/x", 3, 4, "surrogates"),
+            r"caf\\xe9/x: the path is not valid UTF-8; r",
+        ),
+    ],
+)
+def test_an_error_of_the_system_is_one_line(
+    shell: Shell, error: Exception, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> Report:
+        raise error
+
+    monkeypatch.setattr("dbloader.cli.convert.convert", fail)
+    check_error(shell("convert", "images", "out.lmdb"), message)
+
+
+def test_an_interruption_is_one_line_and_status_130(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dbloader.cli.convert.convert", interrupt)
+    monkeypatch.setattr("dbloader.cli.verify.open_store", interrupt)
+    outcome = shell("convert", "images", "out.lmdb")
+    assert outcome == Outcome(130, "", "Interrupted: committed records are kept; --resume continues after them\n")
+    assert shell("verify", "out.lmdb") == Outcome(130, "", "Interrupted\n")
+
+
+def test_an_error_in_a_real_process_has_no_traceback(tmp_path: Path) -> None:
+    check_error(run("info", tmp_path / "none.lmdb"), "none.lmdb does not exist")
+
+
+# Help
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]])
+def test_help_names_the_commands(shell: Shell, arguments: list[str]) -> None:
+    outcome = shell(*arguments)
+    assert (outcome.status, outcome.stderr) == (0, "")
+    for name in COMMANDS:
+        assert re.search(rf"^  {name}  +\w", outcome.stdout, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_help_of_each_command_describes_every_option_and_ends_with_examples(shell: Shell, name: str) -> None:
+    outcome = shell(name, "--help")
+    assert (outcome.status, outcome.stderr) == (0, "")
+    assert re.search(rf"\n\n  Examples?:\n(    dbloader {name} .*\n)+$", outcome.stdout)
+    for parameter in COMMANDS[name].params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help
+            assert f"  {parameter.opts[-1]}" in outcome.stdout or f", {parameter.opts[0]}" in outcome.stdout
+        else:
+            assert parameter.human_readable_name in outcome.stdout
+
+
+def test_the_installed_command_prints_its_version(shell: Shell) -> None:
+    version = f"dbloader, version {dbloader.__version__}\n"
+    assert shell("--version").stdout == version
+    done = subprocess.run([BIN / "dbloader", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == version
+
+
+# Completion. Each script asks a shell what it makes of a line after Tab; for zsh, it prints what its editor would show.
+
+BASH = """
+eval "$(_DBLOADER_COMPLETE=bash_source dbloader)"
+COMP_WORDS=(dbloader {words}); COMP_CWORD={at}
+_dbloader_completion dbloader
+echo "$(compopt -o default 2>/dev/null; printf '%s\\n' "${{COMPREPLY[@]}}")"
+complete -p dbloader
+"""
+ZSH = """
+autoload -Uz compinit; compinit -u -d "$HOME/dump"
+compadd() {{ print -l -- $completions }}
+_describe() {{ local -a items; items=(${{(P)3}}); print -l -- $items }}
+_path_files() {{ print paths }}
+eval "$(_DBLOADER_COMPLETE=zsh_source dbloader)"
+words=(dbloader {words}); CURRENT={at}+1
+_dbloader_completion
+"""
+FISH = """
+_DBLOADER_COMPLETE=fish_source dbloader | source
+complete -C "dbloader {line}"
+"""
+SCRIPTS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
+
+
+def completed(shell: str, folder: Path, *words: str) -> str:
+    executable = shutil.which(shell)
+    if executable is None:
+        pytest.skip(f"{shell} is not installed")
+    quoted = " ".join(f'"{word}"' for word in words)
+    script = SCRIPTS[shell].format(words=quoted, at=len(words), line=" ".join(words))
+    done = subprocess.run(
+        [executable, "-c", script],
+        cwd=folder, env={**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "HOME": str(folder)},
+        capture_output=True, text=True, timeout=WAIT_S, check=False,
+    )  # fmt: skip
+    assert "Usage" not in done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shell_name", SCRIPTS)
+def test_tab_completes_commands_options_and_values(shell_name: str, tmp_path: Path) -> None:
+    shown = completed(shell_name, tmp_path, "ver")
+    assert "verify" in shown
+    assert "convert" not in shown
+    shown = completed(shell_name, tmp_path, "convert", "--on-")
+    assert "--on-bad" in shown
+    assert "--quiet" not in shown
+    assert "reject" in completed(shell_name, tmp_path, "convert", "--on-bad", "")
+
+
+@pytest.mark.slow
+def test_tab_completes_paths(tmp_path: Path) -> None:
+    (tmp_path / "train.lmdb").touch()
+    assert "train.lmdb" in completed("fish", tmp_path, "info", "tr")
+    assert "paths" in completed("zsh", tmp_path, "info", "tr")
+
+
+@pytest.mark.parametrize("shell_name", SCRIPTS)
+def test_the_completion_script_of_each_shell_is_printed(
+    shell: Shell, shell_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_DBLOADER_COMPLETE", f"{shell_name}_source")
+    outcome = shell()
+    assert (outcome.status, outcome.stderr) == (0, "")
+    assert f"_DBLOADER_COMPLETE={shell_name}_complete" in outcome.stdout
+
+
+# Streams, and names in any alphabet or encoding
+
+
+def test_a_reader_that_stops_early_is_no_error(tmp_path: Path, place: Path) -> None:
+    names = {f"class {number:05}/0.jpg": b"text" for number in range(1000)}
+    convert(plant(tmp_path / "images", {**names, "class 00000/1.jpg": photo()}), place)
+    script = '"$@" | head -n 1; exit "${PIPESTATUS[0]}"'
+    line = ["bash", "-c", script, "bash", *command("info", place, "--report")]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    assert (done.stdout.count("\n"), done.stderr) == (1, "")
+
+
+@pytest.mark.parametrize("closed", ["2>/dev/full", "2>&-", ">&- 2>&-", "2>&1 | true"])
+def test_the_status_tells_of_an_error_where_stderr_cannot(tmp_path: Path, closed: str) -> None:
+    line = 'set -o pipefail; "$@" ' + closed
+    line_of = ["bash", "-c", line, "bash", *command("info", "nosuch")]
+    done = subprocess.run(line_of, cwd=tmp_path, capture_output=True, timeout=WAIT_S, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (2, b"", b"")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("closed", ["2>&-", ">&-", ">&- 2>&-", "2>/dev/full"])
+def test_a_command_works_without_standard_streams(tmp_path: Path, closed: str) -> None:
+    plant(tmp_path / "src", {"cat/0.jpg": photo()})
+    for arguments in (["convert", "src", "x.lmdb"], ["info", "x.lmdb", "--json"], ["verify", "x.lmdb"]):
+        line = ["bash", "-c", f'"$@" {closed}', "bash", *command(*arguments)]
+        done = subprocess.run(line, cwd=tmp_path, capture_output=True, timeout=WAIT_S, check=False)
+        assert (done.returncode, b"Traceback" in done.stderr) == (0, False), (arguments, done.stderr)
+
+
+@pytest.mark.slow
+def test_names_that_are_not_ascii_are_printed_in_any_locale(tmp_path: Path) -> None:
+    folder = tmp_path / "ümläut\n日本"
+    plant(plant_photos(folder / "images", 2, ("ümläut 日本",)), {"ümläut 日本/x.jpg": b"text"})
+    commands: tuple[tuple[list[str | Path], int], ...] = (
+        (["convert", folder / "images", folder / "out.lmdb"], 1),
+        (["info", folder / "out.lmdb"], 0),
+        (["info", folder / "out.lmdb", "--report"], 0),
+    )
+    for encoding in ({"LC_ALL": "C"}, {"PYTHONIOENCODING": "ascii"}):
+        for arguments, status in commands:
+            outcome = run(*arguments, env={**os.environ, **encoding})
+            assert (outcome.status, outcome.stderr) == (status, "")
+        (folder / "out.lmdb").unlink()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
+def test_names_that_are_not_utf8_are_printed_escaped(tmp_path: Path, place: Path, locale: str) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
+    plant_photos(folder / "images", 2, (os.fsdecode(b"\xff"),))
+    plant(folder, {os.fsdecode(b"images/\xff/x.jpg"): b"text"})
+    environment = {**os.environ, "LC_ALL": locale, "LANG": locale}
+    outcome = run("convert", folder / "images", place, env=environment)
+    assert outcome.status == 1
+    assert "rejected  \\xff/x.jpg: is in no known image format" in outcome.stdout
+    assert outcome.stderr.startswith("Warning: 1 name is not valid UTF-8")
+    shown = run("info", place, env=environment)
+    assert (shown.status, shown.stderr) == (0, "")
+    assert "xff" in shown.stdout
+    assert "caf" in shown.stdout
+    outcome = run("convert", folder / "images", folder / "out.lmdb", env=environment)
+    if outcome.status == 2:
+        check_error(outcome, r"caf.{1,6}/out.lmdb.*: the path is not valid UTF-8; rename")

@@ -1,0 +1,175 @@
+"""Nothing in a place, a name, a store or an option is obeyed by the terminal as a command."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import json
+import os
+import unicodedata
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+
+import dbloader.cli
+from dbloader import Record, create_store
+from dbloader.cli.text import counted, printable, size
+from dbloader.records.record import encode
+from tests.support.images import photo, plant
+
+if TYPE_CHECKING:
+    from tests.support.shell import Shell
+
+# Clears the screen; C1's CSI; overrides and isolates the direction of writing; ends a line in each of the possible
+# ways; deletes; a tag character.
+HOSTILE = "\x1b[2J\x9b31m\u202egpj\u2066\u200f\n\r\x0b\x85\u2028\u2029\x07\x7f\ufeff\U000e0041"
+NOT_UTF8 = os.fsdecode(b"\xff\xfe")  # lone surrogates, as Python represents such a file name
+ORDINARY = "ümläut 日本 कार्‌य می‌خواهم עברית 🙂 a b"
+
+
+def is_a_command(letter: str) -> bool:
+    joiners = "\u200c\u200d"
+    return unicodedata.category(letter) in {"Cc", "Cf", "Cs", "Zl", "Zp"} and letter not in joiners
+
+
+def check(text: str) -> str:
+    """Only the newline at the end of a line is a command in what was printed."""
+    assert not {ascii(letter) for letter in text if letter != "\n" and is_a_command(letter)}
+    for line in text.split("\n"):
+        assert not line.startswith("gpj"), "a newline in a name began a new line"
+    return text
+
+
+class Safe:
+    """Runs commands in a folder, and checks what they print."""
+
+    def __init__(self, shell: Shell) -> None:
+        self.shell = shell
+
+    def __call__(self, *arguments: str, status: int = 0) -> str:
+        outcome = self.shell(*arguments)
+        printed = check(outcome.stdout) + check(outcome.stderr)
+        assert "Traceback" not in printed
+        assert outcome.status == status, printed
+        return printed
+
+
+@pytest.fixture
+def run(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Safe:
+    monkeypatch.chdir(tmp_path)
+    return Safe(shell)
+
+
+def test_a_store_full_of_commands_is_printed_without(run: Safe) -> None:
+    name = f"a{HOSTILE}.lmdb"
+    with create_store(name) as writer:
+        writer.write(
+            [
+                encode(Record(name=f"a{HOSTILE}.jpg", label=0, image=photo(), format=HOSTILE, width=40, height=30)),
+                encode(Record(name="b.jpg", label=1, image=photo(1), fields={f"x{HOSTILE}"[:20].replace(".", ""): 1})),
+            ],
+            events=[{"name": f"c{HOSTILE}", "event": "rejected", "reason": f"r{HOSTILE}"}],
+            outcome={"rejected": 1},
+        )
+        writer.finish(classes=(f"k{HOSTILE}", ORDINARY), source={"path": f"s{HOSTILE}", "listing": f"l{HOSTILE}"})
+    shown = run("info", name)
+    assert "a\\x1b[2J\\x9b31m\\u202egpj" in shown
+    assert ORDINARY[:20] in shown
+    assert json.loads(run("info", name, "--report"))["name"] == f"c{HOSTILE}"
+    assert json.loads(run("info", name, "--json"))["classes"] == [f"k{HOSTILE}", ORDINARY]
+    assert "all undamaged" in run("verify", name)
+    run("warm", name)
+    run("copy", name, f"m{HOSTILE}.lmdb")
+    run("copy", name, f"m{HOSTILE}.lmdb", status=2)
+    run("bench", name, "--seconds", "0.01", "--rounds", "1", "--workers", "1")
+    data = bytearray(Path(name).read_bytes())
+    data[data.index(photo()[-100:])] ^= 1
+    Path(name).write_bytes(data)
+    assert "is damaged" in run("verify", name, status=1)
+    assert "is damaged" in run("copy", name, "other.lmdb", status=2)
+
+
+def test_a_folder_full_of_commands_is_converted_and_printed_without(run: Safe, tmp_path: Path) -> None:
+    name = HOSTILE
+    files = {
+        f"k{name}/0.jpg": photo(), f"k{name}/{name}.jpg": b"text", f"k{name}/x.{name}": b"", "loose.jpg": photo(),
+        f"k{NOT_UTF8}/0.jpg": photo(), f"k{NOT_UTF8}/{NOT_UTF8}{name}.jpg": b"text",
+    }  # fmt: skip
+    root = plant(tmp_path / f"images{name}", files).name
+    shown = run("convert", root, f"o{name}.lmdb", status=1)
+    assert "rejected" in shown
+    assert "Warning: " in shown
+    run("convert", root, f"o{name}.lmdb", status=2)
+    run("convert", root, f"b{name}.lmdb", "--on-bad", "fail", status=2)
+    run("info", f"o{name}.lmdb")
+    listing = Path(f"l{name}.csv")
+    listing.write_text(f'path,label,"{name}"\nk{NOT_UTF8}/none.jpg,"{name}",1\n', errors="surrogateescape")
+    run("convert", root, "l.lmdb", "--list", str(listing), status=2)
+
+
+ARGUMENTS = [
+    ["info"], ["verify"], ["warm"], ["copy", "x.lmdb"], ["convert", "x"], ["bench"], ["convert"], [],
+    ["info", "x", "y"], ["convert", "a", "b", "--check"], ["convert", "a", "b", "--list"], ["bench", "x", "--workers"],
+    ["convert", "a", "b", "--workers"], ["convert", "mongodb://h/a.b", "x", "--key"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments", ARGUMENTS, ids=" ".join)
+def test_an_error_shows_arguments_without_the_commands_in_them(
+    run: Safe, arguments: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dbloader.stores.mongo.clients.SELECTION_SECONDS", 0.01)
+    for name in (HOSTILE, NOT_UTF8, f"--{HOSTILE}", f"mongodb://h/{HOSTILE}.x", f"mongodb://{HOSTILE}"):
+        assert run(*arguments, name, status=2).startswith("Error: ")
+
+
+def test_a_bug_in_dbloader_is_shown_in_full_without_commands_and_passwords(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: object) -> NoReturn:
+        raise RuntimeError(HOSTILE + "mongodb://u:s3cret@h/a.b")
+
+    monkeypatch.setattr("dbloader.cli.info.open_store", broken)
+    outcome = shell("info", "mongodb://u:s3cret@h/a.b")
+    assert (outcome.status, outcome.stdout) == (2, "")
+    assert check(outcome.stderr).startswith("Traceback")
+    assert "s3cret" not in outcome.stderr
+
+
+def test_every_command_character_is_escaped_and_no_letter_is() -> None:
+    bidirectional = (0x061C, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+    for number in itertools.chain(
+        range(0x3100), range(0xD700, 0xE100), range(0xFE00, 0x10000), range(0xE0000, 0xE0200)
+    ):
+        letter = chr(number)
+        category = unicodedata.category(letter)
+        shown = printable(letter)
+        if category in {"Cc", "Cs", "Zl", "Zp"} or number in bidirectional:
+            assert shown.isascii()
+            assert shown.isprintable()
+        elif category[0] in "LMNPS" or letter in "\u200c\u200d \u3000":
+            assert shown == letter
+    assert printable(ORDINARY) == ORDINARY
+
+
+def test_numbers_are_written_for_people() -> None:
+    assert counted(1, "record") == "1 record"
+    assert counted(2000, "record") == "2,000 records"
+    assert [size(n) for n in (0, 1, 999, 1000, 999_949, 999_950, 10**9, 1.5e12, 2e15)] == [
+        "0 bytes", "1 byte", "999 bytes", "1.0 kB", "999.9 kB", "1.0 MB", "1.0 GB", "1.5 TB", "2,000.0 TB",
+    ]  # fmt: skip
+
+
+def test_only_the_safe_functions_print() -> None:
+    for path in Path(dbloader.cli.__file__).parent.glob("*.py"):
+        calls = {
+            f"{getattr(node.func.value, 'id', '')}.{node.func.attr}"
+            if isinstance(node.func, ast.Attribute)
+            else getattr(node.func, "id", "")
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Call)
+        }
+        prints = {"click.echo", "click.secho", "print", "stdout.write", "stderr.write"} & calls
+        expected = {"text.py": {"click.echo"}, "__init__.py": {"click.echo"}}  # the latter prints its own help
+        assert prints <= expected.get(path.name, set()), path

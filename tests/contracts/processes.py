@@ -1,0 +1,284 @@
+"""Processes, threads and pickles that share a store: each process opens a handle of its own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import random
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dbloader.errors import (
+    StoreNotFoundError,
+)
+from dbloader.records.columns import NO_LABEL
+from tests.contracts.backend import Backend
+from tests.contracts.records import (
+    WAIT_S,
+    documents_of,
+    facts,
+    make_records,
+)
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+    from pathlib import Path
+
+    from dbloader.stores.base import Store
+
+
+def read_here(store: Store, opener: Any, indices: list[int]) -> tuple[int, int | None, int | None, list[bytes], Any]:
+    """Return the id of this process, those that opened the handle before and after reading, and what was read."""
+    before = opener(store)
+    documents = store.documents(indices)
+    return os.getpid(), before, opener(store), documents, [facts(record) for record in store.read(indices)]
+
+
+def read_in_child(connection: Connection, store: Store, opener: Any, indices: list[int]) -> None:
+    connection.send(read_here(store, opener, indices))
+
+
+class Samples:
+    """A dataset of batches that ``read_here`` has read."""
+
+    def __init__(self, store: Store, opener: Any) -> None:
+        self.store = store
+        self.opener = opener
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    def __getitem__(self, index: int) -> Any:
+        raise NotImplementedError
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [(indices, *read_here(self.store, self.opener, indices))]
+
+
+def first(batch: list[Any]) -> Any:
+    return batch[0]
+
+
+class ProcessesContract(Backend):
+    """How stores are shared."""
+
+    def test_constructing_a_store_opens_nothing(self, tmp_path: Path) -> None:
+        place = self.place(tmp_path)
+        with self.open(place) as store:
+            assert self.opener(store) is None
+            assert repr(store) == f"{type(store).__name__}({store.place!r})"
+            self.write(place, make_records(3))
+            assert self.opener(store) is None
+            assert len(store) == 3
+            assert self.opener(store) == os.getpid()
+
+    def test_the_first_use_of_a_store_that_is_not_there_says_so(self, tmp_path: Path) -> None:
+        place = self.place(tmp_path)
+        with self.open(place) as store, pytest.raises(StoreNotFoundError, match="does not exist"):
+            len(store)
+
+    @pytest.mark.parametrize(
+        ("method", "opened"),
+        [("fork", False), ("fork", True), pytest.param("spawn", True, marks=pytest.mark.slow)],
+    )
+    def test_each_process_reads_through_a_handle_of_its_own(self, tmp_path: Path, method: str, opened: bool) -> None:
+        records, indices = make_records(20), [19, 0, 3, 3, 7]
+        place = self.store(tmp_path, records)
+        expected = [documents_of(records)[index] for index in indices]
+        with self.open(place) as store:
+            if opened:
+                store.read([1])
+            before_fork = os.getpid() if opened and method == "fork" else None
+            for pid, before, after, documents, read in self._in_processes(method, store, indices):
+                assert before == before_fork
+                assert after == pid != os.getpid()
+                assert documents == expected
+                assert read == [facts(records[index]) for index in indices]
+            # The children have left the parent's handle alone.
+            assert store.documents(indices) == expected
+            assert self.opener(store) == os.getpid()
+
+    def _in_processes(self, method: str, store: Store, indices: list[int]) -> list[Any]:
+        context: Any = multiprocessing.get_context(method)
+        pipes = [context.Pipe(duplex=False) for _ in range(2 if method == "fork" else 1)]
+        processes = [
+            context.Process(target=read_in_child, args=(sender, store, self.opener, indices)) for _, sender in pipes
+        ]
+        try:
+            for process in processes:
+                process.start()
+            results = []
+            for receiver, sender in pipes:
+                sender.close()
+                assert receiver.poll(WAIT_S), "a process hangs"
+                results.append(receiver.recv())
+            return results
+        finally:
+            for process, (receiver, _) in zip(processes, pipes, strict=True):
+                process.join(WAIT_S)
+                process.close()
+                receiver.close()
+
+    @pytest.mark.parametrize("workers", [0, 2])
+    def test_each_dataloader_worker_reads_through_a_handle_of_its_own(self, tmp_path: Path, workers: int) -> None:
+        from torch.utils.data import DataLoader
+
+        records = make_records(23)
+        place = self.store(tmp_path, records)
+        expected = documents_of(records)
+        with self.open(place) as store:
+            store.read([1])
+            loader: Any = DataLoader(
+                Samples(store, self.opener),  # type: ignore[arg-type]  # Dataset's methods are all that is needed
+                batch_size=5,
+                shuffle=True,
+                num_workers=workers,
+                multiprocessing_context="fork" if workers else None,
+                collate_fn=first,
+                timeout=WAIT_S if workers else 0,
+            )
+            seen: Counter[int] = Counter()
+            pids = set()
+            for indices, pid, _, after, documents, _ in loader:
+                assert after == pid
+                assert documents == [expected[index] for index in indices]
+                seen.update(indices)
+                pids.add(pid)
+            assert seen == Counter(range(23))
+            assert pids.isdisjoint({os.getpid()}) if workers else pids == {os.getpid()}
+            assert len(pids) == max(1, workers)
+            assert self.opener(store) == os.getpid()
+
+    def test_a_process_can_be_forked_while_threads_read(self, tmp_path: Path) -> None:
+        records = make_records(50)
+        place = self.store(tmp_path, records)
+        expected = documents_of(records)
+        started, stop = threading.Barrier(5), threading.Event()
+        context = multiprocessing.get_context("fork")
+
+        def read_on(start: int) -> None:
+            started.wait(WAIT_S)
+            while not stop.is_set():
+                assert store.documents([start, 7]) == [expected[start], expected[7]]
+                with self.open(place) as other:
+                    assert other.name(start) == records[start].name
+
+        def read_once() -> None:
+            receiver.close()
+            sender.send(read_here(store, self.opener, [9, 8]))
+
+        with self.open(place) as store, ThreadPoolExecutor(4) as pool:
+            readers = [pool.submit(read_on, 10 * number) for number in range(4)]
+            try:
+                started.wait(WAIT_S)
+                for _ in range(12):
+                    receiver, sender = context.Pipe(duplex=False)
+                    process = context.Process(target=read_once)
+                    process.start()
+                    sender.close()
+                    try:
+                        assert receiver.poll(WAIT_S / 4), "the child hangs"
+                        pid, _, after, documents, _ = receiver.recv()
+                    finally:
+                        receiver.close()
+                        process.kill()
+                        process.join()
+                    assert pid == after == process.pid
+                    assert documents == [expected[9], expected[8]]
+            finally:
+                stop.set()
+            for reader in readers:
+                reader.result()
+
+    def test_threads_share_a_store(self, tmp_path: Path) -> None:
+        records = make_records(200)
+        place = self.store(tmp_path, records)
+        expected = documents_of(records)
+        barrier = threading.Barrier(8)
+
+        def read(seed: int) -> None:
+            rng = random.Random(seed)
+            barrier.wait(WAIT_S)  # all are the first to use it
+            for _ in range(15):
+                indices = rng.choices(range(200), k=8)
+                assert [facts(record) for record in store.read(indices)] == [facts(records[i]) for i in indices]
+                assert store.documents(indices) == [expected[index] for index in indices]
+                assert store.name(indices[0]) == records[indices[0]].name
+                assert store.find(str(records[100].name)) == 100
+                assert store.column("label")[indices[1]] in (indices[1] % 3, NO_LABEL)
+
+        with self.open(place) as store, ThreadPoolExecutor(8) as pool:
+            for future in [pool.submit(read, seed) for seed in range(8)]:
+                future.result()
+
+    def test_one_thread_may_close_a_store_while_others_read(self, tmp_path: Path) -> None:
+        records = make_records(60)
+        place = self.store(tmp_path, records)
+        expected = documents_of(records)
+        barrier, stop = threading.Barrier(5), threading.Event()
+
+        def read(start: int) -> None:
+            barrier.wait(WAIT_S)
+            for _ in range(60):
+                assert store.documents([start]) == [expected[start]]
+                assert store.find(str(records[start].name)) == start
+                assert len(store.names()) == len(store.column("width")) == 60
+
+        def close_often() -> None:
+            barrier.wait(WAIT_S)
+            while not stop.is_set():
+                store.close()
+
+        with self.open(place) as store, ThreadPoolExecutor(5) as pool:
+            closing = pool.submit(close_often)
+            try:
+                for future in [pool.submit(read, 5 * number) for number in range(2, 6)]:
+                    future.result()
+            finally:
+                stop.set()
+            closing.result()
+
+    def test_pickling_a_store_pickles_its_place_and_never_a_handle(self, tmp_path: Path) -> None:
+        records = make_records(4)
+        place = self.store(tmp_path, records)
+        with self.open(place) as store:
+            unopened = pickle.dumps(store)
+            store.read([0])
+            assert self.opener(store) is not None
+            opened = pickle.dumps(store)
+            assert opened == unopened
+            assert len(opened) < 1000
+            with pickle.loads(opened) as copy:  # noqa: S301 - our own
+                assert type(copy) is type(store)
+                assert copy.place == store.place
+                assert self.opener(copy) is None
+                assert copy.documents([2]) == documents_of(records)[2:3]
+
+    def test_a_closed_store_opens_again_when_it_is_used(self, tmp_path: Path) -> None:
+        place = self.store(tmp_path, make_records(3))
+        with self.open(place) as store:
+            before = store.documents([0])
+            store.close()
+            assert self.opener(store) is None
+            store.close()
+            assert store.documents([0]) == before
+            assert self.opener(store) == os.getpid()
+
+    def test_the_records_of_an_open_store_do_not_change_when_it_is_replaced(self, tmp_path: Path) -> None:
+        place = self.place(tmp_path)
+        old, new = make_records(5, seed=1), make_records(9, seed=2)
+        self.write(place, old)
+        with self.open(place) as store, self.open(place) as unopened:
+            assert len(store) == 5
+            self.write(place, new, overwrite=True)
+            assert store.documents(range(5)) == documents_of(old)
+            assert len(store) == len(store.names()) == len(store.column("crc32")) == 5
+            assert store.verify() == store.manifest.digest
+            assert unopened.documents(range(9)) == documents_of(new)
+            store.close()
+            assert store.documents(range(9)) == documents_of(new)

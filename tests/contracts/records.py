@@ -1,0 +1,86 @@
+"""Records of all kinds for the contract tests, and comparing them."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dbloader import Record
+from dbloader.records.record import encode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from dbloader.stores.writer import Writer
+
+WAIT_S = 60.0  # for what must happen; a test that waits as long has failed
+DIED = 17  # exit status of a process that a test ends
+
+
+def make_records(count: int, seed: int = 0) -> list[Record]:
+    """Records of all kinds, the same at every call: every 7th has no label, every 5th an array, one no name."""
+    rng = random.Random(seed)
+    records = []
+    for number in range(count):
+        record = Record(name=f"class {number % 3}/ä {number}.jpg", label=number % 3, image=rng.randbytes(number % 50))
+        record.width, record.height, record.format = 10 + number % 90, 20 + number % 80, "JPEG" if number % 2 else "PNG"
+        if number % 7 == 6:
+            record.label = None
+        if number % 5 == 4:
+            record.image = np.frombuffer(rng.randbytes(24), "<u2").reshape(3, 4)
+            record.width = record.height = record.format = None
+        if number % 4 == 3:
+            record.fields = {"caption": f"number {number}", "boxes": [[number, 1.5], []], "mask": np.arange(number % 9)}
+        records.append(record)
+    if count > 1:
+        records[1].name = None
+    return records
+
+
+def small_records(count: int, name: Callable[[int], str | None] = lambda number: f"{number}.jpg") -> list[Record]:
+    return [Record(name=name(number), label=number % 10) for number in range(count)]
+
+
+def documents_of(records: Iterable[Record]) -> list[bytes]:
+    return [encode(record).document(index) for index, record in enumerate(records)]
+
+
+def plain(value: Any) -> Any:
+    """Return a value that ``==`` compares, with the type, dtype and shape of everything in it."""
+    if isinstance(value, np.ndarray):
+        return ("array", value.dtype.descr, value.shape, value.tobytes())
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return (type(value), [plain(item) for item in value])
+    return (type(value), value)
+
+
+def facts(record: Record) -> Any:
+    """Return all of a record but its index."""
+    return plain({key: value for key, value in asdict(record).items() if key != "index"})
+
+
+def owner_of(array: np.ndarray[Any, Any]) -> object:
+    """Return the object whose memory an array uses in the end; None if that is the array's own."""
+    base: Any = array
+    while isinstance(base, (np.ndarray, memoryview)):
+        base = base.base if isinstance(base, np.ndarray) else base.obj
+    return base
+
+
+def write_one_by_one(writer: Writer, records: list[Record]) -> None:
+    """Write what is not there yet."""
+    for position in range(writer.position, len(records)):
+        record = records[position]
+        writer.write(
+            [encode(record)],
+            events=[{"name": record.name or "", "event": "repaired", "reason": f"number {position}"}]
+            if position % 3
+            else [],
+            outcome={"repaired": int(position % 3 > 0)},
+            position=position + 1,
+        )

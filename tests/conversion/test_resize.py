@@ -1,0 +1,447 @@
+"""How an image looks smaller, and what is kept of its file."""
+
+from __future__ import annotations
+
+import io
+import struct
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image, ImageCms
+
+from dbloader.conversion.resize import load_pixels, reduced_size, resize
+from dbloader.decoding import decode_pil
+from dbloader.errors import DamagedImageError, PixelRangeError
+from dbloader.images.info import Facts, check_decodes, read_facts
+from dbloader.images.pillow import open_pillow
+from tests.support import jpegs
+from tests.support.deep import GRAY, UNKNOWN
+from tests.support.images import encoded, multi_picture, photo
+
+Array = np.ndarray[Any, Any]
+
+FORMATS = ("JPEG", "PNG", "BMP", "PPM", "TIFF", "WEBP")
+PROFILE = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+COLOURS = np.array([[200, 30, 40], [10, 220, 90], [30, 60, 210], [240, 230, 20]])
+
+
+def check(data: bytes) -> None:
+    check_decodes(data, read_facts(data))
+
+
+def exif(orientation: int = 6) -> Image.Exif:
+    result = Image.Exif()
+    result[0x0112] = orientation
+    return result
+
+
+def opened(data: bytes) -> Image.Image:
+    return Image.open(io.BytesIO(data))
+
+
+def patches(mode: str = "RGB", side: int = 32) -> Image.Image:
+    """Four squares of one color each."""
+    colors = np.repeat(np.repeat(COLOURS.reshape(2, 2, 3), side, axis=0), side, axis=1)
+    return Image.fromarray(colors.astype(np.uint8)).convert(mode)
+
+
+def waves(width: int, height: int, bands: int) -> Array:
+    """A smooth picture: floats from 20 to 235, shape (height, width, bands)."""
+    y, x = np.mgrid[0:height, 0:width]
+    waves = [np.sin(x / width * (3 + band) + band) * np.cos(y / height * (4 - band)) for band in range(bands)]
+    return 127.5 + 107.5 * np.stack(waves, axis=-1)
+
+
+def shrunk(pixels: Array, factor: int) -> Array:
+    """The means of squares of pixels: what a good filter comes close to where a picture is smooth."""
+    height, width, bands = pixels.shape
+    squares = pixels.reshape(height // factor, factor, width // factor, factor, bands)
+    return np.asarray(squares.mean(axis=(1, 3)))
+
+
+def floats(image: Image.Image) -> Array:
+    pixels = np.asarray(image).astype(float)
+    return pixels.reshape(*pixels.shape[:2], -1)
+
+
+def centers(image: Image.Image) -> Array:
+    """The colors in the middle of the four quarters, without what is at their edges."""
+    pixels = floats(image)
+    height, width, _ = pixels.shape
+    parts = [
+        pixels[y + height // 8 : y + 3 * height // 8, x + width // 8 : x + 3 * width // 8]
+        for y in (0, height // 2)
+        for x in (0, width // 2)
+    ]
+    return np.array([part.mean(axis=(0, 1)) for part in parts])
+
+
+def big_endian_gray(pixels: Array) -> bytes:
+    """A TIFF of 16 bits, most significant byte first, which Pillow cannot write."""
+    height, width = pixels.shape
+    data = pixels.astype(">u2").tobytes()
+    short = {258: 16, 259: 1, 262: 1, 277: 1}
+    tags = {256: width, 257: height, **short, 273: 8, 278: height, 279: len(data)}
+    entries = [
+        struct.pack(">HHII", tag, 3 if tag in short else 4, 1, value << 16 if tag in short else value)
+        for tag, value in sorted(tags.items())
+    ]
+    head = struct.pack(">2sHI", b"MM", 42, 8 + len(data))
+    return head + data + struct.pack(">H", len(entries)) + b"".join(entries) + bytes(4)
+
+
+# Sizes
+
+
+def test_no_limit_is_no_reduction() -> None:
+    assert reduced_size(Facts("PNG", 10**6, 1), max_side=None, short_side=None) is None
+
+
+@given(width=st.integers(1, 5000), height=st.integers(1, 5000), limit=st.integers(1, 3000))
+def test_the_longer_side_becomes_the_limit_and_nothing_becomes_larger(width: int, height: int, limit: int) -> None:
+    size = reduced_size(Facts("PNG", width, height), max_side=limit, short_side=None)
+    if max(width, height) <= limit:
+        assert size is None
+    else:
+        assert size is not None
+        assert max(size) == limit
+        check_proportions((width, height), size, limit / max(width, height))
+
+
+@given(width=st.integers(1, 5000), height=st.integers(1, 5000), limit=st.integers(1, 3000))
+def test_the_shorter_side_becomes_the_limit_and_nothing_becomes_larger(width: int, height: int, limit: int) -> None:
+    size = reduced_size(Facts("PNG", width, height), max_side=None, short_side=limit)
+    if min(width, height) <= limit:
+        assert size is None
+    else:
+        assert size is not None
+        assert min(size) == limit
+        check_proportions((width, height), size, limit / min(width, height))
+
+
+def check_proportions(before: tuple[int, int], after: tuple[int, int], scale: float) -> None:
+    for old, new in zip(before, after, strict=True):
+        assert 1 <= new <= old
+        assert abs(new - old * scale) <= 0.5 + 1e-9 or new == 1
+
+
+@pytest.mark.parametrize(
+    ("before", "limits", "after"),
+    [
+        ((500, 375), {"max_side": 256}, (256, 192)),
+        ((500, 375), {"short_side": 256}, (341, 256)),
+        ((375, 500), {"short_side": 256}, (256, 341)),
+        ((257, 256), {"max_side": 256}, (256, 255)),
+        ((256, 256), {"max_side": 256}, None),
+        ((256, 255), {"max_side": 256}, None),
+        ((900, 256), {"short_side": 256}, None),
+        ((900, 257), {"short_side": 256}, (896, 256)),
+        ((5000, 2), {"max_side": 100}, (100, 1)),
+        ((1, 1), {"short_side": 1}, None),
+    ],
+)
+def test_sizes_are_rounded_to_the_nearest(
+    before: tuple[int, int], limits: dict[str, int], after: tuple[int, int] | None
+) -> None:
+    limits = {"max_side": None, "short_side": None} | limits  # type: ignore[assignment]
+    assert reduced_size(Facts("JPEG", *before), **limits) == after
+
+
+# Pixels
+
+
+@pytest.mark.parametrize("image_format", FORMATS)
+def test_a_smaller_image_has_the_means_of_the_pixels_of_the_larger(image_format: str) -> None:
+    pixels = waves(256, 192, 3)
+    data = encoded(Image.fromarray(pixels.round().astype(np.uint8)), image_format)
+    smaller, its_facts = resize(data, (64, 48))
+    assert read_facts(smaller)[:3] == its_facts[:3] == (image_format, 64, 48)
+    check(smaller)
+    difference = np.abs(floats(decode_pil(smaller)) - shrunk(floats(decode_pil(data)), 4))
+    assert difference.mean() < 2
+    assert difference.max() < (12 if image_format in ("JPEG", "WEBP") else 4)
+
+
+@pytest.mark.parametrize(("width", "size"), [(1001, (20, 16)), (511, (60, 45)), (120, (59, 44)), (40, (3, 2))])
+def test_a_jpeg_is_not_shifted_when_libjpeg_makes_it_smaller_first(width: int, size: tuple[int, int]) -> None:
+    height = width * 3 // 4
+    image = Image.fromarray(waves(width, height, 3).round().astype(np.uint8))
+    reference = floats(image.resize(size, Image.Resampling.LANCZOS))
+    smaller = floats(decode_pil(resize(jpegs.encode(image, quality=100, subsampling=0), size, quality=100)[0]))
+    assert np.abs(smaller - reference).max() < 7
+
+
+@pytest.mark.parametrize(
+    ("mode", "image_format", "expected"),
+    [
+        ("L", "JPEG", "L"),
+        ("RGB", "JPEG", "RGB"),
+        ("CMYK", "JPEG", "CMYK"),
+        ("L", "PNG", "L"),
+        ("LA", "PNG", "LA"),
+        ("RGB", "PNG", "RGB"),
+        ("RGBA", "PNG", "RGBA"),
+        ("P", "PNG", "RGB"),
+        ("1", "PNG", "L"),
+        ("RGB", "WEBP", "RGB"),
+        ("RGBA", "WEBP", "RGB"),  # which drops an opacity that hides nothing
+        ("L", "TIFF", "L"),
+        ("LA", "TIFF", "LA"),
+        ("RGB", "TIFF", "RGB"),
+        ("RGBA", "TIFF", "RGBA"),
+        ("CMYK", "TIFF", "CMYK"),
+        ("P", "TIFF", "RGB"),
+        ("1", "TIFF", "L"),
+        ("L", "BMP", "L"),
+        ("RGB", "BMP", "RGB"),
+        ("P", "BMP", "RGB"),
+        ("1", "BMP", "L"),
+        ("L", "PPM", "L"),
+        ("RGB", "PPM", "RGB"),
+        ("1", "PPM", "L"),
+    ],
+)
+def test_colours_and_mode_are_kept(mode: str, image_format: str, expected: str) -> None:
+    image = patches(mode)
+    data = encoded(image, image_format)
+    smaller, its_facts = resize(data, (32, 32))
+    assert its_facts[:3] == (image_format, 32, 32)
+    assert opened(smaller).format == image_format
+    assert opened(smaller).mode == expected
+    check(smaller)
+    # Against the pixels that went in, as training would see them.
+    reference = centers(image.convert("RGB"))
+    tolerance = 6 if mode == "1" or image_format in ("JPEG", "WEBP") else 3
+    assert np.abs(centers(decode_pil(smaller)) - reference).max() < tolerance
+    if expected == "CMYK":
+        assert np.abs(centers(opened(smaller)) - centers(image)).max() < 6
+
+
+@pytest.mark.parametrize("image_format", ["GIF", "JPEG2000", "TGA"])
+def test_formats_that_are_seldom_written_become_png(image_format: str) -> None:
+    smaller, its_facts = resize(encoded(patches(), image_format), (32, 32))
+    assert read_facts(smaller)[:3] == its_facts[:3] == ("PNG", 32, 32)
+    assert np.abs(centers(decode_pil(smaller)) - COLOURS).max() < 3
+
+
+def test_of_a_multi_picture_file_the_first_stays() -> None:
+    smaller, its_facts = resize(multi_picture(), (12, 9))
+    assert read_facts(smaller)[:3] == its_facts[:3] == ("JPEG", 12, 9)
+
+
+def test_the_inverted_inks_of_adobe_are_kept() -> None:
+    data = jpegs.encode(patches("CMYK"), quality=100)
+    smaller = resize(data, (32, 32), quality=100)[0]
+    assert b"Adobe" in smaller
+    assert np.abs(centers(opened(smaller)) - centers(opened(data))).max() < 3
+
+
+@pytest.mark.parametrize("image_format", ["PNG", "TIFF", "PPM", "JPEG2000"])
+def test_gray_keeps_its_16_bits(image_format: str) -> None:
+    pixels = (waves(64, 64, 1) * 257).astype(np.uint16)
+    smaller = resize(encoded(Image.fromarray(pixels[..., 0]), image_format), (16, 16))[0]
+    check(smaller)
+    assert opened(smaller).mode in ("I;16", "I")
+    assert np.abs(floats(opened(smaller)) - shrunk(pixels.astype(float), 4))[2:-2, 2:-2].max() < 300
+
+
+def test_gray_of_16_bits_keeps_them_in_either_byte_order() -> None:
+    smaller = resize(big_endian_gray(np.full((40, 60), 54_321)), (30, 20))[0]
+    assert opened(smaller).mode == "I;16"
+    assert np.asarray(opened(smaller)).tolist() == [[54_321] * 30] * 20
+
+
+def test_gray_of_16_bits_keeps_its_colour_key() -> None:
+    pixels = np.full((40, 60), 54_321, np.uint16)
+    pixels[:, :30] = 1000
+    smaller = resize(encoded(Image.fromarray(pixels), "PNG", transparency=1000), (30, 20))[0]
+    assert opened(smaller).info["transparency"] == 1000
+    assert np.asarray(opened(smaller))[10, [3, 26]].tolist() == [1000, 54_321]
+
+
+def test_the_pgm_of_12_bits_is_brought_to_16() -> None:
+    data = b"P5 60 40 4095\n" + np.full((40, 60), 2000, ">u2").tobytes()
+    smaller = resize(data, (30, 20))[0]
+    assert np.abs(floats(opened(smaller)) - floats(opened(data))[:20, :30]).max() <= 1
+
+
+def test_a_picture_in_black_and_white_gets_the_grays_between() -> None:
+    board = Image.fromarray((np.indices((64, 64)).sum(0) % 2 * 255).astype(np.uint8)).convert("1")
+    smaller = resize(encoded(board, "PNG"), (32, 32))[0]
+    assert opened(smaller).mode == "L"
+    assert np.abs(floats(opened(smaller)) - 127.5).max() < 20
+
+
+# Transparency
+
+
+@pytest.mark.parametrize("image_format", ["PNG", "TIFF", "WEBP"])
+def test_opacity_is_kept_and_so_are_the_colours_that_it_hides(image_format: str) -> None:
+    image = patches("RGBA", side=64)
+    opacity = np.repeat(np.repeat(np.array([[0, 128], [255, 5]], np.uint8), 64, axis=0), 64, axis=1)
+    image.putalpha(Image.fromarray(opacity))
+    options = {"exact": True, "quality": 100} if image_format == "WEBP" else {}
+    smaller = resize(encoded(image, image_format, **options), (64, 64), quality=100)[0]
+    assert opened(smaller).mode == "RGBA"
+    seen = centers(opened(smaller))
+    assert np.abs(seen[:, 3] - [0, 128, 255, 5]).max() < 2
+    assert np.abs(seen[:, :3] - COLOURS).max() < 8  # as training sees them, which drops the opacity
+
+
+def test_a_webp_keeps_the_picture_that_its_opacity_hides() -> None:
+    image = Image.fromarray(waves(128, 128, 3).round().astype(np.uint8))
+    reference = floats(image.resize((64, 64), Image.Resampling.LANCZOS))
+    image.putalpha(0)
+    smaller = resize(encoded(image, "WEBP", exact=True, quality=100), (64, 64), quality=100)[0]
+    assert np.abs(floats(decode_pil(smaller)) - reference).mean() < 3
+
+
+def test_what_is_hidden_does_not_show_at_an_edge() -> None:
+    pixels = np.zeros((64, 64, 4), np.uint8)
+    pixels[:, 31:] = (255, 0, 0, 255)  # opaque red beside black that is not seen
+    smaller = floats(opened(resize(encoded(Image.fromarray(pixels), "PNG"), (16, 16))[0]))
+    half_seen = (smaller[..., 3] > 30) & (smaller[..., 3] < 225)
+    assert half_seen.any()
+    assert smaller[half_seen][:, 0].min() > 245
+
+
+@pytest.mark.parametrize(
+    ("mode", "transparency", "expected"),
+    [
+        ("P", 0, "RGBA"),
+        ("P", bytes([0] + [255] * 15), "RGBA"),
+        ("RGB", (200, 30, 40), "RGBA"),
+        ("L", 60, "LA"),
+        ("1", 0, "LA"),
+    ],
+)
+def test_a_transparent_colour_becomes_opacity(mode: str, transparency: Any, expected: str) -> None:
+    image = Image.new("RGB", (64, 64), (200, 30, 40))
+    image.paste((10, 220, 90), (32, 0, 64, 64))
+    if mode == "P":
+        image = image.quantize(16)
+        transparency = image.getpixel((0, 0)) if transparency == 0 else transparency
+        if isinstance(transparency, bytes):
+            key = image.getpixel((0, 0))
+            transparency = bytes(0 if index == key else 255 for index in range(16))
+    elif mode == "L":
+        image = Image.new("L", (64, 64), 60)
+        image.paste(200, (32, 0, 64, 64))
+    elif mode == "1":
+        image = Image.new("1", (64, 64), 0)
+        image.paste(1, (32, 0, 64, 64))
+    data = encoded(image, "PNG", transparency=transparency)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Pillow advises what is done
+        smaller = opened(resize(data, (32, 32))[0])
+        before = floats(opened(data).convert("RGBA"))
+    assert smaller.mode == expected
+    after = floats(smaller.convert("RGBA"))
+    assert np.abs(after[16, [5, 26]] - before[32, [10, 52]]).max() < 2
+    assert after[16, [5, 26], 3].tolist() == [0, 255]
+
+
+# Profile, EXIF, quality
+
+
+@pytest.mark.parametrize("image_format", ["JPEG", "PNG", "WEBP", "TIFF"])
+def test_the_colour_profile_is_kept(image_format: str) -> None:
+    smaller = resize(encoded(patches(), image_format, icc_profile=PROFILE), (32, 32))[0]
+    assert opened(smaller).info["icc_profile"] == PROFILE
+
+
+def test_the_colour_profile_of_cmyk_is_kept() -> None:
+    smaller = resize(jpegs.encode(patches("CMYK"), icc_profile=PROFILE), (32, 32))[0]
+    assert opened(smaller).info["icc_profile"] == PROFILE
+
+
+@pytest.mark.parametrize("image_format", ["JPEG", "PNG", "WEBP"])
+def test_exif_is_kept_and_no_pixel_turned(image_format: str) -> None:
+    smaller, its_facts = resize(encoded(Image.new("RGB", (64, 48)), image_format, exif=exif()), (32, 24))
+    assert its_facts[1:3] == (32, 24)
+    assert opened(smaller).getexif()[0x0112] == 6
+
+
+def test_a_tiff_that_pillow_turns_stays_turned() -> None:
+    image = Image.new("RGB", (64, 48), (200, 30, 40))
+    image.paste((10, 220, 90), (0, 0, 64, 24))
+    data = encoded(image, "TIFF", exif=exif())
+    assert read_facts(data)[:3] == ("TIFF", 48, 64)
+    smaller = decode_pil(resize(data, (24, 32))[0])
+    assert smaller.getpixel((4, 16)) == decode_pil(data).getpixel((8, 32)) == (200, 30, 40)
+    assert smaller.getpixel((19, 16)) == decode_pil(data).getpixel((38, 32)) == (10, 220, 90)
+
+
+@pytest.mark.parametrize("image_format", ["JPEG", "WEBP"])
+def test_quality_decides_the_size_and_the_error(image_format: str) -> None:
+    data = encoded(jpegs.draw(256, 192), image_format, quality=95)
+    reference = floats(decode_pil(data).resize((128, 96), Image.Resampling.LANCZOS))
+    files = [resize(data, (128, 96), quality=quality)[0] for quality in (10, 60, 95)]
+    errors = [np.abs(floats(decode_pil(file)) - reference).mean() for file in files]
+    assert sorted(map(len, files)) == [*map(len, files)]
+    assert errors == sorted(errors, reverse=True)
+    assert resize(data, (128, 96))[0] == files[-1]
+
+
+def test_quality_means_nothing_to_formats_without_loss() -> None:
+    data = encoded(jpegs.draw(64, 48), "PNG")
+    assert resize(data, (32, 24), quality=1) == resize(data, (32, 24), quality=100)
+
+
+@pytest.mark.parametrize(("subsampling", "layer"), [(0, (1, 1)), (1, (2, 1)), (2, (2, 2))])
+def test_the_chroma_subsampling_of_a_jpeg_is_kept(subsampling: int, layer: tuple[int, int]) -> None:
+    smaller = opened(resize(photo(width=64, height=48, subsampling=subsampling), (32, 24))[0])
+    assert smaller.layer[0][1:3] == layer  # type: ignore[attr-defined]
+
+
+def test_a_rare_chroma_subsampling_loses_nothing() -> None:
+    smaller = opened(resize(jpegs.exotic(0x31, 0x11, 0x11), (24, 24))[0])
+    assert smaller.layer[0][1:3] == (1, 1)  # type: ignore[attr-defined]
+
+
+def test_noise_is_encoded_although_it_takes_more_bytes_than_pillow_has_room_for() -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (401, 401, 3), np.uint8)
+    data = jpegs.encode(Image.fromarray(noise), quality=95, subsampling=0)
+    smaller, its_facts = resize(data, (400, 400), quality=100)
+    assert its_facts[:3] == ("JPEG", 400, 400)
+    assert decode_pil(smaller).size == (400, 400)
+
+
+def test_what_cannot_be_decoded_cannot_be_resized() -> None:
+    with pytest.raises(DamagedImageError, match=r"cannot be resized: .*[tT]runcated"):
+        resize(photo()[:400], (20, 15))
+    with pytest.raises(DamagedImageError, match="cannot be resized: cannot identify image file"):
+        resize(b"text", (20, 15))
+
+
+# More than 8 bits
+
+
+@pytest.mark.parametrize("kind", GRAY)
+def test_gray_made_smaller_keeps_16_bits_or_becomes_its_upper_8_as_pixels(kind: str) -> None:
+    data, values = GRAY[kind]
+    smaller, its_facts = resize(data, (128, 128))
+    assert (read_facts(smaller), its_facts.depth) == (its_facts, "16-bit")
+    means = values.reshape(128, 2, 128, 2).mean(axis=(1, 3))
+    assert np.abs(np.asarray(open_pillow(smaller)).astype(float) - means)[4:-4, 4:-4].max() < 300
+    pixels = load_pixels(data, (128, 128))
+    assert np.abs(pixels[..., 0] - means / 256)[4:-4, 4:-4].max() < 2
+
+
+@pytest.mark.parametrize("kind", UNKNOWN)
+def test_made_smaller_such_values_keep_their_meaning_or_are_refused(kind: str) -> None:
+    data, _ = UNKNOWN[kind]
+    if kind in ("TIFF, float, white is 0", "TIFF, 32 bits", "TIFF, 8 bits signed"):
+        with pytest.raises(PixelRangeError, match=r"which Pillow (reads as|cannot write).*: keep its size"):
+            resize(data, (128, 128))
+        return
+    smaller, its_facts = resize(data, (128, 128))
+    assert read_facts(smaller) == its_facts
+    before, after = np.asarray(open_pillow(data)).astype(float), np.asarray(open_pillow(smaller)).astype(float)
+    means = before.reshape(128, 2, 128, 2).mean(axis=(1, 3))
+    middle = slice(4, 60) if kind == "TIFF, 16 bits signed" else slice(4, -4)  # half of them are negative
+    assert np.abs(after - means)[middle, 4:-4].max() < 0.005 * np.ptp(before)

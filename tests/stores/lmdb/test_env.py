@@ -1,0 +1,216 @@
+"""LMDB environments: one for each file and process, whatever forks and threads do."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dbloader import open_store
+from dbloader.errors import (
+    NotAStoreError,
+)
+from dbloader.stores.lmdb import env
+from dbloader.stores.lmdb.store import LMDBStore
+from tests.contracts.records import WAIT_S, documents_of, make_records
+from tests.support.children import in_child
+from tests.support.lmdb_files import (
+    ONE_ENVIRONMENT,
+    open_descriptors,
+    tamper,
+    write,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dbloader.stores.base import Store
+
+
+def shared(store: Store) -> env.Environment:
+    """Return the environment of a store, which is opened if need be."""
+    len(store)
+    assert isinstance(store, LMDBStore)
+    assert store.handle is not None
+    return store.handle.shared
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A store of 20 records."""
+    path = tmp_path / "store.lmdb"
+    write(path, make_records(20))
+    return path
+
+
+def test_stores_on_one_file_share_one_environment(place: Path) -> None:
+    with open_store(place) as one, open_store(place) as two:
+        assert shared(one) is shared(two)
+        assert open_descriptors(place) == ONE_ENVIRONMENT
+
+
+@pytest.mark.parametrize("link", ["hard", "symbolic"])
+def test_a_link_to_a_store_is_the_same_store(place: Path, tmp_path: Path, link: str) -> None:
+    other = tmp_path / "other.lmdb"
+    if link == "hard":
+        other.hardlink_to(place)
+    else:
+        other.symlink_to(place)
+    with open_store(place) as one, open_store(other) as two:
+        assert shared(one) is shared(two)
+        assert one.documents(range(20)) == two.documents(range(20))
+
+
+@pytest.mark.parametrize("end", ["close", "with", "del", "garbage"])
+def test_the_file_is_closed_with_the_last_store_that_uses_it(place: Path, end: str) -> None:
+    store = open_store(place)
+    store.read([0])
+    assert open_descriptors(place) == ONE_ENVIRONMENT
+    if end == "close":
+        store.close()
+    elif end == "with":
+        with store:
+            pass
+    elif end == "garbage":
+        store.itself = store  # type: ignore[attr-defined]
+    del store
+    if end == "garbage":
+        gc.collect()
+    assert open_descriptors(place) == 0
+
+
+def test_a_store_that_could_not_be_opened_leaves_no_file_open(place: Path) -> None:
+    tamper(place, b"meta", {b"manifest": None})
+    with pytest.raises(NotAStoreError, match="not a finished store"):
+        len(open_store(place))
+    gc.collect()  # the handle, from the error's traceback
+    assert open_descriptors(place) == 0
+    tamper(place, b"meta", {b"manifest": b""})  # which py-lmdb would refuse if the file were open
+
+
+def test_threads_that_open_and_close_the_same_file_never_see_it_open_twice(place: Path) -> None:
+    # py-lmdb refuses a file from the moment it is opened until it is closed, not until its object is gone.
+    before = sys.getswitchinterval()
+    barrier = threading.Barrier(3)  # few, so that often none has it open
+
+    def open_and_close() -> None:
+        barrier.wait(WAIT_S)
+        for _ in range(300):
+            with open_store(place) as store:
+                assert len(store) == 20
+
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(3) as pool:
+            for future in [pool.submit(open_and_close) for _ in range(3)]:
+                future.result()
+    finally:
+        sys.setswitchinterval(before)
+    assert open_descriptors(place) == 0
+
+
+def test_an_environment_that_is_closed_while_it_is_found_is_opened_again(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Collecting(dict[Any, Any]):
+        """Stands for the garbage collector, which may end the last other store in the middle of a look-up."""
+
+        def get(self, key: Any, default: Any = None) -> Any:
+            found = super().get(key, default)
+            if found is not None:
+                one.close()
+            return found
+
+    monkeypatch.setattr(env, "environments", Collecting())
+    with open_store(place) as one, open_store(place) as two:
+        before = shared(one)
+        assert shared(two) is not before
+        assert two.documents(range(20)) == documents_of(make_records(20))
+        assert open_descriptors(place) == ONE_ENVIRONMENT
+
+
+def test_a_forked_child_closes_what_it_inherited(place: Path) -> None:
+    with open_store(place) as used, open_store(place) as unused:
+        before = shared(used)
+        assert shared(unused) is before
+
+        def look() -> None:
+            assert open_descriptors(place) == 0
+            assert used.documents(range(20)) == documents_of(make_records(20))
+            assert shared(used) is not before
+            assert shared(used).pid == os.getpid()
+            assert open_descriptors(place) == ONE_ENVIRONMENT
+            unused.close()  # whose handle is its parent's
+            used.close()
+            assert open_descriptors(place) == 0
+
+        assert in_child(look) == 0
+        assert used.documents(range(20)) == documents_of(make_records(20))
+        assert shared(used) is before
+
+
+def test_a_child_that_is_forked_while_a_store_is_read_can_fork_and_read_itself(place: Path) -> None:
+    # Forking shuts a gate; here it is opened again in the child, too.
+    with open_store(place) as store:
+
+        def read_in_thread() -> None:
+            with ThreadPoolExecutor(1) as pool:
+                assert pool.submit(store.documents, [3]).result(WAIT_S) == documents_of(make_records(20))[3:4]
+
+        def read_and_fork() -> None:
+            read_in_thread()
+            assert in_child(read_in_thread) == 0
+
+        assert in_child(read_and_fork) == 0
+        read_in_thread()
+
+
+def test_a_fork_waits_for_the_threads_that_read_and_others_wait_for_it() -> None:
+    gate = env.gate
+    inside, entering, entered, forked = (threading.Event() for _ in range(4))
+
+    def wait_for_fork() -> None:
+        deadline = time.monotonic() + WAIT_S
+        while not gate.closed:  # nothing tells of it
+            assert time.monotonic() < deadline
+
+    def read() -> None:
+        with gate, gate:  # as where a damaged record's name is looked up
+            inside.set()
+            wait_for_fork()
+            assert entering.wait(WAIT_S)
+            assert not entered.wait(0.05)  # otherwise threads that come and go would put it off forever
+            assert not forked.is_set()
+
+    def fork_now() -> None:
+        with gate:  # its own reading is not waited for
+            assert in_child(lambda: os._exit(0)) == 0  # for multiprocessing cannot end a thread that forked
+        forked.set()
+
+    def come_late() -> None:
+        wait_for_fork()
+        entering.set()
+        with gate:
+            entered.set()
+
+    with ThreadPoolExecutor(3) as pool:
+        reading, late = pool.submit(read), pool.submit(come_late)
+        assert inside.wait(WAIT_S)
+        forking = pool.submit(fork_now)
+        for future in (reading, forking, late):
+            future.result(WAIT_S)
+        assert entered.is_set()
+
+
+@pytest.mark.parametrize(("size", "pages", "ahead"), [(499, 100, True), (500, 100, False), (0, 1, True)])
+def test_reading_ahead_is_for_files_that_fit_into_half_of_the_memory(
+    monkeypatch: pytest.MonkeyPatch, size: int, pages: int, ahead: bool
+) -> None:
+    monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 10, "SC_PHYS_PAGES": pages}.__getitem__)
+    assert env.fits_memory(size) == ahead

@@ -1,0 +1,222 @@
+"""The file of an unfinished store: its map grows, and a full disk is an error and not a signal."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from dbloader import Record, create_store, open_store
+from dbloader.errors import (
+    DamagedStoreError,
+    StoreAccessError,
+    StoreError,
+    StoreFullError,
+)
+from dbloader.records.record import encode
+from dbloader.stores.lmdb import partial
+from dbloader.stores.lmdb.partial import PartialFile
+from tests.contracts.records import documents_of, write_one_by_one
+from tests.support.children import in_child
+from tests.support.lmdb_files import (
+    check,
+    fill_disk,
+)
+
+
+def records_of(count: int, nbytes: int) -> list[Record]:
+    return [Record(name=f"{number}", image=bytes([number]) * nbytes) for number in range(count)]
+
+
+def fill(place: Path, records: list[Record], **options: bool) -> None:
+    with create_store(place, resumable=True, **options) as writer:
+        write_one_by_one(writer, records)
+        writer.finish()
+
+
+def test_the_map_grows_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partial, "FIRST_MAP_BYTES", 2**16)
+    monkeypatch.setattr("dbloader.stores.writer.COMMIT_BYTES", 100_000)
+    records = [Record(name=f"{number}", image=bytes(size)) for number, size in enumerate([10, 9**7, 10_000] * 3)]
+    place = tmp_path / "store.lmdb"
+    with create_store(place) as writer:
+        for record in records:
+            writer.write([encode(record)])
+        manifest = writer.finish()
+    with open_store(place) as store:
+        assert store.documents(range(9)) == documents_of(records)
+        assert store.verify() == manifest.digest
+        size = place.stat().st_size
+        assert 3 * 9**7 < size < 4 * 9**7
+
+
+def test_a_partial_store_larger_than_the_first_map_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partial, "FIRST_MAP_BYTES", 2**16)
+    place = tmp_path / "store.lmdb"
+    records = [Record(name=f"{number}", image=bytes(100_000)) for number in range(20)]
+    with create_store(place, resumable=True) as writer:
+        write_one_by_one(writer, records[:10])
+        writer.commit()
+    with create_store(place, resume=True) as writer:
+        assert writer.length == 10
+        write_one_by_one(writer, records)
+        writer.finish()
+    with open_store(place) as store:
+        assert store.documents(range(20)) == documents_of(records)
+
+
+@pytest.mark.parametrize("lost", [1, 2_000_000])
+def test_a_partial_store_that_was_cut_short_is_not_resumed(tmp_path: Path, lost: int) -> None:
+    place, path = tmp_path / "store.lmdb", tmp_path / "store.lmdb.partial"
+    with create_store(place, resumable=True) as writer:
+        write_one_by_one(writer, records_of(6, 500_000))
+        writer.commit()
+    size = path.stat().st_size
+    os.truncate(path, size - lost)
+    with (
+        pytest.raises(DamagedStoreError, match=r"cut short: it has \d+ bytes of \d+; begin again with overwrite"),
+        create_store(place, resume=True),
+    ):
+        pass
+    assert path.stat().st_size == size - lost
+    with create_store(place, overwrite=True) as writer:
+        write_one_by_one(writer, records_of(3, 10))
+        writer.finish()
+    check(place, records_of(3, 10))
+
+
+@pytest.mark.parametrize("room", ["freed", "elsewhere"])
+def test_a_full_disk_loses_nothing_that_was_committed(
+    small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: str
+) -> None:
+    monkeypatch.setattr("dbloader.stores.writer.COMMIT_BYTES", 10**6)
+    records = records_of(32, 500_000)
+    filler, place = small_disk / "filler", small_disk / "store.lmdb"
+    filler.write_bytes(bytes(10**7))
+    message = r"no room is left for .*store\.lmdb: free some space and resume \(--resume\)$"
+    for options in ({}, {"resume": True}):
+        with pytest.raises(StoreFullError, match=message):
+            fill(place, records, **options)
+        assert [path.name for path in small_disk.iterdir() if path != filler] == ["store.lmdb.partial"]
+    if room == "freed":
+        filler.unlink()
+    else:
+        place = tmp_path / "store.lmdb"
+        shutil.copy(small_disk / "store.lmdb.partial", tmp_path)
+    with create_store(place, resume=True) as writer:
+        assert 10 < writer.length < 25
+        assert writer.length == writer.position
+        write_one_by_one(writer, records)
+        writer.finish()
+    with open_store(place) as store:
+        assert store.documents(range(32)) == documents_of(records)
+        assert store.verify() == store.manifest.digest
+
+
+def test_a_disk_without_room_for_another_file_is_full(small_disk: Path) -> None:
+    with suppress(OSError):
+        for number in range(100):
+            (small_disk / f"file {number}").touch()
+    assert not (small_disk / "file 99").exists()
+    with (
+        pytest.raises(StoreFullError, match=r"no room is left for .*store\.lmdb: No space left on device"),
+        create_store(small_disk / "store.lmdb"),
+    ):
+        pass
+
+
+def test_a_quota_that_is_used_up_is_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A limit of the process stands for a quota: here too much is free, and LMDB says only "Input/output error".
+    monkeypatch.setattr("dbloader.stores.writer.COMMIT_BYTES", 10**6)
+    place = tmp_path / "store.lmdb"
+    records = records_of(20, 500_000)
+
+    def write_limited() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (5 * 10**6, 5 * 10**6))
+        message = r"no room is left for .*store\.lmdb: free some space and resume \(--resume\)$"
+        with pytest.raises(StoreFullError, match=message):
+            fill(place, records)
+
+    assert in_child(write_limited) == 0
+    with create_store(place, resume=True) as writer:
+        assert 3 < writer.length < 10
+        write_one_by_one(writer, records)
+        writer.finish()
+    with open_store(place) as store:
+        assert store.documents(range(20)) == documents_of(records)
+
+
+@pytest.mark.parametrize("already", ["empty", "begun"])
+def test_a_full_disk_is_an_error_from_the_first_byte_on(small_disk: Path, already: str) -> None:
+    place = small_disk / "store.lmdb"
+    if already == "begun":
+        with create_store(place, resumable=True) as writer:
+            write_one_by_one(writer, records_of(2, 500_000))
+            writer.commit()
+    fill_disk(small_disk)
+
+    def write_refused() -> None:
+        with (  # noqa: PT012
+            pytest.raises(StoreFullError, match="no room is left for"),
+            create_store(place, resumable=True, resume=already == "begun") as writer,
+        ):
+            write_one_by_one(writer, records_of(8, 500_000))
+            writer.finish()
+
+    assert in_child(write_refused) == 0  # else the signal that ended it
+    (small_disk / "other").unlink()
+    with create_store(place, resume=True) as writer:
+        assert writer.length == (2 if already == "begun" else 0)
+        write_one_by_one(writer, records_of(8, 500_000))
+        writer.finish()
+    check(place, records_of(8, 500_000))
+
+
+@pytest.mark.parametrize("resumable", [False, True])
+def test_without_address_space_for_a_larger_map_the_writer_says_so_and_lets_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resumable: bool
+) -> None:
+    place, records = tmp_path / "store.lmdb", records_of(200, 500_000)
+    monkeypatch.setattr(partial, "FIRST_MAP_BYTES", 2**20)
+    monkeypatch.setattr("dbloader.stores.writer.COMMIT_BYTES", 10**6)
+
+    def write_limited() -> None:
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + 2**26, used + 2**26))
+        with (  # noqa: PT012
+            pytest.raises(StoreError, match=r"store\.lmdb\.partial cannot be written: .*Cannot allocate memory"),
+            create_store(place, resumable=resumable) as writer,
+        ):
+            for record in records:
+                writer.write([encode(record)])
+
+    assert in_child(write_limited) == 0
+    assert Path(f"{place}.partial").exists() == resumable
+    with create_store(place, resume=resumable) as writer:
+        assert (writer.length > 0) == resumable
+
+
+def test_an_error_of_the_disk_is_not_called_a_lack_of_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "store.lmdb"
+
+    def fail(txn: object) -> None:
+        raise lmdb.Error(text)
+
+    file = PartialFile(str(place), resumable=True)
+    file.lock()
+    file.open()
+    size = file.path.stat().st_size
+    for text, kind in (("mdb_txn_commit: Input/output error", StoreError), ("Read-only file system", StoreAccessError)):
+        with pytest.raises(StoreError, match=rf"^{place}\.partial (cannot|may not) be written: {text}$") as caught:
+            file.write(fail)
+        assert type(caught.value) is kind
+    assert file.path.stat().st_size == size
+    file.env.close()
+    file.unlock()

@@ -1,0 +1,389 @@
+"""Writing an LMDB file: what is at the place, who may write there, and what an unfinished writer leaves."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import tempfile
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import bson
+import lmdb
+import pytest
+
+from dbloader import create_store, open_store
+from dbloader.errors import (
+    DamagedStoreError,
+    NotAStoreError,
+    StoreAccessError,
+    StoreError,
+    StoreExistsError,
+    StoreFullError,
+)
+from dbloader.records.record import encode
+from dbloader.stores.lmdb import partial
+from dbloader.stores.lmdb.keys import column_key
+from dbloader.stores.lmdb.partial import PartialFile
+from tests.contracts.records import DIED, documents_of, make_records, write_one_by_one
+from tests.support.children import in_child
+from tests.support.lmdb_files import (
+    NOBODY,
+    as_nobody,
+    check,
+    tamper,
+    value_at,
+    write,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A store of 20 records."""
+    path = tmp_path / "store.lmdb"
+    write(path, make_records(20))
+    return path
+
+
+@pytest.fixture
+def open_path() -> Iterator[Path]:
+    """A folder that any user can reach, which pytest's own are not."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+def die(*arguments: object) -> None:
+    os._exit(DIED)
+
+
+def test_a_store_has_the_rights_that_the_umask_leaves(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        write(tmp_path / "store.lmdb", make_records(3))
+    finally:
+        os.umask(before)
+    assert (tmp_path / "store.lmdb").stat().st_mode & 0o777 == 0o640
+    assert [path.name for path in tmp_path.iterdir()] == ["store.lmdb"]
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_store_that_was_finished_but_not_renamed_is_published_by_resuming(tmp_path: Path, overwrite: bool) -> None:
+    place = tmp_path / "store.lmdb"
+    records = make_records(20)
+    if overwrite:
+        write(place, make_records(2, seed=5))
+
+    def finish() -> None:
+        with create_store(place, resumable=True, overwrite=overwrite) as writer:
+            write_one_by_one(writer, records)
+            writer.finish(created="then")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Path, "replace", die)
+        assert in_child(finish) == DIED
+    assert value_at(f"{place}.partial", b"meta", b"manifest")
+    if overwrite:
+        with open_store(place) as store:
+            assert len(store) == 2
+    else:
+        with pytest.raises(NotAStoreError, match="its unfinished conversion is"):
+            len(open_store(place))
+    with create_store(place, resume=True) as writer:
+        assert writer.position == 20
+        write_one_by_one(writer, records)
+        manifest = writer.finish(created="then")
+    assert [path.name for path in tmp_path.iterdir()] == ["store.lmdb"]
+    with open_store(place) as store:
+        assert store.documents(range(20)) == documents_of(records)
+        assert store.verify() == manifest.digest
+
+
+def test_a_partial_file_that_is_not_an_lmdb_file_is_kept_until_it_is_overwritten(tmp_path: Path) -> None:
+    place, partial = tmp_path / "store.lmdb", tmp_path / "store.lmdb.partial"
+    partial.write_text("a text\n" * 1000)
+    with pytest.raises(StoreExistsError, match="an unfinished conversion is at"), create_store(place):
+        pass
+    with (
+        pytest.raises(NotAStoreError, match=r"partial is not an LMDB file.*; begin again with overwrite"),
+        create_store(place, resume=True),
+    ):
+        pass
+    assert partial.read_text() == "a text\n" * 1000
+    write(place, make_records(3), overwrite=True)
+    assert not partial.exists()
+
+
+@pytest.mark.parametrize("name", ["name", "crc32"])
+def test_a_partial_file_with_a_damaged_column_is_not_resumed(tmp_path: Path, name: str) -> None:
+    place, partial = tmp_path / "store.lmdb", tmp_path / "store.lmdb.partial"
+    with create_store(place, resumable=True) as writer:
+        write_one_by_one(writer, make_records(3))
+        writer.commit()
+    whole = value_at(partial, b"meta", column_key(name, 0))
+    for change in (whole[:-4], bytes([whole[0] ^ 1]) + whole[1:], None):
+        tamper(partial, b"meta", {column_key(name, 0): change})
+        writer = create_store(place, resume=True)
+        message = rf"partial: its column {name} is damaged; begin again with overwrite \(--overwrite\)"
+        with pytest.raises(DamagedStoreError, match=message), writer:
+            pass
+    with create_store(place, overwrite=True) as again:  # the refused writer has let go of the file
+        again.finish()
+
+
+def test_a_writer_that_cannot_begin_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
+        raise lmdb.Error("No space left on device")
+
+    monkeypatch.setattr("dbloader.stores.lmdb.partial.lmdb.open", refuse)
+    with (
+        pytest.raises(StoreFullError, match=r"no room is left for .*store\.lmdb: nothing was written$"),
+        create_store(tmp_path / "store.lmdb", resumable=True),
+    ):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["damaged", "newer"])
+def test_a_store_that_is_damaged_or_newer_may_be_overwritten(place: Path, kind: str) -> None:
+    if kind == "damaged":
+        os.truncate(place, place.stat().st_size // 2)
+    else:
+        tamper(place, b"meta", {b"manifest": bson.encode({"format": "dbloader", "version": 2})})
+    write(place, make_records(3), overwrite=True)
+    with open_store(place) as store:
+        assert len(store) == 3
+
+
+def test_a_link_that_leads_in_a_circle_is_not_replaced(tmp_path: Path) -> None:
+    place, other = tmp_path / "store.lmdb", tmp_path / "other.lmdb"
+    place.symlink_to(other)
+    other.symlink_to(place)
+    with (
+        pytest.raises(StoreAccessError, match=r"store\.lmdb cannot be written: its symbolic link leads in a circle"),
+        create_store(place, overwrite=True),
+    ):
+        pass
+    assert sorted(tmp_path.iterdir()) == [other, place]
+    assert place.readlink() == other
+
+
+def test_a_link_at_the_place_stays_and_what_it_leads_to_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    link, target = tmp_path / "store.lmdb", tmp_path / "disk" / "real.lmdb"
+    link.symlink_to(target)
+    for count in (3, 5):
+        with create_store(link, overwrite=True) as writer:
+            assert (tmp_path / "disk" / "real.lmdb.partial").exists()
+            write_one_by_one(writer, make_records(count))
+            writer.finish()
+        assert link.is_symlink()
+        check(target, make_records(count))
+        check(link, make_records(count))
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_place_that_names_a_folder_is_refused_with_a_better_one(tmp_path: Path, exists: bool) -> None:
+    if exists:
+        (tmp_path / "images").mkdir()
+    place = f"{tmp_path}/images/"
+    with (
+        pytest.raises(StoreError, match=re.escape(f"a store is one file: name one, such as {tmp_path}/images.lmdb")),
+        create_store(place),
+    ):
+        pass
+    assert [*tmp_path.iterdir()] == ([tmp_path / "images"] if exists else [])
+
+
+def test_a_file_that_cannot_be_looked_at_is_not_overwritten(open_path: Path) -> None:
+    place = open_path / "store.lmdb"
+    write(place, make_records(3))
+    place.chmod(0)
+    open_path.chmod(0o777)
+    with (
+        as_nobody(),
+        pytest.raises(StoreAccessError, match=r"store\.lmdb may not be read"),
+        create_store(place, overwrite=True),
+    ):
+        pass
+    place.chmod(0o600)
+    with open_store(place) as store:
+        assert len(store) == 3
+
+
+def test_a_partial_file_that_is_renamed_just_before_it_is_locked_is_not_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # By the process that finished it.
+    place, partial, flock = tmp_path / "store.lmdb", tmp_path / "store.lmdb.partial", fcntl.flock
+    locked: list[int] = []
+
+    def rename_and_lock(descriptor: int, operation: int) -> None:
+        if not locked:
+            partial.rename(tmp_path / "other.lmdb")
+        locked.append(descriptor)
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", rename_and_lock)
+    with create_store(place) as writer:
+        assert len(locked) == 2
+        assert partial.exists()
+        monkeypatch.undo()
+        write_one_by_one(writer, make_records(3))
+        writer.finish()
+    assert (tmp_path / "other.lmdb").stat().st_size == 0
+    with open_store(place) as store:
+        assert len(store) == 3
+
+
+def test_a_file_system_without_locks_is_not_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with (
+        pytest.raises(StoreAccessError, match=r"store\.lmdb cannot be written: No locks available"),
+        create_store(tmp_path / "store.lmdb"),
+    ):
+        pass
+
+
+def test_writing_into_a_missing_folder_says_so(tmp_path: Path) -> None:
+    with (
+        pytest.raises(StoreAccessError, match=r"cannot be written: the folder .*/missing does not exist"),
+        create_store(tmp_path / "missing" / "store.lmdb"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("options", [{}, {"overwrite": True}, {"resume": True}])
+def test_a_folder_is_never_written_to_or_replaced(tmp_path: Path, options: dict[str, bool]) -> None:
+    with (
+        pytest.raises(StoreExistsError, match=r"is a folder; a store is one file: name one, such as .*\.lmdb$"),
+        create_store(tmp_path, **options),
+    ):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_in_the_place_of_the_partial_file_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "store.lmdb.partial").mkdir()
+    with (
+        pytest.raises(StoreAccessError, match=r"store\.lmdb cannot be written: Is a directory"),
+        create_store(tmp_path / "store.lmdb"),
+    ):
+        pass
+
+
+def test_a_folder_that_appears_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    place = tmp_path / "store.lmdb"
+    with create_store(place, overwrite=True, resumable=True) as writer:
+        write_one_by_one(writer, make_records(3))
+        place.mkdir()
+        with pytest.raises(StoreExistsError, match="is not a dbloader store and will not be overwritten"):
+            writer.finish()
+    place.rmdir()
+    with create_store(place, resume=True) as writer:
+        assert writer.length == 3
+
+
+def test_a_folder_that_may_not_be_written_says_so(open_path: Path) -> None:
+    place = open_path / "store.lmdb"
+    write(place, make_records(2))
+    open_path.chmod(0o555)
+    for options in ({}, {"resume": True}):
+        with (
+            as_nobody(),
+            pytest.raises(StoreAccessError, match=r"other\.lmdb cannot be written: Permission denied"),
+            create_store(open_path / "other.lmdb", **options),
+        ):
+            pass
+    with (
+        as_nobody(),
+        pytest.raises(StoreAccessError, match=r"store\.lmdb cannot be written: Permission denied"),
+        create_store(place, overwrite=True),
+    ):
+        pass
+    open_path.chmod(0o755)
+    assert [path.name for path in open_path.iterdir()] == ["store.lmdb"]
+
+
+def test_a_folder_that_may_not_be_written_any_more_at_the_end_says_so(open_path: Path) -> None:
+    folder = open_path / "folder"
+    folder.mkdir()
+    folder.chmod(0o777)
+    with as_nobody():
+        with create_store(folder / "store.lmdb", resumable=True) as writer:
+            write_one_by_one(writer, make_records(2))
+            if os.geteuid() == NOBODY:
+                os.seteuid(0)
+            folder.chmod(0o555)
+            if os.getuid() == 0:
+                os.seteuid(NOBODY)
+            with pytest.raises(StoreAccessError, match=r"store\.lmdb cannot be written: Permission denied"):
+                writer.finish()
+        if os.getuid() == 0:
+            os.seteuid(0)
+        folder.chmod(0o777)
+        with create_store(folder / "store.lmdb", resume=True) as writer:
+            assert writer.length == 2
+            writer.finish()
+
+
+def test_a_forked_child_that_leaves_the_block_takes_nothing_from_its_parent(tmp_path: Path) -> None:
+    place, records = tmp_path / "store.lmdb", make_records(40)
+    with create_store(place, resumable=True) as writer:
+        write_one_by_one(writer, records[:20])
+        writer.commit()
+
+        def leave() -> None:
+            with pytest.raises(StoreError, match="is written by the process that began it"):
+                writer.write([encode(records[20])])
+            writer.__exit__(None, None, None)
+
+        assert in_child(leave) == 0
+        with pytest.raises(StoreError, match="another process is writing"), create_store(place, resume=True):
+            pass
+        write_one_by_one(writer, records)
+        writer.finish()
+    check(place, records)
+
+
+def test_no_thread_is_started_within_the_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # An interrupt while a thread starts would leave a commit that nobody waits for, and close the file under it.
+    def interrupt(thread: threading.Thread) -> None:
+        raise KeyboardInterrupt
+
+    place = tmp_path / "store.lmdb"
+    with create_store(place, resumable=True) as writer:
+        monkeypatch.setattr(threading.Thread, "start", interrupt)
+        writer.write([encode(record) for record in make_records(3)])
+        writer.commit()
+    monkeypatch.undo()
+    with create_store(place, resume=True) as writer:
+        assert writer.length == 3
+
+
+def test_a_store_is_on_the_disk_before_it_is_renamed_and_its_folder_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+
+    def noting(name: str, function: Callable[..., object]) -> Callable[..., object]:
+        def note(*arguments: object) -> object:
+            done.append(name)
+            return function(*arguments)
+
+        return note
+
+    monkeypatch.setattr(PartialFile, "sync", noting("sync", PartialFile.sync))
+    monkeypatch.setattr(Path, "replace", noting("rename", Path.replace))
+    monkeypatch.setattr(partial, "sync_folder", noting("sync the folder", partial.sync_folder))
+    write(tmp_path / "store.lmdb", make_records(3))
+    assert done == ["sync", "rename", "sync the folder"]

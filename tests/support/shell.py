@@ -1,0 +1,63 @@
+"""The command line, run in this process or on a terminal of its own."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dbloader.cli import main
+from tests.support.images import WAIT_S, Outcome, command, running
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Shell:
+    """Runs the command line in this process."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+        self._monkeypatch = monkeypatch
+        self._capfd = capfd
+
+    def __call__(self, *arguments: str | Path) -> Outcome:
+        self._monkeypatch.setattr(sys, "argv", ["dbloader", *map(str, arguments)])
+        self._capfd.readouterr()
+        with pytest.raises(SystemExit, match=r"^\d+$") as caught:
+            main()
+        stdout, stderr = self._capfd.readouterr()
+        assert isinstance(caught.value.code, int)
+        return Outcome(caught.value.code, stdout, stderr)
+
+
+def check_error(outcome: Outcome, message: str, status: int = 2) -> None:
+    """One line on stderr, nothing else, and the exit status."""
+    assert outcome.status == status
+    assert outcome.stdout == ""
+    assert re.fullmatch(rf"Error: .*(?:{message}).*\n", outcome.stderr), outcome.stderr
+
+
+def on_terminal(*arguments: str | Path, columns: int = 100) -> Outcome:
+    """Run a command whose stderr is a terminal of some columns."""
+    ours, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
+    try:
+        with running(command(*arguments), stdout=subprocess.PIPE, stderr=its) as process:
+            os.close(its)
+            shown = b""
+            with suppress(OSError):  # raised on Linux when the other end is closed
+                while part := os.read(ours, 65536):
+                    shown += part
+            stdout, _ = process.communicate(timeout=WAIT_S)
+    finally:
+        os.close(ours)
+    return Outcome(process.returncode, stdout, shown.decode())
