@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from dbloader.conversion.convert import convert
     from dbloader.conversion.copy_store import copy_store
     from dbloader.conversion.report import Progress, Report
+    from dbloader.conversion.transcode import ImageFormat
     from dbloader.conversion.write_store import write_store
     from dbloader.datasets.lmdb import LMDBDataset
     from dbloader.datasets.mongo import MongoDataset
@@ -47,6 +48,7 @@ _MODULES = {
     "DBLoaderError": "errors",
     "DataLoaderX": "loading.compat",
     "DecodeTensor": "decoding.full",
+    "ImageFormat": "conversion.transcode",
     "LMDBDataset": "datasets.lmdb",
     "Manifest": "records.manifest",
     "MongoDataset": "datasets.mongo",
@@ -86,6 +88,7 @@ __all__ = [
     "DBLoaderError",
     "DataLoaderX",
     "DecodeTensor",
+    "ImageFormat",
     "LMDBDataset",
     "Manifest",
     "MongoDataset",

@@ -27,7 +27,7 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, value: str | 
     epilog="""\b
 Examples:
   dbloader bench train.lmdb
-  dbloader bench train.lmdb --workers 1,2,4 --size 384
+  dbloader bench train.lmdb --workers 1,2 --size 384
   dbloader bench mongodb://server/images.train --json | jq -r .verdict""",
 )
 @click.argument("place", type=PlaceArgument())

@@ -16,6 +16,7 @@ from dbloader.cli.text import counted, say, say_json, size
 from dbloader.conversion.convert import convert
 from dbloader.conversion.report import REMARKS
 from dbloader.conversion.resize import DEFAULT_QUALITY
+from dbloader.conversion.transcode import ImageFormat
 from dbloader.images.tiled.encode import TILE_WIDTH
 
 if TYPE_CHECKING:
@@ -54,34 +55,34 @@ Examples:
     type=click.Path(),
     help="Take files, labels and further fields from a .json, .jsonl, .csv or .tsv file; its paths start from SOURCE.",
 )
-@click.option("--key", metavar="FIELD", help="Of a collection: the field with a file's name.  [default: img_name]")
-@click.option("--image", metavar="FIELD", help="Of a collection: the field with a file's bytes.  [default: bson_img]")
+@click.option("--key", metavar="FIELD", help="Field of a collection with a file's name.  [default: img_name]")
+@click.option("--image", metavar="FIELD", help="Field of a collection with a file's bytes.  [default: bson_img]")
 @click.option(
     "--workers",
     metavar="N",
     type=int,
-    help="Threads that read and check, where that takes long.  [default: all processors]",
+    help="Threads that read and check.  [default: one per CPU]",
 )
 @click.option(
     "--check",
     type=click.Choice(["decode", "structure", "none"]),
     default="decode",
     show_default=True,
-    help="How closely to look at each image: decode it; only walk its structure (faster, finds less); not at all.",
+    help="What to check of each image: that it decodes; only its structure (faster, finds less); nothing.",
 )
 @click.option(
     "--on-bad",
     type=click.Choice(["reject", "fail"]),
     default="reject",
     show_default=True,
-    help="A file that is no image or cannot be read: leave it out and report it, or end the conversion there.",
+    help="What to do with a file that is no image or cannot be read: leave it out and report it, or stop.",
 )
 @click.option(
     "--on-damaged",
     type=click.Choice(["reject", "keep", "fail"]),
     default="reject",
     show_default=True,
-    help="An image of which data is missing: as above, or store it, marked as damaged.",
+    help="What to do with a truncated image: reject it, store it marked as damaged, or stop.",
 )
 @click.option(
     "--max-side", metavar="PX", type=int, help="Make images smaller whose longer side has more than PX pixels."
@@ -99,15 +100,15 @@ Examples:
 @click.option(
     "--tile",
     is_flag=True,
-    help="Store JPEGs tiled, so that crops are decoded without the rest: those made smaller, or all with --quality, "
-    "are encoded so, the others made so without loss (by the program jpegtran).",
+    help="Store JPEGs tiled, so that crops are decoded without the rest. Those made smaller, or all with --quality, "
+    "are encoded tiled; the others are tiled without loss by the program jpegtran.",
 )
-@click.option("--tile-width", metavar="PX", type=int, help=f"How wide tiles are, nearly.  [default: {TILE_WIDTH}]")
+@click.option("--tile-width", metavar="PX", type=int, help=f"Target tile width.  [default: {TILE_WIDTH}]")
 @click.option(
     "--raw",
     is_flag=True,
-    help="Store pixels, not files: nothing is decoded any more, but a store of JPEGs gets some 6x as large. EXIF is "
-    "not kept, nor its orientation applied; of 16 bits a value the upper 8 are.",
+    help="Store pixels instead of files: training decodes nothing, but a store of JPEGs becomes about 6x as large. "
+    "EXIF is dropped and its orientation not applied; of 16 bits a value the upper 8 are kept.",
 )
 @click.option(
     "--shuffle", metavar="SEED", type=int, help="Store the records in a random order, the same for the same SEED."
@@ -116,12 +117,23 @@ Examples:
 @click.option(
     "--resume",
     is_flag=True,
-    help="Go on with an interrupted conversion, given the same options; begin if nothing was interrupted. "
+    help="Continue an interrupted conversion, with the same options; begin if none was interrupted. "
     "Without --overwrite, a finished store is replaced only if the interrupted conversion was to replace it.",
 )
 @click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-def convert_command(*, quiet: bool, as_json: bool, **options: Any) -> int:
+def convert_command(
+    *,
+    max_side: int | None,
+    short_side: int | None,
+    quality: int | None,
+    tile: bool,
+    tile_width: int | None,
+    raw: bool,
+    quiet: bool,
+    as_json: bool,
+    **options: Any,
+) -> int:
     """Turn SOURCE, a folder with one folder of images for each class, into the store DESTINATION.
 
     A store is one file, such as train.lmdb, or mongodb://host/database.collection. Every image is checked and stored as
@@ -131,17 +143,20 @@ def convert_command(*, quiet: bool, as_json: bool, **options: Any) -> int:
 
     SOURCE may also be a collection in MongoDB that has a document with the bytes of each file which --list names.
     """
+    images = ImageFormat(
+        max_side=max_side, short_side=short_side, quality=quality, tile=tile, tile_width=tile_width, raw=raw
+    )
     try:
         with Meter("Looking for images", "images", quiet=quiet or as_json) as meter:
-            report = convert(**options, progress=lambda progress: _show(progress, meter))
+            report = convert(**options, images=images, progress=lambda progress: _show(progress, meter))
     except KeyboardInterrupt as error:
-        error.args = ("what is committed is kept, and --resume goes on with it",)
+        error.args = ("committed records are kept; --resume continues after them",)
         raise
     try:
         if as_json:
             say_json(asdict(report), indent=2)
         elif not quiet:
-            _print(report, raw=options["raw"])
+            _print(report, raw=raw)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -192,7 +207,7 @@ def _print(report: Report, *, raw: bool) -> None:
 
 
 def _print_events(report: Report) -> None:
-    # Files that are rejected, damaged or repaired are named before files with a mere remark.
+    # Rejected, damaged and repaired files come before files with a mere remark.
     graver = report.repaired + report.damaged + report.rejected
     remarks = report.untiled + report.deep + report.frames
     with Path(report.report_file).open(encoding="utf-8") as file:

@@ -22,7 +22,7 @@ Examples:
 @click.argument("source", type=PlaceArgument())
 @click.argument("destination", type=PlaceArgument())
 @click.option("--overwrite", is_flag=True, help="Replace the store at DESTINATION once the copy is finished.")
-@click.option("--resume", is_flag=True, help="Go on with an interrupted copy; begin if nothing was interrupted.")
+@click.option("--resume", is_flag=True, help="Continue an interrupted copy; begin if none was interrupted.")
 @click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
 def copy_command(source: str, destination: str, *, overwrite: bool, resume: bool, quiet: bool) -> None:
     """Make at DESTINATION the same store that is at SOURCE, each a file or a mongodb:// place.
@@ -34,7 +34,7 @@ def copy_command(source: str, destination: str, *, overwrite: bool, resume: bool
         with Meter("Copying", "records", quiet=quiet) as meter:
             manifest = copy_store(source, destination, overwrite=overwrite, resume=resume, progress=meter.update)
     except KeyboardInterrupt as error:
-        error.args = ("what is committed is kept, and --resume goes on with it",)
+        error.args = ("committed records are kept; --resume continues after them",)
         raise
     if not quiet:
         with open_store(destination) as store:

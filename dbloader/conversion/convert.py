@@ -1,22 +1,23 @@
-"""The conversion of a source into a store: reading and checking in parallel, writing in order."""
+"""Convert a folder, a listing or a collection of image files into a store."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections import Counter, deque
+from collections import Counter
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dbloader._describe import short_repr
 from dbloader._machine import processors
-from dbloader._options import checked_flag, whole_number
+from dbloader._options import check_choice, checked_flag, whole_number
 from dbloader.conversion.file_list import FileList, permutation
-from dbloader.conversion.machine import keep_freed_memory
+from dbloader.conversion.memory_budget import return_large_blocks
 from dbloader.conversion.parallel import prepare_in_order
 from dbloader.conversion.prepare import FilePreparer
-from dbloader.conversion.report import Progress, Report, image_warnings, write_report
+from dbloader.conversion.report import FILE_COUNTS, Progress, Report, image_warnings, write_report
 from dbloader.conversion.transcode import ImageFormat
 from dbloader.errors import ConversionError, OptionError
 from dbloader.images.pillow import max_pixels
@@ -27,7 +28,7 @@ from dbloader.stores.mongo.uri import is_mongo
 from dbloader.stores.open import create_store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Iterator
 
     from dbloader.conversion.parallel import Done
     from dbloader.records.record import EncodedRecord
@@ -42,16 +43,11 @@ def convert(
     listing: str | os.PathLike[str] | None = None,
     key: str | None = None,
     image: str | None = None,
+    images: ImageFormat | None = None,
     workers: int | None = None,
     check: str = "decode",
     on_bad: str = "reject",
     on_damaged: str = "reject",
-    max_side: int | None = None,
-    short_side: int | None = None,
-    quality: int | None = None,
-    tile: bool = False,
-    tile_width: int | None = None,
-    raw: bool = False,
     shuffle: int | None = None,
     overwrite: bool = False,
     resume: bool = False,
@@ -59,145 +55,127 @@ def convert(
 ) -> Report:
     """Make a store of an image folder, or of the files that a listing names.
 
-    The records are the same, byte for byte, for any number of workers and for an interrupted and resumed run. If it
-    is interrupted, the destination is as it was before, and ``resume`` goes on after the last commit.
+    All of it runs in one process::
+
+        calling thread    folder, listing or collection
+                              | entries: name, path, label, fields
+                              v
+                          FileList, a temporary file: their number, digest and (shuffled) order
+                              | tasks of 16 files, while the results ahead hold less than 96 MiB
+                              v
+        worker threads    read -> examine, repair -> decode (check) -> ImageFormat -> encode the record
+                              | records and events, back in order
+                              v
+        calling thread    writer: commits now and then -> <destination>.partial -> manifest, rename
+                              |
+                              v
+                          report (<destination>.report.jsonl)
+
+    The records are the same, byte for byte, for any number of workers and for an interrupted and resumed conversion.
+    An interruption leaves the destination as it was; ``resume`` continues after the last commit.
 
     Args:
-        source: Folder with a folder for each class; with a listing, the folder that its paths start from, or the
+        source: Folder with a folder for each class. With a listing: the folder that its paths start from, or the
             ``mongodb://`` place of a collection that has a document with the bytes of each file.
         destination: Place of the store.
         listing: JSON, CSV, TSV or JSON lines file that names the files, their labels and further fields.
         key: Of a collection in MongoDB, the field with a file's name; default ``"img_name"``.
-        image: The field with its bytes; default ``"bson_img"``.
-        workers: Threads that read and check; None for as many as there are processors. Files that take little time
-            are prepared by the calling thread instead, which is quicker.
-        check: ``"decode"``: every image is decoded, and what does not decode is not stored; ``"structure"``: segments
-            and headers are checked; ``"none"``: files are stored as they are.
+        image: Of a collection in MongoDB, the field with a file's bytes; default ``"bson_img"``.
+        images: How images are stored, such as ``ImageFormat(short_side=256)``; None for the files as they are.
+        workers: Threads that read and check; None for one per CPU.
+        check: ``"decode"`` decodes every image, ``"structure"`` checks segments and headers only. An image that fails
+            is not stored. ``"none"`` stores every file as it is.
         on_bad: What to do with a file that cannot be read or is no image: ``"reject"`` (and report) it or ``"fail"``.
-        on_damaged: The same for an image of which data is missing, or ``"keep"``: store it with a field ``damaged``.
-        max_side: Make images smaller whose longer side has more pixels than this.
-        short_side: Make images smaller whose shorter side has more pixels than this.
-        quality: JPEG and WebP quality, 1 to 100, of images made smaller; default 95. With ``tile``, of all JPEGs.
-        tile: Store JPEGs tiled, so that crops of them are decoded without the rest (`dbloader.images.tiled`), with the
-            lengths of their tiles in the field ``tiles``. Those made smaller are encoded so; the others are tiled
-            without loss, for which the program ``jpegtran`` is needed, or, if a ``quality`` is given, encoded again.
-            Bytes after the end of a JPEG, such as a second picture, are left out. What cannot be tiled is stored
-            as it would be without, and reported.
-        tile_width: Pixels that tiles are wide, as near as can be; default 32.
-        raw: Store pixels instead of files: uint8 arrays of shape (height, width, 3), RGB, as ``decode_pil`` gives them;
-            some six times as large as photographs in JPEG. Values of no known range, such as floats, are rejected.
-        shuffle: Seed of an order to store the records in; None for the source's order.
+        on_damaged: What to do with a truncated image: ``"reject"``, ``"fail"``, or ``"keep"``: store it with a field
+            ``damaged``.
+        shuffle: Seed of a random order of the records; None for the source's order.
         overwrite: Replace the store at the destination, once the new one is finished.
-        resume: Go on with an interrupted conversion; where there is none, begin, and say so in the report's warnings.
-        progress: Called from this thread as the conversion advances.
+        resume: Continue an interrupted conversion. Without one, start from the beginning, with a warning.
+        progress: Called from the calling thread as the conversion advances.
 
     Raises:
-        TypeError: An option is of another type: text where True, False or a number is wanted.
-        OptionError: An option is out of its range, or two exclude each other; or ``jpegtran`` is missing, or the
-            environment variable DBLOADER_MAX_PIXELS is not a number.
+        TypeError: An option has the wrong type.
+        OptionError: An option is out of its range, or two exclude each other; or the environment variable
+            DBLOADER_MAX_PIXELS is not a number.
         SourceError: The source cannot be converted.
         StoreError: The destination cannot be written, or is taken.
-        ConversionError: A file is bad and ``"fail"`` was asked for; or no file could be stored.
+        ConversionError: A file is bad and ``"fail"`` was chosen; or no file could be stored.
     """
-    for name, value, allowed in (
-        ("on_bad", on_bad, ("reject", "fail")),
-        ("on_damaged", on_damaged, ("reject", "keep", "fail")),
-    ):
-        if value not in allowed:
-            raise OptionError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
-    for name, flag in (("tile", tile), ("raw", raw), ("overwrite", overwrite), ("resume", resume)):
-        checked_flag(name, flag)
-    workers, shuffle = whole_number("workers", workers, none=True), whole_number("shuffle", shuffle, none=True)
-    if workers is not None and workers < 1:
-        raise OptionError(f"workers must be at least 1, got {workers}")
-    max_pixels()  # which raises if the environment variable is wrong
+    check_choice("on_bad", on_bad, ("reject", "fail"))
+    check_choice("on_damaged", on_damaged, ("reject", "keep", "fail"))
+    checked_flag("overwrite", overwrite)
+    checked_flag("resume", resume)
+    workers = whole_number("workers", workers, 1, none=True) or processors()
+    shuffle = whole_number("shuffle", shuffle, none=True)
     if shuffle is not None and not -(2**63) <= shuffle < 2**63:
         raise OptionError(f"shuffle must be a seed of 64 bits, got {shuffle}")
-    preparation = FilePreparer(
+    if images is not None and not isinstance(images, ImageFormat):
+        raise TypeError(f"images must be an ImageFormat, such as ImageFormat(short_side=256), got {short_repr(images)}")
+    max_pixels()  # raises if the environment variable is wrong
+    preparer = FilePreparer(
         check=check,
         keep_damaged=on_damaged == "keep",
-        form=ImageFormat(
-            max_side=whole_number("max_side", max_side, none=True),
-            short_side=whole_number("short_side", short_side, none=True),
-            quality=whole_number("quality", quality, none=True),
-            tile=tile,
-            tile_width=whole_number("tile_width", tile_width, none=True),
-            raw=raw,
-        ),
+        images=images or ImageFormat(),
         root=b"" if is_mongo(source) else os.fsencode(source),
     )
-    fail_on = {name for name, value in (("bad", on_bad), ("damaged", on_damaged)) if value == "fail"}
+    fail_on = {kind for kind, value in (("bad", on_bad), ("damaged", on_damaged)) if value == "fail"}
     started = time.monotonic()
-    keep_freed_memory()
-    files = _source(source, listing, key=key, image=image)  # before anything is begun anew
+    return_large_blocks()
+    found = _open_source(source, listing, key=key, image=image)  # its errors come before a partial store is replaced
     with (
-        closing(files),
+        closing(found),
         create_store(destination, overwrite=overwrite, resume=resume, resumable=True) as writer,
     ):
-        with FileList(files, writer.scratch, lambda found: progress(Progress(found, None, 0))) as spool:
-            files_found = f"{len(spool):,} files, SHA-256 {spool.digest}"
-            writer.check_settings({**_agreed(preparation, shuffle), "list of files": files_found})
-            writer.commit()  # killed from here on, it can be resumed, which says so if anything is not the same
+        with FileList(found, writer.scratch, lambda count: progress(Progress(count, None, 0))) as files:
+            writer.check_settings(
+                {**_settings(preparer, shuffle), "list of files": f"{len(files):,} files, SHA-256 {files.digest}"}
+            )
+            writer.commit()  # from here on a killed conversion can be resumed
             resumed_at = writer.position
-            order = np.arange(len(spool)) if shuffle is None else permutation(len(spool), shuffle)
+            order = np.arange(len(files)) if shuffle is None else permutation(len(files), shuffle)
             bytes_read, first_rejected = 0, ""
-            progress(Progress(len(spool), resumed_at, 0))
-            for batch in prepare_in_order(preparation, files, spool, order[resumed_at:], workers or processors()):
+            progress(Progress(len(files), resumed_at, 0))
+            for batch in prepare_in_order(preparer, found, files, order[resumed_at:], workers):
                 _write(writer, batch, fail_on)
                 bytes_read += sum(item.prepared.nbytes for item in batch)
-                first_rejected = first_rejected or _first_rejected(batch)
-                progress(Progress(len(spool), writer.position, bytes_read))
+                first_rejected = first_rejected or next(_rejected(batch), "")
+                progress(Progress(len(files), writer.position, bytes_read))
         if not writer.length:
             writer.resumable = False
             first = f"; the first is {first_rejected}" if first_rejected else ""
-            raise ConversionError(f"none of the {len(spool):,} files could be stored{first}")
-        manifest = writer.finish(
-            classes=files.classes,
-            source={
-                "path": files.place,
-                "listing": None if listing is None else full_path(listing),
-                "shuffle": shuffle,
-                **preparation.settings(),
-            },
-        )
-    warnings = [*files.warnings]
+            raise ConversionError(f"none of the {len(files):,} files could be stored{first}")
+        place = {"path": found.place, "listing": None if listing is None else full_path(listing)}
+        manifest = writer.finish(classes=found.classes, source={**place, "shuffle": shuffle, **preparer.settings()})
+    warnings = [*found.warnings]
     if resume and not writer.resumed:
         warnings.append("there was nothing to resume: the conversion began from the start")
-    outcome = Counter(manifest.outcome)
-    warnings += image_warnings(manifest, raw=raw)
+    warnings += image_warnings(manifest, raw=preparer.images.raw)
     report_file, problem = write_report(destination, writer.report_path)
     return Report(
         place=writer.place,
         digest=manifest.digest,
         records=manifest.length,
-        files=len(spool),
-        repaired=outcome["repaired"],
-        rejected=outcome["rejected"],
-        damaged=outcome["damaged"],
-        resized=outcome["resized"],
-        reencoded=outcome["reencoded"],
-        untiled=outcome["untiled"],
-        deep=outcome["deep"],
-        frames=outcome["frames"],
+        files=len(files),
+        **{name: manifest.outcome.get(name, 0) for name in FILE_COUNTS},
         resumed_at=resumed_at,
         bytes_read=bytes_read,
         image_bytes=manifest.image_bytes,
         seconds=time.monotonic() - started,
         warnings=(*warnings, *problem),
-        skipped=dict(sorted(files.skipped.items(), key=lambda item: (-item[1], item[0]))),
-        hidden=files.hidden,
+        skipped=dict(sorted(found.skipped.items(), key=lambda item: (-item[1], item[0]))),
+        hidden=found.hidden,
         report_file=report_file,
     )
 
 
-def _agreed(preparation: FilePreparer, shuffle: int | None) -> dict[str, Any]:
-    """Return what must be the same for a conversion to go on, by the names that options have in both places."""
-    settings = {**preparation.settings(), "shuffle": shuffle}
+def _settings(preparer: FilePreparer, shuffle: int | None) -> dict[str, Any]:
+    """Return the settings that a resumed conversion must share, by their names in Python and on the command line."""
+    settings = {**preparer.settings(), "shuffle": shuffle}
     settings["on_damaged"] = "keep" if settings.pop("keep_damaged") else "not keep"
     return {f"{name} (--{name.replace('_', '-')})": value for name, value in settings.items()}
 
 
-def _source(
+def _open_source(
     source: str | os.PathLike[str],
     listing: str | os.PathLike[str] | None,
     *,
@@ -207,10 +185,10 @@ def _source(
     if is_mongo(source):
         if listing is None:
             raise OptionError(
-                "of a collection in MongoDB a listing says which files to take, and their labels: give one (--list); "
-                "a store is copied by dbloader copy",
+                "a collection in MongoDB needs a listing of the files to take and their labels: give one (--list), "
+                "or copy a store with dbloader copy",
             )
-        from dbloader.sources.collection import read_collection  # pymongo takes longer to import than all the rest
+        from dbloader.sources.collection import read_collection  # importing pymongo takes longer than all the rest
 
         return read_collection(source, listing, key=key or "img_name", image=image or "bson_img")
     if key is not None or image is not None:
@@ -221,38 +199,39 @@ def _source(
     return scan(source) if listing is None else read_listing(listing, source)
 
 
-def _write(writer: Writer, batch: list[Done], fail_on: set[str]) -> None:
-    """Write what became of some files."""
-    outcome: Counter[str] = Counter()
-    depths: Counter[str] = Counter()
-    events: list[dict[str, str]] = []
-    records: deque[EncodedRecord] = deque()
-    for item, prepared in batch:
-        if prepared.record is not None:
-            records.append(prepared.record)
-            prepared.record = None  # so that each is let go of once its document is made
-        if prepared.depth:
-            depths[prepared.depth] += 1
-        if prepared.outcome:
-            outcome[prepared.outcome] += 1
-            events.append({"name": item.name, "event": prepared.outcome, "reason": prepared.reason})
-        remarks = {"untiled": prepared.untiled, "deep": prepared.deep, "frames": prepared.frames}
-        for event, reason in remarks.items():
-            if reason:
-                outcome[event] += 1
-                events.append({"name": item.name, "event": event, "reason": reason})
-        if prepared.resized:
-            outcome["resized"] += 1
-        if prepared.reencoded:
-            outcome["reencoded"] += 1
-        if prepared.outcome == "rejected" and ("bad" if prepared.bad else "damaged") in fail_on:
-            option = "on-bad" if prepared.bad else "on-damaged"
-            # What is no file is a part of the list that a resumed conversion compares.
-            mend = "mend that and begin again" if isinstance(item, Problem) else "mend the file and resume (--resume)"
-            raise ConversionError(f"{item.name}: {prepared.reason}; {mend}, or resume with --{option} reject")
-    each = (records.popleft() for _ in range(len(records)))
-    writer.write(each, events=events, outcome=outcome, position=writer.position + len(batch), depths=depths)
+def _write(writer: Writer, batch: list[Done], fail_on: Collection[str]) -> None:
+    """Write the results of some files.
+
+    Raises:
+        ConversionError: One was rejected for a reason that the conversion must fail on.
+    """
+    for item, result in batch:
+        reason = result.events.get("rejected")
+        if reason is not None and ("bad" if result.bad else "damaged") in fail_on:
+            option = "on-bad" if result.bad else "on-damaged"
+            # A problem is part of the list of files, which a resumed conversion compares.
+            remedy = "fix it and begin again" if isinstance(item, Problem) else "fix the file and resume (--resume)"
+            raise ConversionError(f"{item.name}: {reason}; {remedy}, or resume with --{option} reject")
+    writer.write(
+        _pop_records(batch),
+        events=[
+            {"name": item.name, "event": event, "reason": reason}
+            for item, result in batch
+            for event, reason in result.events.items()
+        ],
+        outcome=Counter(name for _, result in batch for name in (*result.events, *result.changes)),
+        position=writer.position + len(batch),
+        depths=Counter(result.depth for _, result in batch if result.depth),
+    )
 
 
-def _first_rejected(batch: list[Done]) -> str:
-    return next((f"{item.name}: {done.reason}" for item, done in batch if done.outcome == "rejected"), "")
+def _pop_records(batch: list[Done]) -> Iterator[EncodedRecord]:
+    """Yield the records; each one's memory is free as soon as its document is made."""
+    for _, result in batch:
+        record, result.record = result.record, None
+        if record is not None:
+            yield record
+
+
+def _rejected(batch: list[Done]) -> Iterator[str]:
+    return (f"{item.name}: {done.events['rejected']}" for item, done in batch if "rejected" in done.events)

@@ -1,4 +1,4 @@
-"""Copying a store to another place, of either kind: record by record, byte for byte."""
+"""Copy a store to another place, of either kind: record by record, byte for byte."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ def copy_store(
 ) -> Manifest:
     """Make the same store at another place: the same records, report and manifest.
 
-    Every record is checked on its way. If it is interrupted, or a record is damaged, nothing is at the destination but
-    what was there before, and ``resume`` goes on after the last commit.
+    Every record is checked before it is written. An interruption or a damaged record leaves the destination as it was;
+    ``resume`` continues after the last commit.
 
     Args:
         source: Place of the store.
         destination: Place of the copy.
         overwrite: Replace the store at the destination, once the copy is finished.
-        resume: Go on with an interrupted copy; begin if nothing was interrupted.
-        progress: Called with the records copied and the records in all.
+        resume: Continue an interrupted copy; begin if none was interrupted.
+        progress: Called with the number of records copied, and of all records.
 
     Raises:
         StoreError: The source cannot be read, or the destination cannot be written, or is taken.
         DamagedRecordError: A record of the source is damaged.
-        DamagedStoreError: One is whole, but not the one that the source's columns and digest tell of.
+        DamagedStoreError: A record is not damaged, but differs from the source's columns or digest.
     """
     with open_store(source) as store:
         manifest = store.manifest
@@ -67,7 +67,7 @@ def copy_store(
 
 
 def _checksums(store: Store) -> np.ndarray[Any, Any]:
-    """Return the CRC-32 of each record, as the store's digest vouches for it."""
+    """Return the CRC-32 of each record, checked against the store's digest."""
     checksums = store.column("crc32")
     if hashlib.sha256(checksums.astype("<u4").tobytes()).hexdigest() != store.manifest.digest:
         raise DamagedStoreError(f"{store.place}: its column crc32 does not tell of the records that its digest is of")
@@ -83,7 +83,7 @@ def _records(store: Store, indices: Sequence[int], checksums: np.ndarray[Any, An
 
 
 def _copy_events(store: Store, writer: Writer) -> None:
-    """Copy the report; the writer's position counts its events."""
+    """Copy the report. The writer's position counts the events that a resumed copy has already."""
     for number, event in enumerate(store.events()):
         if number >= writer.position:
             writer.write([], events=[event], position=number + 1)

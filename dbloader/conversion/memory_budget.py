@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+# From malloc.h; see mallopt(3).
+_M_MMAP_THRESHOLD = -3
+
 
 class MemoryBudget:
     """Bytes that numbered tasks may hold, whose results are consumed in the order of their numbers.
 
-    A task waits until there is room for what it wants; only the oldest one never waits, since all others would wait
-    for it. So the bound is exceeded by one task's bytes at most, and nothing can lock.
+    A task waits until there is room for what it asks for. The oldest task never waits, since all others wait for it:
+    so the limit is exceeded by one task's bytes at most, and there is no deadlock.
 
     Args:
         limit: Bytes.
 
     Attributes:
-        closed: Whether no task is wanted any more.
+        closed: Whether the results of tasks are no longer wanted.
     """
 
     def __init__(self, limit: int) -> None:
@@ -31,7 +35,7 @@ class MemoryBudget:
         self._changed = threading.Condition()
 
     def take(self, task: int, nbytes: int) -> None:
-        """Wait for room and takes it, in addition to what the task holds; a negative number gives back so much."""
+        """Wait for room and take it, in addition to what the task holds; a negative number gives back as much."""
         with self._changed:
             if nbytes > 0:
                 self._changed.wait_for(
@@ -42,22 +46,22 @@ class MemoryBudget:
                 self._changed.notify_all()
 
     def give_back(self, task: int) -> None:
-        """Take back all that the oldest task holds; the next becomes the oldest."""
+        """Give back all that the oldest task holds; the next one becomes the oldest."""
         with self._changed:
             self._held.pop(task, None)
             self._oldest = task + 1
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Let every task go on, so that it can end."""
+        """Let every task continue, so that it can end."""
         with self._changed:
             self.closed = True
             self._changed.notify_all()
 
 
 @contextmanager
-def held(hold: Callable[[int], object], nbytes: int) -> Iterator[None]:
-    """Hold bytes for the time of a block: says so before, and return them back after it, whatever happens in it."""
+def reserved(hold: Callable[[int], object], nbytes: int) -> Iterator[None]:
+    """Call ``hold`` with a number of bytes before a block, and with its negative after the block."""
     if nbytes:
         hold(nbytes)
     try:
@@ -65,3 +69,13 @@ def held(hold: Callable[[int], object], nbytes: int) -> Iterator[None]:
     finally:
         if nbytes:
             hold(-nbytes)
+
+
+def return_large_blocks() -> None:
+    """Make glibc return freed blocks of 4 MiB and more to the system, so that the budget bounds the process.
+
+    By default it keeps blocks of up to 32 MiB for each thread. 12 threads that decoded WebP images within a budget of
+    96 MiB peaked at 1,150 MB then, and at 245 MB with this.
+    """
+    with suppress(AttributeError, OSError):  # another C library than glibc
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 4 * 2**20)

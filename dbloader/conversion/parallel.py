@@ -1,16 +1,18 @@
-"""Files become records: in threads ahead of the writer, in bounded memory; or one by one, where they are quick."""
+"""Worker threads prepare files ahead of the writer, in order and in bounded memory."""
 
 from __future__ import annotations
 
+import warnings
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dbloader.conversion.machine import strict_pillow
+from PIL import ImageFile
+
 from dbloader.conversion.memory_budget import MemoryBudget
-from dbloader.conversion.pace import Pace
 from dbloader.conversion.prepare import Prepared
 from dbloader.sources.base import Entry, Problem
 
@@ -24,73 +26,70 @@ if TYPE_CHECKING:
     from dbloader.conversion.prepare import FilePreparer
     from dbloader.sources.base import Source
 
-# Files of one task: enough that handing it to a thread costs nothing, few enough that all threads have work.
-_TASK_FILES = 16
-# Of these, files that a source is asked for at once: up to 16 MiB each are held before the budget can know.
+TASK_FILES = 16
+"""Files of one task: enough that handing it to a thread costs nothing, few enough that all threads have work."""
+
+MEMORY_LIMIT = 96 * 2**20
+"""Bytes of files and pixels that all tasks together may hold ahead of the writer."""
+
+# Files that a source is asked for at once: each may have 16 MiB before the budget can know.
 _READ_FILES = 4
-# Bytes of files, and of pixels where those are held, that all tasks together may hold ahead of the writer.
-_HELD_BYTES = 96 * 2**20
-# Tasks that may be ahead of the writer, so that the threads have work while it is busy.
+# Least number of tasks ahead of the writer, so that the threads have work while it is busy.
 _TASKS_AHEAD = 8
 
 
 class Done(NamedTuple):
-    """An item of the source and what became of it."""
+    """An item of the source and its result."""
 
     item: Entry | Problem
     prepared: Prepared
 
 
 def prepare_in_order(
-    preparation: FilePreparer,
-    files: Source,
-    spool: FileList,
+    preparer: FilePreparer,
+    source: Source,
+    files: FileList,
     order: np.ndarray[Any, Any],
     workers: int,
 ) -> Iterator[list[Done]]:
-    """Yield what became of the items at the positions in ``order``, in that order, some at a time.
+    """Yield the results of the items at the positions in ``order``, in that order, one task's at a time.
 
     Args:
-        preparation: What is done with each.
-        files: Their source.
-        spool: The source's items.
-        order: Positions in the spool: int64, shape (items,).
-        workers: Threads; the calling one prepares files too where that is quicker (`Pace`).
+        preparer: Prepares each file.
+        source: Reads the files, if it is one that does.
+        files: The source's items.
+        order: Positions in ``files``: int64, shape (items,).
+        workers: Threads that prepare.
     """
-    budget = MemoryBudget(_HELD_BYTES)
+    budget = MemoryBudget(MEMORY_LIMIT)
 
-    def prepared(task: int) -> Iterator[Done]:
-        items = spool.items(order[task * _TASK_FILES : (task + 1) * _TASK_FILES].tolist())
-        contents = _contents(files, [item for item in items if isinstance(item, Entry)])
+    def prepare(task: int) -> list[Done]:
+        items = [files[position] for position in order[task * TASK_FILES : (task + 1) * TASK_FILES].tolist()]
+        contents = _contents(source, [item for item in items if isinstance(item, Entry)])
         hold = partial(budget.take, task)
+        results = []
         for item in items:
             if budget.closed:
-                break  # nobody will write it
+                break  # the conversion has ended: nothing would write the result
             if isinstance(item, Problem):
-                yield Done(item, Prepared(outcome="rejected", reason=item.reason, bad=True))
+                result = Prepared.rejected(item.reason)
             elif contents is None:
-                yield Done(item, preparation.prepare(item, hold))
+                result = preparer.prepare(item, hold)
             elif (data := next(contents)) is None:
-                yield Done(item, Prepared(outcome="rejected", reason="is not in the collection", bad=True))
+                result = Prepared.rejected("is not in the collection")
             else:
-                yield Done(item, preparation.prepare(item, hold, data))
+                result = preparer.prepare(item, hold, data)
+            results.append(Done(item, result))
+        return results
 
     executor = ThreadPoolExecutor(workers, thread_name_prefix="dbloader-convert")
     running: deque[tuple[int, Future[list[Done]]]] = deque()
-    pace = Pace(workers, waits=files.reads)  # which asks a server
     try:
-        with strict_pillow():
-            for task in range(-(-len(order) // _TASK_FILES)):
-                while running and (pace.alone or len(running) > max(_TASKS_AHEAD, 2 * workers)):
+        with _strict_pillow():
+            for task in range(-(-len(order) // TASK_FILES)):
+                if len(running) > max(_TASKS_AHEAD, 2 * workers):
                     yield from _oldest(running, budget)
-                results = prepared(task)
-                taken = pace.timed(results) if pace.alone else []
-                if pace.alone:
-                    yield taken
-                    budget.give_back(task)
-                else:
-                    running.append((task, executor.submit(_joined, taken, results)))
-                    pace.handed_over()
+                running.append((task, executor.submit(prepare, task)))
             while running:
                 yield from _oldest(running, budget)
     finally:
@@ -98,19 +97,28 @@ def prepare_in_order(
         executor.shutdown(cancel_futures=True)
 
 
-def _joined(taken: list[Done], results: Iterator[Done]) -> list[Done]:
-    return [*taken, *results]
-
-
-def _contents(files: Source, entries: list[Entry]) -> Iterator[bytes | None] | None:
+def _contents(source: Source, entries: list[Entry]) -> Iterator[bytes | None] | None:
     """Yield the bytes of files that the source reads itself, some at a time."""
-    if not files.reads:
+    if not source.reads:
         return None
     blocks = (entries[start : start + _READ_FILES] for start in range(0, len(entries), _READ_FILES))
-    return chain.from_iterable(map(files.read, blocks))
+    return chain.from_iterable(map(source.read, blocks))
 
 
 def _oldest(running: deque[tuple[int, Future[list[Done]]]], budget: MemoryBudget) -> Iterator[list[Done]]:
     task, future = running.popleft()
     yield future.result()
     budget.give_back(task)
+
+
+@contextmanager
+def _strict_pillow() -> Iterator[None]:
+    """Let Pillow report truncated files but not warn of odd EXIF and palettes; restore its settings at the end."""
+    lenient = ImageFile.LOAD_TRUNCATED_IMAGES
+    ImageFile.LOAD_TRUNCATED_IMAGES = False  # many training scripts set it, and no damage would be found
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        ImageFile.LOAD_TRUNCATED_IMAGES = lenient

@@ -1,4 +1,4 @@
-"""What a conversion says: while it runs, and when it is done."""
+"""Report how far a conversion has come, what it did, and what happened to single files."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
+from dbloader.images.pillow import EIGHT_BITS, KNOWN_RANGE
 from dbloader.sources.base import readable
 from dbloader.stores.open import open_store
 
@@ -15,18 +16,23 @@ if TYPE_CHECKING:
     import os
     from pathlib import Path
 
+    from dbloader.conversion.transcode import Stored
+    from dbloader.images.info import Facts
     from dbloader.records.manifest import Manifest
 
 REMARKS = ("untiled", "deep", "frames")
-"""Events of files that are stored whole."""
+"""Events of files that are stored without damage."""
+
+FILE_COUNTS = ("repaired", "rejected", "damaged", "resized", "reencoded", *REMARKS)
+"""Counts of files in a Report, by their names in the manifest's ``outcome``."""
 
 
 class Progress(NamedTuple):
-    """How far a conversion has come.
+    """The progress of a conversion.
 
     Attributes:
         found: Files found so far; all of them once ``done`` is not None.
-        done: Files converted or rejected, those of an earlier run included; None while the source is scanned.
+        done: Files converted or rejected, including those of an earlier run; None while the source is scanned.
         nbytes: Bytes read in this run.
     """
 
@@ -37,31 +43,31 @@ class Progress(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a conversion did.
+    """The result of a conversion.
 
     Attributes:
         place: The store.
         digest: Content digest of the store, as in its manifest.
         records: Records in the store.
         files: Files found.
-        repaired: JPEG files that lacked only their end marker, which they have in the store.
+        repaired: JPEG files that lacked only their end marker; the store has them with it.
         rejected: Files that are not in the store.
-        damaged: Files in the store of which data is missing (``on_damaged="keep"``).
+        damaged: Truncated images in the store (``on_damaged="keep"``).
         resized: Images that were made smaller.
-        reencoded: JPEGs that were encoded anew in their own size (``tile`` with a ``quality``).
+        reencoded: JPEGs that were encoded again in their own size (``tile`` with a ``quality``).
         untiled: Images that could not be tiled (``tile``).
-        deep: Images with values of more than 8 bits, or of no known range: gray of 16 bits, floats, signed values.
+        deep: Images with values of more than 8 bits, or of unknown range: gray of 16 bits, floats, signed values.
         frames: Files of several frames or pages, of which the first is decoded.
-        resumed_at: Files that an earlier, interrupted run had done.
-        bytes_read: Bytes of the files read in this run.
+        resumed_at: Files that an earlier, interrupted conversion had done.
+        bytes_read: Bytes of the files that this run has read.
         image_bytes: Bytes of all images in the store.
         seconds: Duration of this run.
-        warnings: What a person should know of the source as a whole.
+        warnings: Sentences about the source as a whole, for people.
         skipped: Files left out because they are no images, by extension, the most frequent first.
         hidden: Files and folders left out because their name begins with a dot.
-        report_file: JSON lines, one for each event of a file that was repaired, rejected, damaged, untiled, deep or of
-            several frames: ``name``, ``event``, ``reason``. Beside an LMDB store, in the working directory for one in
-            MongoDB; "" if there is nothing to report, or the file could not be written, of which ``warnings`` tells.
+        report_file: JSON lines, one for each event of a file: ``name``, ``event`` (rejected, damaged, repaired,
+            untiled, deep or frames), ``reason``. It is next to an LMDB store, and in the working directory for
+            MongoDB. "" without events, or if the file could not be written, as ``warnings`` then says.
     """
 
     place: str
@@ -87,10 +93,10 @@ class Report:
 
 
 def write_report(place: str | os.PathLike[str], path: Path) -> tuple[str, list[str]]:
-    """Write the report's events to a file, whole or not at all; return the file's path, and a warning if that failed.
+    """Write the store's events to a file, all or none; return the file's path, and a warning if that failed.
 
-    Without events there is no file, and one that an earlier conversion left is removed. The store is made by now and
-    has the events too, so that nothing fails with the file.
+    Without events there is no file, and one of an earlier conversion is removed. A failure is only a warning: the
+    store is finished by now, and has the events too.
     """
     aside = path.with_name(path.name + ".partial")
     try:
@@ -115,7 +121,7 @@ def write_report(place: str | os.PathLike[str], path: Path) -> tuple[str, list[s
 
 
 def image_warnings(manifest: Manifest, *, raw: bool) -> list[str]:
-    """Return the warnings about images that samples show only in part: deep values, several frames.
+    """Return the warnings about images that are decoded only in part: deep values, several frames.
 
     Args:
         manifest: That of the store.
@@ -140,3 +146,22 @@ def image_warnings(manifest: Manifest, *, raw: bool) -> list[str]:
         what = f"{frames:,} file{' has' if frames == 1 else 's have'} several frames or pages"
         warnings.append(f"{what}, of which the first is decoded; pixels, and images made smaller, are the first alone")
     return warnings
+
+
+def describe_depth(image: Facts | None, stored: Stored) -> str:
+    """Return the remark on values of more than 8 bits or of unknown range; "" if there are no such values."""
+    if image is None or image.depth == EIGHT_BITS:
+        return ""
+    if stored.depth != image.depth:
+        return f"has {image.depth} values, and is stored with {stored.depth} ones"
+    if image.depth not in KNOWN_RANGE:
+        return f"has {image.depth} values of no known range: it is stored with them, and needs a decode= of your own"
+    return f"has {image.depth} values, and is stored with all of their bits; decoded images have 8"
+
+
+def describe_frames(image: Facts | None, stored: Stored) -> str:
+    """Return the remark on a file of several frames; "" if it has one."""
+    if image is None or not image.frames:
+        return ""
+    lost = stored.reencoded or stored.format is None
+    return f"has several frames or pages: {'stored' if lost else 'decoded'} is the first"

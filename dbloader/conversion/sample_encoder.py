@@ -1,4 +1,4 @@
-"""From a sample, whatever a dataset or a generator yields, to a record."""
+"""Encode a sample of a dataset or a generator as a record."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import numpy as np
 from PIL import ExifTags, Image
 
 from dbloader._describe import short_repr
-from dbloader.conversion.stored_records import is_of
+from dbloader._options import whole_number
+from dbloader.conversion.stored_records import is_torch
 from dbloader.errors import DamagedImageError, FieldError, ImageError, NotAnImageError, OptionError
 from dbloader.images.info import read_facts
 from dbloader.images.pillow import FORMATS, open_pillow, value_depth
@@ -23,20 +24,26 @@ if TYPE_CHECKING:
 
     from dbloader.errors import DBLoaderError
 
-# Those in which Pillow has a ``quality``; all others would leave the option unheard.
+# Formats that Pillow encodes with a ``quality``; it ignores the option in all others.
 _WITH_QUALITY = ("AVIF", "JPEG", "WEBP")
 
 
 @dataclasses.dataclass(frozen=True)
-class Batch:
-    """The records of a DataLoader's batch, and errors in the place of those that could not be made."""
+class RecordBatch:
+    """The records of a DataLoader's batch, with errors in place of records that could not be made."""
 
     records: list[Record | DBLoaderError]
 
 
 @dataclasses.dataclass(frozen=True)
 class SampleEncoder:
-    """How a sample becomes a record."""
+    """Encodes samples as records; can be pickled, as the ``collate_fn`` of a DataLoader with workers.
+
+    Attributes:
+        fields: Names of a tuple's items.
+        image_format: Pillow's format of PIL images in the field ``image``.
+        options: Options of Pillow for that format.
+    """
 
     fields: tuple[str, ...]
     image_format: str
@@ -44,22 +51,23 @@ class SampleEncoder:
 
     @classmethod
     def of(cls, fields: Sequence[str], image_format: str, quality: int | None) -> SampleEncoder:
-        """Return the form that write_store's options ask for.
+        """Return an encoder with the options of ``write_store``.
 
         Raises:
-            OptionError: One is out of its range.
+            TypeError: ``quality`` has the wrong type.
+            OptionError: An option is out of its range.
         """
         return cls(_checked_fields(fields), _checked_format(image_format), _checked_quality(quality, image_format))
 
-    def __call__(self, samples: Iterable[Any]) -> Batch:
-        """Stand in for a DataLoader's ``collate_fn``: images are encoded in the workers.
+    def __call__(self, samples: Iterable[Any]) -> RecordBatch:
+        """Encode a batch in a DataLoader's worker, in place of its ``collate_fn``.
 
-        What comes from there holds no tensors: torch would keep a file open for each of them.
+        Records hold no tensors, for each of which torch would keep a file open.
         """
-        return Batch([self.record_or_error(sample) for sample in samples])
+        return RecordBatch([self.record_or_error(sample) for sample in samples])
 
     def record_or_error(self, sample: Any) -> Record | DBLoaderError:
-        """Return the record, or the error as a value: raised in a worker, it would come with that one's traceback."""
+        """Return the record, or the error as a value: raised in a worker, it would carry the worker's traceback."""
         try:
             return self.record(sample)
         except (FieldError, ImageError) as error:
@@ -79,7 +87,7 @@ class SampleEncoder:
         record = Record(**standard, fields=named)
         record.label = _label(record.label)
         if isinstance(record.image, bytes) and (record.width, record.height, record.format) == (None, None, None):
-            with suppress(NotAnImageError):  # bytes that a ``decode`` of the user's understands
+            with suppress(NotAnImageError):  # a format that only the user's ``decode`` knows
                 record.format, record.width, record.height = read_facts(record.image)[:3]
         return record
 
@@ -99,8 +107,8 @@ class SampleEncoder:
         return {"image": sample}
 
     def _value(self, key: str, value: Any) -> Any:
-        """Return what a record can hold for tensors, scalars, PIL images, and lists and dicts of them."""
-        if is_of(value, "torch", "Tensor"):
+        """Return a value that a record can hold, also for tensors, scalars, PIL images, and lists and dicts of them."""
+        if is_torch(value, "torch", "Tensor"):
             value = _array(key, value)
         if isinstance(value, (np.ndarray, np.generic)):
             return _number(value)
@@ -136,7 +144,7 @@ def _array(key: str, tensor: Any) -> np.ndarray[Any, Any]:
 
 
 def _number(value: np.ndarray[Any, Any] | np.generic) -> Any:
-    """Return the Python object for one number or text, if that has its dtype; else an array."""
+    """Return an int, float, bool or str for a single one, if that has its dtype; else an array."""
     array = np.asarray(value)
     if array.shape or array.dtype.hasobject:
         return array
@@ -157,7 +165,7 @@ def _encoded(key: str, image: Image.Image, image_format: str, options: Mapping[s
         image.save(file, image_format, **{**kept, **options})
         with open_pillow(file) as written:
             lost = _lost(image, written)
-    except Exception as error:  # so do those that write
+    except Exception as error:  # as above
         raise _unwritable(key, image, image_format, str(error)) from error
     if lost:
         raise _unwritable(key, image, image_format, f"that loses its {lost}")
@@ -165,7 +173,7 @@ def _encoded(key: str, image: Image.Image, image_format: str, options: Mapping[s
 
 
 def _without_orientation(exif: bytes) -> bytes:
-    """Return EXIF for a TIFF: Pillow turns one by its orientation on opening, unlike all other formats."""
+    """Return EXIF for a TIFF: Pillow applies the orientation of that format alone when it opens a file."""
     parsed = Image.Exif()
     parsed.load(exif)
     if parsed.pop(ExifTags.Base.Orientation, None) is None:
@@ -174,7 +182,7 @@ def _without_orientation(exif: bytes) -> bytes:
 
 
 def _lost(image: Image.Image, written: Image.Image) -> str:
-    """Tells what a format has dropped without a word: BMP transparency, WebP the high bits, ICO the size."""
+    """Return what a format has silently dropped: BMP transparency, WebP the high bits, ICO the size; else ""."""
     if image.has_transparency_data and not written.has_transparency_data:
         return "transparency"
     if image.mode.startswith(("I", "F")) and not written.mode.startswith(("I", "F")):
@@ -221,8 +229,9 @@ def _checked_format(image_format: str) -> str:
 def _checked_quality(quality: object, image_format: str) -> dict[str, Any]:
     if quality is None:
         return {}
-    if not isinstance(quality, int) or isinstance(quality, bool) or not 1 <= quality <= 100:
-        raise OptionError(f"quality must be from 1 to 100, got {quality!r}")
+    quality = whole_number("quality", quality)
+    if not 1 <= quality <= 100:
+        raise OptionError(f"quality must be from 1 to 100, got {quality}")
     if image_format.upper() not in _WITH_QUALITY:
         raise OptionError(f"quality is for the formats {', '.join(_WITH_QUALITY)}: give image_format='JPEG' too")
     return {"quality": quality}

@@ -1,4 +1,7 @@
-"""Records of stores behind datasets: they are copied as they are, not decoded and encoded again."""
+"""Find the stored records behind datasets, so that they are copied instead of decoded and encoded again.
+
+A dataset whose samples are the records of a store says so by its property ``gives_records``.
+"""
 
 from __future__ import annotations
 
@@ -15,65 +18,56 @@ from dbloader.stores.base import Store
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-# Records held at a time: fewer than READ_AT_ONCE, as other samples may be held beside them, and images may be large.
-_HELD_AT_ONCE = 16
-# Fields that describe the image and are copied together with it.
-_OF_AN_IMAGE = ("width", "height", "format", "damaged", "resized_from")
+# Records read at once: fewer than READ_AT_ONCE, as images may be large and other samples are held too.
+_READ_AT_ONCE = 16
+# Fields that describe the image, and are copied with it.
+_IMAGE_FIELDS = ("width", "height", "format", "damaged", "resized_from")
 
 
-def is_of(value: Any, module: str, name: str) -> bool:
-    """Tell whether a value is of a class, without importing its module: if it is, the module is there."""
+def is_torch(value: Any, module: str, name: str) -> bool:
+    """Return whether a value is an instance of a class of torch's, without importing torch."""
     return module in sys.modules and isinstance(value, getattr(sys.modules[module], name))
 
 
-def holds_records(dataset: Any) -> bool:
-    """Return whether the samples of a dataset are the records of a store, with nothing done to them."""
-    if isinstance(dataset, Store):
-        return True
-    return (
-        is_of(dataset, "dbloader.datasets.store", "StoreDataset")
-        and dataset.transform is None
-        and dataset.target_transform is None
-        and (dataset.decode is None or dataset.decode is sys.modules["dbloader.decoding.image"].decode_pil)
-        and "index" not in (dataset.fields or ())
-        and not dataset._makes_its_own_samples
-        and not hasattr(dataset, "__iter__")
-    )
+def gives_records(dataset: Any) -> bool:
+    """Return whether the samples of a dataset are the records of a store, unchanged."""
+    # Asked of the class: a wrapper around a dataset may pass on its attributes, but not its samples.
+    return isinstance(dataset, Store) or (hasattr(type(dataset), "gives_records") and dataset.gives_records)
 
 
-def comes_in_parts(samples: Any) -> bool:
+def is_divisible(samples: Any) -> bool:
     """Return whether samples are records of a store, or torch's own Subset or ConcatDataset of any datasets."""
-    return holds_records(samples) or _is_subset(samples) or _is_chain(samples)
+    return gives_records(samples) or _is_subset(samples) or _is_chain(samples)
 
 
-def has_store(samples: Any) -> bool:
+def contains_store(samples: Any) -> bool:
     """Return whether some of the samples are records of a Store, which are files already."""
     return any(isinstance(part, Store) for part in _parts(samples))
 
 
-def each_sample(samples: Any) -> Iterator[Any]:
+def divide(samples: Any) -> Iterator[Any]:
     """Yield the samples of a store, dataset, Subset or ConcatDataset in order; records of a store as Records."""
-    located = (_located(samples, position) for position in range(len(samples)))
+    located = (_locate(samples, position) for position in range(len(samples)))
     for _, run in groupby(located, lambda pair: id(pair[0])):
-        while block := list(islice(run, _HELD_AT_ONCE)):
+        while block := list(islice(run, _READ_AT_ONCE)):
             dataset, indices = block[0][0], [index for _, index in block]
             if isinstance(dataset, Store):
                 yield from dataset.read(indices)
-            elif holds_records(dataset):
+            elif gives_records(dataset):
                 for record in dataset.records(indices):
-                    yield _chosen(record, dataset.fields)
+                    yield _select_fields(record, dataset.fields)
             else:
                 for index in indices:
                     yield dataset[index]
 
 
-def source_of(samples: Any) -> dict[str, Any]:
-    """Return the ``source`` of a manifest, which tells where samples come from.
+def common_source(samples: Any) -> dict[str, Any]:
+    """Return the ``source`` of a manifest.
 
-    Of records, that is what the manifests of all their stores have in common: whether all images were decoded, say.
+    For records it is what the manifests of all their stores have in common, such as ``check``.
     """
     parts = list(_parts(samples))
-    if not all(map(holds_records, parts)):
+    if not all(map(gives_records, parts)):
         return {"kind": "samples"}
     first, *others = (part.manifest.source for part in parts)
     common = {
@@ -82,24 +76,24 @@ def source_of(samples: Any) -> dict[str, Any]:
     return {**common, "kind": "records"}
 
 
-def classes_of(samples: Any) -> tuple[str, ...]:
+def find_classes(samples: Any) -> tuple[str, ...]:
     """Return the class names of a store, a dataset, or the dataset in a DataLoader, Subset or ConcatDataset.
 
     Raises:
-        OptionError: Datasets that are chained have different ones, so that a label means several things.
+        OptionError: The datasets of a ConcatDataset have different classes, so that a label means several things.
     """
     if isinstance(samples, Store):
         return samples.manifest.classes
     names = getattr(samples, "classes", None)
     if isinstance(names, (tuple, list)) and names and all(isinstance(name, str) for name in names):
         return tuple(names)
-    if is_of(samples, "torch.utils.data", "ConcatDataset"):
-        first, *others = ((part, classes_of(part)) for part in samples.datasets)
+    if is_torch(samples, "torch.utils.data", "ConcatDataset"):
+        first, *others = ((part, find_classes(part)) for part in samples.datasets)
         for other in others:
             _check_same(*first, *other)
         return first[1]
     inner = getattr(samples, "dataset", None)
-    return () if inner is None else classes_of(inner)
+    return () if inner is None else find_classes(inner)
 
 
 def _check_same(one: Any, classes: tuple[str, ...], other: Any, others: tuple[str, ...]) -> None:
@@ -109,17 +103,17 @@ def _check_same(one: Any, classes: tuple[str, ...], other: Any, others: tuple[st
     label = next((label for label, (a, b) in enumerate(pairs) if a != b), min(len(classes), len(others)))
     a, b = (repr(names[label]) if label < len(names) else "no class" for names in (classes, others))
     raise OptionError(
-        f"the datasets that are chained have different classes: label {label} is {a} in {_told(one)}, which has "
-        f"{len(classes)}, and {b} in {_told(other)}, which has {len(others)}; give classes=, the names that are right "
-        "for all labels as they are, or () for labels without names"
+        f"the datasets that are chained have different classes: label {label} is {a} in {_describe(one)}, which has "
+        f"{len(classes)}, and {b} in {_describe(other)}, which has {len(others)}; give classes=, the names that are "
+        "right for all labels as they are, or () for labels without names"
     )
 
 
-def _told(dataset: Any) -> str:
+def _describe(dataset: Any) -> str:
     while _is_subset(dataset):
         dataset = dataset.dataset
     place = getattr(dataset, "place", None) or getattr(dataset, "root", None)
-    return f"{place}" if isinstance(place, str) else type(dataset).__name__
+    return place if isinstance(place, str) else type(dataset).__name__
 
 
 def _is_subset(samples: Any) -> bool:
@@ -140,8 +134,8 @@ def _parts(samples: Any) -> Iterator[Any]:
         yield samples
 
 
-def _located(samples: Any, index: int) -> tuple[Any, int]:
-    """Return the dataset within others that has a sample, and the sample's index there."""
+def _locate(samples: Any, index: int) -> tuple[Any, int]:
+    """Return the innermost dataset that has a sample, and the sample's index there."""
     while True:
         if _is_subset(samples):
             samples, index = samples.dataset, as_index(samples.indices[index])
@@ -156,12 +150,12 @@ def _located(samples: Any, index: int) -> tuple[Any, int]:
             return samples, index
 
 
-def _chosen(record: Record, fields: Sequence[str] | None) -> Record:
-    """Return a record with the fields that a dataset gives, and those that describe its image."""
+def _select_fields(record: Record, fields: Sequence[str] | None) -> Record:
+    """Return a record with only these fields, and those that describe its image; all fields for None."""
     if fields is None:
         return record
-    names = {*fields, *(_OF_AN_IMAGE if "image" in fields else ())}
-    chosen = Record(fields={name: value for name, value in record.fields.items() if name in names})
+    names = {*fields, *(_IMAGE_FIELDS if "image" in fields else ())}
+    selected = Record(fields={name: value for name, value in record.fields.items() if name in names})
     for name in names.intersection(STANDARD_FIELDS):
-        setattr(chosen, name, getattr(record, name))
-    return chosen
+        setattr(selected, name, getattr(record, name))
+    return selected

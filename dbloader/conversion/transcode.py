@@ -1,11 +1,12 @@
-"""The form in which images are stored: the files as they are, smaller, tiled, or as pixels."""
+"""Transcode images into the form in which they are stored: as the file is, smaller, tiled, or as pixels."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from dbloader.conversion.resize import DEFAULT_QUALITY, load_picture, load_pixels, reduced_size, resize, resizing_bytes
+from dbloader._options import checked_flag, whole_number
+from dbloader.conversion.resize import DEFAULT_QUALITY, load_image, load_pixels, reduced_size, resize, resizing_bytes
 from dbloader.errors import DamagedImageError, NotTiledError, OptionError, PixelRangeError
 from dbloader.images.pillow import EIGHT_BITS, decoding_bytes
 from dbloader.images.tiled.encode import TILE_WIDTH, encode_tiled, find_jpegtran, tile
@@ -19,15 +20,20 @@ if TYPE_CHECKING:
 TILES = "tiles"
 """The field of a record that has the lengths of its image's tiles."""
 
-_MAX_SIDE, _SHORT_SIDE = "max_side (--max-side)", "short_side (--short-side)"  # for messages: in Python, and outside
+
+def _option(name: str) -> str:
+    """Return the name of an option for messages, in Python and on the command line."""
+    return f"{name} (--{name.replace('_', '-')})"
+
+
+_MAX_SIDE, _SHORT_SIDE = _option("max_side"), _option("short_side")
 _SUBSAMPLINGS = ("4:4:4", "4:2:2", "4:2:0")  # by Pillow's numbers
 
-# Bytes a pixel. `tile` compares two images of three bytes, which takes a third array; jpegtran, before, held six.
+# Bytes a pixel. `tile` compares two arrays of 3 by a third one; jpegtran, before that, holds 6.
 _TILING = 9
-# Pillow's image, of four, and what it encodes.
+# Pillow's image has 4, libjpeg's input 2.
 _ENCODING = 6
-# Of pixels that are stored: the array, which stays; an image of Pillow's, from which it is made; and what gray of 16
-# bits takes beside it on its way to 8.
+# Stored pixels: the array, which is kept; Pillow's image, from which it is made; gray of 16 bits while it becomes 8.
 _RGB, _PILLOW, _RAW_DEEP = 3, 4, 5
 
 
@@ -36,13 +42,13 @@ class Stored(NamedTuple):
 
     Attributes:
         image: The file; or uint8, shape (height, width, 3), RGB.
-        format: Pillow's name; None for pixels, and for a file in no known format.
-        width: In pixels, None for a file in no known format.
-        height: The same.
-        depth: How deep its values are; None for a file in no known format.
-        lengths: Of its tiles, if it has any.
-        untiled: Why it has none, in words that follow the file's name and a colon; "" if none were wanted.
-        encoded_anew: Whether its pixels are others than the file's, because it was made smaller or given a quality.
+        format: Pillow's name; None for pixels, and for a file in an unknown format.
+        width: In pixels, None for a file in an unknown format.
+        height: In pixels, None for a file in an unknown format.
+        depth: Bits and type of its values; None for a file in an unknown format.
+        lengths: Lengths of its tiles; None if it is not tiled.
+        untiled: The reason why it could not be tiled; "" if it was, or was not to be.
+        reencoded: Whether its pixels differ from the file's: it was made smaller or given a quality.
     """
 
     image: bytes | npt.NDArray[np.uint8]
@@ -52,38 +58,49 @@ class Stored(NamedTuple):
     depth: str | None
     lengths: bytes | None = None
     untiled: str = ""
-    encoded_anew: bool = False
+    reencoded: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageFormat:
-    """In which form images are stored; checks itself.
+    """How ``convert`` stores images; by default as the files are, byte for byte.
 
-    Attributes:
-        max_side: Pixels that the longer side has at the most.
-        short_side: Pixels that the shorter side has at the most.
-        quality: JPEG and WebP quality, 1 to 100, of the images that are made smaller; with ``tile`` of all JPEGs.
-        tile: Whether JPEGs are tiled: those that are encoded by encoding, the others without loss.
-        tile_width: Of the tiles, in pixels, as near as can be; None for `TILE_WIDTH`.
-        raw: Whether pixels are stored instead of files.
+    Args:
+        short_side: Make images smaller whose shorter side has more pixels than this.
+        max_side: Make images smaller whose longer side has more pixels than this.
+        quality: JPEG and WebP quality, 1 to 100, of images made smaller; default 95. With ``tile``, of all JPEGs.
+        tile: Store JPEGs tiled, so that crops are decoded without the rest (`dbloader.images.tiled`), with the
+            lengths of their tiles in the field ``tiles``. JPEGs that are made smaller, or all if there is a
+            ``quality``, are encoded tiled. The others are tiled without loss by the program ``jpegtran``. Bytes after
+            the end of a JPEG, such as a second picture, are left out. An image that cannot be tiled is stored
+            untiled, and reported.
+        tile_width: Target width of tiles in pixels; default 32.
+        raw: Store pixels instead of files: uint8 arrays of shape (height, width, 3), RGB, as ``decode_pil`` returns
+            them. They take about six times the bytes of photographs in JPEG. Values of unknown range, such as floats,
+            are rejected.
 
     Raises:
-        OptionError: A value is out of its range, or two exclude each other; or the program ``jpegtran``, which tiling
-            without loss needs, is not installed.
+        TypeError: A value has the wrong type.
+        OptionError: A value is out of its range, or two exclude each other; or ``jpegtran`` is needed and not
+            installed.
     """
 
-    max_side: int | None = None
     short_side: int | None = None
+    max_side: int | None = None
     quality: int | None = None
     tile: bool = False
     tile_width: int | None = None
     raw: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("max_side", "short_side", "tile_width"):
-            pixels = getattr(self, name)
-            if pixels is not None and pixels < 1:
-                raise OptionError(f"{name} (--{name.replace('_', '-')}) must be at least 1 pixel, got {pixels}")
+        for name, least in (("short_side", 1), ("max_side", 1), ("tile_width", 1), ("quality", None)):
+            number = whole_number(_option(name), getattr(self, name), least, none=True)
+            object.__setattr__(self, name, number)  # the manifest cannot hold NumPy's integers
+        for name in ("tile", "raw"):
+            object.__setattr__(self, name, checked_flag(name, getattr(self, name)))
+        if self.quality is not None and not 1 <= self.quality <= 100:
+            raise OptionError(f"quality (--quality) must be from 1 to 100, got {self.quality}")
+        resizes = self.max_side is not None or self.short_side is not None
         if self.max_side is not None and self.short_side is not None:
             raise OptionError(f"{_MAX_SIDE} and {_SHORT_SIDE} both say how small an image becomes: choose one")
         if self.raw and (self.tile or self.tile_width is not None):
@@ -91,10 +108,8 @@ class ImageFormat:
         if self.raw and self.quality is not None:
             raise OptionError("raw (--raw) stores pixels, which have no quality: leave quality (--quality) out")
         if self.tile_width is not None and not self.tile:
-            raise OptionError("tile_width (--tile-width) is that of tiled JPEGs: give tile (--tile) too")
-        if self.quality is not None and not 1 <= self.quality <= 100:
-            raise OptionError(f"quality (--quality) must be from 1 to 100, got {self.quality}")
-        if self.quality is not None and not self.tile and self.max_side is None and self.short_side is None:
+            raise OptionError("tile_width (--tile-width) is for tiled JPEGs: give tile (--tile) too")
+        if self.quality is not None and not self.tile and not resizes:
             raise OptionError(
                 f"quality (--quality) is for images that are made smaller or tiled: give {_MAX_SIDE} or "
                 f"{_SHORT_SIDE} too, or tile (--tile); all other images are stored byte for byte",
@@ -103,11 +118,11 @@ class ImageFormat:
             find_jpegtran()
 
     def new_size(self, facts: Facts) -> tuple[int, int] | None:
-        """Return the width and height that an image gets; None if they stay."""
+        """Return the width and height that an image is made smaller to; None if it keeps its size."""
         return reduced_size(facts, max_side=self.max_side, short_side=self.short_side)
 
     def memory(self, facts: Facts) -> tuple[int, int]:
-        """Return the bytes that ``make`` and the encoding of the record hold meanwhile, and those that it keeps."""
+        """Return the bytes that ``transcode`` and the encoding of the record take: for their time, and as a result."""
         size, pixels = self.new_size(facts), facts.width * facts.height
         smaller = resizing_bytes(facts, size) if size else 0
         if self.raw:
@@ -121,14 +136,12 @@ class ImageFormat:
             return (_TILING if self.quality is None else _ENCODING) * pixels, 0
         return 0, 0
 
-    def make(self, data: bytes, facts: Facts) -> Stored:
-        """Return an image file in this form.
-
-        What cannot be tiled is stored as it would be without ``tile``.
+    def transcode(self, data: bytes, facts: Facts) -> Stored:
+        """Return an image file as it is to be stored.
 
         Raises:
             DamagedImageError: It does not decode, or cannot be encoded again.
-            PixelRangeError: It is to be stored as pixels, but its values have no known range.
+            PixelRangeError: It is to be stored as pixels, but its values are of unknown range.
             OSError: ``jpegtran`` could not be run.
         """
         size, untiled = self.new_size(facts), ""
@@ -140,7 +153,7 @@ class ImageFormat:
                     f"its values are {facts.depth}: their range is not known, so they cannot be stored as pixels of 8 "
                     "bits; leave raw (--raw) out to store the file"
                 ) from error
-            return Stored(pixels, None, pixels.shape[1], pixels.shape[0], EIGHT_BITS, encoded_anew=size is not None)
+            return Stored(pixels, None, pixels.shape[1], pixels.shape[0], EIGHT_BITS, reencoded=size is not None)
         if self.tile:
             try:
                 return self._tiled(data, facts, size)
@@ -149,7 +162,7 @@ class ImageFormat:
         if size is None:
             return Stored(data, *facts[:4], untiled=untiled)
         data, smaller = resize(data, size, quality=self.quality or DEFAULT_QUALITY)
-        return Stored(data, *smaller[:4], untiled=untiled, encoded_anew=True)
+        return Stored(data, *smaller[:4], untiled=untiled, reencoded=True)
 
     def _tiled(self, data: bytes, facts: Facts, size: tuple[int, int] | None) -> Stored:
         if facts.format != "JPEG":
@@ -162,7 +175,7 @@ class ImageFormat:
                 # jpegtran stops at more than a check does, such as padding before the end marker.
                 raise NotTiledError(str(error)) from error
             return Stored(jpeg, *facts[:4], lengths)
-        picture = load_picture(data, size)
+        picture = load_image(data, size)
         try:
             jpeg, lengths = encode_tiled(
                 picture.pixels,
@@ -174,4 +187,4 @@ class ImageFormat:
             )
         except OSError as error:
             raise DamagedImageError(f"cannot be encoded again: {error}") from error
-        return Stored(jpeg, "JPEG", *picture.pixels.size, EIGHT_BITS, lengths, encoded_anew=True)
+        return Stored(jpeg, "JPEG", *picture.pixels.size, EIGHT_BITS, lengths, reencoded=True)

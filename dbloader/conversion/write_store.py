@@ -1,4 +1,4 @@
-"""Writing a store from samples that are in memory already: what a dataset, a DataLoader or a generator yields."""
+"""Write a store from samples in memory: those of a dataset, a DataLoader or a generator."""
 
 from __future__ import annotations
 
@@ -10,8 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dbloader._describe import short_repr
-from dbloader.conversion.sample_encoder import Batch, SampleEncoder
-from dbloader.conversion.stored_records import classes_of, comes_in_parts, each_sample, has_store, is_of, source_of
+from dbloader.conversion.sample_encoder import RecordBatch, SampleEncoder
+from dbloader.conversion.stored_records import (
+    common_source,
+    contains_store,
+    divide,
+    find_classes,
+    is_divisible,
+    is_torch,
+)
 from dbloader.errors import DBLoaderError, FieldError, ImageError, NotAnImageError, OptionError
 from dbloader.images.info import read_facts
 from dbloader.images.pillow import array_depth
@@ -41,62 +48,62 @@ def write_store(
     """Write a store of samples and return its manifest.
 
     Nothing is at the place until all samples are in; an error leaves nothing new there. No samples make an empty
-    store, but overwrite none.
+    store, but never overwrite one.
 
-    The records of a store are copied as they are: the bytes of their files, their names, labels and further fields.
-    They are those of a Store, of an LMDBDataset or MongoDataset without a ``transform``, ``target_transform`` or
-    ``decode``, and of torch's Subsets and ConcatDatasets of these. Of a dataset with ``fields``, only these are copied.
-    All other datasets give samples, and so do these, but no Store, if ``image_format`` or ``quality`` is given, or
-    ``fields`` other than the default: their images are then decoded and encoded again.
+    The records of a store are copied: the bytes of their files, their names, labels and further fields. This holds for
+    a Store, for an LMDBDataset or MongoDataset without ``transform``, ``target_transform`` or ``decode``, and for
+    torch's Subsets and ConcatDatasets of these. A dataset with ``fields`` copies only these. All other datasets yield
+    samples, whose images are encoded. With ``image_format``, ``quality`` or ``fields``, so do LMDBDataset and
+    MongoDataset, but not a Store.
 
-    Of a DataLoader, the samples are taken in its order, made by its workers, before they are collated: what a batch
-    is made of is stored, not the batch, so that samples of different sizes fit too. Its ``collate_fn`` is not called
-    (but with ``batch_size=None``, where it makes samples); a DataLoader over the store with the same one gives the
+    A DataLoader's samples are taken in its order, made by its workers, before they are collated: the samples of a
+    batch are stored, not the batch, so their sizes may differ. Its ``collate_fn`` is called only with
+    ``batch_size=None``, where it makes samples. A DataLoader over the store with the same ``collate_fn`` returns the
     same batches.
 
     Args:
         samples: An iterable, a map-style dataset, a torch DataLoader (or a PrefetchLoader of one) or a Store. A sample
             is a dict of field names, a named tuple or dataclass with fields of those names, a tuple or list in the
             order of ``fields``, a Record, or an image alone (a PIL image, tensor, array or the bytes of an image
-            file). Tensors and arrays are stored as arrays of their dtype and shape; those of one number, and numpy
-            scalars, as the int, float or bool that has their dtype, if one has.
+            file). Tensors and arrays are stored as arrays of their dtype and shape. Those of one number, and numpy
+            scalars, are stored as the int, float or bool of their dtype, if there is one.
         place: Place of the store.
         fields: Names of a tuple's items, default ``("image", "label")``; a tuple may lack the last ones. ``image``,
-            ``label`` (an int) and ``name`` (a str) have a meaning of their own, as have ``width``, ``height``,
-            ``format``, ``damaged`` and ``resized_from``; all others are kept beside them.
+            ``label`` (an int), ``name`` (a str), ``width``, ``height``, ``format``, ``damaged`` and ``resized_from``
+            are the standard fields of a record; all others are stored as further fields.
         classes: Class names in the order of their labels, () for labels without names; default those of the dataset,
-            if it has such. Labels are not changed.
-        image_format: Pillow's name of the format in which the field ``image`` is encoded if it is a PIL image, default
-            ``"PNG"``, which is without loss. PIL images in other fields, such as masks, are always encoded in PNG.
+            if it has any. Labels are not changed.
+        image_format: Pillow's name of the format for a PIL image in the field ``image``, default ``"PNG"``, which is
+            lossless. PIL images in other fields, such as masks, are always encoded in PNG.
         quality: Quality in JPEG, WebP or AVIF, 1 to 100; default Pillow's.
         overwrite: Replace the store at the place, once the new one is finished.
 
     Raises:
-        FieldError: A sample holds what a record cannot, or a label that is none of the classes; the message says which
-            sample and field.
+        FieldError: A sample holds what a record cannot, or a label that is none of the classes; the message names the
+            sample and the field.
         DamagedImageError: A PIL image does not decode.
-        OptionError: An option is out of its range, or the samples are not of a kind that can be iterated, or there are
-            none and ``overwrite`` is given; or datasets that are chained have different classes; or a Store is to be
-            encoded again.
+        TypeError: ``quality`` has the wrong type.
+        OptionError: An option is out of its range, or the samples cannot be iterated, or there are none and
+            ``overwrite`` is given; or chained datasets have different classes; or a Store is to be encoded again.
         StoreError: The place cannot be written, or is taken.
     """
     names = _NAMES if fields is None else fields
-    form = SampleEncoder.of(names, "PNG" if image_format is None else image_format, quality)
-    as_records = image_format is None and quality is None and form.fields == _NAMES
-    if not as_records and has_store(samples):
+    encoder = SampleEncoder.of(names, "PNG" if image_format is None else image_format, quality)
+    as_records = image_format is None and quality is None and encoder.fields == _NAMES
+    if not as_records and contains_store(samples):
         raise OptionError(
             "the records of a Store are stored as they are: leave fields, image_format and quality out, or give a "
             "dataset, such as LMDBDataset(place)"
         )
     if isinstance(classes, str):
         raise OptionError(f"classes must be several names, such as ({classes!r},), got the one str {classes!r}")
-    class_names = classes_of(samples) if classes is None else tuple(classes)
+    class_names = find_classes(samples) if classes is None else tuple(classes)
     if not all(isinstance(name, str) for name in class_names):
         raise OptionError(f"classes must be names, such as ('cat', 'dog'), got {short_repr(class_names)}")
-    source = source_of(samples) if as_records else {"kind": "samples"}
+    source = common_source(samples) if as_records else {"kind": "samples"}
     with (
         create_store(place, overwrite=overwrite) as writer,
-        closing(_records(samples, form, as_records=as_records)) as records,
+        closing(_records(samples, encoder, as_records=as_records)) as records,
     ):
         for number, record in enumerate(records):
             try:
@@ -115,33 +122,33 @@ def write_store(
     return manifest
 
 
-def _records(samples: Any, form: SampleEncoder, *, as_records: bool) -> Generator[Record | DBLoaderError, None, None]:
-    while is_of(samples, "dbloader.loading.prefetch", "PrefetchLoader"):
-        samples = samples._loader
-    if is_of(samples, "dbloader.loading.threads", "ThreadLoader") or is_of(
-        samples, "dbloader.loading.processes", "ProcessLoader"
-    ):
+def _records(
+    samples: Any, encoder: SampleEncoder, *, as_records: bool
+) -> Generator[Record | DBLoaderError, None, None]:
+    while hasattr(type(samples), "wrapped_loader"):  # a PrefetchLoader
+        samples = samples.wrapped_loader
+    if getattr(type(samples), "whole_batches", False):
         raise OptionError("a loader that create_loader made gives whole batches, not samples: give its dataset instead")
-    if is_of(samples, "torch.utils.data", "DataLoader"):
-        yield from _loaded(samples, form)
+    if is_torch(samples, "torch.utils.data", "DataLoader"):
+        yield from _loaded(samples, encoder)
     else:
-        for sample in each_sample(samples) if as_records and comes_in_parts(samples) else _each(samples):
-            yield form.record_or_error(sample)
+        for sample in divide(samples) if as_records and is_divisible(samples) else _each(samples):
+            yield encoder.record_or_error(sample)
 
 
-def _loaded(loader: Any, form: SampleEncoder) -> Iterator[Record | DBLoaderError]:
+def _loaded(loader: Any, encoder: SampleEncoder) -> Iterator[Record | DBLoaderError]:
     kind = type(loader).__name__
     is_batched = loader.batch_sampler is not None
     loader = copy.copy(loader)
-    loader._iterator = None  # persistent workers are the original's, and have its collate_fn
+    loader._iterator = None  # persistent workers belong to the original, and have its collate_fn
     if is_batched:
-        loader.collate_fn = form
+        loader.collate_fn = encoder
     iterator = iter(loader)
     try:
         for item in iterator:
             if not is_batched:
-                yield form.record_or_error(item)
-            elif isinstance(item, Batch):
+                yield encoder.record_or_error(item)
+            elif isinstance(item, RecordBatch):
                 yield from item.records
             else:
                 raise OptionError(
@@ -150,7 +157,7 @@ def _loaded(loader: Any, form: SampleEncoder) -> Iterator[Record | DBLoaderError
                 )
     finally:
         if hasattr(iterator, "_shutdown_workers"):
-            # An iterator that raised lives on, with its workers, in a cycle with its error.
+            # A reference cycle with its error would keep the iterator and its workers alive.
             iterator._shutdown_workers()
 
 
@@ -158,7 +165,7 @@ def _each(samples: Any) -> Iterator[Any]:
     if hasattr(samples, "__iter__") and not isinstance(samples, (str, bytes, Mapping)):
         yield from samples
     elif hasattr(samples, "__getitem__") and hasattr(samples, "__len__") and not hasattr(samples, "__iter__"):
-        # A map-style dataset: Python would iterate it until an IndexError, which not every dataset raises.
+        # A map-style dataset: Python would iterate until an IndexError, which not every dataset raises.
         for index in range(len(samples)):
             yield samples[index]
     else:
@@ -169,7 +176,7 @@ def _each(samples: Any) -> Iterator[Any]:
 
 
 def _depths(record: Record) -> dict[str, int]:
-    """Return how deep the image of a record is, to be counted."""
+    """Return the depth of a record's image and the count 1; empty without an image of a known format."""
     image = record.image
     if isinstance(image, np.ndarray):
         return {array_depth(image): 1}
@@ -182,7 +189,7 @@ def _checked(record: Record | DBLoaderError, classes: Sequence[str]) -> Record:
     if isinstance(record, DBLoaderError):
         raise record
     if classes and record.label is not None and not 0 <= record.label < len(classes):
-        # finish() would say so too, but only after all samples.
+        # finish() checks it too, but only after all samples.
         raise FieldError(
             f"label {record.label} is not one of the {len(classes)} classes (0 to {len(classes) - 1}): "
             "give the names of all, or classes=() to store labels without names",

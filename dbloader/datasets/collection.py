@@ -1,8 +1,9 @@
-"""Image files in a collection of some other program's, read in place as if they were a store."""
+"""Image files in a MongoDB collection that another program made, read where they are."""
 
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -10,10 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from typing_extensions import override
 
+from dbloader._options import checked_flag
+from dbloader.datasets.store import StoreDataset
+from dbloader.decoding.pillow import decode_pil
 from dbloader.errors import (
     DamagedRecordError,
     ImageError,
     NotAnImageError,
+    OptionError,
     RecordNotFoundError,
     SourceError,
     StoreError,
@@ -30,26 +35,68 @@ from dbloader.stores.base import Store
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from dbloader.records.names import Names
 
 
-class CollectionStore(Store):
-    """The files in a collection that a listing names, in its order.
+class CollectionDataset(StoreDataset):
+    """The image files in a collection that another program made, one file in each document.
 
-    The listing is read when it is made, into names and labels that are packed; files are read when they are asked for.
-    Columns that only a conversion could know are not there: ``width``, ``height``, ``nbytes`` and ``crc32``.
+    ``MongoDataset.from_listing`` is this class. Nothing is copied: a batch is one query by names. ``dbloader convert``
+    makes a store of such a collection, which is checked and faster.
 
     Args:
         place: ``mongodb://host/database.collection``.
-        listing: See ``dbloader.sources.listing.read_listing``.
-        key: The field of a document with the file's name.
-        image: The field with its bytes.
+        listing: File that names the images and their labels, in the order of the dataset: ``{"path_list": [...],
+            "label_list": [...]}`` in a .json, or any other listing that ``dbloader convert --list`` takes.
+        transform: As in LMDBDataset.
+        target_transform: As in LMDBDataset.
+        key: Field of a document with the file's name as in the listing.
+        image: Field with its bytes. A missing end marker of a JPEG is added.
+        decode: As in LMDBDataset.
+        fields: As in LMDBDataset.
+        with_index: Give ``(image, label, index)``.
 
     Raises:
         NotAStoreError: There is no such collection, or its documents have no such fields.
         SourceError: The listing has a mistake; the message names the row.
+        OptionError: Both ``fields`` and ``with_index`` are given, or no row has a label and neither is.
+        TypeError: ``with_index`` is not a bool; or as in LMDBDataset.
+    """
+
+    def __init__(
+        self,
+        place: str | os.PathLike[str],
+        listing: str | os.PathLike[str],
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[Any], Any] | None = None,
+        *,
+        key: str = "img_name",
+        image: str = "bson_img",
+        decode: Callable[[bytes], Any] | None = decode_pil,
+        fields: Iterable[str] | None = None,
+        with_index: bool = False,
+    ) -> None:
+        self.with_index = checked_flag("with_index", with_index)
+        if self.with_index and fields is not None:
+            raise OptionError("fields gives dicts, which with_index does not: name 'index' among the fields")
+        store = CollectionStore(place, listing, key=key, image=image)
+        for warning in store.warnings:
+            warnings.warn(warning, UserWarning, stacklevel=2)
+        super().__init__(store, transform, target_transform, decode=decode, fields=fields)
+
+    @override
+    def _others(self, record: Record) -> Any:
+        others = super()._others(record)
+        return (*others, record.index) if self.with_index else others
+
+
+class CollectionStore(Store):
+    """The files in a collection as the records of a store, for reading only.
+
+    The listing is read into packed names and labels when this is made; files are read when they are needed. It has no
+    columns but ``label``, no report, and no checksums to verify.
     """
 
     def __init__(self, place: str | os.PathLike[str], listing: str | os.PathLike[str], *, key: str, image: str) -> None:
@@ -68,11 +115,11 @@ class CollectionStore(Store):
             labels.append(NO_LABEL if entry.label is None else entry.label)
         self._names = join_names(iter([pack_names(paths)]), len(paths))
         self._labels = np.array(labels, np.int64)
-        self._manifest = self._made_up()
+        self._manifest = self._describe_records()
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a person should know of listing and collection."""
+        """Warnings about the listing and the collection."""
         return self._source.warnings
 
     @property
@@ -140,11 +187,12 @@ class CollectionStore(Store):
         except ImageError as error:
             record.damaged = str(error)
         record.image = data
-        with suppress(NotAnImageError):  # ``decode`` may know what it is; the default says that it does not
+        with suppress(NotAnImageError):  # the dataset's ``decode`` may know the format; the default one raises
             record.format, record.width, record.height = read_facts(data)[:3]
         return record
 
-    def _made_up(self) -> Manifest:
+    def _describe_records(self) -> Manifest:
+        """Return the manifest that a store of these records would have, with a digest of names and labels only."""
         known = self._labels[self._labels != NO_LABEL]
         digest = hashlib.sha256(self._names.data.tobytes() + self._labels.astype("<i8").tobytes())
         return Manifest(

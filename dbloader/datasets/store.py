@@ -92,6 +92,18 @@ class StoreDataset(RecordDataset):
         names = ("__getitem__", "__getitems__", "_sample", "_joined", "_image")
         return any(getattr(type(self), name) is not getattr(StoreDataset, name) for name in names)
 
+    @property
+    def gives_records(self) -> bool:
+        """Whether samples are the records, at most decoded: ``write_store`` then copies these."""
+        return (
+            self.transform is None
+            and self.target_transform is None
+            and (self.decode is None or self.decode is decode_pil)
+            and "index" not in (self.fields or ())
+            and not self._makes_its_own_samples
+            and not hasattr(self, "__iter__")
+        )
+
     def _batch(self, indices: Sequence[int]) -> list[Any]:
         numbers = self._numbers(indices)
         records = self.records(indices)

@@ -124,6 +124,12 @@ class PrefetchLoader(LoaderProxy, Generic[T]):
         self._threads: list[BackgroundThread[Any]] = []
         self._synchronous: weakref.WeakSet[SynchronousBatches[T]] = weakref.WeakSet()
 
+    @property
+    def wrapped_loader(self) -> Iterable[T]:
+        """The loader whose batches are prefetched."""
+        loader: Iterable[T] = self._loader
+        return loader
+
     def __iter__(self) -> BackgroundBatches[T] | SynchronousBatches[T]:
         if self._iterated and isinstance(self._loader, Iterator):
             kind = type(self._loader).__name__

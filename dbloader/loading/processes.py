@@ -37,6 +37,9 @@ class ProcessLoader(DataLoader[Any]):
         held_batches: Batches that are held in front of this loader, beside those that the consumer works on.
     """
 
+    whole_batches = True
+    """Batches are not collated from samples, so ``write_store`` cannot store the samples."""
+
     def __init__(
         self,
         fetcher: BatchFetcher,

@@ -64,6 +64,9 @@ class ThreadLoader:
         ValueError: torch's DataLoader refuses other arguments.
     """
 
+    whole_batches = True
+    """Batches are not collated from samples, so ``write_store`` cannot store the samples."""
+
     def __init__(
         self,
         dataset: Any,

@@ -1,4 +1,4 @@
-"""What a source promises: which files become records, in which order, with which label."""
+"""The contract of a source: which files become records, in which order, with which label."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ class Entry(NamedTuple):
 
     Attributes:
         name: Path below the root, POSIX, always valid UTF-8: the name of the record.
-        path: What to open, byte for byte as the file system has it, to be joined to the source's root (by
-            ``os.path.join``, which leaves the absolute path that a listing may hold as it is).
-        label: Index of the class, or the integer that a listing gives; None without a label.
+        path: File to open, byte for byte as the file system has it, below the source's root or absolute.
+        label: Index of the class, or the integer of a listing; None without a label.
         fields: Further fields of the record; empty from a folder.
     """
 
@@ -36,8 +35,8 @@ class Problem(NamedTuple):
     """Something that did not become an entry.
 
     Attributes:
-        name: What it is: the path below the root, or ``"row 17"`` of a listing; always valid UTF-8.
-        reason: Why it is left out, in words that follow the name and a colon.
+        name: Path below the root, or ``"row 17"`` of a listing; always valid UTF-8.
+        reason: The reason, in words that follow the name and a colon.
     """
 
     name: str
@@ -47,17 +46,15 @@ class Problem(NamedTuple):
 class Source(ABC):
     """A stream of entries, the same at every iteration as long as the files stay the same.
 
-    Memory does not grow with the number of entries. A source holds no handle and can be pickled; each iterator
-    belongs to one thread.
+    Memory does not grow with the number of entries. A source can be pickled; each iterator belongs to one thread.
 
     Attributes:
         root: The folder that paths start from.
-        classes: Names of the classes, the label being the index; empty if the names are not known.
-        warnings: Sentences about the source as a whole, for people. Those that need no iteration are there from
-            the beginning; the others join them when an iteration has come to its end.
+        classes: Names of the classes, in the order of their labels; empty if they are unknown.
+        warnings: Sentences about the source as a whole, for people; complete after an iteration.
         skipped: Number of files left out because they are no images, by extension (lower case, with its dot; ""
-            for none), after an iteration has come to its end.
-        hidden: Number of files and folders left out because their name begins with a dot, likewise.
+            without one), after an iteration.
+        hidden: Number of files and folders left out because their name begins with a dot, after an iteration.
     """
 
     def __init__(self, root: Path, classes: tuple[str, ...], warnings: Iterable[str] = ()) -> None:
@@ -74,29 +71,29 @@ class Source(ABC):
 
     @abstractmethod
     def entries(self) -> Iterator[Entry | Problem]:
-        """Return every file to convert, in order, and in between what stands in the way of others.
+        """Yield every file to convert, and every problem, in order.
 
         Raises:
-            SourceError: The source turns out to be unusable as a whole.
+            SourceError: The source as a whole is unusable.
         """
 
     reads = False
-    """Whether ``read`` gives the bytes of files; else they are files below the root."""
+    """Whether ``read`` returns the bytes of files; otherwise they are files below the root."""
 
     def read(self, entries: Sequence[Entry]) -> list[bytes | None]:
-        """Return the bytes of some files, None for one that is not there. Any thread may call it."""
+        """Return the bytes of some files, None for one that does not exist; any thread may call it."""
         raise NotImplementedError
 
-    def close(self) -> None:  # noqa: B027 - most have nothing to let go of
-        """Let go of what ``read`` has opened."""
+    def close(self) -> None:  # noqa: B027 - most sources open nothing
+        """Close what ``read`` has opened."""
 
 
 def checked_root(folder: str | os.PathLike[str]) -> Path:
-    """Return the path of a folder that is there.
+    """Return the path of an existing folder.
 
     Raises:
-        SourceNotFoundError: There is none.
-        SourceError: It is not a folder, or may not be looked at; or the path is empty.
+        SourceNotFoundError: There is no such folder.
+        SourceError: It is not a folder, or may not be read; or the path is empty.
     """
     if not os.fspath(folder):  # which pathlib takes for the working directory
         raise SourceError(f"the path of a folder is wanted, got {folder!r} (the working directory is '.')")
@@ -120,7 +117,7 @@ def readable(path: bytes | str | os.PathLike[str]) -> str:
 def full_path(path: str | os.PathLike[str]) -> str:
     """Return the absolute path of a file or folder as valid text, the same however the path was written.
 
-    Links keep their names; only where ``..`` follows one, so that it decides what is meant, all are resolved.
+    Links keep their names, unless the path has a ``..``, whose meaning depends on them.
     """
     full = Path(path).absolute()
     if ".." in full.parts:
@@ -129,7 +126,7 @@ def full_path(path: str | os.PathLike[str]) -> str:
 
 
 def is_utf8(path: bytes) -> bool:
-    """Return whether a path is valid UTF-8, as all but very old or damaged file names are."""
+    """Return whether a path is valid UTF-8."""
     try:
         path.decode()
     except UnicodeDecodeError:

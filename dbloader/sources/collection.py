@@ -1,4 +1,4 @@
-"""A collection in MongoDB that has a document for each image file, and a listing that says which to take."""
+"""A collection in MongoDB with a document for each image file, and a listing of those to convert."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ def read_collection(
 
     Args:
         place: ``mongodb://host/database.collection``.
-        listing: A listing as ``read_listing`` takes it, such as ``{"path_list": [...], "label_list": [...]}``; its
-            paths are the files' names in the collection.
+        listing: A listing, whose paths are the files' names in the collection.
         key: The field of a document with the file's name.
         image: The field with its bytes.
 
@@ -64,7 +63,7 @@ class CollectionSource(ListingSource):
         return [found.get(name) for name in names]
 
     def by_name(self, names: Sequence[str]) -> dict[str, bytes]:
-        """Return the bytes of files by their names in the collection; one that is not there is left out."""
+        """Return the bytes of files by their names in the collection, without those that do not exist."""
         return self._files.read(names)
 
     @override

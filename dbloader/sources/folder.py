@@ -1,8 +1,8 @@
-"""A folder of images, one folder for each class, in the order of torchvision's ImageFolder.
+"""A folder of images, with one folder for each class, in the order of torchvision's ImageFolder.
 
-Three differences are on purpose: names that begin with a dot are left out (macOS leaves a ``._x.jpg`` beside each
-``x.jpg`` that it copies, with an image's extension and no image); a folder that links lead to twice within one
-class is taken once, so that a loop ends; a class without images is kept and warned of.
+Three differences are on purpose. Names that begin with a dot are left out (macOS puts a ``._x.jpg`` without an image
+next to each ``x.jpg`` that it copies). A folder that links lead to twice within one class is taken once, so that a loop
+ends. A class without images is kept, with a warning.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-# torchvision.datasets.folder.IMG_EXTENSIONS; compared without regard to case.
+# torchvision.datasets.folder.IMG_EXTENSIONS; upper case matches too.
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 _SUFFIXES = tuple(extension.encode() for extension in EXTENSIONS)
 _SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing", "dev", "eval"}
-_MAX_EXTENSIONS = 1000  # counted one by one; files called x.0001, x.0002, … must not fill the memory
-_MAX_NAMED = 10  # classes that a warning names
+_MAX_EXTENSIONS = 1000  # counted separately; files called x.0001, x.0002, … must not fill the memory
+_MAX_NAMED = 10  # classes named in a warning
 
 
 @dataclass
 class _Tally:
-    """What one pass leaves out or finds odd."""
+    """Counts of the files and names that one iteration leaves out or changes."""
 
     skipped: Counter[str] = field(default_factory=Counter)
     hidden: int = 0
@@ -51,7 +51,7 @@ class _Tally:
 
 
 class _Contents(NamedTuple):
-    """What is in one folder, by name."""
+    """The contents of one folder, by name."""
 
     folders: list[bytes]
     images: list[bytes]
@@ -59,13 +59,11 @@ class _Contents(NamedTuple):
 
 
 def scan(folder: str | os.PathLike[str], *, listing: bool = True) -> FolderSource:
-    """Return the source of all images in a folder that holds a folder for each class.
-
-    Only the folder itself is listed here; its classes are when the entries are iterated.
+    """Return the source of all images in a folder of class folders; the class folders are listed by ``entries``.
 
     Args:
         folder: The folder.
-        listing: Whether a listing may be given instead, for the message of an error.
+        listing: Whether a listing may be given instead, for the error message.
 
     Raises:
         SourceNotFoundError: There is no such folder.
@@ -91,9 +89,9 @@ def scan(folder: str | os.PathLike[str], *, listing: bool = True) -> FolderSourc
 class FolderSource(Source):
     """The images in a folder of class folders; made by ``scan``.
 
-    Classes are in sorted order; within a class, folders are in the order of their path as a string (``a-b`` before
-    ``a/b``), and files of one folder in that of their names. Links are followed. Names are kept byte for byte.
-    Memory holds the names in one folder and the folders of one class.
+    Classes are sorted. Within a class, folders are sorted by their path as a string (``a-b`` before ``a/b``), and
+    the files of a folder by their names. Links are followed. Names are kept byte for byte. Memory holds the names in
+    one folder and the folders of one class.
     """
 
     def __init__(self, root: Path, identity: tuple[int, int], contents: _Contents, tally: _Tally) -> None:
@@ -102,16 +100,11 @@ class FolderSource(Source):
         self._problems = contents.problems
         self._tally = tally
         classes = tuple(readable(name) for name in contents.folders)
-        super().__init__(root, classes, _warnings_at_first(root, classes, len(contents.images)))
-        self._warnings_at_first = self.warnings
+        super().__init__(root, classes, _first_warnings(root, classes, len(contents.images)))
+        self._first_warnings = self.warnings
 
     @override
     def entries(self) -> Iterator[Entry | Problem]:
-        """Yield every image, in order, and in between what stands in the way of others.
-
-        Raises:
-            SourceError: Not one image was found.
-        """
         tally = replace(self._tally, skipped=self._tally.skipped.copy())
         filled = [False] * len(self.classes)
         yield from self._problems
@@ -123,7 +116,7 @@ class FolderSource(Source):
                     filled[label] = True
                     yield Entry(readable(path), path, label, {})
         self.skipped, self.hidden = tally.skipped, tally.hidden
-        self.warnings = (*self._warnings_at_first, *_warnings_at_last(self.classes, filled, tally))
+        self.warnings = (*self._first_warnings, *_last_warnings(self.classes, filled, tally))
         if not any(filled):
             others = tally.skipped.most_common(3)
             found = "".join(f", found {count} {kind or 'without extension'}" for kind, count in others)
@@ -133,10 +126,10 @@ class FolderSource(Source):
             )
 
     def _walk(self, folder: bytes, tally: _Tally) -> Iterator[bytes | Problem]:
-        """Yield the paths of one class, listing each folder once and only when its turn has come.
+        """Yield the paths of one class; each folder is listed once, when its turn has come.
 
-        A folder's path sorts before those of all folders in it, so the least path of those found so far is the
-        least of all that are left: a heap gives the order that sorting all of them would.
+        A folder's path sorts before those of the folders in it, so a heap of the folders found so far gives the
+        sorted order of all.
         """
         root = os.fsencode(self.root)
         pending = [(_order(folder), folder)]
@@ -162,7 +155,7 @@ class FolderSource(Source):
 
 
 def _list_folder(root: bytes, path: bytes, tally: _Tally) -> _Contents:
-    """Return what is in a folder, sorted; the paths of problems start from the root."""
+    """Return the contents of a folder, sorted; the names of problems are paths below the root."""
     contents = _Contents([], [], [])
     with os.scandir(posixpath.join(root, path)) as entries:
         for entry in entries:
@@ -170,7 +163,7 @@ def _list_folder(root: bytes, path: bytes, tally: _Tally) -> _Contents:
                 tally.hidden += 1
                 continue
             try:
-                _sort_in(entry, contents, tally)
+                _classify(entry, contents, tally)
             except OSError as error:
                 reason = f"the link cannot be followed: {error.strerror}"
                 contents.problems.append(Problem(readable(entry.name), reason))
@@ -182,13 +175,13 @@ def _list_folder(root: bytes, path: bytes, tally: _Tally) -> _Contents:
     return contents._replace(problems=problems)
 
 
-def _sort_in(entry: os.DirEntry[bytes], contents: _Contents, tally: _Tally) -> None:
-    """Put an entry where it belongs; asks for more than the listing tells only if it is a link."""
+def _classify(entry: os.DirEntry[bytes], contents: _Contents, tally: _Tally) -> None:
+    """Add an entry to the folders, images or problems, or skip it; only links cost a system call."""
     is_image = entry.name.lower().endswith(_SUFFIXES)
     if entry.is_dir():
         contents.folders.append(entry.name)
     elif not entry.is_file() and (is_image or entry.is_symlink()):
-        entry.stat()  # raises for a link that leads nowhere; it may have led to a folder, whatever its name
+        entry.stat()  # raises for a broken link, which may have led to a folder whatever its name
         contents.problems.append(Problem(readable(entry.name), "is a pipe, socket or device, not a file"))
     elif is_image:
         contents.images.append(entry.name)
@@ -197,7 +190,7 @@ def _sort_in(entry: os.DirEntry[bytes], contents: _Contents, tally: _Tally) -> N
 
 
 def _drop_clashes(contents: _Contents, tally: _Tally) -> None:
-    r"""Make problems of names that, once valid, would be another's: the byte E9 beside a literal ``\xe9``."""
+    r"""Make problems of names that become another's as valid UTF-8, such as the byte E9 and a literal ``\xe9``."""
     names = [*contents.folders, *contents.images]
     not_utf8 = sorted(name for name in names if not is_utf8(name))
     taken = {readable(name) for name in names if is_utf8(name)} if not_utf8 else set()
@@ -218,11 +211,11 @@ def _identity(path: bytes) -> tuple[int, int]:
 
 
 def _order(path: bytes) -> str:
-    """Return the text that Python, and so torchvision, sorts a path by."""
+    """Return the str by which Python, and so torchvision, sorts a path."""
     return path.decode("utf-8", "surrogateescape")
 
 
-def _warnings_at_first(root: Path, classes: tuple[str, ...], loose: int) -> Iterator[str]:
+def _first_warnings(root: Path, classes: tuple[str, ...], loose: int) -> Iterator[str]:
     where = readable(root)
     if loose:
         yield f"{_count(loose, 'image', 'images')} directly in {where} left out: outside of every class folder"
@@ -234,7 +227,7 @@ def _warnings_at_first(root: Path, classes: tuple[str, ...], loose: int) -> Iter
         )
 
 
-def _warnings_at_last(classes: tuple[str, ...], filled: list[bool], tally: _Tally) -> Iterator[str]:
+def _last_warnings(classes: tuple[str, ...], filled: list[bool], tally: _Tally) -> Iterator[str]:
     empty = [name for name, has_images in zip(classes, filled, strict=True) if not has_images]
     if empty:
         yield f"{_count(len(empty), 'class has', 'classes have')} no images: {_named(empty)}"

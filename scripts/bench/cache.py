@@ -1,4 +1,4 @@
-"""Files put into the page cache, or taken out of it, before they are read for a measurement."""
+"""Bring files into the page cache, or take them out of it, before a measurement."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def bring_into_memory(place: Path) -> None:
 
 
 def empty_cache(place: Path) -> None:
-    """Take files out of memory, and all else that no program has open, as root may; a host may still have them."""
+    """Take files out of the page cache (needs root). The host of a virtual machine may still have them in memory."""
     for path in files_in(place):
         with path.open("rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

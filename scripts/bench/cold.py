@@ -1,4 +1,4 @@
-"""Batches in random order from a file of which nothing is in memory: hinted or not, read ahead by the kernel or not.
+"""Read batches in random order from the disk, with and without hints to the kernel, with and without its readahead.
 
 python scripts/bench/cold.py BENCH [--batches 25] [--rounds 5]      (as root: it empties the page cache)
 """
@@ -22,13 +22,13 @@ BATCH = 64
 
 
 def read_from_disk() -> int:
-    """Return the bytes that this process has had read from disks."""
+    """Return the number of bytes that this process has read from disks."""
     lines = Path("/proc/self/io").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("read_bytes"))
 
 
 def epoch(place: Path, seed: int, batches: int) -> tuple[float, float]:
-    """Return records/s and the MB that were read from the disk."""
+    """Return records/s, and the MB read from the disk."""
     with open_store(place) as store:
         order = random.Random(seed).sample(range(len(store)), BATCH * batches)
         before, started = read_from_disk(), time.perf_counter()
@@ -62,7 +62,7 @@ def main() -> None:
     nbytes = place.stat().st_size / 1e6
     print(f"\nBatches of {BATCH} in random order, {BATCH * options.batches:,} records of a file of {nbytes:,.0f} MB, "
           f"one process, medians of {options.rounds}:\n")  # fmt: skip
-    print("| page cache | read ahead by the kernel | hints | records/s | MB read from the disk |")
+    print("| page cache | kernel readahead | hints | records/s | MB read from the disk |")
     print("| --- | --- | --- | ---: | ---: |")
     for (cache, reading, hinted), rounds in results.items():
         speed, read = (statistics.median(column) for column in zip(*rounds, strict=True))

@@ -1,4 +1,4 @@
-"""Conversion of the corpus against `tar cf` of the same folder: whole processes, in turn, medians.
+"""Convert a folder in turns with `tar cf` of the same folder: whole processes, medians.
 
 python scripts/bench/conversion.py BENCH [--rounds 5] [--corpus large]
 """
@@ -35,7 +35,7 @@ def run(*command: str) -> Run:
 
 
 def warm(folder: Path) -> None:
-    """Read all files, so that they are in the page cache: a virtual machine that rests may lose what was there."""
+    """Read all files, so that they are in the page cache. An idle virtual machine may lose them from it."""
     buffer = bytearray(2**20)
     for path in folder.rglob("*.jpg"):
         with path.open("rb", buffering=0) as file:
@@ -52,10 +52,10 @@ def main() -> None:
         "--rest",
         type=float,
         default=8,
-        help="seconds between runs, so that none is lucky to get memory that the one before has just freed: "
-        "a virtual machine may give it back to its host within seconds, and getting it again is slow (default 8)",
+        help="seconds between runs, so that all start alike: a virtual machine may give free memory back to its host "
+        "within seconds, and getting it again is slow (default 8)",
     )
-    parser.add_argument("--only", nargs="*", help="contenders to run beside tar")
+    parser.add_argument("--only", nargs="*", help="names of the contenders to run, besides tar")
     options = parser.parse_args()
     corpus, out, archive = options.bench / options.corpus, options.bench / "out.lmdb", options.bench / "out.tar"
     nbytes = sum(path.stat().st_size for path in corpus.rglob("*.jpg"))

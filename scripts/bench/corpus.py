@@ -1,4 +1,4 @@
-"""Cuts an image folder like ImageNet's out of a few photographs: JPEG, 465 x 394 pixels and 110 kB on average.
+"""Cut an image folder like ImageNet out of a few photographs: JPEG, 465 x 394 pixels and 110 kB on average.
 
 python scripts/bench/corpus.py PHOTOS FOLDER [--images 5000]
 """

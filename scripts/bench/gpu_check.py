@@ -1,4 +1,4 @@
-"""The tests that need a GPU, and what GPUs are asked for, measured: a Markdown table.
+"""Run the tests that need a GPU, measure copies and decoding on it, and print a Markdown table.
 
 scripts/gpu-check [--output FILE] [--photos FOLDER] [--batches 64] [--rounds 5]
 """

@@ -1,4 +1,4 @@
-"""What GPUs are asked for, measured: hidden copies, and decoding on the device."""
+"""Measure on a GPU how much of the copies is hidden, and how fast images are decoded there."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def wait(device: torch.device) -> None:
 
 
 def seconds(work: Callable[[], object], device: torch.device) -> float:
-    """Return the time that work takes, with all that it has queued on the device."""
+    """Return the time of some work, with everything that it queues on the device."""
     wait(device)
     began = time.perf_counter()
     work()

@@ -1,4 +1,4 @@
-"""Reading from and writing to a mongod of its own, over loopback: batches, epochs, a cache.
+"""Measure reading, writing and epochs with a mongod of its own, over loopback.
 
 python scripts/bench/mongo.py BENCH [reading writing epochs ...]
 """
@@ -46,7 +46,7 @@ RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument
 
 
 def interleaved(contenders: dict[str, Callable[[], object]], rounds: int = ROUNDS) -> dict[str, float]:
-    """Return the median seconds of each, all taking turns, after a round that warms up."""
+    """Return the median seconds of each contender. They take turns, after a first round that is not counted."""
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     turns = list(contenders.items())
     for number in range(rounds + 1):
@@ -55,7 +55,7 @@ def interleaved(contenders: dict[str, Callable[[], object]], rounds: int = ROUND
             contender()
             if number:
                 seconds[name].append(time.perf_counter() - started)
-        turns.append(turns.pop(0))  # nobody always comes after the same one
+        turns.append(turns.pop(0))  # so that none always follows the same one
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 

@@ -1,4 +1,4 @@
-"""MongoDataset over many small records in a mongod of its own: time and memory over the import, labels, queries.
+"""Measure time and memory to open and query a MongoDataset of many small records, with a mongod of its own.
 
 python scripts/bench/mongo_opening.py BENCH [--records 1000000]
 """

@@ -1,4 +1,4 @@
-"""Opening stores of more and more small records: time and memory over the import, in this process and in a worker's.
+"""Measure time and memory to open stores of up to ten million small records, in a process and in a worker.
 
 python scripts/bench/opening.py BENCH [--records 1000 10000000]
 """
@@ -48,7 +48,7 @@ def encoded(count: int) -> Iterator[EncodedRecord]:
 
 
 def in_worker(pickled: bytes, answer: multiprocessing.connection.Connection) -> None:
-    """What a DataLoader worker does: gets the dataset by pickling, opens the store at the first read."""
+    """Do what a DataLoader worker does: unpickle the dataset, and open the store at the first read."""
     before = resident()
     started = time.perf_counter()
     dataset = pickle.loads(pickled)  # noqa: S301 - made below

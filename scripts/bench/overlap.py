@@ -1,4 +1,4 @@
-"""What loading beside a training costs: an epoch of a slow source and a slow consumer, and what an engine adds.
+"""Measure what loading in the background hides of a slow source, and what it costs.
 
 python scripts/bench/overlap.py BENCH [--batches 100] [--rounds 5]      (BENCH is not used: all is made in memory)
 """
@@ -24,7 +24,7 @@ BATCH = 64
 
 
 class Source:
-    """Batches of which each takes a while, as from a disk."""
+    """Batches that take a while each, as from a disk."""
 
     def __init__(self, batches: int) -> None:
         self.batches = batches
@@ -39,7 +39,7 @@ class Source:
 
 
 class Samples(Dataset[torch.Tensor]):
-    """Samples that are there already: what a loader of them costs is the loader's own."""
+    """Samples that are in memory, so that only the cost of the loader itself is measured."""
 
     def __init__(self, samples: int, shape: tuple[int, ...]) -> None:
         self.samples = samples
@@ -57,7 +57,7 @@ class Samples(Dataset[torch.Tensor]):
 
 
 def epoch(loader: Iterable[Any], work_s: float = 0) -> float:
-    """Return the seconds of an epoch with a consumer that works so long with each batch."""
+    """Return the seconds of an epoch, with a consumer that works ``work_s`` seconds with each batch."""
     begun = time.perf_counter()
     for _ in loader:
         if work_s:
@@ -92,7 +92,7 @@ def overlap(batches: int, rounds: int) -> None:
 
 
 def overhead(batches: int, rounds: int) -> None:
-    """Print what a batch costs that takes no time to make: 64 images of 3 x 224 x 224, and 64 of one byte."""
+    """Print the cost of a batch that takes no time to make: 64 images of 3 x 224 x 224 bytes, and 64 of one byte."""
     print(f"\nBatches of {BATCH} samples that take no time, medians of {rounds}:\n")
     print("| loader | ms a batch of 3 x 224 x 224 bytes | ms a batch of 1 byte |")
     print("| --- | ---: | ---: |")
@@ -124,7 +124,7 @@ def engines(batches: int, shape: tuple[int, ...]) -> dict[str, Callable[[], floa
 
 
 def in_turn(contenders: dict[str, Callable[[], float]], rounds: int) -> dict[str, float]:
-    """Return the median of each."""
+    """Return the median seconds of each contender; they take turns."""
     runs: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, run in contenders.items():

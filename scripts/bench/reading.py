@@ -1,4 +1,4 @@
-"""Epochs in random order through LMDBDataset.__getitems__, in one process, on a warm page cache.
+"""Measure LMDBDataset.__getitems__ in random order, in one process, from the page cache.
 
 python scripts/bench/reading.py BENCH [--records 5000] [--nbytes 100000]
 """

@@ -1,4 +1,4 @@
-"""Training batches by dbloader and by its peers: each run in a fresh process, all in turn, medians.
+"""Compare batches for training by dbloader and by other loaders: a new process for each run, in turns, medians.
 
 python scripts/bench/training.py BENCH [--quick] [--workers 2] [--rounds 5] [--cold] [--only NAME ...] [--plot FILE.svg]
 
@@ -34,7 +34,7 @@ SHOWN = (
 
 
 def run(row: Row, python: Path, workers: int, options: argparse.Namespace) -> dict[str, float] | str:
-    """Return what a contender measured, or what went wrong."""
+    """Return the figures of one run of a contender, or its error message."""
     if options.cold:
         empty_cache(row.place)
     else:
@@ -54,7 +54,7 @@ def run(row: Row, python: Path, workers: int, options: argparse.Namespace) -> di
 def take_turns(
     rows: list[Row], python: Path, workers: int, options: argparse.Namespace
 ) -> dict[str, list[dict[str, float]]]:
-    """Return the runs of each contender, one in each round; none of those that fail."""
+    """Return the runs of each contender, one for each round. A contender that fails once has none."""
     runs: dict[str, list[dict[str, float]]] = {row.key: [] for row in rows}
     left = list(rows)
     for number in range(options.rounds):
@@ -71,7 +71,7 @@ def take_turns(
 
 
 def versions(python: Path) -> dict[str, str]:
-    """Return those of the environment that the contenders run in."""
+    """Return the versions of packages in the environment of the contenders."""
     listed = subprocess.run(
         [python, "-m", "pip", "list", "--format", "json", "--disable-pip-version-check"],
         capture_output=True, text=True, check=True,
@@ -82,7 +82,7 @@ def versions(python: Path) -> dict[str, str]:
 
 
 def chosen(rows: list[Row], python: Path, options: argparse.Namespace) -> list[Row]:
-    """Return the contenders that are wanted and ready, after making what they read."""
+    """Return the contenders that are wanted, after preparing their data."""
     if options.quick or not options.with_peers:
         rows = [row for row in rows if row.form is not None or row.name in WITHOUT_PEERS]
     if options.only:

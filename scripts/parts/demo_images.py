@@ -1,4 +1,4 @@
-"""Writes the 1,797 handwritten digits that come with scikit-learn as an image folder, a few of them damaged.
+"""Write the 1,797 handwritten digits that come with scikit-learn as an image folder, a few of them damaged.
 
     python scripts/parts/demo_images.py FOLDER
 
@@ -43,7 +43,7 @@ def main(folder: Path) -> None:
 
 
 def damaged(number: int, data: bytes) -> bytes:
-    """Return the file as it might come from a broken copy."""
+    """Return the file as a broken copy might leave it."""
     damage = DAMAGE.get(number)
     return data if damage is None else damage(data)
 

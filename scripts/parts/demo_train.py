@@ -1,4 +1,4 @@
-"""Trains a small network on two stores that scripts/demo made; shows what a training script with dbloader looks like.
+"""Train a small network on the two stores that scripts/demo makes: what a training script with dbloader looks like.
 
 python scripts/parts/demo_train.py TRAIN TEST [--picture FILE] [--epochs N] [--workers N]
 """
@@ -43,7 +43,7 @@ def normalized(images: torch.Tensor) -> torch.Tensor:
 
 
 def accuracy(model: nn.Module, loader: PrefetchLoader[Any]) -> float:
-    """Return the share of images that the model names rightly."""
+    """Return the share of images that the model classifies correctly."""
     model.eval()
     right = total = 0
     with torch.inference_mode():

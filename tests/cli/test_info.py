@@ -8,7 +8,9 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dbloader import Record, convert, create_store, open_store
+import pytest
+
+from dbloader import ImageFormat, Record, convert, create_store, open_store
 from dbloader.records.record import encode
 from tests.support.images import plant_kinds, plant_photos
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 def test_info_tells_what_is_in_a_store(shell: Shell, root: Path, place: Path, tmp_path: Path) -> None:
     plant_kinds(root, "text", "no end marker", "png")
     plant_photos(root, 3, ("owl",), width=500)
-    report = convert(root, place, max_side=100)
+    report = convert(root, place, images=ImageFormat(max_side=100))
     outcome = shell("info", place)
     assert (outcome.status, outcome.stderr) == (0, "")
     lines = outcome.stdout.splitlines()
@@ -77,6 +79,7 @@ def test_info_shows_twenty_classes_and_json_all(shell: Shell, tmp_path: Path, pl
     assert f"    {'y' * 29}…  2  " in shell("info", long.place).stdout
 
 
+@pytest.mark.slow
 def test_info_of_a_label_that_is_nearly_a_measurement(shell: Shell, place: Path) -> None:
     with create_store(place) as writer:
         writer.write(encode(Record(label=number)) for number in range(65_537))

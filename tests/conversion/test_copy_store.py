@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 from dataclasses import replace
@@ -14,22 +13,20 @@ import pytest
 import dbloader.stores.writer as writing
 from dbloader import Record, copy_store, create_store, open_store
 from dbloader.errors import DamagedRecordError, DamagedStoreError, StoreExistsError, StoreNotFoundError
-from dbloader.records.columns import COLUMNS, DTYPES, seal_chunk
+from dbloader.records.columns import DTYPES, seal_chunk
+from dbloader.records.manifest import Manifest
 from dbloader.records.record import encode
 from dbloader.stores.lmdb.keys import META, RECORDS, column_key, record_key
-from dbloader.stores.lmdb.writer import LMDBWriter
 from dbloader.stores.mongo.uri import parse
 from tests.contracts.store import documents_of, make_records
+from tests.support.children import in_child
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dbloader.records.manifest import Manifest
 
-WAIT_S = 60.0
 LENGTH = 300
 EVENTS = [{"event": "repaired", "name": f"{number}.jpg", "reason": "no end"} for number in range(5)]
-fork = multiprocessing.get_context("fork")
 
 # Python >= 3.12 warns of every fork of a process with threads, which every client of a server has.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
@@ -50,8 +47,6 @@ def check_same(place: str | Path, other: str | Path) -> None:
         assert list(copy.names()) == list(store.names())
         for name in DTYPES:
             assert copy.column(name).tolist() == store.column(name).tolist()
-        for number in range(-(-len(store) // 4096)):
-            assert copy._stored_chunk(number) == store._stored_chunk(number)
         assert copy.verify() == store.manifest.digest
 
 
@@ -80,7 +75,7 @@ def test_a_copy_to_a_server_and_back_is_the_same_store(tmp_path: Path, source: P
         assert store.manifest.outcome == {"repaired": 5, "rejected": 0}
 
 
-@pytest.mark.parametrize("length", [1, 63, 64, 65, 4095, 4096, 4097])
+@pytest.mark.parametrize("length", [1, 63, 64, 65, 4097])
 def test_a_copy_at_the_edges_of_blocks_and_chunks_is_the_same(tmp_path: Path, length: int) -> None:
     with create_store(tmp_path / "source.lmdb") as writer:
         writer.write(encode(Record(f"{index}.jpg", index % 3)) for index in range(length))
@@ -150,11 +145,7 @@ def killed(source: str | Path, destination: str | Path, records: int, **options:
         writing.COMMIT_BYTES = 1
         copy_store(source, destination, progress=die, **options)
 
-    process = fork.Process(target=copy)
-    process.start()
-    process.join(WAIT_S)
-    assert process.exitcode == -signal.SIGKILL
-    process.close()
+    assert in_child(copy) == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("kind", ["LMDB", "MongoDB"])
@@ -181,15 +172,10 @@ def test_a_copy_that_is_killed_at_its_very_end_counts_nothing_twice(tmp_path: Pa
         os.kill(os.getpid(), signal.SIGKILL)
 
     def copy() -> None:
-        # All is committed, and nothing published.
-        LMDBWriter._publish = die  # type: ignore[method-assign,assignment]
+        Manifest.encode = die  # type: ignore[method-assign,assignment] # all is committed, nothing published
         copy_store(source, tmp_path / "copy.lmdb")
 
-    process = fork.Process(target=copy)
-    process.start()
-    process.join(WAIT_S)
-    assert process.exitcode == -signal.SIGKILL
-    process.close()
+    assert in_child(copy) == -signal.SIGKILL
     copy_store(source, tmp_path / "copy.lmdb", resume=True)
     check_same(source, tmp_path / "copy.lmdb")
 
@@ -262,11 +248,10 @@ def test_a_record_that_was_exchanged_for_a_whole_one_ends_the_copy(tmp_path: Pat
 
 def test_columns_that_do_not_tell_of_the_records_end_the_copy(tmp_path: Path, source: Path) -> None:
     with open_store(source) as store:
-        crcs = store._stored_chunk(0)["crc32"]
+        crcs = store.column("crc32").astype("<u4").tobytes()
     tamper(source, META, column_key("crc32", 0), seal_chunk("crc32", 0, crcs[:-1] + bytes([crcs[-1] ^ 1])))
     with pytest.raises(DamagedStoreError, match=r"its column crc32 does not tell of the records that its digest is of"):
         copy_store(source, tmp_path / "copy.lmdb")
-    assert "crc32" in COLUMNS
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source.lmdb"]
 
 

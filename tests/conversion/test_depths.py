@@ -13,11 +13,11 @@ from PIL import Image
 
 import dbloader
 import dbloader.stores.writer
-from dbloader import LMDBDataset, convert, write_store
+from dbloader import ImageFormat, LMDBDataset, convert, write_store
 from dbloader.errors import PixelRangeError
 from dbloader.images.pillow import open_pillow
 from dbloader.stores.open import open_store
-from tests.conversion.test_convert import interrupt, records, report_lines, verified
+from tests.support.conversion import interrupt, records, report_lines, verified
 from tests.support.deep import (
     BYTES,
     COLORED,
@@ -94,7 +94,7 @@ def test_the_command_says_it_in_one_line(root: Path, place: Path) -> None:
 
 @pytest.mark.parametrize("check", ["decode", "structure", "none"])
 def test_raw_scales_what_has_a_range_says_so_and_rejects_the_others(root: Path, place: Path, check: str) -> None:
-    report = convert(root, place, raw=True, check=check)
+    report = convert(root, place, images=ImageFormat(raw=True), check=check)
     assert (report.records, report.rejected, report.deep) == (3, 1, 2)
     stored = {record.name: record.image for record in records(place)}
     np.testing.assert_array_equal(stored["cat/gray.png"], np.repeat(UPPER[..., None], 3, axis=2))
@@ -110,7 +110,7 @@ def test_raw_scales_what_has_a_range_says_so_and_rejects_the_others(root: Path, 
 
 
 def test_made_smaller_gray_keeps_its_bits_and_colors_say_that_they_do_not(root: Path, place: Path) -> None:
-    report = convert(root, place, max_side=25)
+    report = convert(root, place, images=ImageFormat(max_side=25))
     assert (report.records, report.resized) == (4, 4)
     with open_store(place) as store:
         assert store.manifest.depths == {"8-bit": 2, "16-bit": 1, "32-bit float": 1}
@@ -148,7 +148,7 @@ def test_counts_survive_copying(root: Path, place: Path) -> None:
 
 
 def test_tiling_leaves_deep_images_as_they_are(root: Path, place: Path) -> None:
-    convert(root, place, tile=True, quality=90)
+    convert(root, place, images=ImageFormat(tile=True, quality=90))
     for record in records(place):
         if record.format != "JPEG":
             assert record.image == (root / str(record.name)).read_bytes()
@@ -187,7 +187,7 @@ def test_the_depth_of_pixels_is_counted_when_they_are_written(dtype: str, depth:
 
 
 def test_a_raw_store_that_is_written_again_has_the_same_depths(root: Path, place: Path) -> None:
-    convert(root, place, raw=True)
+    convert(root, place, images=ImageFormat(raw=True))
     with open_store(place) as store:
         again = write_store(store, place.with_name("again.lmdb"))
         assert again.depths == store.manifest.depths == {"8-bit": 3}
@@ -232,6 +232,6 @@ def test_of_several_frames_the_first_is_decoded_and_that_is_said(
     assert (line["name"], line["event"]) == (f"cat/{name}", "frames")
     assert line["reason"] == "has several frames or pages: decoded is the first"
     assert records(place)[0].image == data
-    for options in ({"raw": True}, {"max_side": 5}):
-        (line,) = report_lines(convert(folder, place, overwrite=True, **options))
+    for images in (ImageFormat(raw=True), ImageFormat(max_side=5)):
+        (line,) = report_lines(convert(folder, place, overwrite=True, images=images))
         assert line["reason"] == "has several frames or pages: stored is the first"

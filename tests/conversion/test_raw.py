@@ -9,30 +9,19 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import dbloader.stores.writer
 from dbloader import LMDBDataset
 from dbloader.conversion.convert import convert
 from dbloader.conversion.resize import resize
+from dbloader.conversion.transcode import ImageFormat
 from dbloader.decoding import decode_pil
 from dbloader.stores.open import open_store
-from tests.conversion.test_convert import documents, interrupt, peak_memory, records, report_lines, verified
 from tests.support import jpegs
-from tests.support.images import KINDS, encoded, hand_all_over, photo, plant, plant_kinds, plant_photos, run
+from tests.support.conversion import documents, interrupt, records, report_lines, verified
+from tests.support.images import KINDS, encoded, photo, plant, plant_kinds, plant_photos
+from tests.support.shell import Shell
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    folder = tmp_path / "images"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    return tmp_path / "out.lmdb"
 
 
 @pytest.mark.parametrize("check", ["decode", "structure", "none"])
@@ -42,7 +31,7 @@ def test_pixels_are_those_of_the_decoder_for_every_kind_of_image(root: Path, pla
     plant(root, {"cat/turned.jpg": photo(exif=exif), "cat/seen through.png": encoded(jpegs.draw(9, 7, "RGBA"), "PNG")})
     plant_kinds(root, *KINDS)
     plain = convert(root, place.with_name("plain.lmdb"))
-    report = convert(root, place, raw=True, check=check)
+    report = convert(root, place, images=ImageFormat(raw=True), check=check)
     before = {record.name: record for record in records(plain.place)}
     for record in records(place):
         if record.name not in before:
@@ -63,7 +52,7 @@ def test_pixels_are_those_of_the_decoder_for_every_kind_of_image(root: Path, pla
 def test_images_made_smaller_are_never_encoded(root: Path, place: Path) -> None:
     png = encoded(jpegs.draw(90, 60), "PNG")
     plant(root, {"cat/0.png": png, "cat/1.jpg": photo(width=90, height=60), "cat/2.jpg": photo(width=20, height=10)})
-    report = convert(root, place, raw=True, max_side=30)
+    report = convert(root, place, images=ImageFormat(raw=True, max_side=30))
     first, second, third = (record.image for record in records(place))
     np.testing.assert_array_equal(first, np.asarray(decode_pil(resize(png, (30, 20))[0])))
     assert isinstance(second, np.ndarray)
@@ -77,27 +66,26 @@ def test_images_made_smaller_are_never_encoded(root: Path, place: Path) -> None:
 
 def test_what_has_no_pixels_is_rejected_even_unchecked(root: Path, place: Path) -> None:
     plant(root, {"cat/0.jpg": photo(), "cat/1.jpg": b"text", "cat/2.png": encoded(jpegs.draw(24, 18), "PNG")[:-99]})
-    report = convert(root, place, raw=True, check="none")
+    report = convert(root, place, images=ImageFormat(raw=True), check="none")
     assert (report.records, report.rejected) == (1, 2)
     first, second = report_lines(report)
     assert first["reason"] == "is in no known image format (it begins with b'text')"
     assert second["reason"].startswith("does not decode: ")
 
 
-def test_workers_and_resuming_change_nothing(root: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dbloader.stores.writer, "COMMIT_BYTES", 1)
+@pytest.mark.usefixtures("frequent_commits")
+def test_workers_and_resuming_change_nothing(root: Path, place: Path) -> None:
     plant_photos(root, 60)
-    whole = convert(root, place.with_name("whole.lmdb"), raw=True, workers=1)
-    interrupt(root, place, 30, raw=True)
-    hand_all_over(monkeypatch)
-    report = convert(root, place, raw=True, workers=3, resume=True)
+    whole = convert(root, place.with_name("whole.lmdb"), images=ImageFormat(raw=True), workers=1)
+    interrupt(root, place, 30, images=ImageFormat(raw=True))
+    report = convert(root, place, images=ImageFormat(raw=True), workers=3, resume=True)
     assert report.resumed_at > 0
     assert documents(place) == documents(whole.place)
 
 
 def test_a_dataset_gives_the_arrays(root: Path, place: Path) -> None:
     plant_photos(root, 4)
-    convert(root, place, raw=True)
+    convert(root, place, images=ImageFormat(raw=True))
     with LMDBDataset(place) as dataset:
         image, label = dataset[0]
     assert label == 0
@@ -105,34 +93,27 @@ def test_a_dataset_gives_the_arrays(root: Path, place: Path) -> None:
     np.testing.assert_array_equal(image, np.asarray(decode_pil((root / "cat/0000.jpg").read_bytes())))
 
 
-def test_the_commands_tell_of_pixels(root: Path, place: Path) -> None:
+def test_the_commands_tell_of_pixels(
+    root: Path, place: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     plant_photos(root, 4, width=200, height=150)
-    outcome = run("convert", root, place, "--raw")
+    shell = Shell(monkeypatch, capfd)
+    outcome = shell("convert", root, place, "--raw")
     assert outcome.status == 0
     grown = re.search(r"\n  raw       ([\d.]+) kB of files became ([\d.]+) times as much\n", outcome.stdout)
     assert grown is not None
     with open_store(place) as store:
         assert store.manifest.image_bytes == 4 * (3 * 200 * 150 + 128)
         assert float(grown[1]) * float(grown[2]) == pytest.approx(store.manifest.image_bytes / 1000, rel=0.02)
-    assert "  images      360.5 kB (pixels, uint8)\n" in run("info", place).stdout
-    assert run("verify", place).status == 0
+    assert "  images      360.5 kB (pixels, uint8)\n" in shell("info", place).stdout
 
 
 def test_images_of_more_than_16_mib_of_pixels_go_to_mongodb(root: Path, mongo_uri: str) -> None:
     plant(root, {"cat/0.png": encoded(Image.new("RGB", (2500, 2400), "red"), "PNG"), "cat/1.jpg": photo()})
-    report = convert(root, mongo_uri, raw=True)
+    report = convert(root, mongo_uri, images=ImageFormat(raw=True))
     large, small = records(mongo_uri)
     assert isinstance(large.image, np.ndarray)
     assert large.image.shape == (2400, 2500, 3)
     assert (large.image == (255, 0, 0)).all()
     np.testing.assert_array_equal(small.image, np.asarray(decode_pil(photo())))
     assert verified(mongo_uri) == report.digest
-
-
-def test_memory_does_not_grow_with_the_number_of_large_images(tmp_path: Path) -> None:
-    data = encoded(Image.new("RGB", (3000, 2000)), "JPEG")  # 18 MB of pixels
-    folder = plant(tmp_path, {"images/cat/0.jpg": data}) / "images" / "cat"
-    for number in range(1, 24):
-        (folder / f"{number}.jpg").hardlink_to(folder / "0.jpg")
-    options = ("--raw", "--workers", "8", "--check", "none")
-    assert peak_memory(folder.parent, tmp_path / "out.lmdb", *options, task_files=1) < 300 * 10**6

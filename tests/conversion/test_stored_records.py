@@ -12,11 +12,11 @@ from PIL import Image
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, random_split
 from typing_extensions import override
 
-from dbloader import LMDBDataset, MongoDataset, convert, copy_store, write_store
+from dbloader import ImageFormat, LMDBDataset, MongoDataset, convert, copy_store, write_store
 from dbloader.decoding import DecodeTensor, decode_pil
 from dbloader.errors import DamagedImageError, FieldError, OptionError
 from dbloader.stores.open import open_store
-from tests.conversion.test_convert import records
+from tests.support.conversion import records
 from tests.support.images import photo, picture, plant, plant_photos
 
 
@@ -121,14 +121,32 @@ class Own(LMDBDataset):
         return image.rotate(180), label
 
 
+class Wrapper:
+    """A dataset of somebody's that passes on all attributes of another, but makes other samples."""
+
+    def __init__(self, dataset: LMDBDataset) -> None:
+        self.dataset = dataset
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.dataset, name)
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Any:
+        image, label = self.dataset[index]
+        return image.rotate(180), label
+
+
 def rotate(image: Image.Image) -> Image.Image:
     return image.rotate(180)
 
 
-@pytest.mark.parametrize("kind", ["transform", "subset", "subclass"])
+@pytest.mark.parametrize("kind", ["transform", "subset", "subclass", "wrapper"])
 def test_what_is_done_to_samples_is_stored(place: Path, out: Path, kind: str) -> None:
     with LMDBDataset(place, rotate) as changed, LMDBDataset(place) as plain, Own(place) as own:
-        write_store({"transform": changed, "subset": Turned(plain, range(9)), "subclass": own}[kind], out)
+        sets = {"transform": changed, "subset": Turned(plain, range(9)), "subclass": own, "wrapper": Wrapper(plain)}
+        write_store(sets[kind], out)
         for at, record in enumerate(records(out)):
             assert (record.format, record.name) == ("PNG", None)
             assert isinstance(record.image, bytes)
@@ -219,7 +237,7 @@ def test_bytes_alone_are_records_too(place: Path, out: Path) -> None:
 
 def test_images_that_are_tiled_stay_so(place: Path, out: Path, tmp_path: Path) -> None:
     tiled = tmp_path / "tiled.lmdb"
-    convert(tmp_path / "images", tiled, tile=True, quality=90)
+    convert(tmp_path / "images", tiled, images=ImageFormat(tile=True, quality=90))
     with LMDBDataset(tiled, decode=DecodeTensor()) as before:
         with LMDBDataset(tiled) as dataset:
             assert write_store(dataset, out).source["tile"] is True

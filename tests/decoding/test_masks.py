@@ -47,7 +47,8 @@ MASKS = {
 }
 OTHERS = {
     "number": 3, "text": "a cat on a mat", "share": 0.5, "yes": True, "embedding": np.zeros(40, np.float32),
-    "box": np.array([1, 2, 30, 40]), "matrix": np.zeros((4, 4)), "bytes": b"no image", "other": encoded("PNG", "L", (8, 8)), "none": None,
+    "box": np.array([1, 2, 30, 40]), "matrix": np.zeros((4, 4)), "bytes": b"no image", "none": None,
+    "other": encoded("PNG", "L", (8, 8)),
     "list": [HEIGHT, WIDTH], "scalar": np.float32(1),
 }  # fmt: skip
 

@@ -242,7 +242,16 @@ def test_the_programs_in_path_would_be_called_by_pillow(ghostscript: Path) -> No
     assert ghostscript.exists()
 
 
-@pytest.mark.parametrize("options", [{}, {"check": "structure"}, {"raw": True}, {"max_side": 5}, {"check": "none"}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"check": "structure"},
+        {"images": ImageFormat(raw=True)},
+        {"images": ImageFormat(max_side=5)},
+        {"check": "none"},
+    ],
+)
 def test_no_program_is_run_for_a_file_that_is_converted_or_trained_on(
     ghostscript: Path, tmp_path: Path, options: dict[str, Any]
 ) -> None:
@@ -252,7 +261,9 @@ def test_no_program_is_run_for_a_file_that_is_converted_or_trained_on(
     listing.write_text("path,label\n" + "".join(f"{name},0\n" for name in ("0.jpg", *names)))
     report = convert(folder, tmp_path / "out.lmdb", listing=listing, **options)
     assert (report.records, report.rejected) == ((5, 0) if options == {"check": "none"} else (1, 4))
-    decoders = [decode_pil, DecodeTensor(), DecodeTensor(exif_transpose=True), RandomResizedCrop(5)]
+    decoders: list[Callable[[bytes], Any]] = [
+        decode_pil, DecodeTensor(), DecodeTensor(exif_transpose=True), RandomResizedCrop(5),
+    ]  # fmt: skip
     for decode in decoders if report.records == 5 else ():
         with pytest.raises(NotAnImageError, match=r"is in no known format: it begins with b'%!PS'"):
             decode(EPS)
@@ -339,9 +350,9 @@ def sized(image_format: str, width: int, height: int) -> bytes:
 @pytest.mark.parametrize("image_format", ["JPEG", "PNG", "BMP", "WEBP", "TIFF", "QOI", "TGA", "JPEG2000"])
 def test_a_size_that_is_none_or_absurd_is_refused(image_format: str, size: tuple[int, int]) -> None:
     data = sized(image_format, *size)
-    for form in (ImageFormat(), ImageFormat(raw=True), ImageFormat(max_side=3)):
-        prepared = FilePreparer(form=form).prepare(Entry("x", b"x", None, {}), lambda _: None, data)
-        assert (prepared.outcome, prepared.record) == ("rejected", None)
+    for images in (ImageFormat(), ImageFormat(raw=True), ImageFormat(max_side=3)):
+        prepared = FilePreparer(images=images).prepare(Entry("x", b"x", None, {}), lambda _: None, data)
+        assert (list(prepared.events), prepared.record) == (["rejected"], None)
 
 
 @pytest.mark.parametrize("mode", ["CMYK", "YCCK"])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from dbloader import Record, convert, copy_store, write_store
+from dbloader import ImageFormat, Record, convert, copy_store, write_store
 from dbloader.batches.timed import Work
 from dbloader.errors import DamagedImageError, OptionError, StoreNotFoundError
 from dbloader.loading.benchmark import EndlessShuffle, find_limit, measure, worker_counts
@@ -59,7 +59,7 @@ def test_a_store_in_mongodb_is_measured(place: Path, mongo_uri: str) -> None:
 
 
 def test_a_store_of_pixels_is_measured(tmp_path: Path) -> None:
-    convert(plant_photos(tmp_path / "images", 2), tmp_path / "raw.lmdb", raw=True)
+    convert(plant_photos(tmp_path / "images", 2), tmp_path / "raw.lmdb", images=ImageFormat(raw=True))
     assert quick(tmp_path / "raw.lmdb").image_bytes == 128 + 40 * 30 * 3  # with the header of a .npy file
 
 

@@ -3,15 +3,16 @@
 A block of ```python or ```bash directly below the comment ``<!-- run -->`` is run: all of one page in their order, in
 one folder, which has an ``imagefolder/`` of 40 JPEGs in the classes ``cat`` and ``dog``, one of them damaged. A page
 about MongoDB has a server in the place of ``mongodb://server/images``, with a collection ``old`` of image files.
+Python blocks that follow each other run in one process, since importing torch takes seconds.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,9 +21,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pymongo
 import pytest
 
+from dbloader import convert
 from dbloader.cli import group
 from dbloader.stores.mongo.uri import parse
 from tests.support.images import photo, plant, plant_photos, subcommands
+from tests.support.shell import Shell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,9 +78,8 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
 
 
-def run(block: Block, folder: Path, uri: str) -> subprocess.CompletedProcess[str]:
-    code = block.code.replace("mongodb://server/images.", f"{uri}.")
-    if block.language == "bash":
+def run(language: str, code: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    if language == "bash":
         line = ["bash", "-euo", "pipefail", "-c", code]
     else:
         # A file, because workers that are spawned import it.
@@ -89,14 +91,18 @@ def run(block: Block, folder: Path, uri: str) -> subprocess.CompletedProcess[str
     )
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in PAGES if [*blocks(page)]], ids=name)
 def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path, mongo_uri: str) -> None:
     make_imagefolder(tmp_path / "imagefolder")
     (tmp_path / "listing.json").write_text(json.dumps({"path_list": ["cat/000.jpg"], "label_list": [0]}))
     fill_collection(f"{mongo_uri}.old", tmp_path / "imagefolder")
-    for block in blocks(page):
-        done = run(block, tmp_path, mongo_uri)
-        assert done.returncode == 0, f"{name(page)}, line {block.line}:\n{block.code}\n{done.stdout}{done.stderr}"
+    for language, group_of in itertools.groupby(blocks(page), key=lambda block: block.language):
+        some = [*group_of]
+        code = "\n".join(block.code for block in some).replace("mongodb://server/images.", f"{mongo_uri}.")
+        done = run(language, code, tmp_path)
+        lines = ", ".join(str(block.line) for block in some)
+        assert done.returncode == 0, f"{name(page)}, line {lines}:\n{code}\n{done.stdout}{done.stderr}"
         assert "Traceback" not in done.stderr
 
 
@@ -142,44 +148,45 @@ def test_the_page_of_the_command_line_is_what_the_commands_say() -> None:
 # The examples that end the help of each command
 
 
+@pytest.fixture
+def shell(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(monkeypatch, capfd)
+
+
 def examples(command: click.Command) -> list[str]:
     return re.findall(r"^ +(dbloader .*)$", command.epilog or "", re.MULTILINE)
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Path:
-    """A folder with what the examples name."""
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with what the examples name."""
+    monkeypatch.chdir(tmp_path)
     make_imagefolder(tmp_path / "imagefolder")
     plant_photos(tmp_path / "imagenet" / "train", 6, width=400, height=300)
     plant_photos(tmp_path / "photos", 2)
     (tmp_path / "captions.csv").write_text("path,label,caption\ncat/0000.jpg,cat,a cat\n")
     (tmp_path / "listing.json").write_text(json.dumps({"path_list": ["cat/0000.jpg"], "label_list": [0]}))
-    # jq may not be installed; the examples only ask it for one value.
-    jq = tmp_path / "bin" / "jq"
-    jq.parent.mkdir()
-    jq.write_text(f"#!{sys.executable}\nimport json, sys\nprint(json.load(sys.stdin)[sys.argv[2].lstrip('.')])\n")
-    jq.chmod(0o755)
     return tmp_path
 
 
 @pytest.mark.parametrize("command", [group, *subcommands().values()], ids=lambda command: command.name)
-def test_the_examples_of_a_command_run(command: click.Command, shop: Path, mongo_uri: str) -> None:
+def test_the_examples_of_a_command_run(command: click.Command, shop: Path, mongo_uri: str, shell: Shell) -> None:
     lines = [line.replace("mongodb://server/images.", f"{mongo_uri}.") for line in examples(command)]
     assert lines
     fill_collection(f"{mongo_uri}.old", shop / "photos")
     for line in lines:
-        words = shlex.split(line.partition("|")[0])
-        if words[1] == "convert":
-            (shop / words[3]).unlink(missing_ok=True)  # --resume goes on with what is there, or begins
+        before_pipe, _, jq = line.partition(" | jq -r .")
+        _, *words = shlex.split(before_pipe)
+        if words[0] == "convert":
+            (shop / words[2]).unlink(missing_ok=True)  # --resume goes on with what is there, or begins
         else:
-            ready = ["dbloader", "convert", "imagefolder/", words[2], "--quiet", "--overwrite"]
-            assert shell(ready, shop).returncode == 1
-            if words[1] == "bench":  # which takes its time
-                line = line.replace(" bench ", " bench --seconds 0.01 --rounds 1 ", 1)
-        done = shell(["bash", "-euo", "pipefail", "-c", line], shop)
-        rejected = 1 if words[1:3] == ["convert", "imagefolder/"] else 0
-        assert done.returncode == rejected, f"{line}\n{done.stdout}{done.stderr}"
-        assert done.stdout
+            convert("imagefolder", words[1], overwrite=True)
+            if words[0] == "bench":
+                words += ["--seconds", "0.01", "--rounds", "1"]
+        done = shell(*words)
+        rejected = 1 if words[:2] == ["convert", "imagefolder/"] else 0
+        assert done.status == rejected, f"{line}\n{done.stdout}{done.stderr}"
+        assert json.loads(done.stdout)[jq] if jq else done.stdout
         begun = "Warning: there was nothing to resume: the conversion began from the start\n"
         assert done.stderr == (begun if "--resume" in words else "")
 
@@ -195,20 +202,9 @@ def fill_collection(uri: str, folder: Path) -> None:
         collection.insert_many([{"img_name": name, "bson_img": (folder / name).read_bytes()} for name in names])
 
 
-def shell(line: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join([str(BIN), str(folder / "bin"), os.environ["PATH"]])
-    executable = shutil.which(line[0], path=path)
-    assert executable
-    return subprocess.run(
-        [executable, *line[1:]],
-        cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=WAIT_S, check=False,
-    )  # fmt: skip
-
-
-def test_the_python_in_the_help_runs(shop: Path) -> None:
-    _, _, code = (group.epilog or "").partition("In Python:\n")
-    assert code
-    assert shell(["dbloader", "convert", "photos/", "train.lmdb", "-q"], shop).returncode == 0
-    script = "\n".join([*(line.strip() for line in code.splitlines()), "print(len(train), train.classes)"])
-    done = shell([sys.executable, "-c", script], shop)
-    assert (done.stdout, done.stderr) == ("2 ['cat', 'dog']\n", "")
+def test_the_python_in_the_help_runs(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, _, code = (group.epilog or "").partition("Then in Python:\n")
+    convert(shop / "photos", "train.lmdb")
+    lines = [*(line.strip() for line in code.splitlines()), "print(len(train), train.classes)", "train.close()"]
+    exec("\n".join(lines), {})
+    assert capsys.readouterr().out == "2 ['cat', 'dog']\n"

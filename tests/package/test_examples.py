@@ -52,6 +52,7 @@ def options(place: Path, checkpoint: Path, epochs: int) -> list[object]:
     return [place, "--val", place, "--checkpoint", checkpoint, "--epochs", epochs, *common]
 
 
+@pytest.mark.slow
 def test_it_learns_and_goes_on_where_it_was_on_two_processes(place: Path, tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoint.pt"
     printed = run([sys.executable], *options(place, checkpoint, 2))
@@ -70,6 +71,7 @@ def test_it_learns_and_goes_on_where_it_was_on_two_processes(place: Path, tmp_pa
     assert not [path for path in tmp_path.iterdir() if path != checkpoint]
 
 
+@pytest.mark.slow
 def test_it_goes_on_in_the_middle_of_an_epoch(place: Path, tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoint.pt"
     run([sys.executable], *options(place, checkpoint, 1))

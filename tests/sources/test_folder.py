@@ -6,11 +6,8 @@ import os
 import pickle
 import shutil
 import socket
-import subprocess
-import sys
 import tempfile
 import tracemalloc
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,13 +18,13 @@ from hypothesis import strategies as st
 from dbloader.errors import SourceError, SourceNotFoundError
 from dbloader.sources.base import Entry, Problem
 from dbloader.sources.folder import EXTENSIONS, scan
+from tests.support.images import as_nobody
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dbloader.sources.folder import FolderSource
 
-NOBODY = 65534
 TORCHVISION_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
 
@@ -65,19 +62,6 @@ def open_path() -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)
-
-
-@contextmanager
-def as_nobody() -> Iterator[None]:
-    """Take away root's right to read everything."""
-    if os.geteuid():
-        yield
-        return
-    os.seteuid(NOBODY)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
 
 
 # --- the order ------------------------------------------------------------------------------------------------------
@@ -170,7 +154,7 @@ def test_memory_does_not_grow_with_the_number_of_files(tmp_path: Path) -> None:
             tracemalloc.stop()
 
     peaks = []
-    for folders in (4, 40):
+    for folders in (2, 20):
         root = tmp_path / str(folders)
         for folder in range(folders):
             plant(root, f"{folder:02}/")
@@ -205,12 +189,6 @@ def test_a_pickled_source_gives_the_same(tmp_path: Path) -> None:
     again = pickle.loads(pickle.dumps(source))  # noqa: S301 - made on the line itself
     assert entries(again) == entries(source)
     assert (again.classes, again.warnings) == (source.classes, source.warnings)
-
-
-def test_the_sources_import_neither_torch_nor_numpy_nor_pillow() -> None:
-    code = "import sys, dbloader.sources; print({'torch', 'numpy', 'PIL'} & {*sys.modules})"
-    answer = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert answer.stdout == "set()\n"
 
 
 # --- files left out -------------------------------------------------------------------------------------------------

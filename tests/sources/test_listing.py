@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from dbloader.errors import SourceError, SourceNotFoundError
 from dbloader.records.record import RESERVED_FIELDS
 from dbloader.sources.base import Entry, Problem
-from dbloader.sources.listing import RESERVED, read_listing
+from dbloader.sources.listing import read_listing
 
 if TYPE_CHECKING:
     from dbloader.sources.listing import ListingSource
@@ -149,7 +149,7 @@ def test_memory_does_not_grow_with_the_number_of_rows(tmp_path: Path, name: str)
         finally:
             tracemalloc.stop()
 
-    assert peak(4000) < 1.5 * peak(1000)
+    assert peak(2000) < 1.5 * peak(500)
 
 
 def test_rows_come_in_order_and_repeat_as_often_as_listed(tmp_path: Path) -> None:
@@ -198,38 +198,24 @@ def test_an_extension_may_be_in_capitals(tmp_path: Path) -> None:
     assert labels(listed(tmp_path, "a.TSV", "path\tlabel\na\t10\n")) == [10]
 
 
-@pytest.mark.parametrize("label", ["x", "N/A", "-", "007", "+3", "-0", "1.0", " 3", "1_0", "٣", "3\n", "1" * 19])
-def test_in_a_table_a_label_that_is_no_plain_integer_among_integers_is_an_error(tmp_path: Path, label: str) -> None:
-    shown = re.escape(repr(label))
-    message = (
-        rf"a\.csv: the label of row 3 is the integer 10, that of row 4 is {shown}: give every row an integer .* or "
-    )
-    with pytest.raises(SourceError, match=f"{message}every row a name$"):
-        listed(tmp_path, "a.csv", f'path,label\nz,\na,10\nb,"{label}"\nc,9\n')
+@pytest.mark.parametrize(
+    ("first", "odd"),
+    [
+        *(("10", label) for label in ("x", "N/A", "-", "007", "+3", "-0", "1.0", " 3", "1_0", "٣", "3\n", "1" * 19)),
+        *(("cat", label) for label in ("1.0", "1.5", "007", " 3")),
+        *((f"{label}0", label) for label in ("007", "1.", "+1", " 3")),
+    ],
+)
+def test_in_a_table_labels_that_are_neither_all_integers_nor_all_names_are_an_error(
+    tmp_path: Path, first: str, odd: str
+) -> None:
+    rows = f"{shown(odd)}.*{shown(first)}|{shown(first)}.*{shown(odd)}"
+    with pytest.raises(SourceError, match=rf"a\.csv: the label of row \d is ({rows}): give every row a plain integer"):
+        listed(tmp_path, "a.csv", f'path,label\nz,\na,{first}\nb,"{odd}"\n')
 
 
-@pytest.mark.parametrize("label", ["1.0", "12.", "-3.00"])
-def test_in_a_table_integers_written_as_decimals_are_an_error(tmp_path: Path, label: str) -> None:
-    message = (
-        f"integers written as decimals, that of row 3 is '{label}': write them as integers, such as {float(label):.0f}"
-    )
-    with pytest.raises(SourceError, match=rf"a\.csv: the labels are {re.escape(message)}$"):
-        listed(tmp_path, "a.csv", f"path,label\nz,\na,{label}\nb,2.0\n")
-
-
-@pytest.mark.parametrize("label", ["1.0", "1.5", "007", " 3"])
-def test_in_a_table_a_number_in_another_form_among_names_is_an_error(tmp_path: Path, label: str) -> None:
-    message = rf"a\.tsv: the label of row 3 is '{label}', which is a number, that of row 2 is 'cat': give every row an"
-    with pytest.raises(SourceError, match=message):
-        listed(tmp_path, "a.tsv", f"path\tlabel\na\tcat\nb\t{label}\n")
-
-
-@pytest.mark.parametrize("found", [["007", "0010"], ["1.5", "2.0"], ["+1", "+2"], [" 3", " 4"]])
-def test_in_a_table_numbers_in_no_plain_form_are_an_error(tmp_path: Path, found: list[str]) -> None:
-    with pytest.raises(
-        SourceError, match=rf"a\.csv: the label of row 2 is '{re.escape(found[0])}', no integer in its "
-    ):
-        listed(tmp_path, "a.csv", f"path,label\na,{found[0]}\nb,{found[1]}\n")
+def shown(label: str) -> str:
+    return re.escape(repr(label))
 
 
 @pytest.mark.parametrize(
@@ -385,16 +371,12 @@ def test_an_object_without_a_path_is_a_problem(tmp_path: Path) -> None:
 # --- fields ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_reserved_fields_are_those_of_a_record() -> None:
-    assert RESERVED == RESERVED_FIELDS
-
-
 @pytest.mark.parametrize(
     "column",
-    [*sorted(RESERVED - {"label", "image"}), "", "$x", "a.b", "a\0b", " x", "x\t", "\ud800"],
+    [*sorted(RESERVED_FIELDS - {"label", "image"}), "", "$x", "a.b", "a\0b", " x", "x\t", "\ud800"],
 )
 def test_a_column_that_a_record_cannot_have_is_an_error(tmp_path: Path, column: str) -> None:
-    message = f"a field's name may not be .*, got {re.escape(repr(column))}; rename the column$"
+    message = f"rename the column {shown(column)}: "
     with pytest.raises(SourceError, match=rf"a\.json, row 1: {message}"):
         listed(tmp_path, "a.json", [{"path": "a", column: 1}])
     with pytest.raises(SourceError, match=rf"a\.json: {message}"):
@@ -402,7 +384,7 @@ def test_a_column_that_a_record_cannot_have_is_an_error(tmp_path: Path, column: 
 
 
 def test_a_header_is_checked_even_if_no_row_follows(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"a\.csv, row 1: a field's name .*, got ''; rename the column$"):
+    with pytest.raises(SourceError, match=r"a\.csv, row 1: rename the column '': a field's name may not be empty"):
         listed(tmp_path, "a.csv", ",path\n")
 
 

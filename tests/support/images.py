@@ -14,14 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from dbloader.cli import group
-from dbloader.conversion import parallel as tasks
-from dbloader.conversion.pace import Pace
 from tests.support import jpegs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    import pytest
     from PIL import Image
 
 WAIT_S = 60.0  # for what ends by itself; only a test that fails takes so long
@@ -155,11 +152,6 @@ class Outcome(NamedTuple):
     status: int
     stdout: str
     stderr: str
-
-
-def hand_all_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has worker threads prepare all files of conversions, also those that the calling one would do sooner itself."""
-    monkeypatch.setattr(tasks, "Pace", lambda workers, **_: Pace(workers, waits=True))
 
 
 def subcommands() -> dict[str, click.Command]:

@@ -1,4 +1,4 @@
-"""One contender in a process of its own: prints as JSON how fast its batches came.
+"""Run one contender, and print as JSON how fast its batches came.
 
 python scripts/bench/peers/contender.py NAME prepare SOURCE PLACE
 python scripts/bench/peers/contender.py NAME run PLACE --workers 2 --seconds 1.5
@@ -29,12 +29,12 @@ SIZE = 224
 
 
 def run(make: Callable[[], Iterable[Any]], workers: int, seconds: float) -> dict[str, float]:
-    """Take batches for some seconds, or to the end of the epoch, and does nothing with them."""
+    """Take batches for some seconds, or until the end of the epoch, and do nothing with them."""
     begun = time.perf_counter()
     batches = iter(make())
     check(next(batches))
     first_s = time.perf_counter() - begun
-    # What was made while the others started is not how fast it comes; worker processes give one each in turn.
+    # Not counted: batches that the first workers made while the others started. Processes give theirs in turn.
     for _ in range(2 * max(1, workers)):
         next(batches)
     memory = memory_of_tree()  # here too, since at the end of an epoch there may be no workers
@@ -49,7 +49,7 @@ def run(make: Callable[[], Iterable[Any]], workers: int, seconds: float) -> dict
 
 
 def check(batch: Any) -> None:
-    """End where it is not what all were asked for."""
+    """Exit if a batch is not what all contenders must give."""
     shape, kind = tuple(batch[0].shape), str(batch[0].dtype).removeprefix("torch.")
     if shape[1:] not in {(3, SIZE, SIZE), (SIZE, SIZE, 3)} or kind != "uint8" or len(batch[1]) != shape[0]:
         sys.exit(f"images of the shape {shape}, {kind}, are not what is compared")
@@ -70,7 +70,7 @@ def main() -> None:
         return
     result = run(lambda: peer.batches(*options.paths, options.workers), options.workers, options.seconds)
     print(json.dumps(result), flush=True)
-    os._exit(0)  # some end with an error, as threads of theirs still run
+    os._exit(0)  # some would end with an error, because their threads still run
 
 
 if __name__ == "__main__":

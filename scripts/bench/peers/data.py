@@ -1,4 +1,4 @@
-"""What is compared, on which images, and how these are made."""
+"""The contenders, the images that they are compared on, and how their data is made."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
-from dbloader import convert, open_store
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from dbloader import ImageFormat, convert, open_store
 
 SHORT_SIDE, QUALITY = 256, 90
 CONTENDER = Path(__file__).with_name("contender.py")
@@ -43,7 +40,7 @@ class Row(NamedTuple):
         module: Its module peer_NAME.py.
         source: The folder of images.
         place: What is made of it for this contender.
-        form: Options of dbloader's conversion; None where the contender makes its own form.
+        form: How dbloader stores the images; None where the contender makes its own form.
     """
 
     images: str
@@ -51,7 +48,7 @@ class Row(NamedTuple):
     module: str
     source: Path
     place: Path
-    form: Mapping[str, Any] | None = None
+    form: ImageFormat | None = None
 
     @property
     def key(self) -> str:
@@ -59,33 +56,33 @@ class Row(NamedTuple):
 
 
 def all_rows(corpus: Path, made: Path) -> list[Row]:
-    """Return all that is compared.
+    """Return all contenders.
 
     Args:
         corpus: Folder of images.
-        made: Folder for what is made of them.
+        made: Folder for the data that is made of them.
     """
     short = made / "short"
     small = f"short side {SHORT_SIDE}, quality {QUALITY}"
     rows = []
     for images, folder, key in (("full size", corpus, "full"), (small, short, "short")):
         rows += [Row(images, name, module, folder, made / f"{key}.{module}") for name, module in PEERS.items()]
-        for suffix, words, form in (("", "", {}), ("-tiled", ", tiled", {"tile": True})):
+        for suffix, words, form in (("", "", ImageFormat()), ("-tiled", ", tiled", ImageFormat(tile=True))):
             rows += _ours(images, words, folder, made / f"{key}{suffix}.lmdb", form)
     rows.append(Row(small, "FFCV, raw", "ffcv_raw", short, made / "short.ffcv_raw"))
-    return [*rows, *_ours(small, ", raw", short, made / "short-raw.lmdb", {"raw": True})]
+    return [*rows, *_ours(small, ", raw", short, made / "short-raw.lmdb", ImageFormat(raw=True))]
 
 
-def _ours(images: str, words: str, source: Path, place: Path, form: Mapping[str, Any]) -> list[Row]:
+def _ours(images: str, words: str, source: Path, place: Path, form: ImageFormat) -> list[Row]:
     return [Row(images, name + words, module, source, place, form) for name, module in OURS.items()]
 
 
 def make_short(corpus: Path, made: Path) -> None:
-    """Make a folder of smaller files, so that all peers have the same."""
+    """Make a folder of smaller images, the same for all contenders."""
     folder, store = made / "short", made / "short-source.lmdb"
     if folder.exists():
         return
-    convert(corpus, store, short_side=SHORT_SIDE, quality=QUALITY, overwrite=True)
+    convert(corpus, store, images=ImageFormat(short_side=SHORT_SIDE, quality=QUALITY), overwrite=True)
     aside = made / "short.partial"
     shutil.rmtree(aside, ignore_errors=True)
     with open_store(store) as records:
@@ -99,12 +96,12 @@ def make_short(corpus: Path, made: Path) -> None:
 
 
 def prepare(row: Row, python: Path) -> str | None:
-    """Make a contender's form of the images, unless it is there; return what went wrong."""
+    """Make a contender's form of the images, unless it exists. Return the error message, if any."""
     if row.place.exists():
         return None
     if row.form is not None:
         # The pixels of smaller images stay as their files have them, also where they are tiled.
-        report = convert(row.source, row.place, **row.form)
+        report = convert(row.source, row.place, images=row.form)
         return f"{report.rejected} files were rejected" if report.rejected else None
     aside = row.place.with_name(row.place.name + ".partial")
     _remove(aside)

@@ -1,4 +1,4 @@
-"""What memory this process and those below it take, each shared page counted once."""
+"""Measure the memory of this process and its children; each shared page counts once."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _memory(pid: int) -> dict[str, float]:
 
 
 def _tree(root: int) -> list[int]:
-    """Return a process and all below it."""
+    """Return a process and all its descendants."""
     parents = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:

@@ -1,4 +1,4 @@
-"""What libjpeg-turbo can do: simplejpeg decodes whole images, which are in memory, on threads, and nothing else."""
+"""The limit of libjpeg-turbo: threads decode whole images from memory with simplejpeg, and do nothing else."""
 
 from __future__ import annotations
 

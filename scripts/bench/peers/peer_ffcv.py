@@ -1,6 +1,6 @@
 """FFCV: its own file of JPEGs, libjpeg-turbo and OpenCV in threads of compiled code.
 
-It would encode the images anew, smaller, with less color. So that like meets like, it gets the files as they are.
+FFCV would encode the images again, smaller and with less color. To compare alike, it gets the original files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Pictures:
-    """Images, of which the one that was given last is stored as the file that it is."""
+    """Images for FFCV's writer, which stores each as its original file."""
 
     def __init__(self, source: Path) -> None:
         self.files = FolderDataset(source)

@@ -1,4 +1,4 @@
-"""The recipe of many repositories: pickled (file, label) in LMDB, by numbers as text; Pillow; torch's DataLoader."""
+"""The recipe of many repositories: pickled (file, label) pairs in LMDB; Pillow; torch's DataLoader."""
 
 from __future__ import annotations
 

@@ -1,0 +1,119 @@
+"""Read the rows of a listing file: CSV, TSV, JSON or JSON lines."""
+
+from __future__ import annotations
+
+import csv
+import json
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from dbloader._describe import short_repr
+from dbloader.errors import SourceError, SourceNotFoundError
+from dbloader.sources.base import Problem, readable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    Row = tuple[int, Any] | Problem
+    CheckHeader = Callable[[list[str], str], object]
+
+
+def read_rows(listing: Path, check_header: CheckHeader) -> Iterator[tuple[int, dict[str, Any]] | Problem]:
+    """Yield the number and columns of each row, or the reason why it cannot be used.
+
+    Args:
+        listing: The file; its extension tells the format.
+        check_header: Called with the columns, and the place for messages, where they are named once for all rows.
+
+    Raises:
+        SourceNotFoundError: There is no such listing.
+        SourceError: The listing, or one of its rows, cannot be read.
+    """
+    extension = listing.suffix.lower()
+    if extension not in _READERS:
+        raise SourceError(f"{readable(listing)}: a listing is one of {', '.join(_READERS)}, got {extension!r}")
+    for row in _READERS[extension](listing, check_header):
+        if not isinstance(row, Problem) and not isinstance(row[1], dict):
+            where = f"{readable(listing)}, row {row[0]}"
+            raise SourceError(f"{where}: must be an object that has a path, got {short_repr(row[1], 50)}")
+        yield row
+
+
+def is_text(listing: Path) -> bool:
+    """Return whether all values of a listing are text: of a CSV or TSV."""
+    return listing.suffix.lower() in (".csv", ".tsv")
+
+
+def _read_csv(listing: Path, check_header: CheckHeader, delimiter: str = ",") -> Iterator[Row]:
+    lines = csv.reader(_lines(listing), delimiter=delimiter, strict=True)
+    header: list[str] = []
+    number = 1
+    try:
+        for values in lines:
+            if not header:
+                header = values  # still empty after an empty line
+                check_header(header, f"{readable(listing)}, row {number}")
+            elif len(values) == len(header):
+                yield number, dict(zip(header, values, strict=True))
+            elif values:
+                yield Problem(f"row {number}", f"the header has {len(header)} fields, it has {len(values)}")
+            number = lines.line_num + 1
+    except csv.Error as error:
+        raise SourceError(f"{readable(listing)}, row {number}: cannot be read: {error}") from error
+
+
+def _read_jsonl(listing: Path, _: CheckHeader) -> Iterator[Row]:
+    for number, line in enumerate(_lines(listing), 1):
+        if line.strip():
+            yield number, _parse(line, f"{readable(listing)}, row {number}")
+
+
+def _read_json(listing: Path, check_header: CheckHeader) -> Iterator[Row]:
+    where = readable(listing)
+    rows = _parse("".join(_lines(listing)), where)
+    if isinstance(rows, dict):
+        for name, values in rows.items():
+            if not isinstance(values, list):
+                raise SourceError(f"{where}: {name} must be a list, got {short_repr(values, 50)}")
+        if len({*map(len, rows.values())}) > 1:
+            lengths = ", ".join(f"{name} has {len(values)} items" for name, values in rows.items())
+            raise SourceError(f"{where}: its lists must be equally long: {lengths}")
+        columns = [name.removesuffix("_list") for name in rows]
+        check_header(columns, where)
+        rows = (dict(zip(columns, values, strict=True)) for values in zip(*rows.values(), strict=True))
+    elif not isinstance(rows, list):
+        raise SourceError(f"{where}: must be an object of lists or an array of objects, got {short_repr(rows, 50)}")
+    yield from enumerate(rows, 1)
+
+
+_READERS: dict[str, Callable[[Path, CheckHeader], Iterator[Row]]] = {
+    ".csv": _read_csv,
+    ".tsv": partial(_read_csv, delimiter="\t"),
+    ".json": _read_json,
+    ".jsonl": _read_jsonl,
+    ".ndjson": _read_jsonl,
+}
+
+
+def _lines(listing: Path) -> Iterator[str]:
+    """Yield the lines as text, each decoded by itself, so that an error can name the row."""
+    try:
+        file = listing.open("rb")
+    except OSError as error:
+        kind = SourceNotFoundError if isinstance(error, FileNotFoundError) else SourceError
+        raise kind(f"{readable(listing)}: the listing cannot be read: {error.strerror}") from error
+    with file:
+        for number, line in enumerate(file, 1):
+            try:
+                yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                reason = f"is not UTF-8 ({error.reason}); save the listing as UTF-8"
+                raise SourceError(f"{readable(listing)}, row {number}: {reason}") from error
+
+
+def _parse(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise SourceError(f"{where}: is not JSON: {error}") from error

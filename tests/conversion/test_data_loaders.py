@@ -1,0 +1,251 @@
+"""write_store of a DataLoader: its samples, in its order, made by its workers, before they are collated."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import multiprocessing
+import os
+import resource
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, default_collate
+from typing_extensions import override
+
+from dbloader import LMDBDataset, convert, create_loader, write_store
+from dbloader.errors import FieldError, OptionError
+from tests.support.samples import IMAGE, Items, Sample, Stream, image_of, noise, same, written
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+class Failing(Items):
+    """A dataset of which one item cannot be made."""
+
+    @override
+    def __getitem__(self, index: int) -> Any:
+        if index == 5:
+            raise RuntimeError("no item 5")
+        return super().__getitem__(index)
+
+
+def test_a_shuffling_loaders_order_is_kept(tmp_path: Path) -> None:
+    items = [(torch.tensor([float(index)]), index) for index in range(23)]
+
+    def loader() -> DataLoader[Any]:
+        return DataLoader(Items(items), 5, shuffle=True, generator=torch.Generator().manual_seed(3))
+
+    expected = [label for _, labels in loader() for label in labels.tolist()]
+    assert expected != sorted(expected)
+    assert [record.label for record in written(loader(), tmp_path)] == expected
+
+
+def test_the_last_short_batch_is_kept_unless_the_loader_drops_it(tmp_path: Path) -> None:
+    items = [(IMAGE, index) for index in range(10)]
+    for batch_size, drop_last, length in ((4, False, 10), (4, True, 8), (20, False, 10), (20, True, 0), (3, False, 10)):
+        records = written(DataLoader(Items(items), batch_size, drop_last=drop_last), tmp_path)
+        assert [record.label for record in records] == list(range(length))
+
+
+STRUCTURES: dict[str, Any] = {
+    "tensors": lambda at: (torch.full((2, 2), float(at)), torch.tensor(at)),
+    "images of the size of the batch": lambda at: (np.full((5, 5), at), at),
+    "an image alone": lambda at: torch.full((5,), at),
+    "numbers": lambda at: {"int": at, "float": at / 3, "bool": at > 2, "float32": torch.tensor(at / 3)},
+    "strings": lambda at: {"caption": f"number {at}", "tags": [f"{at}.{tag}" for tag in range(5)]},
+    "nested": lambda at: {"a": {"b": [torch.tensor([at]), {"c": f"{at}"}]}, "d": [[at, at + 1], [at]]},
+    "a list of tensors": lambda at: {"boxes": [torch.full((3,), at), torch.full((2, 2), at)], "x": [b"x", b"%d" % at]},
+    "a named tuple": lambda at: Sample(torch.full((2,), at), at, f"caption {at}"),
+    "nothing in it": lambda at: {"empty": [], "none": {}, "label": at},
+}
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_a_batch_is_taken_apart_and_training_on_the_store_gives_it_again(tmp_path: Path, structure: str) -> None:
+    """Batches of 5, with structures that look the other way round: lists of 5, images of 5 rows, fields of 5."""
+    items = [STRUCTURES[structure](at) for at in range(12)]
+    stored = written(DataLoader(Items(items), 5), tmp_path)
+    for one, other in zip(stored, written(items, tmp_path), strict=True):
+        assert same(dataclasses.asdict(one), dataclasses.asdict(other))
+    if isinstance(items[0], Sample):
+        return
+    fields: Any = tuple(items[0]) if isinstance(items[0], dict) else None if isinstance(items[0], tuple) else ("image",)
+    with LMDBDataset(tmp_path / "s.lmdb", fields=fields, decode=None) as dataset:
+        batches = list(DataLoader(dataset, 5))
+    expected: Any = list(DataLoader(Items(items), 5))
+    if not isinstance(items[0], (tuple, dict)):
+        expected = [{"image": batch} for batch in expected]
+    assert same(batches, expected)
+
+
+@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_workers_make_and_encode_the_samples_in_order(tmp_path: Path, context: str) -> None:
+    images = [(noise("RGB", at), at) for at in range(9)]
+    # PIL images do not collate: the loader alone would fail.
+    workers = 2 if context == "fork" else 1  # which imports torch
+    loader = DataLoader(Items(images), 2, num_workers=workers, multiprocessing_context=context)
+    records = written(loader, tmp_path)
+    assert [record.label for record in records] == list(range(9))
+    assert all(image_of(record).tobytes() == noise("RGB", at).tobytes() for at, record in enumerate(records))
+
+
+def test_an_iterable_datasets_workers_share_the_samples(tmp_path: Path) -> None:
+    items = [(torch.ones(2), at) for at in range(9)]
+    for batch_size in (2, None):
+        records = written(DataLoader(Stream(items), batch_size, num_workers=2), tmp_path)
+        assert sorted(record.label or 0 for record in records) == list(range(9))
+
+
+class Witness(Dataset[Any]):
+    """Tells which process made a sample."""
+
+    def __len__(self) -> int:
+        return 4
+
+    @override
+    def __getitem__(self, index: int) -> Any:
+        return {"pid": os.getpid(), "tensors": [torch.ones(2) for _ in range(700)]}
+
+
+def test_a_batch_of_many_tensors_keeps_no_file_open_for_each(tmp_path: Path) -> None:
+    """As torch does to share them, until the process has too many open: here 2,800 of 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(1024, hard), hard))
+    try:
+        records = written(DataLoader(Witness(), 4, num_workers=1, multiprocessing_context="fork"), tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert [len(record.fields["tensors"]) for record in records] == [700] * 4
+    assert {record.fields["pid"] for record in records}.isdisjoint({os.getpid()})
+
+
+def test_persistent_workers_of_the_loader_are_left_alone(tmp_path: Path) -> None:
+    items = [(torch.ones(2), at) for at in range(4)]
+    loader = DataLoader(Items(items), 2, num_workers=1, persistent_workers=True)
+    before = list(loader)
+    workers = loader._iterator._workers  # type: ignore[union-attr]
+    assert [record.label for record in written(loader, tmp_path)] == [0, 1, 2, 3]
+    assert loader._iterator._workers is workers  # type: ignore[union-attr]
+    assert workers[0].is_alive()
+    assert same(list(loader), before)
+    loader._iterator._shutdown_workers()  # type: ignore[union-attr]
+
+
+def refuse_to_collate(batch: list[Any]) -> Any:
+    raise AssertionError(f"called with {len(batch)} samples")
+
+
+def columns(batch: list[Any]) -> Any:
+    return tuple(zip(*batch, strict=True))
+
+
+@pytest.mark.parametrize("collate", [list, tuple, columns, refuse_to_collate, default_collate])
+def test_the_samples_are_taken_before_they_are_collated(tmp_path: Path, collate: Any) -> None:
+    """So that samples of different sizes fit, and a batch is never mistaken for a sample or the reverse."""
+    boxes = [(torch.rand(at, 4), at) for at in range(5)]  # images and labels of pairs: 2 x 2 looks the same both ways
+    loader = DataLoader(Items(boxes), 2, collate_fn=collate)
+    for record, (tensor, label) in zip(written(loader, tmp_path), boxes, strict=True):
+        assert same(record.image, tensor.numpy())
+        assert record.label == label
+
+
+def test_the_same_collate_fn_gives_the_same_batches_of_the_dump(tmp_path: Path) -> None:
+    def pad(batch: list[Any]) -> dict[str, torch.Tensor]:
+        images = [torch.as_tensor(image) for image, _ in batch]
+        return {"x": torch.nn.utils.rnn.pad_sequence(images), "y": torch.tensor([label for _, label in batch])}
+
+    loader = DataLoader(Items([(torch.rand(at + 1, 2), at) for at in range(7)]), 3, collate_fn=pad)
+    write_store(loader, tmp_path / "s.lmdb")
+    with LMDBDataset(tmp_path / "s.lmdb") as dataset:
+        assert same(list(DataLoader(dataset, 3, collate_fn=pad)), list(loader))
+
+
+def double(sample: Any) -> Any:
+    return sample[0] * 2, sample[1]
+
+
+def test_without_batches_the_collate_fn_makes_the_samples(tmp_path: Path) -> None:
+    loader = DataLoader(Items([(torch.ones(2), 5)]), None, collate_fn=double)
+    (record,) = written(loader, tmp_path)
+    assert same(record.image, np.full(2, 2, np.float32))
+
+
+class Repeating(DataLoader[Any]):
+    """A loader that makes its batches itself, as some do to repeat, echo or mix them."""
+
+    @override
+    def __iter__(self) -> Any:
+        for batch in super().__iter__():
+            yield {"batch": batch}
+
+
+def test_a_loader_whose_batches_cannot_be_taken_apart_is_refused(tmp_path: Path) -> None:
+    loader = Repeating(Items([(torch.ones(2), 5)]), 4)
+    with pytest.raises(OptionError, match=r"^this Repeating gives batches that its collate_fn has not made"):
+        written(loader, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+def test_a_loader_that_create_loader_made_is_refused(tmp_path: Path, workers: Any) -> None:
+    """It gives batches that are decoded, cropped and normalized."""
+    write_store([(IMAGE, 0)] * 3, tmp_path / "a.lmdb")
+    dataset = LMDBDataset(tmp_path / "a.lmdb")
+    loader = create_loader(dataset, batch_size=2, device=None, num_workers=0, workers=workers)
+    with loader, pytest.raises(OptionError, match="that create_loader made gives whole batches, not samples: give its"):
+        write_store(loader, tmp_path / "b.lmdb")
+
+
+def test_a_loader_over_an_lmdb_dataset_dumps_to_an_equal_store(tmp_path: Path) -> None:
+    for at in range(6):
+        folder = tmp_path / "folder" / "ab"[at % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        noise("RGB", at).save(folder / f"{at}.{'jpg' if at < 3 else 'png'}")
+    convert(tmp_path / "folder", tmp_path / "first.lmdb")
+    with LMDBDataset(tmp_path / "first.lmdb", decode=None, fields=("image", "label", "name")) as dataset:
+        for workers in (0, 1):
+            manifest = write_store(DataLoader(dataset, 4, num_workers=workers), tmp_path / "s.lmdb", overwrite=True)
+            assert manifest.digest == dataset.manifest.digest
+            assert manifest.classes == dataset.manifest.classes
+    with LMDBDataset(tmp_path / "first.lmdb") as first:
+        write_store(first, tmp_path / "decoded.lmdb")
+        with LMDBDataset(tmp_path / "decoded.lmdb") as second:
+            assert second.classes == first.classes
+            for at in range(6):
+                assert (second[at][0].tobytes(), second[at][1]) == (first[at][0].tobytes(), first[at][1])
+
+
+@pytest.fixture
+def _no_garbage_collection() -> Iterator[None]:
+    """To which nothing is to be left."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("_no_garbage_collection")
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("batch_size", [None, 2])
+def test_an_error_in_a_loader_ends_its_workers(tmp_path: Path, workers: int, batch_size: int | None) -> None:
+    loader = DataLoader(Failing([(IMAGE, at) for at in range(8)]), batch_size, num_workers=workers)
+    with pytest.raises(RuntimeError, match="no item 5"):
+        write_store(loader, tmp_path / "s.lmdb")
+    assert multiprocessing.active_children() == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("_no_garbage_collection")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_sample_that_cannot_be_stored_is_told_and_ends_the_workers_of_its_loader(
+    tmp_path: Path, workers: int
+) -> None:
+    items = [(IMAGE, at if at != 5 else "five") for at in range(12)]
+    with pytest.raises(FieldError, match=r"^sample 5: field 'label' must be an int, got 'five': [^\n]*$"):
+        write_store(DataLoader(Items(items), 3, num_workers=workers), tmp_path / "s.lmdb")
+    assert multiprocessing.active_children() == []
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,261 @@
+"""What becomes of each kind of file: nothing is lost, and nothing is silent."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from dbloader.conversion.convert import convert
+from dbloader.conversion.prepare import FilePreparer
+from dbloader.conversion.transcode import ImageFormat
+from dbloader.decoding import decode_pil
+from dbloader.errors import ConversionError
+from dbloader.sources.base import Entry
+from dbloader.sources.folder import scan
+from dbloader.stores.open import open_store
+from tests.support import jpegs
+from tests.support.conversion import events, records, report_lines, verified
+from tests.support.images import (
+    BAD,
+    DAMAGED,
+    END,
+    KINDS,
+    REPAIRED,
+    UNSEEN,
+    encoded,
+    photo,
+    picture,
+    plant,
+    plant_kinds,
+    plant_photos,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dbloader.conversion.prepare import Prepared
+    from dbloader.conversion.report import Report
+
+
+def expected(kind: str, check: str, on_damaged: str) -> str:
+    """Return the event of a file, or "" for none."""
+    outcome = KINDS[kind].outcome(check)
+    if outcome == DAMAGED:
+        return "damaged" if on_damaged == "keep" else "rejected"
+    return {BAD: "rejected", REPAIRED: "repaired"}.get(outcome, "")
+
+
+def check_accounts(root: Path, report: Report, kinds: dict[str, str], check: str, on_damaged: str = "reject") -> None:
+    """Compare a conversion with what ought to have become of each file."""
+    seen = {name: kind for name, kind in kinds.items() if KINDS[kind].outcome(check) != UNSEEN}
+    wanted = {name: expected(kind, check, on_damaged) for name, kind in seen.items()}
+    counts = Counter(wanted.values())
+    stored = {record.name: record for record in records(report.place)}
+    told = {event["name"]: event for event in events(report.place)}
+    assert report.files == len(seen)
+    assert report.records == len(stored) == len(seen) - counts["rejected"]
+    assert (report.repaired, report.damaged, report.rejected) == tuple(
+        counts[event] for event in ("repaired", "damaged", "rejected")
+    )
+    # Nothing is lost: what the source names is in the store or in the report.
+    assert stored.keys() | {name for name, event in told.items() if event["event"] == "rejected"} == seen.keys()
+    assert {name: event["event"] for name, event in told.items()} == {n: e for n, e in wanted.items() if e}
+    assert report_lines(report) == events(report.place)
+    assert [event["name"] for event in told.values()] == [
+        item.name for item in scan(root).entries() if item.name in told
+    ]
+    with open_store(report.place) as store:
+        outcome = store.manifest.outcome
+        assert len(store) == report.records
+    assert {event: outcome.get(event, 0) for event in ("repaired", "damaged", "rejected")} == {
+        event: counts[event] for event in ("repaired", "damaged", "rejected")
+    }
+    for name, event in told.items():
+        assert KINDS[kinds[name]].reason in event["reason"]
+    for name, record in stored.items():
+        assert name is not None
+        data = (root / name).read_bytes()
+        assert record.image == (data + END if wanted[name] == "repaired" else data)
+        assert bool(record.damaged) == (wanted[name] == "damaged")
+        if check == "decode" and not record.damaged:
+            assert isinstance(record.image, bytes)
+            assert decode_pil(record.image).size == (record.width, record.height)
+    assert verified(report.place) == report.digest
+
+
+@pytest.mark.parametrize("check", ["decode", "structure", "none"])
+def test_every_file_is_accounted_for(root: Path, place: Path, check: str) -> None:
+    kinds = plant_kinds(root, *KINDS)
+    for on_damaged in ("reject", "keep") if check != "none" else ("reject",):
+        report = convert(root, place, check=check, on_damaged=on_damaged, overwrite=True)
+        check_accounts(root, report, kinds, check, on_damaged)
+
+
+@pytest.mark.parametrize(
+    ("on_bad", "on_damaged", "check"),
+    [
+        ("fail", "reject", "none"),
+        ("fail", "keep", "decode"),
+        ("reject", "fail", "structure"),
+    ],
+)
+def test_a_bad_or_damaged_file_can_end_the_conversion(
+    root: Path, place: Path, on_bad: str, on_damaged: str, check: str
+) -> None:
+    plant_kinds(root, *KINDS)
+    with pytest.raises(
+        ConversionError,
+        match=r"\w+/\d+\.\w+: .*; fix (the file and resume \(--resume\)|it and begin again), or resume",
+    ):
+        convert(root, place, check=check, on_bad=on_bad, on_damaged=on_damaged)
+    assert not place.exists()
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    kinds=st.lists(st.sampled_from(list(KINDS)), max_size=25),
+    check=st.sampled_from(["decode", "structure", "none"]),
+    keep=st.booleans(),
+    workers=st.none() | st.integers(1, 4),
+    shuffle=st.none() | st.integers(-5, 5),
+)
+def test_any_mixture_of_files_is_accounted_for(
+    kinds: list[str], check: str, keep: bool, workers: int | None, shuffle: int | None
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder) / "images"
+        planted = plant_kinds(root, *kinds)
+        on_damaged = "keep" if keep and check != "none" else "reject"
+        report = convert(root, Path(folder) / "out.lmdb", check=check, on_damaged=on_damaged, workers=workers)
+        check_accounts(root, report, planted, check, on_damaged)
+        if shuffle is not None:
+            shuffled = convert(root, Path(folder) / "s.lmdb", check=check, on_damaged=on_damaged, shuffle=shuffle)
+            assert sorted(map(str, events(shuffled.place))) == sorted(map(str, events(report.place)))
+            assert {r.name for r in records(shuffled.place)} == {r.name for r in records(report.place)}
+
+
+def test_a_file_larger_than_a_record_is_named_and_not_read(root: Path, place: Path) -> None:
+    plant_photos(root, 1)
+    with (root / "cat" / "huge.jpg").open("wb") as file:
+        file.truncate(2**31)
+    report = convert(root, place)
+    assert report.bytes_read < 10_000
+    assert [event["reason"] for event in report_lines(report)] == [
+        "has 2,147,483,648 bytes, more than a record can hold (2,147,418,112)"
+    ]
+
+
+JP2 = b"\0\0\0\x0cjP  \r\n\x87\n\0\0\0\x14ftypjp2 "  # the first box, and a piece of the second
+
+
+@pytest.mark.parametrize("data", [b"RIFF", picture("WEBP")[:-9], b"\x89PNG\r\n\x1a\n", b"GIF8", b"II*\x00", JP2])
+def test_an_image_whose_header_is_cut_short_is_damaged(root: Path, place: Path, data: bytes) -> None:
+    plant(root, {"cat/0.png": photo(), "cat/1.png": data})
+    with pytest.raises(ConversionError, match=r"cat/1.png: is damaged(: its header is|, or a TIFF of a kind)"):
+        convert(root, place, on_damaged="fail")
+    assert convert(root, place, on_damaged="keep", overwrite=True).damaged == 1
+    kept = records(place)[1]
+    assert (bool(kept.damaged), kept.width, kept.height, kept.format) == (True, None, None, None)
+
+
+def test_bytes_that_begin_like_no_image_are_bad(root: Path, place: Path) -> None:
+    plant(root, {"cat/0.png": photo(), "cat/1.png": jpegs.draw(2, 2).tobytes() * 99})
+    with pytest.raises(ConversionError, match="no known image"):
+        convert(root, place, on_bad="fail", on_damaged="keep")
+
+
+def test_a_palette_image_without_its_palette_is_stored_as_pillow_decodes_it(root: Path, place: Path) -> None:
+    data = encoded(jpegs.draw(20, 10).convert("P"), "PNG")
+    at = data.index(b"PLTE") - 4
+    length = int.from_bytes(data[at : at + 4], "big") + 12
+    plant(root, {"cat/0.png": data[:at] + data[at + length :]})
+    assert convert(root, place).records == 1
+
+
+def test_a_header_that_claims_gigapixels_is_rejected(root: Path, place: Path) -> None:
+    bomb = bytearray(photo())
+    start = bomb.index(b"\xff\xc0") + 5
+    bomb[start : start + 4] = b"\xea\x60\xea\x60"
+    large = encoded(Image.new("1", (14_000, 14_000)), "PNG", compress_level=1)
+    plant(root, {"cat/0.jpg": photo(), "cat/1.jpg": bytes(bomb), "cat/2.png": large})
+    for check in ("decode", "structure"):
+        report = convert(root, place, check=check, overwrite=True)
+        for event, name in zip(report_lines(report), ("cat/1.jpg", "cat/2.png"), strict=True):
+            assert (event["name"], event["event"]) == (name, "rejected")
+            assert event["reason"].startswith("is too large to be decoded: ")
+
+
+# Reading
+
+
+def prepare(root: Path, hold: Callable[[int], object] = lambda _: None, name: str = "0.jpg") -> Prepared:
+    return FilePreparer(root=os.fsencode(root)).prepare(Entry(name, name.encode(), None, {}), hold)
+
+
+def test_too_many_open_files_are_not_the_fault_of_the_next_file(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), "0.jpg")
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(OSError, match="Too many open files"):
+        prepare(root)
+
+
+def test_a_file_that_grows_while_it_is_read_is_read_as_it_was(root: Path) -> None:
+    path = root / "0.jpg"
+    path.write_bytes(photo())
+    result = prepare(root, lambda _: path.write_bytes(photo() + bytes(10)))
+    assert (result.events, result.nbytes) == ({}, len(photo()))
+
+
+def test_a_file_that_shrinks_while_it_is_read_is_cut_short(root: Path) -> None:
+    path = root / "0.jpg"
+    path.write_bytes(photo())
+    result = prepare(root, lambda _: os.truncate(path, 600))
+    assert (list(result.events), result.bad, result.nbytes) == (["rejected"], False, 600)
+
+
+def test_a_file_that_comes_in_parts_is_read_to_its_end(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(root, {"0.jpg": photo()})
+    read = os.read
+    monkeypatch.setattr(os, "read", lambda descriptor, size: read(descriptor, min(size, 100)))
+    result = prepare(root)
+    assert (result.events, result.nbytes) == ({}, len(photo()))
+
+
+# Memory that is asked for
+
+
+def test_memory_is_asked_for_before_it_is_used(root: Path) -> None:
+    pixels = 160 * 120
+    files = {
+        "0.jpg": (photo(width=160, height=120), []),
+        "1.jpg": (photo(width=160, height=120, progressive=True), [2 * 3 * pixels]),  # coefficients
+        "2.png": (encoded(jpegs.draw(160, 120), "PNG"), [4 * pixels]),
+        "3.webp": (encoded(jpegs.draw(160, 120), "WEBP"), [16 * pixels]),  # copies
+    }
+    plant(root, {name: data for name, (data, _) in files.items()})
+    for name, (data, wanted) in files.items():
+        held: list[int] = []
+        prepare(root, held.append, name)
+        assert held == [len(data), *wanted, *(-nbytes for nbytes in wanted)]
+
+
+def test_memory_that_is_asked_for_to_make_an_image_smaller_is_what_that_takes(root: Path) -> None:
+    plant(root, {"0.jpg": photo(width=160, height=120), "1.png": encoded(jpegs.draw(160, 120), "PNG")})
+    sizes: list[int] = []
+    shrinking = FilePreparer(check="none", root=os.fsencode(root), images=ImageFormat(max_side=20))
+    for name in ("0.jpg", "1.png"):
+        shrinking.prepare(Entry(name, name.encode(), None, {}), sizes.append)
+    # From a JPEG, libjpeg makes one of less than 80 x 60 pixels. Each becomes 20 pixels wide first, then 15 high.
+    jpeg, png = 5 * 80 * 60 + 4 * 20 * (60 + 15), 5 * 160 * 120 + 4 * 20 * (120 + 15)
+    assert [size for size in sizes if size < 0] == [-jpeg, -png]

@@ -1,0 +1,75 @@
+"""What a conversion reports: while it runs, and at its end."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from dbloader.conversion.convert import convert
+from dbloader.conversion.report import Progress
+from tests.support.conversion import events, siblings, verified
+from tests.support.images import KINDS, photo, plant, plant_kinds, plant_photos
+
+
+def test_a_report_that_cannot_be_written_is_a_warning_and_the_store_is_there(root: Path, place: Path) -> None:
+    plant(root, {"cat/0.jpg": photo(), "cat/1.jpg": b"text"})
+    Path(f"{place}.report.jsonl").mkdir()
+    report = convert(root, place)
+    assert report.report_file == ""
+    assert report.warnings == (
+        f"{place}.report.jsonl cannot be written: Is a directory; the report is in the store too "
+        "(dbloader info with --report)",
+    )
+    assert verified(place) == report.digest
+    assert len(events(place)) == 1
+    assert siblings(place) == {"out.lmdb", "out.lmdb.report.jsonl"}
+
+
+def test_a_report_without_events_is_no_file_and_an_older_one_is_removed(root: Path, place: Path) -> None:
+    plant(root, {"cat/0.jpg": photo(), "cat/1.jpg": b"text"})
+    assert convert(root, place).report_file == f"{place}.report.jsonl"
+    (root / "cat/1.jpg").unlink()
+    report = convert(root, place, overwrite=True)
+    assert (report.report_file, report.warnings) == ("", ())
+    assert siblings(place) == {"out.lmdb"}
+
+
+def test_the_report_counts_what_is_no_image(root: Path, place: Path) -> None:
+    plant_photos(root, 2)
+    plant(root, {"cat/notes.txt": b"", "cat/b.TXT": b"", "cat/.hidden.jpg": b"", "loose.jpg": b"", "empty/README": b""})
+    report = convert(root, place)
+    assert report.skipped == {".txt": 2, "": 1}
+    assert report.hidden == 1
+    assert report.warnings == (
+        f"1 image directly in {root} left out: outside of every class folder",
+        "1 class has no images: 'empty'",
+    )
+
+
+def test_progress_rises_to_the_number_of_files(root: Path, place: Path) -> None:
+    plant_photos(root, 100)
+    plant_kinds(root, *KINDS)
+    told: list[Progress] = []
+    report = convert(root, place, progress=told.append)
+    done = [progress.done for progress in told if progress.done is not None]
+    assert done == sorted(done)
+    assert done[0] == 0
+    assert told[-1] == Progress(report.files, report.files, report.bytes_read)
+    assert [progress.nbytes for progress in told] == sorted(progress.nbytes for progress in told)
+    assert {progress.found for progress in told} == {report.files}
+
+
+def test_progress_counts_the_files_found_while_a_source_is_looked_at(root: Path, place: Path, tmp_path: Path) -> None:
+    plant_photos(root, 1)
+    listing = tmp_path / "all.csv"
+    listing.write_text("path\n" + "cat/0000.jpg\n" * 2500)
+    told: list[Progress] = []
+    convert(root, place, listing=listing, check="none", progress=told.append)
+    assert told[:3] == [Progress(1000, None, 0), Progress(2000, None, 0), Progress(2500, 0, 0)]
+
+
+def test_progress_is_called_from_the_callers_thread(root: Path, place: Path) -> None:
+    plant_photos(root, 20)
+    threads: list[threading.Thread] = []
+    convert(root, place, progress=lambda _: threads.append(threading.current_thread()))
+    assert {*threads} == {threading.current_thread()}

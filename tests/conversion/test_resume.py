@@ -1,0 +1,218 @@
+"""Interrupted conversions: nothing is at the destination, and resuming gives the same store."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import bson
+import lmdb
+import pytest
+
+from dbloader.conversion.convert import convert
+from dbloader.conversion.report import Progress
+from dbloader.conversion.transcode import ImageFormat
+from dbloader.errors import ConversionError, SourceNotFoundError, StoreExistsError
+from tests.support.conversion import documents, events, interrupt, records, report_lines, siblings, verified
+from tests.support.images import KINDS, photo, plant, plant_kinds, plant_photos, running, wait_until
+
+
+@pytest.mark.usefixtures("frequent_commits")
+@pytest.mark.parametrize("options", [{"shuffle": 3}, {"images": ImageFormat(max_side=20)}, {"overwrite": True}])
+def test_a_resumed_conversion_gives_the_same_store(root: Path, place: Path, options: dict[str, Any]) -> None:
+    plant_photos(root, 130)
+    kinds = plant_kinds(root, *KINDS)
+    whole = convert(root, place.with_name("whole.lmdb"), **options)
+    if options.get("overwrite"):
+        old = convert(root, place, images=ImageFormat(max_side=5)).digest
+    interrupt(root, place, 50, **options)
+    if options.get("overwrite"):
+        assert verified(place) == old
+    else:
+        assert not place.exists()
+    resumed = {**options, "overwrite": False, "resume": True}
+    interrupt(root, place, 100, **resumed)
+    report = convert(root, place, **resumed)
+    assert report.digest == whole.digest == verified(place)
+    assert documents(place) == documents(whole.place)
+    assert events(place) == events(whole.place) == report_lines(report)
+    assert 0 < report.resumed_at < report.files
+    assert report.bytes_read < whole.bytes_read
+    same = ("records", "files", "repaired", "rejected", "damaged", "resized", "image_bytes", "warnings", "skipped")
+    assert [getattr(report, name) for name in same] == [getattr(whole, name) for name in same]
+    assert siblings(place) == {f"{name}.lmdb{end}" for name in ("out", "whole") for end in ("", ".report.jsonl")}
+    assert len(kinds) > 10
+
+
+@pytest.mark.usefixtures("frequent_commits")
+def test_progress_of_a_resumed_conversion_begins_where_it_goes_on(root: Path, place: Path) -> None:
+    plant_photos(root, 100)
+    interrupt(root, place, 40)
+    told: list[Progress] = []
+    report = convert(root, place, resume=True, progress=told.append)
+    assert told[0] == Progress(100, report.resumed_at, 0)
+    assert told[-1].done == 100
+
+
+@pytest.mark.usefixtures("frequent_commits")
+def test_a_conversion_interrupted_before_its_first_record_can_be_resumed(root: Path, place: Path) -> None:
+    plant_photos(root, 40)
+    old = convert(root, place, images=ImageFormat(max_side=5)).digest
+    interrupt(root, place, 0, overwrite=True)
+    assert verified(place) == old
+    report = convert(root, place, resume=True)
+    assert report.resumed_at == 0
+    assert report.digest == verified(place) != old
+
+
+@pytest.mark.usefixtures("frequent_commits")
+def test_a_mistyped_source_does_not_end_an_unfinished_conversion(root: Path, place: Path) -> None:
+    plant_photos(root, 60)
+    interrupt(root, place, 30)
+    with pytest.raises(SourceNotFoundError, match="there is no such folder"):
+        convert(root / "none", place, overwrite=True)
+    assert convert(root, place, resume=True).resumed_at > 0
+
+
+def test_resuming_where_nothing_is_converts(root: Path, place: Path) -> None:
+    plant_photos(root, 3)
+    report = convert(root, place, resume=True)
+    assert (report.records, report.resumed_at) == (3, 0)
+    assert report.warnings == ("there was nothing to resume: the conversion began from the start",)
+    assert verified(place) == report.digest
+
+
+def test_a_finished_conversion_is_not_resumed(root: Path, place: Path) -> None:
+    plant_photos(root, 3)
+    digest = convert(root, place).digest
+    with pytest.raises(StoreExistsError, match="is finished already: there is nothing to resume"):
+        convert(root, place, resume=True)
+    assert verified(place) == digest
+
+
+@pytest.mark.usefixtures("frequent_commits")
+def test_an_unfinished_conversion_is_neither_read_nor_silently_begun_anew(root: Path, place: Path) -> None:
+    plant_photos(root, 60)
+    interrupt(root, place, 30)
+    with pytest.raises(StoreExistsError, match=r"an unfinished conversion is at .*: resume \(--resume\) goes on"):
+        convert(root, place)
+    with pytest.raises(ValueError, match=r"its unfinished conversion is: dbloader convert with --resume goes on"):
+        records(place)
+    assert convert(root, place, overwrite=True).resumed_at == 0
+
+
+@pytest.mark.usefixtures("frequent_commits")
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ({}, {"check": "structure"}, r"another check \(--check\) \(decode, now structure\)"),
+        (
+            {"images": ImageFormat(max_side=9)},
+            {"images": ImageFormat(max_side=9, quality=50)},
+            r"another quality \(--quality\) \(None, now 50\)",
+        ),
+        ({}, {"shuffle": 1}, r"another shuffle \(--shuffle\) \(None, now 1\)"),
+        ({"on_damaged": "keep"}, {}, r"another on_damaged \(--on-damaged\) \(keep, now not keep\)"),
+    ],
+)
+def test_resuming_with_other_options_is_refused(
+    root: Path, place: Path, before: dict[str, Any], after: dict[str, Any], message: str
+) -> None:
+    plant_photos(root, 60)
+    interrupt(root, place, 30, **before)
+    kept = Path(f"{place}.partial").read_bytes()
+    with pytest.raises(StoreExistsError, match=f"was begun with {message}: resume with the same, or begin again"):
+        convert(root, place, resume=True, **after)
+    assert Path(f"{place}.partial").stat().st_size == len(kept)
+    assert convert(root, place, resume=True, **before).resumed_at > 0
+
+
+@pytest.mark.usefixtures("frequent_commits")
+def test_workers_and_what_fails_may_differ_when_resuming(root: Path, place: Path) -> None:
+    plant_photos(root, 60)
+    interrupt(root, place, 30, workers=1, on_bad="fail", on_damaged="fail")
+    assert convert(root, place, resume=True, workers=3).resumed_at > 0
+
+
+@pytest.mark.usefixtures("frequent_commits")
+@pytest.mark.parametrize("change", ["added", "removed", "renamed"])
+def test_resuming_with_another_source_is_refused(root: Path, place: Path, change: str) -> None:
+    plant_photos(root, 60)
+    interrupt(root, place, 30)
+    first = root / "cat" / "0000.jpg"
+    count = {"added": 61, "removed": 59, "renamed": 60}[change]
+    if change == "added":
+        plant(root, {"dog/new.jpg": photo()})
+    elif change == "removed":
+        first.unlink()
+    else:
+        first.rename(first.with_name("0000 new.jpg"))
+    pattern = (
+        rf"begun with another list of files \(60 files, SHA-256 \w+, now {count} files, SHA-256 \w+\): resume with"
+    )
+    with pytest.raises(StoreExistsError, match=pattern):
+        convert(root, place, resume=True)
+    assert not place.exists()
+
+
+@pytest.mark.usefixtures("frequent_commits")
+@pytest.mark.parametrize(
+    ("on", "kind", "mended"), [("on_bad", "text", True), ("on_damaged", "half", True), ("on_bad", "text", False)]
+)
+def test_a_conversion_that_ended_at_a_file_goes_on_with_or_without_it(
+    root: Path, place: Path, on: str, kind: str, mended: bool
+) -> None:
+    plant_photos(root, 60)
+    KINDS[kind].plant(root / "dog" / "z.jpg", 0)
+    option = on.replace("_", "-")
+    with pytest.raises(ConversionError, match=rf"dog/z.jpg: .*, or resume with --{option} reject"):
+        convert(root, place, **{on: "fail"})  # type: ignore[arg-type]
+    assert not place.exists()
+    if mended:
+        (root / "dog" / "z.jpg").write_bytes(photo())
+    report = convert(root, place, resume=True, **({on: "fail"} if mended else {}))  # type: ignore[arg-type]
+    assert (report.records, report.rejected) == ((61, 0) if mended else (60, 1))
+    assert 0 < report.resumed_at < 61
+
+
+@pytest.mark.usefixtures("frequent_commits")
+def test_if_all_was_rejected_before_the_interruption_the_message_still_stands(root: Path, place: Path) -> None:
+    plant(root, {f"cat/{n:03}.jpg": b"text" for n in range(16)})
+    interrupt(root, place, 16)
+    with pytest.raises(ConversionError, match=r"none of the 16 files could be stored$"):
+        convert(root, place, resume=True)
+    assert siblings(place) == set()
+
+
+def _progressing(place: Path) -> bool:
+    """Whether a conversion has committed some records."""
+    try:
+        with (
+            lmdb.open(f"{place}.partial", subdir=False, lock=False, readonly=True, max_dbs=1) as env,
+            env.begin(db=env.open_db(b"meta", create=False)) as txn,
+        ):
+            progress = txn.get(b"progress")
+            return progress is not None and bson.decode(progress)["length"] > 0
+    except lmdb.Error:
+        return False
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_real_conversion_with_one_line_and_can_be_resumed(root: Path, place: Path) -> None:
+    plant_photos(root, 1000, width=160, height=120)
+    code = "import dbloader.stores.writer as w; w.COMMIT_BYTES = 50_000; from dbloader.cli import main; main()"
+    arguments = [sys.executable, "-c", code, "convert", root, place]
+    with running(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert wait_until(process, lambda: _progressing(place))
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert stderr == "Interrupted: committed records are kept; --resume continues after them\n"
+    assert stdout == ""
+    assert not place.exists()
+    report = convert(root, place, resume=True)
+    assert 0 < report.resumed_at < 1000
+    assert (report.records, report.digest) == (1000, verified(place))

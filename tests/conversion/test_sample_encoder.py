@@ -1,0 +1,403 @@
+"""A sample as a record: what it may be, its values, its label and its images."""
+
+from __future__ import annotations
+
+import collections
+import io
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from dbloader.conversion.write_store import write_store
+from dbloader.errors import DamagedImageError, FieldError, OptionError
+from dbloader.records.record import Record
+from dbloader.stores.open import open_store
+from tests.support.images import encoded
+from tests.support.samples import IMAGE, Annotated, Sample, image_of, noise, same, written
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# What a sample may be
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        (IMAGE, 3, "words"),
+        [IMAGE, 3, "words"],
+        {"caption": "words", "image": IMAGE, "label": 3},
+        collections.OrderedDict(image=IMAGE, label=3, caption="words"),
+        Sample(IMAGE, 3, "words"),
+        Record(label=3, image=IMAGE, width=7, height=9, format="PNG", fields={"caption": "words"}),
+    ],
+    ids=lambda sample: type(sample).__name__,
+)
+def test_a_sample_is_a_tuple_list_dict_named_tuple_or_record(tmp_path: Path, sample: Any) -> None:
+    (record,) = written([sample], tmp_path, fields=("image", "label", "caption"))
+    assert record == Record(label=3, image=IMAGE, width=7, height=9, format="PNG", fields={"caption": "words"}, index=0)
+
+
+def test_a_named_tuple_and_a_dataclass_have_their_own_names_for_their_items(tmp_path: Path) -> None:
+    one, other = written([Sample(IMAGE, 1), Annotated(IMAGE, 2, [[1.0, 2.0]])], tmp_path)
+    assert (one.label, one.fields) == (1, {"caption": "a caption"})
+    assert (other.label, other.fields) == (2, {"boxes": [[1.0, 2.0]]})
+    assert one.image == other.image == IMAGE
+
+
+@pytest.mark.parametrize("image", [IMAGE, bytearray(IMAGE), memoryview(IMAGE), noise("RGB")])
+def test_a_sample_may_be_an_image_alone(tmp_path: Path, image: Any) -> None:
+    (record,) = written([image], tmp_path)
+    assert (record.label, record.name) == (None, None)
+    assert image_of(record).tobytes() == noise("RGB").tobytes()
+    assert (record.format, record.width, record.height) == ("PNG", 7, 9)
+
+
+@pytest.mark.parametrize("array", [np.arange(6, dtype=np.float32).reshape(1, 2, 3), torch.arange(6).reshape(2, 3)])
+def test_a_sample_may_be_an_array_or_tensor_alone(tmp_path: Path, array: Any) -> None:
+    (record,) = written([array], tmp_path)
+    assert same(record.image, np.asarray(array))
+    assert (record.format, record.width, record.height) == (None, None, None)
+
+
+def test_a_sample_may_lack_items_and_needs_no_image(tmp_path: Path) -> None:
+    samples = [(IMAGE,), (), {"caption": "words"}, {"image": None, "label": None}]
+    first, *others = written(samples, tmp_path)
+    assert (first.image, first.label) == (IMAGE, None)
+    assert others == [Record(index=1), Record(fields={"caption": "words"}, index=2), Record(index=3)]
+
+
+def test_standard_fields_of_a_dict_keep_their_meaning(tmp_path: Path) -> None:
+    standard = {"name": "a/b.raw", "width": 5, "height": 6, "format": "RAW", "damaged": "cut", "resized_from": (50, 60)}
+    (record,) = written([{**standard, "image": IMAGE}], tmp_path)
+    assert {key: getattr(record, key) for key in standard} == standard
+    with open_store(tmp_path / "s.lmdb") as store:
+        assert store.find("a/b.raw") == 0
+
+
+def test_bytes_that_are_no_image_known_here_are_kept_for_a_decode_that_knows_them(tmp_path: Path) -> None:
+    (record,) = written([{"image": b"\x76\x2f\x31\x01 an OpenEXR file"}], tmp_path)
+    assert record.image == b"\x76\x2f\x31\x01 an OpenEXR file"
+    assert record.format is None
+
+
+def test_a_tuple_with_more_items_than_names_is_refused(tmp_path: Path) -> None:
+    told = r"^sample 1: it has 3 items, and fields names 2: .*fields=\('image', 'label', 'caption'\)$"
+    with pytest.raises(FieldError, match=told):
+        written([(IMAGE, 1), (IMAGE, 1, "words")], tmp_path)
+
+
+# Values
+
+VALUES: dict[str, Any] = {
+    "bytes": b"\x00\xff",
+    "text": "é€ \x00 ",
+    "int": -(2**63) + 1,
+    "float": 0.1,
+    "nan": np.float64("-inf").item(),
+    "true": True,
+    "none": None,
+    "list": [1, "two", [3.0, None], {"four": b"4"}],
+    "dict": {"a": {"b": [True]}, "": {}},
+    "empty": [],
+}
+
+
+def test_every_kind_of_value_comes_back_as_it_was(tmp_path: Path) -> None:
+    (record,) = written([VALUES], tmp_path)
+    assert same(record.fields, VALUES)
+    assert same(pickle.loads(pickle.dumps(record)).fields, VALUES)  # noqa: S301 - as from a worker
+
+
+def test_arrays_keep_dtype_and_shape(tmp_path: Path) -> None:
+    dtypes = "f2 f4 f8 i1 i2 i4 i8 u1 u2 u4 u8 ? c8 c16 >f4 <M8[s] U3 S3".split()  # noqa: SIM905 - far shorter
+    shapes: list[tuple[int, ...]] = [(3,), (2, 3, 1), (0, 4), (1,)]
+    arrays = [np.random.default_rng(0).integers(0, 100, shape).astype(dtype) for dtype in dtypes for shape in shapes]
+    stored = written([{"image": array, "x": array, "y": [array, {"z": array}]} for array in arrays], tmp_path)
+    for record, array in zip(stored, arrays, strict=True):
+        assert same(record.image, array)
+        assert same(record.fields, {"x": array, "y": [array, {"z": array}]})
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.float16, torch.float32, torch.float64, torch.uint8, torch.int32, torch.int64, torch.bool, torch.complex64],
+)
+def test_tensors_come_back_as_arrays_of_their_dtype_and_shape(tmp_path: Path, dtype: torch.dtype) -> None:
+    tensor = (torch.arange(12).reshape(3, 4) % 5).to(dtype)
+    inputs = [tensor, tensor.T, tensor[::2, 1:], tensor.unsqueeze(0).expand(2, 3, 4)]
+    (record,) = written([{"image": tensor, "views": inputs}], tmp_path)
+    for array, original in zip([record.image, *record.fields["views"]], [tensor, *inputs], strict=True):
+        assert isinstance(array, np.ndarray)
+        assert same(torch.as_tensor(array), original.contiguous())
+
+
+def test_tensors_that_numpy_takes_only_after_some_preparation_are_prepared(tmp_path: Path) -> None:
+    parameter = torch.nn.Parameter(torch.ones(2))
+    conjugate = torch.tensor([1 + 2j]).conj()
+    (record,) = written([{"parameter": parameter, "conjugate": conjugate, "negative": conjugate.imag}], tmp_path)
+    assert record.fields["parameter"].tolist() == [1, 1]
+    assert (record.fields["conjugate"].tolist(), record.fields["negative"].tolist()) == ([1 - 2j], [-2])
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        *((number, 7) for number in (np.int64(7), np.array(7), torch.tensor(7))),
+        *((number, 0.1) for number in (np.float64(0.1), np.array(0.1), torch.tensor(0.1, dtype=torch.float64))),
+        *((truth, True) for truth in (np.bool_(True), np.array(True), torch.tensor(True))),
+        *((text, "words") for text in (np.str_("words"), np.array("words"))),
+        # As a Python float one would collate to float64, and the network would want float32.
+        *((x, np.asarray(x)) for x in (np.float32(0.1), np.uint8(3), np.array(0.1, ">f4"), torch.tensor(0.1))),
+    ],
+)
+def test_a_single_number_or_text_is_pythons_if_that_has_its_dtype(tmp_path: Path, value: Any, expected: Any) -> None:
+    (record,) = written([{"x": value, "y": [value]}], tmp_path)
+    assert same(record.fields, {"x": expected, "y": [expected]})
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn])
+def test_a_tensor_that_numpy_has_no_dtype_for_is_refused(tmp_path: Path, dtype: torch.dtype) -> None:
+    told = rf"^sample 0: field 'x\[1\]\.y' is a tensor of {dtype} \(torch\.strided, on cpu\).*by \.float\(\)$"
+    with pytest.raises(FieldError, match=told):
+        written([{"x": [0, {"y": torch.zeros(2, dtype=dtype)}]}], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "what"),
+    [
+        (torch.ones(2, 2).to_sparse(), r"torch\.sparse_coo, on cpu.*to_dense"),
+        (torch.ones(2, device="meta"), r"torch\.strided, on meta"),
+    ],
+)
+def test_a_tensor_without_plain_values_is_refused(tmp_path: Path, tensor: torch.Tensor, what: str) -> None:
+    with pytest.raises(FieldError, match=rf"^sample 0: field 'image' is a tensor of torch.float32 .{what}"):
+        written([tensor], tmp_path)
+
+
+class Strange:
+    """Nothing that a record could hold."""
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"x": Strange()}, r"field 'x' has the type tests\.\S+\.Strange; a record holds"),
+        ({"x": {"y": [0, Strange()]}}, r"field 'x\.y\[1\]' has the type tests\.\S+\.Strange"),
+        ({"x": {1, 2}}, "field 'x' has the type builtins.set"),
+        ({"x": np.array([Strange()])}, "field 'x' is an array of Python objects"),
+        ({"x": np.array(Strange())}, "field 'x' is an array of Python objects"),
+        ({"x": 2**63}, "field 'x' must .*, got 9223372036854775808"),
+        ({"x": {1: 2}}, "field 'x' has a key that is no"),
+        ({1: "x"}, "a field's name must be a str, got 1"),
+        ({"index": 3}, "'index' is a field of every record's own; give yours another name"),
+        ({"a.b": 3}, "a field's name may not .*'a.b'$"),
+        ({"image": "cat.jpg"}, "field 'image' must be the bytes of an image file or an array, got 'cat.jpg'"),
+        ({"image": Strange()}, "field 'image' must be the bytes of an image file or an array, got <"),
+        ({"name": 5}, "field 'name' must be a str, got 5"),
+        ({"width": -1}, "field 'width' must be from 0"),
+    ],
+)
+def test_what_a_record_cannot_hold_is_told_by_sample_and_field(
+    tmp_path: Path, fields: dict[Any, Any], told: str
+) -> None:
+    with pytest.raises(FieldError, match=rf"^sample 2: {told}"):
+        written([{}, {}, fields], tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+# Labels
+
+
+@pytest.mark.parametrize(
+    "label",
+    [np.int32(2), np.uint8(2), np.array(2, ">i2"), torch.tensor(2), torch.tensor(2, dtype=torch.uint8), np.uint64(2)],
+)
+def test_a_label_may_be_a_single_integer_of_any_kind(tmp_path: Path, label: Any) -> None:
+    (record,) = written([(IMAGE, label)], tmp_path)
+    assert same(record.label, 2)
+
+
+@pytest.mark.parametrize(
+    "label", [0.5, 1.0, True, "cat", [1], np.array([1]), torch.tensor([1]), torch.tensor(1.0), np.float32(1), b"1"]
+)
+def test_a_label_that_is_no_integer_is_refused_with_the_way_out(tmp_path: Path, label: Any) -> None:
+    told = r"^sample 1: field 'label' must be an int, got .*: put it into a field of its own, say 'target'$"
+    with pytest.raises(FieldError, match=told):
+        written([(IMAGE, 1), (IMAGE, label)], tmp_path)
+    (record,) = written([(IMAGE, label)], tmp_path, fields=("image", "target"))
+    assert "target" in record.fields
+
+
+def test_a_label_beyond_64_bits_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FieldError, match=r"^sample 0: field 'label' must be from -"):
+        written([(IMAGE, 2**63)], tmp_path)
+
+
+# PIL images
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "I;16"])
+def test_pil_images_are_stored_without_loss(tmp_path: Path, mode: str) -> None:
+    image = noise(mode)
+    (record,) = written([image], tmp_path)
+    read = image_of(record)
+    assert (read.format, read.mode, read.size) == ("PNG", mode, (7, 9))
+    assert read.tobytes() == image.tobytes()
+    assert read.getpalette() == image.getpalette()
+    assert (record.format, record.width, record.height) == ("PNG", 7, 9)
+
+
+def test_the_transparent_color_of_a_palette_is_kept(tmp_path: Path) -> None:
+    image = noise("P")
+    image.info["transparency"] = 3
+    (record,) = written([image], tmp_path)
+    assert image_of(record).convert("RGBA").tobytes() == image.convert("RGBA").tobytes()
+
+
+def test_color_profile_and_exif_are_kept(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x010E] = "a description"
+    image = noise("RGB")
+    image.info.update(icc_profile=b"a profile", exif=exif.tobytes())
+    for image_format in ("PNG", "JPEG", "TIFF"):
+        (record,) = written([image], tmp_path, image_format=image_format)
+        assert image_of(record).info["icc_profile"] == b"a profile"
+        assert image_of(record).getexif()[0x010E] == "a description"
+
+
+@pytest.mark.parametrize("mode", ["CMYK", "F", "PA", "YCbCr", "LAB"])
+def test_a_mode_that_png_has_not_is_refused_and_tiff_takes_it(tmp_path: Path, mode: str) -> None:
+    image = noise(mode)
+    told = (
+        rf"^sample 0: field 'image' is an image of mode {mode}, which cannot be written as PNG \(.*\): "
+        r"choose image_format='TIFF', .* or convert it, such as by \.convert\('RGB'\)"
+    )
+    with pytest.raises(FieldError, match=told):
+        written([image], tmp_path)
+    (record,) = written([image], tmp_path, image_format="TIFF")
+    assert (image_of(record).mode, image_of(record).tobytes()) == (mode, image.tobytes())
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "P", "I;16", "F", "LA"])
+def test_a_mode_that_jpeg_has_not_is_refused(tmp_path: Path, mode: str) -> None:
+    with pytest.raises(FieldError, match=f"an image of mode {mode}, which cannot be written as JPEG"):
+        written([noise(mode)], tmp_path, image_format="JPEG")
+
+
+@pytest.mark.parametrize(
+    ("image", "image_format", "lost"),
+    [
+        (noise("RGBA"), "BMP", "transparency"),
+        (noise("F"), "WEBP", "depth of more than 8 bits"),
+        (noise("I;16"), "WEBP", "depth of more than 8 bits"),
+        (noise("RGB").resize((300, 20)), "ICO", "size"),
+    ],
+)
+def test_what_pillow_would_drop_without_a_word_is_refused(
+    tmp_path: Path, image: Image.Image, image_format: str, lost: str
+) -> None:
+    with pytest.raises(FieldError, match=f"cannot be written as {image_format} .that loses its {lost}.: choose"):
+        written([image], tmp_path, image_format=image_format)
+
+
+@pytest.mark.parametrize("value", [-1, 2**16])
+def test_values_that_16_bits_do_not_hold_are_refused(tmp_path: Path, value: int) -> None:
+    values = np.array([[0, 2**16 - 1, 300]], np.int32)
+    (record,) = written([Image.fromarray(values)], tmp_path, image_format="PPM")
+    assert np.asarray(image_of(record)).tolist() == values.tolist()
+    values[0, 2] = value
+    with pytest.raises(FieldError, match=r"cannot be written as PPM .that loses its values outside of 0 to"):
+        written([Image.fromarray(values)], tmp_path, image_format="PPM")
+
+
+@pytest.mark.parametrize("image_format", ["TIFF", "PNG", "JPEG", "WEBP"])
+@pytest.mark.parametrize("orientation", [1, 3, 6])
+def test_no_format_turns_an_image(tmp_path: Path, image_format: str, orientation: int) -> None:
+    image = Image.new("RGB", (9, 8), "red")
+    image.paste("blue", (0, 0, 9, 3))
+    exif = Image.Exif()
+    exif[0x0112], exif[0x010E] = orientation, "a description"
+    image.info["exif"] = exif.tobytes()
+    (record,) = written([image], tmp_path, image_format=image_format)
+    read = image_of(record)
+    assert (read.size, record.width, record.height) == ((9, 8), 9, 8)
+    assert np.abs(np.asarray(read).astype(int) - np.asarray(image)).mean() < 60
+    assert read.getexif()[0x010E] == "a description"
+    assert read.getexif().get(0x0112) == (None if image_format == "TIFF" else orientation)
+
+
+@pytest.mark.parametrize("image_format", ["JPEG", "jpeg", "WEBP", "TIFF", "BMP", "PPM", "QOI", "gif"])
+def test_images_are_encoded_in_the_format_chosen(tmp_path: Path, image_format: str) -> None:
+    (record,) = written([noise("L" if image_format == "gif" else "RGB")], tmp_path, image_format=image_format)
+    assert image_of(record).format == record.format == image_format.upper()
+
+
+def test_a_lower_quality_takes_fewer_bytes(tmp_path: Path) -> None:
+    sizes = []
+    for quality in (1, 50, None, 100):
+        (record,) = written([noise("RGB").resize((70, 90))], tmp_path, image_format="JPEG", quality=quality)
+        assert isinstance(record.image, bytes)
+        sizes.append(len(record.image))
+    assert sizes == sorted(sizes)
+    assert len(set(sizes)) == 4
+
+
+def test_masks_are_stored_without_loss_whatever_the_images_are(tmp_path: Path) -> None:
+    mask = noise("L")
+    sample = {"image": noise("RGB"), "mask": mask, "masks": [mask, {"fine": noise("I;16")}]}
+    (record,) = written([sample], tmp_path, image_format="JPEG", quality=10)
+    assert record.format == "JPEG"
+    for data in (record.fields["mask"], record.fields["masks"][0]):
+        assert Image.open(io.BytesIO(data)).tobytes() == mask.tobytes()
+    assert Image.open(io.BytesIO(record.fields["masks"][1]["fine"])).tobytes() == noise("I;16").tobytes()
+    with pytest.raises(FieldError, match=r"field 'mask' is an image of mode F, .*: convert it, such as .*asarray"):
+        written([{"mask": noise("F")}], tmp_path, image_format="TIFF")
+
+
+def test_a_pil_image_that_does_not_decode_is_told(tmp_path: Path) -> None:
+    data = encoded(noise("RGB").resize((200, 200)), "JPEG")
+    with (
+        Image.open(io.BytesIO(data[: len(data) // 2])) as image,
+        pytest.raises(DamagedImageError, match=r"^sample 1: field 'image' is an image that does not decode: .*trunc"),
+    ):
+        written([noise("RGB"), image], tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_image_that_a_file_was_opened_for_is_read(tmp_path: Path) -> None:
+    (tmp_path / "x.png").write_bytes(IMAGE)
+    with Image.open(tmp_path / "x.png") as image:
+        (record,) = written([image], tmp_path)
+    assert image_of(record).tobytes() == noise("RGB").tobytes()
+
+
+# Options
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "told"),
+    [
+        ({"quality": 0, "image_format": "JPEG"}, OptionError, "quality must be from 1 to 100, got 0"),
+        ({"quality": 101, "image_format": "JPEG"}, OptionError, "quality must be from 1 to 100, got 101"),
+        ({"quality": "9", "image_format": "JPEG"}, TypeError, "quality must be an int, got '9'"),
+        ({"quality": 90}, OptionError, "quality is for the formats .*: give image_format='JPEG' too"),
+        *(({"image_format": name}, OptionError, f".*such as PNG or JPEG, got {name!r}") for name in ("JPG", "", "PDF")),
+        ({"image_format": 3}, OptionError, "image_format must be Pillow's name of a format, such as 'PNG', got 3"),
+        ({"fields": "image"}, OptionError, r"fields must be several names, such as \('image',\), got the one str .*"),
+        ({"fields": ("image", "image")}, OptionError, "fields must be different names, got 'image', 'image'"),
+        *(({"fields": names}, OptionError, r"fields must be names, such as \(.*\), got .*") for names in ([None], 3)),
+        ({"classes": "cat"}, OptionError, r"classes must be several names, such as \('cat',\), got the one str .*"),
+        ({"classes": [1, 2]}, OptionError, r"classes must be names, such as \('cat', 'dog'\), got \(1, 2\)"),
+    ],
+)
+def test_options_are_checked_before_anything_is_written(
+    tmp_path: Path, options: dict[str, Any], error: type[Exception], told: str
+) -> None:
+    with pytest.raises(error, match=f"^{told}$"):
+        write_store([], tmp_path / "s.lmdb", **options)
+    assert list(tmp_path.iterdir()) == []

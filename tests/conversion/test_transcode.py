@@ -1,0 +1,125 @@
+"""``ImageFormat``: images made smaller, and the options that exclude each other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from dbloader import ImageFormat
+from dbloader.conversion.convert import convert
+from dbloader.decoding import decode_pil
+from dbloader.errors import OptionError
+from dbloader.stores.open import open_store
+from tests.support import jpegs
+from tests.support.conversion import records, report_lines
+from tests.support.images import encoded, photo, plant, plant_photos
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_side": 0}, r"max_side \(--max-side\) must be at least 1, got 0"),
+        ({"short_side": -1}, r"short_side \(--short-side\) must be at least 1, got -1"),
+        ({"max_side": 9, "short_side": 9}, "both say how small an image becomes: choose one"),
+        ({"quality": 90}, r"give max_side .* or short_side .* too, or tile \(--tile\)"),
+        ({"quality": 0, "max_side": 9}, r"quality \(--quality\) must be from 1 to 100, got 0"),
+        ({"quality": 101, "tile": True}, r"quality \(--quality\) must be from 1 to 100, got 101"),
+        ({"tile_width": 32}, r"tile_width \(--tile-width\) is for tiled JPEGs: give tile \(--tile\) too"),
+        ({"tile": True, "tile_width": 0}, r"tile_width \(--tile-width\) must be at least 1, got 0"),
+        ({"tile": True, "raw": True}, "stores pixels, and tile .* stores JPEGs: choose one"),
+        ({"raw": True, "quality": 90, "max_side": 9}, "stores pixels, which have no quality: leave quality .* out"),
+    ],
+)
+def test_an_image_format_checks_itself(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        ImageFormat(**options)
+
+
+@pytest.mark.parametrize("name", ["max_side", "short_side", "quality", "tile_width"])
+def test_text_is_no_number(name: str) -> None:
+    with pytest.raises(TypeError, match=rf"^{name} \(--.*\) must be an int or None, got '2'$"):
+        ImageFormat(**{name: "2"})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["tile", "raw"])
+def test_text_is_neither_true_nor_false(name: str) -> None:
+    with pytest.raises(TypeError, match=f"^{name} must be True or False, got 'no'$"):
+        ImageFormat(**{name: "no"})  # type: ignore[arg-type]
+
+
+def test_numbers_of_numpy_become_pythons() -> None:
+    assert type(ImageFormat(max_side=np.int64(10)).max_side) is int  # type: ignore[arg-type]
+
+
+def test_images_that_are_made_smaller_say_so_and_all_others_are_the_files(root: Path, place: Path) -> None:
+    plant(
+        root,
+        {
+            "cat/0 wide.jpg": photo(width=400, height=100),
+            "cat/1 small.jpg": photo(width=64, height=48),
+            "cat/2 high.png": encoded(jpegs.draw(100, 300), "PNG"),
+            "cat/3 no end.jpg": photo(width=65, height=65)[:-2],
+            "cat/4 trailing.jpg": photo(width=64, height=64) + b"more",
+        },
+    )
+    report = convert(root, place, images=ImageFormat(max_side=64))
+    wide, small, high, no_end, trailing = records(place)
+    assert (wide.width, wide.height, wide.resized_from) == (64, 16, (400, 100))
+    assert (high.width, high.height, high.format, high.resized_from) == (21, 64, "PNG", (100, 300))
+    assert (no_end.width, no_end.height, no_end.resized_from) == (64, 64, (65, 65))
+    for record in (small, trailing):
+        assert record.name is not None
+        assert record.image == (root / record.name).read_bytes()
+        assert record.resized_from is None
+    for record in (wide, high, no_end):
+        assert isinstance(record.image, bytes)
+        assert decode_pil(record.image).size == (record.width, record.height)
+    assert (report.resized, report.repaired, report.rejected) == (3, 1, 0)
+    with open_store(place) as store:
+        assert store.manifest.outcome == {"repaired": 1, "resized": 3}
+        assert store.manifest.source["max_side"] == 64
+
+
+def test_the_shorter_side_may_be_the_limit(root: Path, place: Path) -> None:
+    plant(root, {"cat/0.jpg": photo(width=400, height=100), "cat/1.jpg": photo(width=40, height=500)})
+    convert(root, place, images=ImageFormat(short_side=50))
+    assert [(record.width, record.height) for record in records(place)] == [(200, 50), (40, 500)]
+
+
+def test_quality_makes_smaller_files(root: Path, tmp_path: Path) -> None:
+    plant_photos(root, 5, width=200, height=150)
+    low, default, same = (
+        convert(root, tmp_path / f"{quality}.lmdb", images=ImageFormat(max_side=100, quality=quality))
+        for quality in (20, None, 95)
+    )
+    assert low.image_bytes < default.image_bytes == same.image_bytes
+    assert default.digest == same.digest
+
+
+@pytest.mark.parametrize(("on_damaged", "outcome"), [("reject", "rejected"), ("keep", "damaged")])
+def test_an_image_that_cannot_be_made_smaller_is_damaged(
+    root: Path, place: Path, on_damaged: str, outcome: str
+) -> None:
+    data = encoded(jpegs.draw(24, 18), "PNG")[:-60]  # the header is whole, so its structure is
+    plant(root, {"cat/0.jpg": photo(), "cat/1.png": data})
+    report = convert(root, place, check="structure", on_damaged=on_damaged, images=ImageFormat(max_side=10))
+    (event,) = report_lines(report)
+    assert (event["name"], event["event"]) == ("cat/1.png", outcome)
+    assert event["reason"].startswith("cannot be resized: ")
+    if outcome == "damaged":
+        kept = records(place)[1]
+        assert (kept.image, kept.width, kept.height, kept.resized_from) == (data, 24, 18, None)
+        assert kept.damaged is not None
+        assert report.resized == 1
+
+
+def test_what_is_no_image_is_not_made_smaller(root: Path, place: Path) -> None:
+    plant(root, {"cat/0.jpg": b"text", "cat/1.jpg": photo()})
+    report = convert(root, place, check="none", images=ImageFormat(max_side=10))
+    assert [record.width for record in records(place)] == [None, 10]
+    assert report.resized == 1

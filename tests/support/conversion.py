@@ -1,0 +1,123 @@
+"""Conversions that the tests run, interrupt and measure, and a look into the stores that they make."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import multiprocessing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dbloader.conversion import parallel
+from dbloader.conversion.convert import convert
+from dbloader.conversion.memory_budget import return_large_blocks
+from dbloader.stores.open import open_store
+from tests.support.children import WAIT_S
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable
+
+    from dbloader.conversion.report import Progress, Report
+    from dbloader.records.record import Record
+
+fork = multiprocessing.get_context("fork")
+
+
+def records(place: str | os.PathLike[str]) -> list[Record]:
+    with open_store(place) as store:
+        return list(store)
+
+
+def documents(place: str | os.PathLike[str]) -> list[bytes]:
+    with open_store(place) as store:
+        return store.documents(range(len(store)))
+
+
+def events(place: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    with open_store(place) as store:
+        return list(store.events())
+
+
+def report_lines(report: Report) -> list[dict[str, Any]]:
+    """Return the events in a report's file."""
+    if not report.report_file:
+        assert not Path(f"{report.place}.report.jsonl").exists()
+        return []
+    return [json.loads(line) for line in Path(report.report_file).read_text().splitlines()]
+
+
+def siblings(place: Path) -> set[str]:
+    """Return the names next to a store, without the folder of images."""
+    return {path.name for path in place.parent.iterdir() if path.name != "images"}
+
+
+def verified(place: str | os.PathLike[str]) -> str:
+    """Return the digest of a store that verifies."""
+    with open_store(place) as store:
+        return store.verify()
+
+
+class StopError(Exception):
+    """Raised by a progress callback to end a conversion."""
+
+
+def stop_after(files: int) -> Callable[[Progress], None]:
+    def progress(progress: Progress) -> None:
+        if (progress.done or 0) >= files:
+            raise StopError(f"after {files} files")
+
+    return progress
+
+
+def interrupt(root: Path, place: Path, files: int, **options: Any) -> None:
+    with pytest.raises(StopError, match="after"):
+        convert(root, place, progress=stop_after(files), **options)
+
+
+def peak_memory(function: Callable[[], object], warm_up: Callable[[], object] = lambda: None) -> int:
+    """Return the bytes by which a function raises the memory of a forked process at its peak.
+
+    Args:
+        function: Runs once, after ``warm_up``.
+        warm_up: Calls the same code with little data, so that its pages are in memory before.
+    """
+
+    def measure() -> None:
+        return_large_blocks()
+        warm_up()
+        ctypes.CDLL(None).malloc_trim(0)
+        before = _status("VmRSS")
+        function()
+        sender.send(_status("VmHWM") - before)
+
+    receiver, sender = fork.Pipe(duplex=False)
+    process = fork.Process(target=measure)
+    process.start()
+    try:
+        assert receiver.poll(WAIT_S), "the child hangs"
+        return int(receiver.recv())
+    finally:
+        process.kill()
+        process.join()
+        process.close()
+        receiver.close()
+        sender.close()
+
+
+def _status(name: str) -> int:
+    """Return a number of bytes from this process's status: VmRSS now, VmHWM at its peak."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(next(line.split()[1] for line in lines if line.startswith(f"{name}:")))
+
+
+def peak_of_conversion(root: Path, place: Path, *, task_files: int = 16, **options: Any) -> int:
+    """Return the bytes that a conversion takes at its peak."""
+
+    def run() -> None:
+        parallel.TASK_FILES = task_files
+        convert(root, place, **options)
+
+    return peak_memory(run)

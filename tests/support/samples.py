@@ -1,0 +1,107 @@
+"""Samples, datasets and loaders from which the tests write stores."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
+from typing_extensions import override
+
+from dbloader.conversion.write_store import write_store
+from dbloader.stores.open import open_store
+from tests.support.images import encoded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from dbloader.records.record import Record
+
+
+class Items(Dataset[Any]):
+    """A map-style dataset of anything, without an end that iteration could find."""
+
+    def __init__(self, items: list[Any], **attributes: Any) -> None:
+        self.items = items
+        self.__dict__.update(attributes)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    @override
+    def __getitem__(self, index: int) -> Any:
+        return self.items[index % len(self.items)]
+
+
+class Stream(IterableDataset[Any]):
+    """An iterable dataset that its workers share."""
+
+    def __init__(self, items: list[Any]) -> None:
+        self.items = items
+
+    @override
+    def __iter__(self) -> Iterator[Any]:
+        worker = get_worker_info()
+        yield from self.items[worker.id :: worker.num_workers] if worker else self.items
+
+
+class Sample(NamedTuple):
+    image: Any
+    label: int
+    caption: str = "a caption"
+
+
+@dataclasses.dataclass
+class Annotated:
+    image: Any
+    label: int
+    boxes: list[list[float]] = dataclasses.field(default_factory=list)
+
+
+def written(samples: Any, folder: Path, **options: Any) -> list[Record]:
+    """The records that write_store makes."""
+    place = folder / "s.lmdb"
+    place.unlink(missing_ok=True)
+    write_store(samples, place, **options)
+    with open_store(place) as store:
+        return list(store)
+
+
+def image_of(record: Record) -> Image.Image:
+    assert isinstance(record.image, bytes)
+    image = Image.open(io.BytesIO(record.image))
+    image.load()
+    return image
+
+
+def noise(mode: str, seed: int = 0) -> Image.Image:
+    random = np.random.default_rng(seed)
+    if mode == "I;16":
+        return Image.fromarray(random.integers(0, 2**16, (9, 7), np.uint16))
+    if mode in ("I", "F"):
+        return Image.fromarray((random.random((9, 7)) * 2**20).astype(np.int32 if mode == "I" else np.float32))
+    rgba = Image.fromarray(random.integers(0, 256, (9, 7, 4), np.uint8))
+    return rgba if mode == "RGBA" else rgba.convert("RGB").convert(mode)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two values are equal, of the same types, dtypes and shapes, all the way down."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, torch.Tensor):
+        return bool(one.dtype == other.dtype and one.equal(other))
+    if isinstance(one, np.ndarray):
+        return bool(one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes())
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(same(a, b) for a, b in zip(one, other, strict=True))
+    return bool(one == other)
+
+
+IMAGE = encoded(noise("RGB"), "PNG")
