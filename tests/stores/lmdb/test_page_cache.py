@@ -71,7 +71,7 @@ def test_a_container_has_no_more_memory_than_it_may_use(monkeypatch: pytest.Monk
 def test_the_command_tells_what_it_did(place: Path) -> None:
     outcome = run("warm", place)
     assert (outcome.status, outcome.stderr) == (0, "")
-    assert re.fullmatch(rf"{place}: 6\.\d MB read in \d+\.\d s, [\d.]+ [MG]B/s\n", outcome.stdout)
+    assert re.fullmatch(rf"{place}: 6\.\d MB read in \d+\.\d s \([\d.]+ [MG]B/s\)\n", outcome.stdout)
     assert run("warm", place, "--quiet") == (0, "", "")
     missing = run("warm", "none.lmdb")
     assert (missing.status, missing.stdout) == (2, "")
@@ -87,7 +87,8 @@ def test_a_file_larger_than_memory_is_said_not_to_fit(
     warm_command.main([str(place)], standalone_mode=False)
     stdout, stderr = capsys.readouterr()
     assert re.fullmatch(
-        r"Warning: the file has 6\.\d MB, the memory available 1\.0 MB: it will not stay there as a whole\n", stderr
+        r"Warning: the file has 6\.\d MB, but only 1\.0 MB of memory are available: not all of it will stay in memory\n",
+        stderr,
     )
     assert stdout.startswith(f"{place}: ")
     warm_command.main([str(place), "-q"], standalone_mode=False)
