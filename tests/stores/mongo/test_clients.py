@@ -14,8 +14,9 @@ from dbloader import create_store, open_store
 from dbloader.errors import PlaceError, StoreAccessError
 from dbloader.stores.mongo.uri import parse
 from tests.contracts.records import documents_of, make_records
-from tests.support.images import plant_photos, run
+from tests.support.images import plant_photos
 from tests.support.mongo_stores import write
+from tests.support.shell import Shell
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -120,13 +121,13 @@ def test_a_password_comes_from_the_environment_or_a_file(
 
 
 def test_converting_with_a_password_from_the_environment_shows_it_nowhere(
-    mongod_with_users: Mongod, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    mongod_with_users: Mongod, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     root = plant_photos(tmp_path / "images", 3)
     place = f"mongodb://root@127.0.0.1:{mongod_with_users.port}/dbloader_users.converted?authSource=admin"
     monkeypatch.setenv("DBLOADER_MONGODB_PASSWORD", PASSWORD)
     try:
-        done = run("convert", root, place, cwd=tmp_path)
+        done = Shell(monkeypatch, capfd)("convert", root, place)
         assert (done.status, PASSWORD in done.stdout + done.stderr) == (0, False)
     finally:
         mongod_with_users.drop("dbloader_users")
