@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import pymongo
-import pytest
+from typing import TYPE_CHECKING
 
 import dbloader.stores.writer
 from dbloader.cli.text import size
 from dbloader.conversion.convert import convert
 from dbloader.stores.open import open_store
 from tests.support.images import Outcome, plant_kinds
-from tests.support.mongo import records_of
 from tests.support.shell import check_error
 
 if TYPE_CHECKING:
+    import pytest
+
     from tests.support.mongo import Mongod
     from tests.support.shell import Shell
 
@@ -103,49 +101,11 @@ def test_all_commands_take_a_place_in_mongodb(
     assert outcome.stdout.startswith(f"{shown}2: 13 records, ")
 
 
-def test_a_record_that_is_damaged_on_a_server_is_named(
-    shell: Shell, root: Path, tmp_path: Path, mongo_uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    convert(root, mongo_uri)
-    with pymongo.MongoClient[Any](mongo_uri) as client:
-        records_of(client, mongo_uri).update_one({"_id": 1}, {"$set": {"label": 7}})
-    for status, *arguments in ((1, "verify", mongo_uri), (2, "copy", mongo_uri, "copy.lmdb")):
-        message = r"record 1 \(cat/0002.jpg\) of mongodb://.* is damaged: its CRC-32 is \w{8}, not"
-        check_error(shell(*map(str, arguments)), message, int(status))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["info", "mongodb://localhost"], "names no database and no collection: a place in MongoDB is mongodb://"),
-        (["info", "mongodb://localhost/images"], "names no collection: .*, such as mongodb://localhost/images.train"),
-        (["verify", "mongodb://u:s3cret@localhost/images"], "names no collection"),
-        (["copy", "old.lmdb", "mongodb://u:s3cret@localhost"], "names no database and no collection"),
-        (["convert", "images", "mongodb://u:s3c/ret@localhost/a.b"], "must be escaped"),
-    ],
-)
-def test_a_place_that_is_none_is_one_line_without_its_password(
-    shell: Shell, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    store.rename("old.lmdb")
-    outcome = shell(*arguments)
-    check_error(outcome, message)
-    assert "s3c" not in outcome.stderr
-
-
 def test_a_server_that_does_not_answer_is_one_line(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dbloader.stores.mongo.clients.SELECTION_SECONDS", 0.1)
     check_error(
         shell("info", "mongodb://127.0.0.1:1/images.train"), "no server answers at mongodb://127.0.0.1:1/images.train"
     )
-
-
-def test_what_is_not_on_a_server_is_one_line(shell: Shell, mongo_uri: str, tmp_path: Path) -> None:
-    check_error(shell("info", mongo_uri), "mongodb://.* does not exist; dbloader convert makes a store")
-    check_error(shell("copy", mongo_uri, tmp_path / "copy.lmdb"), "mongodb://.* does not exist")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_user_whom_the_server_refuses_is_told_without_the_password(shell: Shell, mongod_with_users: Mongod) -> None:

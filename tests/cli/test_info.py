@@ -8,6 +8,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from dbloader import ImageFormat, Record, convert, create_store, open_store
 from dbloader.records.record import encode
 from tests.support.images import plant_kinds, plant_photos
@@ -77,6 +79,7 @@ def test_info_shows_twenty_classes_and_json_all(shell: Shell, tmp_path: Path, pl
     assert f"    {'y' * 29}…  2  " in shell("info", long.place).stdout
 
 
+@pytest.mark.slow
 def test_info_of_a_label_that_is_nearly_a_measurement(shell: Shell, place: Path) -> None:
     with create_store(place) as writer:
         writer.write(encode(Record(label=number)) for number in range(65_537))

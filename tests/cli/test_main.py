@@ -69,6 +69,9 @@ NEW = ["convert", "images", "new.lmdb"]
         (["info", "images"], "images is a folder; a store is one file"),
         (["info", "images/cat/0000.jpg"], "0000.jpg is not an LMDB file, so not a dbloader store"),
         (["info", "old.lmdb", "--json", "--report"], "--json and --report cannot be combined: choose one"),
+        (["info", "mongodb://localhost"], "names no database and no collection: a place in MongoDB is mongodb://"),
+        (["info", "mongodb://localhost/images"], "names no collection: .*, such as mongodb://localhost/images.train"),
+        (["convert", "images", "mongodb://u:s3c/ret@localhost/a.b"], "must be escaped"),
         (["verify"], r"Missing argument 'PLACE'. \(see dbloader verify --help\)"),
         (
             ["bench", "old.lmdb", "--workers", "1;2"],
@@ -228,8 +231,8 @@ def test_the_completion_script_of_each_shell_is_printed(
 
 
 def test_a_reader_that_stops_early_is_no_error(tmp_path: Path, place: Path) -> None:
-    names = {f"class {number:05}/0.jpg": b"text" for number in range(1000)}
-    convert(plant(tmp_path / "images", {**names, "class 00000/1.jpg": photo()}), place)
+    names = {f"cat/{number}{'x' * 200}.jpg": b"text" for number in range(250)}  # more than a pipe holds, 64 KiB
+    convert(plant(tmp_path / "images", {**names, "cat/a.jpg": photo()}), place)
     script = '"$@" | head -n 1; exit "${PIPESTATUS[0]}"'
     line = ["bash", "-c", script, "bash", *command("info", place, "--report")]
     done = subprocess.run(line, capture_output=True, text=True, timeout=WAIT_S, check=False)
