@@ -14,7 +14,6 @@ from dbloader.conversion import parallel
 from dbloader.conversion.convert import convert
 from dbloader.conversion.memory_budget import return_large_blocks
 from dbloader.stores.open import open_store
-from tests.support.children import WAIT_S
 
 if TYPE_CHECKING:
     import os
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
     from dbloader.records.record import Record
 
 fork = multiprocessing.get_context("fork")
+
+WAIT_S = 100.0  # for work of some seconds, on a machine that does other things too
 
 
 def records(place: str | os.PathLike[str]) -> list[Record]:
