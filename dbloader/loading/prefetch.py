@@ -46,13 +46,11 @@ class PrefetchLoader(LoaderProxy, Generic[T]):
     DataLoader with ``persistent_workers=True`` can run only one epoch at a time: a new iterator ends the one before,
     whose ``next()`` then raises LoaderError.
 
-    **Epochs and resuming.** With one of dbloader's samplers, the latest event counts: a received batch, ``set_epoch`` or
-    ``load_state_dict``. After received batches ``iter()`` begins the next epoch. An iteration begins with its first
-    ``next()``, and a ``set_epoch`` before that applies to it. With such a sampler, or a loader that has a ``state_dict``
-    of its own, this object is a ResumablePrefetchLoader. (A batch sampler must be torch's or SeededBatchSampler for
-    that; a subclass must derive from ResumablePrefetchLoader.)
-
-    All other public attributes are the loader's.
+    **Epochs and resuming.** With one of dbloader's samplers, the latest event counts: a received batch, ``set_epoch``
+    or ``load_state_dict``. After received batches ``iter()`` begins the next epoch. An iteration begins with its first
+    ``next()``, and a ``set_epoch`` before that applies to it. With such a sampler, or a ``state_dict`` of the loader's
+    own, this object is a ResumablePrefetchLoader. (A batch sampler must be torch's or SeededBatchSampler for that; a
+    subclass must derive from ResumablePrefetchLoader.) All other public attributes are the loader's.
 
     Args:
         loader: A DataLoader or another iterable of batches; an iterator can be iterated once.
