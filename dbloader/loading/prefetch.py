@@ -42,18 +42,15 @@ class PrefetchLoader(LoaderProxy, Generic[T]):
     ``num_workers=0`` the samples are made in the background thread: their draws from global random generators mix with
     the training's own. Use workers, or dbloader's samplers and decoders.
 
-    After ``break`` the next ``iter()`` waits for the batch in production. Live iterators run side by side, each in its
-    thread. But a DataLoader with ``persistent_workers=True`` can run only one epoch at a time: there a new iterator
-    ends the one before, whose ``next()`` then raises LoaderError.
+    After ``break`` the next ``iter()`` waits for the batch in production. Live iterators run side by side. But a
+    DataLoader with ``persistent_workers=True`` can run only one epoch at a time: a new iterator ends the one before,
+    whose ``next()`` then raises LoaderError.
 
-    **Epochs and resuming.** If the loader's order is that of one of dbloader's samplers, the latest event counts: a
-    received batch, or a ``set_epoch`` or ``load_state_dict``. After received batches ``iter()`` begins the next epoch.
-    An iteration begins with its first ``next()``; ``iter()`` alone changes nothing, and a ``set_epoch`` before that
-    ``next()`` applies to it. Then, and if the loader has a ``state_dict`` of its own, this object is a
-    ResumablePrefetchLoader, whose ``state_dict()`` is where the consumer is. (A batch sampler must be torch's or
-    SeededBatchSampler for that. A subclass is resumable if it derives from ResumablePrefetchLoader.)
-
-    All other public attributes are the loader's.
+    **Epochs and resuming.** With one of dbloader's samplers, the latest event counts: a received batch, ``set_epoch``
+    or ``load_state_dict``. After received batches ``iter()`` begins the next epoch. An iteration begins with its first
+    ``next()``, and a ``set_epoch`` before that applies to it. With such a sampler, or a ``state_dict`` of the loader's
+    own, this object is a ResumablePrefetchLoader. (A batch sampler must be torch's or SeededBatchSampler for that; a
+    subclass must derive from ResumablePrefetchLoader.) All other public attributes are the loader's.
 
     Args:
         loader: A DataLoader or another iterable of batches; an iterator can be iterated once.
@@ -222,9 +219,8 @@ class ResumablePrefetchLoader(PrefetchLoader[T]):
     and what the order depends on. It counts the samples that the consumer has received, whatever was prefetched. It is
     valid for other numbers of workers and ranks and another batch size, and resuming is as fast at any position.
 
-    If the loader's dataset is an LMDBDataset or a MongoDataset, the state also has its ``content_digest``, as
-    ``"dataset"``: a state of other images is refused, and that of a copy of the store is not. For a Subset or any other
-    dataset, and for a state without ``"dataset"``, only the length is compared.
+    The state of an LMDBDataset or a MongoDataset also has its ``content_digest``, as ``"dataset"``. A state of other
+    images is refused, that of a copy of the store is not. For a Subset or another dataset only the length is compared.
 
     With a loader that has a ``state_dict`` of its own (torchdata's StatefulDataLoader), the state is the one that this
     had right after the batch that was received last.
@@ -235,7 +231,8 @@ class ResumablePrefetchLoader(PrefetchLoader[T]):
 
         If an epoch or a state was chosen since, it is the beginning of the next iteration.
         """
-        return self._resumer.state()
+        assert self._checkpoint is not None, "the constructor checks this"
+        return self._checkpoint.state()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continue, with the next ``iter()``, where the consumer of this state was.
@@ -249,9 +246,5 @@ class ResumablePrefetchLoader(PrefetchLoader[T]):
         self._stop(_LOADED)
         for thread in self._threads:
             thread.wait()
-        self._resumer.load(state_dict)
-
-    @property
-    def _resumer(self) -> Checkpoint:
         assert self._checkpoint is not None, "the constructor checks this"
-        return self._checkpoint
+        self._checkpoint.load(state_dict)
