@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are first used."""
+"""Import the names of a package when they are first used."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 def lazy_exports(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return a package's ``__getattr__`` and ``__dir__``, which import each name when it is first used.
 
-    Importing torch takes over a second and 300 MB, and most uses of the command line need none of it.
+    Importing torch takes over a second and 300 MB, and most commands do not need it.
 
     Args:
         package: ``__name__`` of the package.
-        modules: The module below ``package`` that each name is in.
+        modules: The module below ``package`` for each name.
     """
 
     def get_attribute(name: str) -> Any:

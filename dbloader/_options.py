@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from numbers import Real
 from operator import index
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
 from dbloader._describe import short_repr
 from dbloader.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @overload
@@ -89,3 +92,13 @@ def real_number(name: str, value: Any, least: float = 0.0, most: float = math.in
         upper = "finite" if math.isinf(most) else f"at most {most:g}"
         raise OptionError(f"{name} must be {lower} and {upper}, got {short_repr(value)}")
     return number
+
+
+def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
+    """Check an option that has a few values.
+
+    Raises:
+        OptionError: It is none of ``choices``.
+    """
+    if value not in choices:
+        raise OptionError(f"{name} must be one of {', '.join(choices)}, got {short_repr(value)}")

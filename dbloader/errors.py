@@ -7,26 +7,26 @@ DBLoaderError
 │   ├── StoreExistsError    (FileExistsError)    something is there already
 │   ├── StoreLockedError    (BlockingIOError)    another process is writing there
 │   ├── StoreAccessError    (PermissionError)    the place may not be read or written
-│   ├── StoreFullError      (OSError)            no room is left
+│   ├── StoreFullError      (OSError)            the disk is full
 │   ├── StoreUnreachableError (ConnectionError)  no server answers at the place
-│   ├── NotAStoreError      (ValueError)         what is there is not a finished dbloader store
+│   ├── NotAStoreError      (ValueError)         the place holds no finished dbloader store
 │   ├── StoreVersionError   (ValueError)         a newer format than this version knows
 │   └── DamagedStoreError   (ValueError)         cut short or corrupted
 ├── RecordError
 │   ├── FieldError          (TypeError)          a value that a record cannot hold
 │   ├── RecordNotFoundError (KeyError)           no record has this name
 │   ├── RecordIndexError    (IndexError)         no record has this index
-│   └── DamagedRecordError  (ValueError)         stored bytes are not those that were written
+│   └── DamagedRecordError  (ValueError)         the stored bytes are not those that were written
 ├── ImageError
 │   ├── NotAnImageError     (ValueError)         no known image format
-│   ├── NotTiledError       (ValueError)         a JPEG that must be decoded whole
-│   ├── PixelRangeError     (ValueError)         values whose range is not known, such as floats
-│   └── DamagedImageError   (ValueError)         an image of which data is missing or corrupted
+│   ├── NotTiledError       (ValueError)         a JPEG without tiles
+│   ├── PixelRangeError     (ValueError)         values of unknown range, such as floats
+│   └── DamagedImageError   (ValueError)         data of the image is missing or corrupted
 ├── SourceError             (ValueError)         a folder or listing that cannot be converted
-│   └── SourceNotFoundError (FileNotFoundError)  there is none
-├── ConversionError         (RuntimeError)       a conversion ended, as its options ask, at a bad file
-├── LoaderError             (RuntimeError)       going on would hang, or lose batches unnoticed
-└── OptionError             (ValueError)         an option out of its range, or two that exclude each other
+│   └── SourceNotFoundError (FileNotFoundError)  there is no such folder or listing
+├── ConversionError         (RuntimeError)       a bad file ended the conversion, as its options ask
+├── LoaderError             (RuntimeError)       the loader would hang or silently lose batches
+└── OptionError             (ValueError)         an option is out of its range, or two exclude each other
 
 Each can be made from one string, so that it survives the way out of a DataLoader worker.
 """
@@ -37,11 +37,11 @@ class DBLoaderError(Exception):
 
 
 class PlaceError(DBLoaderError, ValueError):
-    """A place is neither a path nor a usable URI."""
+    """The place is neither a path nor a usable URI."""
 
 
 class StoreError(DBLoaderError):
-    """Something about a store as a whole."""
+    """An error about a store."""
 
 
 class StoreNotFoundError(StoreError, FileNotFoundError):
@@ -61,15 +61,15 @@ class StoreAccessError(StoreError, PermissionError):
 
 
 class StoreFullError(StoreError, OSError):
-    """No room is left for the store."""
+    """The disk is full."""
 
 
 class StoreUnreachableError(StoreError, ConnectionError):
-    """No server answers at the place, or none that could do what was asked."""
+    """No server at the place answers, or none that can do what was asked."""
 
 
 class NotAStoreError(StoreError, ValueError):
-    """What is at the place is not a finished dbloader store."""
+    """The place holds something else than a finished dbloader store."""
 
 
 class StoreVersionError(StoreError, ValueError):
@@ -81,18 +81,18 @@ class DamagedStoreError(StoreError, ValueError):
 
 
 class RecordError(DBLoaderError):
-    """Something about one record."""
+    """An error about one record."""
 
 
 class FieldError(RecordError, TypeError):
-    """A value that a record cannot hold."""
+    """A record cannot hold the value."""
 
 
 class RecordNotFoundError(RecordError, KeyError):
     """No record has this name."""
 
     def __str__(self) -> str:
-        # KeyError shows the repr of its argument, which is unreadable for a sentence.
+        # KeyError would show the repr of the message.
         return Exception.__str__(self)
 
 
@@ -105,7 +105,7 @@ class DamagedRecordError(RecordError, ValueError):
 
 
 class ImageError(DBLoaderError):
-    """Something about one image."""
+    """An error about one image."""
 
 
 class NotAnImageError(ImageError, ValueError):
@@ -113,11 +113,11 @@ class NotAnImageError(ImageError, ValueError):
 
 
 class NotTiledError(ImageError, ValueError):
-    """A JPEG of which no part can be decoded by itself."""
+    """The JPEG has no tiles, so no part of it can be decoded by itself."""
 
 
 class PixelRangeError(ImageError, ValueError):
-    """The values of the image have no known range, so that they cannot be made pixels of 8 bits."""
+    """The values of the image have no known range, so they cannot become 8-bit pixels."""
 
 
 class DamagedImageError(ImageError, ValueError):
@@ -125,7 +125,7 @@ class DamagedImageError(ImageError, ValueError):
 
 
 class SourceError(DBLoaderError, ValueError):
-    """A folder or listing that cannot be converted."""
+    """The folder or listing cannot be converted."""
 
 
 class SourceNotFoundError(SourceError, FileNotFoundError):
@@ -133,11 +133,11 @@ class SourceNotFoundError(SourceError, FileNotFoundError):
 
 
 class ConversionError(DBLoaderError, RuntimeError):
-    """A conversion ended, as its options ask, at a bad file."""
+    """A bad file ended the conversion, as its options ask."""
 
 
 class LoaderError(DBLoaderError, RuntimeError):
-    """Going on with a loader would hang, or lose batches unnoticed."""
+    """The loader would hang or silently lose batches."""
 
 
 class OptionError(DBLoaderError, ValueError):

@@ -12,7 +12,7 @@ import numpy as np
 
 from dbloader._describe import short_repr
 from dbloader._machine import processors
-from dbloader._options import checked_flag, whole_number
+from dbloader._options import check_choice, checked_flag, whole_number
 from dbloader.conversion.file_list import FileList, permutation
 from dbloader.conversion.memory_budget import return_large_blocks
 from dbloader.conversion.parallel import prepare_in_order
@@ -101,8 +101,8 @@ def convert(
         StoreError: The destination cannot be written, or is taken.
         ConversionError: A file is bad and ``"fail"`` was chosen; or no file could be stored.
     """
-    _check_choice("on_bad", on_bad, ("reject", "fail"))
-    _check_choice("on_damaged", on_damaged, ("reject", "keep", "fail"))
+    check_choice("on_bad", on_bad, ("reject", "fail"))
+    check_choice("on_damaged", on_damaged, ("reject", "keep", "fail"))
     checked_flag("overwrite", overwrite)
     checked_flag("resume", resume)
     workers = whole_number("workers", workers, 1, none=True) or processors()
@@ -168,11 +168,6 @@ def convert(
     )
 
 
-def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise OptionError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
-
-
 def _settings(preparer: FilePreparer, shuffle: int | None) -> dict[str, Any]:
     """Return the settings that a resumed conversion must share, by their names in Python and on the command line."""
     settings = {**preparer.settings(), "shuffle": shuffle}
@@ -190,8 +185,8 @@ def _open_source(
     if is_mongo(source):
         if listing is None:
             raise OptionError(
-                "of a collection in MongoDB a listing says which files to take, and their labels: give one (--list); "
-                "a store is copied by dbloader copy",
+                "a collection in MongoDB needs a listing of the files to take and their labels: give one (--list), "
+                "or copy a store with dbloader copy",
             )
         from dbloader.sources.collection import read_collection  # importing pymongo takes longer than all the rest
 

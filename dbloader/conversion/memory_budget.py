@@ -35,7 +35,7 @@ class MemoryBudget:
         self._changed = threading.Condition()
 
     def take(self, task: int, nbytes: int) -> None:
-        """Wait for room and take it, beside what the task holds; a negative number gives back as much."""
+        """Wait for room and take it, in addition to what the task holds; a negative number gives back as much."""
         with self._changed:
             if nbytes > 0:
                 self._changed.wait_for(

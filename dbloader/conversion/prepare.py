@@ -6,6 +6,7 @@ import os
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from dbloader._options import check_choice
 from dbloader.conversion.memory_budget import reserved
 from dbloader.conversion.read_file import read_file
 from dbloader.conversion.report import describe_depth, describe_frames
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from dbloader.images.info import Facts
     from dbloader.records.record import EncodedRecord
     from dbloader.sources.base import Entry
-
-CHECKS = ("decode", "structure", "none")
 
 # First bytes of formats that share four or more in all their files. (JPEGs are examined.)
 _BEGINNINGS = (b"\x89PNG", b"GIF8", b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51")
@@ -77,8 +76,7 @@ class FilePreparer:
     root: bytes = b""
 
     def __post_init__(self) -> None:
-        if self.check not in CHECKS:
-            raise OptionError(f"check must be one of {', '.join(CHECKS)}, got {self.check!r}")
+        check_choice("check", self.check, ("decode", "structure", "none"))
         if self.check == "none" and self.keep_damaged:
             raise OptionError(
                 "check='none' finds no damage that could be kept: leave on_damaged='keep' (--on-damaged keep) out"

@@ -18,7 +18,7 @@ from dbloader.stores.base import Store
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-# Records read at once: fewer than READ_AT_ONCE, as images may be large and other samples are held beside them.
+# Records read at once: fewer than READ_AT_ONCE, as images may be large and other samples are held too.
 _READ_AT_ONCE = 16
 # Fields that describe the image, and are copied with it.
 _IMAGE_FIELDS = ("width", "height", "format", "damaged", "resized_from")

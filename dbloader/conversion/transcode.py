@@ -108,7 +108,7 @@ class ImageFormat:
         if self.raw and self.quality is not None:
             raise OptionError("raw (--raw) stores pixels, which have no quality: leave quality (--quality) out")
         if self.tile_width is not None and not self.tile:
-            raise OptionError("tile_width (--tile-width) is that of tiled JPEGs: give tile (--tile) too")
+            raise OptionError("tile_width (--tile-width) is for tiled JPEGs: give tile (--tile) too")
         if self.quality is not None and not self.tile and not resizes:
             raise OptionError(
                 f"quality (--quality) is for images that are made smaller or tiled: give {_MAX_SIDE} or "

@@ -8,6 +8,7 @@ import pytest
 
 from dbloader import create_store, open_store
 from dbloader.errors import NotAStoreError, StoreNotFoundError
+from dbloader.records.columns import DTYPES
 from dbloader.records.record import encode
 from tests.contracts.records import write_one_by_one
 
@@ -87,6 +88,19 @@ class Backend:
     def check_unreadable(self, place: str) -> None:
         with self.open(place) as store, pytest.raises((StoreNotFoundError, NotAStoreError), match=r"store"):
             len(store)
+
+    def check_same(self, place: str, other: str) -> None:
+        """Check that two stores are the same in everything but their places."""
+        with self.open(place) as store, self.open(other) as expected:
+            assert store.manifest == expected.manifest
+            assert store.documents(range(len(store))) == expected.documents(range(len(store)))
+            assert list(store.names()) == list(expected.names())
+            for name in DTYPES:
+                assert store.column(name).tolist() == expected.column(name).tolist()
+            assert list(store.events()) == list(expected.events())
+            assert store.verify() == expected.verify()
+            for name in set(expected.names()) - {""}:
+                assert store.find(name) == expected.find(name)
 
     @pytest.fixture
     def many_commits(self, monkeypatch: pytest.MonkeyPatch) -> None:

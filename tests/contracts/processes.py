@@ -5,10 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
-import random
-import threading
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,7 +13,6 @@ import pytest
 from dbloader.errors import (
     StoreNotFoundError,
 )
-from dbloader.records.columns import NO_LABEL
 from tests.contracts.backend import Backend
 from tests.contracts.records import (
     WAIT_S,
@@ -153,95 +149,6 @@ class ProcessesContract(Backend):
             assert pids.isdisjoint({os.getpid()}) if workers else pids == {os.getpid()}
             assert len(pids) == max(1, workers)
             assert self.opener(store) == os.getpid()
-
-    def test_a_process_can_be_forked_while_threads_read(self, tmp_path: Path) -> None:
-        records = make_records(50)
-        place = self.store(tmp_path, records)
-        expected = documents_of(records)
-        started, stop = threading.Barrier(5), threading.Event()
-        context = multiprocessing.get_context("fork")
-
-        def read_on(start: int) -> None:
-            started.wait(WAIT_S)
-            while not stop.is_set():
-                assert store.documents([start, 7]) == [expected[start], expected[7]]
-                with self.open(place) as other:
-                    assert other.name(start) == records[start].name
-
-        def read_once() -> None:
-            receiver.close()
-            sender.send(read_here(store, self.opener, [9, 8]))
-
-        with self.open(place) as store, ThreadPoolExecutor(4) as pool:
-            readers = [pool.submit(read_on, 10 * number) for number in range(4)]
-            try:
-                started.wait(WAIT_S)
-                for _ in range(12):
-                    receiver, sender = context.Pipe(duplex=False)
-                    process = context.Process(target=read_once)
-                    process.start()
-                    sender.close()
-                    try:
-                        assert receiver.poll(WAIT_S / 4), "the child hangs"
-                        pid, _, after, documents, _ = receiver.recv()
-                    finally:
-                        receiver.close()
-                        process.kill()
-                        process.join()
-                    assert pid == after == process.pid
-                    assert documents == [expected[9], expected[8]]
-            finally:
-                stop.set()
-            for reader in readers:
-                reader.result()
-
-    def test_threads_share_a_store(self, tmp_path: Path) -> None:
-        records = make_records(200)
-        place = self.store(tmp_path, records)
-        expected = documents_of(records)
-        barrier = threading.Barrier(8)
-
-        def read(seed: int) -> None:
-            rng = random.Random(seed)
-            barrier.wait(WAIT_S)  # all are the first to use it
-            for _ in range(15):
-                indices = rng.choices(range(200), k=8)
-                assert [facts(record) for record in store.read(indices)] == [facts(records[i]) for i in indices]
-                assert store.documents(indices) == [expected[index] for index in indices]
-                assert store.name(indices[0]) == records[indices[0]].name
-                assert store.find(str(records[100].name)) == 100
-                assert store.column("label")[indices[1]] in (indices[1] % 3, NO_LABEL)
-
-        with self.open(place) as store, ThreadPoolExecutor(8) as pool:
-            for future in [pool.submit(read, seed) for seed in range(8)]:
-                future.result()
-
-    def test_one_thread_may_close_a_store_while_others_read(self, tmp_path: Path) -> None:
-        records = make_records(60)
-        place = self.store(tmp_path, records)
-        expected = documents_of(records)
-        barrier, stop = threading.Barrier(5), threading.Event()
-
-        def read(start: int) -> None:
-            barrier.wait(WAIT_S)
-            for _ in range(60):
-                assert store.documents([start]) == [expected[start]]
-                assert store.find(str(records[start].name)) == start
-                assert len(store.names()) == len(store.column("width")) == 60
-
-        def close_often() -> None:
-            barrier.wait(WAIT_S)
-            while not stop.is_set():
-                store.close()
-
-        with self.open(place) as store, ThreadPoolExecutor(5) as pool:
-            closing = pool.submit(close_often)
-            try:
-                for future in [pool.submit(read, 5 * number) for number in range(2, 6)]:
-                    future.result()
-            finally:
-                stop.set()
-            closing.result()
 
     def test_pickling_a_store_pickles_its_place_and_never_a_handle(self, tmp_path: Path) -> None:
         records = make_records(4)

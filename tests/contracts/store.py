@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.contracts.processes import ProcessesContract
+from tests.contracts.failing import FailingContract
+from tests.contracts.locking import LockingContract
+from tests.contracts.processes import ProcessesContract, read_in_child
 from tests.contracts.reading import ReadingContract
 from tests.contracts.records import (
     DIED,
@@ -14,6 +16,7 @@ from tests.contracts.records import (
     write_one_by_one,
 )
 from tests.contracts.resuming import ResumingContract
+from tests.contracts.threads import ThreadsContract
 from tests.contracts.verifying import VerifyingContract
 from tests.contracts.writing import WritingContract
 
@@ -24,10 +27,20 @@ __all__ = [
     "documents_of",
     "facts",
     "make_records",
+    "read_in_child",
     "small_records",
     "write_one_by_one",
 ]
 
 
-class StoreContract(ProcessesContract, ReadingContract, VerifyingContract, WritingContract, ResumingContract):
+class StoreContract(
+    ProcessesContract,
+    ThreadsContract,
+    ReadingContract,
+    VerifyingContract,
+    WritingContract,
+    LockingContract,
+    ResumingContract,
+    FailingContract,
+):
     """All contracts of a store and its writer."""

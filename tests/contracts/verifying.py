@@ -56,18 +56,16 @@ class VerifyingContract(Backend):
             assert all(steps)
             assert len(steps) >= count // 100
 
-    def test_every_flipped_bit_of_a_record_is_noticed(self, tmp_path: Path) -> None:
+    def test_a_flipped_bit_in_any_byte_of_a_record_is_noticed(self, tmp_path: Path) -> None:
         record = Record(name="kept/name.jpg", label=3, image=b"the image", fields={"n": np.arange(2, dtype="<u1")})
         size = len(encode(record).document(0))
-        place = self.store(tmp_path, [record] * (8 * size))
+        place = self.store(tmp_path, [record] * size)
         damaged = {}
-        for index, document in enumerate(documents_of([record] * (8 * size))):
-            position, bit = divmod(index, 8)
-            changed = document[position] ^ 1 << bit
-            new = document[:position] + bytes([changed]) + document[position + 1 :]
+        for index, document in enumerate(documents_of([record] * size)):
+            new = document[:index] + bytes([document[index] ^ 1 << index % 8]) + document[index + 1 :]
             if self.can_hold(place, index, new):
                 damaged[index] = new
-        assert len(damaged) > size
+        assert len(damaged) > size // 8
         self.replace_documents(place, damaged)  # type: ignore[arg-type]  # no value is None, which would be possible
         with self.open(place) as store:
             for index in damaged:

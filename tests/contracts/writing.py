@@ -2,44 +2,29 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections import Counter
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dbloader import Record, create_store
+from dbloader import Record
 from dbloader._version import VERSION
 from dbloader.errors import (
-    DBLoaderError,
     FieldError,
     StoreError,
     StoreExistsError,
-    StoreLockedError,
 )
 from dbloader.records.record import encode
 from tests.contracts.backend import Backend
 from tests.contracts.records import (
-    WAIT_S,
     documents_of,
     make_records,
-    write_one_by_one,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from multiprocessing.connection import Connection
     from pathlib import Path
-
-
-def enter_in_child(connection: Connection, place: str, options: dict[str, bool]) -> None:
-    """Try to write from another process, and send the error."""
-    try:
-        with create_store(place, **options):
-            connection.send(None)
-    except DBLoaderError as error:
-        connection.send(error)
 
 
 class WritingContract(Backend):
@@ -176,75 +161,6 @@ class WritingContract(Backend):
         ):
             writer.finish()
         assert self.what_is_at(place) == there
-
-    def test_a_store_that_appears_meanwhile_is_not_replaced(self, tmp_path: Path) -> None:
-        place, elsewhere = self.place(tmp_path), self.place(tmp_path, "elsewhere")
-        theirs = make_records(3, seed=1)
-        with self.create(place, resumable=True) as writer:
-            write_one_by_one(writer, make_records(2))
-            self.write(elsewhere, theirs)
-            self.move(elsewhere, place)
-            with pytest.raises(StoreExistsError, match="exists already; overwrite"):
-                writer.finish()
-        with self.open(place) as store:
-            assert store.documents(range(3)) == documents_of(theirs)
-        # One that is resumed learns it at once, not after hours of work.
-        with (
-            pytest.raises(StoreExistsError, match="has been made by somebody else meanwhile; move it away and resume"),
-            self.create(place, resume=True, resumable=True),
-        ):
-            pass
-        self.remove(place)
-        with self.create(place, resume=True) as writer:
-            assert writer.length == 2
-            writer.finish()
-
-    def test_a_second_writer_is_refused_in_this_process_and_in_another(self, tmp_path: Path) -> None:
-        place = self.place(tmp_path)
-        with self.create(place) as writer:
-            for options in ({}, {"resume": True}, {"overwrite": True}):
-                error = self._enter_elsewhere(place, options)
-                assert isinstance(error, StoreLockedError)
-                assert "another process is writing" in str(error)
-                with pytest.raises(StoreLockedError, match=r"is writing .*store.* now"), self.create(place, **options):
-                    pass
-            writer.write([encode(record) for record in make_records(2)])
-            writer.finish()
-        with self.open(place) as store:
-            assert len(store) == 2
-        assert self._enter_elsewhere(place, {"overwrite": True}) is None
-
-    def _enter_elsewhere(self, place: str, options: dict[str, bool]) -> Exception | None:
-        context = multiprocessing.get_context("fork")
-        receiver, sender = context.Pipe(duplex=False)
-        process = context.Process(target=enter_in_child, args=(sender, place, options))
-        process.start()
-        sender.close()
-        try:
-            assert receiver.poll(WAIT_S)
-            return receiver.recv()  # type: ignore[no-any-return]
-        finally:
-            receiver.close()
-            process.join(WAIT_S)
-            process.close()
-
-    def test_a_process_that_was_forked_meanwhile_does_not_keep_the_place(self, tmp_path: Path) -> None:
-        # A DataLoader worker, say, that outlives the writer it was forked beside.
-        place = self.place(tmp_path)
-        context = multiprocessing.get_context("fork")
-        may_end = context.Event()
-        process = context.Process(target=may_end.wait)
-        try:
-            with self.create(place, resumable=True) as writer:
-                write_one_by_one(writer, make_records(3))
-                writer.commit()
-                process.start()
-            with self.create(place, resume=True) as writer:
-                assert writer.length == 3
-        finally:
-            may_end.set()
-            process.join(WAIT_S)
-            process.close()
 
     @pytest.mark.parametrize(
         "told",

@@ -232,6 +232,6 @@ def test_of_several_frames_the_first_is_decoded_and_that_is_said(
     assert (line["name"], line["event"]) == (f"cat/{name}", "frames")
     assert line["reason"] == "has several frames or pages: decoded is the first"
     assert records(place)[0].image == data
-    for options in ({"raw": True}, {"max_side": 5}):
-        (line,) = report_lines(convert(folder, place, overwrite=True, **options))
+    for images in (ImageFormat(raw=True), ImageFormat(max_side=5)):
+        (line,) = report_lines(convert(folder, place, overwrite=True, images=images))
         assert line["reason"] == "has several frames or pages: stored is the first"

@@ -17,7 +17,8 @@ from dbloader.decoding import decode_pil
 from dbloader.stores.open import open_store
 from tests.support import jpegs
 from tests.support.conversion import documents, interrupt, records, report_lines, verified
-from tests.support.images import KINDS, encoded, photo, plant, plant_kinds, plant_photos, run
+from tests.support.images import KINDS, encoded, photo, plant, plant_kinds, plant_photos
+from tests.support.shell import Shell
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,17 +93,19 @@ def test_a_dataset_gives_the_arrays(root: Path, place: Path) -> None:
     np.testing.assert_array_equal(image, np.asarray(decode_pil((root / "cat/0000.jpg").read_bytes())))
 
 
-def test_the_commands_tell_of_pixels(root: Path, place: Path) -> None:
+def test_the_commands_tell_of_pixels(
+    root: Path, place: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     plant_photos(root, 4, width=200, height=150)
-    outcome = run("convert", root, place, "--raw")
+    shell = Shell(monkeypatch, capfd)
+    outcome = shell("convert", root, place, "--raw")
     assert outcome.status == 0
     grown = re.search(r"\n  raw       ([\d.]+) kB of files became ([\d.]+) times as much\n", outcome.stdout)
     assert grown is not None
     with open_store(place) as store:
         assert store.manifest.image_bytes == 4 * (3 * 200 * 150 + 128)
         assert float(grown[1]) * float(grown[2]) == pytest.approx(store.manifest.image_bytes / 1000, rel=0.02)
-    assert "  images      360.5 kB (pixels, uint8)\n" in run("info", place).stdout
-    assert run("verify", place).status == 0
+    assert "  images      360.5 kB (pixels, uint8)\n" in shell("info", place).stdout
 
 
 def test_images_of_more_than_16_mib_of_pixels_go_to_mongodb(root: Path, mongo_uri: str) -> None:

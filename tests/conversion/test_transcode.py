@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         ({"quality": 90}, r"give max_side .* or short_side .* too, or tile \(--tile\)"),
         ({"quality": 0, "max_side": 9}, r"quality \(--quality\) must be from 1 to 100, got 0"),
         ({"quality": 101, "tile": True}, r"quality \(--quality\) must be from 1 to 100, got 101"),
-        ({"tile_width": 32}, r"tile_width \(--tile-width\) is that of tiled JPEGs: give tile \(--tile\) too"),
+        ({"tile_width": 32}, r"tile_width \(--tile-width\) is for tiled JPEGs: give tile \(--tile\) too"),
         ({"tile": True, "tile_width": 0}, r"tile_width \(--tile-width\) must be at least 1, got 0"),
         ({"tile": True, "raw": True}, "stores pixels, and tile .* stores JPEGs: choose one"),
         ({"raw": True, "quality": 90, "max_side": 9}, "stores pixels, which have no quality: leave quality .* out"),

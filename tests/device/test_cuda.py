@@ -174,15 +174,6 @@ def test_nothing_waits_for_the_gpu(gpu: torch.device, mode: Any) -> None:
 # In a loader
 
 
-def test_batches_arrive_on_the_gpu_with_their_values(gpu: torch.device) -> None:
-    batches: list[dict[str, Any]] = [
-        {"image": torch.full((64, 64), float(number)), "name": str(number)} for number in range(50)
-    ]
-    for number, batch in enumerate(PrefetchLoader(batches, device="cuda")):
-        assert batch["image"].device == gpu
-        assert (batch["image"].sum().item(), batch["name"]) == (64 * 64 * number, str(number))
-
-
 def test_work_on_a_batch_that_was_dropped_at_once_is_not_overwritten(gpu: torch.device) -> None:
     # Each batch is dropped while slow work on it is still queued: memory that was reused too early shows in its sum.
     batches = [torch.full((BYTES,), number, dtype=torch.uint8) for number in range(4)] * 6
@@ -229,16 +220,6 @@ def test_a_gpu_prepares_the_batches_that_the_cpu_prepares(gpu: torch.device, dep
         assert torch.equal(images.cpu(), given)
 
 
-def test_the_loader_has_one_stream_for_all_epochs(gpu: torch.device) -> None:
-    loader = PrefetchLoader([torch.zeros(2)] * 3, device="cuda")
-    streams = set()
-    for _ in range(3):
-        assert all(batch.device == gpu for batch in loader)
-        assert isinstance(loader._transfer, CudaTransfer)
-        streams.add(loader._transfer._stream)
-    assert len(streams) == 1
-
-
 def test_what_is_not_one_block_of_memory_arrives_too(gpu: torch.device) -> None:
     packed = pack_sequence([torch.ones(3), torch.ones(2)])
     batch = (torch.eye(3).to_sparse(), packed, torch.nn.Parameter(torch.ones(2)), torch.ones(3, device=gpu))
@@ -262,11 +243,6 @@ def test_tensors_keep_their_values_however_they_lie_in_memory() -> None:
     moved = next(iter(PrefetchLoader([batch], device="cuda")))
     assert [torch.equal(part.cpu(), given) for part, given in zip(moved, batch, strict=True)] == [True] * 5
     assert [part.stride() for part in moved[:2]] == [part.stride() for part in batch[:2]]
-
-
-@pytest.mark.usefixtures("gpu")
-def test_a_loader_without_batches_is_empty() -> None:
-    assert list(PrefetchLoader([], device="cuda")) == []
 
 
 def test_an_epoch_that_was_left_or_failed_leaves_the_next_one_whole(gpu: torch.device) -> None:

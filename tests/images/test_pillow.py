@@ -261,8 +261,10 @@ def test_no_program_is_run_for_a_file_that_is_converted_or_trained_on(
     listing.write_text("path,label\n" + "".join(f"{name},0\n" for name in ("0.jpg", *names)))
     report = convert(folder, tmp_path / "out.lmdb", listing=listing, **options)
     assert (report.records, report.rejected) == ((5, 0) if options == {"check": "none"} else (1, 4))
-    decoders = [decode_pil, DecodeTensor(), DecodeTensor(exif_transpose=True), RandomResizedCrop(5)]
-    for decode in decoders if report.records == 5 else []:
+    decoders: list[Callable[[bytes], Any]] = [
+        decode_pil, DecodeTensor(), DecodeTensor(exif_transpose=True), RandomResizedCrop(5),
+    ]  # fmt: skip
+    for decode in decoders if report.records == 5 else ():
         with pytest.raises(NotAnImageError, match=r"is in no known format: it begins with b'%!PS'"):
             decode(EPS)
     assert not ghostscript.exists()

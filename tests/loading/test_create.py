@@ -22,9 +22,7 @@ from dbloader.device import Normalize, Preparation, RandomErasing
 from dbloader.errors import LoaderError, OptionError
 from dbloader.loading.create import IMAGENET_MEAN, IMAGENET_STD, create_loader
 from dbloader.loading.defaults import share_of_processors
-from dbloader.loading.prefetch import PrefetchLoader, ResumablePrefetchLoader
-from dbloader.loading.processes import ProcessLoader
-from dbloader.loading.threads import ThreadLoader
+from dbloader.loading.prefetch import ResumablePrefetchLoader
 from dbloader.sampling import (
     BlockShuffleSampler,
     ClassBalancedSampler,
@@ -442,35 +440,23 @@ class Stream(IterableDataset[int]):
         (
             {"mean": None, "std": None, "channels_last": True},
             OptionError,
-            "channels_last needs normalized images, got mean=None: pass mean",
+            "^channels_last needs normalized images",
         ),
-        (
-            {"mean": None, "std": None, "dtype": "float16"},
-            OptionError,
-            "dtype needs normalized images, got mean=None: pass mean",
-        ),
-        (
-            {"preparation": 5},
-            TypeError,
-            "a preparation must be a module or another callable that takes the images, got 5",
-        ),
+        ({"mean": None, "std": None, "dtype": "float16"}, OptionError, "^dtype needs normalized images, got mean=None"),
+        ({"preparation": 5}, TypeError, "must be a module or another callable that takes the images, got 5"),
         ({"sampler": 5}, TypeError, "sampler must be an iterable of indices, got int"),
-        (
-            {"sampler": BatchSampler(SequentialSampler(range(4)), 2, False)},
-            OptionError,
-            "got BatchSampler, which gives",
-        ),
+        ({"sampler": BatchSampler([1], 2, False)}, OptionError, "got BatchSampler, which gives"),
         ({"sampler": SeededBatchSampler(OrderedSampler(range(4)), 2)}, OptionError, "got SeededBatchSampler, which"),
         ({"sampler": [1], "distributed": True}, OptionError, r"distributed=True needs torch.distributed: call init_"),
         ({"distributed": True}, OptionError, r"distributed=True needs torch.distributed: call init_process_group\(\)"),
         ({"distributed": "yes"}, TypeError, "^distributed must be True, False or None, got 'yes'$"),
         ({"distributed": 1}, TypeError, "^distributed must be True, False or None, got 1$"),
         ({"drop_last": "no"}, TypeError, "^drop_last must be True, False or None, got 'no'$"),
-        ({"is_training": "no"}, TypeError, "^is_training must be True or False, got 'no'$"),
         ({"is_training": None}, TypeError, "^is_training must be True or False, got None$"),
-        ({"persistent_workers": "no"}, TypeError, "^persistent_workers must be True or False, got 'no'$"),
-        ({"channels_last": "no"}, TypeError, "^channels_last must be True or False, got 'no'$"),
-        ({"use_prefetcher": "no"}, TypeError, "^use_prefetcher must be True or False, got 'no'$"),
+        *(
+            ({name: "no"}, TypeError, f"^{name} must be True or False, got 'no'$")
+            for name in ("is_training", "persistent_workers", "channels_last", "use_prefetcher")
+        ),
         ({"num_workers": True}, TypeError, "^num_workers must be an int, got True$"),
         ({"input_size": (16,)}, OptionError, r"^input_size must be .*, got \(16,\)$"),
         ({"seed": "x"}, TypeError, "seed must be an int, got 'x'"),
@@ -488,19 +474,6 @@ def test_a_wrong_option_is_refused_when_the_loader_is_made(
         create_loader(LMDBDataset(place), **{**CPU, **options})
 
 
-@pytest.mark.parametrize("name", ["shuffle", "pin_memory", "drop_last", "timed"])
-def test_the_flags_of_a_loader_of_threads_are_bools(name: str) -> None:
-    options: dict[str, Any] = {name: "no"}
-    with pytest.raises(TypeError, match=f"^{name} must be True.* or .*, got 'no'$"):
-        ThreadLoader(Folder(), 4, **options)
-
-
-@pytest.mark.parametrize(("name", "value"), [("num_workers", 1.5), ("num_workers", True), ("prefetch_factor", "x")])
-def test_the_numbers_of_a_loader_of_threads_are_ints(name: str, value: Any) -> None:
-    with pytest.raises(TypeError, match=f"^{name} must be an int, got {value!r}$"):
-        ThreadLoader(Folder(), 4, **{name: value})
-
-
 @pytest.mark.parametrize("dataset", [Stream(), 5, {1, 2}])
 def test_a_dataset_must_have_samples_at_indices(dataset: Any) -> None:
     with pytest.raises(OptionError, match="dataset must be map-style, with samples at indices, got"):
@@ -513,7 +486,7 @@ def test_a_sampler_and_distributed_exclude_each_other(place: Path, monkeypatch: 
         create_loader(LMDBDataset(place), sampler=[1], distributed=True, **CPU)
 
 
-def test_one_of_several_processes_that_forgot_the_process_group_is_told(place: Path, monkeypatch: Any) -> None:
+def test_one_of_several_processes_that_forgot_the_process_group_gets_an_error(place: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(OptionError, match=r"call torch.distributed.init_process_group\(\) first"):
         create_loader(LMDBDataset(place), **CPU)
@@ -551,13 +524,12 @@ def test_workers_are_what_suits_their_number_and_the_machine(
     if not machine.get("memfd", True):
         monkeypatch.delattr("os.memfd_create")
     loader: Any = create_loader(LMDBDataset(place), **{**CPU, **options})
-    assert type(loader._loader) is (ThreadLoader if threads else ProcessLoader)
+    assert repr(loader).startswith(f"PrefetchLoader({'Thread' if threads else 'Process'}Loader(")
 
 
 def test_a_free_threaded_python_takes_threads_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys._is_gil_enabled", lambda: False, raising=False)
-    assert type(create_loader(Folder(), **CPU)._loader) is ThreadLoader
-    assert isinstance(create_loader(Folder(), **CPU), PrefetchLoader)
+    assert repr(create_loader(Folder(), **CPU)).startswith("PrefetchLoader(ThreadLoader(")
 
 
 class Negative(LMDBDataset):

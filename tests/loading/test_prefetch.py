@@ -349,6 +349,21 @@ def test_an_iterator_of_the_loader_that_can_be_closed_is_closed_once() -> None:
     assert closed == [thread]
 
 
+@pytest.mark.parametrize("depth", [0, 2])
+def test_the_iterator_of_the_loader_is_gone_when_the_consumer_sees_the_end(depth: int) -> None:
+    made: list[weakref.ref[Iterator[int]]] = []
+
+    class Noted(Epochs):
+        def __iter__(self) -> Iterator[int]:
+            iterator = super().__iter__()
+            made.append(weakref.ref(iterator))
+            return iterator
+
+    iterator = iter(PrefetchLoader(Noted(3), depth=depth))
+    assert list(iterator) == [0, 1, 2]
+    assert made[0]() is None
+
+
 def test_batches_are_freed_when_the_consumer_drops_them() -> None:
     class Made:
         def __iter__(self) -> Iterator[Batch]:

@@ -449,6 +449,13 @@ def test_pinned_memory_is_only_asked_for_where_there_is_a_gpu(monkeypatch: pytes
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        *(
+            ({name: "no"}, f"^{name} must be True.* or .*, got 'no'$")
+            for name in ("shuffle", "pin_memory", "drop_last")
+        ),
+        ({"timed": "no"}, "^timed must be True or False, got 'no'$"),
+        ({"num_workers": True}, "^num_workers must be an int, got True$"),
+        ({"prefetch_factor": 1.5}, "^prefetch_factor must be an int, got 1.5$"),
         ({"num_workers": -1}, "num_workers must be at least 0, got -1"),
         ({"prefetch_factor": 0}, "prefetch_factor must be at least 1, got 0"),
         ({"batch_size": None}, "batch_size must be an int, got None: threads make whole batches"),
@@ -457,7 +464,7 @@ def test_pinned_memory_is_only_asked_for_where_there_is_a_gpu(monkeypatch: pytes
     ],
 )
 def test_wrong_options_are_refused(options: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         ThreadLoader(Numbers(), **options)
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pymongo import MongoClient, uri_parser
-from pymongo.errors import AutoReconnect, NetworkTimeout, OperationFailure, ServerSelectionTimeoutError
+from pymongo.errors import AutoReconnect, OperationFailure, ServerSelectionTimeoutError
 
 from tests.support import mongo as mongo_servers
 from tests.support.leaks import find_resources
@@ -131,21 +131,11 @@ class TestMongod:
     def test_one_that_cannot_start_says_why_and_leaves_nothing(self, tmp_path: Path) -> None:
         folder = tmp_path / "mongod"
         with (
-            pytest.raises(ServerFailedError, match=r"its log ends in\n(.|\n)*unrecognized option '--none-such'"),
+            pytest.raises(ServerFailedError, match=r"its log ends in\n(.|\n)*unrecogni[sz]ed option '--none-such'"),
             Mongod(folder, options=["--none-such"]),
         ):
             pass
         assert not folder.exists()
-
-    def test_paused_it_does_not_answer_until_resumed(self, mongod: Mongod) -> None:
-        with connected(mongod.uri, directConnection=True, socketTimeoutMS=200, retryReads=False) as client:
-            client.admin.command("ping")
-            mongod.pause()
-            with pytest.raises(NetworkTimeout, match="timed out"):
-                client.admin.command("ping")
-            mongod.resume()
-        with mongod.client() as client:
-            assert client.admin.command("ping")["ok"] == 1
 
     def test_it_fails_as_often_as_asked(self, mongod: Mongod) -> None:
         with mongod.client() as client:

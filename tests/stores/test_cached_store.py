@@ -10,6 +10,7 @@ from dbloader.stores.lmdb.cache_file import CacheFile
 from dbloader.stores.lmdb.store import LMDBStore
 from tests.contracts.processes import ProcessesContract
 from tests.contracts.reading import ReadingContract
+from tests.contracts.threads import ThreadsContract
 from tests.contracts.verifying import VerifyingContract
 from tests.support.lmdb_files import tamper_with_records
 
@@ -25,7 +26,7 @@ def opener_of(store: Store) -> int | None:
     return store.local.shared.pid
 
 
-class TestCachedStore(ProcessesContract, ReadingContract, VerifyingContract):
+class TestCachedStore(ProcessesContract, ThreadsContract, ReadingContract, VerifyingContract):
     """Over a store in an LMDB file."""
 
     opener = staticmethod(opener_of)

@@ -1,7 +1,7 @@
 """Real MongoDB servers for the tests: one process, a replica set, and a TCP proxy that slows and cuts.
 
-No client outlives a call: a client's threads and sockets would be counted as a test's own, and a process with threads
-should not fork.
+No client outlives a call: its threads and sockets would count as a test's leak, and a process with threads should not
+fork.
 """
 
 from __future__ import annotations
@@ -44,11 +44,9 @@ CHUNKS_UNDER_WAY = 256  # what a proxy holds back at most, in each direction: 64
 # server's port while the server is down.
 PORTS = range(20_000, 32_000)
 
-# Runs the server in a child process: at each line it reads it starts the server once more and answers with its pid.
-# pytest's own child is this keeper, which stays the same when a server is killed and started again: the check for
-# leaks sees nothing new. When pytest ends in any way, SIGKILL too, the keeper reads the end of its input and ends the
-# server; should the keeper be killed, the kernel does (PR_SET_PDEATHSIG, which is 1). The kernel would also do so when
-# the thread that forked ends: in the keeper that is the main thread, in pytest it could be any.
+# pytest's child, so that a restart of the server does not look like a leak. For each line that it reads, it starts the
+# server and answers with the pid. However pytest ends, the keeper reads the end of its input and kills the server. If
+# the keeper is killed, the kernel does so (PR_SET_PDEATHSIG is 1; it also acts when the thread that forked ends).
 _KEEPER = """
 import ctypes, signal, subprocess, sys, threading
 libc = ctypes.CDLL(None)
@@ -81,11 +79,7 @@ class ServerFailedError(Exception):
 
 
 def find_mongod() -> Path:
-    """Return the mongod on PATH, else the packaged one (found without importing its package).
-
-    Raises:
-        ServerMissingError: There is none, or it does not run.
-    """
+    """Return the mongod on PATH, else the packaged one; raise ServerMissingError if there is none that runs."""
     on_path = shutil.which("mongod")
     path = Path(on_path) if on_path else _packaged_mongod()
     if not os.access(path, os.X_OK):
@@ -98,7 +92,7 @@ def find_mongod() -> Path:
 
 @contextlib.contextmanager
 def needing_a_server() -> Iterator[None]:
-    """Skip a test where no mongod is found; in CI fails, so that nothing goes untested unnoticed."""
+    """Skip a test where no mongod is found; fail it in CI."""
     try:
         yield
     except ServerMissingError as error:
@@ -119,11 +113,7 @@ def _packaged_mongod() -> Path:
 
 
 class Server:
-    """A server or several that answer under one URI.
-
-    Args:
-        uri: `mongodb://…`, with credentials and options as needed.
-    """
+    """A server, or several, with one URI, which has credentials and options as needed."""
 
     def __init__(self, uri: str) -> None:
         self._uri = uri
@@ -133,11 +123,11 @@ class Server:
         return self._uri
 
     def place(self, database: str, collection: str = "store") -> str:
-        """Return the URI with a database and a collection, as ``mongodb://127.0.0.1:27017/database.collection``."""
+        """Return the place of a store on the server: ``mongodb://127.0.0.1:27017/database.collection``."""
         parts = urlsplit(self.uri)
         options = parts.query
         if "@" in parts.netloc and not any(key.lower() == "authsource" for key, _ in parse_qsl(options)):
-            # Without it the database of the path is the one that knows the user.
+            # By default the user is looked up in the database of the path.
             options = f"authSource={parts.path.strip('/') or 'admin'}" + (f"&{options}" if options else "")
         return f"{parts.scheme}://{parts.netloc}/{database}.{collection}" + (f"?{options}" if options else "")
 
@@ -154,7 +144,7 @@ class Server:
 
 @contextlib.contextmanager
 def _connected(uri: str, **options: Any) -> Iterator[MongoClient[dict[str, Any]]]:
-    # Polling needs one thread and one socket a server less than streaming, which these short lives gain nothing from.
+    # Polling needs one thread and one socket less than streaming.
     client: MongoClient[dict[str, Any]] = MongoClient(
         uri, serverSelectionTimeoutMS=10_000, serverMonitoringMode="poll", **options
     )
@@ -165,15 +155,15 @@ def _connected(uri: str, **options: Any) -> Iterator[MongoClient[dict[str, Any]]
 
 
 class Mongod(Server):
-    """One mongod of its own, which can be killed, restarted, paused and made to fail.
+    """One mongod of its own, which can be killed, restarted and made to fail.
+
+    A context manager; starting takes about half a second.
 
     Args:
-        folder: Where its data and log are kept; removed at the end. Without: a temporary one.
+        folder: For its data and log; removed at the end. Default a temporary one.
         replica_set: Name of the set it is a member of.
-        credentials: User and password, needed by whoever connects; the user has every right.
+        credentials: A user with every right, and the password. Without them nobody can connect.
         options: Further arguments of mongod.
-
-    Use it as a context manager; starting takes about half a second.
     """
 
     def __init__(
@@ -218,11 +208,11 @@ class Mongod(Server):
         self.close()
 
     def start(self) -> None:
-        """Start it, on the same port and data as before, and wait until it answers.
+        """Start it, with the same port and data as before, and wait until it answers.
 
         Raises:
             ServerMissingError: There is no mongod.
-            ServerFailedError: It ended, or did not answer in time; the message has the end of its log.
+            ServerFailedError: It ended, or did not answer in time. The message has the end of its log.
         """
         self.launch()
         self.wait_until_up()
@@ -249,13 +239,13 @@ class Mongod(Server):
         command = [str(mongod), "--dbpath", str(data), "--port", str(self.port), "--bind_ip", HOST, "--nounixsocket"]
         command += ["--wiredTigerCacheSizeGB", "0.25", "--setParameter", "enableTestCommands=1"]
         command += ["--setParameter", "diagnosticDataCollectionEnabled=false"]
-        # A member of a set that is asked to end lets its clients know for 15 s.
+        # By default a member of a set informs its clients for 15 s before it shuts down.
         command += ["--setParameter", "shutdownTimeoutMillisForSignaledShutdown=0"]
         if self._replica_set:
             command += ["--replSet", self._replica_set, "--oplogSize", "64"]
         if self._credentials:
             command += ["--auth"]
-        # -I -S: without site-packages, whose start-up code, such as coverage's, has no business there.
+        # -I -S: without the start-up code in site-packages, such as coverage's.
         keep = [sys.executable, "-I", "-S", "-c", _KEEPER, *command, *self._options]
         with self._log.open("ab") as log:
             self._keeper = subprocess.Popen(
@@ -267,7 +257,7 @@ class Mongod(Server):
             )
 
     def wait_until_up(self) -> None:
-        """Wait until it answers. Raises `ServerFailedError` as `start` does."""
+        """Wait until it answers; raise as `start` does."""
         assert self.pid is not None, "not started"
         deadline = time.monotonic() + START_S
         while not self._accepts():
@@ -301,12 +291,11 @@ class Mongod(Server):
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-lines:])
 
     def stop(self) -> None:
-        """Shut it down in order; its data stay. Nothing happens if it does not run."""
-        self.resume()
+        """Shut it down, if it runs; its data stay."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill it as a power cut would; its data stay. Nothing happens if it does not run."""
+        """Kill it, if it runs; its data stay."""
         self._end(signal.SIGKILL)
 
     def _end(self, number: signal.Signals) -> None:
@@ -318,19 +307,9 @@ class Mongod(Server):
         self.pid = None
 
     def restart(self) -> None:
-        """Shut it down in order and start it again."""
+        """Shut it down and start it again."""
         self.stop()
         self.start()
-
-    def pause(self) -> None:
-        """Let it take connections but neither read nor answer, until `resume`."""
-        self._signal(signal.SIGSTOP)
-        tasks = Path(f"/proc/{self.pid}/task")
-        while any(state_of(task) not in "TXZ" for task in tasks.glob("*/stat")):
-            time.sleep(0.001)  # a signal is only on its way when kill returns
-
-    def resume(self) -> None:
-        self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
         if self.pid is not None:
@@ -338,8 +317,7 @@ class Mongod(Server):
                 os.kill(self.pid, number)
 
     def restore(self) -> None:
-        """Make it run and answer again, whatever was done to it; its data stay as they are."""
-        self.resume()
+        """Make it run and answer again; its data stay as they are."""
         if self.pid is not None and _has_ended(self.pid, 0.0):
             self.pid = None
         if self.pid is None:
@@ -356,21 +334,16 @@ class Mongod(Server):
         error_code: int | None = None,
         close_connection: bool = False,
         block_s: float | None = None,
-        labels: Sequence[str] = (),
     ) -> Iterator[Callable[[], int]]:
-        """Make the server fail at commands inside the block.
+        """Make the server fail at commands, such as ``"find"``, inside the block; yield a function that counts them.
 
         Args:
-            commands: Names, such as ``"find"``, ``"getMore"``, ``"insert"``.
+            commands: Names of commands.
             times: How many of them fail. None: all.
             skip: How many succeed before all others fail; instead of `times`.
-            error_code: What they fail with: 6, 89, 189, 262, 9001, 11600, …
-            close_connection: Whether the connection is closed instead of an answer.
-            block_s: How long the command is held up, in seconds, before it fails, or runs where no failure is given.
-            labels: Error labels of the answer, such as ``"RetryableWriteError"``.
-
-        Yields:
-            A function that gives how many commands have met the fail point so far.
+            error_code: The code of the answer.
+            close_connection: Close the connection instead of answering.
+            block_s: Hold the command up for so many seconds before it fails, or runs.
         """
         data: dict[str, Any] = {"failCommands": list(commands)}
         if error_code is not None:
@@ -379,8 +352,6 @@ class Mongod(Server):
             data["closeConnection"] = True
         if block_s is not None:
             data |= {"blockConnection": True, "blockTimeMS": round(1000 * block_s)}
-        if labels:
-            data["errorLabels"] = list(labels)
         mode: Any = {"skip": skip} if skip is not None else "alwaysOn" if times is None else {"times": times}
         with self.client() as client:
             # The answer counts the times entered since the server was started.
@@ -394,7 +365,7 @@ class Mongod(Server):
         try:
             yield count
         finally:
-            # A server that does not run, or has run anew since, has no fail point.
+            # A server that was stopped or restarted has no fail point.
             with contextlib.suppress(PyMongoError), self.client() as client:
                 client.admin.command("configureFailPoint", "failCommand", mode="off")
 
@@ -413,17 +384,16 @@ class Mongod(Server):
 class ReplicaSet(Server):
     """A replica set of one or three members, which can lose its primary.
 
+    A context manager; starting takes some seconds.
+
     Args:
         size: Number of members.
-        folder: Where their data and logs are kept; removed at the end. Without: a temporary one.
-        name: Name of the set.
-
-    Use it as a context manager; starting takes some seconds.
+        folder: For their data and logs; removed at the end. Default a temporary one.
     """
 
-    def __init__(self, size: int, folder: Path | None = None, *, name: str = "tests") -> None:
-        self.name = name
-        self.members = [Mongod(folder and folder / str(i), replica_set=name) for i in range(size)]
+    def __init__(self, size: int, folder: Path | None = None) -> None:
+        self.name = "tests"
+        self.members = [Mongod(folder and folder / str(i), replica_set=self.name) for i in range(size)]
 
     @property
     def uri(self) -> str:
@@ -488,11 +458,10 @@ class ReplicaSet(Server):
         raise ServerFailedError(f"no primary after {ELECT_S} s")
 
     def step_down(self, period_s: int | None = None) -> None:
-        """Make the primary step down and return at once; `primary` waits for the next one.
+        """Make the primary step down and return at once; the set has no primary for about a second.
 
         Args:
-            period_s: Seconds for which it does not stand for election. By default 1 for a set of one and 10 for others.
-                Either has no primary for about a second.
+            period_s: Seconds for which it does not stand for election. By default 1 for a set of one, 10 for others.
         """
         alone = len(self.members) == 1
         period_s = period_s or (1 if alone else 10)
@@ -502,16 +471,16 @@ class ReplicaSet(Server):
             )
 
     def kill_primary(self) -> Mongod:
-        """Kill the primary and return it at once; its `start` brings it back. With three members one takes over."""
+        """Kill the primary and return it; its `start` brings it back."""
         member = self.primary
         member.kill()
         return member
 
     def restore(self) -> None:
-        """Make all members run and follow a primary again, whatever was done to them; their data stay as they are."""
+        """Make all members run and follow a primary again; their data stay as they are."""
         for member in self.members:
             member.restore()
-            with member.client() as client, contextlib.suppress(PyMongoError):  # the primary needs and takes none
+            with member.client() as client, contextlib.suppress(PyMongoError):  # the primary refuses
                 client.admin.command("replSetFreeze", 0)
         self.wait_until_whole()
 
@@ -528,34 +497,39 @@ def _state(client: MongoClient[dict[str, Any]]) -> str:
 
 
 class Proxy:
-    """A TCP proxy in threads that adds delay, cuts connections and counts.
+    """A TCP proxy in threads that delays, throttles, holds back and cuts connections, and counts their bytes.
+
+    A context manager. Its threads share the GIL with a client in the same process.
 
     Args:
-        port: Where on this host the connections go.
-        delay_s: Seconds by which a round trip takes longer, half of it in each direction. The delay does not limit the
-            rate: what follows is sent on while the first is held back.
-        bytes_per_s: What all connections together carry in each direction. None: as much as they can.
-
-    Use it as a context manager. Its threads share the interpreter with a client in the same process.
+        port: The server's port on this host.
+        delay_s: Added to each round trip, half of it in each direction, without limiting the rate.
+        bytes_per_s: What all connections together carry in each direction. None: unlimited.
     """
 
     def __init__(self, port: int, *, delay_s: float = 0.0, bytes_per_s: float | None = None) -> None:
         self.target_port = port
         self.delay_s = delay_s
         self.bytes_per_s = bytes_per_s
-        self._free_at = {False: 0.0, True: 0.0}  # when the line, to the server or not, has carried what it took
         self.port = 0
         self.connections = 0  # taken so far
-        self.bytes_to_server = 0
-        self.bytes_to_client = 0
+        self._bytes = {False: 0, True: 0}  # sent on so far, to the server or not
+        self._free_at = {False: 0.0, True: 0.0}  # when the line has carried what it took
         self._listener: socket.socket | None = None
         self._acceptor: threading.Thread | None = None
-        self._lock = threading.Lock()  # of what follows and of the counts
+        self._lock = threading.Lock()  # of the counts, and of what follows
         self._open: set[socket.socket] = set()
-        self._flowing = threading.Event()  # of the connections that are taken now
-        self._flowing.set()
-        self._forgotten: list[threading.Event] = []  # of those before
         self._threads: list[threading.Thread] = []
+        self._flowing = _set_event()  # of the connections that are taken now
+        self._forgotten: list[threading.Event] = []  # of those before
+
+    @property
+    def bytes_to_server(self) -> int:
+        return self._bytes[True]
+
+    @property
+    def bytes_to_client(self) -> int:
+        return self._bytes[False]
 
     def through(self, uri: str) -> str:
         """Return the URI with this proxy in the place of its one server."""
@@ -596,8 +570,7 @@ class Proxy:
         """Send nothing more to the client through the connections that are open now, as a firewall that forgot them."""
         self._flowing.clear()
         self._forgotten.append(self._flowing)
-        self._flowing = threading.Event()
-        self._flowing.set()
+        self._flowing = _set_event()
 
     def flow(self) -> None:
         """Send on what was held back, and all that comes."""
@@ -635,13 +608,10 @@ class Proxy:
                 thread.start()
 
     def _serve(self, client: socket.socket, server: socket.socket) -> None:
-        forward = self._forward_late if self.delay_s else self._forward
-        answers = threading.Thread(
-            target=forward, args=(server, client), kwargs={"to_server": False}, name="proxy-answers"
-        )
+        answers = threading.Thread(target=self._forward, args=(server, client, False), name="proxy-answers")
         answers.start()
         try:
-            forward(client, server, to_server=True)
+            self._forward(client, server, True)
         finally:
             answers.join()
             with self._lock:
@@ -649,22 +619,15 @@ class Proxy:
             client.close()
             server.close()
 
-    def _forward(self, source: socket.socket, target: socket.socket, *, to_server: bool) -> None:
-        buffer = memoryview(bytearray(CHUNK_BYTES))
-        flowing = self._flowing
-        with contextlib.suppress(OSError):  # one end has closed or was cut
-            while count := source.recv_into(buffer):
-                if not to_server:
-                    flowing.wait()
-                self._carry(count, to_server=to_server)
-                self._count(count, to_server=to_server)  # first, as its answer may be there before the next line
-                target.sendall(buffer[:count])
-        _shut(source)
-        _shut(target)
-
-    def _forward_late(self, source: socket.socket, target: socket.socket, *, to_server: bool) -> None:
+    def _forward(self, source: socket.socket, target: socket.socket, to_server: bool) -> None:
+        if not self.delay_s:
+            self._send(iter(lambda: (0.0, source.recv(CHUNK_BYTES)), None), target, to_server)
+            _shut(source)
+            return
         chunks: queue.Queue[tuple[float, bytes]] = queue.Queue(CHUNKS_UNDER_WAY)
-        sender = threading.Thread(target=self._send_late, args=(chunks, target, to_server), name="proxy-late")
+        sender = threading.Thread(
+            target=self._send, args=(iter(chunks.get, None), target, to_server), name="proxy-late"
+        )
         sender.start()
         try:
             with contextlib.suppress(OSError):
@@ -674,25 +637,31 @@ class Proxy:
             chunks.put((0.0, b""))
             sender.join()
             _shut(source)
-            _shut(target)
 
-    def _send_late(self, chunks: queue.Queue[tuple[float, bytes]], target: socket.socket, to_server: bool) -> None:
+    def _send(self, chunks: Iterator[tuple[float, bytes]], target: socket.socket, to_server: bool) -> None:
+        """Send on what comes until it is empty, each chunk when it is due."""
+        flowing = self._flowing
         broken = False
-        while True:
-            due, data = chunks.get()
-            if not data:
-                return
-            if broken:
-                continue  # the queue is emptied, or who fills it would wait for ever
-            time.sleep(max(0.0, due - time.monotonic()))
-            self._count(len(data), to_server=to_server)
-            try:
-                target.sendall(data)
-            except OSError:
-                broken = True
-                _shut(target)
+        with contextlib.suppress(OSError):  # the source was cut
+            for due, data in chunks:
+                if not data:
+                    break
+                if broken:
+                    continue  # the queue must be emptied, or its other end would wait forever
+                if not to_server:
+                    flowing.wait()
+                time.sleep(max(0.0, due - time.monotonic()))
+                self._carry(len(data), to_server)
+                with self._lock:
+                    self._bytes[to_server] += len(data)  # first: the answer may be there before the next line
+                try:
+                    target.sendall(data)
+                except OSError:
+                    broken = True
+                    _shut(target)
+        _shut(target)
 
-    def _carry(self, count: int, *, to_server: bool) -> None:
+    def _carry(self, count: int, to_server: bool) -> None:
         """Wait for as long as the line needs for so many bytes, behind those that it has taken already."""
         if self.bytes_per_s is None:
             return
@@ -701,20 +670,11 @@ class Proxy:
             self._free_at[to_server] = free_at
         time.sleep(max(0.0, free_at - time.monotonic()))
 
-    def _count(self, count: int, *, to_server: bool) -> None:
-        with self._lock:
-            if to_server:
-                self.bytes_to_server += count
-            else:
-                self.bytes_to_client += count
 
-
-def state_of(task: Path) -> str:
-    """The state of a thread, from its file `stat` in /proc: T is stopped; X if there is none any more."""
-    try:
-        return task.read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return "X"
+def _set_event() -> threading.Event:
+    event = threading.Event()
+    event.set()
+    return event
 
 
 def _shut(end: socket.socket) -> None:

@@ -73,16 +73,8 @@ def join_crop(
 ) -> tuple[bytearray, int, int]:
     """Join the tiles that a crop touches to a small JPEG that any decoder reads; decode nothing.
 
-    Arguments and errors are those of `decode_crop`, but damage within the tiles is not found.
-
-    Args:
-        jpeg: The whole file.
-        lengths: As in `decode_crop`.
-        left: As in `decode_crop`.
-        top: As in `decode_crop`.
-        width: As in `decode_crop`.
-        height: As in `decode_crop`.
-        checked: Whether the lengths are known to belong to this JPEG, for example because a checksum covers both.
+    Arguments and errors are those of `decode_crop`, but damage within the tiles is not found. If ``checked`` is true,
+    the lengths are known to belong to this JPEG, for example because a checksum covers both.
 
     Returns:
         The JPEG, without metadata; the crop's left and upper edge in it, in pixels.

@@ -105,31 +105,20 @@ class Catalog:
 
     @retried
     def begin(self, store: str, run: int) -> None:
-        """Note who writes a partial store from now on: earlier writers can no longer commit to it.
-
-        Raises:
-            StoreLockedError: Another writer has taken the place.
-        """
-        mine = {"_id": STORE, "writer.token": self._token}
+        """Note who writes a partial store from now on: earlier writers can no longer commit to it."""
         values = {"partial.store": store, "partial.writer": self._token, "partial.run": run}
-        if not self._durable.update_one(mine, {"$set": values}).matched_count:
-            raise self.overtaken()
+        self._update({"_id": STORE, "writer.token": self._token}, {"$set": values})
 
     def commit(self, store: str, progress: Mapping[str, Any]) -> None:
-        """Note the progress of a partial store, durably with all that was written before.
+        """Note the progress of a partial store, durably with all that was written before."""
+        self._update(self._mine(store), {"$set": {"partial.progress": progress}})
 
-        Raises:
-            StoreLockedError: Another writer has taken the place.
-        """
-        if not self._durable.update_one(self._mine(store), {"$set": {"partial.progress": progress}}).matched_count:
+    def _update(self, mine: Mapping[str, Any], change: Mapping[str, Any]) -> None:
+        if not self._durable.update_one(mine, change).matched_count:
             raise self.overtaken()
 
     def check_writer(self, store: str) -> None:
-        """Check that this writer still has a partial store.
-
-        Raises:
-            StoreLockedError: Another writer has taken it over.
-        """
+        """Raise StoreLockedError if another writer has taken over a partial store."""
         if self._meta.find_one({"_id": STORE, "partial.store": store, "partial.writer": self._token}) is None:
             raise self.overtaken()
 
@@ -142,12 +131,7 @@ class Catalog:
 
     @retried
     def publish(self, store: str, manifest: Mapping[str, Any], replaces: str | None) -> None:
-        """Publish a partial store by one write, if its writer still has the place.
-
-        Args:
-            store: Its id.
-            manifest: Its manifest.
-            replaces: The id of the store that is published now.
+        """Publish a partial store by one write, in place of the one that it replaces.
 
         Raises:
             StoreLockedError: Another writer has taken the place.
@@ -196,9 +180,7 @@ class Catalog:
     def abandon(self, store: str, *, forget: bool = False) -> None:
         """Give up a partial store and remove its data, if this writer still has the place.
 
-        Args:
-            store: Its id.
-            forget: No other writer has ever written to it: do not keep it for ``collect_garbage``.
+        With ``forget``, when no other writer has ever written to it, ``collect_garbage`` need not look at it again.
         """
         mine = {"_id": STORE, "writer.token": self._token, "partial.store": store}
         self._durable.update_one(mine, {"$unset": {"partial": ""}, "$addToSet": {"replaced": store}})

@@ -194,10 +194,10 @@ class Connection:
 
 
 def retried(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
-    """Make a method of an object with a ``connection`` repeat as ``Connection.run`` does. They must not nest."""
+    """Repeat a method of an object with a ``connection`` as ``Connection.run`` does. Such methods must not nest."""
 
     @wraps(method)
-    def run(self: Any, *args: P.args, **kwargs: P.kwargs) -> T:
+    def run(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return cast("T", self.connection.run(lambda: method(self, *args, **kwargs)))
 
     return run

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextvars
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 import bson
@@ -45,8 +45,7 @@ if TYPE_CHECKING:
 # The size of one insert, and how many are sent at once: the server works on one while the next is on its way.
 BATCH_BYTES = 8 * 2**20
 IN_FLIGHT = 3
-# The document of a chunk holds little beside its data.
-_MAX_CHUNK = MAX_ON_SERVER - 2**10
+_MAX_CHUNK = MAX_ON_SERVER - 2**10  # its document has a few more fields
 
 
 class PartialStore:
@@ -58,9 +57,9 @@ class PartialStore:
     them; no file in GridFS is written twice.
 
     Args:
-        connection: The writer's.
-        catalog: Of the place.
-        lease: The writer's.
+        connection: The writer's, as are the catalog and the lease.
+        catalog: The catalog of the place.
+        lease: It is checked before every insert.
         store: The store's id.
         run: The number of this writer among those of the store, from 1 on.
     """
@@ -74,15 +73,11 @@ class PartialStore:
         database, collection = connection.database, connection.place.collection
         self._meta = database[collection + MANIFEST]
         self._records = database[records_collection(collection, store)]
-        self._large = LargeRecords(database, collection, store)
+        self.large = LargeRecords(database, collection, store)
 
     @retried
     def begin(self) -> None:
-        """Create the collection of records.
-
-        What was stored after the last commit stays there. Deleting it would be dangerous: the server may run a delete
-        long after it was repeated, and remove records that were written since.
-        """
+        """Create the indexes. What was stored after the last commit stays: a late delete could remove newer records."""
         self._lease.check()
         for name, keys in INDEXES.items():
             self._records.create_index(keys, name=name)
@@ -104,12 +99,8 @@ class PartialStore:
     ) -> None:
         """Store records from an index on, chunks of columns by their numbers, events, and the progress.
 
-        After a failure all of it is repeated: a server that was killed may have lost anything that it confirmed since
-        its last journal, for which only the last step waits.
-
-        Raises:
-            StoreLockedError: Another writer has taken the place.
-            FieldError: The names are too long.
+        After a failure all of it is repeated: only the last step waits for the journal, so a server that was killed may
+        have lost the others.
         """
         self._commits += 1
         beside: list[dict[str, Any]] = [
@@ -131,21 +122,17 @@ class PartialStore:
         self.connection.run(commit)
 
     def _check_size(self, chunk: bytes, number: int) -> bytes:
-        if len(chunk) <= _MAX_CHUNK:
-            return chunk
-        first = number * CHUNK
-        raise FieldError(
-            f"the names of records {first} to {first + CHUNK - 1} are too long for {self.connection.place.redacted}: "
-            "together they have over 16 MiB"
-        )
+        if len(chunk) > _MAX_CHUNK:
+            which = f"records {number * CHUNK} to {(number + 1) * CHUNK - 1}"
+            where = self.connection.place.redacted
+            raise FieldError(f"the names of {which} are too long for {where}: together they have over 16 MiB")
+        return chunk
 
     def _insert(self, first: int, documents: Sequence[bytes]) -> None:
         with ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="dbloader-insert") as executor:
             # pymongo.timeout is in the context.
-            inserts = [
-                executor.submit(contextvars.copy_context().run, self._insert_batch, batch)
-                for batch in _split(first, documents)
-            ]
+            batches = _split(first, documents)
+            inserts = [executor.submit(copy_context().run, self._insert_batch, batch) for batch in batches]
             for insert in inserts:
                 insert.result()
 
@@ -166,7 +153,7 @@ class PartialStore:
             return document
         mine = {"_id": index, "crc32": stored_crc32(document), STUB: {"$exists": True}}
         found = self._records.find_one(mine, {STUB: 1})  # from an earlier attempt
-        return make_stub(document, found[STUB] if found else self._large.put(index, document))
+        return make_stub(document, found[STUB] if found else self.large.put(index, document))
 
     def _replace_others(self, batch: Mapping[int, bytes], documents: Mapping[int, RawBSONDocument]) -> None:
         """Replace different records that a writer which was overtaken has inserted."""
@@ -182,8 +169,8 @@ class PartialStore:
             self._catalog.check_writer(self._id)
         for index in others:
             # Run late, this does not change what a successor has put there since.
+            seen = {"_id": index, "crc32": stored.get(index)}
             with suppress(DuplicateKeyError):
-                seen = {"_id": index, "crc32": stored.get(index)}
                 self._records.replace_one(seen, documents[index], upsert=True)
 
     def _write_beside(self, documents: Sequence[Mapping[str, Any]]) -> None:
@@ -208,9 +195,9 @@ class PartialStore:
         stored = {keys[found["_id"]]: found.get("data") for found in self._meta.find({"_id": {"$in": list(keys)}})}
         chunks = {name: unseal_chunk(name, number, sealed) for name, sealed in stored.items()}
         packed = {name: bytes(chunk) for name, chunk in chunks.items() if chunk is not None}
+        count = min(CHUNK, length - number * CHUNK)
         if len(packed) < len(COLUMNS):
             return None
-        count = min(CHUNK, length - number * CHUNK)
         if number == length // CHUNK:  # a commit that was cut off may have made it longer
             chunk = ColumnChunk.unpack(packed)
             chunk.cut(count)
@@ -221,13 +208,12 @@ class PartialStore:
     def has_records(self, number: int, crcs: bytes) -> bool:
         """Tell whether the server has the records of one chunk, by their packed CRC-32."""
         expected = np.frombuffer(crcs, DTYPES["crc32"])
-        indices = np.arange(number * CHUNK, number * CHUNK + len(expected))
+        indices = number * CHUNK + np.arange(len(expected))
         query = {"_id": {"$gte": int(indices[0]), "$lte": int(indices[-1])}}
 
         def find(hint: str | None) -> bytes:
-            projection, size = {"_id": 1, "crc32": 1}, len(expected)
-            found = self._records.find_raw_batches(query, projection, hint=hint, sort=[("_id", 1)], batch_size=size)
-            return b"".join(found)
+            options: dict[str, Any] = {"hint": hint, "sort": [("_id", 1)], "batch_size": len(expected)}
+            return b"".join(self._records.find_raw_batches(query, {"_id": 1, "crc32": 1}, **options))
 
         answer = with_hint(find, COLUMNS_INDEX)
         if len(answer) != len(expected) * ID_CRC_DTYPE.itemsize:
@@ -237,21 +223,13 @@ class PartialStore:
         return np.array_equal(stored["_id"], indices) and np.array_equal(stored["crc32"], crc32)
 
     @retried
-    def large_indices(self) -> list[int]:
-        """Return the indices of all records that GridFS may have, ascending."""
-        return self._large.list_indices()
-
-    @retried
     def has_file(self, index: int) -> bool:
-        """Tell whether GridFS has a record as it was sent, if the record is a stub.
-
-        The file is read again: the CRC-32 in the stub does not prove what the file holds.
-        """
+        """Tell whether a record in GridFS is whole. Its stub's CRC-32 does not prove that, so the file is read."""
         found = self._records.find_one({"_id": index}, {STUB: 1, "crc32": 1}) or {}
         if STUB not in found:
             return True  # a writer that was overtaken left the file
         try:
-            document = self._large.get(found[STUB])
+            document = self.large.get(found[STUB])
             verify(document, index)
         except (LostError, DamagedRecordError):
             return False

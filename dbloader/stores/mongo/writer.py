@@ -159,7 +159,7 @@ class MongoWriter(Writer):
         for number in range(-(-self.length // CHUNK)):
             if not self._partial.has_records(number, self._stored_chunk(number)["crc32"]):
                 raise self._damaged("the server does not have all of its records as they were sent")
-        for index in self._partial.large_indices():
+        for index in self._connection.run(self._partial.large.list_indices):
             # Beyond the last record there may be leftovers of earlier writers.
             if index < self.length and not self._partial.has_file(index):
                 raise self._damaged(f"the server does not have record {index} in GridFS as it was sent")

@@ -1,8 +1,8 @@
-"""Documents of a store in MongoDB that somebody has damaged, or made up: each read of it is right or one clear error.
+"""Damaged or invented documents of a store in MongoDB: each use of it is right, or one clear error.
 
-A trial changes one real document of a real store, by a number that it is told, and then opens, reads, verifies, copies,
-queries and resumes. It must come out as it would of the whole store, or raise a DBLoaderError; nothing else, and soon.
-DBLOADER_TRIALS says how many there are of each kind (20 if it is not set).
+A trial changes one document of a real store, by a number, and then opens, reads, verifies, copies, queries and resumes.
+Each must give what it gives of the whole store, or raise a DBLoaderError. DBLOADER_TRIALS says how many trials of each
+kind there are (10 if it is not set).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from dbloader.records.document import seal
 from dbloader.stores.mongo.connection import Connection
 from dbloader.stores.mongo.schema import INDEXES
 from dbloader.stores.mongo.uri import parse
-from tests.contracts.store import documents_of, make_records, write_one_by_one
+from tests.contracts.records import documents_of, make_records, write_one_by_one
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from tests.support.mongo import Mongod
 
-TRIALS = int(os.environ.get("DBLOADER_TRIALS", "20"))
+TRIALS = int(os.environ.get("DBLOADER_TRIALS", "10"))
 _AT_ONCE = 20  # in one test
 RECORDS = make_records(24)
 for _large in (2, 8, 11, 20):
@@ -78,14 +78,20 @@ UNDECODABLE = (
 
 
 class Kind(NamedTuple):
-    """A kind of documents: in which collection (behind the place's name, S is the store's id), and which of it.
+    """A kind of documents.
 
-    Of a whole document, ``changes`` says how many of its elements are changed, one after another. Without ``keys``, it
-    is one that has the element ``having``.
+    Attributes:
+        noticed: In how many of 20 trials something must raise: half of the fewest in 10 times 20 that were measured.
+        collection: Suffix to the place's name; S is the store's id.
+        keys: Pattern of the _ids. Without, it is a document that has the element ``having``.
+        field: Change this element only; else any.
+        unfinished: Of a partial store.
+        changes: How many elements of a whole document are changed, one after another.
     """
 
+    noticed: int
     collection: str
-    keys: str
+    keys: str = ""
     field: str | None = None
     unfinished: bool = False
     changes: int = 1
@@ -93,32 +99,17 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "manifest": Kind(".manifest", "^store$", "manifest"),
-    "place": Kind(".manifest", "^store$"),
-    "partial": Kind(".manifest", "^store$", "partial", unfinished=True),
-    "unfinished place": Kind(".manifest", "^store$", unfinished=True),
-    "column": Kind(".manifest", "/column/"),
-    "unfinished column": Kind(".manifest", "/column/", unfinished=True),
-    "event": Kind(".manifest", "/event/"),
-    "record": Kind(".S", ""),
-    "stub": Kind(".S", "", having="gridfs"),
-    "GridFS file": Kind(".S.large.files", "", changes=4),  # most of its elements are read by nobody
-    "GridFS chunk": Kind(".S.large.chunks", ""),
-}
-
-# In how many of 20 trials something must raise: half of the fewest in at least 10 times 20 that were measured.
-LEAST_NOTICED = {
-    "manifest": 9,
-    "place": 8,
-    "partial": 6,
-    "unfinished place": 4,
-    "column": 4,
-    "unfinished column": 3,
-    "event": 3,
-    "record": 10,
-    "stub": 9,
-    "GridFS file": 5,
-    "GridFS chunk": 6,
+    "manifest": Kind(9, ".manifest", "^store$", "manifest"),
+    "place": Kind(8, ".manifest", "^store$"),
+    "partial": Kind(6, ".manifest", "^store$", "partial", unfinished=True),
+    "unfinished place": Kind(4, ".manifest", "^store$", unfinished=True),
+    "column": Kind(4, ".manifest", "/column/"),
+    "unfinished column": Kind(3, ".manifest", "/column/", unfinished=True),
+    "event": Kind(3, ".manifest", "/event/"),
+    "record": Kind(10, ".S"),
+    "stub": Kind(9, ".S", having="gridfs"),
+    "GridFS file": Kind(5, ".S.large.files", changes=4),  # nobody reads most of its elements
+    "GridFS chunk": Kind(6, ".S.large.chunks"),
 }
 
 
@@ -420,5 +411,5 @@ def test_a_damaged_document_is_noticed_by_who_needs_it(
             snapshot.restore(everything=kind.unfinished)
     print(f"{name}: {len(trials)} trials, {noticed} noticed, {len(found)} wrong, the longest took {longest:.1f} s")  # noqa: T201 - for `pytest -s`
     assert not found, f"{len(found)} trials:\n" + "\n".join(found[:40])
-    assert noticed >= LEAST_NOTICED[name] * len(trials) // _AT_ONCE, "the damage does too little to prove anything"
+    assert noticed >= kind.noticed * len(trials) // _AT_ONCE, "the damage does too little to prove anything"
     assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < MOST_BYTES

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import random
-from contextlib import contextmanager, suppress
+from contextlib import closing, suppress
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -13,15 +13,17 @@ import pymongo
 import pytest
 from pymongo.monitoring import CommandListener
 
-from dbloader import create_store, open_store
+from dbloader import create_store
 from dbloader.errors import StoreExistsError, StoreLockedError
 from dbloader.stores.mongo import lease
-from dbloader.stores.mongo.schema import is_own_collection
+from dbloader.stores.mongo.connection import Connection
+from dbloader.stores.mongo.schema import is_records_collection
 from dbloader.stores.mongo.uri import parse
-from tests.contracts.store import documents_of, make_records, write_one_by_one
+from tests.contracts.records import make_records, write_one_by_one
+from tests.support.mongo_stores import check_is, write, write_partial
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from pymongo.monitoring import CommandFailedEvent, CommandStartedEvent, CommandSucceededEvent
 
@@ -76,27 +78,7 @@ class Stalling(CommandListener):
         return self._stalls
 
 
-def write(place: str, records: list[Record], **options: bool) -> None:
-    with create_store(place, **options) as writer:
-        write_one_by_one(writer, records)
-        writer.finish()
-
-
-def check_is(place: str, documents: list[bytes]) -> None:
-    with open_store(place) as store:
-        assert store.documents(range(len(store))) == documents
-        assert store.verify() == store.manifest.digest
-
-
-@contextmanager
-def of_place(server: Server, place: str) -> Iterator[Any]:
-    """Yield the `.manifest` collection of a place."""
-    with server.client() as client:
-        at = parse(place)
-        yield client[at.database][f"{at.collection}.manifest"]
-
-
-@pytest.mark.parametrize("first", range(4))
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("begun", "ended", "other"),
     [
@@ -108,68 +90,74 @@ def of_place(server: Server, place: str) -> Iterator[Any]:
     ],
 )
 def test_a_writer_that_stalls_before_any_write_leaves_anothers_store_whole(
-    mongo_server: Server,
-    mongo_uri: str,
-    monkeypatch: pytest.MonkeyPatch,
-    begun: str,
-    ended: str,
-    other: str,
-    first: int,
+    mongo_server: Server, mongo_uri: str, monkeypatch: pytest.MonkeyPatch, begun: str, ended: str, other: str
 ) -> None:
     monkeypatch.setattr("dbloader.stores.mongo.partial.MAX_ON_SERVER", 10_000)
-    monkeypatch.setattr(lease, "_REFRESH_SECONDS", 3600.0)  # its thread stalls too
+    monkeypatch.setattr(lease, "RENEW_SECONDS", 3600.0)  # its thread stalls too
     stalls = 0
-    for number in itertools.count(first, 4):
-        place = f"{mongo_uri}{number}"
-        prepare(place, begun)
-        expected: list[bytes] = []
-        was_published = False
-
-        def write_another() -> None:
-            nonlocal expected, was_published
-            with of_place(mongo_server, place) as manifests:  # noqa: B023 - called within the loop
-                found = manifests.find_one({"_id": "store"}) or {}
-                if "writer" not in found:
-                    return  # the place is not taken yet, or is free again
-                was_published = found.get("manifest", {}).get("length") == len(MINE)
-                long_ago = datetime(2001, 1, 1, tzinfo=timezone.utc)
-                manifests.update_one({"_id": "store"}, {"$set": {"writer.expires": long_ago}})
-            # By another client, which does not stall.
-            with create_store(f"{place}?appName=other", overwrite=True, resume=other == "resumes") as writer:  # noqa: B023
-                records = MINE[: writer.length] + OTHERS[writer.length :]
-                write_one_by_one(writer, records)
-                writer.finish()
-            expected = documents_of(records)
-
-        stalling = Stalling(number, write_another)
-        finished = False
-        with suppress(StoreLockedError, StoreExistsError), monkeypatch.context() as patch:
-            patch.setattr(pymongo, "MongoClient", functools.partial(pymongo.MongoClient, event_listeners=[stalling]))
+    # All but the writer that stalls share another client.
+    with mongo_server.client() as client, closing(Connection(parse(f"{mongo_uri}?appName=other"))):
+        for number in itertools.count():
+            trial = Trial(client, f"{mongo_uri}{number}", number, overwrites=other == "overwrites")
+            prepare(trial.other, begun)
             options = {"overwrite": begun == "overwrites", "resume": begun == "resumes", "resumable": ended != "left"}
-            with create_store(place, **options) as writer:
-                write_one_by_one(writer, MINE[:9])
-                writer.commit()
-                write_one_by_one(writer, MINE)
-                if ended == "finished":
-                    writer.finish()
-                    finished = True
-        if not stalling.stalled:
-            break
-        if not expected:
-            continue
-        stalls += 1
-        before = f"before write {number}, {stalling.writes[-1]}"
-        assert finished == was_published, before
-        check_is(place, expected)
-        for _ in range(2):
-            with create_store(place, overwrite=True):
-                pass  # it removes what was left
-        check_is(place, expected)
-        with of_place(mongo_server, place) as manifests:
-            own = f"{parse(place).collection}.{manifests.find_one({'_id': 'store'})['store']}"
-            names = manifests.database.list_collection_names()
-            assert {name for name in names if is_own_collection(name, parse(place).collection)} == {own}, before
+            finished = False
+            with suppress(StoreLockedError, StoreExistsError), monkeypatch.context() as patch:
+                listening = functools.partial(pymongo.MongoClient, event_listeners=[trial.stalling])
+                patch.setattr(pymongo, "MongoClient", listening)
+                with create_store(trial.place, **options) as writer:
+                    write_one_by_one(writer, MINE[:9])
+                    writer.commit()
+                    write_one_by_one(writer, MINE)
+                    if ended == "finished":
+                        writer.finish()
+                        finished = True
+            if not trial.stalling.stalled:
+                break
+            if trial.written is not None:
+                stalls += 1
+                assert finished == trial.was_published, trial.stalling.writes
+                trial.check()
     assert stalls >= 3
+
+
+class Trial:
+    """A writer that stalls before one of its writes, and another that then writes a store at its place."""
+
+    def __init__(self, client: pymongo.MongoClient[Any], place: str, number: int, *, overwrites: bool) -> None:
+        self.place, self.other = place, f"{place}?appName=other"
+        self.stalling = Stalling(number, self.write_another)
+        self.written: list[Record] | None = None
+        self.was_published = False
+        self._overwrites = overwrites
+        self._collection = parse(place).collection
+        self._database = client[parse(place).database]
+        self._meta = self._database[f"{self._collection}.manifest"]
+
+    def write_another(self) -> None:
+        found = self._meta.find_one({"_id": "store"}) or {}
+        if "writer" not in found:
+            return  # the place is not taken yet, or is free again
+        self.was_published = found.get("manifest", {}).get("length") == len(MINE)
+        long_ago = datetime(2001, 1, 1, tzinfo=timezone.utc)
+        self._meta.update_one({"_id": "store"}, {"$set": {"writer.expires": long_ago}})
+        with create_store(self.other, overwrite=True, resume=not self._overwrites) as writer:
+            records = MINE[: writer.length] + OTHERS[writer.length :]
+            write_one_by_one(writer, records)
+            writer.finish()
+        self.written = records
+
+    def check(self) -> None:
+        assert self.written is not None
+        check_is(self.other, self.written)
+        for _ in range(2):
+            with create_store(self.other, overwrite=True):
+                pass  # it removes what was left
+        check_is(self.other, self.written)
+        store = (self._meta.find_one({"_id": "store"}) or {})["store"]
+        names = self._database.list_collection_names()
+        own = [name for name in names if is_records_collection(name, self._collection)]
+        assert own == [f"{self._collection}.{store}"], self.stalling.writes
 
 
 def prepare(place: str, begun: str) -> None:
@@ -178,6 +166,4 @@ def prepare(place: str, begun: str) -> None:
         write(place, START)
         write(place, START, overwrite=True)  # so that there is something to remove
     if begun == "resumes":
-        with create_store(place, resumable=True) as writer:
-            write_one_by_one(writer, START)
-            writer.commit()
+        write_partial(place, START)

@@ -1,14 +1,14 @@
-"""Places in MongoDB: what they may be, what is said of those that cannot be used, and that credentials stay secret."""
+"""Places in MongoDB: what they may be, how errors describe them, and that credentials stay secret."""
 
 from __future__ import annotations
 
+import copy
 import logging
 import multiprocessing
-import os
 import pickle
 import time
 import traceback
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote_plus
 
@@ -24,25 +24,21 @@ from dbloader.errors import (
     StoreNotFoundError,
     StoreUnreachableError,
 )
-from dbloader.records.record import encode
+from dbloader.stores.mongo.connection import Connection
+from dbloader.stores.mongo.reader import MongoReader
 from dbloader.stores.mongo.uri import is_mongo, parse
-from tests.contracts.store import make_records, read_in_child, write_one_by_one
+from tests.contracts.records import make_records
 from tests.support.images import plant_photos, run
+from tests.support.mongo_stores import WAIT_S, write, write_partial
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from dbloader.stores.mongo.store import MongoStore
     from tests.support.mongo import Mongod, Server
 
 USER, PASSWORD = "jane-sentinel", "s3cret-sentinel/@:%+"
 SECRETS = ("sentinel",)  # a part of both, so that no way of escaping hides them
-WAIT_S = 60.0
-
-
-def opener_of(store: MongoStore) -> int | None:
-    return None if store._handle is None else store._handle.pid
 
 
 def everything_in(error: BaseException) -> str:
@@ -179,18 +175,15 @@ def test_writing_without_answers_is_refused(mongo_uri: str) -> None:
 @pytest.mark.parametrize("more", ["", "&tz_aware=true&retryWrites=false&compressors=zlib&appName=a%20b"])
 def test_options_of_the_place_are_honoured(mongo_uri: str, options: str, more: str) -> None:
     place = f"{mongo_uri}?{options}{more.replace('&', ';') if ';' in options else more}"
-    records = make_records(5)
-    with create_store(place) as writer:
-        concern = writer._connection.database.write_concern.document  # type: ignore[attr-defined]
+    write(place, make_records(5))
+    with closing(Connection(parse(place), writing=True)) as connection:
+        concern = connection.database.write_concern.document
         assert concern.get("w") == (1 if "w=1" in options else "majority")
         assert concern.get("j") == (True if "JOURNAL" in options else None)
-        write_one_by_one(writer, records)
-        writer.finish()
+        assert connection.client.options.pool_options.appname == ("a b" if more else "dbloader")
     with open_store(place) as store:
         assert store.verify() == store.manifest.digest
-        handle: Any = store._open()  # type: ignore[attr-defined]
-        assert handle.connection.client.options.pool_options.appname == ("a b" if more else "dbloader")
-        assert handle.may_lag == ("secondary" in options)
+        assert MongoReader(parse(place)).may_lag == ("secondary" in options)
 
 
 # ---- What is there, or is not
@@ -221,9 +214,7 @@ def test_a_name_that_the_name_server_does_not_know_is_told_within_seconds() -> N
 def test_a_server_that_waits_for_its_election_is_waited_for(
     monkeypatch: pytest.MonkeyPatch, replica_set: Any, replica_set_uri: str
 ) -> None:
-    with create_store(replica_set_uri) as writer:
-        write_one_by_one(writer, make_records(3))
-        writer.finish()
+    write(replica_set_uri, make_records(3))
     monkeypatch.setattr("dbloader.stores.mongo.clients.SELECTION_SECONDS", 0.3)
     replica_set.step_down(2)
     with open_store(replica_set_uri) as store:
@@ -254,15 +245,10 @@ def test_what_is_no_finished_store_is_told_apart(mongo_server: Server, mongo_uri
         with open_store(mongo_uri) as store, pytest.raises(NotAStoreError, match="another program made"):
             len(store)
         client.drop_database(at.database)
-    with create_store(mongo_uri, resumable=True) as writer:
-        write_one_by_one(writer, make_records(2))
-        writer.commit()
-        for _ in range(2):
-            with (
-                open_store(mongo_uri) as store,
-                pytest.raises(NotAStoreError, match=r"under way or was interrupted .*--resume"),
-            ):
-                len(store)
+    write_partial(mongo_uri, make_records(2))
+    message = r"under way or was interrupted .*--resume"
+    with open_store(mongo_uri) as store, pytest.raises(NotAStoreError, match=message):
+        len(store)
 
 
 # ---- Users
@@ -290,9 +276,7 @@ def test_a_user_with_rights_can_do_all(mongod_with_users: Mongod) -> None:
     with user(mongod_with_users, ALL) as server:
         place = f"{server}/dbloader_users.a?authSource=admin"
         for options in ({}, {"overwrite": True}, {"overwrite": True}):
-            with create_store(place, **options) as writer:
-                write_one_by_one(writer, make_records(9))
-                writer.finish()
+            write(place, make_records(9), **options)
         with open_store(place) as store:
             assert store.verify() == store.manifest.digest
         with mongod_with_users.client() as client:
@@ -318,9 +302,8 @@ def test_a_user_who_is_refused_learns_where_users_are_looked_up(mongod_with_user
 
 
 def test_a_user_who_may_only_read_can_read_and_not_convert(mongod_with_users: Mongod) -> None:
-    with user(mongod_with_users, ALL) as server, create_store(f"{server}/dbloader_users.a?authSource=admin") as writer:
-        write_one_by_one(writer, make_records(4))
-        writer.finish()
+    with user(mongod_with_users, ALL) as server:
+        write(f"{server}/dbloader_users.a?authSource=admin", make_records(4))
         with mongod_with_users.client() as client:
             client.admin.command("updateUser", USER, roles=[READ])
         place = f"{server}/dbloader_users.a?authSource=admin"
@@ -333,8 +316,6 @@ def test_a_user_who_may_only_read_can_read_and_not_convert(mongod_with_users: Mo
             ):
                 pass
             check_secret(everything_in(caught.value))
-        with mongod_with_users.client() as client:  # so that the writer can let go of the place
-            client.admin.command("updateUser", USER, roles=[ALL])
 
 
 def test_a_user_of_another_database_has_no_right(mongod_with_users: Mongod) -> None:
@@ -369,56 +350,50 @@ def test_credentials_are_in_no_message_log_or_pickle(
     with user(mongod_with_users, ALL) as server:
         place = f"{server}/dbloader_users.a?authSource=admin"
         caplog.clear()
-        with create_store(place, resumable=True) as writer:
-            write_one_by_one(writer, make_records(4))
-            writer.commit()
+        with create_store(place) as writer:
             check_secret(repr(writer), writer.place, str(writer.report_path), str(writer.settings))
             with suppress(DBLoaderError), create_store(place):
                 pass
             manifest = writer.finish()
-        with open_store(place) as store:
-            assert len(store.read([0, 1])) == 2
+        with open_store(place) as store, copy.copy(store) as one, copy.deepcopy(store) as other:
+            assert len(store) == len(one) == len(other) == 0  # within the process the credentials are copied
             pickled = pickle.dumps(store)
-            check_secret(repr(store), store.place, str(manifest), str(store.manifest), repr(store._place))  # type: ignore[attr-defined]
-            check_secret(pickled.decode("latin-1"), repr(store._open().connection.place))  # type: ignore[attr-defined]
+            check_secret(repr(store), repr(one), store.place, str(manifest), str(store.manifest), repr(parse(place)))
+            check_secret(pickled.decode("latin-1"))
         for wrong in (place.replace("%2F", ""), place.replace(f"{mongod_with_users.port}", "1")):
             with open_store(wrong) as store, pytest.raises(DBLoaderError, match="mongodb") as caught:
                 len(store)
             check_secret(everything_in(caught.value))
-        with pickle.loads(pickled) as copy:  # noqa: S301 - our own
+        with pickle.loads(pickled) as stripped:  # noqa: S301 - our own
             with pytest.raises(StoreAccessError, match=r"a password is not pickled: make the store again") as caught:
-                len(copy)
-            check_secret(everything_in(caught.value), pickle.dumps(copy).decode("latin-1"))
+                len(stripped)
+            check_secret(everything_in(caught.value), pickle.dumps(stripped).decode("latin-1"))
         logged = [str(record.__dict__) for record in caplog.records]
         assert len(logged) > 20  # the driver's
         check_secret(*logged, *capfd.readouterr())
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-@pytest.mark.parametrize("opened", [False, True])
-def test_a_process_that_is_being_started_is_given_the_credentials(
-    mongod_with_users: Mongod, method: str, opened: bool
-) -> None:
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_process_that_is_being_started_is_given_the_credentials(mongod_with_users: Mongod, method: str) -> None:
     context: Any = multiprocessing.get_context(method)
     with user(mongod_with_users, ALL) as server:
         place = f"{server}/dbloader_users.a?authSource=admin"
-        with create_store(place) as writer:
-            writer.write(encode(record) for record in make_records(4))
-            writer.finish()
+        write(place, make_records(4))
         with open_store(place) as store:
-            if opened:
-                len(store)
+            expected = store.documents([2])
             receiver, sender = context.Pipe(duplex=False)
-            process = context.Process(target=read_in_child, args=(sender, store, opener_of, [2]))
+            process = context.Process(target=send_document, args=(sender, store))
             process.start()
             sender.close()
             assert receiver.poll(WAIT_S)
-            pid, _, after, documents, _ = receiver.recv()
+            assert receiver.recv() == expected
             process.join(WAIT_S)
             process.close()
             receiver.close()
-            assert pid == after != os.getpid()
-            assert documents == store.documents([2])
+
+
+def send_document(sender: Any, store: Any) -> None:
+    sender.send(store.documents([2]))
 
 
 def test_credentials_are_in_nothing_that_the_command_line_prints(mongod_with_users: Mongod, tmp_path: Path) -> None:
@@ -429,11 +404,8 @@ def test_credentials_are_in_nothing_that_the_command_line_prints(mongod_with_use
         shown = f"mongodb://127.0.0.1:{mongod_with_users.port}/dbloader_users.a"
         for status, *arguments in (
             (1, "convert", root, place),
-            (2, "convert", root, place),
-            (0, "info", place),
             (0, "verify", place),
             (2, "info", place.replace("%2F", "")),
-            (2, "convert", root, place.replace("%2F", "")),
             (2, "info", f"{place}&unknown=sentinel"),
         ):
             done = run(*arguments, cwd=tmp_path)

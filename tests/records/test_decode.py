@@ -1,0 +1,244 @@
+"""Decoding records, and noticing damage."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from typing import Any
+
+import bson
+import numpy as np
+import pytest
+from bson.binary import Binary
+from bson.int64 import Int64
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dbloader import Record
+from dbloader.errors import DamagedRecordError
+from dbloader.records.decode import decode, decode_encoded, decode_values
+from dbloader.records.document import crc32_of_values, open_sealed
+from dbloader.records.record import STANDARD_FIELDS, EncodedRecord, encode
+from tests.support.values import ARRAYS, FIELD_NAMES, TEXT, UINT32, VALUES, same
+
+
+@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
+@pytest.mark.parametrize("dtype", ["|V0", "<f8"])
+@pytest.mark.parametrize("shape", [(10**12,), (-1,), (2, 2), (10**12, 0)])
+@pytest.mark.parametrize("as_image", [False, True])
+def test_an_array_that_says_that_it_has_more_elements_than_bytes_is_damaged_at_once(
+    version: tuple[int, int], dtype: str, shape: tuple[int, ...], as_image: bool
+) -> None:
+    if dtype == "<f8" and 0 in shape:
+        return  # it has no elements, and is none the worse for it
+    header = f"{{'descr': {dtype!r}, 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+    npy = b"\x93NUMPY" + bytes(version) + struct.pack("<H" if version == (1, 0) else "<I", len(header)) + header
+    element = bson.encode({"image" if as_image else "mask": Binary(npy, 0x80)})[4:-1]
+    with pytest.raises(DamagedRecordError, match="one of its arrays"):
+        decode(with_elements(element), 0)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"name": 3}, "its name has the type int"),
+        ({"name": b"x"}, "its name has the type bytes"),
+        ({"label": "cat"}, "its label has the type str"),
+        ({"label": True}, "its label has the type bool"),
+        ({"label": 1.5}, "its label has the type float"),
+        ({"image": "text"}, "its image has the type str"),
+        ({"image": [1]}, "its image has the type list"),
+        ({"width": Int64(-1)}, "it has a side of -1 pixels"),
+        ({"height": Int64(2**32)}, "it has a side of 4294967296 pixels"),
+        ({"format": 3}, "its format has the type int"),
+        ({"damaged": []}, "its damaged has the type list"),
+        ({"resized_from": 5}, "its resized_from has the type int"),
+        ({"resized_from": [5]}, "its resized_from has 1 numbers, not 2"),
+        ({"resized_from": [5, "x"]}, "it has a side of 'x' pixels"),
+    ],
+)
+def test_a_value_that_no_record_has_is_damage_even_under_the_right_checksum(
+    values: dict[str, Any], message: str
+) -> None:
+    document = with_elements(bson.encode(values)[4:-1])
+    with pytest.raises(DamagedRecordError, match=f"^{message}$"):
+        decode(document, 0)
+    with pytest.raises(DamagedRecordError, match=f"^{message}$"):
+        decode_values(bson.decode(document), 0)
+
+
+def test_an_element_that_ends_like_a_checksum_is_none() -> None:
+    def ends_like_a_checksum(number: int, before: bytes) -> bytes:
+        """Return a document whose last element is a binary with the bytes of the element crc32 at its end."""
+        size = struct.pack("<iB", 15, 0)
+        head = before + b"\x05x\0" + size
+        tail = b"\x12crc32\0"
+        crc = zlib.crc32(head) ^ number
+        return head + tail + struct.pack("<q", crc) + b"\0"
+
+    inner = ends_like_a_checksum(0, b"")
+    sealed = struct.pack("<i", 4 + len(inner)) + inner
+    with pytest.raises(ValueError, match=r"^it has no crc32$|BSON"):
+        open_sealed(sealed)
+    content = ends_like_a_checksum(5, b"")
+    document = struct.pack("<i5sq", 17 + len(content), b"\x12_id\0", 5) + content
+    with pytest.raises(DamagedRecordError, match=r"^it has no _id or no crc32$|BSON"):
+        decode(document, 5)
+
+
+def test_documents_within_documents_without_end_are_damage() -> None:
+    deep = b"\x05\0\0\0\0"
+    for _ in range(3000):
+        deep = struct.pack("<i", len(deep) + 8) + b"\x03a\0" + deep + b"\0"
+    with pytest.raises(DamagedRecordError, match="its BSON cannot be decoded"):
+        decode(with_elements(deep[4:-1]), 0)
+
+
+RECORD = Record("a/b.png", 3, b"image", 4, 5, "PNG", fields={"x": [1.5, "ü"], "mask": np.arange(3)})
+DOCUMENT = encode(RECORD).document(6)
+
+
+@pytest.mark.parametrize("change", [1, 0x80, 0xFF])
+def test_a_changed_byte_is_noticed_wherever_it_is(change: int) -> None:
+    for position in range(len(DOCUMENT)):
+        document = bytearray(DOCUMENT)
+        document[position] ^= change
+        with pytest.raises(DamagedRecordError, match=r"^its CRC-32 is|^it is record|^it does not (begin|end) with its"):
+            decode(bytes(document), 6)
+
+
+def test_a_document_of_another_length_or_index_is_noticed() -> None:
+    with pytest.raises(DamagedRecordError, match=r"^it does not begin with its length of .* bytes and its _id$"):
+        decode(DOCUMENT + b"\0", 6)
+    with pytest.raises(DamagedRecordError, match=r"^it is record 6$"):
+        decode(DOCUMENT, 5)
+    for length in range(len(DOCUMENT)):
+        with pytest.raises(DamagedRecordError, match=rf"^it (has only {length} bytes$|does not begin with its length)"):
+            decode(DOCUMENT[:length], 6)
+
+
+def with_elements(elements: bytes) -> bytes:
+    """A document that is whole, of elements that may make no sense."""
+    return EncodedRecord((elements,), zlib.crc32(elements), None, None, None, None, 0, None, ()).document(0)
+
+
+@pytest.mark.parametrize(
+    ("elements", "message"),
+    [
+        (b"\x02name\0\xff\xff\xff\x7fabc", "^its BSON cannot be decoded: "),
+        (bson.encode({"mask": [Binary(b"no npy file", 0x80)]})[4:-1], "^one of its arrays cannot be read: "),
+    ],
+)
+def test_what_cannot_be_decoded_is_damage_even_under_the_right_checksum(elements: bytes, message: str) -> None:
+    with pytest.raises(DamagedRecordError, match=message):
+        decode(with_elements(elements), 0)
+
+
+class Bomb:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (pytest.fail, ("a pickle was loaded",))
+
+
+def test_nothing_that_was_pickled_is_ever_loaded() -> None:
+    file = io.BytesIO()
+    np.lib.format.write_array(file, np.array([Bomb()]), allow_pickle=True)
+    document = with_elements(bson.encode({"mask": Binary(file.getvalue(), 0x80)})[4:-1])
+    with pytest.raises(DamagedRecordError, match=r"^one of its arrays cannot be read: Object arrays cannot be loaded"):
+        decode(document, 0)
+
+
+def test_a_document_is_decoded_wherever_it_lies() -> None:
+    for document in (DOCUMENT, bytearray(DOCUMENT), memoryview(DOCUMENT), memoryview(bytearray(DOCUMENT))):
+        back = decode(document, 6)  # type: ignore[arg-type]  # a bytearray, too
+        assert back.name == RECORD.name
+        assert type(back.image) is bytes
+        assert same(back.fields, RECORD.fields)
+
+
+def test_binaries_of_other_subtypes_are_bytes() -> None:
+    # As another program may have written them into a MongoDB.
+    document = with_elements(
+        bson.encode({"a": Binary(b"x", 4 - 1), "b": Int64(3), "c": {"d": [Binary(b"y", 5)]}})[4:-1]
+    )
+    assert same(decode(document, 0).fields, {"a": b"x", "b": 3, "c": {"d": [b"y"]}})
+
+
+def plain(record: Record) -> Any:
+    return [getattr(record, name) for name in (*STANDARD_FIELDS, "index", "fields")]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    fields=st.dictionaries(FIELD_NAMES, VALUES, max_size=4),
+    name=st.none() | TEXT.filter(bool),
+    label=st.none() | st.integers(-(2**63) + 1, 2**63 - 1),
+    image=st.none() | st.binary(max_size=200) | ARRAYS,
+    width=st.none() | UINT32,
+    resized_from=st.none() | st.tuples(UINT32, UINT32),
+    index=st.integers(0, 2**63 - 1),
+)
+def test_a_decoded_document_and_its_bytes_are_the_same_record(
+    fields: Any, name: Any, label: Any, image: Any, width: Any, resized_from: Any, index: int
+) -> None:
+    record = Record(name, label, image, width, width, resized_from=resized_from, fields=fields)
+    written = encode(record)
+    document = written.document(index)
+    values = bson.decode(document)
+    assert same(plain(decode_values(values, index)), plain(decode(document, index)))
+    assert crc32_of_values(values) == written.crc32
+    again = decode_encoded(document, index)
+    assert again.document(index) == document
+    assert again[1:] == written[1:]
+    assert again.document(5) == written.document(5)
+
+
+def whole_values() -> dict[str, Any]:
+    record = Record("a", 1, b"abc", 2, 3, "PNG", fields={"caption": "x", "n": 7})
+    return dict(bson.decode(encode(record).document(4)))
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"label": Int64(2)}, "its CRC-32 is [0-9a-f]{8}, not "),
+        ({"label": 1}, "its CRC-32 is "),  # an int32, which has other bytes
+        ({"image": b"abd"}, "its CRC-32 is "),
+        ({"image": "abc"}, "its CRC-32 is "),
+        ({"image": Binary(b"abc", 5)}, "its CRC-32 is "),
+        ({"caption": "y"}, "its CRC-32 is "),
+        ({"n": 8}, "its CRC-32 is "),
+        ({"_id": Int64(5)}, "it is record 5"),
+        ({"_id": 4}, "it is record 4"),  # an int32
+        ({"_id": "4"}, "it is record '4'"),
+        ({"crc32": Int64(3)}, "its CRC-32 is .*, not "),
+        ({"another": 1}, "it does not begin with its _id and end with its crc32"),
+    ],
+)
+def test_a_decoded_document_that_is_not_what_was_written_is_damage(change: dict[str, Any], told: str) -> None:
+    with pytest.raises(DamagedRecordError, match=rf"^{told}"):
+        decode_values({**whole_values(), **change}, 4)
+
+
+@pytest.mark.parametrize("missing", ["_id", "crc32", "label", "image", "caption"])
+def test_a_decoded_document_that_lacks_something_is_damage(missing: str) -> None:
+    values = whole_values()
+    del values[missing]
+    with pytest.raises(DamagedRecordError, match=r"^(its CRC-32 is |it does not begin with its _id )"):
+        decode_values(values, 4)
+
+
+def test_a_decoded_document_in_another_order_is_damage() -> None:
+    values = whole_values()
+    first, name, label, *rest = values
+    with pytest.raises(DamagedRecordError, match=r"^its CRC-32 is "):
+        decode_values({key: values[key] for key in (first, label, name, *rest)}, 4)
+    with pytest.raises(DamagedRecordError, match=r"^it does not begin with its _id"):
+        decode_values({}, 4)
+
+
+def test_a_damaged_document_is_not_stored_once_more() -> None:
+    document = encode(Record("a", 1, b"abc")).document(4)
+    for wrong, index in ((document[:-20] + b"?" + document[-19:], 4), (document, 5), (document[:-1], 4)):
+        with pytest.raises(DamagedRecordError, match=r"^it"):
+            decode_encoded(wrong, index)

@@ -1,0 +1,184 @@
+"""The stores of a place: publications that are cut off, the view, and what belongs to other programs."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dbloader import Record, create_store
+from dbloader.errors import PlaceError, StoreExistsError
+from dbloader.stores.mongo import catalog, connection, partial
+from dbloader.stores.mongo.uri import parse
+from tests.contracts.records import make_records, write_one_by_one
+from tests.support.mongo_stores import WAIT_S, check_is, database_of, document_of, records_in, write
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.mongo import Mongod, Server
+
+RECORDS = make_records(60)
+NOT_A_STORE = "is not a dbloader store and will not be overwritten"
+
+
+@pytest.fixture
+def database(mongo_server: Server, mongo_uri: str) -> Iterator[Any]:
+    with database_of(mongo_server, mongo_uri) as database:
+        yield database
+
+
+@pytest.mark.parametrize("step", ["publish", "update_view"])
+@pytest.mark.parametrize("replacing", [False, True], ids=["fresh", "overwrite"])
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_writer_killed_while_it_publishes_has_published_or_can_be_resumed(
+    mongo_server: Server, mongo_uri: str, step: str, replacing: bool, after: bool
+) -> None:
+    if replacing:
+        write(mongo_uri, RECORDS[:4])
+    process = multiprocessing.get_context("fork").Process(target=publish_and_die, args=(mongo_uri, step, after))
+    process.start()
+    process.join(WAIT_S)
+    assert process.exitcode == -signal.SIGKILL
+    process.close()
+    if (step, after) == ("publish", False):
+        if replacing:
+            check_is(mongo_uri, RECORDS[:4])
+        with create_store(mongo_uri, resume=True) as writer:
+            assert writer.length == len(RECORDS)
+            writer.finish()
+    else:
+        with pytest.raises(StoreExistsError, match="is finished already: there is nothing to resume"):
+            write(mongo_uri, RECORDS[:2], resume=True)
+    check_is(mongo_uri, RECORDS)
+    with create_store(mongo_uri, overwrite=True):
+        pass
+    with database_of(mongo_server, mongo_uri) as database:
+        assert database["store"].count_documents({}) == len(RECORDS)
+    write(mongo_uri, RECORDS[:5], overwrite=True)
+    check_is(mongo_uri, RECORDS[:5])
+
+
+def publish_and_die(place: str, step: str, after: bool) -> None:
+    function = getattr(catalog.Catalog, step)
+
+    def die(*arguments: Any) -> None:
+        if after:
+            function(*arguments)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with create_store(place, overwrite=True, resumable=True) as writer:
+        write_one_by_one(writer, RECORDS)
+        setattr(catalog.Catalog, step, die)
+        writer.finish()
+
+
+def test_a_published_store_is_not_removed_whatever_is_listed(mongo_uri: str, database: Any) -> None:
+    write(mongo_uri, RECORDS)
+    store = document_of(database)["store"]
+    database["store.manifest"].update_one({"_id": "store"}, {"$set": {"replaced": [store]}})
+    with create_store(mongo_uri, overwrite=True):
+        pass
+    check_is(mongo_uri, RECORDS)
+
+
+def test_a_store_is_published_even_if_the_view_of_it_cannot_be_made_yet(
+    mongod: Mongod, mongod_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "RETRY_SECONDS", 0.2)
+    write(mongod_uri, RECORDS[:2])
+    with (
+        create_store(mongod_uri, overwrite=True) as writer,
+        mongod.fail_point("collMod", times=None, error_code=91) as count,
+    ):
+        write_one_by_one(writer, RECORDS)
+        writer.finish()
+        check_is(mongod_uri, RECORDS)
+        assert count()
+
+
+def test_the_name_of_the_place_is_a_view_of_the_published_store(mongo_uri: str, database: Any) -> None:
+    for records in (RECORDS[:3], RECORDS[:5], RECORDS[:4]):
+        write(mongo_uri, records, overwrite=True)
+        assert [found.get("name") for found in database["store"].find({}, {"name": 1})] == [
+            record.name for record in records
+        ]
+        assert database["store"].find_one({"_id": 2})["label"] == records[2].label
+    # Another program's collection of that name is left alone, and the store is read nevertheless.
+    database.drop_collection("store")
+    database["store"].insert_one({"precious": 1})
+    write(mongo_uri, RECORDS[:6], overwrite=True)
+    check_is(mongo_uri, RECORDS[:6])
+    assert database["store"].count_documents({"precious": 1}) == 1
+
+
+def test_a_replaced_store_goes_with_all_that_is_in_gridfs(
+    mongo_uri: str, database: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partial, "MAX_ON_SERVER", 10_000)
+    write(mongo_uri, [Record("a", 1, bytes(20_000))])
+    for _ in range(3):
+        write(mongo_uri, RECORDS[:1], overwrite=True)
+    last = document_of(database)["replaced"][-1]  # which may still be read
+    names = {"store", "store.manifest", records_in(database).name, f"store.{last}"}
+    assert set(database.list_collection_names()) - {"system.views"} == names
+
+
+# ---- Other programs
+
+
+@pytest.mark.parametrize(
+    "name", ["a" * 24, "b" * 24 + ".notes", "c" * 24 + ".large.files", "0123456789abcdef01234567.large.chunks"]
+)
+def test_a_collection_with_the_name_of_a_part_of_a_store_is_left_alone(
+    mongo_uri: str, database: Any, name: str
+) -> None:
+    other = database[f"store.{name}"]
+    other.insert_many([{"precious": number} for number in range(3)])
+    for _ in range(3):
+        write(mongo_uri, RECORDS[:1], overwrite=True)
+    assert other.count_documents({}) == 3
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"_id": "store", "x": 1},
+        {"_id": "store", "store": "Ann's"},
+        {"_id": "store", "manifest": {"format": "dbloader"}},
+    ],
+)
+def test_a_manifest_collection_of_another_program_is_left_alone(
+    mongo_uri: str, database: Any, document: dict[str, Any]
+) -> None:
+    database["store.manifest"].insert_one(document)
+    options: Any
+    message = r"store\.manifest has a document 'store' that dbloader did not write, .*: choose another"
+    for options in ({}, {"overwrite": True}, {"resume": True}):
+        with pytest.raises(StoreExistsError, match=message), create_store(mongo_uri, **options):
+            pass
+    assert list(database["store.manifest"].find()) == [document]
+
+
+@pytest.mark.parametrize("view", [False, True], ids=["collection", "view"])
+@pytest.mark.parametrize("options", [{}, {"overwrite": True}, {"resume": True}, {"resume": True, "resumable": True}])
+def test_another_programs_collection_is_neither_overwritten_nor_resumed(
+    mongo_uri: str, database: Any, options: dict[str, bool], view: bool
+) -> None:
+    database["other" if view else "store"].insert_one({"precious": 1})
+    if view:
+        database.create_collection("store", viewOn="other", pipeline=[])
+    with pytest.raises(StoreExistsError, match=NOT_A_STORE), create_store(mongo_uri, **options):
+        pass
+    assert [found["precious"] for found in database["store"].find()] == [1]
+
+
+@pytest.mark.parametrize("name", ["admin", "config", "local"])
+def test_one_of_mongodbs_own_databases_is_refused(mongo_uri: str, name: str) -> None:
+    place = mongo_uri.replace(parse(mongo_uri).database, name)
+    message = rf"{name}\.store is in one of MongoDB's own databases \(admin, config, local\)"
+    with pytest.raises(PlaceError, match=message):
+        create_store(place)

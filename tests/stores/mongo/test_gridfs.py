@@ -1,0 +1,188 @@
+"""Records over the limit of a document: they come back as they were, and damage to them is noticed."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from bson.int64 import Int64
+
+from dbloader import MongoDataset, Record, create_store, open_store
+from dbloader.errors import DamagedRecordError, DamagedStoreError
+from dbloader.records.record import encode
+from dbloader.stores.mongo import connection, partial
+from dbloader.stores.mongo.gridfs import LargeRecords
+from dbloader.stores.mongo.schema import MAX_ON_SERVER
+from tests.contracts.records import documents_of, write_one_by_one
+from tests.support.mongo import Proxy
+from tests.support.mongo_stores import (
+    check_alone,
+    check_is,
+    database_of,
+    fault,
+    insert_late,
+    records_in,
+    write,
+    write_through_fault,
+)
+
+if TYPE_CHECKING:
+    from tests.support.mongo import Mongod, Server
+
+# With the limit of `_small_limit`, in three chunks of GridFS each.
+LARGE = [Record(name=str(number), image=bytes([number]) * 600_000) for number in range(5)]
+
+
+@pytest.fixture
+def _small_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partial, "MAX_ON_SERVER", 10_000)
+
+
+def test_records_over_the_limit_come_back_as_they_were(mongo_server: Server, mongo_uri: str) -> None:
+    fits = Record(name="fits", label=1)
+    fits.image = bytes(MAX_ON_SERVER - len(encode(Record(name="fits", label=1, image=b"")).document(1)))
+    over = Record(name="over", label=1, image=bytes(len(fits.image) + 1))
+    huge = Record(name="huge", label=2, image=random.Random(3).randbytes(20 * 2**20), width=5, fields={"caption": "c"})
+    records = [Record(name="a", image=b"a"), fits, over, huge, Record(name="z", label=2, fields={"caption": "d"})]
+    documents = documents_of(records)
+    assert len(documents[1]) == MAX_ON_SERVER
+    write(mongo_uri, records)
+    with open_store(mongo_uri) as store, database_of(mongo_server, mongo_uri) as database:
+        assert database[f"{records_in(database).name}.large.files"].count_documents({}) == 2
+        assert store.documents([3, 1, 2, 3]) == [documents[index] for index in (3, 1, 2, 3)]
+        assert [record.name for record in store.read([4, 2, 3])] == ["z", "over", "huge"]
+        assert store.read([3])[0].fields == {"caption": "c"}
+        assert (store.find("huge"), store.name(3)) == (3, "huge")
+        assert store.verify() == store.manifest.digest
+        queries: dict[int, Any] = {3: {"caption": "c"}, 4: {"caption": {"$ne": "c", "$exists": True}}}
+        for index, query in queries.items():  # their fields are found as those of other records
+            with MongoDataset(mongo_uri, query=query, decode=None, fields=("index", "image")) as dataset:
+                assert [(sample["index"], sample["image"]) for sample in dataset.__getitems__([0])] == [
+                    (index, records[index].image)
+                ]
+        # They go with their store.
+        write(mongo_uri, records[:1], overwrite=True)
+        assert store.documents([3]) == documents[3:4]
+        with create_store(mongo_uri, overwrite=True):
+            pass
+        check_alone(database)
+
+
+@pytest.mark.usefixtures("_small_limit")
+def test_damage_to_a_large_record_is_noticed(mongo_server: Server, mongo_uri: str) -> None:
+    write(mongo_uri, LARGE)
+    with open_store(mongo_uri) as store, database_of(mongo_server, mongo_uri) as database:
+        large = f"{records_in(database).name}.large"
+        files = sorted(database[f"{large}.files"].distinct("_id"))
+        chunks = database[f"{large}.chunks"]
+        chunks.delete_one({"files_id": files[1], "n": 1})
+        database[f"{large}.files"].delete_one({"_id": files[2]})
+        middle = chunks.find_one({"files_id": files[3], "n": 1})
+        assert middle
+        chunks.update_one({"_id": middle["_id"]}, {"$set": {"data": middle["data"][:-1] + b"!"}})
+        for index, what in ((1, "it is not whole in GridFS"), (2, "it is missing in GridFS"), (3, "its CRC-32 is")):
+            for use in (lambda: store.read([0, index]), lambda: store[index]):  # noqa: B023 - called here
+                with pytest.raises(DamagedRecordError, match=rf"^record {index} \({index}\) of \S+ is damaged: {what}"):
+                    use()
+        with pytest.raises(DamagedRecordError, match="record 1"):
+            store.verify()
+        assert store.documents([0, 4]) == [documents_of(LARGE)[index] for index in (0, 4)]
+
+
+@pytest.mark.usefixtures("_small_limit")
+def test_fields_of_a_large_record_that_somebody_edits_are_noticed(mongo_server: Server, mongo_uri: str) -> None:
+    fields: dict[str, Any] = {"caption": "y", "score": float("nan"), "none": None, "boxes": [[1, 1.5], []]}
+    fields |= {"nested": {"b": 1, "a": {"b": 2, "flag": True}}, "mask": np.arange(6.0).reshape(2, 3), "big": 2**40}
+    write(mongo_uri, [Record(name="a", label=2, image=bytes(600_000), fields=fields)])
+    with open_store(mongo_uri) as store, database_of(mongo_server, mongo_uri) as database:
+        assert store.verify() == store.manifest.digest
+        records = records_in(database)
+        stub = records.find_one({})
+        for change in (
+            {"$set": {"label": Int64(3)}},
+            {"$unset": {"name": ""}},
+            {"$set": {"caption": "x"}},
+            {"$unset": {"caption": ""}},
+            {"$set": {"other": "x"}},
+            {"$rename": {"caption": "other"}},
+            {"$unset": {"boxes.0": ""}},
+            {"$set": {"nested.a.b": 2.0}},
+        ):
+            assert records.update_one({"_id": 0}, change).modified_count == 1
+            with pytest.raises(
+                DamagedRecordError, match=r"^record 0 \(a\) of \S+ is damaged: its fields among the records"
+            ):
+                store.verify()
+            records.replace_one({"_id": 0}, stub)
+
+
+@pytest.mark.usefixtures("_small_limit")
+@pytest.mark.parametrize("change", ["lost entry", "lost chunk", "another record's file"])
+def test_a_store_whose_large_records_the_server_lost_is_not_published(
+    mongo_server: Server, mongo_uri: str, change: str
+) -> None:
+    with create_store(mongo_uri, resumable=True) as writer:
+        write_one_by_one(writer, LARGE[:1])
+        writer.commit()
+        with database_of(mongo_server, mongo_uri) as database:
+            records = records_in(database)
+            if change == "lost entry":
+                database[f"{records.name}.large.files"].delete_one({})
+            elif change == "lost chunk":
+                database[f"{records.name}.large.chunks"].delete_one({"n": 1})
+            else:  # whole, and of the same index, as from a writer that was overtaken
+                other = LargeRecords(database, *records.name.split(".")).put(0, *documents_of(LARGE[1:2]))
+                assert records.update_one({"_id": 0}, {"$set": {"gridfs": other}}).modified_count == 1
+        with pytest.raises(DamagedStoreError, match=r"does not have record 0 in GridFS as it was sent"):
+            writer.finish()
+
+
+@pytest.mark.usefixtures("_small_limit")
+def test_leftovers_in_gridfs_after_the_last_record_may_be_damaged(mongo_server: Server, mongo_uri: str) -> None:
+    with create_store(mongo_uri, resumable=True) as writer:
+        write_one_by_one(writer, LARGE[:2])
+        writer.commit()
+        with database_of(mongo_server, mongo_uri) as database:
+            name = records_in(database).name
+            file = LargeRecords(database, *name.split(".")).put(2, documents_of(LARGE)[2])
+            insert_late(database, {2: encode(Record(name="2")).document(2)})
+            assert database[f"{name}.large.chunks"].delete_one({"files_id": file, "n": 1}).deleted_count == 1
+        writer.finish()
+    check_is(mongo_uri, LARGE[:2])
+
+
+@pytest.mark.usefixtures("_small_limit")
+def test_each_large_record_has_time_of_its_own_to_be_checked(
+    mongod: Mongod, mongod_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "RETRY_SECONDS", 2.0)
+    records = [Record(name=str(number), image=random.Random(number).randbytes(300_000)) for number in range(6)]
+    with (
+        Proxy(mongod.port) as proxy,
+        create_store(f"{proxy.through(mongod_uri)}?socketTimeoutMS=200") as writer,
+    ):
+        writer.write([encode(record) for record in records])
+        writer.commit()
+        proxy.bytes_per_s = 6e5  # half a second for each, which is silence, and three for all
+        writer.finish()
+    with open_store(mongod_uri) as store:
+        assert store.documents(range(6)) == documents_of(records)
+
+
+@pytest.mark.usefixtures("_small_limit")
+@pytest.mark.parametrize("skip", [2, 4, 7])
+@pytest.mark.parametrize("code", [None, 9001])
+def test_a_large_record_survives_what_passes(mongod: Mongod, mongod_uri: str, code: int | None, skip: int) -> None:
+    write(mongod_uri, [])
+    fails: Any = {"close_connection": code is None, "error_code": code}
+    write_through_fault(mongod, mongod_uri, LARGE, "insert", "delete", skip=skip, **fails)
+    with open_store(mongod_uri) as store:
+        assert store.verify() == store.manifest.digest
+        with database_of(mongod, mongod_uri) as database:
+            files = database[f"{records_in(database).name}.large.files"]
+            assert files.count_documents({}) >= 5  # an attempt that was cut off leaves its own
+        for code_of_reads in (None, 43, 91):
+            with fault(mongod, "find", code=code_of_reads, times=2):
+                assert store.documents(range(5)) == documents_of(LARGE)

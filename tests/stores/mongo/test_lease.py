@@ -1,0 +1,255 @@
+"""Who may write to a place, and writers that were overtaken while they were silent."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from contextlib import ExitStack, suppress
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from bson.max_key import MaxKey
+from bson.timestamp import Timestamp
+
+from dbloader import create_store
+from dbloader.errors import StoreError, StoreExistsError, StoreLockedError
+from dbloader.stores.mongo import catalog, lease
+from tests.contracts.records import documents_of, make_records, write_one_by_one
+from tests.support.mongo_stores import (
+    WAIT_S,
+    check_alone,
+    check_is,
+    database_of,
+    document_of,
+    expire_lease,
+    fault,
+    insert_late,
+    wait_until,
+    write,
+    write_partial,
+)
+
+if TYPE_CHECKING:
+    from dbloader import Record
+    from dbloader.stores.writer import Writer
+    from tests.support.mongo import Mongod, Server
+
+RECORDS, OTHERS = make_records(60), make_records(60, seed=5)
+OVERTAKEN = "another process has taken over the conversion"
+LONG_AGO = datetime(2001, 1, 1, tzinfo=timezone.utc)
+
+
+@pytest.fixture(autouse=True)
+def _seldom_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer is silent from its start, as one that stalls."""
+    monkeypatch.setattr(lease, "RENEW_SECONDS", 3600.0)
+
+
+def enter(server: Server, place: str, *, overwrite: bool = False) -> Writer:
+    """Return a writer that believes in its lease, which has expired on the server."""
+    writer = create_store(place, overwrite=overwrite, resume=not overwrite, resumable=True)
+    writer.__enter__()
+    expire_lease(server, place)
+    return writer
+
+
+def leave(writer: Writer) -> None:
+    with suppress(StoreLockedError):  # the same that its commit had
+        writer.__exit__(None, None, None)
+
+
+def write_and_commit(writer: Writer, records: list[Record]) -> None:
+    write_one_by_one(writer, records)
+    writer.commit()
+
+
+@pytest.mark.parametrize("resumable", [False, True])
+def test_a_writer_that_was_overtaken_neither_mixes_nor_publishes_nor_removes(
+    mongo_server: Server, mongo_uri: str, resumable: bool
+) -> None:
+    write_partial(mongo_uri, RECORDS[:10])
+    silent = enter(mongo_server, mongo_uri)
+    silent.resumable = resumable
+    assert silent.length == 10
+    with create_store(mongo_uri, resume=True, resumable=True) as writer:
+        assert writer.length == 10
+        write_and_commit(writer, RECORDS[:20])
+        # It comes before the other with one record and after it with others.
+        with database_of(mongo_server, mongo_uri) as database:
+            insert_late(database, {25: documents_of(OTHERS)[25]})
+        with pytest.raises(StoreLockedError, match=OVERTAKEN):
+            write_and_commit(silent, OTHERS[:40])
+        leave(silent)
+        write_one_by_one(writer, RECORDS)
+        writer.finish()
+    check_is(mongo_uri, RECORDS)
+
+
+@pytest.mark.parametrize("finished", [False, True], ids=["before the other", "after the other"])
+def test_a_writer_that_was_overtaken_cannot_finish(mongo_server: Server, mongo_uri: str, finished: bool) -> None:
+    silent = enter(mongo_server, mongo_uri)
+    write_and_commit(silent, RECORDS[:30])
+    with create_store(mongo_uri, resume=True, resumable=True) as writer:
+        write_one_by_one(writer, RECORDS)
+        if not finished:
+            with pytest.raises(StoreLockedError, match=OVERTAKEN):
+                silent.finish()
+        writer.finish()
+    if finished:
+        with pytest.raises(StoreError, match="store"):
+            silent.finish()
+    leave(silent)
+    with create_store(mongo_uri, overwrite=True):
+        pass
+    check_is(mongo_uri, RECORDS)
+    with database_of(mongo_server, mongo_uri) as database:
+        check_alone(database)
+
+
+def test_a_writer_that_was_overtaken_before_its_first_record_is_told(mongo_server: Server, mongo_uri: str) -> None:
+    silent = enter(mongo_server, mongo_uri)
+    with create_store(mongo_uri, resume=True, resumable=True):
+        with pytest.raises(StoreLockedError, match=OVERTAKEN):
+            silent.commit()
+        leave(silent)
+
+
+@pytest.mark.parametrize("committed", [False, True])
+@pytest.mark.parametrize("left", [False, True], ids=["still writing", "left"])
+def test_a_lease_that_another_has_had_is_not_renewed(
+    mongo_server: Server, mongo_uri: str, monkeypatch: pytest.MonkeyPatch, committed: bool, left: bool
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(lease, "LEASE_SECONDS", 0.0)  # it has expired, and knows
+        silent = create_store(mongo_uri, resume=True, resumable=True)
+        silent.__enter__()
+        if committed:
+            write_and_commit(silent, RECORDS[:2])
+    with database_of(mongo_server, mongo_uri) as database, ExitStack() as stack:
+        begun = document_of(database)["partial"]["store"]
+        writer = stack.enter_context(create_store(mongo_uri, resume=True, resumable=True))
+        write_one_by_one(writer, (RECORDS if committed else OTHERS)[:9])
+        # A store without a commit says nothing of its records: it is not resumed.
+        assert (document_of(database)["partial"]["store"] == begun) == committed
+        if left:
+            writer.finish()
+            stack.close()
+        message = r"this process was silent for over 60 s, and another one has written"
+        with pytest.raises(StoreLockedError, match=message):
+            write_and_commit(silent, RECORDS[:20])
+        leave(silent)
+        if not left:
+            writer.finish()
+    check_is(mongo_uri, (RECORDS if committed else OTHERS)[:9])
+
+
+def test_a_lease_that_expired_is_renewed_if_nobody_has_taken_it(
+    mongo_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "LEASE_SECONDS", 0.0)
+    write(mongo_uri, RECORDS)
+    check_is(mongo_uri, RECORDS)
+
+
+def test_a_lease_is_renewed_meanwhile(mongo_server: Server, mongo_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "RENEW_SECONDS", 0.02)
+    with create_store(mongo_uri) as writer, database_of(mongo_server, mongo_uri) as database:
+        expires = document_of(database)["writer"]["expires"]
+        wait_until(lambda: document_of(database)["writer"]["expires"] > expires)
+        with pytest.raises(StoreLockedError, match="another process is writing"), create_store(mongo_uri):
+            pass
+        writer.finish()
+
+
+def test_the_lease_of_a_killed_process_of_this_machine_is_taken_at_once(mongo_uri: str) -> None:
+    process = multiprocessing.get_context("fork").Process(target=enter_and_die, args=(mongo_uri,))
+    process.start()
+    process.join(WAIT_S)
+    assert process.exitcode == -signal.SIGKILL
+    process.close()
+    began = time.monotonic()
+    write(mongo_uri, RECORDS)
+    assert time.monotonic() - began < 10
+    check_is(mongo_uri, RECORDS)
+
+
+def enter_and_die(place: str) -> None:
+    with create_store(place, resumable=True) as writer:
+        write_one_by_one(writer, RECORDS[:5])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_the_lease_of_another_machine_is_taken_when_it_expires(mongo_server: Server, mongo_uri: str) -> None:
+    holder = {"token": "a", "host": "elsewhere", "machine": "another/pid:[1]", "pid": 7, "began": "1"}
+    write(mongo_uri, RECORDS[:2])
+    message = r"another process is writing mongodb://.* now \(process 7 on elsewhere\).* its lease ends after 60 s"
+    with database_of(mongo_server, mongo_uri) as database:
+        place: Any = database["store.manifest"]
+        soon = datetime.now(timezone.utc) + timedelta(seconds=50)
+        far = datetime(2999, 1, 1, tzinfo=timezone.utc)
+        for expires in (soon, far, Timestamp(2**31 - 1, 1), MaxKey()):
+            place.update_one({"_id": "store"}, {"$set": {"writer": {**holder, "expires": expires}}})
+            with pytest.raises(StoreLockedError, match=message), create_store(mongo_uri, overwrite=True):
+                pass
+            assert document_of(database)["writer"]["expires"] < datetime.now() + timedelta(days=1)
+            place.update_one({"_id": "store"}, {"$set": {"writer.expires": LONG_AGO}})
+            write(mongo_uri, RECORDS[:3], overwrite=True)
+            assert "writer" not in document_of(database)
+        for strange in ("x", 3, [1], {"token": 3}, {"token": "a", "expires": "z", "pid": "y"}, None):
+            place.update_one({"_id": "store"}, {"$set": {"writer": strange}})
+            with suppress(StoreExistsError):  # dbloader did not write that document
+                write(mongo_uri, RECORDS[:3], overwrite=True)
+            place.update_one({"_id": "store"}, {"$unset": {"writer": ""}})
+    check_is(mongo_uri, RECORDS[:3])
+
+
+def test_a_lease_whose_release_was_cut_off_is_released(mongod: Mongod, mongod_uri: str) -> None:
+    with ExitStack() as stack:
+        with create_store(mongod_uri) as writer:
+            writer.finish()
+            count = stack.enter_context(fault(mongod, "update", code=None))
+        assert count() == 1
+    with database_of(mongod, mongod_uri) as database:
+        assert set(document_of(database)) == {"_id", "store", "manifest"}
+
+
+@pytest.mark.parametrize("ended", ["finished", "still writing", "resumed and left"])
+def test_a_writer_that_stalls_before_it_publishes_changes_nothing_when_it_goes_on(
+    mongo_server: Server, mongo_uri: str, monkeypatch: pytest.MonkeyPatch, ended: str
+) -> None:
+    write(mongo_uri, RECORDS[:4])
+    silent = enter(mongo_server, mongo_uri, overwrite=True)
+    write_and_commit(silent, RECORDS)
+    publish = catalog.Catalog.publish
+    with monkeypatch.context() as patch, ExitStack() as stack:
+
+        def stall(*arguments: Any) -> None:
+            """All that another writer does happens between the last check of the lease and the publishing write."""
+            patch.undo()
+            if ended == "resumed and left":
+                with create_store(mongo_uri, resume=True, resumable=True) as writer:
+                    assert writer.length == len(RECORDS)
+            else:
+                writer = stack.enter_context(create_store(mongo_uri, overwrite=True, resumable=True))
+                write_one_by_one(writer, OTHERS)
+                if ended == "finished":
+                    writer.finish()
+                    stack.close()
+            publish(*arguments)
+
+        patch.setattr(catalog.Catalog, "publish", stall)
+        with pytest.raises(StoreError, match=r"has taken over the conversion|exists already"):
+            silent.finish()
+        leave(silent)
+        if ended == "still writing":
+            check_is(mongo_uri, RECORDS[:4])
+            writing: Any = stack.pop_all()
+            with writing:
+                pass
+        check_is(mongo_uri, OTHERS if ended == "finished" else RECORDS[:4])
+    if ended == "resumed and left":
+        write(mongo_uri, RECORDS, resume=True)
+        check_is(mongo_uri, RECORDS)

@@ -1,0 +1,236 @@
+"""Reading goes on through failures of servers and connections, and through the replacement of the store."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pymongo.write_concern import WriteConcern
+
+from dbloader import Record, create_store, open_store
+from dbloader.errors import DamagedStoreError, NotAStoreError, StoreError, StoreFullError, StoreUnreachableError
+from dbloader.stores.mongo import clients, connection
+from dbloader.stores.mongo.uri import parse
+from tests.contracts.records import documents_of, make_records, write_one_by_one
+from tests.support.mongo import Proxy
+from tests.support.mongo_stores import check_alone, check_is, database_of, fault, records_in, write
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.mongo import Mongod, ReplicaSet, Server
+
+RECORDS = make_records(60)
+
+
+def big_records(count: int) -> list[Record]:
+    """A MiB each; an answer has 16 of them."""
+    return [Record(name=f"{number}", image=random.Random(number).randbytes(2**20)) for number in range(count)]
+
+
+@pytest.mark.parametrize("command", ["find", "getMore"])
+def test_reading_survives_what_passes(mongod: Mongod, mongod_uri: str, command: str) -> None:
+    records = big_records(18) if command == "getMore" else make_records(18)
+    codes = (None, 43, 237) if command == "getMore" else (None, 6, 43, 89, 91, 175, 189, 262, 9001, 10107, 11600, 11602)
+    write(mongod_uri, records)
+    expected = documents_of(records)
+    indices = [5, 17, 0, *range(18)]
+    with open_store(mongod_uri) as store:
+        len(store)
+        for code in codes:
+            with fault(mongod, command, code=code, times=2):
+                assert [record.name for record in store.read(indices)] == [records[index].name for index in indices]
+            with fault(mongod, command, code=code, times=2) as count:
+                assert store.documents(indices) == [expected[index] for index in indices]
+                assert count() == (2 if command == "find" else 1)  # the rest is one answer
+
+
+def test_after_a_cut_only_what_is_missing_is_asked_for_again(mongod: Mongod, mongod_uri: str) -> None:
+    records = big_records(40)
+    write(mongod_uri, records)
+    with Proxy(mongod.port) as proxy, open_store(proxy.through(mongod_uri)) as store:
+        len(store)
+
+        def cut_twice() -> None:
+            for part in (20, 37):
+                while proxy.bytes_to_client < part * 2**20 and not done.wait(0.001):
+                    pass
+                proxy.cut()
+
+        done = threading.Event()
+        cutter = threading.Thread(target=cut_twice)
+        cutter.start()
+        try:
+            assert store.documents(range(40)) == documents_of(records)
+        finally:
+            done.set()
+            cutter.join()
+        # An answer that was cut comes again, not those before it.
+        assert proxy.bytes_to_client < (40 + 2 * 17) * 2**20
+        assert proxy.connections > 3
+
+
+def test_an_epoch_survives_restarts_of_the_server(mongod: Mongod, mongod_uri: str) -> None:
+    write(mongod_uri, RECORDS)
+    with open_store(mongod_uri) as store:
+        read = []
+        for start in range(0, 60, 4):
+            if start in (8, 24):
+                (mongod.kill if start == 24 else mongod.stop)()
+                mongod.launch()
+            read += store.documents(range(start, start + 4))
+        assert read == documents_of(RECORDS)
+        mongod.kill()
+        mongod.launch()
+        assert list(store.names()) == [record.name or "" for record in RECORDS]
+
+
+@pytest.mark.slow
+def test_writing_and_reading_survive_elections(three_members: ReplicaSet, three_members_uri: str) -> None:
+    with create_store(three_members_uri) as writer:
+        for number in range(60):
+            if number == 20:
+                three_members.step_down()
+            if number == 45:
+                killed = three_members.kill_primary()
+            write_one_by_one(writer, RECORDS[: number + 1])
+        writer.finish()
+    killed.start()
+    check_is(three_members_uri, RECORDS)
+    with open_store(three_members_uri) as store:
+        read = []
+        for start in range(0, 60, 4):
+            if start == 12:
+                three_members.step_down()
+            if start == 36:
+                three_members.kill_primary()
+            read += store.documents(range(start, start + 4))
+        assert read == documents_of(RECORDS)
+
+
+def test_a_server_that_stays_away_is_one_clear_error(
+    mongod: Mongod, mongod_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(mongod_uri, RECORDS)
+    monkeypatch.setattr(connection, "RETRY_SECONDS", 0.5)
+    monkeypatch.setattr(clients, "SELECTION_SECONDS", 0.3)
+    with open_store(mongod_uri) as store:
+        len(store)
+        with (
+            fault(mongod, "find", code=91, times=None),
+            pytest.raises(StoreUnreachableError, match=r"^the server of .*store was away for too long \("),
+        ):
+            store.read([3])
+        assert store.documents([3]) == documents_of(RECORDS)[3:4]
+        mongod.kill()
+        began = time.monotonic()
+        with pytest.raises(StoreUnreachableError, match=r"was away for too long \(.*refused"):
+            store.read([3])
+        assert time.monotonic() - began < 3
+        mongod.start()
+        assert store.documents([3]) == documents_of(RECORDS)[3:4]
+
+
+def test_a_failure_after_a_long_success_is_tried_again(
+    mongod: Mongod, mongod_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(mongod_uri, RECORDS)
+    monkeypatch.setattr(connection, "RETRY_SECONDS", 0.5)
+    with open_store(mongod_uri) as store:
+        len(store)
+        with mongod.fail_point("find", error_code=91, block_s=0.4):
+            assert len(store.read([3])) == 1
+
+
+def test_what_does_not_pass_is_not_tried_again(mongod: Mongod, mongod_uri: str) -> None:
+    write(mongod_uri, RECORDS)
+    with open_store(mongod_uri) as store:
+        len(store)
+        for code, kind in ((8, StoreError), (13, PermissionError), (14031, StoreFullError)):
+            with (
+                mongod.fail_point("find", error_code=code, times=None) as count,
+                pytest.raises(kind, match="store") as caught,
+            ):
+                store.read([3])
+            assert type(caught.value) is not StoreFullError or code == 14031
+            assert count() == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("both", [False, True], ids=["all", "some"])
+def test_members_that_lag_behind_are_not_taken_for_damaged(
+    three_members: ReplicaSet, three_members_uri: str, both: bool
+) -> None:
+    secondaries = [member for member in three_members.members if member is not three_members.primary]
+    with ExitStack() as stack, create_store(f"{three_members_uri}&w=1") as writer:
+        if both:
+            write_one_by_one(writer, RECORDS[:30])
+            writer.commit()
+            with three_members.client() as client:  # all members have these
+                other = client[parse(three_members_uri).database]["other"]
+                other.with_options(write_concern=WriteConcern(3)).insert_one({})
+        for member in secondaries:
+            stack.enter_context(paused_replication(member))
+        write_one_by_one(writer, RECORDS)
+        writer.finish()
+        with open_store(f"{three_members_uri}&readPreference=secondary") as store:
+            assert store.documents(range(60)) == documents_of(RECORDS)
+            assert store.find(str(RECORDS[50].name)) == 50
+            assert store.matching({"label": 1}).tolist() == [i for i, one in enumerate(RECORDS) if one.label == 1]  # type: ignore[attr-defined]
+            assert store.verify() == store.manifest.digest
+            assert len(list(store.events())) == 40
+
+
+@contextmanager
+def paused_replication(member: Mongod) -> Iterator[None]:
+    with member.client() as client:
+        client.admin.command("configureFailPoint", "rsSyncApplyStop", mode="alwaysOn")
+    try:
+        yield
+    finally:
+        with member.client() as client:
+            client.admin.command("configureFailPoint", "rsSyncApplyStop", mode="off")
+
+
+# ---- Stores that are replaced or removed while they are read
+
+
+def test_a_replaced_store_stays_readable_until_the_next_writer_removes_it(mongo_server: Server, mongo_uri: str) -> None:
+    old, new = make_records(5, seed=1), make_records(7, seed=2)
+    write(mongo_uri, old)
+    with open_store(mongo_uri) as store:
+        len(store)
+        write(mongo_uri, new, overwrite=True)
+        assert store.documents(range(5)) == documents_of(old)
+        assert store.find(str(old[2].name)) == 2
+        assert store.matching({"label": {"$gte": 0}}).tolist() == [0, 1, 2, 3, 4]  # type: ignore[attr-defined]
+        assert store.verify() == store.manifest.digest
+        with create_store(mongo_uri, overwrite=True):
+            pass
+        uses: Any = (
+            lambda: store.read([0]),
+            lambda: store.find("a"),
+            lambda: store.column("label"),
+            store.names,
+            lambda: list(store.events()),
+        )
+        for use in uses:
+            with pytest.raises(NotAStoreError, match=r"replaced or removed since it was opened, .*: open it again"):
+                use()
+        check_is(mongo_uri, new)
+    with database_of(mongo_server, mongo_uri) as database:
+        check_alone(database)
+        assert len(database["store.manifest"].distinct("_id")) == 1 + 7 + sum(number % 3 > 0 for number in range(7))
+
+
+def test_records_that_are_gone_with_their_collection_are_reported(mongo_server: Server, mongo_uri: str) -> None:
+    write(mongo_uri, RECORDS)
+    with open_store(mongo_uri) as store, database_of(mongo_server, mongo_uri) as database:
+        len(store)
+        records_in(database).drop()
+        with pytest.raises(DamagedStoreError, match="its collection of records is gone; convert again"):
+            store.read([1])

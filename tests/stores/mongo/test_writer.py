@@ -1,0 +1,207 @@
+"""Writing goes on through failures of servers and connections; what cannot go on can be resumed."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from bson.int64 import Int64
+
+from dbloader import create_store, open_store
+from dbloader.errors import DamagedStoreError, FieldError, StoreError, StoreFullError, StoreUnreachableError
+from dbloader.records.record import encode
+from dbloader.stores.mongo import clients, connection
+from tests.contracts.records import documents_of, make_records, small_records, write_one_by_one
+from tests.support.mongo_stores import (
+    check_is,
+    database_of,
+    fault,
+    insert_late,
+    records_in,
+    write,
+    write_partial,
+    write_through_fault,
+)
+
+if TYPE_CHECKING:
+    from tests.support.mongo import Mongod, ReplicaSet, Server
+
+RECORDS = make_records(60)
+
+
+@pytest.fixture(autouse=True)
+def _many_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dbloader.stores.writer.COMMIT_BYTES", 1000)
+
+
+@pytest.fixture(scope="module")
+def digest(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Of an LMDB store of RECORDS."""
+    with create_store(tmp_path_factory.mktemp("writer") / "store.lmdb") as writer:
+        write_one_by_one(writer, RECORDS)
+        return writer.finish().digest
+
+
+@pytest.mark.parametrize(
+    "command", ["find", "insert", "update", "delete", "createIndexes", "listCollections", "collMod", "drop"]
+)
+def test_writing_survives_what_passes(mongod: Mongod, mongod_uri: str, digest: str, command: str) -> None:
+    write(mongod_uri, RECORDS[:3])
+    write(mongod_uri, RECORDS[:3], overwrite=True)  # so that there is something to drop
+    for code in (None, 91) if command != "insert" else (None, 6, 89, 91, 262, 9001, 10107, 11600):
+        with fault(mongod, command, code=code, times=2) as count:
+            write(mongod_uri, RECORDS, overwrite=True)
+            assert count() == 2
+    check_is(mongod_uri, RECORDS, digest)
+
+
+@pytest.mark.parametrize("skip", [1, 5, 11, 17, 29])
+def test_writing_survives_failures_at_any_step(mongod: Mongod, mongod_uri: str, digest: str, skip: int) -> None:
+    commands = ("find", "insert", "update", "delete", "createIndexes", "collMod", "getMore", "aggregate", "distinct")
+    write(mongod_uri, RECORDS[:2])
+    write_through_fault(mongod, mongod_uri, RECORDS, *commands, skip=skip, close_connection=True)
+    check_is(mongod_uri, RECORDS, digest)
+
+
+@pytest.mark.parametrize("members", [0, 1], ids=["standalone", "a replica set"])
+def test_writing_survives_kills_of_the_server(
+    mongod: Mongod, replica_set: ReplicaSet, mongod_uri: str, replica_set_uri: str, digest: str, members: int
+) -> None:
+    member, place = (replica_set.members[0], replica_set_uri) if members else (mongod, mongod_uri)
+    with create_store(place) as writer:
+        for number in range(60):
+            if number in (0, 25, 59):
+                member.kill()
+                member.launch()
+            write_one_by_one(writer, RECORDS[: number + 1])
+            if number in (24, 40):
+                writer.commit()
+        member.kill()
+        member.launch()
+        writer.finish()
+    check_is(place, RECORDS, digest)
+
+
+@pytest.mark.parametrize("at", ["commit", "finish"])
+def test_a_server_that_stays_away_leaves_what_can_be_resumed(
+    mongod: Mongod, mongod_uri: str, monkeypatch: pytest.MonkeyPatch, digest: str, at: str
+) -> None:
+    monkeypatch.setattr(connection, "RETRY_SECONDS", 0.5)
+    monkeypatch.setattr(clients, "SELECTION_SECONDS", 0.3)
+
+    def write_on() -> None:
+        with create_store(mongod_uri, resumable=True) as writer:
+            write_one_by_one(writer, RECORDS[:40] if at == "commit" else RECORDS)
+            writer.commit()
+            mongod.kill()
+            write_one_by_one(writer, RECORDS)
+            writer.finish()
+
+    began = time.monotonic()
+    with pytest.raises(StoreUnreachableError, match=r"^the server of .*store was away for too long \(.*refused"):
+        write_on()
+    assert time.monotonic() - began < 10
+    mongod.start()
+    with create_store(mongod_uri, resume=True) as writer:
+        assert writer.length == (40 if at == "commit" else 60)
+        write_one_by_one(writer, RECORDS)
+        writer.finish()
+    check_is(mongod_uri, RECORDS, digest)
+
+
+@pytest.mark.parametrize("resumable", [False, True])
+def test_a_full_disk_is_reported_and_loses_nothing_that_was_committed(
+    mongod: Mongod, mongod_uri: str, digest: str, resumable: bool
+) -> None:
+    def write_on() -> None:
+        with create_store(mongod_uri, resumable=resumable) as writer:
+            write_one_by_one(writer, RECORDS[:20])
+            writer.commit()
+            with mongod.fail_point("insert", times=None, error_code=14031):
+                write_one_by_one(writer, RECORDS[:40])
+                writer.commit()
+
+    with pytest.raises(StoreFullError, match=r"^no room is left for mongodb://.*store: "):
+        write_on()
+    with create_store(mongod_uri, resume=True) as writer:
+        assert writer.length == (20 if resumable else 0)
+        write_one_by_one(writer, RECORDS)
+        writer.finish()
+    check_is(mongod_uri, RECORDS, digest)
+
+
+def test_a_store_whose_indexes_somebody_drops_is_written_nevertheless(
+    mongo_server: Server, mongo_uri: str, digest: str
+) -> None:
+    with create_store(mongo_uri) as writer, database_of(mongo_server, mongo_uri) as database:
+        write_one_by_one(writer, RECORDS[:40])
+        writer.commit()
+        records_in(database).drop_indexes()
+        insert_late(database, dict(list(enumerate(documents_of(RECORDS)))[40:50]))  # records that are there already
+        write_one_by_one(writer, RECORDS)
+        writer.finish()
+    check_is(mongo_uri, RECORDS, digest)
+
+
+@pytest.mark.parametrize("change", ["missing", "other"])
+def test_a_store_of_which_the_server_lost_something_is_not_published(
+    mongo_server: Server, mongo_uri: str, change: str
+) -> None:
+    def write_on() -> None:
+        with create_store(mongo_uri) as writer, database_of(mongo_server, mongo_uri) as database:
+            write_one_by_one(writer, RECORDS)
+            writer.commit()
+            if change == "missing":
+                records_in(database).delete_one({"_id": 17})
+            else:
+                records_in(database).update_one({"_id": 17}, {"$set": {"crc32": Int64(5)}})
+            writer.finish()
+
+    message = "the server does not have all of its records as they were sent; begin again"
+    with pytest.raises(DamagedStoreError, match=message):
+        write_on()
+    with open_store(mongo_uri) as store, pytest.raises(StoreError, match="store"):
+        len(store)
+
+
+def test_what_was_stored_after_the_last_commit_and_is_not_of_the_store_is_removed(
+    mongo_server: Server, mongo_uri: str
+) -> None:
+    records = RECORDS[:3]
+    write_partial(mongo_uri, records[:1])
+    with database_of(mongo_server, mongo_uri) as database:
+        insert_late(database, {1: documents_of(make_records(3, seed=4))[1], 3: documents_of(RECORDS)[3]})
+        store = records_in(database).name.removeprefix("store.")
+        for number in (0, 2):
+            key = f"{store}/event/{number:016x}"
+            database["store.manifest"].insert_one({"_id": key, "event": {}, "run": 1})
+        write(mongo_uri, records, resume=True)
+        check_is(mongo_uri, records)
+        assert records_in(database).count_documents({}) == 3
+        assert database["store.manifest"].count_documents({"_id": {"$regex": "/event/"}}) == 2
+
+
+@pytest.mark.parametrize("run", [2**63 - 1, 2**31, -5])
+def test_an_impossible_number_of_writers_is_damage(mongo_server: Server, mongo_uri: str, run: int) -> None:
+    write_partial(mongo_uri, RECORDS[:9])
+    with database_of(mongo_server, mongo_uri) as database:
+        database["store.manifest"].update_one({"_id": "store"}, {"$set": {"partial.run": Int64(run)}})
+    with pytest.raises(DamagedStoreError, match=r"is damaged: the number of its writers is .*; begin again"):
+        write(mongo_uri, RECORDS, resume=True)
+    write(mongo_uri, RECORDS, overwrite=True)
+    check_is(mongo_uri, RECORDS)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_names_that_do_not_fit_a_document_are_refused(mongo_uri: str, count: int) -> None:
+    names = ["a" * (2**24 // count)] * count
+    message = r"the names of records 0 to 4095 are too long for .*: together they have over 16 MiB"
+
+    def write_them() -> None:
+        with create_store(mongo_uri) as writer:
+            writer.write([encode(record) for record in small_records(count, names.__getitem__)])
+            writer.finish()
+
+    with pytest.raises(FieldError, match=message):
+        write_them()

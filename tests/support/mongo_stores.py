@@ -1,0 +1,105 @@
+"""Stores on a real server: write and check them, and get at what the server has of them."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from bson.raw_bson import RawBSONDocument
+
+from dbloader import create_store, open_store
+from dbloader.stores.mongo.uri import parse
+from tests.contracts.records import documents_of, write_one_by_one
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pymongo.database import Database
+
+    from dbloader import Record
+    from tests.support.mongo import Mongod, Server
+
+WAIT_S = 60.0  # for what must happen; a test that waits as long has failed
+
+
+def write(place: str, records: list[Record], **options: bool) -> None:
+    with create_store(place, **options) as writer:
+        write_one_by_one(writer, records)
+        writer.finish()
+
+
+def write_partial(place: str, records: list[Record]) -> None:
+    with create_store(place, resumable=True) as writer:
+        write_one_by_one(writer, records)
+        writer.commit()
+
+
+def check_is(place: str, records: list[Record], digest: str | None = None) -> None:
+    """Check that ``write_one_by_one`` has written these records to the store at a place, and nothing else."""
+    with open_store(place) as store:
+        assert store.documents(range(len(store))) == documents_of(records)
+        assert store.verify() == store.manifest.digest
+        assert digest in (None, store.manifest.digest)
+        events = [event["reason"] for event in store.events()]
+        assert events == [f"number {position}" for position in range(len(records)) if position % 3]
+
+
+@contextmanager
+def database_of(server: Server, place: str) -> Iterator[Database[Any]]:
+    with server.client() as client:
+        yield client[parse(place).database]
+
+
+def document_of(database: Database[Any]) -> dict[str, Any]:
+    """Return the document of the place ``store``."""
+    return database["store.manifest"].find_one({"_id": "store"}) or {}
+
+
+def records_in(database: Database[Any]) -> Any:
+    """Return the collection with the records of the place ``store``, the partial one if none is published."""
+    document = document_of(database)
+    return database[f"store.{document.get('store') or document['partial']['store']}"]
+
+
+def insert_late(database: Database[Any], documents: dict[int, bytes]) -> None:
+    """Do what a writer does that was overtaken while it was silent."""
+    store = document_of(database)
+    records = database[f"store.{(store.get('partial') or store)['store']}"]
+    records.insert_many([RawBSONDocument(document) for document in documents.values()])
+
+
+def expire_lease(server: Server, place: str) -> None:
+    """Let other writers take the place, without the knowledge of the one that has it."""
+    long_ago = datetime(2001, 1, 1, tzinfo=timezone.utc)
+    with database_of(server, place) as database:
+        database["store.manifest"].update_one({"_id": "store"}, {"$set": {"writer.expires": long_ago}})
+
+
+def check_alone(database: Database[Any]) -> None:
+    """Check that nothing is there but the store, its manifest and the view of it."""
+    names = set(database.list_collection_names()) - {"system.views"}
+    assert names == {"store", records_in(database).name, "store.manifest"}
+
+
+def fault(server: Mongod, *commands: str, code: int | None, times: int | None = 1) -> Any:
+    """Make commands fail with a code, or without an answer."""
+    return server.fail_point(*commands, times=times, error_code=code, close_connection=code is None)
+
+
+def write_through_fault(server: Mongod, place: str, records: list[Record], *commands: str, **fault: Any) -> None:
+    """Write a store while a fail point ends it, and then without."""
+    with ThreadPoolExecutor(1) as executor:
+        with server.fail_point(*commands, **fault) as count:
+            writing = executor.submit(write, place, records, overwrite=True)
+            wait_until(lambda: writing.done() or count() > 0)
+        writing.result(WAIT_S)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -1,0 +1,66 @@
+"""Values that a record may hold, drawn at random, and comparing them."""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from dbloader.records.record import RESERVED_FIELDS
+
+
+def same(one: Any, other: Any) -> bool:
+    """Compare values with their types, dtypes and shapes, and every NaN with every other."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, np.ndarray):
+        # Not by their bytes: what lies between the fields of a dtype is of no matter.
+        return one.dtype == other.dtype and one.shape == other.shape and same(listed(one), listed(other))
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, float):
+        return struct.pack("d", one) == struct.pack("d", other) or (math.isnan(one) and math.isnan(other))
+    return bool(one == other)
+
+
+def listed(array: np.ndarray[Any, Any]) -> Any:
+    """Return an array as lists, of which every item is the bytes of one field."""
+    if array.dtype.names is not None:
+        return {name: listed(array[name]) for name in array.dtype.names}
+    return [array.tobytes()]
+
+
+DTYPES: st.SearchStrategy[np.dtype[Any]] = st.deferred(
+    lambda: (
+        arrays.boolean_dtypes()
+        | arrays.integer_dtypes(endianness="?")
+        | arrays.unsigned_integer_dtypes(endianness="?")
+        | arrays.floating_dtypes(endianness="?", sizes=(16, 32, 64))
+        | arrays.complex_number_dtypes(endianness="?", sizes=(64, 128))
+        | arrays.datetime64_dtypes(endianness="?")
+        | arrays.timedelta64_dtypes(endianness="?")
+        | arrays.unicode_string_dtypes(endianness="?", max_len=5)
+        | arrays.byte_string_dtypes(max_len=5)
+        | arrays.array_dtypes(DTYPES, max_size=3)
+    )
+)
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+KEYS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8).filter(
+    lambda key: not key.startswith("$")
+)
+INT64 = st.integers(-(2**63), 2**63 - 1)
+ARRAYS = arrays.arrays(DTYPES, arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4))
+PLAIN = st.none() | st.booleans() | INT64 | st.floats() | TEXT | st.binary(max_size=50)
+VALUES = st.recursive(
+    PLAIN | ARRAYS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=12,
+)
+FIELD_NAMES = KEYS.filter(lambda key: key and "." not in key and key not in RESERVED_FIELDS)
+UINT32 = st.integers(0, 2**32 - 1)
