@@ -30,7 +30,10 @@ def quick(place: str | Path, **options: Any) -> Benchmark:
     return measure(place, **{"batch_size": 2, "size": 16, "seconds": 1e-6, "rounds": 1, "workers": [1], **options})
 
 
-def test_reading_decoding_and_loaders_are_measured_in_turns(place: Path, tmp_path: Path) -> None:
+def test_reading_decoding_and_loaders_are_measured_in_turns(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dbloader.loading.benchmark.processors", lambda: 2)
     seen: list[tuple[int, int]] = []
     result = quick(place, workers=[2, 1, 2], rounds=2, progress=lambda *done: seen.append(done))
     assert [one.name for one in result.measurements] == [
@@ -51,6 +54,7 @@ def test_reading_decoding_and_loaders_are_measured_in_turns(place: Path, tmp_pat
     loader = max(result.measurements[2:], key=lambda one: one.images_per_s)
     assert result.verdict.startswith(f"The fastest loader gives {loader.images_per_s:,.0f} images/s ({loader.name}). ")
     assert f"The limit is {result.limit}: {result.limit_share:.0%} of the workers' time. " in result.verdict
+    assert "Try more workers" not in result.verdict
 
 
 def test_a_store_in_mongodb_is_measured(place: Path, mongo_uri: str) -> None:

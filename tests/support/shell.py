@@ -29,7 +29,7 @@ class Shell:
         self._monkeypatch = monkeypatch
         self._capfd = capfd
 
-    def __call__(self, *arguments: str | Path) -> Outcome:
+    def __call__(self, *arguments: object) -> Outcome:
         self._monkeypatch.setattr(sys, "argv", ["dbloader", *map(str, arguments)])
         self._capfd.readouterr()
         with pytest.raises(SystemExit, match=r"^\d+$") as caught:
