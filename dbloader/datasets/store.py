@@ -58,11 +58,7 @@ class StoreDataset(RecordDataset):
         self._check_fields(self.manifest)
 
     def _numbers(self, indices: Sequence[int]) -> np.ndarray[Any, Any] | None:
-        """Return the random numbers in [0, 1) for the decoding: float64, shape (N, decode.draws); None if unneeded.
-
-        Those of SeededIndices, from a SeededBatchSampler, are the same in any process. For other indices a seed is
-        drawn with torch's global generator.
-        """
+        """Return the random numbers in [0, 1) for the decoding: float64, shape (N, decode.draws); None if unneeded."""
         if not isinstance(self.decode, Decoder) or not self.decode.draws:
             return None
         rng = indices.rng if isinstance(indices, SeededIndices) else SampleRNG.from_torch(len(indices))
@@ -224,11 +220,8 @@ def checked_place(place: Any, wanted: str) -> Any:
     return place
 
 
-class _NotedErrors:
-    """Notes the record on any error raised inside.
-
-    A class, not @contextmanager: it is entered once per sample and costs a third as much.
-    """
+class _NotedErrors:  # not a @contextmanager: it is entered once per sample, and costs a third as much
+    """Notes the record on any error raised inside."""
 
     __slots__ = ("dataset", "record")
 
