@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 MEASURE = """
 import sys, time, os, pickle
 import numpy, torch, PIL.Image
-from dbloader import LMDBDataset, decode_pil
+from dbloader import LMDBDataset
+from dbloader.decoding import decode_pil
 def memory(kind):
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(kind)) / 1000
 before, before_anon = memory("VmRSS"), memory("RssAnon")

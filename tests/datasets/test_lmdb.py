@@ -23,8 +23,9 @@ from torch.utils.data import (
 )
 from typing_extensions import override
 
-from dbloader import LMDBDataset, Record, convert, decode_pil, write_store
+from dbloader import LMDBDataset, Record, convert, write_store
 from dbloader.datasets.store import StoreDataset
+from dbloader.decoding import decode_pil
 from dbloader.errors import (
     DamagedImageError,
     DamagedStoreError,

@@ -11,15 +11,8 @@ import torch
 from PIL import Image
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 
-from dbloader import (
-    DecodeTensor,
-    LMDBDataset,
-    MongoDataset,
-    RandomResizedCrop,
-    ResizeCenterCrop,
-    create_loader,
-    write_store,
-)
+from dbloader import LMDBDataset, MongoDataset, RandomResizedCrop, ResizeCenterCrop, create_loader, write_store
+from dbloader.decoding import DecodeTensor
 from dbloader.decoding.masks import refuse_masks
 from dbloader.errors import OptionError
 from dbloader.images.pillow import FORMATS, open_pillow

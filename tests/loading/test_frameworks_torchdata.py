@@ -9,8 +9,9 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, RandomSampler, get_worker_info
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from dbloader import PrefetchLoader, SeededBatchSampler, ShuffleSampler
+from dbloader import PrefetchLoader
 from dbloader.errors import LoaderError
+from dbloader.sampling import SeededBatchSampler, ShuffleSampler
 from dbloader.sampling.permutation import Permutation
 
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # which torchdata calls

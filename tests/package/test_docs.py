@@ -133,16 +133,16 @@ def test_every_page_can_be_found_from_the_readme() -> None:
     assert {page for page in PAGES if page.parent == HERE / "docs"} <= linked
 
 
-def test_the_page_of_the_command_line_is_what_the_commands_say() -> None:
+@pytest.mark.parametrize("page", ["cli", "api"])
+def test_a_page_that_is_written_from_the_code_is_up_to_date(page: str) -> None:
     done = subprocess.run(
-        [sys.executable, HERE / "scripts" / "parts" / "cli_page.py"],
+        [sys.executable, HERE / "scripts" / "parts" / f"{page}_page.py"],
         env={**os.environ, "COLUMNS": "40", "LANG": "C"},
         capture_output=True,
         text=True,
         check=True,
     )
-    page = HERE / "docs" / "cli.md"
-    assert page.read_text(encoding="utf-8") == done.stdout, "out of date: run scripts/docs"
+    assert (HERE / "docs" / f"{page}.md").read_text(encoding="utf-8") == done.stdout, "out of date: run scripts/docs"
 
 
 # The examples that end the help of each command

@@ -14,11 +14,11 @@ import bson
 import numpy as np
 import pytest
 
-from dbloader import Manifest, Record
+from dbloader import Record
 from dbloader.errors import DamagedStoreError, NotAStoreError, StoreError, StoreVersionError
 from dbloader.records.columns import CHUNK, ColumnChunk
 from dbloader.records.document import open_sealed, seal
-from dbloader.records.manifest import MAX_COUNTED_LABELS, Summary
+from dbloader.records.manifest import MAX_COUNTED_LABELS, Manifest, Summary
 from dbloader.records.record import encode
 
 if TYPE_CHECKING:

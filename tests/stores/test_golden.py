@@ -17,7 +17,8 @@ import lmdb
 import numpy as np
 import pytest
 
-from dbloader import Manifest, Record, create_store, open_store
+from dbloader import Record, create_store, open_store
+from dbloader.records.manifest import Manifest
 from dbloader.records.record import encode
 
 GOLDEN = Path(__file__).with_name("golden.json")

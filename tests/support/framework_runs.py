@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from dbloader import PrefetchLoader, SeededBatchSampler, ShuffleSampler, create_loader
+from dbloader import PrefetchLoader, create_loader
 from dbloader.errors import DBLoaderError
+from dbloader.sampling import SeededBatchSampler, ShuffleSampler
 from dbloader.sampling.permutation import Permutation
 
 if TYPE_CHECKING:
