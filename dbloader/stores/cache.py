@@ -52,10 +52,6 @@ class CachedStore(Store):
         origin: The store.
         path: The file. It is created if it does not exist.
         max_bytes: Largest size of the file in bytes. Records that no longer fit are read from the origin every time.
-
-    Raises:
-        PlaceError: ``path`` is not the path of a file.
-        OptionError: ``max_bytes`` is less than 1.
     """
 
     def __init__(self, origin: Store, path: str | os.PathLike[str], *, max_bytes: int | None = None) -> None:
@@ -153,7 +149,7 @@ class CachedStore(Store):
         """Refuse an origin that was replaced: a worker opens it again."""
         if self.origin.manifest.digest != manifest.digest:
             raise NotAStoreError(
-                f"the store at {self.place} has been replaced since it was opened: open it again, with another cache",
+                f"the store at {self.place} has been replaced since it was opened: open it again, with another cache"
             )
 
     def _checked(self, document: bytes, index: int, *, cached: bool) -> Record:
@@ -164,7 +160,7 @@ class CachedStore(Store):
         except DamagedRecordError as error:
             raise DamagedRecordError(
                 f"record {index} of {self.place} is damaged in its cache {self.path}: {error}; "
-                "remove that file, and dbloader fills a new one",
+                "remove that file, and dbloader fills a new one"
             ) from error
 
     def _open(self) -> _Opened:
@@ -210,7 +206,7 @@ class CachedStore(Store):
         if (cached.digest, cached.length) != (manifest.digest, manifest.length):
             raise NotAStoreError(
                 f"{self.path} caches another store than the one that is now at {self.place}: "
-                "remove the file, or name another",
+                "remove the file, or name another"
             )
 
     def __repr__(self) -> str:

@@ -33,14 +33,8 @@ class Part(NamedTuple):
 class WriteBuffer:
     """Records and lines of the report that are not committed yet.
 
-    Args:
-        length: Records of the store.
-        chunk: The columns of its last, unfinished chunk.
-
-    Attributes:
-        length: Records of the store, with those in the buffer.
-        nbytes: Bytes of the documents in the buffer.
-        began_at: Time of the last commit (`time.monotonic`).
+    ``length`` counts the records of the store, with those in the buffer; ``nbytes`` the bytes of their documents.
+    ``began_at`` is the time of the last commit (`time.monotonic`).
     """
 
     def __init__(self, length: int = 0, chunk: ColumnChunk | None = None) -> None:
@@ -65,11 +59,7 @@ class WriteBuffer:
             self._chunk = ColumnChunk()
 
     def report(self, events: Iterable[Mapping[str, str]]) -> None:
-        """Add lines of the report.
-
-        Raises:
-            FieldError: A line has other values than ``name``, ``event`` and ``reason``, each a str.
-        """
+        """Add lines of the report, or raise FieldError if one has other values than three texts."""
         for event in events:
             if event.keys() != {"name", "event", "reason"} or not all(isinstance(text, str) for text in event.values()):
                 raise FieldError(f"an event has a name, an event and a reason, each a str, got {dict(event)!r:.200}")

@@ -131,7 +131,7 @@ class Writer(WriterBackend):
             if before != now:
                 raise StoreExistsError(
                     f"the unfinished conversion at {self.place} was begun with another {key} ({before}, now {now}): "
-                    "resume with the same, or begin again with overwrite (--overwrite, without --resume)",
+                    "resume with the same, or begin again with overwrite (--overwrite, without --resume)"
                 )
         self.settings = dict(settings)
 
@@ -220,11 +220,7 @@ class Writer(WriterBackend):
         return manifest
 
     def _restore(self, progress: Mapping[str, Any]) -> None:
-        """Go on from what the last commit stored.
-
-        Raises:
-            DamagedStoreError: It is not what a commit stores.
-        """
+        """Go on from what the last commit stored."""
         try:
             self.settings = dict(progress["settings"])
             self.position = int(progress["position"])

@@ -24,11 +24,7 @@ _AHEAD = 8 * _BLOCK
 class Warmed(NamedTuple):
     """What ``warm`` has read.
 
-    Attributes:
-        place: The store.
-        nbytes: Size of its file.
-        seconds: Duration.
-        available: Bytes of memory that were available at the beginning; None if the system does not say.
+    ``available`` is the memory in bytes that was available at the beginning; None if the system does not say.
     """
 
     place: str
@@ -62,7 +58,7 @@ def warm(
     if is_mongo(place):
         raise PlaceError(
             "a store in MongoDB is warmed by its server, in the server's memory, as it is read; "
-            "what can be warmed on this machine is a copy in a file (dbloader copy makes one)",
+            "what can be warmed on this machine is a copy in a file (dbloader copy makes one)"
         )
     with LMDBStore(place) as store:
         len(store)  # raises if there is no store
@@ -88,10 +84,7 @@ def warm(
 
 
 def available_memory() -> int | None:
-    """Return the bytes that programs and the page cache can still get, within the limit of a container.
-
-    None if the system does not say.
-    """
+    """Return the bytes that programs and the page cache can still get in this container; None if unknown."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))

@@ -32,14 +32,7 @@ _PREFETCHED = 128
 
 
 class LMDBStore(Store):
-    """A store in one LMDB file.
-
-    Args:
-        place: Path of the file.
-
-    Attributes:
-        handle: The open handle, which may be a parent process's; None if the store is not open.
-    """
+    """A store in one LMDB file. Its ``handle`` may be a parent process's; it is None if the store is not open."""
 
     def __init__(self, place: str | os.PathLike[str]) -> None:
         self.place = checked_path(place)
@@ -162,7 +155,7 @@ class LMDBStore(Store):
         if chunks > txn.stat(handle.meta)["entries"]:  # checked before a wrong manifest makes anyone allocate memory
             raise DamagedStoreError(
                 f"{self.place}: its manifest says {handle.manifest.length:,} records, but the chunks of its column "
-                f"{column} are missing; copy it again from the original",
+                f"{column} are missing; copy it again from the original"
             )
         return (self._chunk(txn, handle, column, number) for number in range(chunks))
 
@@ -172,7 +165,7 @@ class LMDBStore(Store):
         if chunk is None:
             raise DamagedStoreError(
                 f"{self.place}: chunk {number} of its column {column} is missing or damaged; "
-                "copy it again from the original",
+                "copy it again from the original"
             )
         return chunk
 
@@ -213,7 +206,7 @@ class LMDBStore(Store):
         if os.path.exists(os.path.realpath(self._path) + PARTIAL):  # noqa: PTH110 - the path may be any str
             return NotAStoreError(
                 f"{self.place} is not there, but its unfinished conversion is: "
-                "dbloader convert with --resume goes on with it",
+                "dbloader convert with --resume goes on with it"
             )
         return StoreNotFoundError(f"{self.place} does not exist; dbloader convert makes a store")
 

@@ -31,22 +31,13 @@ if TYPE_CHECKING:
 
 
 class LMDBWriter(Writer):
-    """A store that is being written to one LMDB file.
+    """A store that is being written to one LMDB file; see Writer. Only a dbloader store is replaced.
 
-    Args:
-        place: Path of the file. ``PLACE.partial`` next to it holds the store until it is finished.
-        overwrite: See Writer. Only a dbloader store is replaced.
-        resume: See Writer.
-        resumable: See Writer.
+    ``PLACE.partial`` next to the file holds the store until it is finished.
     """
 
     def __init__(
-        self,
-        place: str | os.PathLike[str],
-        *,
-        overwrite: bool = False,
-        resume: bool = False,
-        resumable: bool = False,
+        self, place: str | os.PathLike[str], *, overwrite: bool = False, resume: bool = False, resumable: bool = False
     ) -> None:
         super().__init__(checked_path(place), overwrite=overwrite, resume=resume, resumable=resumable)
         self._partial = PartialFile(self.place, resumable=resumable)
@@ -138,7 +129,7 @@ class LMDBWriter(Writer):
             if not self.overwrite:
                 raise StoreExistsError(
                     f"an unfinished conversion is at {self.place}: resume (--resume) goes on with it, "
-                    "overwrite (--overwrite) begins again",
+                    "overwrite (--overwrite) begins again"
                 )
             self._partial.clear()
         self._partial.open()

@@ -22,11 +22,7 @@ _IDLE_SECONDS = 60.0
 
 
 class SharedClient:
-    """A client that is closed when the last reference to this object goes, or when the interpreter exits.
-
-    Attributes:
-        client: The driver's client.
-    """
+    """A client that is closed when the last reference to this object goes, or when the interpreter exits."""
 
     def __init__(self, place: MongoURI) -> None:
         self.client = _make_client(place)
@@ -40,12 +36,7 @@ _lock = threading.Lock()
 
 
 def get_client(place: MongoURI) -> SharedClient:
-    """Return this process's client for the server and options of a place, which it makes if there is none.
-
-    Raises:
-        PyMongoError: The driver does not accept an option.
-        ValueError: Likewise.
-    """
+    """Return this process's client for the server and options of a place, which it makes if there is none."""
     with _lock:
         shared = _clients.get(place.server)
         if shared is None:

@@ -48,14 +48,8 @@ _AFTER_FAILURE_SECONDS = 2.0
 class Connection:
     """One process's client for a server, and the database of one place.
 
-    Args:
-        place: The server and database. Options of its connection string take precedence over dbloader's.
-        writing: Whether a writer uses it. A writer reads from the primary whatever the place says, and its writes wait
-            for a majority of the members unless the place says otherwise.
-
-    Raises:
-        PlaceError: The connection string has an unknown option, or an invalid value.
-        StoreAccessError: The password file cannot be read, or others can read it too.
+    Options of the place's connection string take precedence over dbloader's. A writer reads from the primary whatever
+    the place says, and its writes wait for a majority of the members unless the place says otherwise.
     """
 
     def __init__(self, place: MongoURI, *, writing: bool = False) -> None:
@@ -143,7 +137,7 @@ class Connection:
                 if is_overtime(error) and taken > 0.9 * SCAN_SECONDS:
                     raise StoreError(
                         f"{self.place.redacted}: the server has not finished a search within {SCAN_SECONDS:g} s; "
-                        "it looks through all documents if the fields of the search have no index: make an index",
+                        "it looks through all documents if the fields of the search have no index: make an index"
                     ) from error
                 # A server that worked on a long scan was there until now. But the scan itself may be what crashes it.
                 was_there = taken > self._retry_seconds() and time.monotonic() - began < SCAN_SECONDS

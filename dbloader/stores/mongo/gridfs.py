@@ -20,14 +20,7 @@ class LostError(Exception):
 
 
 class LargeRecords:
-    """The large records of one store.
-
-    Args:
-        database: The database of the store.
-        collection: Name of the place's collection.
-        store: The store's id.
-        read_preference: Default the database's.
-    """
+    """The large records of one store. The default read preference is the database's."""
 
     def __init__(
         self, database: Database[Any], collection: str, store: str, read_preference: _ServerMode | None = None
@@ -51,12 +44,9 @@ class LargeRecords:
         return sorted({int(file.split("/")[1], 16) for file in (*files, *(found["files_id"] for found in first))})
 
     def get(self, file: object) -> bytes:
-        """Return the content of a file.
+        """Return the content of a file, or raise LostError.
 
         The driver's own reader trusts the entry in ``.files``, of which any element may be damaged.
-
-        Raises:
-            LostError: It is missing or incomplete.
         """
         found = self._files.find_one({"_id": file}, {"length": 1}) if isinstance(file, str) else None
         if found is None:

@@ -54,14 +54,7 @@ class PartialStore:
     A writer that was overtaken while it was silent may still write, and the server may run a command of this writer
     long after it was repeated. Neither changes what was written since: records are only inserted, and existing ones are
     compared; columns and events carry the number of the run and commit that wrote them, and only later ones replace
-    them; no file in GridFS is written twice.
-
-    Args:
-        connection: The writer's, as are the catalog and the lease.
-        catalog: The catalog of the place.
-        lease: It is checked before every insert.
-        store: The store's id.
-        run: The number of this writer among those of the store, from 1 on.
+    them; no file in GridFS is written twice. ``run`` is the number of this writer among the store's, from 1 on.
     """
 
     def __init__(self, connection: Connection, catalog: Catalog, lease: Lease, store: str, run: int) -> None:

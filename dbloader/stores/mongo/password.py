@@ -17,11 +17,7 @@ PASSWORD_FILE = "DBLOADER_MONGODB_PASSWORD_FILE"
 
 
 def add_password(place: MongoURI) -> MongoURI:
-    """Return a place with the password of its user, if it has none and the environment gives one.
-
-    Raises:
-        StoreAccessError: The password file cannot be read, or others can read it too.
-    """
+    """Return a place with the password of its user, if it has none and the environment gives one."""
     user, password = place.credentials
     if not user or password is not None or not place.takes_password:
         return place

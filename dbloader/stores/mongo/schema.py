@@ -127,11 +127,7 @@ def stub_matches(stub: bytes, document: bytes, file: object) -> bool:
 
 
 def file_of(document: bytes) -> object:
-    """Return the id of the GridFS file that a stub names; None if the document is a whole record.
-
-    Raises:
-        BSONError: The document cannot be decoded.
-    """
+    """Return the id of the GridFS file that a stub names; None if the document is a whole record."""
     if not document.startswith(_STUB_KEY, _HEAD.size):
         return None
     return bson.decode(document)[STUB]

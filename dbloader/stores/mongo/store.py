@@ -41,9 +41,6 @@ class MongoStore(Store):
         place: ``mongodb://host/database.collection`` or ``mongodb+srv://...``, with any options of MongoDB's connection
             strings. Messages never contain its credentials. A pickle contains them only on its way to a process that
             multiprocessing is starting.
-
-    Raises:
-        PlaceError: The place is not such a URI, or has no database or collection.
     """
 
     def __init__(self, place: str | os.PathLike[str]) -> None:
@@ -127,17 +124,10 @@ class MongoStore(Store):
                 number += 1
 
     def matching(self, query: Mapping[str, Any]) -> np.ndarray[Any, Any]:
-        """Return the indices of the records that a query finds: int64, shape (records,), ascending.
+        """Return the indices of the records that a query of MongoDB finds: int64, shape (records,), ascending.
 
         A query that compares only name, label, width and height is answered from an index, without reading documents,
         unless it uses ``$or``, ``$exists`` or ``$not``.
-
-        Args:
-            query: As MongoDB's ``find`` takes it.
-
-        Raises:
-            StoreError: The server does not understand the query.
-            DamagedStoreError: Records are missing, or have other labels than the manifest says.
         """
         return find_matching(self._open(), query)
 
@@ -148,11 +138,7 @@ class MongoStore(Store):
         return find_indices(self._open(), {"name": name})
 
     def check_counts(self) -> None:
-        """Compare the number of records on the server with the manifest.
-
-        Raises:
-            DamagedStoreError: Records are missing.
-        """
+        """Raise DamagedStoreError unless the server has as many records as the manifest says."""
         check_counts(self._open(), by_label=False)
 
     @override

@@ -33,8 +33,6 @@ class MongoURI(NamedTuple):
 
     Attributes:
         uri: The connection string, with its credentials if it has any.
-        database: Name of the database.
-        collection: Name of the collection.
         redacted: The place without credentials and options, for messages.
         options: Names of the options in the connection string, lower-case.
         stripped: Whether credentials were removed from it.
@@ -107,12 +105,7 @@ def is_mongo(place: object) -> bool:
 
 
 def parse(place: str | os.PathLike[str]) -> MongoURI:
-    """Parse a place in MongoDB, without asking a server or a name server.
-
-    Raises:
-        PlaceError: The place has no database or collection, or an invalid name. The message repeats nothing that may
-            be a password.
-    """
+    """Parse a place in MongoDB, without asking any server. No error repeats what may be a password."""
     scheme, separator, rest = os.fspath(place).partition("://")
     if (scheme + separator).lower() not in SCHEMES:
         raise PlaceError(f"{_FORM}, got one that begins with neither mongodb:// nor mongodb+srv://")

@@ -31,7 +31,7 @@ _SYSTEM_DATABASES = ("admin", "config", "local")
 
 
 class MongoWriter(Writer):
-    """A store that is being written to a MongoDB database; see Writer.
+    """A store that is being written to a MongoDB database; see Writer. Only a dbloader store is replaced.
 
     Its records are in ``collection.<id>``; once it is finished, ``collection`` is a view of them. All writes wait for a
     majority of the members, and a commit for the journal, unless the place's options (``w``, ``journal``) say
@@ -39,15 +39,6 @@ class MongoWriter(Writer):
 
     A replaced store stays in ``collection.<its id>`` for programs that still read it. The next writer at the place
     removes it.
-
-    Args:
-        place: See MongoStore.
-        overwrite: See Writer; a collection that is not a dbloader store is not replaced.
-        resume: See Writer.
-        resumable: See Writer.
-
-    Raises:
-        PlaceError: The place is not valid, or in one of MongoDB's own databases: admin, config or local.
     """
 
     # A commit takes several round trips and waits for the journal. Writing 100 MB with 8 MiB a commit took 1.2 to 1.7
@@ -55,12 +46,7 @@ class MongoWriter(Writer):
     commits_at_once = 4
 
     def __init__(
-        self,
-        place: str | os.PathLike[str],
-        *,
-        overwrite: bool = False,
-        resume: bool = False,
-        resumable: bool = False,
+        self, place: str | os.PathLike[str], *, overwrite: bool = False, resume: bool = False, resumable: bool = False
     ) -> None:
         self._place = parse(place)
         if self._place.database in _SYSTEM_DATABASES:
@@ -100,7 +86,7 @@ class MongoWriter(Writer):
         if partial and "progress" in partial and not (self.resume or self.overwrite):
             raise StoreExistsError(
                 f"an unfinished conversion is at {self.place}: resume (--resume) goes on with it, "
-                "overwrite (--overwrite) begins again",
+                "overwrite (--overwrite) begins again"
             )
         if partial and not (self.resume and "progress" in partial):  # without progress nothing says what it holds
             self._catalog.abandon(partial["store"])
@@ -172,11 +158,7 @@ class MongoWriter(Writer):
             self._partial.trim(self.length, self.totals.events)
 
     def _find_replaceable(self) -> str | None:
-        """Return the id of the published store, if there is one.
-
-        Raises:
-            StoreExistsError: It is not to be overwritten; or it is not a store.
-        """
+        """Return the id of the published store, if there is one that may be overwritten."""
         published = self._catalog.published()
         if published is None or self.overwrite:
             return published
