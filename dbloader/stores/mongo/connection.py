@@ -18,8 +18,7 @@ from pymongo.read_preferences import Primary
 from pymongo.write_concern import WriteConcern
 
 from dbloader.errors import DamagedStoreError, PlaceError, StoreError
-from dbloader.stores.mongo.clients import get_client
-from dbloader.stores.mongo.password import add_password
+from dbloader.stores.mongo.clients import add_password, get_client
 from dbloader.stores.mongo.server_errors import is_overtime, is_transient, translate
 
 if TYPE_CHECKING:

@@ -119,11 +119,8 @@ class MongoReader:
         if self.manifest.length and self.connection.run(lambda: self.newest.find_one({}, {"_id": 1})) is None:
             raise self._lost("its collection of records is gone")
 
-    def chunks(self, column: str, numbers: range | None = None) -> Iterator[memoryview]:
-        """Yield chunks of a column, in order; by default all."""
-        length = self.manifest.length
-        if numbers is None:
-            numbers = range(-(-length // CHUNK))
+    def chunks(self, column: str, numbers: range) -> Iterator[memoryview]:
+        """Yield chunks of a column, in order."""
         for first in range(numbers.start, numbers.stop, _CHUNKS_AT_ONCE):
             part = range(first, min(first + _CHUNKS_AT_ONCE, numbers.stop))
             keys = [column_key(self.store, column, number) for number in part]
@@ -131,18 +128,19 @@ class MongoReader:
                 lambda: {found["_id"]: found.get("data") for found in self.meta.find({"_id": {"$in": keys}})}  # noqa: B023
             )
             for number, key in zip(part, keys, strict=True):
-                chunk = whole_chunk(column, number, found.pop(key, None), length)
+                chunk = whole_chunk(column, number, found.pop(key, None), self.manifest.length)
                 if chunk is None:
                     raise self._lost(f"chunk {number} of its column {column} is missing or damaged")
                 yield chunk
 
-    def check_chunks(self, column: str) -> None:
-        """Check that a column has as many chunks as the manifest says."""
+    def all_chunks(self, column: str) -> Iterator[memoryview]:
+        """Return all chunks of a column. Their number is checked before anyone allocates memory for so many records."""
         wanted = -(-self.manifest.length // CHUNK)
         keys = {"_id": prefix_range(f"{self.store}/column/{column}/")}
         there = self.connection.run(lambda: self.meta.count_documents(keys, hint="_id_"))
         if there < wanted:
             raise self._lost(f"its column {column} has {there} of {wanted} chunks; some are missing or damaged")
+        return self.chunks(column, range(wanted))
 
     def events(self, first: int) -> list[bytes]:
         """Return the documents of some events of the report, from one on; an empty list after the last."""

@@ -74,14 +74,12 @@ class MongoStore(Store):
         if name not in DTYPES:
             raise ValueError(f"a column is one of {', '.join(DTYPES)}, got {name!r}")
         reader = self._open()
-        reader.check_chunks(name)  # before memory for as many records as the manifest says is allocated
-        return join_values(reader.chunks(name), name, reader.manifest.length)
+        return join_values(reader.all_chunks(name), name, reader.manifest.length)
 
     @override
     def names(self) -> Names:
         reader = self._open()
-        reader.check_chunks("name")
-        return join_names(reader.chunks("name"), reader.manifest.length)
+        return join_names(reader.all_chunks("name"), reader.manifest.length)
 
     @override
     def name(self, index: int) -> str | None:
