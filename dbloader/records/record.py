@@ -91,7 +91,9 @@ def encode(record: Record) -> EncodedRecord:
     """
     before: dict[str, Any] = {}
     if record.name is not None:
-        before["name"] = _checked_name(record.name)
+        before["name"] = checked_str("name", record.name)
+        if not record.name:
+            raise FieldError("field 'name' may not be empty; leave it out (None) instead")
     if record.label is not None:
         # The lowest int64 means "no label" in the label column.
         before["label"] = Int64(checked_int("label", record.label, INT64_MIN + 1))
@@ -149,10 +151,3 @@ def _image_element(image: Any) -> tuple[bytes, bytes]:
     if len(data) > MAX_DOCUMENT:
         raise FieldError(f"field 'image' has {len(data):,} bytes; a document has at most {MAX_DOCUMENT:,}")
     return IMAGE.pack(IMAGE_TAG, len(data), subtype), data
-
-
-def _checked_name(name: object) -> str:
-    text = checked_str("name", name)
-    if not text:
-        raise FieldError("field 'name' may not be empty; leave it out (None) instead")
-    return text

@@ -47,11 +47,8 @@ class CachedStore(Store):
     ``dbloader copy`` makes, nothing is written, and the origin is asked only for its manifest.
 
     The file must be on a disk of this machine: over NFS, the processes of two machines would not see the same file.
-
-    Args:
-        origin: The store.
-        path: The file. It is created if it does not exist.
-        max_bytes: Largest size of the file in bytes. Records that no longer fit are read from the origin every time.
+    It is created if it does not exist. Records for which ``max_bytes`` leaves no room are read from the origin every
+    time.
     """
 
     def __init__(self, origin: Store, path: str | os.PathLike[str], *, max_bytes: int | None = None) -> None:

@@ -18,9 +18,8 @@ from dbloader.records.columns import CHUNK, ColumnChunk
 from dbloader.records.document import open_sealed
 from dbloader.records.manifest import Summary
 from dbloader.stores.backend import WriterBackend
-from dbloader.stores.committer import Committer
 from dbloader.stores.totals import Totals
-from dbloader.stores.write_buffer import WriteBuffer
+from dbloader.stores.write_buffer import Committer, WriteBuffer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -36,11 +36,7 @@ _BYTES_PER_COMMIT = 2**17
 class CacheFile:
     """A cache file that ``create_file`` has made, as one process has it open.
 
-    Args:
-        path: The file.
-        shown: The path as messages name it.
-        manifest: Manifest of the store to be cached, for a file that is still empty.
-        max_bytes: Largest size of the file; None for no limit.
+    Messages name it ``shown``. If it is still empty, ``manifest`` is that of the store to be cached.
     """
 
     def __init__(self, path: str, shown: str, manifest: Manifest, max_bytes: int | None) -> None:

@@ -133,9 +133,7 @@ _lock = threading.RLock()
 def acquire(path: str, map_size: int | None = None) -> Environment:
     """Return this process's environment of a file, which may be empty. Each call needs one call of ``release``.
 
-    Args:
-        path: The file.
-        map_size: Largest size in bytes of a file that several processes write to. None for a file that never changes.
+    ``map_size`` is the largest size in bytes of a file that several processes write to; None if it never changes.
     """
     with _lock:
         status = os.stat(path)  # noqa: PTH116 - the path may be any str

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-from multiprocessing.context import get_spawning_popen
 from typing import TYPE_CHECKING, Any
 
 from dbloader.errors import NotAStoreError, OptionError, StoreError, StoreNotFoundError
 from dbloader.stores.mongo.connection import Connection
-from dbloader.stores.mongo.uri import MongoURI, parse
+from dbloader.stores.mongo.uri import parse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
 class FileCollection:
-    """A collection with one document for each file. Each process connects at its first use.
+    """A collection with one document for each file: its name in the field ``key``, its bytes in ``image``.
 
-    Args:
-        place: ``mongodb://host/database.collection``.
-        key: The field with the file's name.
-        image: The field with its bytes.
+    Each process connects at its first use.
     """
 
     def __init__(self, place: str | os.PathLike[str], key: str, image: str) -> None:
@@ -79,11 +75,7 @@ class FileCollection:
         self._connection = None
 
     def __getstate__(self) -> dict[str, Any]:
-        place = self._place if get_spawning_popen() is not None else self._place.without_credentials()
-        return {**self.__dict__, "_place": tuple(place), "_connection": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _place=MongoURI(*state["_place"]))
+        return {**self.__dict__, "_connection": None}
 
     def _connect(self) -> Connection:
         if self._connection is None or self._connection.pid != os.getpid():

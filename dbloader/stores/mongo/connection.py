@@ -19,7 +19,7 @@ from pymongo.write_concern import WriteConcern
 
 from dbloader.errors import DamagedStoreError, PlaceError, StoreError
 from dbloader.stores.mongo.clients import add_password, get_client
-from dbloader.stores.mongo.server_errors import is_overtime, is_transient, translate
+from dbloader.stores.mongo.server_errors import is_transient, translate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,27 +92,16 @@ class Connection:
         """Call a function, and call it again after errors that may pass. Calling it twice must do no harm.
 
         It is repeated for RETRY_SECONDS (``timeoutMS`` of the place) from the start, or from the server's last answer
-        if it has answered since: a function may have worked for an hour before it failed.
+        if it has answered since: a function may have worked for an hour before it failed. ``seconds`` shortens that.
 
         If an answer takes longer than SILENCE_SECONDS (``socketTimeoutMS``), it is asked for again on another
         connection, and gets all the time that is left: the line may be slow, not silent. Later calls get that time at
         once.
 
-        A scan gets SCAN_SECONDS at once, after the server has answered a ping. Meanwhile the driver asks the server
-        every 10 s (``heartbeatFrequencyMS``), on its own connection, whether it is there, and interrupts the scan if
-        no answer comes.
-
-        Args:
-            function: It may ask the server several times.
-            seconds: Repeat for at most so long.
-            scan: The collection that the server may have to look through document by document.
-
-        Raises:
-            StoreUnreachableError: No server was there at all, or for too long.
-            StoreAccessError: The server refuses the user, or the operation.
-            StoreFullError: The server's disk is full.
-            DamagedStoreError: A document is not valid BSON.
-            StoreError: A scan took over SCAN_SECONDS; or any other error of the server.
+        If the server may have to look through a collection document by document, ``scan`` is that collection. A scan
+        gets SCAN_SECONDS at once, after the server has answered a ping. Meanwhile the driver asks the server every 10 s
+        (``heartbeatFrequencyMS``), on its own connection, whether it is there, and interrupts the scan if no answer
+        comes.
         """
         began, pause, slow = time.monotonic(), _FIRST_PAUSE_SECONDS, self._slow
         limit = _AFTER_FAILURE_SECONDS if self._failed else seconds
@@ -133,7 +122,7 @@ class Connection:
                     result = function()
             except errors.PyMongoError as error:
                 taken = 0.0 if scan_began is None else time.monotonic() - scan_began
-                if is_overtime(error) and taken > 0.9 * SCAN_SECONDS:
+                if isinstance(error, (errors.NetworkTimeout, errors.ExecutionTimeout)) and taken > 0.9 * SCAN_SECONDS:
                     raise StoreError(
                         f"{self.place.redacted}: the server has not finished a search within {SCAN_SECONDS:g} s; "
                         "it looks through all documents if the fields of the search have no index: make an index"

@@ -8,7 +8,7 @@ import bson
 from gridfs import GridFSBucket
 
 from dbloader.records.document import MAX_DOCUMENT
-from dbloader.stores.mongo.schema import LARGE, file_prefix, prefix_range, records_collection
+from dbloader.stores.mongo.schema import LARGE, prefix_range, records_collection
 
 if TYPE_CHECKING:
     from pymongo.database import Database
@@ -32,7 +32,7 @@ class LargeRecords:
 
     def put(self, index: int, document: bytes) -> str:
         """Store a record and return the file's id, which is new: leftovers of an earlier attempt cannot mix with it."""
-        file = f"{file_prefix(index)}{bson.ObjectId()}"
+        file = f"record/{index:016x}/{bson.ObjectId()}"
         self._bucket.upload_from_stream_with_id(file, file, document)
         return file
 

@@ -82,11 +82,6 @@ def prefix_range(prefix: str) -> dict[str, str]:
     return {"$gte": prefix, "$lt": prefix[:-1] + "0"}  # "0" is the character after "/"
 
 
-def file_prefix(index: int) -> str:
-    """Return the prefix of a record's ids in GridFS. Each attempt to store the record adds its own suffix."""
-    return f"record/{index:016x}/"
-
-
 def index_of(document: bytes | memoryview) -> int | None:
     """Return the index in a record's document; None if its _id is not an int64."""
     if len(document) < _HEAD.size:

@@ -49,11 +49,6 @@ def is_transient(error: errors.PyMongoError) -> bool:
     return False
 
 
-def is_overtime(error: errors.PyMongoError) -> bool:
-    """Tell whether an answer took longer than it was given."""
-    return isinstance(error, (errors.NetworkTimeout, errors.ExecutionTimeout))
-
-
 def has_only_duplicates(error: errors.BulkWriteError) -> bool:
     """Tell whether a bulk insert failed only because documents of the same _id were there already."""
     details = error.details or {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from multiprocessing.context import get_spawning_popen
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from dbloader.stores.mongo.gridfs import LostError
 from dbloader.stores.mongo.query import check_counts, find_indices, find_matching, to_index
 from dbloader.stores.mongo.reader import MongoReader
 from dbloader.stores.mongo.schema import STUB, file_of, stub_matches
-from dbloader.stores.mongo.uri import MongoURI, parse
+from dbloader.stores.mongo.uri import parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -191,23 +190,11 @@ class MongoStore(Store):
             reader = self._handle = MongoReader(self._place)
         return reader
 
-    def __copy__(self) -> MongoStore:
-        return self.__deepcopy__({})
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> MongoStore:
-        # Within this process the credentials are copied too.
-        copied = type(self).__new__(type(self))
-        copied.__setstate__({"place": self.place, "_place": tuple(self._place)})
-        return copied
-
     def __getstate__(self) -> dict[str, Any]:
-        # As multiprocessing does with its own keys: secrets go through the pipe to a process that is being started, but
-        # into no pickle that may be kept.
-        place = self._place if get_spawning_popen() is not None else self._place.without_credentials()
-        return {"place": self.place, "_place": tuple(place)}
+        return {"place": self.place, "_place": self._place}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _place=MongoURI(*state["_place"]), _handle=None)
+        self.__dict__.update(state, _handle=None)
 
 
 def _is_name(name: str) -> bool:

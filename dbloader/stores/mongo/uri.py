@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from typing import NamedTuple
+from multiprocessing.context import get_spawning_popen
+from typing import Any, NamedTuple
 from urllib.parse import unquote, unquote_plus
 
 from dbloader.errors import PlaceError
@@ -47,6 +48,14 @@ class MongoURI(NamedTuple):
 
     def __repr__(self) -> str:
         return f"MongoURI({self.redacted!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # As multiprocessing does with its own keys: secrets go through the pipe to a process that is being started, but
+        # into no pickle that may be kept.
+        return MongoURI, tuple(self if get_spawning_popen() is not None else self.without_credentials())
+
+    def __deepcopy__(self, memo: object) -> MongoURI:
+        return self  # within this process the credentials are copied too
 
     @property
     def server(self) -> tuple[str, ...]:
