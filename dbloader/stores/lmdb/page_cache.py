@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from dbloader.errors import PlaceError
-from dbloader.stores.lmdb.keys import checked_path
 from dbloader.stores.lmdb.store import LMDBStore
 from dbloader.stores.mongo.uri import is_mongo
 
@@ -62,9 +61,9 @@ def warm(
         )
     with LMDBStore(place) as store:
         len(store)  # raises if there is no store
-    path, available = checked_path(place), available_memory()
+    available = available_memory()
     started = time.perf_counter()
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    file = os.open(store.place, os.O_RDONLY | os.O_CLOEXEC)
     try:
         nbytes = os.fstat(file).st_size
         progress(0, nbytes, available)
