@@ -31,16 +31,9 @@ _TYPES = ((str,), (int,), (bytes, np.ndarray), (int,), (int,), (str,), (str,), (
 
 
 def decode(document: bytes | memoryview, index: int, *, view: bool = False) -> Record:
-    """Return the record in a document, after checking its length, index and CRC-32.
+    """Return the record in a document, after checking its length, index and CRC-32; else raise DamagedRecordError.
 
-    Args:
-        document: The BSON document.
-        index: The index it is stored under.
-        view: Whether the record's image may point into the document: a memoryview instead of bytes, or a read-only
-            array.
-
-    Raises:
-        DamagedRecordError: The bytes are not those that were written.
+    With ``view``, its image may point into the document: a memoryview instead of bytes, or a read-only array.
     """
     verify(document, index)
     try:
@@ -65,13 +58,6 @@ def decode_values(values: Mapping[str, Any], index: int) -> Record:
 
     The driver decodes faster than this module can. The CRC-32 is computed from the values encoded again, which gives
     the bytes that were written: BSON has one encoding for each value that ``encode`` writes.
-
-    Args:
-        values: The document as bson decodes it, in the order of its elements.
-        index: The index it is stored under.
-
-    Raises:
-        DamagedRecordError: The values are not those that were written.
     """
     keys = list(values)
     if len(keys) < 2 or keys[0] != "_id" or keys[-1] != "crc32":
@@ -87,11 +73,7 @@ def decode_values(values: Mapping[str, Any], index: int) -> Record:
 
 
 def decode_encoded(document: bytes, index: int) -> EncodedRecord:
-    """Return the record in a document as ``encode`` returned it, after the same checks.
-
-    Raises:
-        DamagedRecordError: The bytes are not those that were written.
-    """
+    """Return the record in a document as ``encode`` returned it, after the same checks."""
     record = decode(document, index)
     image = record.image
     if image is not None and not isinstance(image, bytes):
@@ -103,11 +85,7 @@ def decode_encoded(document: bytes, index: int) -> EncodedRecord:
 
 
 def _record(values: dict[str, Any], index: int) -> Record:
-    """Return the record of a document's values; modifies ``values``.
-
-    Raises:
-        DamagedRecordError: A value is one that ``encode`` never writes: another program wrote the document.
-    """
+    """Return the record of a document's values, if ``encode`` can have written them; modifies ``values``."""
     if values.pop("_id", None) is None or values.pop("crc32", None) is None:  # another element has the same bytes
         raise DamagedRecordError("it has no _id or no crc32")
     for key, value in values.items():

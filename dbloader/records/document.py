@@ -40,10 +40,7 @@ def bound_crc32(content: Any, index: Any) -> Any:
     """Return the element ``crc32`` of a record: the CRC-32 of its content, XOR the low 32 bits of its index.
 
     The content's CRC-32 can be computed before the index is known, and content moved to another index is noticed.
-
-    Args:
-        content: CRC-32 of the content; an int, or an int64 array.
-        index: Index of the record, or an int64 array.
+    Both may be int64 arrays.
     """
     return content ^ (index & 0xFFFF_FFFF)
 
@@ -51,9 +48,7 @@ def bound_crc32(content: Any, index: Any) -> Any:
 def seal(values: Mapping[str, Any], number: int = 0) -> bytes:
     """Return a BSON document of values and an element ``crc32`` after them, which ``open_sealed`` checks.
 
-    Args:
-        values: A document for ``bson.encode``, without a key ``crc32``.
-        number: Position of the document among others of its kind, which the check includes.
+    The check includes ``number``, the document's position among others of its kind.
     """
     elements = bson.encode(values)[LENGTH.size : -1]
     return b"".join(
@@ -105,11 +100,7 @@ def crc32_of_values(values: Mapping[str, Any]) -> int:
 
 
 def verify(document: bytes | memoryview, index: int) -> None:
-    """Check the length, the index and the CRC-32 of a document.
-
-    Raises:
-        DamagedRecordError: The bytes are not those that were written.
-    """
+    """Raise DamagedRecordError unless a document has the right length, index and CRC-32."""
     if len(document) < HEAD.size + TAIL.size:
         raise DamagedRecordError(f"it has only {len(document)} bytes")
     length, tag, stored_index = HEAD.unpack_from(document)
@@ -124,11 +115,7 @@ def verify(document: bytes | memoryview, index: int) -> None:
 
 
 def check_crc32(content: int, index: int, stored: object) -> None:
-    """Compare the CRC-32 of a record's content with the element ``crc32`` of its document.
-
-    Raises:
-        DamagedRecordError: The content is not what was written at this index.
-    """
+    """Raise DamagedRecordError unless content has the CRC-32 that its document says."""
     crc = bound_crc32(content, index)
     if stored != crc:
         what = f"{stored:08x}" if isinstance(stored, int) else repr(stored)

@@ -98,7 +98,7 @@ class Manifest:
         if not isinstance(version, int) or version > VERSION:
             raise StoreVersionError(
                 f"{place} has format version {version!r:.20}; this dbloader knows versions up to {VERSION}: "
-                "install a newer one (pip install -U dbloader)",
+                "install a newer one (pip install -U dbloader)"
             )
         try:
             document = open_sealed(data)
@@ -146,24 +146,14 @@ def _is_text(value: object) -> bool:
 
 # Valid values. A manifest with the right CRC-32 may still be the work of another program.
 _IS_VALID: dict[str, Callable[[Any], bool]] = {
-    "length": _is_count,
+    **dict.fromkeys(("length", "labelled", "named", "image_bytes", "events", "version"), _is_count),
+    **dict.fromkeys(("width", "height"), _is_range),
+    **dict.fromkeys(("formats", "depths", "fields", "outcome"), _is_counts),
+    **dict.fromkeys(("created", "created_by"), _is_text),
     "digest": lambda value: isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef"),
     "classes": lambda value: isinstance(value, list) and all(map(_is_text, value)),
     "label_counts": lambda value: value is None or (isinstance(value, bytes) and len(value) % 16 == 0),
-    "labelled": _is_count,
-    "named": _is_count,
-    "image_bytes": _is_count,
-    "width": _is_range,
-    "height": _is_range,
-    "formats": _is_counts,
-    "depths": _is_counts,
-    "fields": _is_counts,
-    "outcome": _is_counts,
-    "events": _is_count,
     "source": lambda value: isinstance(value, dict) and _is_plain(value),
-    "created": _is_text,
-    "created_by": _is_text,
-    "version": _is_count,
 }
 
 

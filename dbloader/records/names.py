@@ -109,11 +109,7 @@ def names_in(chunk: bytes | memoryview) -> list[bytes]:
 
 
 def name_at(chunk: bytes | memoryview, position: int) -> str:
-    """Return one name of a chunk.
-
-    Raises:
-        DamagedRecordError: It is not UTF-8.
-    """
+    """Return one name of a chunk."""
     data, offsets = _unpack(chunk)
     return _decode_name(data[offsets[position] : offsets[position + 1]].tobytes())
 

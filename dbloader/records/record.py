@@ -17,16 +17,7 @@ from isal.isal_zlib import crc32
 
 from dbloader._describe import short_repr
 from dbloader.errors import FieldError
-from dbloader.records.document import (
-    CRC32,
-    HEAD,
-    ID,
-    IMAGE,
-    IMAGE_TAG,
-    MAX_DOCUMENT,
-    TAIL,
-    bound_crc32,
-)
+from dbloader.records.document import CRC32, HEAD, ID, IMAGE, IMAGE_TAG, MAX_DOCUMENT, TAIL, bound_crc32
 from dbloader.records.values import INT64_MIN, UINT32_MAX, array_bytes, checked_int, checked_size, checked_str, pack
 
 STANDARD_FIELDS = ("name", "label", "image", "width", "height", "format", "damaged", "resized_from")
@@ -70,11 +61,9 @@ class EncodedRecord(NamedTuple):
     """A record's BSON elements without its index, and the values that its store keeps as columns.
 
     Attributes:
-        elements: The document between the elements ``_id`` and ``crc32``, in parts: an image is then copied only once,
-            into the document.
+        elements: The document between ``_id`` and ``crc32``, in parts: an image is then copied only once.
         crc32: CRC-32 of ``elements``, the record's content.
         nbytes: Bytes of the image, 0 without one.
-        fields: Names of the further values.
     """
 
     elements: tuple[bytes, ...]
@@ -102,7 +91,9 @@ def encode(record: Record) -> EncodedRecord:
     """
     before: dict[str, Any] = {}
     if record.name is not None:
-        before["name"] = _checked_name(record.name)
+        before["name"] = checked_str("name", record.name)
+        if not record.name:
+            raise FieldError("field 'name' may not be empty; leave it out (None) instead")
     if record.label is not None:
         # The lowest int64 means "no label" in the label column.
         before["label"] = Int64(checked_int("label", record.label, INT64_MIN + 1))
@@ -137,11 +128,7 @@ def encode(record: Record) -> EncodedRecord:
 
 
 def checked_field_name(name: object) -> str:
-    """Return the name of a further field.
-
-    Raises:
-        FieldError: No further field may have this name.
-    """
+    """Return the name of a further field, or raise FieldError if none may have it."""
     if not isinstance(name, str):
         raise FieldError(f"a field's name must be a str, got {name!r}")
     if name in RESERVED_FIELDS:
@@ -164,10 +151,3 @@ def _image_element(image: Any) -> tuple[bytes, bytes]:
     if len(data) > MAX_DOCUMENT:
         raise FieldError(f"field 'image' has {len(data):,} bytes; a document has at most {MAX_DOCUMENT:,}")
     return IMAGE.pack(IMAGE_TAG, len(data), subtype), data
-
-
-def _checked_name(name: object) -> str:
-    text = checked_str("name", name)
-    if not text:
-        raise FieldError("field 'name' may not be empty; leave it out (None) instead")
-    return text

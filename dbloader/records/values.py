@@ -19,11 +19,7 @@ _MAX_DEPTH = 100  # levels, the document itself included, that MongoDB promises 
 
 
 def checked_str(key: str, value: object) -> str:
-    """Return the value if it is a text.
-
-    Raises:
-        FieldError: It is not a str, or UTF-8 cannot hold it.
-    """
+    """Return the value if it is a text that UTF-8 can hold; otherwise raise FieldError, as all here do."""
     if not isinstance(value, str):
         raise FieldError(f"field {key!r} must be a str, got {value!r}")
     try:
@@ -34,11 +30,7 @@ def checked_str(key: str, value: object) -> str:
 
 
 def checked_int(key: str, value: object, least: int = INT64_MIN, greatest: int = INT64_MAX) -> int:
-    """Return the value if it is an integer.
-
-    Raises:
-        FieldError: It is not an integer, or out of its range.
-    """
+    """Return the value if it is an integer within its range."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         raise FieldError(f"field {key!r} must be an int, got {value!r}")
     number = int(value)
@@ -48,22 +40,14 @@ def checked_int(key: str, value: object, least: int = INT64_MIN, greatest: int =
 
 
 def checked_size(key: str, value: object) -> list[Int64]:
-    """Return the value if it is a width and a height in pixels.
-
-    Raises:
-        FieldError: It is not.
-    """
+    """Return the value if it is a width and a height in pixels."""
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         raise FieldError(f"field {key!r} must be (width, height), got {value!r}")
     return [Int64(checked_int(key, pixels, 0, UINT32_MAX)) for pixels in value]
 
 
 def pack(key: str, value: Any, depth: int = 1) -> Any:
-    """Return a value in the form that BSON stores.
-
-    Raises:
-        FieldError: A record cannot hold a value of this type.
-    """
+    """Return a value in the form that BSON stores."""
     if value is None or isinstance(value, (bool, float)):
         return value
     if isinstance(value, str):
@@ -89,16 +73,12 @@ def pack(key: str, value: Any, depth: int = 1) -> Any:
         return {name: pack(f"{key}.{name}", item, depth + 1) for name, item in value.items()}
     raise FieldError(
         f"field {key!r} has the type {type(value).__module__}.{type(value).__qualname__}; a record holds bytes, str, "
-        "int, float, bool, None, numpy arrays, and lists and dicts of these",
+        "int, float, bool, None, numpy arrays, and lists and dicts of these"
     )
 
 
 def unpack(value: Any) -> Any:
-    """Return the value that ``pack`` was given.
-
-    Raises:
-        DamagedRecordError: An array cannot be read.
-    """
+    """Return the value that ``pack`` was given."""
     if isinstance(value, Binary):
         return unpack_array(value).copy(order="K") if value.subtype == USER_DEFINED_SUBTYPE else bytes(value)
     if isinstance(value, list):
@@ -109,11 +89,7 @@ def unpack(value: Any) -> Any:
 
 
 def array_bytes(key: str, array: np.ndarray[Any, Any]) -> bytes:
-    """Return an array as the bytes of a .npy file (https://numpy.org/neps/nep-0001-npy-format.html).
-
-    Raises:
-        FieldError: A record cannot hold an array of this dtype.
-    """
+    """Return an array as the bytes of a .npy file (https://numpy.org/neps/nep-0001-npy-format.html)."""
     if array.dtype.hasobject:
         raise FieldError(f"field {key!r} is an array of Python objects (dtype {array.dtype}), which cannot be stored")
     if isinstance(array, np.ma.MaskedArray):
@@ -143,11 +119,7 @@ def _is_kept(dtype: np.dtype[Any]) -> bool:
 
 
 def unpack_array(data: bytes | memoryview) -> np.ndarray[Any, Any]:
-    """Return the array in the bytes of a .npy file; it may share their memory.
-
-    Raises:
-        DamagedRecordError: There is no array, or one of Python objects, or of more elements than bytes.
-    """
+    """Return the array in the bytes of a .npy file; it may share their memory."""
     try:
         if data[6:8] != b"\x01\x00":  # versions 2 and 3 have longer headers
             array = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False, max_header_size=len(data))

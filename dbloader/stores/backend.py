@@ -6,10 +6,11 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from dbloader.errors import DamagedStoreError
     from dbloader.records.manifest import Manifest
+    from dbloader.stores.write_buffer import Part
 
 
 class WriterBackend(ABC):
@@ -31,14 +32,7 @@ class WriterBackend(ABC):
         """Release the place, and remove what is neither finished nor to be resumed."""
 
     @abstractmethod
-    def _store(
-        self,
-        first: int,
-        documents: Sequence[bytes],
-        chunks: Mapping[int, Mapping[str, bytes]],
-        events: Sequence[Mapping[str, Any]],
-        progress: Mapping[str, Any],
-    ) -> None:
+    def _store(self, part: Part, progress: Mapping[str, Any]) -> None:
         """Store all of a commit, durably, or none of it. Runs in the committer's thread."""
 
     @abstractmethod

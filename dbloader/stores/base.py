@@ -149,7 +149,7 @@ class Store(ABC):
                 if packed[name] != stored[name]:
                     raise DamagedStoreError(
                         f"{self.place}: its column {name} does not fit the {len(chunk)} records from {start} on; "
-                        f"{_REMEDY}",
+                        f"{_REMEDY}"
                     )
             summary.add(packed)
         lines, outcome = Counter(event["event"] for event in self.events()), self.manifest.outcome
@@ -190,16 +190,10 @@ class Store(ABC):
             name = self.name(index) or "without a name"
         except (DamagedStoreError, DamagedRecordError):
             name = "its name is damaged too"
-        return DamagedRecordError(
-            f"record {index} ({name}) of {self.place} is damaged: {what}; {_REMEDY}",
-        )
+        return DamagedRecordError(f"record {index} ({name}) of {self.place} is damaged: {what}; {_REMEDY}")
 
     def _event(self, document: bytes | memoryview | None, number: int) -> dict[str, Any]:
-        """Return a line of the report, verified.
-
-        Raises:
-            DamagedStoreError: It is missing, or not what was written.
-        """
+        """Return a line of the report, verified."""
         try:
             event = open_sealed(document or b"", number)
         except ValueError as error:
@@ -211,7 +205,7 @@ class Store(ABC):
             what = "it has no name, event and reason"
         raise DamagedStoreError(
             f"{self.place}: event {number} of its report is damaged: {what if document else 'it is missing'}; "
-            "copy the store again from the original",
+            "copy the store again from the original"
         )
 
     def _check_index(self, index: int) -> None:

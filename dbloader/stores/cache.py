@@ -47,15 +47,8 @@ class CachedStore(Store):
     ``dbloader copy`` makes, nothing is written, and the origin is asked only for its manifest.
 
     The file must be on a disk of this machine: over NFS, the processes of two machines would not see the same file.
-
-    Args:
-        origin: The store.
-        path: The file. It is created if it does not exist.
-        max_bytes: Largest size of the file in bytes. Records that no longer fit are read from the origin every time.
-
-    Raises:
-        PlaceError: ``path`` is not the path of a file.
-        OptionError: ``max_bytes`` is less than 1.
+    It is created if it does not exist. Records for which ``max_bytes`` leaves no room are read from the origin every
+    time.
     """
 
     def __init__(self, origin: Store, path: str | os.PathLike[str], *, max_bytes: int | None = None) -> None:
@@ -153,7 +146,7 @@ class CachedStore(Store):
         """Refuse an origin that was replaced: a worker opens it again."""
         if self.origin.manifest.digest != manifest.digest:
             raise NotAStoreError(
-                f"the store at {self.place} has been replaced since it was opened: open it again, with another cache",
+                f"the store at {self.place} has been replaced since it was opened: open it again, with another cache"
             )
 
     def _checked(self, document: bytes, index: int, *, cached: bool) -> Record:
@@ -164,7 +157,7 @@ class CachedStore(Store):
         except DamagedRecordError as error:
             raise DamagedRecordError(
                 f"record {index} of {self.place} is damaged in its cache {self.path}: {error}; "
-                "remove that file, and dbloader fills a new one",
+                "remove that file, and dbloader fills a new one"
             ) from error
 
     def _open(self) -> _Opened:
@@ -210,7 +203,7 @@ class CachedStore(Store):
         if (cached.digest, cached.length) != (manifest.digest, manifest.length):
             raise NotAStoreError(
                 f"{self.path} caches another store than the one that is now at {self.place}: "
-                "remove the file, or name another",
+                "remove the file, or name another"
             )
 
     def __repr__(self) -> str:

@@ -29,11 +29,7 @@ def open_store(place: str | os.PathLike[str]) -> Store:
 
 
 def create_store(
-    place: str | os.PathLike[str],
-    *,
-    overwrite: bool = False,
-    resume: bool = False,
-    resumable: bool = False,
+    place: str | os.PathLike[str], *, overwrite: bool = False, resume: bool = False, resumable: bool = False
 ) -> Writer:
     """Return a writer of a new store; see Writer for the options.
 

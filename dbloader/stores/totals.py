@@ -56,11 +56,7 @@ class Totals:
         source: Mapping[str, Any] | None,
         created: str | None,
     ) -> Manifest:
-        """Return the manifest of the store at a place, of so many records.
-
-        Raises:
-            FieldError: A label has no class; or a manifest cannot hold the classes or the source.
-        """
+        """Return the manifest of a store, if it can hold the classes and the source, and labels have classes."""
         for label in (summary.labels or ()) if classes else ():
             if not 0 <= label < len(classes):
                 raise FieldError(f"label {label} is not one of the {len(classes)} classes (0 to {len(classes) - 1})")

@@ -1,15 +1,18 @@
-"""What has been written to a store since its last commit."""
+"""What has been written to a store since its last commit, and the thread that commits it."""
 
 from __future__ import annotations
 
+import os
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dbloader.errors import FieldError
 from dbloader.records.columns import CHUNK, ColumnChunk, seal_chunk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
+    from concurrent.futures import Future
 
     from dbloader.records.record import EncodedRecord
 
@@ -33,14 +36,8 @@ class Part(NamedTuple):
 class WriteBuffer:
     """Records and lines of the report that are not committed yet.
 
-    Args:
-        length: Records of the store.
-        chunk: The columns of its last, unfinished chunk.
-
-    Attributes:
-        length: Records of the store, with those in the buffer.
-        nbytes: Bytes of the documents in the buffer.
-        began_at: Time of the last commit (`time.monotonic`).
+    ``length`` counts the records of the store, with those in the buffer; ``nbytes`` the bytes of their documents.
+    ``began_at`` is the time of the last commit (`time.monotonic`).
     """
 
     def __init__(self, length: int = 0, chunk: ColumnChunk | None = None) -> None:
@@ -65,11 +62,7 @@ class WriteBuffer:
             self._chunk = ColumnChunk()
 
     def report(self, events: Iterable[Mapping[str, str]]) -> None:
-        """Add lines of the report.
-
-        Raises:
-            FieldError: A line has other values than ``name``, ``event`` and ``reason``, each a str.
-        """
+        """Add lines of the report, or raise FieldError if one has other values than three texts."""
         for event in events:
             if event.keys() != {"name", "event", "reason"} or not all(isinstance(text, str) for text in event.values()):
                 raise FieldError(f"an event has a name, an event and a reason, each a str, got {dict(event)!r:.200}")
@@ -86,3 +79,30 @@ class WriteBuffer:
     def _pack(self, number: int) -> None:
         packed = self._chunk.pack()
         self._part.chunks[number] = {name: seal_chunk(name, number, chunk) for name, chunk in packed.items()}
+
+
+class Committer:
+    """A thread that runs one commit at a time, while the next records are prepared."""
+
+    def __init__(self) -> None:
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="dbloader-commit")
+        self._running: Future[None] | None = None
+
+    def start(self) -> None:
+        """Start the thread. An interrupt while it started later could leave a commit that nobody waits for."""
+        self._executor.submit(os.getpid).result()
+
+    def begin(self, commit: Callable[..., None], *arguments: Any) -> None:
+        """Wait for the commit before, then run another."""
+        self.wait()
+        self._running = self._executor.submit(commit, *arguments)
+
+    def wait(self) -> None:
+        """Wait for the commit under way. After a failed commit every call raises its error: records are missing."""
+        if self._running is not None:
+            self._running.result()
+            self._running = None
+
+    def close(self) -> None:
+        """Wait for the commit under way, and end the thread."""
+        self._executor.shutdown()

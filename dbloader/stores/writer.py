@@ -15,11 +15,11 @@ import bson
 
 from dbloader.errors import StoreError, StoreExistsError
 from dbloader.records.columns import CHUNK, ColumnChunk
+from dbloader.records.document import open_sealed
 from dbloader.records.manifest import Summary
 from dbloader.stores.backend import WriterBackend
-from dbloader.stores.committer import Committer
 from dbloader.stores.totals import Totals
-from dbloader.stores.write_buffer import WriteBuffer
+from dbloader.stores.write_buffer import Committer, WriteBuffer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -88,17 +88,13 @@ class Writer(WriterBackend):
             self._committer.close()
             raise
         if self.overwrite and self.resumable and not self.resumed:
-            self._commit_overwrite()
+            try:
+                self.commit()  # nothing but that this writer may overwrite, for one that resumes after a kill
+            except BaseException:
+                self.__exit__(*sys.exc_info())
+                raise
+            self._only_begun = True
         return self
-
-    def _commit_overwrite(self) -> None:
-        """Commit nothing but that this writer may overwrite, for a writer that resumes after a kill."""
-        try:
-            self.commit()
-        except BaseException:
-            self.__exit__(*sys.exc_info())
-            raise
-        self._only_begun = True
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -131,7 +127,7 @@ class Writer(WriterBackend):
             if before != now:
                 raise StoreExistsError(
                     f"the unfinished conversion at {self.place} was begun with another {key} ({before}, now {now}): "
-                    "resume with the same, or begin again with overwrite (--overwrite, without --resume)",
+                    "resume with the same, or begin again with overwrite (--overwrite, without --resume)"
                 )
         self.settings = dict(settings)
 
@@ -185,7 +181,7 @@ class Writer(WriterBackend):
         self.totals.events += len(part.events)
         progress: dict[str, Any] = {"length": self.length, "position": self.position, "events": self.totals.events}
         progress |= {"settings": self.settings, "overwrite": self.overwrite, **self.totals.counts()}
-        self._committer.begin(self._store, *part, progress)
+        self._committer.begin(self._store, part, progress)
 
     def _check_unfinished(self) -> None:
         if os.getpid() != self._process:
@@ -219,13 +215,28 @@ class Writer(WriterBackend):
         self._finished = True
         return manifest
 
-    def _restore(self, progress: Mapping[str, Any]) -> None:
-        """Go on from what the last commit stored.
+    def _unfinished(self) -> StoreExistsError:
+        return StoreExistsError(
+            f"an unfinished conversion is at {self.place}: resume (--resume) goes on with it, "
+            "overwrite (--overwrite) begins again"
+        )
 
-        Raises:
-            DamagedStoreError: It is not what a commit stores.
-        """
+    def _refuse_finished(self) -> None:
+        """Refuse to replace the finished store at the place, unless it is to be overwritten."""
+        if self.overwrite:
+            return
+        if self.resumed:
+            raise StoreExistsError(f"{self.place} has been made by somebody else meanwhile; move it away and resume")
+        if self.resume:
+            raise StoreExistsError(
+                f"{self.place} is finished already: there is nothing to resume; overwrite (--overwrite) replaces it"
+            )
+        raise StoreExistsError(f"{self.place} exists already; overwrite (--overwrite) replaces it")
+
+    def _restore(self, sealed: bytes) -> None:
+        """Go on from the progress that the last commit stored."""
         try:
+            progress = open_sealed(sealed)
             self.settings = dict(progress["settings"])
             self.position = int(progress["position"])
             self.overwrite = self.overwrite or bool(progress["overwrite"])

@@ -14,7 +14,7 @@ from dbloader.errors import (
     StoreFullError,
 )
 from dbloader.records.record import encode
-from dbloader.stores.committer import Committer
+from dbloader.stores.write_buffer import Committer
 from tests.contracts.backend import Backend
 from tests.contracts.records import (
     documents_of,

@@ -34,20 +34,9 @@ _BYTES_PER_COMMIT = 2**17
 
 
 class CacheFile:
-    """A cache file, as one process has it open.
+    """A cache file that ``create_file`` has made, as one process has it open.
 
-    Args:
-        path: The file, which ``create_file`` has made.
-        shown: The path as messages name it.
-        manifest: Manifest of the store to be cached, for a file that is still empty.
-        max_bytes: Largest size of the file; None for no limit.
-
-    Attributes:
-        manifest: Manifest of the store whose records the file holds.
-        shared: The environment of the file.
-
-    Raises:
-        NotAStoreError: The file is not a cache.
+    Messages name it ``shown``. If it is still empty, ``manifest`` is that of the store to be cached.
     """
 
     def __init__(self, path: str, shown: str, manifest: Manifest, max_bytes: int | None) -> None:
@@ -93,11 +82,7 @@ class CacheFile:
             return
         opened = self.shared.env
         try:
-            with (
-                env.gate,
-                self.shared.locked(fcntl.LOCK_EX),
-                opened.begin(write=True, db=self.records) as txn,
-            ):
+            with env.gate, self.shared.locked(fcntl.LOCK_EX), opened.begin(write=True, db=self.records) as txn:
                 used = (opened.info()["last_pgno"] + 1) * opened.stat()["psize"] + _BYTES_PER_COMMIT
                 for index, document in documents.items():
                     used += len(document) + _BYTES_PER_RECORD

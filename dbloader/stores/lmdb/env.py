@@ -25,13 +25,9 @@ if TYPE_CHECKING:
 
 
 class Environment:
-    """An open LMDB environment, shared by all handles on one file in one process.
+    """An open LMDB environment without LMDB's own locks, shared by all handles on one file in one process.
 
-    Attributes:
-        env: LMDB's environment, opened without LMDB's own locks.
-        pid: The process that opened it.
-        users: How many handles use it.
-        writable: Whether several processes write to the file. Then ``locked`` surrounds every transaction.
+    If it is ``writable``, several processes write to the file, and ``locked`` surrounds every transaction.
     """
 
     def __init__(self, path: str, key: tuple[int, int], size: int, map_size: int | None) -> None:
@@ -51,11 +47,7 @@ class Environment:
 
     @contextmanager
     def locked(self, how: int) -> Iterator[None]:
-        """Lock the file against other threads and processes.
-
-        Args:
-            how: ``fcntl.LOCK_SH`` to read (keeps writers out), ``fcntl.LOCK_EX`` to write (keeps everyone out).
-        """
+        """Lock the file against other threads and processes, to read (LOCK_SH) or to write (LOCK_EX)."""
         assert self._file is not None, "a file that never changes needs no lock"
         with self._turn:
             try:
@@ -139,15 +131,9 @@ _lock = threading.RLock()
 
 
 def acquire(path: str, map_size: int | None = None) -> Environment:
-    """Return this process's environment of a file. Each call needs one call of ``release``.
+    """Return this process's environment of a file, which may be empty. Each call needs one call of ``release``.
 
-    Args:
-        path: The file. It may be empty if it is to be written to.
-        map_size: Largest size in bytes of a file that several processes write to. None for a file that never changes.
-
-    Raises:
-        OSError: The file cannot be looked at.
-        lmdb.Error: LMDB cannot open it; or it is to be written to, and is already open for reading only.
+    ``map_size`` is the largest size in bytes of a file that several processes write to; None if it never changes.
     """
     with _lock:
         status = os.stat(path)  # noqa: PTH116 - the path may be any str
@@ -165,10 +151,7 @@ def acquire(path: str, map_size: int | None = None) -> Environment:
 
 
 def release(environment: Environment) -> None:
-    """Close an environment if nobody else uses it.
-
-    The lock is held meanwhile: until the environment is closed, py-lmdb refuses to open the file again.
-    """
+    """Close an environment if nobody else uses it. Until that is done, py-lmdb refuses to open the file again."""
     with _lock:
         environment.users -= 1
         if not environment.users and environment.pid == os.getpid():

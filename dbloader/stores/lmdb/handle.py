@@ -40,7 +40,7 @@ class LMDBHandle:
         used = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
         if size < used:
             raise DamagedStoreError(
-                f"{place} is cut short: it has {size} bytes of {used}; copy it again from the original",
+                f"{place} is cut short: it has {size} bytes of {used}; copy it again from the original"
             )
         try:
             self.records = env.open_db(RECORDS, create=False)
@@ -52,11 +52,11 @@ class LMDBHandle:
             cached = txn.get(CACHE, db=self.meta) is not None
         if cached:
             raise NotAStoreError(
-                f"{place} is not a whole store, but a cache of one in MongoDB, for MongoDataset(..., cache=...)",
+                f"{place} is not a whole store, but a cache of one in MongoDB, for MongoDataset(..., cache=...)"
             )
         if data is None:
             raise NotAStoreError(
                 f"{place} is not a finished store: its conversion was interrupted "
-                "(dbloader convert with --resume goes on with it)",
+                "(dbloader convert with --resume goes on with it)"
             )
         self.manifest = Manifest.decode(data, place)

@@ -30,12 +30,7 @@ def event_key(number: int) -> bytes:
 
 
 def checked_path(place: str | os.PathLike[str]) -> str:
-    """Return a place as the path of a file.
-
-    Raises:
-        PlaceError: It is empty or a URI. The message does not repeat a URI, which may hold a password.
-        TypeError: It is not a path.
-    """
+    """Return a place as the path of a file. No message repeats a URI, which may hold a password."""
     if not isinstance(place, (str, bytes, os.PathLike)):
         raise TypeError(
             "a place must be the path of an LMDB file or mongodb://host/database.collection, "

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from dbloader.errors import PlaceError
-from dbloader.stores.lmdb.keys import checked_path
 from dbloader.stores.lmdb.store import LMDBStore
 from dbloader.stores.mongo.uri import is_mongo
 
@@ -24,11 +23,7 @@ _AHEAD = 8 * _BLOCK
 class Warmed(NamedTuple):
     """What ``warm`` has read.
 
-    Attributes:
-        place: The store.
-        nbytes: Size of its file.
-        seconds: Duration.
-        available: Bytes of memory that were available at the beginning; None if the system does not say.
+    ``available`` is the memory in bytes that was available at the beginning; None if the system does not say.
     """
 
     place: str
@@ -62,13 +57,13 @@ def warm(
     if is_mongo(place):
         raise PlaceError(
             "a store in MongoDB is warmed by its server, in the server's memory, as it is read; "
-            "what can be warmed on this machine is a copy in a file (dbloader copy makes one)",
+            "what can be warmed on this machine is a copy in a file (dbloader copy makes one)"
         )
     with LMDBStore(place) as store:
         len(store)  # raises if there is no store
-    path, available = checked_path(place), available_memory()
+    available = available_memory()
     started = time.perf_counter()
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    file = os.open(store.place, os.O_RDONLY | os.O_CLOEXEC)
     try:
         nbytes = os.fstat(file).st_size
         progress(0, nbytes, available)
@@ -88,10 +83,7 @@ def warm(
 
 
 def available_memory() -> int | None:
-    """Return the bytes that programs and the page cache can still get, within the limit of a container.
-
-    None if the system does not say.
-    """
+    """Return the bytes that programs and the page cache can still get in this container; None if unknown."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))

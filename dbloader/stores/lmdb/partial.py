@@ -35,13 +35,8 @@ _PROBE_BYTES = 2**20
 class PartialFile:
     """``PLACE.partial``, which one process at a time has open and locked.
 
-    Args:
-        place: The store's place, as the user gave it.
-        resumable: Whether a later writer may resume what is committed.
-
     Attributes:
         target: Where the store will be: the file that a link at the place leads to.
-        path: The file.
         committed: Whether the file holds a commit, or may hold one.
         fd: The file, open for writing, from ``lock`` on.
         env: LMDB's environment, from ``open`` on.
@@ -59,13 +54,7 @@ class PartialFile:
         self._map_bytes = 0
 
     def lock(self) -> None:
-        """Open the file, create it if needed, and lock it for this process.
-
-        Raises:
-            StoreLockedError: Another process has locked it.
-            StoreAccessError: It may not be written.
-            StoreFullError: There is no room for another file.
-        """
+        """Open the file, create it if needed, and lock it for this process, or raise StoreLockedError."""
         while True:
             try:
                 fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -98,12 +87,7 @@ class PartialFile:
         self.committed = False
 
     def open(self) -> None:
-        """Open the LMDB environment and its two sub-databases.
-
-        Raises:
-            DamagedStoreError: The file is cut short or damaged.
-            NotAStoreError: It is not an LMDB file.
-        """
+        """Open the LMDB environment and its two sub-databases."""
         size = os.fstat(self.fd).st_size
         self._map_bytes = max(FIRST_MAP_BYTES, size)
         try:
@@ -135,12 +119,7 @@ class PartialFile:
             return txn.get(key)
 
     def write(self, put: Callable[[lmdb.Transaction], None]) -> None:
-        """Call a function with a transaction and commit it; again, in a map of twice the size, while the map is full.
-
-        Raises:
-            StoreFullError: The disk is full. The commits before this one are kept.
-            StoreError: The file cannot be written.
-        """
+        """Call a function with a transaction and commit it; again, in a map of twice the size, if the map is full."""
         try:
             while True:
                 try:

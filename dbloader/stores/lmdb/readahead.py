@@ -47,9 +47,6 @@ class ReadAhead:
         path: The file, which is opened once more: LMDB does not share its descriptor.
         key: Its device and inode. If another file has come to the path meanwhile, nothing is hinted.
         name: The sub-database. Its keys are the 8-byte big-endian integers from 0 on.
-
-    Attributes:
-        depth: Levels of the sub-database's pages.
     """
 
     def __init__(self, path: str, key: tuple[int, int], name: bytes) -> None:

@@ -32,14 +32,7 @@ _PREFETCHED = 128
 
 
 class LMDBStore(Store):
-    """A store in one LMDB file.
-
-    Args:
-        place: Path of the file.
-
-    Attributes:
-        handle: The open handle, which may be a parent process's; None if the store is not open.
-    """
+    """A store in one LMDB file. Its ``handle`` may be a parent process's; it is None if the store is not open."""
 
     def __init__(self, place: str | os.PathLike[str]) -> None:
         self.place = checked_path(place)
@@ -53,8 +46,7 @@ class LMDBStore(Store):
 
     @override
     def read(self, indices: Sequence[int]) -> list[Record]:
-        handle = self._open()
-        with self._reading(handle) as txn:
+        with self._reading() as (txn, handle):
             # Each document is decoded in the map. Only the values of the record are copied.
             return [self._decode(document, index) for document, index in self._documents(txn, handle, indices)]
 
@@ -76,56 +68,45 @@ class LMDBStore(Store):
 
     @override
     def documents(self, indices: Sequence[int]) -> list[bytes]:
-        handle = self._open()
-        with self._reading(handle) as txn:
+        with self._reading() as (txn, handle):
             return [bytes(document) for document, _ in self._documents(txn, handle, indices)]
 
     @override
     def column(self, name: str) -> np.ndarray[Any, Any]:
         if name not in DTYPES:
             raise ValueError(f"a column is one of {', '.join(DTYPES)}, got {name!r}")
-        handle = self._open()
-        with self._reading(handle) as txn:
+        with self._reading() as (txn, handle):
             return join_values(self._chunks(txn, handle, name), name, handle.manifest.length)
 
     @override
     def names(self) -> Names:
-        handle = self._open()
-        with self._reading(handle) as txn:
+        with self._reading() as (txn, handle):
             return join_names(self._chunks(txn, handle, "name"), handle.manifest.length)
 
     @override
     def name(self, index: int) -> str | None:
-        handle = self._open()
         self._check_index(index)
-        with self._reading(handle) as txn:
+        with self._reading() as (txn, handle):
             return self._name(txn, handle, index) or None
 
     @override
     def find(self, name: str) -> int:
         if not isinstance(name, str):
             raise TypeError(f"find takes the name of a record, a str, got {short_repr(name)}")
-        handle = self._open()
-        try:
-            wanted = name.encode()
-        except UnicodeEncodeError:
-            wanted = b""
-        if wanted:
+        hashed = np.uint32(name_hash(name.encode(errors="replace")))  # no stored name has what UTF-8 cannot hold
+        with self._reading() as (txn, handle):
             # 4 bytes a record: a million are searched in 3 ms.
-            hashed = np.uint32(name_hash(wanted))
-            with self._reading(handle) as txn:
-                for number, chunk in enumerate(self._chunks(txn, handle, "name_hash")):
-                    for position in np.flatnonzero(np.frombuffer(chunk, DTYPES["name_hash"]) == hashed).tolist():
-                        index = number * CHUNK + position
-                        if self._name(txn, handle, index) == name:
-                            return index
+            for number, chunk in enumerate(self._chunks(txn, handle, "name_hash") if name else ()):
+                for position in np.flatnonzero(np.frombuffer(chunk, DTYPES["name_hash"]) == hashed).tolist():
+                    index = number * CHUNK + position
+                    if self._name(txn, handle, index) == name:
+                        return index
         raise RecordNotFoundError(f"no record of {self.place} is named {name!r}")
 
     @override
     def events(self) -> Iterator[dict[str, Any]]:
         for number in range(self.manifest.events):
-            handle = self._open()
-            with self._reading(handle) as txn:
+            with self._reading() as (txn, handle):
                 event = self._event(txn.get(event_key(number), db=handle.meta), number)
             yield event
 
@@ -153,8 +134,7 @@ class LMDBStore(Store):
 
     @override
     def _stored_chunk(self, number: int) -> dict[str, bytes]:
-        handle = self._open()
-        with self._reading(handle) as txn:
+        with self._reading() as (txn, handle):
             return {name: bytes(self._chunk(txn, handle, name, number)) for name in COLUMNS}
 
     def _chunks(self, txn: lmdb.Transaction, handle: LMDBHandle, column: str) -> Iterator[memoryview]:
@@ -162,7 +142,7 @@ class LMDBStore(Store):
         if chunks > txn.stat(handle.meta)["entries"]:  # checked before a wrong manifest makes anyone allocate memory
             raise DamagedStoreError(
                 f"{self.place}: its manifest says {handle.manifest.length:,} records, but the chunks of its column "
-                f"{column} are missing; copy it again from the original",
+                f"{column} are missing; copy it again from the original"
             )
         return (self._chunk(txn, handle, column, number) for number in range(chunks))
 
@@ -172,7 +152,7 @@ class LMDBStore(Store):
         if chunk is None:
             raise DamagedStoreError(
                 f"{self.place}: chunk {number} of its column {column} is missing or damaged; "
-                "copy it again from the original",
+                "copy it again from the original"
             )
         return chunk
 
@@ -180,11 +160,12 @@ class LMDBStore(Store):
         return name_at(self._chunk(txn, handle, "name", index // CHUNK), index % CHUNK)
 
     @contextmanager
-    def _reading(self, handle: LMDBHandle) -> Iterator[lmdb.Transaction]:
+    def _reading(self) -> Iterator[tuple[lmdb.Transaction, LMDBHandle]]:
         """Begin a transaction and translate LMDB's errors inside it, which must all be about this file."""
+        handle = self._open()
         with env.gate, self._begin(handle) as txn:
             try:
-                yield txn
+                yield txn, handle
             except lmdb.Error as error:
                 raise translate(error, self.place) from error
 
@@ -213,7 +194,7 @@ class LMDBStore(Store):
         if os.path.exists(os.path.realpath(self._path) + PARTIAL):  # noqa: PTH110 - the path may be any str
             return NotAStoreError(
                 f"{self.place} is not there, but its unfinished conversion is: "
-                "dbloader convert with --resume goes on with it",
+                "dbloader convert with --resume goes on with it"
             )
         return StoreNotFoundError(f"{self.place} does not exist; dbloader convert makes a store")
 

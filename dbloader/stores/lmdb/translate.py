@@ -16,13 +16,9 @@ _SYSTEM = (lmdb.DiskError, lmdb.LockError, lmdb.MemoryError, lmdb.ReadonlyError)
 
 
 def translate(error: lmdb.Error, place: str, *, use: str = "read", remedy: str = "") -> StoreError:
-    """Return the error of dbloader for an error of LMDB.
+    """Return the error of dbloader for an error of LMDB: a file, or a cache, could not be ``use``: "read" or "written".
 
-    Args:
-        error: LMDB's error.
-        place: The file, as the message names it.
-        use: What the file could not be: ``"read"`` or ``"written"``.
-        remedy: What to do with a damaged file, or with one that is not LMDB's.
+    The remedy is for a damaged file, or one that is not LMDB's.
     """
     text, remedy = str(error), f"; {remedy}" if remedy else ""
     if isinstance(error, lmdb.InvalidError):

@@ -16,37 +16,29 @@ from dbloader.errors import (
     StoreVersionError,
 )
 from dbloader.records.columns import COLUMNS, whole_chunk
-from dbloader.records.document import open_sealed, seal
+from dbloader.records.document import seal
 from dbloader.stores.lmdb.keys import MANIFEST, PROGRESS, checked_path, column_key, event_key, record_key
 from dbloader.stores.lmdb.partial import PartialFile
 from dbloader.stores.lmdb.store import LMDBStore
 from dbloader.stores.writer import Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     import lmdb
 
     from dbloader.records.manifest import Manifest
+    from dbloader.stores.write_buffer import Part
 
 
 class LMDBWriter(Writer):
-    """A store that is being written to one LMDB file.
+    """A store that is being written to one LMDB file; see Writer. Only a dbloader store is replaced.
 
-    Args:
-        place: Path of the file. ``PLACE.partial`` next to it holds the store until it is finished.
-        overwrite: See Writer. Only a dbloader store is replaced.
-        resume: See Writer.
-        resumable: See Writer.
+    ``PLACE.partial`` next to the file holds the store until it is finished.
     """
 
     def __init__(
-        self,
-        place: str | os.PathLike[str],
-        *,
-        overwrite: bool = False,
-        resume: bool = False,
-        resumable: bool = False,
+        self, place: str | os.PathLike[str], *, overwrite: bool = False, resume: bool = False, resumable: bool = False
     ) -> None:
         super().__init__(checked_path(place), overwrite=overwrite, resume=resume, resumable=resumable)
         self._partial = PartialFile(self.place, resumable=resumable)
@@ -110,8 +102,8 @@ class LMDBWriter(Writer):
         """Refuse to replace what is at the place, unless it is to be overwritten and is a store."""
         if not self._target.exists():
             return
-        if not self.overwrite and self.resumed:
-            raise StoreExistsError(f"{self.place} has been made by somebody else meanwhile; move it away and resume")
+        if self.resumed:
+            self._refuse_finished()
         try:
             with LMDBStore(self.place) as store:
                 len(store)
@@ -125,55 +117,36 @@ class LMDBWriter(Writer):
         except StoreError:
             if self.overwrite:  # a file that cannot even be opened may not be replaced
                 raise
-        if not self.overwrite and self.resume:
-            raise StoreExistsError(
-                f"{self.place} is finished already: there is nothing to resume; overwrite (--overwrite) replaces it"
-            )
-        if not self.overwrite:
-            raise StoreExistsError(f"{self.place} exists already; overwrite (--overwrite) replaces it")
+        self._refuse_finished()
 
     def _begin_or_resume(self) -> None:
         """Open the partial file, and go on from its last commit if it has one."""
         if self._partial.committed and not self.resume:
             if not self.overwrite:
-                raise StoreExistsError(
-                    f"an unfinished conversion is at {self.place}: resume (--resume) goes on with it, "
-                    "overwrite (--overwrite) begins again",
-                )
+                raise self._unfinished()
             self._partial.clear()
         self._partial.open()
         try:
             progress = self._partial.get(PROGRESS)
             self._partial.committed = progress is not None
             if progress is not None:
-                try:
-                    values = open_sealed(progress)
-                except ValueError as error:
-                    raise self._damaged(f"its progress cannot be read: {error}") from error
-                self._restore(values)
+                self._restore(progress)
             self._check_replaceable()  # again: a resumed writer knows only now whether it may overwrite
         except BaseException:
             self._partial.env.close()
             raise
 
     @override
-    def _store(
-        self,
-        first: int,
-        documents: Sequence[bytes],
-        chunks: Mapping[int, Mapping[str, bytes]],
-        events: Sequence[Mapping[str, Any]],
-        progress: Mapping[str, Any],
-    ) -> None:
+    def _store(self, part: Part, progress: Mapping[str, Any]) -> None:
         records, meta = self._partial.records, self._partial.meta
 
         def put(txn: lmdb.Transaction) -> None:
-            for index, document in enumerate(documents, first):
+            for index, document in enumerate(part.documents, part.first):
                 txn.put(record_key(index), document, append=True, db=records)
-            for number, chunk in chunks.items():
+            for number, chunk in part.chunks.items():
                 for name, packed in chunk.items():
                     txn.put(column_key(name, number), packed, db=meta)
-            for number, event in enumerate(events, progress["events"] - len(events)):
+            for number, event in enumerate(part.events, progress["events"] - len(part.events)):
                 txn.put(event_key(number), seal(event, number), db=meta)
             txn.put(PROGRESS, seal(progress), db=meta)
 

@@ -35,13 +35,8 @@ _UNAUTHORIZED = 13
 class Catalog:
     """The document that describes a place, and the data of the stores that it names.
 
-    Every method can be repeated after it was cut off anywhere. Every change of the document names the writer's token,
-    so the server refuses a writer that was silent while another one took the place.
-
-    Args:
-        connection: A writer's.
-        place: The place.
-        token: The token of the writer's lease.
+    Every method can be repeated after it was cut off anywhere. Every change of the document names the token of the
+    writer's lease, so the server refuses a writer that was silent while another one took the place.
     """
 
     def __init__(self, connection: Connection, place: MongoURI, token: str) -> None:
@@ -56,16 +51,12 @@ class Catalog:
 
     @retried
     def check(self) -> None:
-        """Check that the place's document, if it has one, is dbloader's.
-
-        Raises:
-            StoreExistsError: Another program wrote it, or it is damaged.
-        """
+        """Raise StoreExistsError if the place has a document that another program wrote, or a damaged one."""
         document = self._meta.find_one({"_id": STORE})
         if document is not None and not _is_valid(document):
             raise StoreExistsError(
                 f"{self._meta.full_name} has a document {STORE!r} that dbloader did not write, or that is damaged: "
-                "choose another collection's name, or remove that collection",
+                "choose another collection's name, or remove that collection"
             )
 
     @retried
@@ -75,11 +66,7 @@ class Catalog:
 
     @retried
     def published(self) -> str | None:
-        """Return the id of the published store, which may be damaged.
-
-        Raises:
-            StoreExistsError: The name of the place is that of something else.
-        """
+        """Return the id of the published store, which may be damaged, or refuse a place that is something else."""
         document = self._get("store", "manifest")
         store, manifest = document.get("store"), document.get("manifest")
         info = None if store else self._info()
@@ -131,12 +118,7 @@ class Catalog:
 
     @retried
     def publish(self, store: str, manifest: Mapping[str, Any], replaces: str | None) -> None:
-        """Publish a partial store by one write, in place of the one that it replaces.
-
-        Raises:
-            StoreLockedError: Another writer has taken the place.
-            StoreExistsError: Another store is published than the one to be replaced.
-        """
+        """Publish a partial store by one write, if the place still has the writer, and the store to be replaced."""
         change: dict[str, Any] = {"$set": {"store": store, "manifest": manifest}, "$unset": {"partial": ""}}
         if replaces is not None:
             change["$addToSet"] = {"replaced": replaces}
@@ -193,8 +175,7 @@ class Catalog:
     def collect_garbage(self) -> None:
         """Remove the data of stores that were replaced or given up.
 
-        A store stays listed until nothing of it is found: a writer that was silent while it was overtaken may still
-        write to it.
+        A store stays listed until nothing of it is found: a writer that was overtaken may still write to it.
         """
         document = self._get("replaced", "store", "partial")
         used = {document.get("store"), document.get("partial", {}).get("store")}  # even if somebody listed them

@@ -1,14 +1,21 @@
-"""Share the driver's clients: one for each server in a process, however many stores it has open there."""
+"""Share the driver's clients: one for each server in a process, however many stores it has open there.
+
+The password of a place that names only a user comes from the environment, or from a private file.
+"""
 
 from __future__ import annotations
 
 import os
 import threading
 import weakref
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote_plus
 
 import pymongo
 from pymongo import uri_parser
+
+from dbloader.errors import StoreAccessError
 
 if TYPE_CHECKING:
     from dbloader.stores.mongo.uri import MongoURI
@@ -20,13 +27,12 @@ SILENCE_SECONDS = 10.0
 # Routers and firewalls silently forget connections that are idle for minutes.
 _IDLE_SECONDS = 60.0
 
+PASSWORD = "DBLOADER_MONGODB_PASSWORD"
+PASSWORD_FILE = "DBLOADER_MONGODB_PASSWORD_FILE"
+
 
 class SharedClient:
-    """A client that is closed when the last reference to this object goes, or when the interpreter exits.
-
-    Attributes:
-        client: The driver's client.
-    """
+    """A client that is closed when the last reference to this object goes, or when the interpreter exits."""
 
     def __init__(self, place: MongoURI) -> None:
         self.client = _make_client(place)
@@ -40,12 +46,7 @@ _lock = threading.Lock()
 
 
 def get_client(place: MongoURI) -> SharedClient:
-    """Return this process's client for the server and options of a place, which it makes if there is none.
-
-    Raises:
-        PyMongoError: The driver does not accept an option.
-        ValueError: Likewise.
-    """
+    """Return this process's client for the server and options of a place, which it makes if there is none."""
     with _lock:
         shared = _clients.get(place.server)
         if shared is None:
@@ -85,3 +86,32 @@ def _begin_child() -> None:
 
 
 os.register_at_fork(after_in_child=_begin_child)
+
+
+def add_password(place: MongoURI) -> MongoURI:
+    """Return a place with the password of its user, if it has none and the environment gives one."""
+    user, password = place.credentials
+    if not user or password is not None or not place.takes_password:
+        return place
+    found = os.environ.get(PASSWORD)
+    if found is None and (file := os.environ.get(PASSWORD_FILE)):
+        found = _read_password(Path(file))
+    if found is None:
+        return place
+    scheme, _, rest = place.uri.partition("://")
+    return place._replace(uri=f"{scheme}://{user}:{quote_plus(found)}@{rest.partition('@')[2]}")
+
+
+def _read_password(path: Path) -> str:
+    try:
+        if path.stat().st_mode & 0o077:
+            raise StoreAccessError(
+                f"{path}, the file of {PASSWORD_FILE}, may be read by others than its owner: chmod 600 {path}"
+            )
+        return path.read_text().rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise StoreAccessError(f"{path}, the file of {PASSWORD_FILE}, cannot be read: it is no text") from error
+    except OSError as error:
+        if isinstance(error, StoreAccessError):
+            raise
+        raise StoreAccessError(f"{path}, the file of {PASSWORD_FILE}, cannot be read: {error.strerror}") from error

@@ -4,28 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-from multiprocessing.context import get_spawning_popen
 from typing import TYPE_CHECKING, Any
 
 from dbloader.errors import NotAStoreError, OptionError, StoreError, StoreNotFoundError
 from dbloader.stores.mongo.connection import Connection
-from dbloader.stores.mongo.uri import MongoURI, parse
+from dbloader.stores.mongo.uri import parse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
 class FileCollection:
-    """A collection with one document for each file. Each process connects at its first use.
+    """A collection with one document for each file: its name in the field ``key``, its bytes in ``image``.
 
-    Args:
-        place: ``mongodb://host/database.collection``.
-        key: The field with the file's name.
-        image: The field with its bytes.
-
-    Raises:
-        PlaceError: The place is not such a URI, or has no database or collection.
-        OptionError: A field is within another.
+    Each process connects at its first use.
     """
 
     def __init__(self, place: str | os.PathLike[str], key: str, image: str) -> None:
@@ -40,12 +32,7 @@ class FileCollection:
         self._connection: Connection | None = None
 
     def warnings(self) -> list[str]:
-        """Return what a person should know about the collection: whether it lacks an index.
-
-        Raises:
-            StoreNotFoundError: There is no such collection.
-            NotAStoreError: Its documents do not have the fields.
-        """
+        """Return what a person should know about the collection: whether it lacks an index."""
         connection = self._connect()
         collection = connection.database[self._place.collection]
         wanted = {self.key: {"$exists": True}, self.image: {"$type": "binData"}}
@@ -53,7 +40,7 @@ class FileCollection:
             if not connection.run(lambda: connection.database.list_collection_names(filter={"name": collection.name})):
                 raise StoreNotFoundError(f"{self.place} does not exist")
             raise NotAStoreError(
-                f"{self.place} has no document with a name in {self.key!r} and a file's bytes in {self.image!r}",
+                f"{self.place} has no document with a name in {self.key!r} and a file's bytes in {self.image!r}"
             )
         indexes = connection.run(collection.index_information).values()
         self._indexed = self.key == "_id" or any(index["key"][0][0] == self.key for index in indexes)
@@ -62,15 +49,11 @@ class FileCollection:
         line = f"db.getCollection({json.dumps(self._place.collection)}).createIndex({{{json.dumps(self.key)}: 1}})"
         return [
             f"{self.place} has no index on {self.key!r}, so the server looks through all of it for every batch; "
-            f"make one in mongosh: {line}",
+            f"make one in mongosh: {line}"
         ]
 
     def read(self, names: Sequence[str]) -> dict[str, bytes]:
-        """Return the bytes of files by their names, in one query, without those that are missing.
-
-        Raises:
-            StoreError: Two files have the same name.
-        """
+        """Return the bytes of files by their names, in one query, without those that are missing."""
         connection = self._connect()
         collection = connection.database[self._place.collection]
         query = {self.key: {"$in": list(dict.fromkeys(names))}}
@@ -92,11 +75,7 @@ class FileCollection:
         self._connection = None
 
     def __getstate__(self) -> dict[str, Any]:
-        place = self._place if get_spawning_popen() is not None else self._place.without_credentials()
-        return {**self.__dict__, "_place": tuple(place), "_connection": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _place=MongoURI(*state["_place"]))
+        return {**self.__dict__, "_connection": None}
 
     def _connect(self) -> Connection:
         if self._connection is None or self._connection.pid != os.getpid():

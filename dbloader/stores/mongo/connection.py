@@ -18,9 +18,8 @@ from pymongo.read_preferences import Primary
 from pymongo.write_concern import WriteConcern
 
 from dbloader.errors import DamagedStoreError, PlaceError, StoreError
-from dbloader.stores.mongo.clients import get_client
-from dbloader.stores.mongo.password import add_password
-from dbloader.stores.mongo.server_errors import is_overtime, is_transient, translate
+from dbloader.stores.mongo.clients import add_password, get_client
+from dbloader.stores.mongo.server_errors import is_transient, translate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,14 +47,8 @@ _AFTER_FAILURE_SECONDS = 2.0
 class Connection:
     """One process's client for a server, and the database of one place.
 
-    Args:
-        place: The server and database. Options of its connection string take precedence over dbloader's.
-        writing: Whether a writer uses it. A writer reads from the primary whatever the place says, and its writes wait
-            for a majority of the members unless the place says otherwise.
-
-    Raises:
-        PlaceError: The connection string has an unknown option, or an invalid value.
-        StoreAccessError: The password file cannot be read, or others can read it too.
+    Options of the place's connection string take precedence over dbloader's. A writer reads from the primary whatever
+    the place says, and its writes wait for a majority of the members unless the place says otherwise.
     """
 
     def __init__(self, place: MongoURI, *, writing: bool = False) -> None:
@@ -99,27 +92,16 @@ class Connection:
         """Call a function, and call it again after errors that may pass. Calling it twice must do no harm.
 
         It is repeated for RETRY_SECONDS (``timeoutMS`` of the place) from the start, or from the server's last answer
-        if it has answered since: a function may have worked for an hour before it failed.
+        if it has answered since: a function may have worked for an hour before it failed. ``seconds`` shortens that.
 
         If an answer takes longer than SILENCE_SECONDS (``socketTimeoutMS``), it is asked for again on another
         connection, and gets all the time that is left: the line may be slow, not silent. Later calls get that time at
         once.
 
-        A scan gets SCAN_SECONDS at once, after the server has answered a ping. Meanwhile the driver asks the server
-        every 10 s (``heartbeatFrequencyMS``), on its own connection, whether it is there, and interrupts the scan if
-        no answer comes.
-
-        Args:
-            function: It may ask the server several times.
-            seconds: Repeat for at most so long.
-            scan: The collection that the server may have to look through document by document.
-
-        Raises:
-            StoreUnreachableError: No server was there at all, or for too long.
-            StoreAccessError: The server refuses the user, or the operation.
-            StoreFullError: The server's disk is full.
-            DamagedStoreError: A document is not valid BSON.
-            StoreError: A scan took over SCAN_SECONDS; or any other error of the server.
+        If the server may have to look through a collection document by document, ``scan`` is that collection. A scan
+        gets SCAN_SECONDS at once, after the server has answered a ping. Meanwhile the driver asks the server every 10 s
+        (``heartbeatFrequencyMS``), on its own connection, whether it is there, and interrupts the scan if no answer
+        comes.
         """
         began, pause, slow = time.monotonic(), _FIRST_PAUSE_SECONDS, self._slow
         limit = _AFTER_FAILURE_SECONDS if self._failed else seconds
@@ -140,10 +122,10 @@ class Connection:
                     result = function()
             except errors.PyMongoError as error:
                 taken = 0.0 if scan_began is None else time.monotonic() - scan_began
-                if is_overtime(error) and taken > 0.9 * SCAN_SECONDS:
+                if isinstance(error, (errors.NetworkTimeout, errors.ExecutionTimeout)) and taken > 0.9 * SCAN_SECONDS:
                     raise StoreError(
                         f"{self.place.redacted}: the server has not finished a search within {SCAN_SECONDS:g} s; "
-                        "it looks through all documents if the fields of the search have no index: make an index",
+                        "it looks through all documents if the fields of the search have no index: make an index"
                     ) from error
                 # A server that worked on a long scan was there until now. But the scan itself may be what crashes it.
                 was_there = taken > self._retry_seconds() and time.monotonic() - began < SCAN_SECONDS

@@ -8,7 +8,7 @@ import bson
 from gridfs import GridFSBucket
 
 from dbloader.records.document import MAX_DOCUMENT
-from dbloader.stores.mongo.schema import LARGE, file_prefix, prefix_range, records_collection
+from dbloader.stores.mongo.schema import LARGE, prefix_range, records_collection
 
 if TYPE_CHECKING:
     from pymongo.database import Database
@@ -20,14 +20,7 @@ class LostError(Exception):
 
 
 class LargeRecords:
-    """The large records of one store.
-
-    Args:
-        database: The database of the store.
-        collection: Name of the place's collection.
-        store: The store's id.
-        read_preference: Default the database's.
-    """
+    """The large records of one store. The default read preference is the database's."""
 
     def __init__(
         self, database: Database[Any], collection: str, store: str, read_preference: _ServerMode | None = None
@@ -39,7 +32,7 @@ class LargeRecords:
 
     def put(self, index: int, document: bytes) -> str:
         """Store a record and return the file's id, which is new: leftovers of an earlier attempt cannot mix with it."""
-        file = f"{file_prefix(index)}{bson.ObjectId()}"
+        file = f"record/{index:016x}/{bson.ObjectId()}"
         self._bucket.upload_from_stream_with_id(file, file, document)
         return file
 
@@ -51,12 +44,9 @@ class LargeRecords:
         return sorted({int(file.split("/")[1], 16) for file in (*files, *(found["files_id"] for found in first))})
 
     def get(self, file: object) -> bytes:
-        """Return the content of a file.
+        """Return the content of a file, or raise LostError.
 
         The driver's own reader trusts the entry in ``.files``, of which any element may be damaged.
-
-        Raises:
-            LostError: It is missing or incomplete.
         """
         found = self._files.find_one({"_id": file}, {"length": 1}) if isinstance(file, str) else None
         if found is None:

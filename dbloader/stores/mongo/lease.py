@@ -45,11 +45,7 @@ class Lease:
         self._expires = 0.0  # time.monotonic
 
     def acquire(self) -> None:
-        """Acquire the lease, and begin to renew it.
-
-        Raises:
-            StoreLockedError: Another process is writing there.
-        """
+        """Acquire the lease, and begin to renew it; raise StoreLockedError if another process holds it."""
         _held.add(self.token)
         try:
             self._acquire()
@@ -71,22 +67,17 @@ class Lease:
                 raise StoreLockedError(
                     f"another process is writing {self._connection.place.redacted} now (process "
                     f"{who.get('pid')!r:.20} on {who.get('host', '?')!s:.100}): wait for it or end it; if its machine "
-                    f"has died, its lease ends after {LEASE_SECONDS:g} s",
+                    f"has died, its lease ends after {LEASE_SECONDS:g} s"
                 )
             theirs = {"_id": STORE, "writer.token": held.get("token")}
             run(lambda: self._meta.update_one(theirs, {"$unset": {"writer": ""}}))  # noqa: B023
 
     def check(self) -> None:
-        """Check that no other writer can have taken the place; renew the lease if it has expired.
-
-        Raises:
-            StoreLockedError: Another process has taken the place since, even if it has left it by now.
-            PyMongoError: The lease has expired, and the server does not answer.
-        """
+        """Raise StoreLockedError if another writer can have taken the place; renew the lease if it has expired."""
         if time.monotonic() > self._expires and not self._renew():
             raise StoreLockedError(
                 f"this process was silent for over {LEASE_SECONDS:g} s, and another one has written to "
-                f"{self._connection.place.redacted} meanwhile",
+                f"{self._connection.place.redacted} meanwhile"
             )
 
     def release(self) -> None:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from dbloader.stores.mongo.catalog import Catalog
     from dbloader.stores.mongo.connection import Connection
     from dbloader.stores.mongo.lease import Lease
+    from dbloader.stores.write_buffer import Part
 
 # The size of one insert, and how many are sent at once: the server works on one while the next is on its way.
 BATCH_BYTES = 8 * 2**20
@@ -54,14 +55,7 @@ class PartialStore:
     A writer that was overtaken while it was silent may still write, and the server may run a command of this writer
     long after it was repeated. Neither changes what was written since: records are only inserted, and existing ones are
     compared; columns and events carry the number of the run and commit that wrote them, and only later ones replace
-    them; no file in GridFS is written twice.
-
-    Args:
-        connection: The writer's, as are the catalog and the lease.
-        catalog: The catalog of the place.
-        lease: It is checked before every insert.
-        store: The store's id.
-        run: The number of this writer among those of the store, from 1 on.
+    them; no file in GridFS is written twice. ``run`` is the number of this writer among the store's, from 1 on.
     """
 
     def __init__(self, connection: Connection, catalog: Catalog, lease: Lease, store: str, run: int) -> None:
@@ -89,15 +83,8 @@ class PartialStore:
         later = {**prefix_range(f"{self._id}/event/"), "$gte": event_key(self._id, events)}
         self._meta.delete_many({"_id": later})
 
-    def commit(
-        self,
-        first: int,
-        documents: Sequence[bytes],
-        chunks: Mapping[int, Mapping[str, bytes]],
-        events: Sequence[Mapping[str, Any]],
-        progress: Mapping[str, Any],
-    ) -> None:
-        """Store records from an index on, chunks of columns by their numbers, events, and the progress.
+    def commit(self, part: Part, progress: Mapping[str, Any]) -> None:
+        """Store records, chunks of columns, events, and the progress.
 
         After a failure all of it is repeated: only the last step waits for the journal, so a server that was killed may
         have lost the others.
@@ -105,17 +92,17 @@ class PartialStore:
         self._commits += 1
         beside: list[dict[str, Any]] = [
             {"_id": column_key(self._id, name, number), "data": self._check_size(packed, number)}
-            for number, chunk in chunks.items()
+            for number, chunk in part.chunks.items()
             for name, packed in chunk.items()
         ]
         beside += [
             {"_id": event_key(self._id, number), "event": bson.decode(seal(event, number))}
-            for number, event in enumerate(events, progress["events"] - len(events))
+            for number, event in enumerate(part.events, progress["events"] - len(part.events))
         ]
 
         def commit() -> None:
             self._lease.check()
-            self._insert(first, documents)
+            self._insert(part)
             self._write_beside(beside)
             self._catalog.commit(self._id, bson.decode(seal(progress)))
 
@@ -128,10 +115,10 @@ class PartialStore:
             raise FieldError(f"the names of {which} are too long for {where}: together they have over 16 MiB")
         return chunk
 
-    def _insert(self, first: int, documents: Sequence[bytes]) -> None:
+    def _insert(self, part: Part) -> None:
         with ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="dbloader-insert") as executor:
             # pymongo.timeout is in the context.
-            batches = _split(first, documents)
+            batches = _split(part.first, part.documents)
             inserts = [executor.submit(copy_context().run, self._insert_batch, batch) for batch in batches]
             for insert in inserts:
                 insert.result()

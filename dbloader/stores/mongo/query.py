@@ -47,11 +47,7 @@ def find_indices(reader: MongoReader, query: Mapping[str, Any]) -> np.ndarray[An
 
 
 def to_index(place: str, key: object) -> int:
-    """Return the _id of a record's document as an index.
-
-    Raises:
-        DamagedStoreError: It is not an int64; 3.5 would be taken for 3.
-    """
+    """Return the _id of a record's document as an index, if it is an int64: 3.5 would be taken for 3."""
     if not isinstance(key, Int64):
         raise DamagedStoreError(
             f"{place} has a document of the _id {key!r:.80}, which no record has: "
@@ -61,16 +57,9 @@ def to_index(place: str, key: object) -> int:
 
 
 def check_counts(reader: MongoReader, *, by_label: bool) -> None:
-    """Compare the number of records on the server with the manifest.
+    """Raise DamagedStoreError unless the server has as many records, ``by_label`` of each label, as the manifest says.
 
     Otherwise a record that is lost, or whose label was edited, would silently be missing from the answer to a query.
-
-    Args:
-        reader: The store.
-        by_label: Whether to count the records of each label, for a query that compares labels.
-
-    Raises:
-        DamagedStoreError: There are more or fewer records, or other labels.
     """
     manifest = reader.manifest
     expected: dict[Any, int] = {None: manifest.length}

@@ -51,14 +51,7 @@ class MongoReader:
     primary if there is one: a secondary may not have all of it yet.
 
     Attributes:
-        pid: The process that made it; no other may use it.
-        connection: The connection.
-        meta: The manifest collection.
-        records: The collection of the store's records.
-        newest: The same, read from the primary if there is one.
-        store: The store's id.
-        manifest: The store's manifest.
-        large: Its large records.
+        newest: The collection ``records``, read from the primary if there is one.
         may_lag: Whether ``records`` may be read from a member that does not have all of them yet.
     """
 
@@ -96,15 +89,9 @@ class MongoReader:
         return store, Manifest.decode(bson.encode(manifest), self.place.redacted)
 
     def find(self, indices: Sequence[int], *, raw: bool = False) -> dict[int, Any]:
-        """Return the documents of some records by their indices, without those that are missing.
+        """Return the documents of some records, without repeats, by their indices, without those that are missing.
 
-        Args:
-            indices: Without repeats.
-            raw: Return RawBSONDocuments. Decoded ones are twice as fast: the driver copies each raw document.
-
-        Raises:
-            NotAStoreError: The store has been replaced, and its records are gone.
-            DamagedStoreError: All of its records are gone, or one cannot be decoded.
+        With ``raw``, as RawBSONDocuments. Decoded ones are twice as fast: the driver copies each raw document.
         """
         found: dict[int, Any] = {}
 
@@ -128,24 +115,12 @@ class MongoReader:
         return found
 
     def check_records(self) -> None:
-        """Check that the server has any records of the store.
-
-        Raises:
-            NotAStoreError: The store has been replaced, and its records are gone.
-            DamagedStoreError: All of its records are gone.
-        """
+        """Check that the server has any records of the store; it has none once the store was replaced."""
         if self.manifest.length and self.connection.run(lambda: self.newest.find_one({}, {"_id": 1})) is None:
             raise self._lost("its collection of records is gone")
 
-    def chunks(self, column: str, numbers: range | None = None) -> Iterator[memoryview]:
-        """Yield chunks of a column, in order; by default all.
-
-        Raises:
-            DamagedStoreError: A chunk is missing or damaged.
-        """
-        length = self.manifest.length
-        if numbers is None:
-            numbers = range(-(-length // CHUNK))
+    def chunks(self, column: str, numbers: range) -> Iterator[memoryview]:
+        """Yield chunks of a column, in order."""
         for first in range(numbers.start, numbers.stop, _CHUNKS_AT_ONCE):
             part = range(first, min(first + _CHUNKS_AT_ONCE, numbers.stop))
             keys = [column_key(self.store, column, number) for number in part]
@@ -153,22 +128,19 @@ class MongoReader:
                 lambda: {found["_id"]: found.get("data") for found in self.meta.find({"_id": {"$in": keys}})}  # noqa: B023
             )
             for number, key in zip(part, keys, strict=True):
-                chunk = whole_chunk(column, number, found.pop(key, None), length)
+                chunk = whole_chunk(column, number, found.pop(key, None), self.manifest.length)
                 if chunk is None:
                     raise self._lost(f"chunk {number} of its column {column} is missing or damaged")
                 yield chunk
 
-    def check_chunks(self, column: str) -> None:
-        """Check that a column has as many chunks as the manifest says.
-
-        Raises:
-            DamagedStoreError: Some are missing.
-        """
+    def all_chunks(self, column: str) -> Iterator[memoryview]:
+        """Return all chunks of a column. Their number is checked before anyone allocates memory for so many records."""
         wanted = -(-self.manifest.length // CHUNK)
         keys = {"_id": prefix_range(f"{self.store}/column/{column}/")}
         there = self.connection.run(lambda: self.meta.count_documents(keys, hint="_id_"))
         if there < wanted:
             raise self._lost(f"its column {column} has {there} of {wanted} chunks; some are missing or damaged")
+        return self.chunks(column, range(wanted))
 
     def events(self, first: int) -> list[bytes]:
         """Return the documents of some events of the report, from one on; an empty list after the last."""
@@ -188,7 +160,7 @@ class MongoReader:
             return DamagedStoreError(f"{self.place.redacted}: {what}; convert again")
         return NotAStoreError(
             f"the store at {self.place.redacted} has been replaced or removed since it was opened, "
-            "and its records are gone: open it again",
+            "and its records are gone: open it again"
         )
 
     def _is_published(self) -> bool:
@@ -201,11 +173,11 @@ class MongoReader:
         if "partial" in document:
             return NotAStoreError(
                 f"{name} is not a finished store: its conversion is under way or was interrupted "
-                "(dbloader convert with --resume goes on with it)",
+                "(dbloader convert with --resume goes on with it)"
             )
         if self.connection.run(lambda: database.list_collection_names(filter={"name": self.place.collection})):
             return NotAStoreError(
                 f"{name} is not a dbloader store, or its conversion is not finished: "
-                f"there is no manifest in {self.meta.full_name}",
+                f"there is no manifest in {self.meta.full_name}"
             )
         return StoreNotFoundError(f"{name} does not exist; dbloader convert makes a store")

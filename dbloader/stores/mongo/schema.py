@@ -14,7 +14,7 @@ from typing import Any
 import bson
 import numpy as np
 
-from dbloader.records.document import UNREADABLE
+from dbloader.records.document import HEAD, ID, UNREADABLE
 
 MANIFEST = ".manifest"
 """Suffix of the collection that holds everything but records."""
@@ -46,8 +46,6 @@ ID_CRC_DTYPE = np.dtype(
 )
 
 _ALWAYS_IN_STUB = ("name", "label", "width", "height", "format", "damaged", "resized_from", "crc32")
-_HEAD = struct.Struct("<i5sq")
-_INT64_ID = b"\x12_id\x00"
 _STUB_KEY = b"\x02gridfs\x00"  # a string; no field of a record has this name
 _CRC32 = struct.Struct("<q")
 
@@ -82,17 +80,12 @@ def prefix_range(prefix: str) -> dict[str, str]:
     return {"$gte": prefix, "$lt": prefix[:-1] + "0"}  # "0" is the character after "/"
 
 
-def file_prefix(index: int) -> str:
-    """Return the prefix of a record's ids in GridFS. Each attempt to store the record adds its own suffix."""
-    return f"record/{index:016x}/"
-
-
 def index_of(document: bytes | memoryview) -> int | None:
     """Return the index in a record's document; None if its _id is not an int64."""
-    if len(document) < _HEAD.size:
+    if len(document) < HEAD.size:
         return None
-    _, key, index = _HEAD.unpack_from(document)
-    return int(index) if key == _INT64_ID else None
+    _, key, index = HEAD.unpack_from(document)
+    return int(index) if key == ID else None
 
 
 def stored_crc32(document: bytes) -> int:
@@ -127,11 +120,7 @@ def stub_matches(stub: bytes, document: bytes, file: object) -> bool:
 
 
 def file_of(document: bytes) -> object:
-    """Return the id of the GridFS file that a stub names; None if the document is a whole record.
-
-    Raises:
-        BSONError: The document cannot be decoded.
-    """
-    if not document.startswith(_STUB_KEY, _HEAD.size):
+    """Return the id of the GridFS file that a stub names; None if the document is a whole record."""
+    if not document.startswith(_STUB_KEY, HEAD.size):
         return None
     return bson.decode(document)[STUB]

@@ -49,11 +49,6 @@ def is_transient(error: errors.PyMongoError) -> bool:
     return False
 
 
-def is_overtime(error: errors.PyMongoError) -> bool:
-    """Tell whether an answer took longer than it was given."""
-    return isinstance(error, (errors.NetworkTimeout, errors.ExecutionTimeout))
-
-
 def has_only_duplicates(error: errors.BulkWriteError) -> bool:
     """Tell whether a bulk insert failed only because documents of the same _id were there already."""
     details = error.details or {}
@@ -64,12 +59,9 @@ def has_only_duplicates(error: errors.BulkWriteError) -> bool:
 
 
 def translate(error: errors.PyMongoError, place: MongoURI, *, waited: float | None = None) -> Exception:
-    """Return dbloader's error for one of the driver.
+    """Return dbloader's error for one of the driver, without the credentials of the place.
 
-    Args:
-        error: The driver's error.
-        place: Where it came from. Its credentials are removed from the message.
-        waited: How long a server was waited for in seconds, if none has ever answered.
+    ``waited`` is how long a server was waited for in seconds, if none has ever answered.
     """
     name, text = place.redacted, place.redact(_reason(error))
     codes = {getattr(error, "code", None), *(failure.get("code") for failure in _failures(error))}
@@ -78,7 +70,7 @@ def translate(error: errors.PyMongoError, place: MongoURI, *, waited: float | No
     if codes & {_AUTHENTICATION_FAILED, _ATLAS}:
         return StoreAccessError(
             f"{name}: the server refuses this user or password ({text}); "
-            f"users are looked up in the database {place.database!r} unless the place ends in ?authSource=...",
+            f"users are looked up in the database {place.database!r} unless the place ends in ?authSource=..."
         )
     if _UNAUTHORIZED in codes:
         remedy = "; a password is not pickled: make the store again from its place" if place.stripped else ""
@@ -90,7 +82,7 @@ def translate(error: errors.PyMongoError, place: MongoURI, *, waited: float | No
     if isinstance(error, errors.ConnectionFailure) and waited is not None:
         return StoreUnreachableError(
             f"no server answers at {name} within {waited:g} s ({text}): "
-            "is the host right, is the server running, may it be reached from here?",
+            "is the host right, is the server running, may it be reached from here?"
         )
     if is_transient(error):
         return StoreUnreachableError(f"the server of {name} was away for too long ({text})")

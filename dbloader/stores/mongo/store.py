@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from multiprocessing.context import get_spawning_popen
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from dbloader.stores.mongo.gridfs import LostError
 from dbloader.stores.mongo.query import check_counts, find_indices, find_matching, to_index
 from dbloader.stores.mongo.reader import MongoReader
 from dbloader.stores.mongo.schema import STUB, file_of, stub_matches
-from dbloader.stores.mongo.uri import MongoURI, parse
+from dbloader.stores.mongo.uri import parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -41,9 +40,6 @@ class MongoStore(Store):
         place: ``mongodb://host/database.collection`` or ``mongodb+srv://...``, with any options of MongoDB's connection
             strings. Messages never contain its credentials. A pickle contains them only on its way to a process that
             multiprocessing is starting.
-
-    Raises:
-        PlaceError: The place is not such a URI, or has no database or collection.
     """
 
     def __init__(self, place: str | os.PathLike[str]) -> None:
@@ -77,14 +73,12 @@ class MongoStore(Store):
         if name not in DTYPES:
             raise ValueError(f"a column is one of {', '.join(DTYPES)}, got {name!r}")
         reader = self._open()
-        reader.check_chunks(name)  # before memory for as many records as the manifest says is allocated
-        return join_values(reader.chunks(name), name, reader.manifest.length)
+        return join_values(reader.all_chunks(name), name, reader.manifest.length)
 
     @override
     def names(self) -> Names:
         reader = self._open()
-        reader.check_chunks("name")
-        return join_names(reader.chunks("name"), reader.manifest.length)
+        return join_names(reader.all_chunks("name"), reader.manifest.length)
 
     @override
     def name(self, index: int) -> str | None:
@@ -127,17 +121,10 @@ class MongoStore(Store):
                 number += 1
 
     def matching(self, query: Mapping[str, Any]) -> np.ndarray[Any, Any]:
-        """Return the indices of the records that a query finds: int64, shape (records,), ascending.
+        """Return the indices of the records that a query of MongoDB finds: int64, shape (records,), ascending.
 
         A query that compares only name, label, width and height is answered from an index, without reading documents,
         unless it uses ``$or``, ``$exists`` or ``$not``.
-
-        Args:
-            query: As MongoDB's ``find`` takes it.
-
-        Raises:
-            StoreError: The server does not understand the query.
-            DamagedStoreError: Records are missing, or have other labels than the manifest says.
         """
         return find_matching(self._open(), query)
 
@@ -148,11 +135,7 @@ class MongoStore(Store):
         return find_indices(self._open(), {"name": name})
 
     def check_counts(self) -> None:
-        """Compare the number of records on the server with the manifest.
-
-        Raises:
-            DamagedStoreError: Records are missing.
-        """
+        """Raise DamagedStoreError unless the server has as many records as the manifest says."""
         check_counts(self._open(), by_label=False)
 
     @override
@@ -207,23 +190,11 @@ class MongoStore(Store):
             reader = self._handle = MongoReader(self._place)
         return reader
 
-    def __copy__(self) -> MongoStore:
-        return self.__deepcopy__({})
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> MongoStore:
-        # Within this process the credentials are copied too.
-        copied = type(self).__new__(type(self))
-        copied.__setstate__({"place": self.place, "_place": tuple(self._place)})
-        return copied
-
     def __getstate__(self) -> dict[str, Any]:
-        # As multiprocessing does with its own keys: secrets go through the pipe to a process that is being started, but
-        # into no pickle that may be kept.
-        place = self._place if get_spawning_popen() is not None else self._place.without_credentials()
-        return {"place": self.place, "_place": tuple(place)}
+        return {"place": self.place, "_place": self._place}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _place=MongoURI(*state["_place"]), _handle=None)
+        self.__dict__.update(state, _handle=None)
 
 
 def _is_name(name: str) -> bool:

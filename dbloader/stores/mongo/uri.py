@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from typing import NamedTuple
+from multiprocessing.context import get_spawning_popen
+from typing import Any, NamedTuple
 from urllib.parse import unquote, unquote_plus
 
 from dbloader.errors import PlaceError
@@ -33,8 +34,6 @@ class MongoURI(NamedTuple):
 
     Attributes:
         uri: The connection string, with its credentials if it has any.
-        database: Name of the database.
-        collection: Name of the collection.
         redacted: The place without credentials and options, for messages.
         options: Names of the options in the connection string, lower-case.
         stripped: Whether credentials were removed from it.
@@ -49,6 +48,14 @@ class MongoURI(NamedTuple):
 
     def __repr__(self) -> str:
         return f"MongoURI({self.redacted!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # As multiprocessing does with its own keys: secrets go through the pipe to a process that is being started, but
+        # into no pickle that may be kept.
+        return MongoURI, tuple(self if get_spawning_popen() is not None else self.without_credentials())
+
+    def __deepcopy__(self, memo: object) -> MongoURI:
+        return self  # within this process the credentials are copied too
 
     @property
     def server(self) -> tuple[str, ...]:
@@ -107,12 +114,7 @@ def is_mongo(place: object) -> bool:
 
 
 def parse(place: str | os.PathLike[str]) -> MongoURI:
-    """Parse a place in MongoDB, without asking a server or a name server.
-
-    Raises:
-        PlaceError: The place has no database or collection, or an invalid name. The message repeats nothing that may
-            be a password.
-    """
+    """Parse a place in MongoDB, without asking any server. No error repeats what may be a password."""
     scheme, separator, rest = os.fspath(place).partition("://")
     if (scheme + separator).lower() not in SCHEMES:
         raise PlaceError(f"{_FORM}, got one that begins with neither mongodb:// nor mongodb+srv://")

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import bson
 from typing_extensions import override
 
-from dbloader.errors import DamagedStoreError, PlaceError, StoreError, StoreExistsError
+from dbloader.errors import DamagedStoreError, PlaceError, StoreError
 from dbloader.records.columns import CHUNK
-from dbloader.records.document import open_sealed
 from dbloader.stores.mongo.catalog import Catalog
 from dbloader.stores.mongo.connection import Connection
 from dbloader.stores.mongo.lease import Lease
@@ -21,9 +20,10 @@ from dbloader.stores.writer import Writer
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from dbloader.records.manifest import Manifest
+    from dbloader.stores.write_buffer import Part
 
 
 # MongoDB keeps its users, the state of a sharded cluster, and data that is not replicated in these.
@@ -31,7 +31,7 @@ _SYSTEM_DATABASES = ("admin", "config", "local")
 
 
 class MongoWriter(Writer):
-    """A store that is being written to a MongoDB database; see Writer.
+    """A store that is being written to a MongoDB database; see Writer. Only a dbloader store is replaced.
 
     Its records are in ``collection.<id>``; once it is finished, ``collection`` is a view of them. All writes wait for a
     majority of the members, and a commit for the journal, unless the place's options (``w``, ``journal``) say
@@ -39,15 +39,6 @@ class MongoWriter(Writer):
 
     A replaced store stays in ``collection.<its id>`` for programs that still read it. The next writer at the place
     removes it.
-
-    Args:
-        place: See MongoStore.
-        overwrite: See Writer; a collection that is not a dbloader store is not replaced.
-        resume: See Writer.
-        resumable: See Writer.
-
-    Raises:
-        PlaceError: The place is not valid, or in one of MongoDB's own databases: admin, config or local.
     """
 
     # A commit takes several round trips and waits for the journal. Writing 100 MB with 8 MiB a commit took 1.2 to 1.7
@@ -55,12 +46,7 @@ class MongoWriter(Writer):
     commits_at_once = 4
 
     def __init__(
-        self,
-        place: str | os.PathLike[str],
-        *,
-        overwrite: bool = False,
-        resume: bool = False,
-        resumable: bool = False,
+        self, place: str | os.PathLike[str], *, overwrite: bool = False, resume: bool = False, resumable: bool = False
     ) -> None:
         self._place = parse(place)
         if self._place.database in _SYSTEM_DATABASES:
@@ -98,10 +84,7 @@ class MongoWriter(Writer):
         self._catalog.collect_garbage()
         partial = self._catalog.partial()
         if partial and "progress" in partial and not (self.resume or self.overwrite):
-            raise StoreExistsError(
-                f"an unfinished conversion is at {self.place}: resume (--resume) goes on with it, "
-                "overwrite (--overwrite) begins again",
-            )
+            raise self._unfinished()
         if partial and not (self.resume and "progress" in partial):  # without progress nothing says what it holds
             self._catalog.abandon(partial["store"])
             partial = None
@@ -112,11 +95,7 @@ class MongoWriter(Writer):
         self._partial = PartialStore(self._connection, self._catalog, self._lease, self._id, run)
         if partial:
             self._committed = True
-            try:
-                progress = open_sealed(bson.encode(partial["progress"]))
-            except (TypeError, ValueError) as error:
-                raise self._damaged(f"how far it has come cannot be read: {error}") from error
-            self._restore(progress)
+            self._restore(bson.encode(partial["progress"]) if isinstance(partial["progress"], dict) else b"")
         self._find_replaceable()  # again, as only the progress says whether a resumed conversion may overwrite
         try:
             self._catalog.begin(self._id, run)
@@ -136,15 +115,8 @@ class MongoWriter(Writer):
             self._connection.close()
 
     @override
-    def _store(
-        self,
-        first: int,
-        documents: Sequence[bytes],
-        chunks: Mapping[int, Mapping[str, bytes]],
-        events: Sequence[Mapping[str, Any]],
-        progress: Mapping[str, Any],
-    ) -> None:
-        self._partial.commit(first, documents, chunks, events, progress)
+    def _store(self, part: Part, progress: Mapping[str, Any]) -> None:
+        self._partial.commit(part, progress)
         self._committed = True
 
     @override
@@ -172,21 +144,11 @@ class MongoWriter(Writer):
             self._partial.trim(self.length, self.totals.events)
 
     def _find_replaceable(self) -> str | None:
-        """Return the id of the published store, if there is one.
-
-        Raises:
-            StoreExistsError: It is not to be overwritten; or it is not a store.
-        """
+        """Return the id of the published store, if there is one that may be overwritten."""
         published = self._catalog.published()
-        if published is None or self.overwrite:
-            return published
-        if self.resumed:
-            raise StoreExistsError(f"{self.place} has been made by somebody else meanwhile; move it away and resume")
-        if self.resume:
-            raise StoreExistsError(
-                f"{self.place} is finished already: there is nothing to resume; overwrite (--overwrite) replaces it"
-            )
-        raise StoreExistsError(f"{self.place} exists already; overwrite (--overwrite) replaces it")
+        if published is not None:
+            self._refuse_finished()
+        return published
 
     def _remove_partial(self) -> None:
         """Remove the partial store, unless it is published or another writer has it by now."""
