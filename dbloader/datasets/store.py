@@ -89,7 +89,7 @@ class StoreDataset(RecordDataset):
         return any(getattr(type(self), name) is not getattr(StoreDataset, name) for name in names)
 
     @property
-    def gives_records(self) -> bool:
+    def _gives_records(self) -> bool:
         """Whether samples are the records, at most decoded: ``write_store`` then copies these."""
         return (
             self.transform is None

@@ -67,6 +67,7 @@ SCRIPT = """
 import os, sys, tempfile
 from torch.utils.data import DataLoader
 from dbloader import *
+from dbloader.loading.compat import BackgroundGenerator
 
 PLACE, MONGO, *cases = sys.argv[1:]
 

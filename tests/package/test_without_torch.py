@@ -73,7 +73,6 @@ def test_converting_storing_and_reading_in_python_need_no_torch(tmp_path: Path, 
     script = """
 import sys
 from dbloader import PrefetchLoader, convert, copy_store, open_store, warm, write_store
-from dbloader.loading.compat import background
 root, folder = sys.argv[1:]
 convert(root, folder + "/a.lmdb")
 copy_store(folder + "/a.lmdb", folder + "/b.lmdb")
@@ -83,7 +82,6 @@ with open_store(folder + "/b.lmdb") as store:
     write_store(({"image": record.image, "label": record.label} for record in store), folder + "/c.lmdb")
 assert len(open_store(folder + "/c.lmdb")) == 6
 assert list(PrefetchLoader(range(5))) == [0, 1, 2, 3, 4]
-assert list(background()(lambda: iter("ab"))()) == ["a", "b"]
 """
     assert python(script, root, tmp_path, environment=environment) == ""
 
