@@ -103,8 +103,8 @@ class RecordDataset(Dataset[Any]):
 
     @cached_property
     def _indices_digest(self) -> str:
-        assert self._indices is not None, "only asked for with a query"
-        return hashlib.sha256(self._indices.astype("<i8").tobytes()).hexdigest()
+        indices = np.arange(len(self)) if self._indices is None else self._indices
+        return hashlib.sha256(indices.astype("<i8").tobytes()).hexdigest()
 
     def record(self, index: int) -> Record:
         """Return a record with all its fields, as it is stored; see ``records``."""
@@ -120,11 +120,9 @@ class RecordDataset(Dataset[Any]):
         return self._same_store().read(self._positions(indices))
 
     def _borrow(self, indices: Sequence[int]) -> AbstractContextManager[Iterator[Record]]:
-        """Return records for the time of a ``with`` block; see ``Store.borrow``."""
         return self._same_store().borrow(self._positions(indices))
 
     def _prefetch(self, indices: Sequence[int]) -> None:
-        """Tell the store which records will be read next; see ``Store.prefetch``."""
         self._same_store().prefetch(self._positions(indices))
 
     def find(self, name: str) -> int:
@@ -147,7 +145,6 @@ class RecordDataset(Dataset[Any]):
         self.store.close()
 
     def _forget(self) -> None:
-        """Drop what is kept of the records, since they have changed."""
         for name in _CACHED:
             self.__dict__.pop(name, None)
 
@@ -179,7 +176,6 @@ class RecordDataset(Dataset[Any]):
         return {key: value for key, value in self.__dict__.items() if key not in _CACHED}
 
     def _describe(self, record: Record) -> str:
-        """Return how to call a record in a message: its index, its name and the place of the store."""
         return f"record {record.index} ({record.name or 'without a name'}) of {self.root}"
 
     def _same_store(self) -> Store:

@@ -38,18 +38,7 @@ class _Failure(NamedTuple):
 
 
 class BackgroundThread(threading.Thread, Generic[T]):
-    """The thread that iterates the source, and everything it shares with its consumer.
-
-    Args:
-        source: Used by the thread alone.
-        depth: As in BackgroundIterator.
-        clock: Counts the times of both sides.
-        on_start: Called once, in the consumer's thread, right before this thread starts.
-
-    Attributes:
-        stopped: Whether the consumer takes no further item. Never unset.
-        clock: The times of both sides.
-    """
+    """The thread that iterates the source, and everything it shares with its consumer; see BackgroundIterator."""
 
     def __init__(
         self,
@@ -145,8 +134,7 @@ class BackgroundThread(threading.Thread, Generic[T]):
     def stop(self, reason: str | None = None) -> None:
         """Tell the thread to end, without waiting. Safe in a finalizer, twice, and in a forked child.
 
-        Args:
-            reason: The message of the LoaderError that ``take`` then raises; None for StopIteration.
+        ``take`` then raises a LoaderError with the reason, or StopIteration without one.
         """
         if self._pid != os.getpid():
             return

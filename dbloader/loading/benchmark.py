@@ -42,10 +42,8 @@ _REMEDIES = {
 class Measurement:
     """The speed of one way to get images.
 
-    Attributes:
-        name: ``"reading"``, ``"reading + decoding"``, or the workers of a loader, such as ``"worker threads: 2"``.
-        images_per_s: Median of the rounds.
-        rounds: Images per second in each round.
+    ``name`` is ``"reading"``, ``"reading + decoding"``, or the workers of a loader, such as ``"worker threads: 2"``.
+    ``images_per_s`` is the median of the ``rounds``, which are in images per second too.
     """
 
     name: str
@@ -61,7 +59,6 @@ class Benchmark:
         place: The store, without credentials.
         images: Number of records that have an image.
         image_bytes: Average size of a stored image.
-        cpus: Number of CPUs that this process may use.
         measurements: Reading, reading + decoding, then the loaders.
         limit: The task on which the workers of the fastest loader spend most of their time.
         limit_share: Share of their time that they spend on it, 0 to 1.

@@ -41,12 +41,7 @@ class Position(ABC):
 
     @abstractmethod
     def sample_rng(self, number: int, samples: int) -> SampleRNG:
-        """Return the random numbers for the preparation of a batch.
-
-        Args:
-            number: Of the batch in the iteration, from 0.
-            samples: Samples in the batch.
-        """
+        """Return the random numbers for the preparation of the batch with a number, from 0, and so many samples."""
 
 
 class Checkpoint(ABC):
@@ -106,16 +101,13 @@ class LoaderCheckpoint(Checkpoint):
 
 
 class _LoaderPosition(UnknownPosition):
-    """The position in an iteration over a loader that has a state of its own.
-
-    Attributes:
-        received: The loader's state after the batch that was received last; None at the beginning and at the end, when
-            the loader is where its consumer is.
-    """
+    """The position in an iteration over a loader that has a state of its own."""
 
     def __init__(self, state_dict: Callable[[], State]) -> None:
         super().__init__()
         self._state_dict = state_dict
+        # The state after the batch that was received last; None at the beginning and at the end, when the loader is
+        # where its consumer is.
         self.received: State | None = None
 
     @override

@@ -53,11 +53,7 @@ def keeps_order(batches: Any) -> bool:
 
 
 def check_shared(loader: Any) -> None:
-    """Refuse a DataLoader that shuffles all samples in each of several processes.
-
-    Raises:
-        OptionError: ``shuffle=True`` where torch.distributed has several processes.
-    """
+    """Raise OptionError for a DataLoader that shuffles all samples in each of several processes."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return

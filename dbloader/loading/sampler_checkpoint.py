@@ -35,11 +35,7 @@ class _Sampler(Protocol):
 class SamplerCheckpoint(Checkpoint):
     """Counts the samples that the consumer has received, in the order of one of dbloader's samplers.
 
-    Args:
-        sampler: Defines the order.
-        batch_size: Samples in a batch.
-        drop_last: Whether the last batch is left out if it has fewer.
-        dataset: Its ``content_digest``, if it has one, tells a state from that of another dataset.
+    The ``content_digest`` of the dataset, if it has one, tells a state from that of another dataset.
     """
 
     def __init__(self, sampler: _Sampler, batch_size: int, *, drop_last: bool, dataset: Any = None) -> None:
@@ -132,7 +128,6 @@ class _SamplerPosition(Position):
             self._release(received=False)
 
     def state(self) -> State:
-        """Return the state of the consumer."""
         consumed = min(self._received * self._batch_size, self._samples)
         if self._ended or consumed >= self._samples:
             return self._next_epoch()  # nothing is left of this one
@@ -140,7 +135,6 @@ class _SamplerPosition(Position):
         return {**self._start, "position": min(position, self._start["length"])}
 
     def next_start(self) -> State:
-        """Return where the iteration after this one begins."""
         return self._next_epoch() if self._received or self._ended else self._start
 
     def _next_epoch(self) -> State:

@@ -42,18 +42,12 @@ class ThreadLoader:
     ended when the consumer sees the end or an error, and after the iterator's ``close()``. If the iterator is only
     dropped, they end after the batches that were begun.
 
+    Args not named here are those of DataLoader.
+
     Args:
         dataset: A map-style dataset, which threads can share.
-        batch_size: Samples in a batch.
-        shuffle: Take torch's RandomSampler.
-        sampler: The order of the samples: an iterable with a length.
-        batch_sampler: Gives the indices of each batch, in place of the four arguments around it.
         num_workers: Threads; with 0 the caller's thread makes each batch when it is asked for.
-        collate_fn: Makes a batch of a list of samples; torch's if None.
-        pin_memory: Make the batches in pinned memory, from which they are copied to a GPU.
-        drop_last: Leave out the last batch if it has fewer samples.
         prefetch_factor: Most batches ahead of the one that was received last, for all threads together; 2 if None.
-        generator: Used for shuffling.
         timed: Make TimedBatches, from which a PrefetchLoader in front takes its ``stats()``.
         fetcher: Makes the batches; chosen for the dataset if None.
 

@@ -9,9 +9,6 @@ from dbloader._describe import short_repr
 from dbloader._options import whole_number
 from dbloader.errors import OptionError
 
-# The loader adds the dataset's digest to a state; a sampler does not know its dataset (loading.checkpoint).
-_OF_LOADER = "dataset"
-
 
 class Start(NamedTuple):
     """Where an iteration over a sampler starts: a position in the global order of an epoch."""
@@ -22,22 +19,16 @@ class Start(NamedTuple):
 
 
 def read_state(state: Mapping[str, Any], order: Mapping[str, Any], length: int) -> Start:
-    """Return where an iteration from a state starts.
+    """Return where an iteration from a state starts; raise the errors of ``ResumableSampler.load_state_dict``.
 
-    Args:
-        state: The state.
-        order: What the state must say of the order: the sampler's class, length and options.
-        length: Positions in the global order.
-
-    Raises:
-        OptionError: The state is of another order, lacks an entry, or has one that no state has.
-        TypeError: It is not a dict, or an entry is not an int.
+    ``order`` is what the state must say of the order: the sampler's class, length and options.
     """
     wanted = f"a state must be the dict that state_dict() of a loader with this {order['sampler']} gave"
     if not isinstance(state, Mapping):
         raise TypeError(f"{wanted}, got {short_repr(state)}")
     known = {*order, *Start._fields}
-    for what, names in (("lacks", known - {*state}), ("also has", {*state} - known - {_OF_LOADER})):
+    # "dataset" is the digest that a loader adds (loading.checkpoint): a sampler does not know its dataset.
+    for what, names in (("lacks", known - {*state}), ("also has", {*state} - known - {"dataset"})):
         if names:
             raise OptionError(f"{wanted}, got one that {what} {', '.join(sorted(map(repr, names)))}")
     for name, value in order.items():
