@@ -50,15 +50,11 @@ class BatchFetcher(ABC):
 
     @abstractmethod
     def begin(self, indices: Sequence[int], submit: Submit, size: int) -> Finish:
-        """Read the samples at some indices and start to decode them.
+        """Read the samples at some indices, and decode at most ``size`` of them in each call of ``submit``.
 
-        Args:
-            indices: If they are SeededIndices, they decide all random numbers of the batch.
-            submit: Calls a function with some arguments in any thread, now or later, like ``Executor.submit``.
-            size: Most samples for one call of ``submit``.
-
-        Returns:
-            A function that returns the batch, or raises the first error of its samples.
+        SeededIndices decide all random numbers of the batch. ``submit`` calls a function with some arguments in any
+        thread, now or later, like ``Executor.submit``. Return a function that returns the batch, or raises the first
+        error of its samples.
         """
 
     def snapshot(self) -> BatchFetcher:

@@ -198,11 +198,8 @@ class BackgroundIterator(Iterator[T]):
     interpreter waits 2 s. Nobody receives an error of that item; one in closing the source goes to
     ``threading.excepthook``.
 
-    Args:
-        source: Used by the thread alone from now on.
-        depth: Most items ahead of the consumer, including the one in production; 0 or less is no limit.
-        clock: Counts the times of both sides.
-        on_start: Called once, in the consumer's thread, right before the background thread starts.
+    ``depth`` is the most items ahead of the consumer, including the one in production; 0 or less is no limit. The clock
+    counts the times of both sides. ``on_start`` is called once, in the consumer's thread, before the thread starts.
 
     Raises:
         LoaderError: From ``next()`` in a process that was forked from the iterator's.

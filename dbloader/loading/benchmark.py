@@ -56,10 +56,8 @@ class Benchmark:
     """The speed of a store on this machine.
 
     Attributes:
-        place: The store, without credentials.
         images: Number of records that have an image.
         image_bytes: Average size of a stored image.
-        measurements: Reading, reading + decoding, then the loaders.
         limit: The task on which the workers of the fastest loader spend most of their time.
         limit_share: Share of their time that they spend on it, 0 to 1.
         verdict: The fastest loader, what limits it, and what helps, in three sentences.
@@ -103,14 +101,10 @@ def measure(
     crops, uint8, on the CPU), with threads and with processes. All of them read records in random order. They take
     turns, so that other programs on the machine disturb all of them alike.
 
-    Args:
-        place: A store in an LMDB file or in MongoDB.
-        batch_size: Images in a batch.
-        size: Height and width in pixels of the images in a batch.
-        workers: Numbers of threads and of processes to try; None for 1, half the number of CPUs, and all of them.
-        seconds: Least duration of each measurement, without the start of the workers.
-        rounds: Number of times that each measurement is made.
-        progress: Called with the number of measurements made so far, and of all.
+    The images in a batch are ``size`` pixels high and wide. Each of the ``workers`` is a number of threads and of
+    processes to try; None is 1, half the number of CPUs, and all of them. Each measurement takes at least so many
+    ``seconds``, without the start of the workers, and is made in each of the ``rounds``. ``progress`` is called with
+    the number of measurements made so far, and of all.
 
     Raises:
         OptionError: An option is out of range, or no record of the store has an image.

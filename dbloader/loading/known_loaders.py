@@ -9,8 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from dbloader.errors import OptionError
-from dbloader.loading.checkpoint import LoaderCheckpoint
-from dbloader.loading.sampler_checkpoint import SamplerCheckpoint
+from dbloader.loading.checkpoint import LoaderCheckpoint, SamplerCheckpoint
 
 if TYPE_CHECKING:
     from dbloader.loading.checkpoint import Checkpoint

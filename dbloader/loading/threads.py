@@ -147,7 +147,7 @@ class _Batches(Iterator[Any]):
                 batch = refuse_stop_iteration(self._pending.popleft())
                 return batch if self._timed else batch.batch
         except BaseException as error:
-            self._end(wait=isinstance(error, Exception))  # Ctrl-C must get out of a dataset that hangs
+            self.close(wait=isinstance(error, Exception))  # Ctrl-C must get out of a dataset that hangs
             raise
         self.close()
         raise StopIteration
@@ -156,21 +156,13 @@ class _Batches(Iterator[Any]):
         """Begin the next batch. An error in that comes out in its place, after the batches before it."""
         try:
             indices = next(order)
-        except StopIteration:
-            self._order = None
-            return
-        except Exception as error:
-            self._end_with(error)
-            return
-        try:
             size = self._split_size(len(indices))
             self._pending.append(refuse_stop_iteration(self._fetcher.begin, indices, self._submit(), size))
+        except StopIteration:
+            self._order = None
         except Exception as error:
-            self._end_with(error)
-
-    def _end_with(self, error: Exception) -> None:
-        self._order = None
-        self._pending.append(functools.partial(_raise, error))
+            self._order = None
+            self._pending.append(functools.partial(_raise, error))
 
     def _submit(self) -> Submit:
         if not self._threads:
@@ -186,11 +178,8 @@ class _Batches(Iterator[Any]):
         batches = self._ahead if self._fetcher.releases_gil else 1
         return split_size(length, -(-self._threads // batches))
 
-    def close(self) -> None:
+    def close(self, *, wait: bool = True) -> None:
         """End the threads, and wait for the parts that they are working on."""
-        self._end(wait=True)
-
-    def _end(self, *, wait: bool) -> None:
         self._order = None
         self._pending.clear()
         pool, self._pool = self._pool, None
