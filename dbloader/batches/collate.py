@@ -107,15 +107,17 @@ class SampleBatchFetcher(_CollatingFetcher):
         return samples, read - began, now() - read
 
     def _transformed(self, sample: Any, numbers: np.ndarray[Any, Any] | None) -> Any:
-        if not isinstance(sample, (dict, tuple, list)):
-            return self._image(sample, numbers)
-        key: Any = "image" if isinstance(sample, dict) else 0
-        if changes_size(self.transform):
-            rest = {**sample} if key else {f"element {at}": value for at, value in enumerate(sample) if at}
-            rest.pop("image", None)
-            refuse_masks(sample[key], rest, "a sample")
-        image = self._image(sample[key], numbers)
-        return {**sample, key: image} if key else (image, *sample[1:])
+        if isinstance(sample, dict):
+            if changes_size(self.transform):
+                rest = {name: value for name, value in sample.items() if name != "image"}
+                refuse_masks(sample["image"], rest, "a sample")
+            return {**sample, "image": self._image(sample["image"], numbers)}
+        if isinstance(sample, (tuple, list)):
+            if changes_size(self.transform):
+                rest = {f"element {position}": value for position, value in enumerate(sample[1:], 1)}
+                refuse_masks(sample[0], rest, "a sample")
+            return (self._image(sample[0], numbers), *sample[1:])
+        return self._image(sample, numbers)
 
     def _image(self, image: Any, numbers: np.ndarray[Any, Any] | None) -> Any:
         transform: Any = self.transform
