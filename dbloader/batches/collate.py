@@ -9,9 +9,10 @@ from typing_extensions import override
 
 from dbloader.batches.base import BatchFetcher, collate, split
 from dbloader.batches.timed import TimedBatch, Work, now
+from dbloader.datasets.store import decode_numbers
 from dbloader.decoding.decoder import Decoder
 from dbloader.decoding.masks import changes_size, refuse_masks
-from dbloader.sampling.rng import SampleRNG, SeededIndices
+from dbloader.sampling.rng import SeededIndices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,12 +43,7 @@ class _CollatingFetcher(BatchFetcher):
 
 
 class RecordBatchFetcher(_CollatingFetcher):
-    """Collates the samples of a store's dataset, of records that are read together.
-
-    Args:
-        dataset: It must make its samples as StoreDataset does.
-        collate_fn: Makes a batch of a list of samples; torch's if None.
-    """
+    """Collates the samples of a dataset that makes them as StoreDataset does, of records that are read together."""
 
     def __init__(self, dataset: StoreDataset, collate_fn: Callable[[list[Any]], Any] | None = None) -> None:
         self.dataset: StoreDataset = dataset
@@ -75,11 +71,8 @@ class RecordBatchFetcher(_CollatingFetcher):
 class SampleBatchFetcher(_CollatingFetcher):
     """Collates the samples of any map-style dataset.
 
-    Args:
-        dataset: Has ``__getitem__`` and ``__len__``, and perhaps ``__getitems__``.
-        transform: Applied to the first element of each sample, or to its ``"image"``; None if the dataset transforms
-            it itself. A Decoder takes PIL images, arrays and encoded files, and gets its random numbers here.
-        collate_fn: Makes a batch of a list of samples; torch's if None.
+    The transform is applied to the first element of each sample, or to its ``"image"``; it is None if the dataset
+    transforms it itself. A Decoder takes PIL images, arrays and encoded files, and gets its random numbers here.
     """
 
     def __init__(
@@ -94,10 +87,7 @@ class SampleBatchFetcher(_CollatingFetcher):
 
     @override
     def begin(self, indices: Sequence[int], submit: Submit, size: int) -> Finish:
-        numbers = None
-        if isinstance(self.transform, Decoder) and self.transform.draws:
-            rng = indices.rng if isinstance(indices, SeededIndices) else SampleRNG.from_torch(len(indices))
-            numbers = rng.uniform(self.transform.draws, "decode")
+        numbers = decode_numbers(self.transform, indices)
         futures = [
             submit(self._samples, _part_of(indices, part), None if numbers is None else numbers[part])
             for part in split(len(indices), size)

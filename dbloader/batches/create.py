@@ -26,13 +26,10 @@ def create_fetcher(
     transform: Callable[..., Any] | None = None,
     encoded: bool = False,
 ) -> BatchFetcher:
-    """Return the fetcher that makes the batches of a dataset with the fewest copies.
+    """Return the fetcher that makes the batches of a map-style dataset with the fewest copies.
 
-    Args:
-        dataset: A map-style dataset. A torch Subset is made like the dataset inside.
-        collate_fn: Makes a batch of a list of samples; torch's if None.
-        transform: Applied to the images, where the dataset does not do that itself.
-        encoded: Hand over image files, which are decoded on the device.
+    A torch Subset is made like the dataset inside. With ``encoded``, image files are handed over, to be decoded on the
+    device.
 
     Raises:
         OptionError: ``encoded`` with a ``collate_fn``, or with a dataset that is not a store's, has a transform of its

@@ -16,11 +16,7 @@ if TYPE_CHECKING:
 
 
 class BatchDataset(Dataset[Any]):
-    """A dataset whose ``__getitems__`` returns a whole batch; its DataLoader needs ``collate_fn=pass_batch``.
-
-    Args:
-        fetcher: Makes the batches.
-    """
+    """A dataset whose ``__getitems__`` returns a whole batch; its DataLoader needs ``collate_fn=pass_batch``."""
 
     def __init__(self, fetcher: BatchFetcher) -> None:
         self.fetcher = fetcher

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 class EncodedBatchFetcher(BatchFetcher):
     """Hands over the files of a batch, with the random numbers that the dataset's Decoder would use for each.
 
-    Args:
-        dataset: Its ``decode`` must be a Decoder, and it must have no ``transform``.
+    The dataset's ``decode`` must be a Decoder, and it must have no ``transform``.
     """
 
     releases_gil = True

@@ -9,9 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 
-# Free blocks that are kept, at most: a loader has some batches ahead, and its consumer one or two.
-_MOST_FREE = 4
-
 
 class BatchMemory:
     """Makes tensors in the memory of earlier ones that nobody references any more.
@@ -21,7 +18,8 @@ class BatchMemory:
     """
 
     def __init__(self) -> None:
-        self._free: deque[np.ndarray[Any, Any]] = deque(maxlen=_MOST_FREE)
+        # A loader has some batches ahead, and its consumer one or two.
+        self._free: deque[np.ndarray[Any, Any]] = deque(maxlen=4)
 
     def empty(self, shape: tuple[int, ...]) -> torch.Tensor:
         """Return a tensor of uint8 with undefined values."""

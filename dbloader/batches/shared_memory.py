@@ -35,11 +35,7 @@ class SharedBatchPool:
     that the training's process holds when it forks is never reused, as nobody knows how long the child keeps it.
 
     Memory is taken when it is first written to, and given back when the run and all tensors in the slot have gone.
-
-    Args:
-        workers: Number of workers.
-        slots: Slots of each worker.
-        nbytes: Bytes of a slot.
+    ``slots`` is the number for each worker, and ``nbytes`` the size of one.
 
     Raises:
         OSError: The process may open no more files: each slot is an open file while the workers start.
@@ -70,11 +66,9 @@ class SharedBatchPool:
             os.close(self._files.pop())
 
     def take(self, worker: int, shape: tuple[int, ...]) -> SharedSlot | None:
-        """Return a free slot of a worker; None if all are in use, or too small.
+        """Return a free slot of a worker, numbered from 0; None if all are in use, or too small.
 
-        Args:
-            worker: Its number, from 0. One thread of it may call this at a time.
-            shape: Of the batch: uint8, (count, height, width, 3).
+        The shape of the batch is (count, height, width, 3). One thread of the worker may call this at a time.
         """
         if math.prod(shape) > self.nbytes:
             return None
@@ -155,11 +149,9 @@ os.register_at_fork(before=_keep_received)
 
 
 class TensorByValue:
-    """A tensor that is pickled with its values, and arrives as a tensor with memory of its own.
+    """A contiguous tensor that is pickled with its values, and arrives as a tensor with memory of its own.
 
-    Args:
-        tensor: Contiguous.
-        axes: The order in which the arriving tensor has its axes, in the same memory.
+    ``axes`` is the order in which the arriving tensor has its axes, in the same memory.
     """
 
     def __init__(self, tensor: torch.Tensor, axes: tuple[int, ...] | None = None) -> None:
@@ -175,8 +167,6 @@ def _to_tensor(array: npt.NDArray[Any], axes: tuple[int, ...] | None) -> torch.T
     return tensor if axes is None else tensor.permute(axes)
 
 
-# Most bytes of a tensor that is sent through a pipe: there that is as fast as shared memory.
-_SMALL_NBYTES = 2**16
 _NUMPY_DTYPES = (torch.int64, torch.int32, torch.float64, torch.float32, torch.uint8, torch.bool)
 
 
@@ -197,5 +187,5 @@ def _is_small_and_plain(value: Any) -> bool:
         and value.dtype in _NUMPY_DTYPES
         and not (value.requires_grad or value.is_nested or value.is_neg())
         and value.is_contiguous()
-        and value.nbytes <= _SMALL_NBYTES
+        and value.nbytes <= 2**16  # up to there a pipe is as fast as shared memory
     )

@@ -19,12 +19,7 @@ if TYPE_CHECKING:
 
 
 class SubsetBatchFetcher(BatchFetcher):
-    """Makes the batches of a Subset with the fetcher of the whole dataset, and the Subset's positions.
-
-    Args:
-        subset: As random_split makes it.
-        fetcher: Of its dataset.
-    """
+    """Makes the batches of a Subset with the fetcher of the whole dataset, and the Subset's positions."""
 
     def __init__(self, subset: Subset[Any], fetcher: BatchFetcher) -> None:
         self.dataset = subset

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import get_worker_info
@@ -33,19 +33,8 @@ if TYPE_CHECKING:
 PLANNED_NBYTES = 2**23
 
 
-class _Part(NamedTuple):
-    """What some samples have beside their images, and the time that it took to make them."""
-
-    rest: list[Any]
-    work: Work
-
-
 class TensorBatchFetcher(BatchFetcher):
-    """Decodes the images of a store's dataset straight into the tensor of their batch.
-
-    Args:
-        dataset: See ``suits``.
-    """
+    """Decodes the images of a store's dataset that ``suits`` straight into the tensor of their batch."""
 
     releases_gil = True
 
@@ -87,8 +76,11 @@ class TensorBatchFetcher(BatchFetcher):
 
     def _decode(
         self, pixels: np.ndarray[Any, Any], records: Sequence[Any], numbers: np.ndarray[Any, Any] | None
-    ) -> _Part:
-        """Decode some images into their pixels; first plan many, which holds the GIL (see ``Decoder.plan``)."""
+    ) -> tuple[list[Any], Work]:
+        """Decode some images into their pixels; first plan many, which holds the GIL (see ``Decoder.plan``).
+
+        Return what the samples have beside their images, and the time that it took to make them.
+        """
         rest: list[Any] = []
         work, began = Work(), now()
         with self.dataset._borrow(records) if self.dataset.store.has_views else nullcontext(iter(records)) as borrowed:
@@ -114,7 +106,7 @@ class TensorBatchFetcher(BatchFetcher):
                 decoded = now()
                 work += Work(read - began, decoded - read)
                 began = decoded
-        return _Part(rest, work)
+        return rest, work
 
     def _plan(self, record: Record, numbers: np.ndarray[Any, Any] | None) -> Plan:
         with self.dataset._named(record):
@@ -123,15 +115,17 @@ class TensorBatchFetcher(BatchFetcher):
             raise LoaderError(f"a batch of images needs one in each record, got none in record {record.index}")
         return plan
 
-    def _finish(self, images: Any, indices: Sequence[int], futures: list[Future[_Part]], read: float) -> TimedBatch:
+    def _finish(
+        self, images: Any, indices: Sequence[int], futures: list[Future[tuple[list[Any], Work]]], read: float
+    ) -> TimedBatch:
         parts = [future.result() for future in futures]
         began = now()
-        rest = collate_rest(self.dataset, indices, [rest for part in parts for rest in part.rest])
+        rest = collate_rest(self.dataset, indices, [one for rest, _ in parts for one in rest])
         if not isinstance(images, torch.Tensor):
             rest = send_small_by_value(rest)
         batch = collate_with_images(self.dataset, images, rest)
         serial = Work(read, 0.0, now() - began)
-        return TimedBatch(batch, sum((part.work for part in parts), serial), len(indices), serial=serial.total)
+        return TimedBatch(batch, sum((work for _, work in parts), serial), len(indices), serial=serial.total)
 
     def _allocate(self, count: int) -> tuple[Any, np.ndarray[Any, Any]]:
         """Return the images of a batch, and their memory to decode into: uint8, shape (count, height, width, 3)."""

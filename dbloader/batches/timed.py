@@ -37,13 +37,9 @@ class Work:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TimedBatch:
-    """A batch on its way from a worker, with the time that it took to make it.
+    """A batch on its way from a worker, with the number of its samples and the time that it took to make it.
 
-    Attributes:
-        batch: The batch.
-        work: Seconds to make it.
-        samples: Number of its samples.
-        serial: Seconds of ``work`` in the thread that asks for the batches, which more workers would not share.
+    ``serial`` is the seconds of ``work`` in the thread that asks for the batches, which more workers would not share.
     """
 
     batch: Any

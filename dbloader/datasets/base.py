@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from functools import cached_property
 from operator import index as as_index
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from torch.utils.data import Dataset
+from typing_extensions import override
 
-from dbloader.datasets.samples import Samples
 from dbloader.errors import NotAStoreError, RecordIndexError, RecordNotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
     from typing_extensions import Self
@@ -27,6 +28,32 @@ if TYPE_CHECKING:
 
 # What is read once and kept in __dict__. Not a cached_property, to which a user could assign.
 _CACHED = ("targets", "names", "_indices_digest")
+
+
+class Samples(Sequence[tuple[str, int]]):
+    """The (name, label) of all records; Python objects are made only when one is asked for."""
+
+    def __init__(self, names: Names, targets: np.ndarray[Any, Any]) -> None:
+        self._names = names
+        self._targets = targets
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[str, int]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[tuple[str, int]]: ...
+    @override
+    def __getitem__(self, index: int | slice) -> tuple[str, int] | list[tuple[str, int]]:
+        if isinstance(index, slice):
+            return list(zip(self._names[index], self._targets[index].tolist(), strict=True))
+        return self._names[index], int(self._targets[index])
+
+    @override
+    def __len__(self) -> int:
+        return len(self._names)
+
+    @override
+    def __repr__(self) -> str:
+        return f"<{len(self)} samples (name, label), packed>"
 
 
 class RecordDataset(Dataset[Any]):
@@ -103,8 +130,8 @@ class RecordDataset(Dataset[Any]):
 
     @cached_property
     def _indices_digest(self) -> str:
-        assert self._indices is not None, "only asked for with a query"
-        return hashlib.sha256(self._indices.astype("<i8").tobytes()).hexdigest()
+        indices = np.arange(len(self)) if self._indices is None else self._indices
+        return hashlib.sha256(indices.astype("<i8").tobytes()).hexdigest()
 
     def record(self, index: int) -> Record:
         """Return a record with all its fields, as it is stored; see ``records``."""
@@ -120,11 +147,9 @@ class RecordDataset(Dataset[Any]):
         return self._same_store().read(self._positions(indices))
 
     def _borrow(self, indices: Sequence[int]) -> AbstractContextManager[Iterator[Record]]:
-        """Return records for the time of a ``with`` block; see ``Store.borrow``."""
         return self._same_store().borrow(self._positions(indices))
 
     def _prefetch(self, indices: Sequence[int]) -> None:
-        """Tell the store which records will be read next; see ``Store.prefetch``."""
         self._same_store().prefetch(self._positions(indices))
 
     def find(self, name: str) -> int:
@@ -147,7 +172,6 @@ class RecordDataset(Dataset[Any]):
         self.store.close()
 
     def _forget(self) -> None:
-        """Drop what is kept of the records, since they have changed."""
         for name in _CACHED:
             self.__dict__.pop(name, None)
 
@@ -179,7 +203,6 @@ class RecordDataset(Dataset[Any]):
         return {key: value for key, value in self.__dict__.items() if key not in _CACHED}
 
     def _describe(self, record: Record) -> str:
-        """Return how to call a record in a message: its index, its name and the place of the store."""
         return f"record {record.index} ({record.name or 'without a name'}) of {self.root}"
 
     def _same_store(self) -> Store:

@@ -50,12 +50,9 @@ class CollectionDataset(StoreDataset):
         place: ``mongodb://host/database.collection``.
         listing: File that names the images and their labels, in the order of the dataset: ``{"path_list": [...],
             "label_list": [...]}`` in a .json, or any other listing that ``dbloader convert --list`` takes.
-        transform: As in LMDBDataset.
-        target_transform: As in LMDBDataset.
+        transform, target_transform, decode, fields: As in LMDBDataset.
         key: Field of a document with the file's name as in the listing.
         image: Field with its bytes. A missing end marker of a JPEG is added.
-        decode: As in LMDBDataset.
-        fields: As in LMDBDataset.
         with_index: Give ``(image, label, index)``.
 
     Raises:
@@ -116,11 +113,7 @@ class CollectionStore(Store):
         self._names = join_names(iter([pack_names(paths)]), len(paths))
         self._labels = np.array(labels, np.int64)
         self._manifest = self._describe_records()
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """Warnings about the listing and the collection."""
-        return self._source.warnings
+        self.warnings: tuple[str, ...] = self._source.warnings
 
     @property
     @override

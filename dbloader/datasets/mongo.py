@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -37,10 +36,7 @@ class MongoDataset(StoreDataset):
     Args:
         place: ``mongodb://host/database.collection`` or ``mongodb+srv://...``. The workers of a DataLoader get the
             credentials; a dataset that is pickled otherwise has none.
-        transform: As in LMDBDataset.
-        target_transform: As in LMDBDataset.
-        decode: As in LMDBDataset.
-        fields: As in LMDBDataset.
+        transform, target_transform, decode, fields: As in LMDBDataset.
         query: Take only the records that this MongoDB query finds, such as ``{"label": {"$in": [3, 5]}, "width":
             {"$gte": 256}}``, in the order of the store. It may ask about any field. It is answered now and by
             ``refresh``. Index 0 is then the first record found; the field ``"index"`` is the index in the store.
@@ -53,10 +49,8 @@ class MongoDataset(StoreDataset):
         PlaceError: The place is not such a URI, or names no database or collection.
         StoreUnreachableError: No server answers within seconds.
         StoreAccessError: The server refuses the user.
-        NotAStoreError: As in LMDBDataset; or the cache is of another store.
-        OptionError: As in LMDBDataset; or the query cannot be sent to a server.
-        StoreError: Also as in LMDBDataset: StoreNotFoundError, StoreVersionError, DamagedStoreError.
-        TypeError: As in LMDBDataset.
+        NotAStoreError: The cache is of another store. This and all other errors may also come as in LMDBDataset.
+        OptionError: The query cannot be sent to a server.
     """
 
     from_listing = CollectionDataset  # image files in a collection that another program made
@@ -82,7 +76,6 @@ class MongoDataset(StoreDataset):
         self._indices = self._matching(self._origin, self.manifest)
 
     def _store_of(self, origin: MongoStore) -> Store:
-        """Return the store to read: the one on the server, or its cache."""
         return origin if self._cache is None else CachedStore(origin, self._cache, max_bytes=self._cache_bytes)
 
     @property
@@ -92,16 +85,12 @@ class MongoDataset(StoreDataset):
         It has the store's place and digest, the query, the number of records, and the SHA-256 (hex) of their indices
         (int64, little-endian).
         """
-        if self._indices is None:
-            digest = hashlib.sha256(np.arange(len(self), dtype="<i8").tobytes()).hexdigest()
-        else:
-            digest = self._indices_digest
         return {
             "place": self.root,
             "digest": self.manifest.digest,
             "query": copy.deepcopy(self.query),
             "length": len(self),
-            "indices_sha256": digest,
+            "indices_sha256": self._indices_digest,
         }
 
     @override

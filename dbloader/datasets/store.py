@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from dbloader.stores.base import Store
 
 _OWN_FIELDS = (*STANDARD_FIELDS, "index")
-_TILES = "tiles"  # the field of a tiled JPEG with the lengths of its tiles
 
 
 class StoreDataset(RecordDataset):
@@ -58,11 +57,7 @@ class StoreDataset(RecordDataset):
         self._check_fields(self.manifest)
 
     def _numbers(self, indices: Sequence[int]) -> np.ndarray[Any, Any] | None:
-        """Return the random numbers in [0, 1) for the decoding: float64, shape (N, decode.draws); None if unneeded."""
-        if not isinstance(self.decode, Decoder) or not self.decode.draws:
-            return None
-        rng = indices.rng if isinstance(indices, SeededIndices) else SampleRNG.from_torch(len(indices))
-        return rng.uniform(self.decode.draws, "decode")
+        return decode_numbers(self.decode, indices)
 
     @override
     def __getitem__(self, index: Any) -> Any:
@@ -80,11 +75,10 @@ class StoreDataset(RecordDataset):
         try:
             return self[index]
         except StopIteration as stop:
-            raise _stopped(f"sample {index} of {self.root}") from stop
+            raise stopped(f"sample {index} of {self.root}") from stop
 
     @property
     def _makes_its_own_samples(self) -> bool:
-        """Whether this is a subclass that makes samples in another way."""
         names = ("__getitem__", "__getitems__", "_sample", "_joined", "_image")
         return any(getattr(type(self), name) is not getattr(StoreDataset, name) for name in names)
 
@@ -129,7 +123,6 @@ class StoreDataset(RecordDataset):
         return {name: image if name == "image" else others[name] for name in self.fields}
 
     def _image(self, record: Record, numbers: np.ndarray[Any, Any] | None = None) -> Any:
-        """Return the image of a record for a sample: decoded and transformed."""
         with self._named(record):
             image = self._decoded(record, numbers)
             return image if self.transform is None or image is None else self.transform(image)
@@ -189,7 +182,7 @@ class StoreDataset(RecordDataset):
             return {}
         self._check_whole(record)
         source = self.manifest.source
-        tiles = record.fields.get(_TILES) if source.get("tile") else None  # else it is a field of the listing
+        tiles = record.fields.get("tiles") if source.get("tile") else None  # else it is a field of the listing
         # An image that conversion has decoded, and whose CRC is right, has no damage that decoding could find.
         return {"tiles": tiles, "checked": source.get("check") == "decode"}
 
@@ -209,12 +202,16 @@ class StoreDataset(RecordDataset):
             )
 
 
-def checked_place(place: Any, wanted: str) -> Any:
-    """Return the place of a store if it is a str, bytes or a path; the store checks it further.
+def decode_numbers(decode: Any, indices: Sequence[int]) -> np.ndarray[Any, Any] | None:
+    """Return random numbers in [0, 1) for a Decoder: float64, shape (N, decode.draws); None if it needs none."""
+    if not isinstance(decode, Decoder) or not decode.draws:
+        return None
+    rng = indices.rng if isinstance(indices, SeededIndices) else SampleRNG.from_torch(len(indices))
+    return rng.uniform(decode.draws, "decode")
 
-    Raises:
-        TypeError: It is not. The message does not repeat it, since it may hold a password.
-    """
+
+def checked_place(place: Any, wanted: str) -> Any:
+    """Return the place of a store; raise TypeError, without the place in it, unless it is a str or a path."""
     if not isinstance(place, (str, bytes, os.PathLike)):
         raise TypeError(f"place must be {wanted}, got {type(place).__name__}")
     return place
@@ -234,12 +231,12 @@ class _NotedErrors:  # not a @contextmanager: it is entered once per sample, and
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, StopIteration):
-            raise _stopped(self.dataset._describe(self.record)) from error
+            raise stopped(self.dataset._describe(self.record)) from error
         if isinstance(error, Exception) and hasattr(error, "add_note"):  # Python 3.11
             error.add_note(f"in {self.dataset._describe(self.record)}")
 
 
-def _stopped(what: str) -> LoaderError:
+def stopped(what: str) -> LoaderError:
     """Return the error for a StopIteration from a user's function, which torch would take for the end of the epoch."""
     return LoaderError(
         f"StopIteration was raised in the making of {what}, which would end the epoch early: "

@@ -32,7 +32,6 @@ class EncodedImages:
     Attributes:
         data: The files one after another: uint8, shape (bytes,), on the CPU.
         numbers: float64, shape (N, draws).
-        names: One for each image, or None.
 
     Raises:
         OptionError: The numbers of files, rows and names differ.

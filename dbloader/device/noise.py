@@ -19,13 +19,9 @@ _PER_WORD = 4
 
 
 def normal(keys: Array, shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Return independent normal noise of mean 0 and variance 1, made on the device: shape (N, C, H, W).
+    """Return independent normal noise of mean 0 and variance 1, made on the device: floats, shape (N, *shape).
 
-    Args:
-        keys: One for each image: uint64, shape (N,).
-        shape: (C, H, W).
-        dtype: A float dtype.
-        device: Where to make it.
+    The keys, uint64 of shape (N,), are one for each image of ``shape`` (C, H, W).
     """
     values = shape[0] * shape[1] * shape[2]
     words = torch.arange(1, -(-values // _PER_WORD) + 1, device=device)

@@ -89,12 +89,7 @@ class Normalize(nn.Module):
 
 
 def check_images(images: Any) -> None:
-    """Raise an error unless the images are a uint8 or float tensor of shape (N, C, H, W).
-
-    Raises:
-        TypeError: They are not a tensor, or of another dtype.
-        ValueError: They do not have four axes.
-    """
+    """Raise TypeError or ValueError unless the images are a uint8 or float tensor of shape (N, C, H, W)."""
     if not isinstance(images, torch.Tensor):
         raise TypeError(f"images must be a tensor, got {type(images).__name__}")
     if images.ndim != 4:

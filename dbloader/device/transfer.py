@@ -102,15 +102,10 @@ class Transfer:
         self.device = device
 
     def prepare(self, batch: Batch, then: Callable[[Batch], Batch] | None = None) -> Batch:
-        """Move a batch, or start to, in the background thread.
+        """Move a batch, or start to, in the background thread, and return the argument for ``receive``.
 
-        Args:
-            batch: A batch of the loader.
-            then: Called with the batch on the device; its result replaces the batch. It may queue work on the current
-                stream without waiting for it.
-
-        Returns:
-            The argument for ``receive``.
+        ``then`` is called with the batch on the device, and its result replaces the batch. It may queue work on the
+        current stream without waiting for it.
         """
         moved = to_device(batch, self.device)
         return moved if then is None else then(moved)

@@ -38,18 +38,7 @@ class _Failure(NamedTuple):
 
 
 class BackgroundThread(threading.Thread, Generic[T]):
-    """The thread that iterates the source, and everything it shares with its consumer.
-
-    Args:
-        source: Used by the thread alone.
-        depth: As in BackgroundIterator.
-        clock: Counts the times of both sides.
-        on_start: Called once, in the consumer's thread, right before this thread starts.
-
-    Attributes:
-        stopped: Whether the consumer takes no further item. Never unset.
-        clock: The times of both sides.
-    """
+    """The thread that iterates the source, and everything it shares with its consumer; see BackgroundIterator."""
 
     def __init__(
         self,
@@ -145,8 +134,7 @@ class BackgroundThread(threading.Thread, Generic[T]):
     def stop(self, reason: str | None = None) -> None:
         """Tell the thread to end, without waiting. Safe in a finalizer, twice, and in a forked child.
 
-        Args:
-            reason: The message of the LoaderError that ``take`` then raises; None for StopIteration.
+        ``take`` then raises a LoaderError with the reason, or StopIteration without one.
         """
         if self._pid != os.getpid():
             return
@@ -210,11 +198,8 @@ class BackgroundIterator(Iterator[T]):
     interpreter waits 2 s. Nobody receives an error of that item; one in closing the source goes to
     ``threading.excepthook``.
 
-    Args:
-        source: Used by the thread alone from now on.
-        depth: Most items ahead of the consumer, including the one in production; 0 or less is no limit.
-        clock: Counts the times of both sides.
-        on_start: Called once, in the consumer's thread, right before the background thread starts.
+    ``depth`` is the most items ahead of the consumer, including the one in production; 0 or less is no limit. The clock
+    counts the times of both sides. ``on_start`` is called once, in the consumer's thread, before the thread starts.
 
     Raises:
         LoaderError: From ``next()`` in a process that was forked from the iterator's.

@@ -42,10 +42,8 @@ _REMEDIES = {
 class Measurement:
     """The speed of one way to get images.
 
-    Attributes:
-        name: ``"reading"``, ``"reading + decoding"``, or the workers of a loader, such as ``"worker threads: 2"``.
-        images_per_s: Median of the rounds.
-        rounds: Images per second in each round.
+    ``name`` is ``"reading"``, ``"reading + decoding"``, or the workers of a loader, such as ``"worker threads: 2"``.
+    ``images_per_s`` is the median of the ``rounds``, which are in images per second too.
     """
 
     name: str
@@ -58,11 +56,8 @@ class Benchmark:
     """The speed of a store on this machine.
 
     Attributes:
-        place: The store, without credentials.
         images: Number of records that have an image.
         image_bytes: Average size of a stored image.
-        cpus: Number of CPUs that this process may use.
-        measurements: Reading, reading + decoding, then the loaders.
         limit: The task on which the workers of the fastest loader spend most of their time.
         limit_share: Share of their time that they spend on it, 0 to 1.
         verdict: The fastest loader, what limits it, and what helps, in three sentences.
@@ -106,14 +101,10 @@ def measure(
     crops, uint8, on the CPU), with threads and with processes. All of them read records in random order. They take
     turns, so that other programs on the machine disturb all of them alike.
 
-    Args:
-        place: A store in an LMDB file or in MongoDB.
-        batch_size: Images in a batch.
-        size: Height and width in pixels of the images in a batch.
-        workers: Numbers of threads and of processes to try; None for 1, half the number of CPUs, and all of them.
-        seconds: Least duration of each measurement, without the start of the workers.
-        rounds: Number of times that each measurement is made.
-        progress: Called with the number of measurements made so far, and of all.
+    The images in a batch are ``size`` pixels high and wide. Each of the ``workers`` is a number of threads and of
+    processes to try; None is 1, half the number of CPUs, and all of them. Each measurement takes at least so many
+    ``seconds``, without the start of the workers, and is made in each of the ``rounds``. ``progress`` is called with
+    the number of measurements made so far, and of all.
 
     Raises:
         OptionError: An option is out of range, or no record of the store has an image.

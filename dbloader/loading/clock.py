@@ -10,19 +10,7 @@ from dbloader.batches.timed import TimedBatch, Work, now
 class Clock:
     """The times of one iteration, counted on both sides of a loader; a few readings of the clock for each batch.
 
-    Attributes:
-        batches: Batches that the consumer has received.
-        samples: Samples in them, where that is known.
-        steps: Batches that the consumer has finished its work with.
-        first: Seconds that the consumer waited for its first batch, in which workers start.
-        waited: Seconds that it waited for the other batches and for the end.
-        computed: Seconds that it worked, from receiving a batch to asking for the next.
-        ahead: Batches that the loader has made.
-        produced: Seconds that the loader took to make them.
-        copied: Seconds that it took to send them to a device and prepare them.
-        blocked: Seconds that the background thread waited for the consumer to take a batch.
-        work: What the workers report.
-        serial: Seconds of ``work`` that the workers do not share.
+    ``Stats`` says what each of them is.
     """
 
     def __init__(self) -> None:

@@ -34,16 +34,7 @@ class DataLoaderX(DataLoader[T_co]):
     BackgroundGenerator(super().__iter__())``. It is a PrefetchLoader in front of itself, with the same promises on
     order, errors, ``break`` and threads. For ``state_dict`` use PrefetchLoader.
 
-    Args:
-        *args: Those of DataLoader.
-        device: As in PrefetchLoader.
-        depth: As in PrefetchLoader.
-        preparation: As in PrefetchLoader.
-        **kwargs: Those of DataLoader.
-
-    Raises:
-        OptionError: As in PrefetchLoader.
-        ValueError: As in DataLoader.
+    ``device``, ``depth`` and ``preparation`` and their errors are those of PrefetchLoader, all else of DataLoader.
     """
 
     def __init__(

@@ -26,6 +26,7 @@ from dbloader.errors import OptionError
 from dbloader.records.record import STANDARD_FIELDS
 from dbloader.sampling.base import ResumableSampler
 from dbloader.sampling.batches import CountedBatchSampler, SeededBatchSampler
+from dbloader.sampling.ranks import is_distributed
 from dbloader.sampling.shuffle import OrderedSampler, ShuffleSampler
 from dbloader.stores.base import Store
 
@@ -36,9 +37,6 @@ if TYPE_CHECKING:
 
     from dbloader.batches.base import BatchFetcher
 
-# Threads hold the GIL for a tenth of the time that an image takes, a fifth for small images.
-_MOST_THREADS = 4
-
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -46,7 +44,8 @@ def suits_threads(fetcher: BatchFetcher, num_workers: int) -> bool:
     """Return whether threads rather than processes should make the batches."""
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
         return True
-    if num_workers <= _MOST_THREADS or fetcher.image_nbytes is None:
+    # Threads hold the GIL for a tenth of the time that an image takes, a fifth for small images.
+    if num_workers <= 4 or fetcher.image_nbytes is None:
         return fetcher.releases_gil
     # More workers: processes, if they start at once (fork), may be started, and send batches without a copy.
     method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
@@ -68,11 +67,7 @@ def height_and_width(input_size: int | Sequence[int]) -> tuple[int, int]:
 
 
 def check_dataset(dataset: Any) -> None:
-    """Refuse a dataset without samples at indices.
-
-    Raises:
-        OptionError: It is iterable-style, a store or its place, or empty.
-    """
+    """Raise OptionError unless a dataset has samples at indices."""
     if isinstance(dataset, (str, bytes, os.PathLike, Store)):
         raise OptionError(
             f"dataset must be a dataset, got {dataset!r}: open a store with LMDBDataset(place) or MongoDataset(place)"
@@ -94,7 +89,6 @@ def default_transform(dataset: Any, size: tuple[int, int], *, is_training: bool)
 
 
 def _has_transform(dataset: Any) -> bool:
-    """Return whether a dataset, or one inside of it, has a transform of its own."""
     if isinstance(dataset, Subset):
         return _has_transform(dataset.dataset)
     if isinstance(dataset, ConcatDataset):
@@ -122,10 +116,7 @@ def with_transform(dataset: Any, transform: Callable[..., Any] | None) -> tuple[
 def check_first_fields(dataset: Any, index: int = 0) -> None:
     """Refuse fields of an image's size, such as masks, that a cropping decoder would leave uncropped.
 
-    This checks the first record when a loader is made; the others are checked when they are read.
-
-    Raises:
-        OptionError: The first record has such a field.
+    This checks the first record when a loader is made (OptionError); the others are checked when they are read.
     """
     if type(dataset) is Subset:
         check_first_fields(dataset.dataset, dataset.indices[index])
@@ -153,7 +144,7 @@ def create_batch_sampler(
 ) -> Any:
     """Return a batch sampler in the order that the options of create_loader define."""
     ranks: dict[str, Any] = {"num_replicas": 1, "rank": 0} if distributed is False else {}
-    if distributed and not _is_distributed():
+    if distributed and not is_distributed():
         raise OptionError("distributed=True needs torch.distributed: call init_process_group() first")
     if sampler is None:
         sampler = ShuffleSampler(dataset, **ranks, seed=seed) if shuffle else OrderedSampler(dataset, **ranks)
@@ -172,7 +163,7 @@ def create_batch_sampler(
             )
         batches = SeededBatchSampler(sampler, batch_size, drop_last)
     else:
-        rank = torch.distributed.get_rank() if distributed is not False and _is_distributed() else 0
+        rank = torch.distributed.get_rank() if distributed is not False and is_distributed() else 0
         batches = CountedBatchSampler(sampler, batch_size, drop_last, seed=seed, rank=rank)
     samples = len(sampler) if isinstance(sampler, Sized) else batch_size
     if drop_last and 0 < samples < batch_size:
@@ -181,10 +172,6 @@ def create_batch_sampler(
             "batches are left out in training: pass a smaller one, or drop_last=False"
         )
     return batches
-
-
-def _is_distributed() -> bool:
-    return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def share_of_processors() -> int:

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# After its connection breaks, a killed worker process may take this long to show an exit code.
-_WORKER_EXIT_S = 1.0
-
 
 class PreparedBatch(NamedTuple):
     """A batch on its way to the consumer, with the loader's own state after it."""
@@ -40,12 +37,7 @@ class Iteration(Iterator[PreparedBatch]):
 
     The producer, which is the background thread if there is one, calls ``next()`` and ``close()``: make a batch, send
     it to the device, prepare it. The consumer calls ``start()``, ``receive()`` and ``finish()``.
-
-    Args:
-        make_iterator: Makes the loader's iterator and returns it with its position.
-        transfer: Sends batches to a device; None leaves them where they are.
-        preparation: Called with each batch on the device.
-        counts_samples: Whether the items of the loader are batches, whose samples can be counted.
+    ``counts_samples`` says whether the items of the loader are batches, whose samples can be counted.
     """
 
     def __init__(
@@ -105,7 +97,6 @@ class Iteration(Iterator[PreparedBatch]):
         return PreparedBatch(batch, snapshot, samples if self._counts_samples else 0)
 
     def _prepare(self, batch: Any, samples: int) -> Any:
-        """Return the batch prepared, on its way to the device."""
         prepare = None
         if self._preparation is not None:
             assert self._position is not None, "start() comes first"
@@ -151,7 +142,7 @@ def _find_killed_worker(iterator: Any, error: BaseException) -> Any:
         return None  # the error of a sample
     workers = getattr(iterator, "_workers", [])
     for worker in workers:
-        worker.join(_WORKER_EXIT_S / len(workers))
+        worker.join(1.0 / len(workers))  # a killed worker may take a second in all to show an exit code
     return next((worker for worker in workers if worker.exitcode), None)
 
 
@@ -168,12 +159,7 @@ def _is_from_a_sample(stop: StopIteration) -> bool:
 
 
 def count_samples(batch: Any, image: str = "image") -> int:
-    """Return the length of a batch's images, or of the first thing in it that has a length; 0 if nothing has.
-
-    Args:
-        batch: As a loader makes it.
-        image: Key of the images in a mapping.
-    """
+    """Return the length of a batch's images, or of the first thing in it that has a length; 0 if nothing has."""
     shape = getattr(batch, "shape", None)
     if shape is not None:
         return int(shape[0]) if len(shape) else 0

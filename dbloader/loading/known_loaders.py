@@ -9,8 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from dbloader.errors import OptionError
-from dbloader.loading.checkpoint import LoaderCheckpoint
-from dbloader.loading.sampler_checkpoint import SamplerCheckpoint
+from dbloader.loading.checkpoint import LoaderCheckpoint, SamplerCheckpoint
 
 if TYPE_CHECKING:
     from dbloader.loading.checkpoint import Checkpoint
@@ -53,11 +52,7 @@ def keeps_order(batches: Any) -> bool:
 
 
 def check_shared(loader: Any) -> None:
-    """Refuse a DataLoader that shuffles all samples in each of several processes.
-
-    Raises:
-        OptionError: ``shuffle=True`` where torch.distributed has several processes.
-    """
+    """Raise OptionError for a DataLoader that shuffles all samples in each of several processes."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return

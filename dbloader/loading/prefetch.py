@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_ENDED = "ended by a new iterator over the same DataLoader, as persistent_workers=True demands"
-_LOADED = "ended by load_state_dict(), as its next batches are not those after the state: call iter() again"
-
 
 class PrefetchLoader(LoaderProxy, Generic[T]):
     """The batches of a DataLoader, or of any iterable, prepared ahead in a background thread.
@@ -132,7 +129,7 @@ class PrefetchLoader(LoaderProxy, Generic[T]):
             kind = type(self._loader).__name__
             raise LoaderError(f"a loader that is an iterator can be iterated only once, got a second iter() of {kind}")
         if getattr(self._loader, "persistent_workers", False):
-            self._stop(_ENDED)
+            self._stop("ended by a new iterator over the same DataLoader, as persistent_workers=True demands")
         self._iterated = True
         # With batch_size=None a DataLoader may give samples or batches: nobody knows.
         batched = getattr(self._loader, "batch_sampler", self) is not None
@@ -243,7 +240,7 @@ class ResumablePrefetchLoader(PrefetchLoader[T]):
             OptionError: The state is of another order or dataset, lacks a key, or has an unknown one.
             TypeError: It is not a dict, or a value is not an int.
         """
-        self._stop(_LOADED)
+        self._stop("ended by load_state_dict(), as its next batches are not those after the state: call iter() again")
         for thread in self._threads:
             thread.wait()
         assert self._checkpoint is not None, "the constructor checks this"

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 
     from dbloader.batches.base import BatchFetcher
 
-# Batches that a consumer has at a time: the one it works on, and the one before while it asks for the next.
-_IN_USE = 2
-
 # Held while the workers of a run start, so that they inherit the shared memory of their own run.
 _starting = threading.Lock()
 
@@ -27,14 +24,8 @@ _starting = threading.Lock()
 class ProcessLoader(DataLoader[Any]):
     """A DataLoader for the batches of a BatchFetcher, made in memory that its workers share with it and reuse.
 
-    Args:
-        fetcher: Makes the batches.
-        batch_sampler: Gives their indices; has a ``batch_size``.
-        num_workers: Processes; 0 makes the batches in this one.
-        source_dataset: The dataset whose samples are in the batches.
-        prefetch_factor: Batches ahead for each worker.
-        persistent_workers: As in DataLoader.
-        held_batches: Batches that are held in front of this loader, beside those that the consumer works on.
+    ``source_dataset`` is the dataset whose samples are in the batches. ``held_batches`` are held in front of this
+    loader, beside those that the consumer works on.
     """
 
     whole_batches = True
@@ -62,7 +53,8 @@ class ProcessLoader(DataLoader[Any]):
         self.source_dataset = source_dataset
         self._fetcher = fetcher
         self._largest_batch: int = batch_sampler.batch_size
-        self._held_batches = held_batches + _IN_USE
+        # The consumer has two: the one it works on, and the one before while it asks for the next.
+        self._held_batches = held_batches + 2
         self._started = False
 
     @override

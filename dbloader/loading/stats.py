@@ -14,10 +14,6 @@ if TYPE_CHECKING:
     from dbloader.batches.timed import Work
     from dbloader.loading.clock import Clock
 
-# A training that waits for less than this share of its time would not be visibly faster with faster data.
-KEEPS_UP = 0.02
-# A consumer whose own work is a smaller share than this trains nothing: it measures the loader.
-_MEASURES_ONLY = 0.02
 _DOING = {"read": "reading", "decode": "decoding", "collate": "collating"}
 
 
@@ -109,23 +105,22 @@ class Stats:
 
     @property
     def _measures_only(self) -> bool:
-        return self.computed_s <= _MEASURES_ONLY * self.seconds
+        # A consumer whose own work is a smaller share than this trains nothing: it measures the loader.
+        return self.computed_s <= 0.02 * self.seconds
 
     @property
     def _step_s(self) -> float:
-        """Seconds that the consumer works on a batch."""
         return self.computed_s / self.steps
 
     def __str__(self) -> str:
         if self.batches < 2:
             return "too few batches to tell: take at least two"
         waited = f"waited for data {100 * self.waiting:.{0 if self.waiting >= 0.1 else 1}f} % of the time"
-        if self.waiting < KEEPS_UP:
+        if self.waiting < 0.02:  # it would not be visibly faster with faster data
             return f"{waited}: the data keeps up"
         return "; ".join(filter(None, (waited, self._main_work(), self._remedy())))
 
     def _main_work(self) -> str | None:
-        """Return which work takes most of the time, if that is known."""
         if self.work is None:
             return None
         name = max(_DOING, key=lambda name: float(getattr(self.work, name)))
@@ -145,16 +140,15 @@ class Stats:
             return "what is in front of this loader is too slow"
         if enough <= self.num_workers:
             return (
-                f"{count_workers(self.num_workers)} should keep up: the processors may be busy with other things, "
+                f"{_count_workers(self.num_workers)} should keep up: the processors may be busy with other things, "
                 "or the batches of very different cost"
             )
-        advice = f"about {count_workers(enough)} instead of {self.num_workers} would keep up"
+        advice = f"about {_count_workers(enough)} instead of {self.num_workers} would keep up"
         if enough > self.processors:
             share = f"{self.processors} processor{'' if self.processors == 1 else 's'}"
             advice += f", but this process has {share}: make the images cheaper to decode"
         return advice
 
 
-def count_workers(workers: int) -> str:
-    """Return a number of workers in words."""
+def _count_workers(workers: int) -> str:
     return f"{workers} worker{'' if workers == 1 else 's'}"

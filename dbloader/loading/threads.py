@@ -42,18 +42,12 @@ class ThreadLoader:
     ended when the consumer sees the end or an error, and after the iterator's ``close()``. If the iterator is only
     dropped, they end after the batches that were begun.
 
+    Args not named here are those of DataLoader.
+
     Args:
         dataset: A map-style dataset, which threads can share.
-        batch_size: Samples in a batch.
-        shuffle: Take torch's RandomSampler.
-        sampler: The order of the samples: an iterable with a length.
-        batch_sampler: Gives the indices of each batch, in place of the four arguments around it.
         num_workers: Threads; with 0 the caller's thread makes each batch when it is asked for.
-        collate_fn: Makes a batch of a list of samples; torch's if None.
-        pin_memory: Make the batches in pinned memory, from which they are copied to a GPU.
-        drop_last: Leave out the last batch if it has fewer samples.
         prefetch_factor: Most batches ahead of the one that was received last, for all threads together; 2 if None.
-        generator: Used for shuffling.
         timed: Make TimedBatches, from which a PrefetchLoader in front takes its ``stats()``.
         fetcher: Makes the batches; chosen for the dataset if None.
 
@@ -153,7 +147,7 @@ class _Batches(Iterator[Any]):
                 batch = refuse_stop_iteration(self._pending.popleft())
                 return batch if self._timed else batch.batch
         except BaseException as error:
-            self._end(wait=isinstance(error, Exception))  # Ctrl-C must get out of a dataset that hangs
+            self.close(wait=isinstance(error, Exception))  # Ctrl-C must get out of a dataset that hangs
             raise
         self.close()
         raise StopIteration
@@ -162,21 +156,13 @@ class _Batches(Iterator[Any]):
         """Begin the next batch. An error in that comes out in its place, after the batches before it."""
         try:
             indices = next(order)
-        except StopIteration:
-            self._order = None
-            return
-        except Exception as error:
-            self._end_with(error)
-            return
-        try:
             size = self._split_size(len(indices))
             self._pending.append(refuse_stop_iteration(self._fetcher.begin, indices, self._submit(), size))
+        except StopIteration:
+            self._order = None
         except Exception as error:
-            self._end_with(error)
-
-    def _end_with(self, error: Exception) -> None:
-        self._order = None
-        self._pending.append(functools.partial(_raise, error))
+            self._order = None
+            self._pending.append(functools.partial(_raise, error))
 
     def _submit(self) -> Submit:
         if not self._threads:
@@ -192,11 +178,8 @@ class _Batches(Iterator[Any]):
         batches = self._ahead if self._fetcher.releases_gil else 1
         return split_size(length, -(-self._threads // batches))
 
-    def close(self) -> None:
+    def close(self, *, wait: bool = True) -> None:
         """End the threads, and wait for the parts that they are working on."""
-        self._end(wait=True)
-
-    def _end(self, *, wait: bool) -> None:
         self._order = None
         self._pending.clear()
         pool, self._pool = self._pool, None

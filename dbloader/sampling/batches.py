@@ -99,9 +99,7 @@ class CountedBatchSampler(BatchSampler):
     of iterations so far, and the position in the iteration.
 
     Args:
-        sampler: Gives indices.
-        batch_size: As in BatchSampler.
-        drop_last: As in BatchSampler.
+        sampler, batch_size, drop_last: As in BatchSampler.
         seed: The seed of the random numbers.
         rank: The rank of the process, so that ranks draw different numbers.
     """

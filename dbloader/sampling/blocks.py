@@ -33,14 +33,10 @@ class BlockShuffleSampler(ResumableSampler):
         dataset: Anything that has a length; only the length is used.
         block_size: Records in a block; the last block of the dataset may have fewer.
         buffer_blocks: Blocks that are shuffled together; the last ones of the epoch may be fewer.
-        num_replicas: As in ShuffleSampler.
-        rank: As in ShuffleSampler.
-        seed: As in ShuffleSampler.
-        drop_last: As in ShuffleSampler.
+        num_replicas, rank, seed, drop_last: As in ShuffleSampler.
 
     Raises:
-        OptionError: As in ShuffleSampler; or ``block_size`` or ``buffer_blocks`` is below 1.
-        TypeError: As in ShuffleSampler.
+        OptionError: ``block_size`` or ``buffer_blocks`` is below 1. All other errors are those of ShuffleSampler.
     """
 
     def __init__(
@@ -107,12 +103,10 @@ class _BlockOrder:
         return slots // self._buffer_size
 
     def _start(self, buffer: int) -> int:
-        """Return the position at which a buffer begins."""
         slot = min(buffer * self._buffer_size, self._slots)
         return slot - self._missing if buffer > self._short_buffer else slot
 
     def _shuffle(self, buffer: int, positions: Array) -> Array:
-        """Return the slots of positions in one buffer."""
         start = self._start(buffer)
         order = Permutation(self._start(buffer + 1) - start, *self._key, "buffer", buffer)
         slots = order[positions - start] + buffer * self._buffer_size

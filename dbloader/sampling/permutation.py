@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from dbloader.sampling.rng import Array
 
-MOST = 2**62
-
 # The sensitive statistic is how many rows apart two positions of one column come out (chi-square). With 4 rounds it is
 # 7,000 standard deviations off over 1,464 orders of n = 4,097, with 6 not there but still 10 over 3,000 orders of
 # n = 1,000, and with 8 in neither. All the n! orders of n = 5 come out equally often only with 10 rounds. So there are
@@ -69,7 +67,7 @@ class Permutation:
     def __init__(self, n: int, seed: int, epoch: int = 0, *purpose: int | str) -> None:
         self.n = as_index(n)
         self._purpose = (self.n, as_index(seed), as_index(epoch), *purpose)
-        if not 0 <= self.n <= MOST:
+        if not 0 <= self.n <= 2**62:
             raise OptionError(f"n must be 0 to 2**62, got {n}")
 
     def __getitem__(self, positions: slice | Array) -> Array:

@@ -68,17 +68,18 @@ class RankSampler(DistributedSampler[int]):
         return len(self._share(0))
 
 
+def is_distributed() -> bool:
+    """Return whether torch.distributed is initialized."""
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
 def resolve_ranks(num_replicas: int | None, rank: int | None) -> tuple[int, int]:
     """Return the number of processes and the rank of this one, from torch.distributed if they are not given.
 
-    Raises:
-        OptionError: ``num_replicas`` is below 1, or ``rank`` not 0 to ``num_replicas - 1``. Or only one of the two is
-            given and torch.distributed is not initialized. Or neither is given, torch.distributed is not initialized,
-            and torchrun started this process as one of several.
-        TypeError: One of them is not an int.
+    Its errors are those of ShuffleSampler.
     """
     if num_replicas is None or rank is None:
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
+        if is_distributed():
             num_replicas = torch.distributed.get_world_size() if num_replicas is None else num_replicas
             rank = torch.distributed.get_rank() if rank is None else rank
         elif num_replicas is not None or rank is not None:
@@ -102,16 +103,9 @@ def resolve_ranks(num_replicas: int | None, rank: int | None) -> tuple[int, int]
 
 
 def check_shared_once(name: str, num_replicas: int) -> None:
-    """Raise an error if a caller shares the samples of a sampler that shares them already.
+    """Raise OptionError if a caller shares the samples of a sampler, named here, that shares them already.
 
     A sampler is not told which object iterates over it, so this looks for such an object among the callers.
-
-    Args:
-        name: Class of the sampler.
-        num_replicas: Number of processes that share its samples.
-
-    Raises:
-        OptionError: There is such a caller: samples would be left out.
     """
     module = sys.modules.get(_MODULE)
     if module is None or num_replicas == 1:

@@ -34,12 +34,9 @@ _FRACTION_BITS = 53  # of a float64
 
 
 def derive_keys(count: int, *purpose: int | str) -> Array:
-    """Return keys for a purpose: uint64, shape (count,).
+    """Return keys for a purpose, such as a seed, an epoch and a name: uint64, shape (count,).
 
-    Args:
-        count: Number of keys.
-        purpose: What they are for, such as a seed, an epoch and a name: integers of any size, and strings without a
-            ``/``. Purposes that differ anywhere have unrelated keys.
+    It is integers of any size, and strings without a ``/``. Purposes that differ anywhere have unrelated keys.
     """
     text = "/".join(str(part) for part in purpose)
     return np.frombuffer(hashlib.shake_256(text.encode()).digest(8 * count), "<u8").astype(np.uint64)
@@ -54,11 +51,9 @@ def mix(values: Array) -> None:
 
 
 def bits(positions: Array, key: Array) -> Array:
-    """Return the random bits at some positions of the stream of a key: uint64, the shape of ``positions``.
+    """Return the random bits at some positions, from 0, of the stream of a key: uint64, the shape of ``positions``.
 
-    Args:
-        positions: Integers from 0.
-        key: uint64, shape (2,), from ``derive_keys``.
+    The key is two of ``derive_keys``.
     """
     values = positions.astype(np.uint64)
     values *= _STEP

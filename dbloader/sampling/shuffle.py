@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 
 
 def length_of(dataset: Any) -> int:
-    """Return the length of a dataset.
-
-    Raises:
-        TypeError: It has no length, or is a str or bytes, whose letters would be the samples.
-    """
+    """Return the length of a dataset; raise TypeError for one without, and for text, whose letters would be samples."""
     if not isinstance(dataset, Sized) or isinstance(dataset, (str, bytes)):
         raise TypeError(f"dataset must be a dataset, or anything else that has a length, got {short_repr(dataset)}")
     return len(dataset)
@@ -74,12 +70,7 @@ class OrderedSampler(ResumableSampler):
 
     Args:
         dataset: Anything that has a length; only the length is used.
-        num_replicas: As in ShuffleSampler.
-        rank: As in ShuffleSampler.
-
-    Raises:
-        OptionError: As in ShuffleSampler.
-        TypeError: As in ShuffleSampler.
+        num_replicas, rank: As in ShuffleSampler, like all errors.
     """
 
     def __init__(self, dataset: Sized, num_replicas: int | None = None, rank: int | None = None) -> None:

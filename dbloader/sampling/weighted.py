@@ -32,10 +32,7 @@ class WeightedSampler(ResumableSampler):
     Args:
         weights: Shape (indices,), finite, 0 or more, in any unit; an index of weight 0 is never drawn.
         num_samples: Draws in an epoch, of all ranks together; None for the number of weights.
-        num_replicas: As in ShuffleSampler.
-        rank: As in ShuffleSampler.
-        seed: Must be the same on all ranks, like the weights.
-        drop_last: As in ShuffleSampler.
+        num_replicas, rank, seed, drop_last: As in ShuffleSampler. The weights must be the same on all ranks, too.
 
     Raises:
         OptionError: As in ShuffleSampler; or the weights are invalid or all 0; or ``num_samples`` is below 1.
@@ -90,10 +87,7 @@ class ClassBalancedSampler(WeightedSampler):
     Args:
         labels: Shape (indices,), integers: ``dataset.targets``. A class without records is left out.
         num_samples: As in WeightedSampler.
-        num_replicas: As in ShuffleSampler.
-        rank: As in ShuffleSampler.
-        seed: As in WeightedSampler.
-        drop_last: As in ShuffleSampler.
+        num_replicas, rank, seed, drop_last: As in WeightedSampler.
 
     Raises:
         OptionError: As in WeightedSampler; or the labels are not integers of that shape, or one is missing.

@@ -19,8 +19,7 @@ from dbloader.decoding.full import DecodeTensor
 from dbloader.decoding.random_crop import RandomResizedCrop
 from dbloader.device import Normalize, Preparation
 from dbloader.device.decode.backend import HardwareDecoder, takes
-from dbloader.device.decode.decoder import DeviceDecoder
-from dbloader.device.decode.select import open_hardware
+from dbloader.device.decode.decoder import DeviceDecoder, open_hardware
 from dbloader.device.encoded import EncodedImages
 from dbloader.device.transfer import to_device
 from dbloader.errors import DamagedImageError, NotAnImageError, OptionError

@@ -38,7 +38,6 @@ OF_ANY_ITERABLE = (
     "loading.known_loaders",
     "loading.loader_proxy",
     "loading.prefetch",
-    "loading.sampler_checkpoint",
     "loading.stats",
     "device.transfer",
     "device.compose",

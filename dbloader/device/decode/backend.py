@@ -18,21 +18,14 @@ if TYPE_CHECKING:
 # Sampling factors of luma where chroma has 1 and 1: those that nvJPEG names (https://docs.nvidia.com/cuda/nvjpeg, "JPEG
 # options"). It takes Huffman-coded JPEGs, baseline, extended and progressive, but no arithmetic or lossless coding.
 _LUMA = ((1, 1), (2, 1), (2, 2), (1, 2), (4, 1), (4, 2))
-_YCC = 1  # Adobe's transform
 
 
 class HardwareDecoder(ABC):
     """Decodes JPEGs on a CUDA device.
 
     Its pixels are within a few levels of libjpeg-turbo's. It does not look for damage as a strict decoder does;
-    conversion keeps no damaged files unless it is told to.
-
-    Args:
-        device: A CUDA device with its index.
-
-    Raises:
-        ImportError: The library is not installed.
-        RuntimeError: It does not work here; ``decode`` may raise this too.
+    conversion keeps no damaged files unless it is told to. The constructor, for a CUDA device with its index, raises
+    ImportError if the library is not installed. If it does not work here, that and ``decode`` raise RuntimeError.
     """
 
     @abstractmethod
@@ -40,14 +33,10 @@ class HardwareDecoder(ABC):
 
     @abstractmethod
     def decode(self, files: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
-        """Decode files for which ``takes`` is true.
+        """Decode one or more files for which ``takes`` is true: uint8, shape (bytes,), on the CPU.
 
-        Args:
-            files: uint8, shape (bytes,), on the CPU; at least one.
-
-        Returns:
-            For each file: uint8, shape (3, height, width), RGB, on the device, ready for work queued on its current
-            stream; None if the library refuses the file. EXIF orientation is not applied.
+        Return for each: uint8, shape (3, height, width), RGB, on the device, ready for work queued on its current
+        stream; None if the library refuses the file. EXIF orientation is not applied.
         """
 
 
@@ -65,7 +54,7 @@ def takes(file: memoryview) -> bool:
         return False
     if len(frame.sampling) == 1:
         return True
-    if frame.identifiers == b"RGB" or header.adobe_transform not in (None, _YCC):
+    if frame.identifiers == b"RGB" or header.adobe_transform not in (None, 1):  # YCbCr
         return False
     luma, *chroma = frame.sampling
     return luma in _LUMA and chroma == [(1, 1), (1, 1)]

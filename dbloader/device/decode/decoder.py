@@ -5,13 +5,16 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+import numpy as np
+import simplejpeg
 import torch
 from torch.nn.functional import interpolate, pad
 
 from dbloader._machine import processors
 from dbloader.decoding.exif import UPRIGHT, read_orientation
 from dbloader.device.decode.backend import takes
-from dbloader.device.decode.select import open_hardware
+from dbloader.device.decode.nvimagecodec import NvImageCodec
+from dbloader.device.decode.torchvision import TorchvisionNvJPEG
 from dbloader.device.encoded import EncodedImages
 from dbloader.device.transfer import resolve_device
 from dbloader.errors import OptionError
@@ -20,7 +23,6 @@ from dbloader.images.pillow import open_pillow
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
     import numpy.typing as npt
     from typing_extensions import Self
 
@@ -157,3 +159,26 @@ class DeviceDecoder:
 def _empty(count: int, size: tuple[int, int], device: torch.device, *, pinned: bool = False) -> torch.Tensor:
     layout = torch.channels_last
     return torch.empty((count, 3, *size), dtype=torch.uint8, device=device, memory_format=layout, pin_memory=pinned)
+
+
+def open_hardware(device: torch.device) -> HardwareDecoder:
+    """Return the first library that decodes a JPEG on a device: nvImageCodec, else torchvision.
+
+    Raises:
+        OptionError: No library does; the message says what each lacks and what to install.
+    """
+    probe = torch.from_numpy(np.frombuffer(simplejpeg.encode_jpeg(np.zeros((16, 16, 3), np.uint8)), np.uint8).copy())
+    refused = []
+    for library in (NvImageCodec, TorchvisionNvJPEG):
+        try:
+            hardware = library(device)
+            if hardware.decode([probe])[0] is not None:
+                return hardware
+            refused.append(f"{library.__name__}: it decodes no JPEG, as without the nvJPEG library")
+        except (ImportError, RuntimeError) as error:
+            refused.append(f"{library.__name__}: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
+    major = (torch.version.cuda or "12").partition(".")[0]
+    raise OptionError(
+        f"no library here decodes JPEGs on {device}: pip install 'nvidia-nvimgcodec-cu{major}[nvjpeg]', "
+        f"or decode in the workers; got {'; '.join(refused)}"
+    )
