@@ -58,17 +58,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilePreparer:
-    """The settings by which files become records; checks itself.
-
-    Attributes:
-        check: ``"decode"``, ``"structure"`` or ``"none"``; ``convert`` says more.
-        keep_damaged: Store truncated images, marked by a field ``damaged``.
-        images: How images are stored.
-        root: Folder that paths start from.
-
-    Raises:
-        OptionError: ``check`` is unknown, or two settings exclude each other.
-    """
+    """The settings by which files below ``root`` become records, as ``convert`` describes them; checks itself."""
 
     check: str = "decode"
     keep_damaged: bool = False
@@ -93,11 +83,8 @@ class FilePreparer:
     def prepare(self, entry: Entry, hold: Callable[[int], object], data: bytes | None = None) -> Prepared:
         """Read a file, unless its bytes are given, check it and return its record.
 
-        Args:
-            entry: The file.
-            hold: Called with a number of bytes before they are allocated, and with a negative number after they are
-                freed. The file's bytes, and pixels that are stored, are not freed here.
-            data: The file's bytes, if they have been read.
+        ``hold`` is called with a number of bytes before they are allocated, and with a negative number after they are
+        freed. The file's bytes, and pixels that are stored, are not freed here.
 
         Raises:
             OSError: The machine lacks memory or file descriptors, or ``jpegtran`` was killed: not the file's fault.
@@ -195,12 +182,7 @@ def _unchanged(data: bytes, image: Facts | None, untiled: str = "") -> Stored:
 
 
 def _facts(data: bytes) -> Facts:
-    """Return what the header says.
-
-    Raises:
-        DamagedImageError: The header is damaged: the file is a truncated image.
-        NotAnImageError: It is no image, or none that can be decoded.
-    """
+    """Return what the header says; DamagedImageError if it is that of a truncated image."""
     try:
         return read_facts(data)
     except NotAnImageError as error:

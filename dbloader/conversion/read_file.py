@@ -19,11 +19,7 @@ _MAX_BYTES = 2**31 - 2**16
 
 
 def read_file(path: bytes, hold: Callable[[int], object]) -> bytes:
-    """Return the bytes of a file.
-
-    Args:
-        path: The file.
-        hold: Called with its size before it is read.
+    """Return the bytes of a file; ``hold`` is called with their number before they are read.
 
     Raises:
         NotAnImageError: It cannot be read, is no regular file, or is too large.

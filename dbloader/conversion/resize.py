@@ -91,9 +91,6 @@ def resize(data: bytes, size: tuple[int, int], *, quality: int = DEFAULT_QUALITY
     (4:4:4 if that is rare). Every other format is encoded without loss, as PNG if it is not PNG, BMP, PPM or TIFF.
     Palettes become full colors. Gray, alpha, CMYK and gray of 16 bits are kept. Of several pictures in a file the
     first is kept.
-
-    Raises:
-        DamagedImageError: The image does not decode, or cannot be encoded again.
     """
     pixels, name, subsampling, options = load_image(data, size)
     if name in ("JPEG", "WEBP"):
@@ -108,11 +105,7 @@ def resize(data: bytes, size: tuple[int, int], *, quality: int = DEFAULT_QUALITY
 
 
 def load_image(data: bytes, size: tuple[int, int] | None) -> LoadedImage:
-    """Return the pixels of an image file in another size, or in its own if that is None.
-
-    Raises:
-        DamagedImageError: The image does not decode.
-    """
+    """Return the pixels of an image file in another size, or in its own if that is None."""
     try:
         with open_pillow(data) as image:
             name = format_name(image)
@@ -137,13 +130,8 @@ def load_image(data: bytes, size: tuple[int, int] | None) -> LoadedImage:
 def load_pixels(data: bytes, size: tuple[int, int] | None) -> npt.NDArray[np.uint8]:
     """Return the pixels of an image file, as ``decode_pil`` does, in another size or in its own if that is None.
 
-    Returns:
-        uint8, shape (height, width, 3), RGB, 0 to 255. EXIF is not applied, alpha is dropped, 16 bits become the upper
-        8.
-
-    Raises:
-        DamagedImageError: The image does not decode.
-        PixelRangeError: Its values are of unknown range.
+    uint8, shape (height, width, 3), RGB, 0 to 255. EXIF is not applied, alpha is dropped, 16 bits become the upper 8;
+    values of unknown range are a PixelRangeError.
     """
     try:
         if size is not None:

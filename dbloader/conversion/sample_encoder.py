@@ -39,10 +39,7 @@ class RecordBatch:
 class SampleEncoder:
     """Encodes samples as records; can be pickled, as the ``collate_fn`` of a DataLoader with workers.
 
-    Attributes:
-        fields: Names of a tuple's items.
-        image_format: Pillow's format of PIL images in the field ``image``.
-        options: Options of Pillow for that format.
+    ``fields`` names a tuple's items. ``options`` are Pillow's for ``image_format``, that of PIL images in ``image``.
     """
 
     fields: tuple[str, ...]
@@ -51,12 +48,7 @@ class SampleEncoder:
 
     @classmethod
     def of(cls, fields: Sequence[str], image_format: str, quality: int | None) -> SampleEncoder:
-        """Return an encoder with the options of ``write_store``.
-
-        Raises:
-            TypeError: ``quality`` has the wrong type.
-            OptionError: An option is out of its range.
-        """
+        """Return an encoder with the options of ``write_store``, checked."""
         return cls(_checked_fields(fields), _checked_format(image_format), _checked_quality(quality, image_format))
 
     def __call__(self, samples: Iterable[Any]) -> RecordBatch:
@@ -74,12 +66,7 @@ class SampleEncoder:
             return error
 
     def record(self, sample: Any) -> Record:
-        """Return the record of a sample.
-
-        Raises:
-            FieldError: It holds what a record cannot.
-            DamagedImageError: A PIL image does not decode.
-        """
+        """Return the record of a sample; FieldError for what a record cannot hold."""
         if isinstance(sample, Record):
             return sample
         named = {key: self._value(key, value) for key, value in self._named(sample).items()}
@@ -101,7 +88,7 @@ class SampleEncoder:
             if len(sample) > len(names):
                 raise FieldError(
                     f"it has {len(sample)} items, and fields names {len(names)}: name them all, "
-                    f"such as fields=({', '.join(map(repr, [*names, 'caption']))})",
+                    f"such as fields=({', '.join(map(repr, [*names, 'caption']))})"
                 )
             return dict(zip(names, sample))  # noqa: B905 - a sample may lack the last ones
         return {"image": sample}
@@ -139,7 +126,7 @@ def _array(key: str, tensor: Any) -> np.ndarray[Any, Any]:
     except (TypeError, RuntimeError) as error:
         raise FieldError(
             f"field {key!r} is a tensor of {tensor.dtype} ({tensor.layout}, on {tensor.device}), which numpy has no "
-            f"equal of ({error}): convert it, such as by .float()",
+            f"equal of ({error}): convert it, such as by .float()"
         ) from error
 
 
@@ -198,7 +185,7 @@ def _unwritable(key: str, image: Image.Image, image_format: str, reason: str) ->
     remedy = "choose image_format='TIFF', which keeps most modes, or " if key == "image" else ""
     return FieldError(
         f"field {key!r} is an image of mode {image.mode}, which cannot be written as {image_format} ({reason}): "
-        f"{remedy}convert it, such as by .convert('RGB') or numpy.asarray()",
+        f"{remedy}convert it, such as by .convert('RGB') or numpy.asarray()"
     )
 
 

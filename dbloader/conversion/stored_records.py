@@ -62,10 +62,7 @@ def divide(samples: Any) -> Iterator[Any]:
 
 
 def common_source(samples: Any) -> dict[str, Any]:
-    """Return the ``source`` of a manifest.
-
-    For records it is what the manifests of all their stores have in common, such as ``check``.
-    """
+    """Return the ``source`` of a manifest: of records, what the manifests of all their stores have in common."""
     parts = list(_parts(samples))
     if not all(map(gives_records, parts)):
         return {"kind": "samples"}
@@ -77,11 +74,7 @@ def common_source(samples: Any) -> dict[str, Any]:
 
 
 def find_classes(samples: Any) -> tuple[str, ...]:
-    """Return the class names of a store, a dataset, or the dataset in a DataLoader, Subset or ConcatDataset.
-
-    Raises:
-        OptionError: The datasets of a ConcatDataset have different classes, so that a label means several things.
-    """
+    """Return the class names of a store, a dataset, or the dataset in a DataLoader, Subset or ConcatDataset."""
     if isinstance(samples, Store):
         return samples.manifest.classes
     names = getattr(samples, "classes", None)

@@ -112,7 +112,7 @@ class ImageFormat:
         if self.quality is not None and not self.tile and not resizes:
             raise OptionError(
                 f"quality (--quality) is for images that are made smaller or tiled: give {_MAX_SIDE} or "
-                f"{_SHORT_SIDE} too, or tile (--tile); all other images are stored byte for byte",
+                f"{_SHORT_SIDE} too, or tile (--tile); all other images are stored byte for byte"
             )
         if self.tile and self.quality is None:
             find_jpegtran()

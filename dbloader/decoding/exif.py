@@ -40,10 +40,6 @@ def read_orientation(image: bytes | memoryview | Image.Image) -> int:
     """Return the EXIF orientation, 1 to 8, of an image file or opened image; 1, upright, if it has none of these.
 
     Pillow reads it, as for its ImageOps.exif_transpose: from EXIF or, where there is none, from XMP. This takes 17 us.
-
-    Raises:
-        NotAnImageError: It is in no known format, or has more pixels than are allowed.
-        DamagedImageError: There is EXIF, but it cannot be read.
     """
     if not isinstance(image, Image.Image):
         image = open_file(image)
@@ -58,12 +54,7 @@ def read_orientation(image: bytes | memoryview | Image.Image) -> int:
 
 
 class UprightImage:
-    """The upright view of an image that is stored turned.
-
-    Args:
-        stored: The image as it is stored.
-        orientation: 1 to 8.
-    """
+    """The upright view of an image that is stored turned."""
 
     def __init__(self, stored: OpenImage, orientation: int) -> None:
         self.stored = stored
@@ -84,16 +75,7 @@ class UprightImage:
 def find_stored_box(
     orientation: int, left: int, top: int, width: int, height: int, upright: tuple[int, int]
 ) -> tuple[int, int, int, int]:
-    """Return left, top, width and height in the stored image of a part of the upright one.
-
-    Args:
-        orientation: 1 to 8.
-        left: Left edge of the part, in pixels of the upright image as the next three.
-        top: Its upper edge.
-        width: Its width.
-        height: Its height.
-        upright: Width and height of the upright image.
-    """
+    """Return left, top, width and height in the stored image of a part of the upright one, of the size ``upright``."""
     exchanged, mirrored, inverted = _TURNS[orientation]
     if mirrored:
         left = upright[0] - left - width

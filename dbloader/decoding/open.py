@@ -24,15 +24,7 @@ if TYPE_CHECKING:
 def open_image(
     image: bytes | memoryview | npt.NDArray[Any] | Image.Image, *, exif_transpose: bool = False, checked: bool = False
 ) -> OpenImage:
-    """Open the image that a Decoder is called with; a JPEG is not decoded yet.
-
-    Raises:
-        NotAnImageError: It is in no known format, or has more pixels than are allowed.
-        PixelRangeError: Its values are floats, signed or of 32 bits, so that their range is not known.
-        DamagedImageError: Its header cannot be read.
-        OptionError: It is an array of another dtype or shape.
-        TypeError: It is neither a file, an array nor a PIL image.
-    """
+    """Open the image that a Decoder is called with; a JPEG is not decoded yet. The errors are those of a call."""
     if isinstance(image, np.ndarray):
         return ArrayImage(image)
     jpeg = None

@@ -43,12 +43,7 @@ def decode_pil(data: bytes) -> Image.Image:
 
 
 def open_file(data: bytes | memoryview) -> Image.Image:
-    """Open an image file with Pillow; its pixels are not decoded yet.
-
-    Raises:
-        NotAnImageError: It is in no known format, or has more pixels than are allowed.
-        DamagedImageError: Its header cannot be read.
-    """
+    """Open an image file with Pillow; its pixels are not decoded yet. The errors are those of `decode_pil`."""
     try:
         return open_pillow(data)
     except UnidentifiedImageError as error:
@@ -67,12 +62,7 @@ def open_file(data: bytes | memoryview) -> Image.Image:
 
 
 class PillowImage:
-    """An image that Pillow opened, of any mode whose values have a known range.
-
-    Raises:
-        DamagedImageError: It does not decode.
-        PixelRangeError: Its values have no known range.
-    """
+    """An image that Pillow opened, of any mode whose values have a known range."""
 
     def __init__(self, image: Image.Image) -> None:
         with translate_errors():
@@ -98,11 +88,7 @@ class PillowImage:
 
 @contextmanager
 def translate_errors() -> Iterator[None]:
-    """Translate any error of Pillow's inside, but for lack of memory.
-
-    Raises:
-        DamagedImageError: Pillow raised something.
-    """
+    """Make a DamagedImageError of any error of Pillow's inside, but for lack of memory."""
     try:
         yield
     except (MemoryError, PixelRangeError):

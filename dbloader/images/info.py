@@ -55,11 +55,7 @@ class Facts(NamedTuple):
 
 
 def read_facts(data: bytes) -> Facts:
-    """Return what the header of an image file says; decode nothing.
-
-    Raises:
-        NotAnImageError: It is in no format that is opened (`dbloader.images.pillow.FORMATS`), or has too many pixels.
-    """
+    """Return what the header of an image file says, or raise NotAnImageError; decode nothing."""
     if data.startswith(b"\xff\xd8"):
         # 3 us; Pillow takes 45, which is much for conversions that check nothing.
         try:
@@ -83,7 +79,6 @@ def read_facts(data: bytes) -> Facts:
 
 
 def _unknown(data: bytes) -> str:
-    """Return why a file is rejected that is in none of the opened formats."""
     if not data:
         return "is empty"
     reason = f"is in no known image format (it begins with {data[:4]!r})"
@@ -112,11 +107,7 @@ def _depth(data: bytes, image: ImageFile.ImageFile) -> str:
 
 
 def _codestream(data: bytes) -> int:
-    """Return where the codestream of a JPEG 2000 file begins.
-
-    Raises:
-        ValueError: It has none.
-    """
+    """Return where the codestream of a JPEG 2000 file begins."""
     at = 0
     for _ in range(_MOST_BOXES):
         if data.startswith(b"\xff\x4f\xff\x51", at):  # SOC, SIZ
@@ -140,11 +131,7 @@ def _has_frames(image: Image.Image) -> bool:
 
 
 def check_decodes(data: bytes, facts: Facts) -> None:
-    """Decode a whole image, and drop the pixels.
-
-    Raises:
-        DamagedImageError: It does not decode, or only with a warning that pixels are wrong or missing.
-    """
+    """Decode a whole image and drop the pixels; raise DamagedImageError at any error or warning."""
     if facts.format == "PNG":
         _check_chunks(data)
     if facts.format == "JPEG" and _check_jpeg(data):
@@ -163,11 +150,7 @@ def check_decodes(data: bytes, facts: Facts) -> None:
 
 
 def _check_jpeg(data: bytes) -> bool:
-    """Return whether libjpeg-turbo decodes a JPEG; False if its kind is left to Pillow.
-
-    Raises:
-        DamagedImageError: It does not decode, or only with a warning that pixels are wrong or missing.
-    """
+    """Return whether libjpeg-turbo decodes a JPEG; False if its kind is left to Pillow."""
     try:
         open_pillow(data).close()  # training will open it with Pillow, which parses more of the header
     except Exception as error:  # a Pillow plugin raises whatever its parsing meets
@@ -191,9 +174,6 @@ def _check_last_scan(data: bytes, end: int) -> None:
     """Look for a cut in a JPEG whose sampling factors only Pillow decodes, though it ignores libjpeg's warnings.
 
     Bytes that are added to a complete scan change no pixel; where codes are missing, they are read in their place.
-
-    Raises:
-        DamagedImageError: The last scan is cut short.
     """
     try:
         whole, longer = (zlib.crc32(open_pillow(data[:end] + more + END).tobytes()) for more in (b"", _NOISE))
@@ -206,11 +186,7 @@ def _check_last_scan(data: bytes, end: int) -> None:
 
 
 def _check_chunks(data: bytes) -> None:
-    """Compare the chunks of a PNG with their CRCs, which Pillow skips for those that hold the pixels.
-
-    Raises:
-        DamagedImageError: A chunk does not match its CRC.
-    """
+    """Compare the chunks of a PNG with their CRCs, which Pillow skips for those that hold the pixels."""
     start = 8  # https://www.w3.org/TR/png-3/#5Chunk-layout: length, type, data, CRC
     while start + 12 <= len(data):
         end = start + 12 + int.from_bytes(data[start : start + 4], "big")

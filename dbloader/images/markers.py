@@ -80,11 +80,7 @@ class Frame(NamedTuple):
 
 
 def next_segment(data: bytes | memoryview, position: int) -> Segment | None:
-    """Return the first segment that begins at a byte or after it; None if there is no further marker.
-
-    Raises:
-        DamagedImageError: It is cut short, or a marker that no segment begins with.
-    """
+    """Return the first segment that begins at a byte or after it; None if there is no further marker."""
     marker = _MARKER.search(data, position)
     if marker is None:
         return None
@@ -105,23 +101,13 @@ def next_segment(data: bytes | memoryview, position: int) -> Segment | None:
 
 
 def find_scan_end(data: bytes | memoryview, start: int, *, restarts: bool) -> int:
-    """Return where the coded data of a scan end: at the next marker, or with the file.
-
-    Args:
-        data: The file.
-        start: Where they begin.
-        restarts: Whether restart markers stand among them.
-    """
+    """Return where the coded data of a scan end: at the next marker, restarts aside, or with the file."""
     marker = (_MARKER_BUT_RESTART if restarts else _MARKER).search(data, start)
     return marker.start() if marker else len(data)
 
 
 def parse_frame(data: bytes | memoryview, segment: Segment) -> Frame:
-    """Return what a frame header says.
-
-    Raises:
-        DamagedImageError: It has another length than its components need, no width, or impossible sampling factors.
-    """
+    """Return what a frame header says; raise DamagedImageError if it contradicts itself."""
     header = bytes(data[segment.begin : segment.end])
     if len(header) < 9 or len(header) != 6 + 3 * header[5]:
         raise segment.error("contradicts itself: its length is not that of its components")

@@ -54,10 +54,7 @@ _GRAY_16 = ("I;16", "I;16L", "I;16B", "I;16N", "I")
 
 
 def open_pillow(file: bytes | bytearray | memoryview | BinaryIO) -> ImageFile.ImageFile:
-    """Open an image file; its pixels are not decoded yet.
-
-    Args:
-        file: Its bytes, or the file opened for reading, which is read while the image is used.
+    """Open the bytes of an image file, or a file opened for reading; its pixels are not decoded yet.
 
     Raises:
         NotAnImageError: It has more pixels than `max_pixels` allows, or is a TIFF whose planes Pillow misreads.
@@ -105,12 +102,7 @@ def max_pixels() -> float:
 
 
 def check_pixels(width: int, height: int) -> None:
-    """Raise unless an image of this size may be decoded.
-
-    Raises:
-        NotAnImageError: It has more pixels than `max_pixels` allows.
-        OptionError: The environment variable DBLOADER_MAX_PIXELS is not a number.
-    """
+    """Raise NotAnImageError if an image of this size has more pixels than `max_pixels` allows."""
     if width * height > max_pixels():
         raise NotAnImageError(_too_large())
 
@@ -154,13 +146,10 @@ def array_depth(pixels: npt.NDArray[Any]) -> str:
 
 
 def scale_to_8_bits(image: Image.Image) -> Image.Image:
-    """Return an image with 8-bit values: itself, or one of mode L for gray of 16 bits.
+    """Return an image with 8-bit values, gray of 16 bits in mode L; raise PixelRangeError for an unknown range.
 
     The upper 8 of 16 bits are kept, as Pillow does for colors and torchvision for tensors. Pillow's own conversion
     makes every gray value above 255 white.
-
-    Raises:
-        PixelRangeError: The values are floats, signed or of 32 bits, so that their range is not known.
     """
     depth = value_depth(image)
     if depth not in KNOWN_RANGE:
@@ -178,10 +167,7 @@ def mend_gray(image: Image.Image) -> Image.Image:
     """Return gray of 16 bits in mode I;16, from 0 (black) to 65,535 (white), and other images unchanged.
 
     Pillow reads gray of 12 bits in a TIFF as 0 to 4,095, leaves 16 bits inverted where 0 is white, and reads a PGM of
-    16 bits in the mode of 32.
-
-    Raises:
-        PixelRangeError: Pillow reads other values than the file has, or cannot write what they mean.
+    16 bits in the mode of 32. Values that it misreads, or cannot write, are a PixelRangeError.
     """
     depth = value_depth(image)
     if depth in _MISREAD:

@@ -32,12 +32,7 @@ class Entry(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """Something that did not become an entry.
-
-    Attributes:
-        name: Path below the root, or ``"row 17"`` of a listing; always valid UTF-8.
-        reason: The reason, in words that follow the name and a colon.
-    """
+    """Something that did not become an entry: its name, or ``"row 17"`` of a listing, as valid UTF-8; and why."""
 
     name: str
     reason: str
@@ -71,11 +66,7 @@ class Source(ABC):
 
     @abstractmethod
     def entries(self) -> Iterator[Entry | Problem]:
-        """Yield every file to convert, and every problem, in order.
-
-        Raises:
-            SourceError: The source as a whole is unusable.
-        """
+        """Yield every file to convert, and every problem, in order; SourceError if the source is unusable."""
 
     reads = False
     """Whether ``read`` returns the bytes of files; otherwise they are files below the root."""

@@ -127,17 +127,9 @@ def encode_tiled(
 
 
 def choose_interval(row: int, mcu_width: int, tile_width: int = TILE_WIDTH) -> int:
-    """Return the MCUs of a tile: the divisor of a row that comes nearest, by ratio, to the target width.
+    """Return the MCUs of a tile: the divisor of a row that comes nearest, by ratio, to the target width in pixels.
 
     A row of a prime number of MCUs becomes tiles of one MCU, or a single tile if it is short.
-
-    Args:
-        row: MCUs in a row.
-        mcu_width: In pixels.
-        tile_width: Target width in pixels.
-
-    Raises:
-        OptionError: The target width is below 1.
     """
     if tile_width < 1:
         raise OptionError(f"tile_width must be at least 1 pixel, got {tile_width}")

@@ -71,13 +71,7 @@ class Grid(NamedTuple):
 
 
 def read_header(data: memoryview) -> Header:
-    """Read the header of a JPEG of one or three components of 8 bits.
-
-    Raises:
-        NotAnImageError: It is no JPEG.
-        DamagedImageError: Its header is cut short.
-        NotTiledError: It is of another kind.
-    """
+    """Read the header of a JPEG of one or three components of 8 bits; NotTiledError for another kind."""
     if bytes(data[:2]) != markers.START:
         raise NotAnImageError("no JPEG: the data do not begin as one does")
     position, kept, dropped, size_at, interval, frame, adobe = 2, 0, 0, 0, 0, None, None
@@ -133,11 +127,7 @@ def read_header(data: memoryview) -> Header:
 
 
 def read_grid(header: Header) -> Grid:
-    """Return the grid of tiles.
-
-    Raises:
-        NotTiledError: The tiles are no grid, or the JPEG is neither baseline nor extended with Huffman codes.
-    """
+    """Return the grid of tiles; NotTiledError if they are no grid, or the JPEG is not sequential with Huffman codes."""
     if header.frame.process not in markers.SEQUENTIAL:
         raise not_tiled(f"its process is SOF{header.frame.process - markers.SOF0}, not baseline")
     if not header.interleaved:
@@ -187,5 +177,5 @@ def restart_codes(count: int) -> npt.NDArray[np.uint8]:
 
 
 def not_tiled(why: str) -> NotTiledError:
-    """Return the error of a JPEG that is complete, but must be decoded whole."""
+    """Return the error of a JPEG that must be decoded whole."""
     return NotTiledError(f"the JPEG cannot be decoded by tiles: {why}")
