@@ -20,17 +20,11 @@ if TYPE_CHECKING:
 def read_collection(
     place: str | os.PathLike[str], listing: str | os.PathLike[str], *, key: str, image: str
 ) -> CollectionSource:
-    """Return the source of the images that a listing names and a collection has.
-
-    Args:
-        place: ``mongodb://host/database.collection``.
-        listing: A listing, whose paths are the files' names in the collection.
-        key: The field of a document with the file's name.
-        image: The field with its bytes.
+    """Return the source of the images that a listing names and ``mongodb://host/database.collection`` has.
 
     Raises:
         PlaceError: The place is no such URI, or names no database or collection.
-        NotAStoreError: There is no such collection, or its documents have no such fields.
+        NotAStoreError: There is no such collection, or none of its documents has the fields ``key`` and ``image``.
         SourceError: As by ``read_listing``.
     """
     files = FileCollection(place, key, image)
