@@ -31,24 +31,16 @@ _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 
 @dataclass(slots=True)
 class Prepared:
-    """The result of one file.
+    """The result of one file."""
 
-    Attributes:
-        record: None if the file is rejected.
-        events: The lines of the report: a reason, in words that follow the file's name and a colon, by the kind of
-            event: ``"rejected"``, ``"damaged"`` (and stored nevertheless), ``"repaired"``, or a remark (`REMARKS`).
-        bad: Whether a rejected file is no image at all, or cannot be read.
-        changes: ``("resized",)`` if the image was made smaller, ``("reencoded",)`` if it was encoded again in its size.
-        depth: Bits and type of the values of the stored image; "" without an image or in an unknown format.
-        nbytes: Bytes read.
-    """
-
-    record: EncodedRecord | None = None
+    record: EncodedRecord | None = None  # None if the file is rejected
+    # The lines of the report: a reason, in words that follow the file's name and a colon, by the kind of event:
+    # "rejected", "damaged" (and stored nevertheless), "repaired", or a remark (`REMARKS`).
     events: dict[str, str] = field(default_factory=dict)
-    bad: bool = False
-    changes: tuple[str, ...] = ()
-    depth: str = ""
-    nbytes: int = 0
+    bad: bool = False  # whether a rejected file is no image at all, or cannot be read
+    changes: tuple[str, ...] = ()  # "resized" if the image was made smaller, "reencoded" if encoded again in its size
+    depth: str = ""  # bits and type of the values of the stored image; "" if unknown
+    nbytes: int = 0  # read
 
     @classmethod
     def rejected(cls, reason: str) -> Prepared:

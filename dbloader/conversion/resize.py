@@ -40,19 +40,12 @@ _FORMATS = ("JPEG", "WEBP", "PNG", "BMP", "PPM", "TIFF")
 
 
 class LoadedImage(NamedTuple):
-    """Pixels, and the facts of their file that an encoder needs.
+    """Pixels, and the facts of their file that an encoder needs."""
 
-    Attributes:
-        pixels: In a mode that can be resized, as `resize` says; in any mode if the size is kept.
-        format: The format to encode them in: that of the file, or PNG.
-        subsampling: Pillow's number of a JPEG's chroma subsampling: 0 to 2 are 4:4:4, 4:2:2, 4:2:0.
-        options: Pillow's options to encode with, such as color profile and EXIF.
-    """
-
-    pixels: Image.Image
-    format: str
-    subsampling: int
-    options: Mapping[str, Any]
+    pixels: Image.Image  # in a mode that can be resized, as `resize` says; in any mode if the size is kept
+    format: str  # the one to encode them in: that of the file, or PNG
+    subsampling: int  # Pillow's number of a JPEG's chroma subsampling: 0 to 2 are 4:4:4, 4:2:2, 4:2:0
+    options: Mapping[str, Any]  # Pillow's, to encode with, such as color profile and EXIF
 
 
 def reduced_size(facts: Facts, *, max_side: int | None, short_side: int | None) -> tuple[int, int] | None:

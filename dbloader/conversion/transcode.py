@@ -38,27 +38,16 @@ _RGB, _PILLOW, _RAW_DEEP = 3, 4, 5
 
 
 class Stored(NamedTuple):
-    """An image as it is to be stored.
+    """An image as it is to be stored; a file in an unknown format has no format, size or depth."""
 
-    Attributes:
-        image: The file; or uint8, shape (height, width, 3), RGB.
-        format: Pillow's name; None for pixels, and for a file in an unknown format.
-        width: In pixels, None for a file in an unknown format.
-        height: In pixels, None for a file in an unknown format.
-        depth: Bits and type of its values; None for a file in an unknown format.
-        lengths: Lengths of its tiles; None if it is not tiled.
-        untiled: The reason why it could not be tiled; "" if it was, or was not to be.
-        reencoded: Whether its pixels differ from the file's: it was made smaller or given a quality.
-    """
-
-    image: bytes | npt.NDArray[np.uint8]
-    format: str | None
-    width: int | None
+    image: bytes | npt.NDArray[np.uint8]  # the file; or uint8, shape (height, width, 3), RGB
+    format: str | None  # Pillow's name; None for pixels
+    width: int | None  # in pixels
     height: int | None
-    depth: str | None
-    lengths: bytes | None = None
-    untiled: str = ""
-    reencoded: bool = False
+    depth: str | None  # bits and type of its values
+    lengths: bytes | None = None  # of its tiles; None if it is not tiled
+    untiled: str = ""  # the reason why it could not be tiled; "" if it was, or was not to be
+    reencoded: bool = False  # whether its pixels differ from the file's: it was made smaller or given a quality
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,23 +35,14 @@ _MOST_BOXES = 1000
 
 
 class Facts(NamedTuple):
-    """What the header of an image file says.
+    """What the header of an image file says."""
 
-    Attributes:
-        format: Pillow's name for it.
-        width: In pixels, as encoded.
-        height: In pixels, as encoded.
-        depth: Bits of a value: "8-bit" (or less), "10-bit", "16-bit", "32-bit float" and the like.
-        frames: Whether it has several frames or pages; only the first is decoded.
-        transparent: Whether it has opacities or a transparent color.
-    """
-
-    format: str
-    width: int
+    format: str  # Pillow's name
+    width: int  # in pixels, as encoded
     height: int
-    depth: str = EIGHT_BITS
-    frames: bool = False
-    transparent: bool = False
+    depth: str = EIGHT_BITS  # bits of a value: "8-bit" (or less), "10-bit", "16-bit", "32-bit float" and the like
+    frames: bool = False  # whether it has several frames or pages; only the first is decoded
+    transparent: bool = False  # whether it has opacities or a transparent color
 
 
 def read_facts(data: bytes) -> Facts:

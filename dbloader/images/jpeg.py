@@ -35,21 +35,13 @@ class State(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """What `examine` found.
-
-    Attributes:
-        state: What is there.
-        reason: What is missing or wrong, as a clause; empty when complete.
-        end: Bytes up to and including the end marker, or as far as the data were understood.
-        frame: The frame header; None if it was not reached.
-        last_scan_end: Byte after the coded data of the last scan; 0 if there is none.
-    """
+    """What `examine` found."""
 
     state: State
-    reason: str = ""
-    end: int = 0
-    frame: Frame | None = None
-    last_scan_end: int = 0
+    reason: str = ""  # what is missing or wrong, as a clause; empty when complete
+    end: int = 0  # bytes up to and including the end marker, or as far as the data were understood
+    frame: Frame | None = None  # None if it was not reached
+    last_scan_end: int = 0  # byte after the coded data of the last scan; 0 if there is none
 
     @property
     def coefficient_bytes(self) -> int:
@@ -60,16 +52,12 @@ class Structure:
 
 
 class _Scan(NamedTuple):
-    """A scan header (T.81 B.2.3).
+    """A scan header (T.81 B.2.3)."""
 
-    `components` are positions in `Frame.sampling`; `first` to `last` are coefficients in zigzag order (Ss, Se); `high`
-    and `low` are bit positions (Ah, Al).
-    """
-
-    components: tuple[int, ...]
-    first: int
+    components: tuple[int, ...]  # positions in `Frame.sampling`
+    first: int  # coefficients in zigzag order: Ss, Se
     last: int
-    high: int
+    high: int  # bit positions: Ah, Al
     low: int
 
 

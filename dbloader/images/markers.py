@@ -28,18 +28,11 @@ _MARKER_BUT_RESTART = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
 
 
 class Segment(NamedTuple):
-    """A marker and what belongs to it.
+    """A marker and what belongs to it."""
 
-    Attributes:
-        code: Second byte of the marker.
-        start: Byte of the file where the marker begins; fill bytes may stand before it.
-        begin: Where its parameters begin, behind their length.
-        end: Where they end.
-    """
-
-    code: int
-    start: int
-    begin: int
+    code: int  # second byte of the marker
+    start: int  # byte of the file where the marker begins; fill bytes may stand before it
+    begin: int  # where its parameters begin, behind their length
     end: int
 
     def error(self, why: str) -> DamagedImageError:
@@ -48,23 +41,14 @@ class Segment(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """A frame header (T.81 B.2.2).
+    """A frame header (T.81 B.2.2)."""
 
-    Attributes:
-        process: Second byte of its marker.
-        precision: Bits of a sample.
-        height: In pixels; 0 if a DNL segment should tell it, which libjpeg does not read.
-        width: In pixels, at least 1.
-        identifiers: One byte for each component.
-        sampling: Horizontal and vertical factor of each component, 1 to 4.
-    """
-
-    process: int
-    precision: int
-    height: int
-    width: int
-    identifiers: bytes
-    sampling: tuple[tuple[int, int], ...]
+    process: int  # second byte of its marker
+    precision: int  # bits of a sample
+    height: int  # in pixels; 0 if a DNL segment should tell it, which libjpeg does not read
+    width: int  # in pixels, at least 1
+    identifiers: bytes  # one byte for each component
+    sampling: tuple[tuple[int, int], ...]  # horizontal and vertical factor of each component, 1 to 4
 
     def mcu_size(self) -> tuple[int, int]:
         """Return width and height in pixels of the units in which all components together are coded (T.81 A.2.3)."""

@@ -28,37 +28,21 @@ _LONGEST = 2**16 - 1  # bytes of a tile
 
 
 class Header(NamedTuple):
-    """Everything before the coded data of the first scan of a JPEG.
+    """Everything before the coded data of the first scan of a JPEG."""
 
-    Attributes:
-        parts: The parts of the file that, joined, are a header without metadata.
-        nbytes: Their length together.
-        size_at: Byte of the joined header at which height and width stand, 16 bits big-endian each.
-        scan: Byte of the file where the coded data of the first scan begin.
-        frame: The frame header.
-        adobe_transform: How colors are coded: 0 is RGB or CMYK, 1 YCbCr, 2 YCCK; None without a segment of Adobe's.
-        interleaved: Whether all components are in the first scan.
-        interval: MCUs from one restart marker to the next; 0 if there are none.
-        mcu_width: In pixels.
-        mcu_height: In pixels.
-        row: MCUs in a row.
-        margin_x: Pixels that a decoder needs beside a crop, because it upsamples chroma from neighbors.
-        margin_y: The same above and below.
-    """
-
-    parts: list[memoryview]
-    nbytes: int
-    size_at: int
-    scan: int
+    parts: list[memoryview]  # the parts of the file that, joined, are a header without metadata
+    nbytes: int  # their length together
+    size_at: int  # byte of the joined header at which height and width stand, 16 bits big-endian each
+    scan: int  # byte of the file where the coded data of the first scan begin
     frame: markers.Frame
-    adobe_transform: int | None
-    interleaved: bool
-    interval: int
-    mcu_width: int
+    adobe_transform: int | None  # colors: 0 is RGB or CMYK, 1 YCbCr, 2 YCCK; None without a segment of Adobe's
+    interleaved: bool  # whether all components are in the first scan
+    interval: int  # MCUs from one restart marker to the next; 0 if there are none
+    mcu_width: int  # in pixels
     mcu_height: int
-    row: int
-    margin_x: int
-    margin_y: int
+    row: int  # MCUs in a row
+    margin_x: int  # pixels that a decoder needs beside a crop, because it upsamples chroma from neighbors
+    margin_y: int  # the same above and below
 
 
 class Grid(NamedTuple):
