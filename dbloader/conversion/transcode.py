@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from dbloader._options import checked_flag, whole_number
-from dbloader.conversion.resize import DEFAULT_QUALITY, load_image, load_pixels, reduced_size, resize, resizing_bytes
+from dbloader.conversion.resize import DEFAULT_QUALITY, load_image, load_pixels, resize, resizing_bytes
 from dbloader.errors import DamagedImageError, NotTiledError, OptionError, PixelRangeError
 from dbloader.images.pillow import EIGHT_BITS, decoding_bytes
 from dbloader.images.tiled.encode import TILE_WIDTH, encode_tiled, find_jpegtran, tile
@@ -108,7 +108,12 @@ class ImageFormat:
 
     def new_size(self, facts: Facts) -> tuple[int, int] | None:
         """Return the width and height that an image is made smaller to; None if it keeps its size."""
-        return reduced_size(facts, max_side=self.max_side, short_side=self.short_side)
+        side, limit = max(facts.width, facts.height), self.max_side
+        if self.short_side is not None:
+            side, limit = min(facts.width, facts.height), self.short_side
+        if limit is None or side <= limit:
+            return None
+        return max(1, round(facts.width * limit / side)), max(1, round(facts.height * limit / side))
 
     def memory(self, facts: Facts) -> tuple[int, int]:
         """Return the bytes that ``transcode`` and the encoding of the record take: for their time, and as a result."""

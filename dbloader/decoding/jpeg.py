@@ -11,8 +11,8 @@ import simplejpeg
 from dbloader.decoding.pillow import PillowImage, open_file
 from dbloader.errors import DamagedImageError, NotTiledError
 from dbloader.images import markers
-from dbloader.images.info import Facts, check_decodes, describe
-from dbloader.images.pillow import max_pixels
+from dbloader.images.info import Facts, check_decodes
+from dbloader.images.pillow import describe, max_pixels
 from dbloader.images.tiled.crop import decode_joined, join_crop
 from dbloader.images.tiled.layout import read_header
 

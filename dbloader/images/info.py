@@ -12,7 +12,15 @@ from PIL import Image, UnidentifiedImageError
 from dbloader.errors import DamagedImageError, NotAnImageError, OptionError
 from dbloader.images.jpeg import examine, find_warning
 from dbloader.images.markers import END
-from dbloader.images.pillow import EIGHT_BITS, FORMATS, max_pixels, open_pillow, value_depth
+from dbloader.images.pillow import (
+    EIGHT_BITS,
+    FORMATS,
+    describe,
+    max_pixels,
+    open_pillow,
+    translate_errors,
+    value_depth,
+)
 
 if TYPE_CHECKING:
     from PIL import ImageFile
@@ -142,10 +150,8 @@ def check_decodes(data: bytes, facts: Facts) -> None:
 
 def _check_jpeg(data: bytes) -> bool:
     """Return whether libjpeg-turbo decodes a JPEG; False if its kind is left to Pillow."""
-    try:
+    with translate_errors("its header cannot be read"):
         open_pillow(data).close()  # training will open it with Pillow, which parses more of the header
-    except Exception as error:  # a Pillow plugin raises whatever its parsing meets
-        raise DamagedImageError(f"its header cannot be read: {describe(error)}") from error
     warning = find_warning(data)
     if not warning:
         return True
@@ -166,12 +172,8 @@ def _check_last_scan(data: bytes, end: int) -> None:
 
     Bytes that are added to a complete scan change no pixel; where codes are missing, they are read in their place.
     """
-    try:
+    with translate_errors("does not decode", MemoryError):
         whole, longer = (zlib.crc32(open_pillow(data[:end] + more + END).tobytes()) for more in (b"", _NOISE))
-    except MemoryError:
-        raise  # the machine's, not the file's
-    except Exception as error:  # a Pillow plugin raises whatever its parsing meets
-        raise DamagedImageError(f"does not decode: {describe(error)}") from error
     if whole != longer:
         raise DamagedImageError("does not decode: its last scan is cut short")
 
@@ -190,8 +192,3 @@ def _check_chunks(data: bytes) -> None:
 def format_name(image: Image.Image) -> str:
     """Return the format; a multi-picture file (MPO) is a JPEG with more JPEGs after it."""
     return "JPEG" if image.format == "MPO" else image.format or ""
-
-
-def describe(error: Exception) -> str:
-    """Return the message of an error as a part of a sentence."""
-    return f"{error}".rstrip(". ") or type(error).__name__

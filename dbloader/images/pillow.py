@@ -8,15 +8,16 @@ from __future__ import annotations
 import functools
 import io
 import os
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image, TiffImagePlugin
 
-from dbloader.errors import NotAnImageError, OptionError, PixelRangeError
+from dbloader.errors import DamagedImageError, NotAnImageError, OptionError, PixelRangeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping
     from typing import Any, BinaryIO
 
     import numpy.typing as npt
@@ -79,6 +80,36 @@ def open_pillow(file: bytes | bytearray | memoryview | BinaryIO) -> ImageFile.Im
             "has its values in planes (PlanarConfiguration 2) that Pillow misreads; save it compressed, or not planar"
         )
     return image
+
+
+def encode_image(image: Image.Image, image_format: str, options: Mapping[str, Any]) -> bytes:
+    """Return an image as a file, a JPEG with optimal Huffman codes where Pillow can; the errors are Pillow's."""
+    if image_format == "JPEG":
+        try:
+            file = io.BytesIO()
+            image.save(file, image_format, optimize=True, **options)
+            return file.getvalue()
+        except OSError:
+            pass  # to optimize, Pillow has room for one or two bytes a pixel; noise at a high quality takes more
+    file = io.BytesIO()
+    image.save(file, image_format, **options)
+    return file.getvalue()
+
+
+@contextmanager
+def translate_errors(what: str, *kept: type[Exception]) -> Iterator[None]:
+    """Make a DamagedImageError, which begins with ``what``, of any error inside that is not ``kept``."""
+    try:
+        yield
+    except kept:
+        raise
+    except Exception as error:  # a Pillow plugin raises whatever its parsing meets
+        raise DamagedImageError(f"{what}: {describe(error)}") from error
+
+
+def describe(error: Exception) -> str:
+    """Return the message of an error as a part of a sentence."""
+    return f"{error}".rstrip(". ") or type(error).__name__
 
 
 def max_pixels() -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import shutil
 import subprocess
@@ -12,7 +11,9 @@ import numpy as np
 import simplejpeg
 from PIL import Image
 
+from dbloader._options import check_choice
 from dbloader.errors import DamagedImageError, OptionError
+from dbloader.images.pillow import encode_image
 from dbloader.images.tiled.layout import find_lengths, not_tiled, read_header
 
 if TYPE_CHECKING:
@@ -100,8 +101,7 @@ def encode_tiled(
     """
     if not 1 <= quality <= 100:
         raise OptionError(f"quality must be from 1 to 100, got {quality}")
-    if subsampling not in _SUBSAMPLINGS:
-        raise OptionError(f"subsampling must be one of {', '.join(_SUBSAMPLINGS)}, got {subsampling!r}")
+    check_choice("subsampling", subsampling, tuple(_SUBSAMPLINGS))
     if not isinstance(image, Image.Image):
         image = Image.fromarray(image)
     if image.mode not in ("RGB", "L"):
@@ -115,14 +115,7 @@ def encode_tiled(
         "icc_profile": icc_profile,
         "exif": exif or b"",
     }
-    file = io.BytesIO()
-    try:
-        image.save(file, "JPEG", optimize=True, **options)
-    except OSError:
-        # Pillow's buffer has one or two bytes a pixel when it optimizes; noise at a high quality takes more.
-        file = io.BytesIO()
-        image.save(file, "JPEG", **options)
-    jpeg = file.getvalue()
+    jpeg = encode_image(image, "JPEG", options)
     return TiledJPEG(jpeg, find_lengths(jpeg))
 
 
