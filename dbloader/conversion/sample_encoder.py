@@ -52,10 +52,7 @@ class SampleEncoder:
         return cls(_checked_fields(fields), _checked_format(image_format), _checked_quality(quality, image_format))
 
     def __call__(self, samples: Iterable[Any]) -> RecordBatch:
-        """Encode a batch in a DataLoader's worker, in place of its ``collate_fn``.
-
-        Records hold no tensors, for each of which torch would keep a file open.
-        """
+        """Encode a batch, without tensors, for each of which torch would keep a file open."""
         return RecordBatch([self.record_or_error(sample) for sample in samples])
 
     def record_or_error(self, sample: Any) -> Record | DBLoaderError:

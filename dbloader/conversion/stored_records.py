@@ -124,7 +124,7 @@ def _parts(samples: Any) -> Iterator[Any]:
 
 
 def _locate(samples: Any, index: int) -> tuple[Any, int]:
-    """Return the innermost dataset that has a sample, and the sample's index there."""
+    """Return the innermost dataset that has a sample, and its index there."""
     while True:
         if _is_exactly(samples, "Subset"):
             samples, index = samples.dataset, as_index(samples.indices[index])

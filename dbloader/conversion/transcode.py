@@ -22,7 +22,6 @@ TILES = "tiles"
 
 
 def _option(name: str) -> str:
-    """Return the name of an option for messages, in Python and on the command line."""
     return f"{name} (--{name.replace('_', '-')})"
 
 

@@ -58,35 +58,25 @@ class UprightImage:
 
     def __init__(self, stored: OpenImage, orientation: int) -> None:
         self.stored = stored
-        self.orientation = orientation
+        self.turns = _TURNS[orientation]
         self.width, self.height = stored.width, stored.height
-        if _TURNS[orientation][0]:
+        if self.turns[0]:
             self.width, self.height = self.height, self.width
 
     def part(
         self, left: int, top: int, width: int, height: int, tiles: bytes | memoryview | None, factor: int
     ) -> Callable[[], npt.NDArray[np.uint8]]:
         """Return what decodes a part of the upright image, as in OpenImage."""
-        box = find_stored_box(self.orientation, left, top, width, height, (self.width, self.height))
+        exchanged, mirrored, inverted = self.turns
+        if mirrored:
+            left = self.width - left - width
+        if inverted:
+            top = self.height - top - height
+        box = (top, left, height, width) if exchanged else (left, top, width, height)
         part = self.stored.part(*box, tiles, factor)
-        return lambda: turn_upright(part(), self.orientation).copy()
 
+        def decode() -> npt.NDArray[np.uint8]:
+            pixels = part().transpose(1, 0, 2) if exchanged else part()
+            return pixels[:: -1 if inverted else 1, :: -1 if mirrored else 1].copy()
 
-def find_stored_box(
-    orientation: int, left: int, top: int, width: int, height: int, upright: tuple[int, int]
-) -> tuple[int, int, int, int]:
-    """Return left, top, width and height in the stored image of a part of the upright one, of the size ``upright``."""
-    exchanged, mirrored, inverted = _TURNS[orientation]
-    if mirrored:
-        left = upright[0] - left - width
-    if inverted:
-        top = upright[1] - top - height
-    return (top, left, height, width) if exchanged else (left, top, width, height)
-
-
-def turn_upright(pixels: npt.NDArray[np.uint8], orientation: int) -> npt.NDArray[np.uint8]:
-    """Return stored pixels as they are upright: a view, shape (height, width, 3), with other strides."""
-    exchanged, mirrored, inverted = _TURNS[orientation]
-    if exchanged:
-        pixels = pixels.transpose(1, 0, 2)
-    return pixels[:: -1 if inverted else 1, :: -1 if mirrored else 1]
+        return decode

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -60,10 +59,7 @@ class ArrayImage:
         self, left: int, top: int, width: int, height: int, tiles: bytes | memoryview | None, factor: int
     ) -> Callable[[], npt.NDArray[np.uint8]]:
         """Return what copies a part of the image, as in OpenImage."""
-        return functools.partial(self._copy, left, top, width, height)
-
-    def _copy(self, left: int, top: int, width: int, height: int) -> npt.NDArray[np.uint8]:
         part = self.array[top : top + height, left : left + width]
         if part.ndim == 2:
             part = np.broadcast_to(part[..., None], (height, width, 3))
-        return part.copy()  # torch takes no read-only memory, and the output must share none with the image
+        return part.copy  # torch takes no read-only memory, and the output must share none with the image

@@ -106,7 +106,6 @@ def _depth(data: bytes, image: ImageFile.ImageFile) -> str:
 
 
 def _codestream(data: bytes) -> int:
-    """Return where the codestream of a JPEG 2000 file begins."""
     at = 0
     for _ in range(_MOST_BOXES):
         if data.startswith(b"\xff\x4f\xff\x51", at):  # SOC, SIZ
@@ -122,7 +121,6 @@ def _codestream(data: bytes) -> int:
 
 
 def _has_frames(image: Image.Image) -> bool:
-    """Return whether an image file has more frames than the one that is decoded."""
     try:
         return image.format != "MPO" and bool(getattr(image, "is_animated", False))
     except Exception:  # Pillow fails behind the first frame, which may be intact

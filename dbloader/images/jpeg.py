@@ -1,7 +1,4 @@
-"""Is a JPEG complete, and does it lack nothing but its end marker?
-
-"T.81" is ITU-T Recommendation T.81 (09/92), the JPEG standard.
-"""
+"""Is a JPEG complete, and does it lack nothing but its end marker?"""
 
 from __future__ import annotations
 
@@ -121,12 +118,9 @@ def repair(data: bytes, structure: Structure) -> bytes:
 
 
 def find_warning(data: bytes) -> str:
-    """Return the error or warning with which libjpeg-turbo decodes a JPEG; "" if there is none.
-
-    It decodes at an eighth of the size: every code is still read, which is where damage shows, but pixels that nobody
-    will see cost neither time nor memory.
-    """
+    """Return the error or warning with which libjpeg-turbo decodes a JPEG; "" if there is none."""
     try:
+        # At an eighth of the size every code is still read, which is where damage shows, in less time and memory.
         simplejpeg.decode_jpeg(data, min_height=1, min_width=1, min_factor=8, strict=True)
     except ValueError as error:
         return f"{error}".rstrip(". ")

@@ -57,7 +57,7 @@ class _Contents(NamedTuple):
     problems: list[Problem]
 
 
-def scan(folder: str | os.PathLike[str], *, listing: bool = True) -> FolderSource:
+def scan(folder: str | os.PathLike[str]) -> FolderSource:
     """Return the source of all images in a folder of class folders; the class folders are listed by ``entries``.
 
     Raises:
@@ -76,7 +76,7 @@ def scan(folder: str | os.PathLike[str], *, listing: bool = True) -> FolderSourc
         found = "; ".join([f"{loose} directly in it", *map(": ".join, contents.problems[:1])])
         raise SourceError(
             f"{readable(root)}: there are no folders in it, one for each class ({found}): "
-            f"put each class in a folder of its own{' or use --list FILE' if listing else ''}"
+            "put each class in a folder of its own or use --list FILE"
         )
     return FolderSource(root, identity, contents, tally)
 
