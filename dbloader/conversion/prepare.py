@@ -76,11 +76,8 @@ class FilePreparer:
         """Read a file, unless its bytes are given, check it and return its record.
 
         ``hold`` is called with a number of bytes before they are allocated, and with a negative number after they are
-        freed. The file's bytes, and pixels that are stored, are not freed here.
-
-        Raises:
-            OSError: The machine lacks memory or file descriptors, or ``jpegtran`` was killed: not the file's fault.
-            OptionError: ``jpegtran`` has disappeared.
+        freed. The file's bytes, and pixels that are stored, are not freed here. An OSError (memory, file descriptors,
+        ``jpegtran`` killed) or OptionError (``jpegtran`` gone) is not the file's fault.
         """
         result = Prepared()
         try:

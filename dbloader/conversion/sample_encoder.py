@@ -37,14 +37,11 @@ class RecordBatch:
 
 @dataclasses.dataclass(frozen=True)
 class SampleEncoder:
-    """Encodes samples as records; can be pickled, as the ``collate_fn`` of a DataLoader with workers.
+    """Encodes samples as records; can be pickled, as the ``collate_fn`` of a DataLoader with workers."""
 
-    ``fields`` names a tuple's items. ``options`` are Pillow's for ``image_format``, that of PIL images in ``image``.
-    """
-
-    fields: tuple[str, ...]
-    image_format: str
-    options: dict[str, Any]
+    fields: tuple[str, ...]  # names of a tuple's items
+    image_format: str  # of PIL images in the field ``image``
+    options: dict[str, Any]  # Pillow's for that format
 
     @classmethod
     def of(cls, fields: Sequence[str], image_format: str, quality: int | None) -> SampleEncoder:

@@ -87,16 +87,12 @@ def examine(data: bytes) -> Structure:
 
 
 def repair(data: bytes, structure: Structure) -> bytes:
-    """Return a copy of a JPEG in state NO_END with its end marker, if that is all it lacks.
+    """Return a copy of a JPEG in state NO_END with its end marker; DamagedImageError if more is missing.
 
     libjpeg-turbo decides: with the marker it must decode without a warning, and without the last byte of the last scan
     it must not. The second half refuses zeros that were written in place of lost data and decode as blocks. Nothing
     else changes, except that fill bytes before the marker are dropped, and that a zero is added where the file was cut
     between an FF of the data and the zero stuffed after it. libjpeg holds `Structure.coefficient_bytes`.
-
-    Raises:
-        DamagedImageError: More than the end marker is missing, or libjpeg-turbo cannot say.
-        NotAnImageError: It has more pixels than are allowed.
     """
     if structure.frame:
         check_pixels(structure.frame.width, structure.frame.height)

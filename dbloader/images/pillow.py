@@ -59,9 +59,7 @@ def open_pillow(file: bytes | bytearray | memoryview | BinaryIO) -> ImageFile.Im
 
     Raises:
         NotAnImageError: It has more pixels than `max_pixels` allows, or is a TIFF whose planes Pillow misreads.
-        OSError: It is in none of the `FORMATS` (PIL.UnidentifiedImageError). Damaged headers make Pillow raise other
-            exceptions too.
-        OptionError: The environment variable DBLOADER_MAX_PIXELS is not a number.
+        OSError: It is in none of the `FORMATS` (PIL.UnidentifiedImageError). Damaged headers raise others too.
     """
     max_pixels()  # raises Pillow's limit if the environment says so
     stream = io.BytesIO(file) if isinstance(file, (bytes, bytearray, memoryview)) else file
@@ -115,14 +113,10 @@ def describe(error: Exception) -> str:
 def max_pixels() -> float:
     """Return the greatest number of pixels of an image that is opened, in conversion and in training.
 
-    It is the environment variable DBLOADER_MAX_PIXELS or, without it, Pillow's own limit: twice
-    ``PIL.Image.MAX_IMAGE_PIXELS``, which is 178,956,970 unless a program sets it, and infinity if that is None.
-
-    The variable is read once in a process, with the first image. If it allows more than
+    It is the environment variable DBLOADER_MAX_PIXELS (OptionError if that is no number of pixels) or, without it,
+    Pillow's own limit: twice ``PIL.Image.MAX_IMAGE_PIXELS``, which is 178,956,970 unless a program sets it, and
+    infinity if that is None. The variable is read once in a process, with the first image. If it allows more than
     ``PIL.Image.MAX_IMAGE_PIXELS``, that is raised to it for the whole program: Pillow has no other setting.
-
-    Raises:
-        OptionError: The variable is not a number of pixels.
     """
     limit = read_limit()
     if limit is None:

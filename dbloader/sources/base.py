@@ -67,12 +67,7 @@ class Source(ABC):
 
 
 def checked_root(folder: str | os.PathLike[str]) -> Path:
-    """Return the path of an existing folder.
-
-    Raises:
-        SourceNotFoundError: There is no such folder.
-        SourceError: It is not a folder, or may not be read; or the path is empty.
-    """
+    """Return the path of an existing folder; SourceError if there is none that can be read."""
     if not os.fspath(folder):  # which pathlib takes for the working directory
         raise SourceError(f"the path of a folder is wanted, got {folder!r} (the working directory is '.')")
     root = Path(folder)

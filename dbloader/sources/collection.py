@@ -22,10 +22,7 @@ def read_collection(
 ) -> CollectionSource:
     """Return the source of the images that a listing names and ``mongodb://host/database.collection`` has.
 
-    Raises:
-        PlaceError: The place is no such URI, or names no database or collection.
-        NotAStoreError: There is no such collection, or none of its documents has the fields ``key`` and ``image``.
-        SourceError: As by ``read_listing``.
+    ``key`` and ``image`` are the fields of a document with a file's name and bytes.
     """
     files = FileCollection(place, key, image)
     named = read_listing(listing, os.sep)

@@ -58,12 +58,7 @@ class _Contents(NamedTuple):
 
 
 def scan(folder: str | os.PathLike[str]) -> FolderSource:
-    """Return the source of all images in a folder of class folders; the class folders are listed by ``entries``.
-
-    Raises:
-        SourceNotFoundError: There is no such folder.
-        SourceError: It is not a folder, cannot be read, or holds no folder.
-    """
+    """Return the source of all images in a folder of class folders; the class folders are listed by ``entries``."""
     root = checked_root(folder)
     tally = _Tally()
     try:
