@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -185,7 +186,6 @@ def _facts(data: bytes) -> Facts:
 
 
 def _facts_or_none(data: bytes) -> Facts | None:
-    try:
+    with suppress(NotAnImageError):
         return read_facts(data)
-    except NotAnImageError:
-        return None
+    return None

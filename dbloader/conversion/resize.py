@@ -9,15 +9,8 @@ from PIL import Image, JpegImagePlugin
 
 from dbloader.errors import DamagedImageError, PixelRangeError
 from dbloader.images.info import format_name, read_facts
-from dbloader.images.pillow import (
-    EIGHT_BITS,
-    decoding_bytes,
-    encode_image,
-    mend_gray,
-    open_pillow,
-    scale_to_8_bits,
-    translate_errors,
-)
+from dbloader.images.pillow import EIGHT_BITS, decoding_bytes, mend_gray, open_pillow, scale_to_8_bits, translate_errors
+from dbloader.images.tiled.encode import encode_image
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -130,7 +130,13 @@ class ImageFormat:
         return 0, 0
 
     def transcode(self, data: bytes, facts: Facts) -> Stored:
-        """Return an image file as it is to be stored; an ImageError is the file's fault, an OSError ``jpegtran``'s."""
+        """Return an image file as it is to be stored.
+
+        Raises:
+            DamagedImageError: It does not decode, or cannot be encoded again.
+            PixelRangeError: It is to be stored as pixels, but its values are of unknown range.
+            OSError: ``jpegtran`` could not be run.
+        """
         size, untiled = self.new_size(facts), ""
         if self.raw:
             try:

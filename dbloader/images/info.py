@@ -12,15 +12,7 @@ from PIL import Image, UnidentifiedImageError
 from dbloader.errors import DamagedImageError, NotAnImageError, OptionError
 from dbloader.images.jpeg import examine, find_warning
 from dbloader.images.markers import END
-from dbloader.images.pillow import (
-    EIGHT_BITS,
-    FORMATS,
-    describe,
-    max_pixels,
-    open_pillow,
-    translate_errors,
-    value_depth,
-)
+from dbloader.images.pillow import EIGHT_BITS, FORMATS, describe, max_pixels, open_pillow, translate_errors, value_depth
 
 if TYPE_CHECKING:
     from PIL import ImageFile

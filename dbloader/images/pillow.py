@@ -17,7 +17,7 @@ from PIL import Image, TiffImagePlugin
 from dbloader.errors import DamagedImageError, NotAnImageError, OptionError, PixelRangeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
     from typing import Any, BinaryIO
 
     import numpy.typing as npt
@@ -78,20 +78,6 @@ def open_pillow(file: bytes | bytearray | memoryview | BinaryIO) -> ImageFile.Im
             "has its values in planes (PlanarConfiguration 2) that Pillow misreads; save it compressed, or not planar"
         )
     return image
-
-
-def encode_image(image: Image.Image, image_format: str, options: Mapping[str, Any]) -> bytes:
-    """Return an image as a file, a JPEG with optimal Huffman codes where Pillow can; the errors are Pillow's."""
-    if image_format == "JPEG":
-        try:
-            file = io.BytesIO()
-            image.save(file, image_format, optimize=True, **options)
-            return file.getvalue()
-        except OSError:
-            pass  # to optimize, Pillow has room for one or two bytes a pixel; noise at a high quality takes more
-    file = io.BytesIO()
-    image.save(file, image_format, **options)
-    return file.getvalue()
 
 
 @contextmanager

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import math
 import shutil
 import subprocess
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import simplejpeg
@@ -13,10 +14,11 @@ from PIL import Image
 
 from dbloader._options import check_choice
 from dbloader.errors import DamagedImageError, OptionError
-from dbloader.images.pillow import encode_image
 from dbloader.images.tiled.layout import find_lengths, not_tiled, read_header
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import numpy.typing as npt
 
 # Pixels. On 260 photos of 463 x 396 pixels, quality 96, 4:4:4, random-resized crops took 0.68 of the time of the whole
@@ -117,6 +119,20 @@ def encode_tiled(
     }
     jpeg = encode_image(image, "JPEG", options)
     return TiledJPEG(jpeg, find_lengths(jpeg))
+
+
+def encode_image(image: Image.Image, image_format: str, options: Mapping[str, Any]) -> bytes:
+    """Return an image as a file, a JPEG with optimal Huffman codes where Pillow can; the errors are Pillow's."""
+    if image_format == "JPEG":
+        try:
+            file = io.BytesIO()
+            image.save(file, image_format, optimize=True, **options)
+            return file.getvalue()
+        except OSError:
+            pass  # to optimize, Pillow has room for one or two bytes a pixel; noise at a high quality takes more
+    file = io.BytesIO()
+    image.save(file, image_format, **options)
+    return file.getvalue()
 
 
 def choose_interval(row: int, mcu_width: int, tile_width: int = TILE_WIDTH) -> int:
