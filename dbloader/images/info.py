@@ -120,7 +120,7 @@ def _has_frames(image: Image.Image) -> bool:
 
 
 def check_decodes(data: bytes, facts: Facts) -> None:
-    """Decode a whole image and drop the pixels; raise DamagedImageError at any error or warning."""
+    """Decode a whole image and drop the pixels; raise DamagedImageError if some are wrong or missing."""
     if facts.format == "PNG":
         _check_chunks(data)
     if facts.format == "JPEG" and _check_jpeg(data):
