@@ -57,12 +57,7 @@ Examples:
 )
 @click.option("--key", metavar="FIELD", help="Field of a collection with a file's name.  [default: img_name]")
 @click.option("--image", metavar="FIELD", help="Field of a collection with a file's bytes.  [default: bson_img]")
-@click.option(
-    "--workers",
-    metavar="N",
-    type=int,
-    help="Threads that read and check.  [default: one per CPU]",
-)
+@click.option("--workers", metavar="N", type=int, help="Threads that read and check.  [default: one per CPU]")
 @click.option(
     "--check",
     type=click.Choice(["decode", "structure", "none"]),

@@ -18,14 +18,9 @@ EVERY_S = 30.0
 
 
 class Meter:
-    """The progress of a command, shown until the ``with`` block ends.
+    """The progress of a command, shown until the ``with`` block ends; ``unit="bytes"`` as kB, MB and so on.
 
     Without a terminal, nothing is printed by a command that takes less than ``EVERY_S`` seconds.
-
-    Args:
-        title: What the command is doing, such as "Verifying".
-        unit: What is counted, such as "records"; "bytes" are shown as kB, MB and so on.
-        quiet: Show nothing.
     """
 
     def __init__(self, title: str, unit: str, *, quiet: bool = False) -> None:
@@ -42,14 +37,10 @@ class Meter:
             self._bar = tqdm(desc=title, dynamic_ncols=True, **self._units)
 
     def update(self, done: int, total: int | None, *, title: str | None = None, nbytes: int | None = None) -> None:
-        """Show how much is done.
+        """Show how much is done: a count of a total, None while that is unknown, and the rate of ``nbytes`` read.
 
-        Args:
-            done: The count so far. At the first call with a total, it is what an earlier run has done, and the clock
-                starts again: the rate leaves out that work, and the time to find the total.
-            total: The final count; None while it is unknown.
-            title: What the command is doing from now on, if that changes.
-            nbytes: Number of bytes read so far, to show their rate too.
+        At the first call with a total, the count is what an earlier run has done, and the clock starts again: the rate
+        leaves out that work, and the time to find the total.
         """
         if self._quiet:
             return

@@ -122,10 +122,7 @@ def convert(
     started = time.monotonic()
     return_large_blocks()
     found = _open_source(source, listing, key=key, image=image)  # its errors come before a partial store is replaced
-    with (
-        closing(found),
-        create_store(destination, overwrite=overwrite, resume=resume, resumable=True) as writer,
-    ):
+    with closing(found), create_store(destination, overwrite=overwrite, resume=resume, resumable=True) as writer:
         with FileList(found, writer.scratch, lambda count: progress(Progress(count, None, 0))) as files:
             writer.check_settings(
                 {**_settings(preparer, shuffle), "list of files": f"{len(files):,} files, SHA-256 {files.digest}"}
@@ -176,17 +173,13 @@ def _settings(preparer: FilePreparer, shuffle: int | None) -> dict[str, Any]:
 
 
 def _open_source(
-    source: str | os.PathLike[str],
-    listing: str | os.PathLike[str] | None,
-    *,
-    key: str | None,
-    image: str | None,
+    source: str | os.PathLike[str], listing: str | os.PathLike[str] | None, *, key: str | None, image: str | None
 ) -> Source:
     if is_mongo(source):
         if listing is None:
             raise OptionError(
                 "a collection in MongoDB needs a listing of the files to take and their labels: give one (--list), "
-                "or copy a store with dbloader copy",
+                "or copy a store with dbloader copy"
             )
         from dbloader.sources.collection import read_collection  # importing pymongo takes longer than all the rest
 
@@ -200,11 +193,7 @@ def _open_source(
 
 
 def _write(writer: Writer, batch: list[Done], fail_on: Collection[str]) -> None:
-    """Write the results of some files.
-
-    Raises:
-        ConversionError: One was rejected for a reason that the conversion must fail on.
-    """
+    """Write the results of some files; ConversionError if one was rejected that the conversion must fail on."""
     for item, result in batch:
         reason = result.events.get("rejected")
         if reason is not None and ("bad" if result.bad else "damaged") in fail_on:

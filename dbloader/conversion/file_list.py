@@ -31,15 +31,9 @@ _OFFSET = np.dtype("<u8")
 class FileList:
     """The entries and problems of a source, in its order; any thread may read them.
 
-    A ``with`` block removes the temporary files. They have about 150 bytes for each entry.
-
-    Args:
-        source: Is iterated once.
-        folder: Folder of the temporary files; None for the system's.
-        progress: Called with the number of entries found so far, every thousand entries.
-
-    Attributes:
-        digest: SHA-256, hex, of all entries: the same for the same source.
+    A ``with`` block removes the temporary files in ``folder`` (None for the system's), of about 150 bytes for each
+    entry. ``progress`` is called with the number of entries found so far, every thousand entries. ``digest``, SHA-256
+    in hex, is the same for the same source.
     """
 
     def __init__(self, source: Source, folder: Path | None, progress: Callable[[int], object]) -> None:

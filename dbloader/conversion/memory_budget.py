@@ -19,12 +19,6 @@ class MemoryBudget:
 
     A task waits until there is room for what it asks for. The oldest task never waits, since all others wait for it:
     so the limit is exceeded by one task's bytes at most, and there is no deadlock.
-
-    Args:
-        limit: Bytes.
-
-    Attributes:
-        closed: Whether the results of tasks are no longer wanted.
     """
 
     def __init__(self, limit: int) -> None:
@@ -39,7 +33,7 @@ class MemoryBudget:
         with self._changed:
             if nbytes > 0:
                 self._changed.wait_for(
-                    lambda: task == self._oldest or self.closed or sum(self._held.values()) + nbytes <= self._limit,
+                    lambda: task == self._oldest or self.closed or sum(self._held.values()) + nbytes <= self._limit
                 )
             self._held[task] = self._held.get(task, 0) + nbytes
             if nbytes < 0:

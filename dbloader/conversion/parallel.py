@@ -46,21 +46,9 @@ class Done(NamedTuple):
 
 
 def prepare_in_order(
-    preparer: FilePreparer,
-    source: Source,
-    files: FileList,
-    order: np.ndarray[Any, Any],
-    workers: int,
+    preparer: FilePreparer, source: Source, files: FileList, order: np.ndarray[Any, Any], workers: int
 ) -> Iterator[list[Done]]:
-    """Yield the results of the items at the positions in ``order``, in that order, one task's at a time.
-
-    Args:
-        preparer: Prepares each file.
-        source: Reads the files, if it is one that does.
-        files: The source's items.
-        order: Positions in ``files``: int64, shape (items,).
-        workers: Threads that prepare.
-    """
+    """Yield the results of the items at the positions in ``order``, in that order, one task's at a time."""
     budget = MemoryBudget(MEMORY_LIMIT)
 
     def prepare(task: int) -> list[Done]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -31,24 +32,16 @@ _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 
 @dataclass(slots=True)
 class Prepared:
-    """The result of one file.
+    """The result of one file."""
 
-    Attributes:
-        record: None if the file is rejected.
-        events: The lines of the report: a reason, in words that follow the file's name and a colon, by the kind of
-            event: ``"rejected"``, ``"damaged"`` (and stored nevertheless), ``"repaired"``, or a remark (`REMARKS`).
-        bad: Whether a rejected file is no image at all, or cannot be read.
-        changes: ``("resized",)`` if the image was made smaller, ``("reencoded",)`` if it was encoded again in its size.
-        depth: Bits and type of the values of the stored image; "" without an image or in an unknown format.
-        nbytes: Bytes read.
-    """
-
-    record: EncodedRecord | None = None
+    record: EncodedRecord | None = None  # None if the file is rejected
+    # The lines of the report: a reason, in words that follow the file's name and a colon, by the kind of event:
+    # "rejected", "damaged" (and stored nevertheless), "repaired", or a remark (`REMARKS`).
     events: dict[str, str] = field(default_factory=dict)
-    bad: bool = False
-    changes: tuple[str, ...] = ()
-    depth: str = ""
-    nbytes: int = 0
+    bad: bool = False  # whether a rejected file is no image at all, or cannot be read
+    changes: tuple[str, ...] = ()  # "resized" if the image was made smaller, "reencoded" if encoded again in its size
+    depth: str = ""  # bits and type of the values of the stored image; "" if unknown
+    nbytes: int = 0  # read
 
     @classmethod
     def rejected(cls, reason: str) -> Prepared:
@@ -58,17 +51,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilePreparer:
-    """The settings by which files become records; checks itself.
-
-    Attributes:
-        check: ``"decode"``, ``"structure"`` or ``"none"``; ``convert`` says more.
-        keep_damaged: Store truncated images, marked by a field ``damaged``.
-        images: How images are stored.
-        root: Folder that paths start from.
-
-    Raises:
-        OptionError: ``check`` is unknown, or two settings exclude each other.
-    """
+    """The settings by which files below ``root`` become records, as ``convert`` describes them; checks itself."""
 
     check: str = "decode"
     keep_damaged: bool = False
@@ -93,15 +76,9 @@ class FilePreparer:
     def prepare(self, entry: Entry, hold: Callable[[int], object], data: bytes | None = None) -> Prepared:
         """Read a file, unless its bytes are given, check it and return its record.
 
-        Args:
-            entry: The file.
-            hold: Called with a number of bytes before they are allocated, and with a negative number after they are
-                freed. The file's bytes, and pixels that are stored, are not freed here.
-            data: The file's bytes, if they have been read.
-
-        Raises:
-            OSError: The machine lacks memory or file descriptors, or ``jpegtran`` was killed: not the file's fault.
-            OptionError: ``jpegtran`` has disappeared.
+        ``hold`` is called with a number of bytes before they are allocated, and with a negative number after they are
+        freed. The file's bytes, and pixels that are stored, are not freed here. An OSError (memory, file descriptors,
+        ``jpegtran`` killed) or OptionError (``jpegtran`` gone) is not the file's fault.
         """
         result = Prepared()
         try:
@@ -195,12 +172,7 @@ def _unchanged(data: bytes, image: Facts | None, untiled: str = "") -> Stored:
 
 
 def _facts(data: bytes) -> Facts:
-    """Return what the header says.
-
-    Raises:
-        DamagedImageError: The header is damaged: the file is a truncated image.
-        NotAnImageError: It is no image, or none that can be decoded.
-    """
+    """Return what the header says; DamagedImageError if it is that of a truncated image."""
     try:
         return read_facts(data)
     except NotAnImageError as error:
@@ -214,7 +186,6 @@ def _facts(data: bytes) -> Facts:
 
 
 def _facts_or_none(data: bytes) -> Facts | None:
-    try:
+    with suppress(NotAnImageError):
         return read_facts(data)
-    except NotAnImageError:
-        return None
+    return None

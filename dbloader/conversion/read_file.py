@@ -19,15 +19,9 @@ _MAX_BYTES = 2**31 - 2**16
 
 
 def read_file(path: bytes, hold: Callable[[int], object]) -> bytes:
-    """Return the bytes of a file.
+    """Return the bytes of a file; ``hold`` is called with their number before they are read.
 
-    Args:
-        path: The file.
-        hold: Called with its size before it is read.
-
-    Raises:
-        NotAnImageError: It cannot be read, is no regular file, or is too large.
-        OSError: The machine lacks memory or file descriptors.
+    NotAnImageError: it cannot be read, is no regular file, or is too large. OSError: the machine is at fault.
     """
     try:
         # O_NONBLOCK: opening a named pipe would wait forever.

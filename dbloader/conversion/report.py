@@ -121,12 +121,7 @@ def write_report(place: str | os.PathLike[str], path: Path) -> tuple[str, list[s
 
 
 def image_warnings(manifest: Manifest, *, raw: bool) -> list[str]:
-    """Return the warnings about images that are decoded only in part: deep values, several frames.
-
-    Args:
-        manifest: That of the store.
-        raw: Whether pixels are stored.
-    """
+    """Return the warnings about images that are decoded only in part: deep values, several frames."""
     warnings = []
     if deep := manifest.outcome.get("deep", 0):
         images = f"{deep:,} image{' has' if deep == 1 else 's have'}"

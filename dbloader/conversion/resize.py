@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import io
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from PIL import Image, JpegImagePlugin
 
 from dbloader.errors import DamagedImageError, PixelRangeError
-from dbloader.images.info import describe, format_name, read_facts
-from dbloader.images.pillow import EIGHT_BITS, decoding_bytes, mend_gray, open_pillow, scale_to_8_bits
+from dbloader.images.info import format_name, read_facts
+from dbloader.images.pillow import EIGHT_BITS, decoding_bytes, mend_gray, open_pillow, scale_to_8_bits, translate_errors
+from dbloader.images.tiled.encode import encode_image
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,29 +40,12 @@ _FORMATS = ("JPEG", "WEBP", "PNG", "BMP", "PPM", "TIFF")
 
 
 class LoadedImage(NamedTuple):
-    """Pixels, and the facts of their file that an encoder needs.
+    """Pixels, and the facts of their file that an encoder needs."""
 
-    Attributes:
-        pixels: In a mode that can be resized, as `resize` says; in any mode if the size is kept.
-        format: The format to encode them in: that of the file, or PNG.
-        subsampling: Pillow's number of a JPEG's chroma subsampling: 0 to 2 are 4:4:4, 4:2:2, 4:2:0.
-        options: Pillow's options to encode with, such as color profile and EXIF.
-    """
-
-    pixels: Image.Image
-    format: str
-    subsampling: int
-    options: Mapping[str, Any]
-
-
-def reduced_size(facts: Facts, *, max_side: int | None, short_side: int | None) -> tuple[int, int] | None:
-    """Return the new width and height of an image, by the limits of an ImageFormat; None if it keeps its size."""
-    side, limit = max(facts.width, facts.height), max_side
-    if short_side is not None:
-        side, limit = min(facts.width, facts.height), short_side
-    if limit is None or side <= limit:
-        return None
-    return max(1, round(facts.width * limit / side)), max(1, round(facts.height * limit / side))
+    pixels: Image.Image  # in a mode that can be resized, as `resize` says; in any mode if the size is kept
+    format: str  # the one to encode them in: that of the file, or PNG
+    subsampling: int  # Pillow's number of a JPEG's chroma subsampling: 0 to 2 are 4:4:4, 4:2:2, 4:2:0
+    options: Mapping[str, Any]  # Pillow's, to encode with, such as color profile and EXIF
 
 
 def resizing_bytes(facts: Facts, size: tuple[int, int]) -> int:
@@ -91,69 +74,45 @@ def resize(data: bytes, size: tuple[int, int], *, quality: int = DEFAULT_QUALITY
     (4:4:4 if that is rare). Every other format is encoded without loss, as PNG if it is not PNG, BMP, PPM or TIFF.
     Palettes become full colors. Gray, alpha, CMYK and gray of 16 bits are kept. Of several pictures in a file the
     first is kept.
-
-    Raises:
-        DamagedImageError: The image does not decode, or cannot be encoded again.
     """
     pixels, name, subsampling, options = load_image(data, size)
     if name in ("JPEG", "WEBP"):
         options = {**options, "quality": quality}
     if name == "JPEG":
         options = {**options, "subsampling": subsampling}
-    try:
-        file = _saved(pixels, name, options)
-    except Exception as error:  # a Pillow plugin raises whatever its writing meets
-        raise DamagedImageError(f"cannot be encoded again: {describe(error)}") from error
+    with translate_errors("cannot be encoded again"):
+        file = encode_image(pixels, name, options)
     return file, read_facts(file)
 
 
 def load_image(data: bytes, size: tuple[int, int] | None) -> LoadedImage:
-    """Return the pixels of an image file in another size, or in its own if that is None.
-
-    Raises:
-        DamagedImageError: The image does not decode.
-    """
-    try:
-        with open_pillow(data) as image:
-            name = format_name(image)
-            subsampling = max(JpegImagePlugin.get_sampling(image), 0) if name == "JPEG" else 0
-            options = _options(image, name)
-            if size is None:
-                image.load()
-                pixels: Image.Image = image
-            else:
-                # libjpeg itself scales a large JPEG, to at least twice the size wanted.
-                draft = image.draft(None, (2 * size[0], 2 * size[1]))
-                pixels = _resized(_full_colors(mend_gray(image)), size, draft[1] if draft else None)
-    except PixelRangeError:
-        raise
-    except Exception as error:  # a Pillow plugin raises whatever its parsing meets
-        raise DamagedImageError(
-            f"{'does not decode' if size is None else 'cannot be resized'}: {describe(error)}"
-        ) from error
+    """Return the pixels of an image file in another size, or in its own if that is None."""
+    what = "does not decode" if size is None else "cannot be resized"
+    with translate_errors(what, PixelRangeError), open_pillow(data) as image:
+        name = format_name(image)
+        subsampling = max(JpegImagePlugin.get_sampling(image), 0) if name == "JPEG" else 0
+        options = _options(image, name)
+        if size is None:
+            image.load()
+            pixels: Image.Image = image
+        else:
+            # libjpeg itself scales a large JPEG, to at least twice the size wanted.
+            draft = image.draft(None, (2 * size[0], 2 * size[1]))
+            pixels = _resized(_full_colors(mend_gray(image)), size, draft[1] if draft else None)
     return LoadedImage(pixels, name if name in _FORMATS else "PNG", subsampling, options)
 
 
 def load_pixels(data: bytes, size: tuple[int, int] | None) -> npt.NDArray[np.uint8]:
     """Return the pixels of an image file, as ``decode_pil`` does, in another size or in its own if that is None.
 
-    Returns:
-        uint8, shape (height, width, 3), RGB, 0 to 255. EXIF is not applied, alpha is dropped, 16 bits become the upper
-        8.
-
-    Raises:
-        DamagedImageError: The image does not decode.
-        PixelRangeError: Its values are of unknown range.
+    uint8, shape (height, width, 3), RGB, 0 to 255. EXIF is not applied, alpha is dropped, 16 bits become the upper 8;
+    values of unknown range are a PixelRangeError.
     """
-    try:
+    with translate_errors("does not decode", DamagedImageError, PixelRangeError):
         if size is not None:
             return _rgb(load_image(data, size).pixels)
         with open_pillow(data) as image:
             return _rgb(image)
-    except (DamagedImageError, PixelRangeError):
-        raise
-    except Exception as error:  # a Pillow plugin raises whatever its parsing meets
-        raise DamagedImageError(f"does not decode: {describe(error)}") from error
 
 
 def _rgb(image: Image.Image) -> npt.NDArray[np.uint8]:
@@ -167,19 +126,6 @@ def _rgb(image: Image.Image) -> npt.NDArray[np.uint8]:
         strip = image.crop((0, top, image.width, min(top + rows, image.height)))
         array[top : top + rows] = np.asarray(strip if strip.mode == "RGB" else strip.convert("RGB"))
     return array
-
-
-def _saved(pixels: Image.Image, name: str, options: Mapping[str, Any]) -> bytes:
-    if name == "JPEG":
-        try:
-            file = io.BytesIO()
-            pixels.save(file, name, optimize=True, **options)
-            return file.getvalue()
-        except OSError:
-            pass  # to optimize, Pillow has room for one or two bytes a pixel; noise at a high quality takes more
-    file = io.BytesIO()
-    pixels.save(file, name, **options)
-    return file.getvalue()
 
 
 def _full_colors(image: Image.Image) -> Image.Image:

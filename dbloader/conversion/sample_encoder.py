@@ -37,33 +37,19 @@ class RecordBatch:
 
 @dataclasses.dataclass(frozen=True)
 class SampleEncoder:
-    """Encodes samples as records; can be pickled, as the ``collate_fn`` of a DataLoader with workers.
+    """Encodes samples as records; can be pickled, as the ``collate_fn`` of a DataLoader with workers."""
 
-    Attributes:
-        fields: Names of a tuple's items.
-        image_format: Pillow's format of PIL images in the field ``image``.
-        options: Options of Pillow for that format.
-    """
-
-    fields: tuple[str, ...]
-    image_format: str
-    options: dict[str, Any]
+    fields: tuple[str, ...]  # names of a tuple's items
+    image_format: str  # of PIL images in the field ``image``
+    options: dict[str, Any]  # Pillow's for that format
 
     @classmethod
     def of(cls, fields: Sequence[str], image_format: str, quality: int | None) -> SampleEncoder:
-        """Return an encoder with the options of ``write_store``.
-
-        Raises:
-            TypeError: ``quality`` has the wrong type.
-            OptionError: An option is out of its range.
-        """
+        """Return an encoder with the options of ``write_store``, checked."""
         return cls(_checked_fields(fields), _checked_format(image_format), _checked_quality(quality, image_format))
 
     def __call__(self, samples: Iterable[Any]) -> RecordBatch:
-        """Encode a batch in a DataLoader's worker, in place of its ``collate_fn``.
-
-        Records hold no tensors, for each of which torch would keep a file open.
-        """
+        """Encode a batch, without tensors, for each of which torch would keep a file open."""
         return RecordBatch([self.record_or_error(sample) for sample in samples])
 
     def record_or_error(self, sample: Any) -> Record | DBLoaderError:
@@ -74,12 +60,7 @@ class SampleEncoder:
             return error
 
     def record(self, sample: Any) -> Record:
-        """Return the record of a sample.
-
-        Raises:
-            FieldError: It holds what a record cannot.
-            DamagedImageError: A PIL image does not decode.
-        """
+        """Return the record of a sample; FieldError for what a record cannot hold."""
         if isinstance(sample, Record):
             return sample
         named = {key: self._value(key, value) for key, value in self._named(sample).items()}
@@ -101,7 +82,7 @@ class SampleEncoder:
             if len(sample) > len(names):
                 raise FieldError(
                     f"it has {len(sample)} items, and fields names {len(names)}: name them all, "
-                    f"such as fields=({', '.join(map(repr, [*names, 'caption']))})",
+                    f"such as fields=({', '.join(map(repr, [*names, 'caption']))})"
                 )
             return dict(zip(names, sample))  # noqa: B905 - a sample may lack the last ones
         return {"image": sample}
@@ -139,7 +120,7 @@ def _array(key: str, tensor: Any) -> np.ndarray[Any, Any]:
     except (TypeError, RuntimeError) as error:
         raise FieldError(
             f"field {key!r} is a tensor of {tensor.dtype} ({tensor.layout}, on {tensor.device}), which numpy has no "
-            f"equal of ({error}): convert it, such as by .float()",
+            f"equal of ({error}): convert it, such as by .float()"
         ) from error
 
 
@@ -198,7 +179,7 @@ def _unwritable(key: str, image: Image.Image, image_format: str, reason: str) ->
     remedy = "choose image_format='TIFF', which keeps most modes, or " if key == "image" else ""
     return FieldError(
         f"field {key!r} is an image of mode {image.mode}, which cannot be written as {image_format} ({reason}): "
-        f"{remedy}convert it, such as by .convert('RGB') or numpy.asarray()",
+        f"{remedy}convert it, such as by .convert('RGB') or numpy.asarray()"
     )
 
 

@@ -37,7 +37,7 @@ def gives_records(dataset: Any) -> bool:
 
 def is_divisible(samples: Any) -> bool:
     """Return whether samples are records of a store, or torch's own Subset or ConcatDataset of any datasets."""
-    return gives_records(samples) or _is_subset(samples) or _is_chain(samples)
+    return gives_records(samples) or _is_exactly(samples, "Subset") or _is_exactly(samples, "ConcatDataset")
 
 
 def contains_store(samples: Any) -> bool:
@@ -62,10 +62,7 @@ def divide(samples: Any) -> Iterator[Any]:
 
 
 def common_source(samples: Any) -> dict[str, Any]:
-    """Return the ``source`` of a manifest.
-
-    For records it is what the manifests of all their stores have in common, such as ``check``.
-    """
+    """Return the ``source`` of a manifest: of records, what the manifests of all their stores have in common."""
     parts = list(_parts(samples))
     if not all(map(gives_records, parts)):
         return {"kind": "samples"}
@@ -77,11 +74,7 @@ def common_source(samples: Any) -> dict[str, Any]:
 
 
 def find_classes(samples: Any) -> tuple[str, ...]:
-    """Return the class names of a store, a dataset, or the dataset in a DataLoader, Subset or ConcatDataset.
-
-    Raises:
-        OptionError: The datasets of a ConcatDataset have different classes, so that a label means several things.
-    """
+    """Return the class names of a store, a dataset, or the dataset in a DataLoader, Subset or ConcatDataset."""
     if isinstance(samples, Store):
         return samples.manifest.classes
     names = getattr(samples, "classes", None)
@@ -110,24 +103,20 @@ def _check_same(one: Any, classes: tuple[str, ...], other: Any, others: tuple[st
 
 
 def _describe(dataset: Any) -> str:
-    while _is_subset(dataset):
+    while _is_exactly(dataset, "Subset"):
         dataset = dataset.dataset
     place = getattr(dataset, "place", None) or getattr(dataset, "root", None)
     return place if isinstance(place, str) else type(dataset).__name__
 
 
-def _is_subset(samples: Any) -> bool:
-    return "torch.utils.data" in sys.modules and type(samples) is sys.modules["torch.utils.data"].Subset
-
-
-def _is_chain(samples: Any) -> bool:
-    return "torch.utils.data" in sys.modules and type(samples) is sys.modules["torch.utils.data"].ConcatDataset
+def _is_exactly(samples: Any, name: str) -> bool:
+    return type(samples) is getattr(sys.modules.get("torch.utils.data"), name, None)
 
 
 def _parts(samples: Any) -> Iterator[Any]:
-    if _is_subset(samples):
+    if _is_exactly(samples, "Subset"):
         yield from _parts(samples.dataset)
-    elif _is_chain(samples):
+    elif _is_exactly(samples, "ConcatDataset"):
         for part in samples.datasets:
             yield from _parts(part)
     else:
@@ -135,11 +124,11 @@ def _parts(samples: Any) -> Iterator[Any]:
 
 
 def _locate(samples: Any, index: int) -> tuple[Any, int]:
-    """Return the innermost dataset that has a sample, and the sample's index there."""
+    """Return the innermost dataset that has a sample, and its index there."""
     while True:
-        if _is_subset(samples):
+        if _is_exactly(samples, "Subset"):
             samples, index = samples.dataset, as_index(samples.indices[index])
-        elif _is_chain(samples):
+        elif _is_exactly(samples, "ConcatDataset"):
             if not -len(samples) <= index < len(samples):
                 raise IndexError(f"index {index} is out of range for the {len(samples)} samples of a ConcatDataset")
             index += len(samples) if index < 0 else 0

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from dbloader._options import checked_flag, whole_number
-from dbloader.conversion.resize import DEFAULT_QUALITY, load_image, load_pixels, reduced_size, resize, resizing_bytes
+from dbloader.conversion.resize import DEFAULT_QUALITY, load_image, load_pixels, resize, resizing_bytes
 from dbloader.errors import DamagedImageError, NotTiledError, OptionError, PixelRangeError
 from dbloader.images.pillow import EIGHT_BITS, decoding_bytes
 from dbloader.images.tiled.encode import TILE_WIDTH, encode_tiled, find_jpegtran, tile
@@ -22,7 +22,6 @@ TILES = "tiles"
 
 
 def _option(name: str) -> str:
-    """Return the name of an option for messages, in Python and on the command line."""
     return f"{name} (--{name.replace('_', '-')})"
 
 
@@ -38,27 +37,16 @@ _RGB, _PILLOW, _RAW_DEEP = 3, 4, 5
 
 
 class Stored(NamedTuple):
-    """An image as it is to be stored.
+    """An image as it is to be stored; a file in an unknown format has no format, size or depth."""
 
-    Attributes:
-        image: The file; or uint8, shape (height, width, 3), RGB.
-        format: Pillow's name; None for pixels, and for a file in an unknown format.
-        width: In pixels, None for a file in an unknown format.
-        height: In pixels, None for a file in an unknown format.
-        depth: Bits and type of its values; None for a file in an unknown format.
-        lengths: Lengths of its tiles; None if it is not tiled.
-        untiled: The reason why it could not be tiled; "" if it was, or was not to be.
-        reencoded: Whether its pixels differ from the file's: it was made smaller or given a quality.
-    """
-
-    image: bytes | npt.NDArray[np.uint8]
-    format: str | None
-    width: int | None
+    image: bytes | npt.NDArray[np.uint8]  # the file; or uint8, shape (height, width, 3), RGB
+    format: str | None  # Pillow's name; None for pixels
+    width: int | None  # in pixels
     height: int | None
-    depth: str | None
-    lengths: bytes | None = None
-    untiled: str = ""
-    reencoded: bool = False
+    depth: str | None  # bits and type of its values
+    lengths: bytes | None = None  # of its tiles; None if it is not tiled
+    untiled: str = ""  # the reason why it could not be tiled; "" if it was, or was not to be
+    reencoded: bool = False  # whether its pixels differ from the file's: it was made smaller or given a quality
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,14 +100,19 @@ class ImageFormat:
         if self.quality is not None and not self.tile and not resizes:
             raise OptionError(
                 f"quality (--quality) is for images that are made smaller or tiled: give {_MAX_SIDE} or "
-                f"{_SHORT_SIDE} too, or tile (--tile); all other images are stored byte for byte",
+                f"{_SHORT_SIDE} too, or tile (--tile); all other images are stored byte for byte"
             )
         if self.tile and self.quality is None:
             find_jpegtran()
 
     def new_size(self, facts: Facts) -> tuple[int, int] | None:
         """Return the width and height that an image is made smaller to; None if it keeps its size."""
-        return reduced_size(facts, max_side=self.max_side, short_side=self.short_side)
+        side, limit = max(facts.width, facts.height), self.max_side
+        if self.short_side is not None:
+            side, limit = min(facts.width, facts.height), self.short_side
+        if limit is None or side <= limit:
+            return None
+        return max(1, round(facts.width * limit / side)), max(1, round(facts.height * limit / side))
 
     def memory(self, facts: Facts) -> tuple[int, int]:
         """Return the bytes that ``transcode`` and the encoding of the record take: for their time, and as a result."""

@@ -153,7 +153,7 @@ def _loaded(loader: Any, encoder: SampleEncoder) -> Iterator[Record | DBLoaderEr
             else:
                 raise OptionError(
                     f"this {kind} gives batches that its collate_fn has not made, which cannot be taken apart: "
-                    "give its dataset, or a torch DataLoader",
+                    "give its dataset, or a torch DataLoader"
                 )
     finally:
         if hasattr(iterator, "_shutdown_workers"):
@@ -171,7 +171,7 @@ def _each(samples: Any) -> Iterator[Any]:
     else:
         raise OptionError(
             f"samples must be an iterable of samples, a dataset or a DataLoader, got {type(samples).__name__}: "
-            "put a single sample into a list, and give the path of a folder to convert()",
+            "put a single sample into a list, and give the path of a folder to convert()"
         )
 
 
@@ -192,6 +192,6 @@ def _checked(record: Record | DBLoaderError, classes: Sequence[str]) -> Record:
         # finish() checks it too, but only after all samples.
         raise FieldError(
             f"label {record.label} is not one of the {len(classes)} classes (0 to {len(classes) - 1}): "
-            "give the names of all, or classes=() to store labels without names",
+            "give the names of all, or classes=() to store labels without names"
         )
     return record

@@ -47,23 +47,14 @@ class Crop(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """A decoding that is prepared and not yet done.
+    """A decoding that is prepared and not yet done."""
 
-    Attributes:
-        part: Decodes the part of the image that the crop takes.
-        crop: What becomes of the image.
-        size: Height and width of the output; None for those of the resized part.
-    """
-
-    part: Callable[[], npt.NDArray[np.uint8]]
+    part: Callable[[], npt.NDArray[np.uint8]]  # decodes the part of the image that the crop takes
     crop: Crop
-    size: tuple[int, int] | None
+    size: tuple[int, int] | None  # height and width of the output; None for those of the resized part
 
     def decode(self, out: npt.NDArray[np.uint8] | None = None) -> npt.NDArray[np.uint8]:
-        """Return the output: uint8, shape (height, width, 3), RGB, one block of memory.
-
-        Args:
-            out: Where to write it; new memory if None.
+        """Return the output, in ``out`` if that is given: uint8, shape (height, width, 3), RGB, one block of memory.
 
         Raises:
             DamagedImageError: The image does not decode, or only with a warning.

@@ -40,10 +40,6 @@ def read_orientation(image: bytes | memoryview | Image.Image) -> int:
     """Return the EXIF orientation, 1 to 8, of an image file or opened image; 1, upright, if it has none of these.
 
     Pillow reads it, as for its ImageOps.exif_transpose: from EXIF or, where there is none, from XMP. This takes 17 us.
-
-    Raises:
-        NotAnImageError: It is in no known format, or has more pixels than are allowed.
-        DamagedImageError: There is EXIF, but it cannot be read.
     """
     if not isinstance(image, Image.Image):
         image = open_file(image)
@@ -58,53 +54,29 @@ def read_orientation(image: bytes | memoryview | Image.Image) -> int:
 
 
 class UprightImage:
-    """The upright view of an image that is stored turned.
-
-    Args:
-        stored: The image as it is stored.
-        orientation: 1 to 8.
-    """
+    """The upright view of an image that is stored turned."""
 
     def __init__(self, stored: OpenImage, orientation: int) -> None:
         self.stored = stored
-        self.orientation = orientation
+        self.turns = _TURNS[orientation]
         self.width, self.height = stored.width, stored.height
-        if _TURNS[orientation][0]:
+        if self.turns[0]:
             self.width, self.height = self.height, self.width
 
     def part(
         self, left: int, top: int, width: int, height: int, tiles: bytes | memoryview | None, factor: int
     ) -> Callable[[], npt.NDArray[np.uint8]]:
         """Return what decodes a part of the upright image, as in OpenImage."""
-        box = find_stored_box(self.orientation, left, top, width, height, (self.width, self.height))
+        exchanged, mirrored, inverted = self.turns
+        if mirrored:
+            left = self.width - left - width
+        if inverted:
+            top = self.height - top - height
+        box = (top, left, height, width) if exchanged else (left, top, width, height)
         part = self.stored.part(*box, tiles, factor)
-        return lambda: turn_upright(part(), self.orientation).copy()
 
+        def decode() -> npt.NDArray[np.uint8]:
+            pixels = part().transpose(1, 0, 2) if exchanged else part()
+            return pixels[:: -1 if inverted else 1, :: -1 if mirrored else 1].copy()
 
-def find_stored_box(
-    orientation: int, left: int, top: int, width: int, height: int, upright: tuple[int, int]
-) -> tuple[int, int, int, int]:
-    """Return left, top, width and height in the stored image of a part of the upright one.
-
-    Args:
-        orientation: 1 to 8.
-        left: Left edge of the part, in pixels of the upright image as the next three.
-        top: Its upper edge.
-        width: Its width.
-        height: Its height.
-        upright: Width and height of the upright image.
-    """
-    exchanged, mirrored, inverted = _TURNS[orientation]
-    if mirrored:
-        left = upright[0] - left - width
-    if inverted:
-        top = upright[1] - top - height
-    return (top, left, height, width) if exchanged else (left, top, width, height)
-
-
-def turn_upright(pixels: npt.NDArray[np.uint8], orientation: int) -> npt.NDArray[np.uint8]:
-    """Return stored pixels as they are upright: a view, shape (height, width, 3), with other strides."""
-    exchanged, mirrored, inverted = _TURNS[orientation]
-    if exchanged:
-        pixels = pixels.transpose(1, 0, 2)
-    return pixels[:: -1 if inverted else 1, :: -1 if mirrored else 1]
+        return decode

@@ -27,18 +27,10 @@ class OpenImage(Protocol):
     ) -> Callable[[], npt.NDArray[np.uint8]]:
         """Return a function that decodes a part of the image; do here what only Python can do.
 
-        Args:
-            left: Left edge of the part in pixels, as the next three.
-            top: Its upper edge.
-            width: At least 1.
-            height: At least 1.
-            tiles: Lengths of the tiles, for a tiled JPEG.
-            factor: 1, 2, 4 or 8: the part may come so many times smaller, if that is faster.
+        The part is given in pixels. With ``factor`` 2, 4 or 8 it may come so many times smaller, if that is faster.
+        ``tiles`` are the lengths of the tiles of a tiled JPEG.
 
-        Returns:
-            A function to call at most once. It returns uint8, shape (height, width, 3), RGB, 0 to 255; writable,
-            without negative strides, shared with nothing else.
-
-        Raises:
-            DamagedImageError: The image does not decode, or only with a warning. The function may raise it too.
+        The function is called at most once. It returns uint8, shape (height, width, 3), RGB, 0 to 255; writable,
+        without negative strides, shared with nothing else. Both may raise DamagedImageError: the image does not
+        decode, or only with a warning.
         """

@@ -11,8 +11,8 @@ import simplejpeg
 from dbloader.decoding.pillow import PillowImage, open_file
 from dbloader.errors import DamagedImageError, NotTiledError
 from dbloader.images import markers
-from dbloader.images.info import Facts, check_decodes, describe
-from dbloader.images.pillow import max_pixels
+from dbloader.images.info import Facts, check_decodes
+from dbloader.images.pillow import describe, max_pixels
 from dbloader.images.tiled.crop import decode_joined, join_crop
 from dbloader.images.tiled.layout import read_header
 
@@ -54,14 +54,7 @@ def open_jpeg(data: bytes | memoryview, *, checked: bool = False) -> JPEG | None
 
 
 class JPEG(NamedTuple):
-    """A JPEG file as an OpenImage.
-
-    Attributes:
-        data: The file.
-        width: In pixels.
-        height: In pixels.
-        checked: Whether it is known to decode without a warning.
-    """
+    """A JPEG file as an OpenImage; ``checked`` if it is known to decode without a warning."""
 
     data: bytes | memoryview
     width: int
@@ -88,7 +81,6 @@ class JPEG(NamedTuple):
         return functools.partial(self._crop, left, top, width, height, factor)
 
     def _crop(self, left: int, top: int, width: int, height: int, factor: int) -> npt.NDArray[np.uint8]:
-        """Decode the whole image, and return a part of it."""
         try:
             pixels = _decode_smaller(self.data, self.width, self.height, factor)
         except ValueError:
@@ -105,10 +97,7 @@ class JPEG(NamedTuple):
         """Return header and data of a JPEG that ends at a row or below, with the pixels of the whole down to there.
 
         A decoder stops at the height in the header, and skips the remaining data with a warning. That hides all other
-        warnings, so this is only for files that are known to have none.
-
-        Returns:
-            None if the image must be decoded whole.
+        warnings, so this is only for files that are known to have none. None: the image must be decoded whole.
         """
         if bottom >= _UPPER_TO * self.height:
             return None
@@ -148,7 +137,6 @@ class JPEG(NamedTuple):
 def _decode_upper(
     header: bytearray, scan: memoryview, left: int, top: int, width: int, height: int
 ) -> npt.NDArray[np.uint8]:
-    """Decode the JPEG that ``JPEG._upper`` returned, and return a part of the image."""
     pixels: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(b"".join((header, scan)), "RGB", strict=False)
     return pixels[top : top + height, left : left + width]
 
@@ -156,11 +144,7 @@ def _decode_upper(
 def _decode_smaller(
     data: bytes | memoryview | bytearray, width: int, height: int, factor: int
 ) -> npt.NDArray[np.uint8]:
-    """Decode a whole JPEG, its width and height divided by 1, 2, 4 or 8 and rounded up.
-
-    Raises:
-        ValueError: It does not decode, or only with a warning.
-    """
+    """Decode a whole JPEG, its width and height divided by 1, 2, 4 or 8 and rounded up; ValueError at a warning."""
     least = {"min_width": -(-width // factor), "min_height": -(-height // factor), "min_factor": factor}
     pixels: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(data, "RGB", strict=True, **least)
     return pixels

@@ -23,16 +23,10 @@ def changes_size(decode: object) -> bool:
 
 
 def refuse_masks(image: Any, others: Mapping[str, Any], sample: str) -> None:
-    """Raise if something beside an image that is about to be cropped has its size, such as a mask.
+    """Raise OptionError if something beside an image that is about to be cropped has its size, such as a mask.
 
-    Args:
-        image: A file, an array (height, width, ...), a tensor (height, width, ...) or (..., height, width), or a PIL
-            image.
-        others: The other values of the sample, by name; dicts, lists and tuples are searched.
-        sample: The name of the sample for the message.
-
-    Raises:
-        OptionError: One of them is an image file, an array, a tensor or a PIL image of the same height and width.
+    ``image`` is a file, an array (height, width, ...), a tensor (height, width, ...) or (..., height, width), or a PIL
+    image. ``others`` are the other values of the sample, by name; dicts, lists and tuples are searched.
     """
     suspects = {name: sizes for name, value in others.items() if (sizes := _sizes(value))}
     if not suspects:  # the usual case: finding the size of the image costs more
@@ -50,7 +44,7 @@ def refuse_masks(image: Any, others: Mapping[str, Any], sample: str) -> None:
 
 
 def _sizes(value: Any) -> set[tuple[int, int]]:
-    """Return each height and width in pixels that a value may have; the empty set for a value without a size."""
+    """Return each height and width in pixels that a value may have."""
     if isinstance(value, Image.Image):
         return {(value.height, value.width)}
     if isinstance(value, (bytes, memoryview)):

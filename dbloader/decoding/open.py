@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,15 +23,7 @@ if TYPE_CHECKING:
 def open_image(
     image: bytes | memoryview | npt.NDArray[Any] | Image.Image, *, exif_transpose: bool = False, checked: bool = False
 ) -> OpenImage:
-    """Open the image that a Decoder is called with; a JPEG is not decoded yet.
-
-    Raises:
-        NotAnImageError: It is in no known format, or has more pixels than are allowed.
-        PixelRangeError: Its values are floats, signed or of 32 bits, so that their range is not known.
-        DamagedImageError: Its header cannot be read.
-        OptionError: It is an array of another dtype or shape.
-        TypeError: It is neither a file, an array nor a PIL image.
-    """
+    """Open the image that a Decoder is called with; a JPEG is not decoded yet. The errors are those of a call."""
     if isinstance(image, np.ndarray):
         return ArrayImage(image)
     jpeg = None
@@ -68,10 +59,7 @@ class ArrayImage:
         self, left: int, top: int, width: int, height: int, tiles: bytes | memoryview | None, factor: int
     ) -> Callable[[], npt.NDArray[np.uint8]]:
         """Return what copies a part of the image, as in OpenImage."""
-        return functools.partial(self._copy, left, top, width, height)
-
-    def _copy(self, left: int, top: int, width: int, height: int) -> npt.NDArray[np.uint8]:
         part = self.array[top : top + height, left : left + width]
         if part.ndim == 2:
             part = np.broadcast_to(part[..., None], (height, width, 3))
-        return part.copy()  # torch takes no read-only memory, and the output must share none with the image
+        return part.copy  # torch takes no read-only memory, and the output must share none with the image

@@ -11,11 +11,7 @@ from dbloader.errors import OptionError
 
 
 def check_size(size: Any) -> tuple[int, int]:
-    """Return an option that is a (height, width) in pixels, or one number for both, as (height, width).
-
-    Raises:
-        OptionError: It is something else.
-    """
+    """Return an option that is a (height, width) in pixels, or one number for both, as (height, width)."""
     sides = (size, size) if _is_length(size) else size
     if not (isinstance(sides, Sequence) and len(sides) == 2 and all(map(_is_length, sides))):
         raise OptionError(f"size must be a number of pixels or a (height, width), each at least 1, got {size!r}")
@@ -23,22 +19,14 @@ def check_size(size: Any) -> tuple[int, int]:
 
 
 def check_length(name: str, value: Any) -> int:
-    """Return an option that is a number of pixels, at least 1.
-
-    Raises:
-        OptionError: It is something else.
-    """
+    """Return an option that is a number of pixels, at least 1."""
     if not _is_length(value):
         raise OptionError(f"{name} must be a number of pixels, at least 1, got {value!r}")
     return int(value)
 
 
 def check_share(name: str, value: Any, *, above: bool = False) -> float:
-    """Return an option that is a number from 0, or with ``above`` from above 0, to 1.
-
-    Raises:
-        OptionError: It is something else.
-    """
+    """Return an option that is a number from 0, or with ``above`` from above 0, to 1."""
     if not _is_number(value) or not 0 <= value <= 1 or (above and not value):
         raise OptionError(
             f"{name} must be a number {'above' if above else 'of at least'} 0 and at most 1, got {value!r}"
@@ -47,11 +35,7 @@ def check_share(name: str, value: Any, *, above: bool = False) -> float:
 
 
 def check_range(name: str, value: Any, most: float = math.inf) -> tuple[float, float]:
-    """Return an option that is a (least, greatest), above 0 and at most ``most``.
-
-    Raises:
-        OptionError: It is something else.
-    """
+    """Return an option that is a (least, greatest), above 0 and at most ``most``."""
     pair = isinstance(value, Sequence) and len(value) == 2 and all(map(_is_number, value))
     if not pair or not 0 < value[0] <= value[1] <= most or math.isinf(value[1]):
         limit = "finite" if math.isinf(most) else f"at most {most:g}"

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import functools
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import UnidentifiedImageError
 
 from dbloader.errors import DamagedImageError, NotAnImageError, OptionError, PixelRangeError
-from dbloader.images.info import describe
-from dbloader.images.pillow import open_pillow, scale_to_8_bits
+from dbloader.images.pillow import describe, open_pillow, scale_to_8_bits, translate_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     import numpy.typing as npt
     from PIL import Image
+
+_translate_errors = functools.partial(translate_errors, "the image does not decode", MemoryError, PixelRangeError)
 
 
 def decode_pil(data: bytes) -> Image.Image:
@@ -38,17 +38,12 @@ def decode_pil(data: bytes) -> Image.Image:
             allow more.
         PixelRangeError: Its values are floats, signed or of 32 bits, so that their range is not known.
     """
-    with open_file(data) as image, translate_errors():
+    with open_file(data) as image, _translate_errors():
         return scale_to_8_bits(image).convert("RGB")
 
 
 def open_file(data: bytes | memoryview) -> Image.Image:
-    """Open an image file with Pillow; its pixels are not decoded yet.
-
-    Raises:
-        NotAnImageError: It is in no known format, or has more pixels than are allowed.
-        DamagedImageError: Its header cannot be read.
-    """
+    """Open an image file with Pillow; its pixels are not decoded yet. The errors are those of `decode_pil`."""
     try:
         return open_pillow(data)
     except UnidentifiedImageError as error:
@@ -67,15 +62,10 @@ def open_file(data: bytes | memoryview) -> Image.Image:
 
 
 class PillowImage:
-    """An image that Pillow opened, of any mode whose values have a known range.
-
-    Raises:
-        DamagedImageError: It does not decode.
-        PixelRangeError: Its values have no known range.
-    """
+    """An image that Pillow opened, of any mode whose values have a known range."""
 
     def __init__(self, image: Image.Image) -> None:
-        with translate_errors():
+        with _translate_errors():
             image.load()  # Pillow turns a TIFF upright only now, which changes its size
             image = scale_to_8_bits(image)
         self.image = image
@@ -89,23 +79,8 @@ class PillowImage:
 
     def crop(self, left: int, top: int, width: int, height: int) -> npt.NDArray[np.uint8]:
         """Return a part of the image: uint8, shape (height, width, 3), RGB."""
-        with translate_errors():
+        with _translate_errors():
             part = self.image
             if (width, height) != part.size:
                 part = part.crop((left, top, left + width, top + height))
             return np.array(part if part.mode == "RGB" else part.convert("RGB"))  # np.asarray would be read-only
-
-
-@contextmanager
-def translate_errors() -> Iterator[None]:
-    """Translate any error of Pillow's inside, but for lack of memory.
-
-    Raises:
-        DamagedImageError: Pillow raised something.
-    """
-    try:
-        yield
-    except (MemoryError, PixelRangeError):
-        raise
-    except Exception as error:  # a Pillow plugin raises whatever its parsing meets
-        raise DamagedImageError(f"the image does not decode: {describe(error)}") from error

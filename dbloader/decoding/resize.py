@@ -32,17 +32,9 @@ def render(
 ) -> npt.NDArray[np.uint8]:
     """Return the output made from a part of an image, as Crop describes it.
 
-    Args:
-        pixels: uint8, shape (height, width, 3), of any positive strides, writable. It may become the output.
-        resized: Height and width in pixels to which it is resized; None to leave it.
-        window: First row and column of the resized part that the output shows.
-        size: Height and width of the output; None for those of the resized part.
-        flip: Whether left and right are exchanged. Mirroring the small output gives the same bytes as mirroring the
-            part.
-        out: Where to write the output; new memory if None.
-
-    Returns:
-        uint8, shape (height, width, 3), one block of memory: ``out``, if that is given.
+    ``pixels`` are uint8, shape (height, width, 3), of any positive strides, writable, and may become the output.
+    That is uint8, shape (height, width, 3), one block of memory: ``out``, if that is given. Mirroring the small
+    output gives the same bytes as mirroring the part.
     """
     if resized is not None and resized != pixels.shape[:2]:
         pixels = _resize(pixels, resized)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from typing_extensions import override
 
-from dbloader._options import real_number, whole_number
+from dbloader._options import check_choice, real_number, whole_number
 from dbloader.device import noise
 from dbloader.device.normalize import check_images
 from dbloader.device.transfer import send_small
@@ -70,8 +70,7 @@ class RandomErasing(nn.Module):
         self.min_aspect = real_number("min_aspect", min_aspect, 0, above=True)
         max_aspect = 1 / self.min_aspect if max_aspect is None else max_aspect
         self.max_aspect = real_number("max_aspect", max_aspect, self.min_aspect)
-        if mode not in _MODES:
-            raise OptionError(f"mode must be one of {', '.join(_MODES)}, got {mode!r}")
+        check_choice("mode", mode, _MODES)
         self.mode = mode
         self.min_count = whole_number("min_count", min_count, 1)
         self.max_count = self.min_count if max_count is None else whole_number("max_count", max_count, self.min_count)

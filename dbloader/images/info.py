@@ -12,7 +12,7 @@ from PIL import Image, UnidentifiedImageError
 from dbloader.errors import DamagedImageError, NotAnImageError, OptionError
 from dbloader.images.jpeg import examine, find_warning
 from dbloader.images.markers import END
-from dbloader.images.pillow import EIGHT_BITS, FORMATS, max_pixels, open_pillow, value_depth
+from dbloader.images.pillow import EIGHT_BITS, FORMATS, describe, max_pixels, open_pillow, translate_errors, value_depth
 
 if TYPE_CHECKING:
     from PIL import ImageFile
@@ -35,31 +35,18 @@ _MOST_BOXES = 1000
 
 
 class Facts(NamedTuple):
-    """What the header of an image file says.
+    """What the header of an image file says."""
 
-    Attributes:
-        format: Pillow's name for it.
-        width: In pixels, as encoded.
-        height: In pixels, as encoded.
-        depth: Bits of a value: "8-bit" (or less), "10-bit", "16-bit", "32-bit float" and the like.
-        frames: Whether it has several frames or pages; only the first is decoded.
-        transparent: Whether it has opacities or a transparent color.
-    """
-
-    format: str
-    width: int
+    format: str  # Pillow's name
+    width: int  # in pixels, as encoded
     height: int
-    depth: str = EIGHT_BITS
-    frames: bool = False
-    transparent: bool = False
+    depth: str = EIGHT_BITS  # bits of a value: "8-bit" (or less), "10-bit", "16-bit", "32-bit float" and the like
+    frames: bool = False  # whether it has several frames or pages; only the first is decoded
+    transparent: bool = False  # whether it has opacities or a transparent color
 
 
 def read_facts(data: bytes) -> Facts:
-    """Return what the header of an image file says; decode nothing.
-
-    Raises:
-        NotAnImageError: It is in no format that is opened (`dbloader.images.pillow.FORMATS`), or has too many pixels.
-    """
+    """Return what the header of an image file says, or raise NotAnImageError; decode nothing."""
     if data.startswith(b"\xff\xd8"):
         # 3 us; Pillow takes 45, which is much for conversions that check nothing.
         try:
@@ -83,7 +70,6 @@ def read_facts(data: bytes) -> Facts:
 
 
 def _unknown(data: bytes) -> str:
-    """Return why a file is rejected that is in none of the opened formats."""
     if not data:
         return "is empty"
     reason = f"is in no known image format (it begins with {data[:4]!r})"
@@ -112,11 +98,6 @@ def _depth(data: bytes, image: ImageFile.ImageFile) -> str:
 
 
 def _codestream(data: bytes) -> int:
-    """Return where the codestream of a JPEG 2000 file begins.
-
-    Raises:
-        ValueError: It has none.
-    """
     at = 0
     for _ in range(_MOST_BOXES):
         if data.startswith(b"\xff\x4f\xff\x51", at):  # SOC, SIZ
@@ -132,7 +113,6 @@ def _codestream(data: bytes) -> int:
 
 
 def _has_frames(image: Image.Image) -> bool:
-    """Return whether an image file has more frames than the one that is decoded."""
     try:
         return image.format != "MPO" and bool(getattr(image, "is_animated", False))
     except Exception:  # Pillow fails behind the first frame, which may be intact
@@ -140,11 +120,7 @@ def _has_frames(image: Image.Image) -> bool:
 
 
 def check_decodes(data: bytes, facts: Facts) -> None:
-    """Decode a whole image, and drop the pixels.
-
-    Raises:
-        DamagedImageError: It does not decode, or only with a warning that pixels are wrong or missing.
-    """
+    """Decode a whole image and drop the pixels; raise DamagedImageError if some are wrong or missing."""
     if facts.format == "PNG":
         _check_chunks(data)
     if facts.format == "JPEG" and _check_jpeg(data):
@@ -163,15 +139,9 @@ def check_decodes(data: bytes, facts: Facts) -> None:
 
 
 def _check_jpeg(data: bytes) -> bool:
-    """Return whether libjpeg-turbo decodes a JPEG; False if its kind is left to Pillow.
-
-    Raises:
-        DamagedImageError: It does not decode, or only with a warning that pixels are wrong or missing.
-    """
-    try:
+    """Return whether libjpeg-turbo decodes a JPEG; False if its kind is left to Pillow."""
+    with translate_errors("its header cannot be read"):
         open_pillow(data).close()  # training will open it with Pillow, which parses more of the header
-    except Exception as error:  # a Pillow plugin raises whatever its parsing meets
-        raise DamagedImageError(f"its header cannot be read: {describe(error)}") from error
     warning = find_warning(data)
     if not warning:
         return True
@@ -191,26 +161,15 @@ def _check_last_scan(data: bytes, end: int) -> None:
     """Look for a cut in a JPEG whose sampling factors only Pillow decodes, though it ignores libjpeg's warnings.
 
     Bytes that are added to a complete scan change no pixel; where codes are missing, they are read in their place.
-
-    Raises:
-        DamagedImageError: The last scan is cut short.
     """
-    try:
+    with translate_errors("does not decode", MemoryError):
         whole, longer = (zlib.crc32(open_pillow(data[:end] + more + END).tobytes()) for more in (b"", _NOISE))
-    except MemoryError:
-        raise  # the machine's, not the file's
-    except Exception as error:  # a Pillow plugin raises whatever its parsing meets
-        raise DamagedImageError(f"does not decode: {describe(error)}") from error
     if whole != longer:
         raise DamagedImageError("does not decode: its last scan is cut short")
 
 
 def _check_chunks(data: bytes) -> None:
-    """Compare the chunks of a PNG with their CRCs, which Pillow skips for those that hold the pixels.
-
-    Raises:
-        DamagedImageError: A chunk does not match its CRC.
-    """
+    """Compare the chunks of a PNG with their CRCs, which Pillow skips for those that hold the pixels."""
     start = 8  # https://www.w3.org/TR/png-3/#5Chunk-layout: length, type, data, CRC
     while start + 12 <= len(data):
         end = start + 12 + int.from_bytes(data[start : start + 4], "big")
@@ -223,8 +182,3 @@ def _check_chunks(data: bytes) -> None:
 def format_name(image: Image.Image) -> str:
     """Return the format; a multi-picture file (MPO) is a JPEG with more JPEGs after it."""
     return "JPEG" if image.format == "MPO" else image.format or ""
-
-
-def describe(error: Exception) -> str:
-    """Return the message of an error as a part of a sentence."""
-    return f"{error}".rstrip(". ") or type(error).__name__

@@ -28,18 +28,11 @@ _MARKER_BUT_RESTART = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
 
 
 class Segment(NamedTuple):
-    """A marker and what belongs to it.
+    """A marker and what belongs to it."""
 
-    Attributes:
-        code: Second byte of the marker.
-        start: Byte of the file where the marker begins; fill bytes may stand before it.
-        begin: Where its parameters begin, behind their length.
-        end: Where they end.
-    """
-
-    code: int
-    start: int
-    begin: int
+    code: int  # second byte of the marker
+    start: int  # byte of the file where the marker begins; fill bytes may stand before it
+    begin: int  # where its parameters begin, behind their length
     end: int
 
     def error(self, why: str) -> DamagedImageError:
@@ -48,23 +41,14 @@ class Segment(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """A frame header (T.81 B.2.2).
+    """A frame header (T.81 B.2.2)."""
 
-    Attributes:
-        process: Second byte of its marker.
-        precision: Bits of a sample.
-        height: In pixels; 0 if a DNL segment should tell it, which libjpeg does not read.
-        width: In pixels, at least 1.
-        identifiers: One byte for each component.
-        sampling: Horizontal and vertical factor of each component, 1 to 4.
-    """
-
-    process: int
-    precision: int
-    height: int
-    width: int
-    identifiers: bytes
-    sampling: tuple[tuple[int, int], ...]
+    process: int  # second byte of its marker
+    precision: int  # bits of a sample
+    height: int  # in pixels; 0 if a DNL segment should tell it, which libjpeg does not read
+    width: int  # in pixels, at least 1
+    identifiers: bytes  # one byte for each component
+    sampling: tuple[tuple[int, int], ...]  # horizontal and vertical factor of each component, 1 to 4
 
     def mcu_size(self) -> tuple[int, int]:
         """Return width and height in pixels of the units in which all components together are coded (T.81 A.2.3)."""
@@ -80,11 +64,7 @@ class Frame(NamedTuple):
 
 
 def next_segment(data: bytes | memoryview, position: int) -> Segment | None:
-    """Return the first segment that begins at a byte or after it; None if there is no further marker.
-
-    Raises:
-        DamagedImageError: It is cut short, or a marker that no segment begins with.
-    """
+    """Return the first segment that begins at a byte or after it; None if there is no further marker."""
     marker = _MARKER.search(data, position)
     if marker is None:
         return None
@@ -105,23 +85,13 @@ def next_segment(data: bytes | memoryview, position: int) -> Segment | None:
 
 
 def find_scan_end(data: bytes | memoryview, start: int, *, restarts: bool) -> int:
-    """Return where the coded data of a scan end: at the next marker, or with the file.
-
-    Args:
-        data: The file.
-        start: Where they begin.
-        restarts: Whether restart markers stand among them.
-    """
+    """Return where the coded data of a scan end: at the next marker, restarts aside, or with the file."""
     marker = (_MARKER_BUT_RESTART if restarts else _MARKER).search(data, start)
     return marker.start() if marker else len(data)
 
 
 def parse_frame(data: bytes | memoryview, segment: Segment) -> Frame:
-    """Return what a frame header says.
-
-    Raises:
-        DamagedImageError: It has another length than its components need, no width, or impossible sampling factors.
-    """
+    """Return what a frame header says; raise DamagedImageError if it contradicts itself."""
     header = bytes(data[segment.begin : segment.end])
     if len(header) < 9 or len(header) != 6 + 3 * header[5]:
         raise segment.error("contradicts itself: its length is not that of its components")

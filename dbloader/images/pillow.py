@@ -8,15 +8,16 @@ from __future__ import annotations
 import functools
 import io
 import os
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image, TiffImagePlugin
 
-from dbloader.errors import NotAnImageError, OptionError, PixelRangeError
+from dbloader.errors import DamagedImageError, NotAnImageError, OptionError, PixelRangeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import Any, BinaryIO
 
     import numpy.typing as npt
@@ -54,16 +55,11 @@ _GRAY_16 = ("I;16", "I;16L", "I;16B", "I;16N", "I")
 
 
 def open_pillow(file: bytes | bytearray | memoryview | BinaryIO) -> ImageFile.ImageFile:
-    """Open an image file; its pixels are not decoded yet.
-
-    Args:
-        file: Its bytes, or the file opened for reading, which is read while the image is used.
+    """Open the bytes of an image file, or a file opened for reading; its pixels are not decoded yet.
 
     Raises:
         NotAnImageError: It has more pixels than `max_pixels` allows, or is a TIFF whose planes Pillow misreads.
-        OSError: It is in none of the `FORMATS` (PIL.UnidentifiedImageError). Damaged headers make Pillow raise other
-            exceptions too.
-        OptionError: The environment variable DBLOADER_MAX_PIXELS is not a number.
+        OSError: It is in none of the `FORMATS` (PIL.UnidentifiedImageError). Damaged headers raise others too.
     """
     max_pixels()  # raises Pillow's limit if the environment says so
     stream = io.BytesIO(file) if isinstance(file, (bytes, bytearray, memoryview)) else file
@@ -84,17 +80,29 @@ def open_pillow(file: bytes | bytearray | memoryview | BinaryIO) -> ImageFile.Im
     return image
 
 
+@contextmanager
+def translate_errors(what: str, *kept: type[Exception]) -> Iterator[None]:
+    """Make a DamagedImageError, which begins with ``what``, of any error inside that is not ``kept``."""
+    try:
+        yield
+    except kept:
+        raise
+    except Exception as error:  # a Pillow plugin raises whatever its parsing meets
+        raise DamagedImageError(f"{what}: {describe(error)}") from error
+
+
+def describe(error: Exception) -> str:
+    """Return the message of an error as a part of a sentence."""
+    return f"{error}".rstrip(". ") or type(error).__name__
+
+
 def max_pixels() -> float:
     """Return the greatest number of pixels of an image that is opened, in conversion and in training.
 
-    It is the environment variable DBLOADER_MAX_PIXELS or, without it, Pillow's own limit: twice
-    ``PIL.Image.MAX_IMAGE_PIXELS``, which is 178,956,970 unless a program sets it, and infinity if that is None.
-
-    The variable is read once in a process, with the first image. If it allows more than
+    It is the environment variable DBLOADER_MAX_PIXELS (OptionError if that is no number of pixels) or, without it,
+    Pillow's own limit: twice ``PIL.Image.MAX_IMAGE_PIXELS``, which is 178,956,970 unless a program sets it, and
+    infinity if that is None. The variable is read once in a process, with the first image. If it allows more than
     ``PIL.Image.MAX_IMAGE_PIXELS``, that is raised to it for the whole program: Pillow has no other setting.
-
-    Raises:
-        OptionError: The variable is not a number of pixels.
     """
     limit = read_limit()
     if limit is None:
@@ -105,12 +113,7 @@ def max_pixels() -> float:
 
 
 def check_pixels(width: int, height: int) -> None:
-    """Raise unless an image of this size may be decoded.
-
-    Raises:
-        NotAnImageError: It has more pixels than `max_pixels` allows.
-        OptionError: The environment variable DBLOADER_MAX_PIXELS is not a number.
-    """
+    """Raise NotAnImageError if an image of this size has more pixels than `max_pixels` allows."""
     if width * height > max_pixels():
         raise NotAnImageError(_too_large())
 
@@ -154,13 +157,10 @@ def array_depth(pixels: npt.NDArray[Any]) -> str:
 
 
 def scale_to_8_bits(image: Image.Image) -> Image.Image:
-    """Return an image with 8-bit values: itself, or one of mode L for gray of 16 bits.
+    """Return an image with 8-bit values, gray of 16 bits in mode L; raise PixelRangeError for an unknown range.
 
     The upper 8 of 16 bits are kept, as Pillow does for colors and torchvision for tensors. Pillow's own conversion
     makes every gray value above 255 white.
-
-    Raises:
-        PixelRangeError: The values are floats, signed or of 32 bits, so that their range is not known.
     """
     depth = value_depth(image)
     if depth not in KNOWN_RANGE:
@@ -178,10 +178,7 @@ def mend_gray(image: Image.Image) -> Image.Image:
     """Return gray of 16 bits in mode I;16, from 0 (black) to 65,535 (white), and other images unchanged.
 
     Pillow reads gray of 12 bits in a TIFF as 0 to 4,095, leaves 16 bits inverted where 0 is white, and reads a PGM of
-    16 bits in the mode of 32.
-
-    Raises:
-        PixelRangeError: Pillow reads other values than the file has, or cannot write what they mean.
+    16 bits in the mode of 32. Values that it misreads, or cannot write, are a PixelRangeError.
     """
     depth = value_depth(image)
     if depth in _MISREAD:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from dbloader._options import checked_flag, whole_number
+from dbloader._options import check_choice, checked_flag, whole_number
 from dbloader.batches.create import create_fetcher
 from dbloader.device.compose import Preparation
 from dbloader.device.decode.decoder import DeviceDecoder
@@ -187,8 +187,7 @@ def create_loader(
 
 
 def _check_choices(*, workers: Any, decode: Any, transform: Any, collate_fn: Any) -> None:
-    if workers not in _WORKERS:
-        raise OptionError(f"workers must be one of {', '.join(_WORKERS)}, got {workers!r}")
+    check_choice("workers", workers, _WORKERS)
     if decode not in ("workers", "device"):
         raise OptionError(f"decode must be 'workers' or 'device', got {decode!r}")
     if transform is not None and transform != "auto" and not callable(transform):

@@ -16,28 +16,16 @@ if TYPE_CHECKING:
 
 
 class Entry(NamedTuple):
-    """A file to be converted.
+    """A file to be converted."""
 
-    Attributes:
-        name: Path below the root, POSIX, always valid UTF-8: the name of the record.
-        path: File to open, byte for byte as the file system has it, below the source's root or absolute.
-        label: Index of the class, or the integer of a listing; None without a label.
-        fields: Further fields of the record; empty from a folder.
-    """
-
-    name: str
-    path: bytes
-    label: int | None
-    fields: dict[str, Any]
+    name: str  # path below the root, POSIX, always valid UTF-8: the name of the record
+    path: bytes  # file to open, byte for byte as the file system has it, below the source's root or absolute
+    label: int | None  # index of the class, or the integer of a listing; None without a label
+    fields: dict[str, Any]  # further fields of the record; empty from a folder
 
 
 class Problem(NamedTuple):
-    """Something that did not become an entry.
-
-    Attributes:
-        name: Path below the root, or ``"row 17"`` of a listing; always valid UTF-8.
-        reason: The reason, in words that follow the name and a colon.
-    """
+    """Something that did not become an entry: its name, or ``"row 17"`` of a listing, as valid UTF-8; and why."""
 
     name: str
     reason: str
@@ -47,19 +35,13 @@ class Source(ABC):
     """A stream of entries, the same at every iteration as long as the files stay the same.
 
     Memory does not grow with the number of entries. A source can be pickled; each iterator belongs to one thread.
-
-    Attributes:
-        root: The folder that paths start from.
-        classes: Names of the classes, in the order of their labels; empty if they are unknown.
-        warnings: Sentences about the source as a whole, for people; complete after an iteration.
-        skipped: Number of files left out because they are no images, by extension (lower case, with its dot; ""
-            without one), after an iteration.
-        hidden: Number of files and folders left out because their name begins with a dot, after an iteration.
     """
 
     def __init__(self, root: Path, classes: tuple[str, ...], warnings: Iterable[str] = ()) -> None:
-        self.root = root
-        self.classes = classes
+        self.root = root  # the folder that paths start from
+        self.classes = classes  # in the order of their labels; empty if they are unknown
+        # Complete after an iteration: sentences about the source as a whole, for people; files left out because they
+        # are no images, by extension (lower case, with its dot; "" without one); names that begin with a dot.
         self.warnings = tuple(warnings)
         self.skipped: Counter[str] = Counter()
         self.hidden = 0
@@ -71,11 +53,7 @@ class Source(ABC):
 
     @abstractmethod
     def entries(self) -> Iterator[Entry | Problem]:
-        """Yield every file to convert, and every problem, in order.
-
-        Raises:
-            SourceError: The source as a whole is unusable.
-        """
+        """Yield every file to convert, and every problem, in order; SourceError if the source is unusable."""
 
     reads = False
     """Whether ``read`` returns the bytes of files; otherwise they are files below the root."""
@@ -89,12 +67,7 @@ class Source(ABC):
 
 
 def checked_root(folder: str | os.PathLike[str]) -> Path:
-    """Return the path of an existing folder.
-
-    Raises:
-        SourceNotFoundError: There is no such folder.
-        SourceError: It is not a folder, or may not be read; or the path is empty.
-    """
+    """Return the path of an existing folder; SourceError if there is none that can be read."""
     if not os.fspath(folder):  # which pathlib takes for the working directory
         raise SourceError(f"the path of a folder is wanted, got {folder!r} (the working directory is '.')")
     root = Path(folder)

@@ -20,18 +20,9 @@ if TYPE_CHECKING:
 def read_collection(
     place: str | os.PathLike[str], listing: str | os.PathLike[str], *, key: str, image: str
 ) -> CollectionSource:
-    """Return the source of the images that a listing names and a collection has.
+    """Return the source of the images that a listing names and ``mongodb://host/database.collection`` has.
 
-    Args:
-        place: ``mongodb://host/database.collection``.
-        listing: A listing, whose paths are the files' names in the collection.
-        key: The field of a document with the file's name.
-        image: The field with its bytes.
-
-    Raises:
-        PlaceError: The place is no such URI, or names no database or collection.
-        NotAStoreError: There is no such collection, or its documents have no such fields.
-        SourceError: As by ``read_listing``.
+    ``key`` and ``image`` are the fields of a document with a file's name and bytes.
     """
     files = FileCollection(place, key, image)
     named = read_listing(listing, os.sep)

@@ -42,7 +42,6 @@ class _Tally:
     not_utf8_example: str = ""
 
     def skip(self, name: bytes) -> None:
-        """Count a file by its extension."""
         _, dot, tail = name.rpartition(b".")
         extension = readable(dot + tail).lower() if dot else ""
         if len(self.skipped) >= _MAX_EXTENSIONS and extension not in self.skipped:
@@ -51,24 +50,15 @@ class _Tally:
 
 
 class _Contents(NamedTuple):
-    """The contents of one folder, by name."""
+    """The names in one folder."""
 
     folders: list[bytes]
     images: list[bytes]
     problems: list[Problem]
 
 
-def scan(folder: str | os.PathLike[str], *, listing: bool = True) -> FolderSource:
-    """Return the source of all images in a folder of class folders; the class folders are listed by ``entries``.
-
-    Args:
-        folder: The folder.
-        listing: Whether a listing may be given instead, for the error message.
-
-    Raises:
-        SourceNotFoundError: There is no such folder.
-        SourceError: It is not a folder, cannot be read, or holds no folder.
-    """
+def scan(folder: str | os.PathLike[str]) -> FolderSource:
+    """Return the source of all images in a folder of class folders; the class folders are listed by ``entries``."""
     root = checked_root(folder)
     tally = _Tally()
     try:
@@ -81,7 +71,7 @@ def scan(folder: str | os.PathLike[str], *, listing: bool = True) -> FolderSourc
         found = "; ".join([f"{loose} directly in it", *map(": ".join, contents.problems[:1])])
         raise SourceError(
             f"{readable(root)}: there are no folders in it, one for each class ({found}): "
-            f"put each class in a folder of its own{' or use --list FILE' if listing else ''}",
+            "put each class in a folder of its own or use --list FILE"
         )
     return FolderSource(root, identity, contents, tally)
 
@@ -122,7 +112,7 @@ class FolderSource(Source):
             found = "".join(f", found {count} {kind or 'without extension'}" for kind, count in others)
             raise SourceError(
                 f"{readable(self.root)}: there is not one image in its class folders: "
-                f"looked for {', '.join(EXTENSIONS)}{found}",
+                f"looked for {', '.join(EXTENSIONS)}{found}"
             )
 
     def _walk(self, folder: bytes, tally: _Tally) -> Iterator[bytes | Problem]:

@@ -13,17 +13,10 @@ _DIGITS = re.compile(r"[0-9]+")
 
 
 def are_integers(rows: dict[str, int], where: str) -> bool:
-    """Return whether the labels of a table, which has only text, are integers; else they are names.
+    """Return whether the labels of a table, which has only text, are integers; SourceError if they may be either.
 
     They are integers if all are plain integers, and names if none looks like a number, or if all are digits of one
-    length (``001`` to ``120``).
-
-    Args:
-        rows: For each label, the first row that has it.
-        where: The listing, for the message.
-
-    Raises:
-        SourceError: They may be either.
+    length (``001`` to ``120``). ``rows`` has the first row of each label.
     """
     odd = [label for label in rows if not _INTEGER.fullmatch(label)]
     if not odd:
@@ -41,15 +34,7 @@ def are_integers(rows: dict[str, int], where: str) -> bool:
 
 
 def check_names(rows: dict[str, int], where: str) -> None:
-    """Check that no name is blank, and that no two names differ only by the spaces around them.
-
-    Args:
-        rows: For each name, the first row that has it.
-        where: The listing, for the message.
-
-    Raises:
-        SourceError: A name is.
-    """
+    """Check that no name is blank, and that no two names differ only by the spaces around them."""
     stripped: dict[str, str] = {}
     for name, row in rows.items():
         if not name.strip():

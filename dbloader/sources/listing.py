@@ -44,18 +44,10 @@ class _Row(NamedTuple):
 
 
 def read_listing(listing: str | os.PathLike[str], root: str | os.PathLike[str]) -> ListingSource:
-    """Return the source of the images that a listing names.
+    """Return the source of the images that a listing names, whose paths start from the folder ``root``.
 
-    It is read here, for its mistakes and classes, and again by each iteration. Memory holds one row and the distinct
-    labels, or all of a ``.json``.
-
-    Args:
-        listing: The file; its extension tells the format.
-        root: The folder that its paths start from.
-
-    Raises:
-        SourceNotFoundError: There is no such listing, or no such root.
-        SourceError: The listing has a mistake that concerns more than one row; the message names a row.
+    It is read here, for mistakes that concern more than one row and for its classes, and again by each iteration.
+    Memory holds one row and the distinct labels, or all of a ``.json``.
     """
     listing, root, where = Path(listing), checked_root(root), readable(listing)
     first_of: dict[str, int] = {}  # for each label that is text, the first row that has it

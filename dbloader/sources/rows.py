@@ -22,13 +22,7 @@ if TYPE_CHECKING:
 def read_rows(listing: Path, check_header: CheckHeader) -> Iterator[tuple[int, dict[str, Any]] | Problem]:
     """Yield the number and columns of each row, or the reason why it cannot be used.
 
-    Args:
-        listing: The file; its extension tells the format.
-        check_header: Called with the columns, and the place for messages, where they are named once for all rows.
-
-    Raises:
-        SourceNotFoundError: There is no such listing.
-        SourceError: The listing, or one of its rows, cannot be read.
+    ``check_header`` is called with the columns, and the place for messages, where they are named once for all rows.
     """
     extension = listing.suffix.lower()
     if extension not in _READERS:

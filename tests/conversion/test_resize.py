@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageCms
 
-from dbloader.conversion.resize import load_pixels, reduced_size, resize
+from dbloader.conversion.resize import load_pixels, resize
+from dbloader.conversion.transcode import ImageFormat
 from dbloader.decoding import decode_pil
 from dbloader.errors import DamagedImageError, PixelRangeError
 from dbloader.images.info import Facts, check_decodes, read_facts
@@ -98,12 +99,12 @@ def big_endian_gray(pixels: Array) -> bytes:
 
 
 def test_no_limit_is_no_reduction() -> None:
-    assert reduced_size(Facts("PNG", 10**6, 1), max_side=None, short_side=None) is None
+    assert ImageFormat().new_size(Facts("PNG", 10**6, 1)) is None
 
 
 @given(width=st.integers(1, 5000), height=st.integers(1, 5000), limit=st.integers(1, 3000))
 def test_the_longer_side_becomes_the_limit_and_nothing_becomes_larger(width: int, height: int, limit: int) -> None:
-    size = reduced_size(Facts("PNG", width, height), max_side=limit, short_side=None)
+    size = ImageFormat(max_side=limit).new_size(Facts("PNG", width, height))
     if max(width, height) <= limit:
         assert size is None
     else:
@@ -114,7 +115,7 @@ def test_the_longer_side_becomes_the_limit_and_nothing_becomes_larger(width: int
 
 @given(width=st.integers(1, 5000), height=st.integers(1, 5000), limit=st.integers(1, 3000))
 def test_the_shorter_side_becomes_the_limit_and_nothing_becomes_larger(width: int, height: int, limit: int) -> None:
-    size = reduced_size(Facts("PNG", width, height), max_side=None, short_side=limit)
+    size = ImageFormat(short_side=limit).new_size(Facts("PNG", width, height))
     if min(width, height) <= limit:
         assert size is None
     else:
@@ -147,8 +148,7 @@ def check_proportions(before: tuple[int, int], after: tuple[int, int], scale: fl
 def test_sizes_are_rounded_to_the_nearest(
     before: tuple[int, int], limits: dict[str, int], after: tuple[int, int] | None
 ) -> None:
-    limits = {"max_side": None, "short_side": None} | limits  # type: ignore[assignment]
-    assert reduced_size(Facts("JPEG", *before), **limits) == after
+    assert ImageFormat(**limits).new_size(Facts("JPEG", *before)) == after  # type: ignore[arg-type]
 
 
 # Pixels

@@ -6,16 +6,19 @@ import io
 import math
 import shutil
 import subprocess
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import simplejpeg
 from PIL import Image
 
+from dbloader._options import check_choice
 from dbloader.errors import DamagedImageError, OptionError
 from dbloader.images.tiled.layout import find_lengths, not_tiled, read_header
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import numpy.typing as npt
 
 # Pixels. On 260 photos of 463 x 396 pixels, quality 96, 4:4:4, random-resized crops took 0.68 of the time of the whole
@@ -100,8 +103,7 @@ def encode_tiled(
     """
     if not 1 <= quality <= 100:
         raise OptionError(f"quality must be from 1 to 100, got {quality}")
-    if subsampling not in _SUBSAMPLINGS:
-        raise OptionError(f"subsampling must be one of {', '.join(_SUBSAMPLINGS)}, got {subsampling!r}")
+    check_choice("subsampling", subsampling, tuple(_SUBSAMPLINGS))
     if not isinstance(image, Image.Image):
         image = Image.fromarray(image)
     if image.mode not in ("RGB", "L"):
@@ -115,29 +117,28 @@ def encode_tiled(
         "icc_profile": icc_profile,
         "exif": exif or b"",
     }
-    file = io.BytesIO()
-    try:
-        image.save(file, "JPEG", optimize=True, **options)
-    except OSError:
-        # Pillow's buffer has one or two bytes a pixel when it optimizes; noise at a high quality takes more.
-        file = io.BytesIO()
-        image.save(file, "JPEG", **options)
-    jpeg = file.getvalue()
+    jpeg = encode_image(image, "JPEG", options)
     return TiledJPEG(jpeg, find_lengths(jpeg))
 
 
+def encode_image(image: Image.Image, image_format: str, options: Mapping[str, Any]) -> bytes:
+    """Return an image as a file, a JPEG with optimal Huffman codes where Pillow can; the errors are Pillow's."""
+    if image_format == "JPEG":
+        try:
+            file = io.BytesIO()
+            image.save(file, image_format, optimize=True, **options)
+            return file.getvalue()
+        except OSError:
+            pass  # to optimize, Pillow has room for one or two bytes a pixel; noise at a high quality takes more
+    file = io.BytesIO()
+    image.save(file, image_format, **options)
+    return file.getvalue()
+
+
 def choose_interval(row: int, mcu_width: int, tile_width: int = TILE_WIDTH) -> int:
-    """Return the MCUs of a tile: the divisor of a row that comes nearest, by ratio, to the target width.
+    """Return the MCUs of a tile: the divisor of a row that comes nearest, by ratio, to the target width in pixels.
 
     A row of a prime number of MCUs becomes tiles of one MCU, or a single tile if it is short.
-
-    Args:
-        row: MCUs in a row.
-        mcu_width: In pixels.
-        tile_width: Target width in pixels.
-
-    Raises:
-        OptionError: The target width is below 1.
     """
     if tile_width < 1:
         raise OptionError(f"tile_width must be at least 1 pixel, got {tile_width}")

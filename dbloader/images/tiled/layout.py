@@ -28,37 +28,21 @@ _LONGEST = 2**16 - 1  # bytes of a tile
 
 
 class Header(NamedTuple):
-    """Everything before the coded data of the first scan of a JPEG.
+    """Everything before the coded data of the first scan of a JPEG."""
 
-    Attributes:
-        parts: The parts of the file that, joined, are a header without metadata.
-        nbytes: Their length together.
-        size_at: Byte of the joined header at which height and width stand, 16 bits big-endian each.
-        scan: Byte of the file where the coded data of the first scan begin.
-        frame: The frame header.
-        adobe_transform: How colors are coded: 0 is RGB or CMYK, 1 YCbCr, 2 YCCK; None without a segment of Adobe's.
-        interleaved: Whether all components are in the first scan.
-        interval: MCUs from one restart marker to the next; 0 if there are none.
-        mcu_width: In pixels.
-        mcu_height: In pixels.
-        row: MCUs in a row.
-        margin_x: Pixels that a decoder needs beside a crop, because it upsamples chroma from neighbors.
-        margin_y: The same above and below.
-    """
-
-    parts: list[memoryview]
-    nbytes: int
-    size_at: int
-    scan: int
+    parts: list[memoryview]  # the parts of the file that, joined, are a header without metadata
+    nbytes: int  # their length together
+    size_at: int  # byte of the joined header at which height and width stand, 16 bits big-endian each
+    scan: int  # byte of the file where the coded data of the first scan begin
     frame: markers.Frame
-    adobe_transform: int | None
-    interleaved: bool
-    interval: int
-    mcu_width: int
+    adobe_transform: int | None  # colors: 0 is RGB or CMYK, 1 YCbCr, 2 YCCK; None without a segment of Adobe's
+    interleaved: bool  # whether all components are in the first scan
+    interval: int  # MCUs from one restart marker to the next; 0 if there are none
+    mcu_width: int  # in pixels
     mcu_height: int
-    row: int
-    margin_x: int
-    margin_y: int
+    row: int  # MCUs in a row
+    margin_x: int  # pixels that a decoder needs beside a crop, because it upsamples chroma from neighbors
+    margin_y: int  # the same above and below
 
 
 class Grid(NamedTuple):
@@ -71,13 +55,7 @@ class Grid(NamedTuple):
 
 
 def read_header(data: memoryview) -> Header:
-    """Read the header of a JPEG of one or three components of 8 bits.
-
-    Raises:
-        NotAnImageError: It is no JPEG.
-        DamagedImageError: Its header is cut short.
-        NotTiledError: It is of another kind.
-    """
+    """Read the header of a JPEG of one or three components of 8 bits; NotTiledError for another kind."""
     if bytes(data[:2]) != markers.START:
         raise NotAnImageError("no JPEG: the data do not begin as one does")
     position, kept, dropped, size_at, interval, frame, adobe = 2, 0, 0, 0, 0, None, None
@@ -133,11 +111,7 @@ def read_header(data: memoryview) -> Header:
 
 
 def read_grid(header: Header) -> Grid:
-    """Return the grid of tiles.
-
-    Raises:
-        NotTiledError: The tiles are no grid, or the JPEG is neither baseline nor extended with Huffman codes.
-    """
+    """Return the grid of tiles; NotTiledError if they are no grid, or the JPEG is not sequential with Huffman codes."""
     if header.frame.process not in markers.SEQUENTIAL:
         raise not_tiled(f"its process is SOF{header.frame.process - markers.SOF0}, not baseline")
     if not header.interleaved:
@@ -187,5 +161,5 @@ def restart_codes(count: int) -> npt.NDArray[np.uint8]:
 
 
 def not_tiled(why: str) -> NotTiledError:
-    """Return the error of a JPEG that is complete, but must be decoded whole."""
+    """Return the error of a JPEG that must be decoded whole."""
     return NotTiledError(f"the JPEG cannot be decoded by tiles: {why}")
