@@ -46,7 +46,8 @@ def test_a_forked_child_that_hangs_is_ended_and_says_where(tmp_path: Path) -> No
         "def test_it():\n    pid = os.fork()\n    if not pid:\n        hang()\n        os._exit(0)\n"
         "    assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == signal.SIGALRM\n"
     )
-    options = ["-q", "-p", "tests.conftest", "-p", "no:cacheprovider", "-o", "faulthandler_timeout=1"]
+    settings = ["-o", "faulthandler_timeout=1", "-o", "faulthandler_exit_on_timeout=false"]  # only the child is to end
+    options = ["-q", "-p", "tests.conftest", "-p", "no:cacheprovider", *settings]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     command = [sys.executable, "-m", "pytest", *options, str(file)]
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
