@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dbloader._describe import short_repr
-from dbloader._machine import processors
+from dbloader._machine import cpu_count
 from dbloader._options import check_choice, checked_flag, whole_number
 from dbloader.conversion.file_list import FileList, permutation
 from dbloader.conversion.memory_budget import return_large_blocks
@@ -84,13 +84,14 @@ def convert(
         images: How images are stored, such as ``ImageFormat(short_side=256)``; None for the files as they are.
         workers: Threads that read and check; None for one per CPU.
         check: ``"decode"`` decodes every image, ``"structure"`` checks segments and headers only. An image that fails
-            is not stored. ``"none"`` stores every file as it is.
+            is not stored. ``"none"`` checks nothing.
         on_bad: What to do with a file that cannot be read or is no image: ``"reject"`` (and report) it or ``"fail"``.
         on_damaged: What to do with a truncated image: ``"reject"``, ``"fail"``, or ``"keep"``: store it with a field
             ``damaged``.
         shuffle: Seed of a random order of the records; None for the source's order.
         overwrite: Replace the store at the destination, once the new one is finished.
-        resume: Continue an interrupted conversion. Without one, start from the beginning, with a warning.
+        resume: Continue an interrupted conversion; if there is none, start from the beginning, with a warning. Refused
+            if the files, or an option that decides the records, are not the same.
         progress: Called from the calling thread as the conversion advances.
 
     Raises:
@@ -99,13 +100,13 @@ def convert(
             DBLOADER_MAX_PIXELS is not a number.
         SourceError: The source cannot be converted.
         StoreError: The destination cannot be written, or is taken.
-        ConversionError: A file is bad and ``"fail"`` was chosen; or no file could be stored.
+        ConversionError: A file is bad, and ``on_bad`` or ``on_damaged`` is ``"fail"``; or no file could be stored.
     """
     check_choice("on_bad", on_bad, ("reject", "fail"))
     check_choice("on_damaged", on_damaged, ("reject", "keep", "fail"))
     checked_flag("overwrite", overwrite)
     checked_flag("resume", resume)
-    workers = whole_number("workers", workers, 1, none=True) or processors()
+    workers = whole_number("workers", workers, 1, none=True) or cpu_count()
     shuffle = whole_number("shuffle", shuffle, none=True)
     if shuffle is not None and not -(2**63) <= shuffle < 2**63:
         raise OptionError(f"shuffle must be a seed of 64 bits, got {shuffle}")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from dbloader._machine import processors
+from dbloader._machine import cpu_count
 from dbloader._options import whole_number
 from dbloader.batches.timed import Work
 from dbloader.datasets.lmdb import LMDBDataset
@@ -117,7 +117,7 @@ def measure(
         raise OptionError(f"seconds must be a number above 0, got {seconds}")
     if workers is not None and not workers:
         raise OptionError(f"workers must be one or more numbers, got {workers}")
-    cpus = processors()
+    cpus = cpu_count()
     counts = worker_counts(cpus) if workers is None else {whole_number("workers", n, 1) for n in workers}
     with _open(place, size) as dataset:
         nbytes = dataset.store.column("nbytes")

@@ -142,7 +142,7 @@ class _Sampler(Protocol):
 
 
 class SamplerCheckpoint(Checkpoint):
-    """Counts the samples that the consumer has received, in the order of one of dbloader's samplers.
+    """The state of one of dbloader's samplers: the samples received are computed from the batches received.
 
     The ``content_digest`` of the dataset, if it has one, tells a state from that of another dataset.
     """
@@ -204,7 +204,7 @@ class _SamplerPosition(Position):
         self._sampler = sampler
         self._start = start
         self._batch_size = batch_size
-        self._received = 0
+        self._batches_received = 0
         self._ended = False
         self.choices = sampler.choices
         self._positions = sampler.positions(start)
@@ -223,7 +223,7 @@ class _SamplerPosition(Position):
 
     @override
     def receive(self, snapshot: State | None) -> None:
-        self._received += 1
+        self._batches_received += 1
         self._release(received=True)
 
     @override
@@ -237,14 +237,14 @@ class _SamplerPosition(Position):
             self._release(received=False)
 
     def state(self) -> State:
-        consumed = min(self._received * self._batch_size, self._samples)
+        consumed = min(self._batches_received * self._batch_size, self._samples)
         if self._ended or consumed >= self._samples:
             return self._next_epoch()  # nothing is left of this one
         position = self._start["position"] + consumed * self._positions.step
         return {**self._start, "position": min(position, self._start["length"])}
 
     def next_start(self) -> State:
-        return self._next_epoch() if self._received or self._ended else self._start
+        return self._next_epoch() if self._batches_received or self._ended else self._start
 
     def _next_epoch(self) -> State:
         return {**self._start, "epoch": self._start["epoch"] + 1, "position": 0}

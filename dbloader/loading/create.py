@@ -15,12 +15,12 @@ from dbloader.errors import OptionError
 from dbloader.loading.defaults import (
     check_dataset,
     check_first_fields,
+    cpu_share,
     create_batch_sampler,
     create_normalization,
     decoder_of,
     default_transform,
     height_and_width,
-    share_of_processors,
     suits_threads,
     with_transform,
 )
@@ -113,7 +113,7 @@ def create_loader(
         distributed: Whether the processes of torch.distributed share the samples; None: if it is initialized.
         seed: Of the order and all random numbers; the same in all processes.
         drop_last: Leave out the last batch if it has fewer samples; None: in training.
-        num_workers: None for one per processor of this process (torchrun's processes on a machine share them). 0 makes
+        num_workers: None for one per CPU of this process (torchrun's processes on a machine share them). 0 makes
             the batches in the background thread.
         workers: ``"threads"`` start at once, need little memory, and suit the stores' datasets with decoders, which
             release the GIL; ``"processes"`` suit transforms in Python, and many workers. ``"auto"`` takes threads for
@@ -137,7 +137,7 @@ def create_loader(
     distributed = checked_flag("distributed", distributed, none=True)
     size = height_and_width(input_size)
     _check_choices(workers=workers, decode=decode, transform=transform, collate_fn=collate_fn)
-    num_workers = share_of_processors() if num_workers is None else whole_number("num_workers", num_workers, 0)
+    num_workers = cpu_share() if num_workers is None else whole_number("num_workers", num_workers, 0)
     prefetch_factor = 2 if prefetch_factor is None else whole_number("prefetch_factor", prefetch_factor, 1)
     if decode == "device" and device is None:
         raise OptionError("decode='device' needs a device to decode on, got device=None")

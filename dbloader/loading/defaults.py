@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import ConcatDataset, IterableDataset, Subset
 
-from dbloader._machine import processors
+from dbloader._machine import cpu_count
 from dbloader.batches.shared_memory import SharedBatchPool
 from dbloader.datasets.store import StoreDataset
 from dbloader.decoding.center_crop import ResizeCenterCrop
@@ -174,9 +174,9 @@ def create_batch_sampler(
     return batches
 
 
-def share_of_processors() -> int:
-    """Return this process's share of the processors, where torchrun started several on this machine."""
-    return max(1, processors() // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+def cpu_share() -> int:
+    """Return this process's share of the CPUs, where torchrun started several on this machine."""
+    return max(1, cpu_count() // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
 
 
 def create_normalization(

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING
 
-from dbloader._machine import processors
+from dbloader._machine import cpu_count
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -39,7 +39,7 @@ class Stats:
         serial_s: Seconds of ``work`` that the workers do not share: reading and collating in a ThreadLoader.
         num_workers: Workers of the loader; None where that is not known.
         depth: Most batches ahead of the consumer, as in PrefetchLoader.
-        processors: Processors that this process may use.
+        cpus: CPUs that this process may use.
     """
 
     batches: int
@@ -56,7 +56,7 @@ class Stats:
     serial_s: float
     num_workers: int | None
     depth: int
-    processors: int
+    cpus: int
 
     @classmethod
     def from_clock(cls, clock: Clock, num_workers: int | None, depth: int) -> Self:
@@ -76,7 +76,7 @@ class Stats:
             serial_s=clock.serial,
             num_workers=num_workers,
             depth=depth,
-            processors=processors(),
+            cpus=cpu_count(),
         )
 
     @property
@@ -140,12 +140,12 @@ class Stats:
             return "what is in front of this loader is too slow"
         if enough <= self.num_workers:
             return (
-                f"{_count_workers(self.num_workers)} should keep up: the processors may be busy with other things, "
+                f"{_count_workers(self.num_workers)} should keep up: the CPUs may be busy with other things, "
                 "or the batches of very different cost"
             )
         advice = f"about {_count_workers(enough)} instead of {self.num_workers} would keep up"
-        if enough > self.processors:
-            share = f"{self.processors} processor{'' if self.processors == 1 else 's'}"
+        if enough > self.cpus:
+            share = f"{self.cpus} CPU{'' if self.cpus == 1 else 's'}"
             advice += f", but this process has {share}: make the images cheaper to decode"
         return advice
 

@@ -22,9 +22,9 @@ from dbloader.records.decode import decode
 from dbloader.stores.base import Store
 from dbloader.stores.lmdb import env
 from dbloader.stores.lmdb.cache_file import CacheFile, create_file, translate_cache_error, without_writers
+from dbloader.stores.lmdb.errors import NO_ROOM
 from dbloader.stores.lmdb.keys import checked_path
 from dbloader.stores.lmdb.store import LMDBStore
-from dbloader.stores.lmdb.translate import NO_ROOM
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

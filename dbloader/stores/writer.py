@@ -17,9 +17,9 @@ from dbloader.errors import StoreError, StoreExistsError
 from dbloader.records.columns import CHUNK, ColumnChunk
 from dbloader.records.document import open_sealed
 from dbloader.records.manifest import Summary
-from dbloader.stores.backend import WriterBackend
 from dbloader.stores.totals import Totals
 from dbloader.stores.write_buffer import Committer, WriteBuffer
+from dbloader.stores.writer_backend import WriterBackend
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -88,7 +88,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=64, help="samples in a batch of each process")
     parser.add_argument("--input-size", type=int, default=224, metavar="PIXELS")
     parser.add_argument("--lr", type=float, default=1e-3, help="the highest learning rate")
-    parser.add_argument("--workers", type=int, metavar="N", help="of each process  [default: one per processor]")
+    parser.add_argument("--workers", type=int, metavar="N", help="of each process  [default: one per CPU]")
     parser.add_argument("--checkpoint", type=Path, default=Path("checkpoint.pt"), metavar="FILE")
     parser.add_argument("--save-every", type=int, default=1000, metavar="STEPS", help="between checkpoints")
     parser.add_argument("--seed", type=int, default=0)

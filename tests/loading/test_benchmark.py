@@ -33,7 +33,7 @@ def quick(place: str | Path, **options: Any) -> Benchmark:
 def test_reading_decoding_and_loaders_are_measured_in_turns(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dbloader.loading.benchmark.processors", lambda: 2)
+    monkeypatch.setattr("dbloader.loading.benchmark.cpu_count", lambda: 2)
     seen: list[tuple[int, int]] = []
     result = quick(place, workers=[2, 1, 2], rounds=2, progress=lambda *done: seen.append(done))
     assert [one.name for one in result.measurements] == [
@@ -83,7 +83,7 @@ def test_one_half_and_all_cpus_are_tried_as_workers() -> None:
 
 
 def test_more_workers_are_advised_where_there_are_more_cpus(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dbloader.loading.benchmark.processors", lambda: 16)
+    monkeypatch.setattr("dbloader.loading.benchmark.cpu_count", lambda: 16)
     assert quick(place).verdict.endswith("Try more workers: this machine has 16 CPUs.")
 
 

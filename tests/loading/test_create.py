@@ -21,7 +21,7 @@ from dbloader.decoding import ResizeCenterCrop
 from dbloader.device import Normalize, Preparation, RandomErasing
 from dbloader.errors import LoaderError, OptionError
 from dbloader.loading.create import IMAGENET_MEAN, IMAGENET_STD, create_loader
-from dbloader.loading.defaults import share_of_processors
+from dbloader.loading.defaults import cpu_share
 from dbloader.loading.prefetch import ResumablePrefetchLoader
 from dbloader.sampling import (
     BlockShuffleSampler,
@@ -144,7 +144,7 @@ def test_for_evaluation_the_images_are_resized_cropped_normalized_and_in_order(p
     assert len(loader) == 3
     assert loader.depth == 2
     assert loader.device is None
-    assert loader.num_workers == share_of_processors()
+    assert loader.num_workers == cpu_share()
     assert type(loader) is ResumablePrefetchLoader
 
 
@@ -159,12 +159,12 @@ def test_for_training_the_order_is_that_of_the_shuffle_and_the_last_short_batch_
 def test_the_processors_of_a_machine_are_shared_by_the_processes_that_torchrun_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dbloader.loading.defaults.processors", lambda: 12)
-    assert share_of_processors() == 12
+    monkeypatch.setattr("dbloader.loading.defaults.cpu_count", lambda: 12)
+    assert cpu_share() == 12
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    assert share_of_processors() == 3
+    assert cpu_share() == 3
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "64")
-    assert share_of_processors() == 1
+    assert cpu_share() == 1
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", torch.bfloat16])

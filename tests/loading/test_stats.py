@@ -162,7 +162,7 @@ def said(**changes: Any) -> str:
         "serial_s": 0.0,
         "num_workers": 2,
         "depth": 2,
-        "processors": 8,
+        "cpus": 8,
     }
     return str(Stats(**{**facts, **changes}))
 
@@ -209,15 +209,15 @@ def test_the_hardest_work_is_named(work: Work, words: str) -> None:
 
 
 def test_more_workers_than_processors_are_not_advised_without_a_word() -> None:
-    expected = "about 4 workers instead of 2 would keep up, but this process has 3 processors: make the images cheaper"
-    assert expected in said(processors=3)
-    assert "has 1 processor:" in said(processors=1)
-    assert "processor" not in said(processors=4)
+    expected = "about 4 workers instead of 2 would keep up, but this process has 3 CPUs: make the images cheaper"
+    assert expected in said(cpus=3)
+    assert "has 1 CPU:" in said(cpus=1)
+    assert "CPU" not in said(cpus=4)
 
 
 def test_enough_workers_that_do_not_keep_up_are_held_up_by_something_else() -> None:
     assert said(num_workers=4) == HALF + DECODING + (
-        "4 workers should keep up: the processors may be busy with other things, or the batches of very different cost"
+        "4 workers should keep up: the CPUs may be busy with other things, or the batches of very different cost"
     )
     assert "1 worker should keep up" in said(num_workers=1, work=Work(1.0, 3.0, 0.0))
 

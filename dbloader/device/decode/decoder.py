@@ -10,7 +10,7 @@ import simplejpeg
 import torch
 from torch.nn.functional import interpolate, pad
 
-from dbloader._machine import processors
+from dbloader._machine import cpu_count
 from dbloader.decoding.exif import UPRIGHT, read_orientation
 from dbloader.device.decode.backend import takes
 from dbloader.device.decode.nvimagecodec import NvImageCodec
@@ -150,7 +150,7 @@ class DeviceDecoder:
                     error.add_note(f"in {images.describe(number)}")
                 raise
 
-        with ThreadPoolExecutor(max(1, min(processors(), len(wanted)))) as threads:
+        with ThreadPoolExecutor(max(1, min(cpu_count(), len(wanted)))) as threads:
             for _ in threads.map(decode, range(len(wanted))):
                 pass
         return result

@@ -18,8 +18,8 @@ import lmdb
 from dbloader.errors import NotAStoreError
 from dbloader.records.manifest import Manifest
 from dbloader.stores.lmdb import env
+from dbloader.stores.lmdb.errors import translate
 from dbloader.stores.lmdb.keys import CACHE, META, RECORDS, record_key
-from dbloader.stores.lmdb.translate import translate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

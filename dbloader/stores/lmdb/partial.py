@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import lmdb
 
 from dbloader.errors import DamagedStoreError, StoreAccessError, StoreFullError, StoreLockedError
+from dbloader.stores.lmdb.errors import NO_ROOM, translate
 from dbloader.stores.lmdb.keys import META, PARTIAL, RECORDS
-from dbloader.stores.lmdb.translate import NO_ROOM, translate
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,9 +16,9 @@ from dbloader.records.columns import CHUNK, COLUMNS, DTYPES, join_values, name_h
 from dbloader.records.names import join_names, name_at
 from dbloader.stores.base import Store
 from dbloader.stores.lmdb import env
+from dbloader.stores.lmdb.errors import translate
 from dbloader.stores.lmdb.handle import LMDBHandle
 from dbloader.stores.lmdb.keys import PARTIAL, checked_path, column_key, event_key, record_key
-from dbloader.stores.lmdb.translate import translate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

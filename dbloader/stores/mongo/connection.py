@@ -19,7 +19,7 @@ from pymongo.write_concern import WriteConcern
 
 from dbloader.errors import DamagedStoreError, PlaceError, StoreError
 from dbloader.stores.mongo.clients import add_password, get_client
-from dbloader.stores.mongo.server_errors import is_transient, translate
+from dbloader.stores.mongo.errors import is_transient, translate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,7 +89,7 @@ class Connection:
         return self.client.get_database(self.place.database, codec_options=CodecOptions(), **options)
 
     def run(self, function: Callable[[], T], seconds: float | None = None, *, scan: Collection[Any] | None = None) -> T:
-        """Call a function, and call it again after errors that may pass. Calling it twice must do no harm.
+        """Call a function, and call it again after temporary errors. Calling it twice must do no harm.
 
         It is repeated for RETRY_SECONDS (``timeoutMS`` of the place) from the start, or from the server's last answer
         if it has answered since: a function may have worked for an hour before it failed. ``seconds`` shortens that.
@@ -132,7 +132,7 @@ class Connection:
                 if deadline is None or was_there:
                     deadline = max(began, time.monotonic() - self._silence_before(error)) + self._retry_seconds()
                 slow = slow or isinstance(error, errors.NetworkTimeout)
-                if not self._may_pass(error) or time.monotonic() + pause > deadline:
+                if not self._is_temporary(error) or time.monotonic() + pause > deadline:
                     self._failed = is_transient(error)
                     waited = None if self._reached else self.client.options.server_selection_timeout
                     translated = translate(error, self.place, waited=waited)
@@ -162,7 +162,7 @@ class Connection:
             return float(options.timeout or options.pool_options.socket_timeout or RETRY_SECONDS)
         return 0.0
 
-    def _may_pass(self, error: errors.PyMongoError) -> bool:
+    def _is_temporary(self, error: errors.PyMongoError) -> bool:
         """Tell whether to try again: only where a server has ever been."""
         if isinstance(error, errors.ServerSelectionTimeoutError) and not self._reached:
             # A replica set without a primary counts as reached.

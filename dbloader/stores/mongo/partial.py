@@ -17,6 +17,7 @@ from dbloader.errors import DamagedRecordError, FieldError
 from dbloader.records.columns import CHUNK, COLUMNS, DTYPES, ColumnChunk, is_whole, unseal_chunk
 from dbloader.records.document import bound_crc32, seal, verify
 from dbloader.stores.mongo.connection import retried
+from dbloader.stores.mongo.errors import has_only_duplicates
 from dbloader.stores.mongo.gridfs import LargeRecords, LostError
 from dbloader.stores.mongo.query import with_hint
 from dbloader.stores.mongo.schema import (
@@ -33,7 +34,6 @@ from dbloader.stores.mongo.schema import (
     records_collection,
     stored_crc32,
 )
-from dbloader.stores.mongo.server_errors import has_only_duplicates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -88,7 +88,7 @@ class MongoReader:
             )
         return store, Manifest.decode(bson.encode(manifest), self.place.redacted)
 
-    def find(self, indices: Sequence[int], *, raw: bool = False) -> dict[int, Any]:
+    def documents_at(self, indices: Sequence[int], *, raw: bool = False) -> dict[int, Any]:
         """Return the documents of some records, without repeats, by their indices, without those that are missing.
 
         With ``raw``, as RawBSONDocuments. Decoded ones are twice as fast: the driver copies each raw document.

@@ -147,7 +147,7 @@ class MongoStore(Store):
         for index in indices:
             if not 0 <= index < length:
                 self._check_index(index)
-        return reader.find(list(dict.fromkeys(map(int, indices))), raw=raw)
+        return reader.documents_at(list(dict.fromkeys(map(int, indices))), raw=raw)
 
     def _to_record(self, reader: MongoReader, index: int, values: dict[str, Any] | None) -> Record:
         if values is None:

@@ -1,4 +1,4 @@
-"""Tell which errors of the driver may pass, and translate the others into dbloader's."""
+"""Decide which errors of the driver are temporary, and translate the others into dbloader's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from dbloader.stores.mongo.uri import MongoURI
 
 # https://github.com/mongodb/mongo/blob/master/src/mongo/base/error_codes.yml
-# Errors that pass by themselves, and for which the driver has no class.
+# Temporary errors for which the driver has no class.
 _TRANSIENT = frozenset({
     6, 7, 89, 202, 262, 317, 9001,  # network errors and time limits between servers
     24, 46, 112, 117, 246,  # locks, conflicts, a snapshot that is gone
@@ -22,7 +22,7 @@ _TRANSIENT = frozenset({
     175, 237,  # the server killed a query or a cursor
     276, 12586, 12587,  # an election aborted an index build, or another operation is in the way
 })  # fmt: skip
-# NotPrimaryError to the driver, but only numbers within the answer to a bulk write.
+# The driver raises NotPrimaryError for these, except for a bulk write, whose answer has only the numbers.
 _NOT_PRIMARY = frozenset({91, 189, 10107, 11600, 11602, 13435, 13436})
 _UNAUTHORIZED = 13
 _AUTHENTICATION_FAILED = 18

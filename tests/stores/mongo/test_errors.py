@@ -4,7 +4,7 @@ import pytest
 from pymongo.errors import BulkWriteError, OperationFailure
 
 from dbloader.errors import StoreError, StoreFullError
-from dbloader.stores.mongo.server_errors import has_only_duplicates, is_transient, translate
+from dbloader.stores.mongo.errors import has_only_duplicates, is_transient, translate
 from dbloader.stores.mongo.uri import parse
 
 PLACE = parse("mongodb://host/db.a")
