@@ -68,16 +68,21 @@ def test_each_record_with_pages_of_its_own_is_found_where_it_lies(place: Path) -
 
 def test_records_that_will_be_read_come_into_memory_and_no_others(place: Path) -> None:
     ahead, wanted = ahead_of(place), [1000, 3000, 2000]
-    empty_cache(place)
-    ahead.prefetch(wanted)
     pages = set()
     for index in wanted:
         start, size = ahead.locate(index) or (0, 0)
         pages |= {*range(start // PAGE, (start + size - 1) // PAGE + 1)}
     assert len(pages) == 3 * 5
-    end = time.monotonic() + WAIT_S
-    while not pages <= {*pages_in_memory(place).nonzero()[0].tolist()}:
-        assert time.monotonic() < end
+    for _ in range(5):  # a busy kernel may forget what it was asked
+        empty_cache(place)
+        ahead.prefetch(wanted)
+        end = time.monotonic() + WAIT_S / 5
+        while (missing := pages - {*pages_in_memory(place).nonzero()[0].tolist()}) and time.monotonic() < end:
+            pass
+        if not missing:
+            break
+    else:
+        pytest.fail("the records do not come into memory")
     # The others are the pages that tell where the records are.
     assert pages_in_memory(place).sum() < len(pages) + 12
     ahead.close()
