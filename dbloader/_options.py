@@ -98,7 +98,7 @@ def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
     """Check an option that has a few values.
 
     Raises:
-        OptionError: It is none of ``choices``.
+        OptionError: The value is not in ``choices``.
     """
     if value not in choices:
         raise OptionError(f"{name} must be one of {', '.join(choices)}, got {short_repr(value)}")
