@@ -17,7 +17,7 @@ from click.shell_completion import shell_complete
 from typing_extensions import override
 
 from dbloader._version import VERSION
-from dbloader.cli.redacting import remember
+from dbloader.cli.places import remember
 from dbloader.cli.text import complain, say
 from dbloader.errors import DBLoaderError
 

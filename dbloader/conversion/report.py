@@ -143,9 +143,9 @@ def image_warnings(manifest: Manifest, *, raw: bool) -> list[str]:
     return warnings
 
 
-def describe_depth(image: Facts | None, stored: Stored) -> str:
+def describe_depth(image: Facts | None, stored: Facts | None) -> str:
     """Return the remark on values of more than 8 bits or of unknown range; "" if there are no such values."""
-    if image is None or image.depth == EIGHT_BITS:
+    if image is None or stored is None or image.depth == EIGHT_BITS:
         return ""
     if stored.depth != image.depth:
         return f"has {image.depth} values, and is stored with {stored.depth} ones"
@@ -158,5 +158,5 @@ def describe_frames(image: Facts | None, stored: Stored) -> str:
     """Return the remark on a file of several frames; "" if it has one."""
     if image is None or not image.frames:
         return ""
-    lost = stored.reencoded or stored.format is None
+    lost = stored.reencoded or not isinstance(stored.image, bytes)
     return f"has several frames or pages: {'stored' if lost else 'decoded'} is the first"
