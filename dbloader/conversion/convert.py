@@ -111,11 +111,7 @@ def convert(
     if images is not None and not isinstance(images, ImageFormat):
         raise TypeError(f"images must be an ImageFormat, such as ImageFormat(short_side=256), got {short_repr(images)}")
     max_pixels()  # raises if the environment variable is wrong
-    preparer = FilePreparer(
-        check=check,
-        keep_damaged=on_damaged == "keep",
-        images=images or ImageFormat(),
-    )
+    preparer = FilePreparer(check=check, keep_damaged=on_damaged == "keep", images=images or ImageFormat())
     fail_on = {kind for kind, value in (("bad", on_bad), ("damaged", on_damaged)) if value == "fail"}
     started = time.monotonic()
     return_large_blocks()
@@ -145,7 +141,7 @@ def convert(
     if resume and not writer.resumed:
         warnings.append("there was nothing to resume: the conversion began from the start")
     warnings += image_warnings(manifest, raw=preparer.images.raw)
-    report_file, problem = write_report(destination, writer.report_path)
+    report_file, problem = write_report(destination, writer.report_path, manifest.events)
     return Report(
         place=writer.place,
         digest=manifest.digest,

@@ -95,7 +95,10 @@ class FilePreparer:
             if kept:
                 hold(kept)
             with reserved(hold, temporary):
-                stored = self._transcode(data, image)
+                if image:
+                    stored = self.images.transcode(data, image)
+                else:
+                    stored = Stored(data, None, untiled="is in no known image format" if self.images.tile else "")
                 record = _record(entry, stored)
                 if image and stored.reencoded:
                     record.resized_from = image.width, image.height
@@ -123,7 +126,7 @@ class FilePreparer:
     def _check(self, result: Prepared, data: bytes, hold: Callable[[int], object]) -> tuple[bytes, Facts | None]:
         """Return the image file, with its end marker if only that was missing, and what its header says."""
         if self.check == "none":
-            return data, _facts_or_none(data)
+            return data, _facts(data) if self.images.raw else _facts_or_none(data)  # raw: without an image no pixels
         structure = examine(data)
         if structure.state is State.DAMAGED:
             raise DamagedImageError(f"is damaged: {structure.reason}")
@@ -137,13 +140,6 @@ class FilePreparer:
             with reserved(hold, pixels if structure.state is State.NOT_JPEG else structure.coefficient_bytes):
                 check_decodes(data, image)
         return data, image
-
-    def _transcode(self, data: bytes, image: Facts | None) -> Stored:
-        if image is None and self.images.raw:
-            image = _facts(data)  # raises: without an image there are no pixels
-        if image is None:
-            return Stored(data, None, untiled="is in no known image format" if self.images.tile else "")
-        return self.images.transcode(data, image)
 
 
 def _record(entry: Entry, stored: Stored) -> Record:

@@ -91,12 +91,8 @@ def _why_unlabelled(row: _Row) -> str:
     for column in row.columns:
         if column in LABEL_COLUMNS:
             return f"as the column {column!r} is empty"
-    return f"as {_none_of(row.columns, LABEL_COLUMNS)}"
-
-
-def _none_of(columns: tuple[str, ...], names: tuple[str, ...]) -> str:
-    found, wanted = (", ".join(map(repr, some)) for some in (columns, names))
-    return f"none of the columns {found} is called one of {wanted}"
+    columns, names = (", ".join(map(repr, some)) for some in (row.columns, LABEL_COLUMNS))
+    return f"as none of the columns {columns} is called one of {names}"
 
 
 class ListingSource(Source):
@@ -137,11 +133,8 @@ def _rows(listing: Path) -> Iterator[_Row | Problem]:
         where = f"{readable(listing)}, row {number}"
         columns = tuple(values)
         path_column, label_column = _checked_columns(columns, where)
+        path = _encoded(values.pop(path_column, None))
         label = _checked_label(values.pop(label_column, None), where)
-        if path_column in columns:
-            path = _encoded(values.pop(path_column))
-        else:
-            path = f"it has no path: {_none_of(columns, PATH_COLUMNS)}"
         yield Problem(f"row {number}", path) if isinstance(path, str) else _Row(number, path, label, values, columns)
 
 
@@ -178,7 +171,7 @@ def _checked_label(label: object, where: str) -> int | str | None:
 def _encoded(path: object) -> bytes | str:
     """Return the bytes of a path, or a reason why it cannot be one."""
     if path is None or path == "":
-        return "it has no path"
+        return f"it has no path in a column called {' or '.join(PATH_COLUMNS)}"
     with suppress(UnicodeEncodeError):
         if isinstance(path, str) and "\0" not in path:
             return path.encode("utf-8", "surrogateescape")  # a JSON may hold a name that is not UTF-8 like this
