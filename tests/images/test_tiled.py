@@ -126,13 +126,6 @@ def test_crops_in_a_last_tile_of_few_pixels_see_the_tile_before_it(subsampling: 
             )
 
 
-def test_images_of_many_tiles_have_their_markers_renumbered() -> None:
-    # More tiles than the table of marker numbers has.
-    jpeg, lengths = encode_tiled(draw(1280, 832, "L"), quality=30, tile_width=8)
-    assert len(lengths) == 2 * 160 * 104
-    assert_crops(jpeg, lengths, random.Random(0), crops=10)
-
-
 def test_the_joined_jpeg_is_complete_and_has_no_metadata() -> None:
     exif = thumbnail_exif(encode(draw(16, 16), quality=20))
     plain = encode_tiled(draw(96, 60), quality=80)
