@@ -92,6 +92,7 @@ def test_quiet_prints_nothing_but_errors(shell: Shell, root: Path, place: Path) 
     assert shell("convert", root, place, "-q", "--overwrite") == Outcome(1, "", "")
 
 
+@pytest.mark.slow
 def test_a_report_that_cannot_be_printed_is_an_error_that_names_the_store(root: Path, place: Path) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(

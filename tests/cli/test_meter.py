@@ -110,6 +110,7 @@ def test_a_bar_fits_the_terminal(store: Path, tmp_path: Path) -> None:
     assert re.fullmatch(r"Copying: 100%\|█\| 12/12.*", frames[-1].strip()), frames[-1]
 
 
+@pytest.mark.slow
 def test_a_terminal_gets_images_and_megabytes_a_second(tmp_path: Path, place: Path) -> None:
     root = plant_photos(tmp_path / "images", 200)
     outcome = on_terminal("convert", root, place)

@@ -35,8 +35,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:De
 def make(place: str | Path, length: int = LENGTH, *, seed: int = 0, **options: Any) -> Manifest:
     with create_store(place, **options) as writer:
         records = make_records(length, seed)
-        counts = {"outcome": {"repaired": 5, "rejected": 0}, "depths": {"8-bit": length}}
-        writer.write([encode(record) for record in records], events=EVENTS, **counts)
+        outcome, depths = {"repaired": 5, "rejected": 0}, {"8-bit": length}
+        writer.write([encode(record) for record in records], events=EVENTS, outcome=outcome, depths=depths)
         return writer.finish(classes=("ä", "b", "c"), source={"path": "/images", "shuffle": None}, created="then")
 
 

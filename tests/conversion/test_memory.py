@@ -45,8 +45,8 @@ def test_memory_does_not_grow_with_the_number_of_files(tmp_path: Path) -> None:
     ("image_format", "size", "count", "options", "most"),
     [
         ("PNG", (4000, 3000), 8, {}, 250),  # 48 MB of pixels
-        ("WEBP", (3000, 2000), 8, {}, 250),  # 24 MB of pixels, which take 96 to be decoded
-        ("JPEG", (3000, 2000), 16, {"images": ImageFormat(raw=True), "check": "none"}, 250),  # 18 MB of pixels
+        ("WEBP", (3000, 2000), 6, {}, 250),  # 24 MB of pixels, which take 96 to be decoded
+        ("JPEG", (3000, 2000), 10, {"images": ImageFormat(raw=True), "check": "none"}, 250),  # 18 MB of pixels
     ],
 )
 def test_memory_does_not_grow_with_the_number_of_large_images(
@@ -59,12 +59,11 @@ def test_memory_does_not_grow_with_the_number_of_large_images(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("images", "most"), [(ImageFormat(), 100), (ImageFormat(raw=True), 420)])
-def test_a_small_file_of_many_pixels_takes_what_its_pixels_are(tmp_path: Path, images: ImageFormat, most: int) -> None:
-    data = encoded(Image.new("1", (8000, 8000)), "PNG")  # 64 megapixels, 192 MB in RGB
+def test_a_small_file_of_many_pixels_takes_what_its_pixels_are(tmp_path: Path) -> None:
+    data = encoded(Image.new("1", (8000, 8000)), "PNG")  # 64 megapixels
     root = plant(tmp_path / "images", {"cat/0.png": data})
     assert len(data) < 15_000
-    assert peak_of_conversion(root, tmp_path / "out.lmdb", images=images) < most * MB
+    assert peak_of_conversion(root, tmp_path / "out.lmdb") < 100 * MB
 
 
 def turned() -> Image.Exif:

@@ -220,7 +220,8 @@ def test_what_is_hidden_does_not_show_at_an_edge() -> None:
     ],
 )
 def test_a_transparent_colour_becomes_opacity(mode: str, transparency: Any, expected: str) -> None:
-    one, other = {"RGB": ((200, 30, 40), (10, 220, 90)), "L": (60, 200)}.get(mode, (0, 1))
+    colors: dict[str, Any] = {"RGB": ((200, 30, 40), (10, 220, 90)), "L": (60, 200)}
+    one, other = colors.get(mode, (0, 1))
     image = Image.new(mode, (64, 64), one)
     image.paste(other, (32, 0, 64, 64))
     if mode == "P":

@@ -122,7 +122,7 @@ def test_class_names_are_found_through_loaders_subsets_and_splits(tmp_path: Path
         ]
     ):
         assert write_store(source, tmp_path / f"{number}.lmdb").classes == expected
-    told = "label 0 is 'a' in Items, which has 2, and 'c' in Items, which has 1; give classes="
+    told = "label 0 is 'a' in the first and 'c' in number 2; give classes="
     with pytest.raises(OptionError, match=told):
         write_store(ConcatDataset([dataset, other]), tmp_path / "mixed.lmdb")
 

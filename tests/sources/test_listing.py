@@ -83,7 +83,7 @@ names_or_none = texts.map(lambda text: text and f"x{text}x")  # neither numbers 
 rows_of_text = st.lists(st.tuples(texts.filter(bool), texts, names_or_none), min_size=1, max_size=6)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(rows=rows_of_text, name=st.sampled_from(["a.csv", "a.tsv"]))
 def test_whatever_python_writes_as_csv_is_read_back(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str, str]], name: str
