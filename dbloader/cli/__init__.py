@@ -8,7 +8,6 @@ import sys
 import traceback
 import warnings
 from contextlib import suppress
-from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
@@ -17,7 +16,7 @@ from click.shell_completion import shell_complete
 from typing_extensions import override
 
 from dbloader._version import VERSION
-from dbloader.cli.redacting import remember
+from dbloader.cli.places import remember
 from dbloader.cli.text import complain, say
 from dbloader.errors import DBLoaderError
 
@@ -41,16 +40,6 @@ class _Commands(click.Group):
         if cmd_name not in _COMMANDS:
             return None
         return cast("click.Command", getattr(import_module(f"dbloader.cli.{cmd_name}"), f"{cmd_name}_command"))
-
-    @override
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        name = str(args[0])
-        if name not in _COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
-            meant = "".join(f" Did you mean {close!r}?" for close in get_close_matches(name, _COMMANDS, 1))
-            ctx.fail(f"No such command {name!r}.{meant}")
-        return super().resolve_command(ctx, args)
 
 
 @click.group(

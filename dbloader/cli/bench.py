@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from dbloader.cli.meter import Meter
-from dbloader.cli.place import PlaceArgument
+from dbloader.cli.places import PlaceArgument
 from dbloader.cli.text import counted, say, say_json, size
 
 

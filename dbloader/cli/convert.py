@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
-from itertools import islice
+from dataclasses import asdict, fields
+from heapq import nsmallest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from dbloader.cli.meter import Meter
-from dbloader.cli.place import PlaceArgument
+from dbloader.cli.places import PlaceArgument
 from dbloader.cli.text import counted, say, say_json, size
 from dbloader.conversion.convert import convert
 from dbloader.conversion.report import REMARKS
@@ -117,18 +117,7 @@ Examples:
 )
 @click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-def convert_command(
-    *,
-    max_side: int | None,
-    short_side: int | None,
-    quality: int | None,
-    tile: bool,
-    tile_width: int | None,
-    raw: bool,
-    quiet: bool,
-    as_json: bool,
-    **options: Any,
-) -> int:
+def convert_command(*, quiet: bool, as_json: bool, **options: Any) -> int:
     """Turn SOURCE, a folder with one folder of images for each class, into the store DESTINATION.
 
     A store is one file, such as train.lmdb, or mongodb://host/database.collection. Every image is checked and stored as
@@ -138,9 +127,7 @@ def convert_command(
 
     SOURCE may also be a collection in MongoDB that has a document with the bytes of each file which --list names.
     """
-    images = ImageFormat(
-        max_side=max_side, short_side=short_side, quality=quality, tile=tile, tile_width=tile_width, raw=raw
-    )
+    images = ImageFormat(**{field.name: options.pop(field.name) for field in fields(ImageFormat)})
     try:
         with Meter("Looking for images", "images", quiet=quiet or as_json) as meter:
             report = convert(**options, images=images, progress=lambda progress: _show(progress, meter))
@@ -151,7 +138,7 @@ def convert_command(
         if as_json:
             say_json(asdict(report), indent=2)
         elif not quiet:
-            _print(report, raw=raw)
+            _print(report, raw=images.raw)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -202,16 +189,11 @@ def _print(report: Report, *, raw: bool) -> None:
 
 
 def _print_events(report: Report) -> None:
-    # Rejected, damaged and repaired files come before files with a mere remark.
-    graver = report.repaired + report.damaged + report.rejected
-    remarks = report.untiled + report.deep + report.frames
     with Path(report.report_file).open(encoding="utf-8") as file:
-        events = (json.loads(line) for line in file)
-        named = list(islice((event for event in events if event["event"] not in REMARKS), min(graver, _NAMED)))
-        file.seek(0)
-        events = (json.loads(line) for line in file)
-        named += islice((event for event in events if event["event"] in REMARKS), _NAMED - len(named))
+        # Rejected, damaged and repaired files come before files with a mere remark.
+        named = nsmallest(_NAMED, map(json.loads, file), key=lambda event: event["event"] in REMARKS)
     for event in named:
         say(f"    {event['event']:8}  {event['name']}: {event['reason']}")
-    more = graver + remarks - len(named)
+    events = ("repaired", "damaged", "rejected", *REMARKS)
+    more = sum(getattr(report, event) for event in events) - len(named)
     say(f"    {f'and {more:,} more, all' if more > 0 else 'all of them'} in {report.report_file}")

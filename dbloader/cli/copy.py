@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from dbloader.cli.meter import Meter
-from dbloader.cli.place import PlaceArgument
+from dbloader.cli.places import PlaceArgument
 from dbloader.cli.text import counted, say, size
 from dbloader.conversion.copy_store import copy_store
 from dbloader.stores.open import open_store

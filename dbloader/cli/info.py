@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dbloader.cli.place import PlaceArgument
+from dbloader.cli.places import PlaceArgument
 from dbloader.cli.text import counted, printable, say, say_json, size
 from dbloader.stores.open import open_store
 

@@ -8,7 +8,7 @@ from unicodedata import category
 
 import click
 
-from dbloader.cli.redacting import redacted
+from dbloader.cli.places import redacted
 
 # Joiners of letters in Persian and Indian scripts: the only format characters that belong to the spelling of words.
 _JOINERS = "\u200c\u200d"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from dbloader.cli.meter import Meter
-from dbloader.cli.place import PlaceArgument
+from dbloader.cli.places import PlaceArgument
 from dbloader.cli.text import complain, counted, say
 from dbloader.errors import DamagedRecordError, DamagedStoreError
 from dbloader.stores.open import open_store

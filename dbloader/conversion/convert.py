@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from dbloader._describe import short_repr
 from dbloader._machine import cpu_count
@@ -28,9 +25,10 @@ from dbloader.stores.mongo.uri import is_mongo
 from dbloader.stores.open import create_store
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Collection, Iterator
 
-    from dbloader.conversion.parallel import Done
+    from dbloader.conversion.prepare import Prepared
     from dbloader.records.record import EncodedRecord
     from dbloader.sources.base import Source
     from dbloader.stores.writer import Writer
@@ -113,12 +111,7 @@ def convert(
     if images is not None and not isinstance(images, ImageFormat):
         raise TypeError(f"images must be an ImageFormat, such as ImageFormat(short_side=256), got {short_repr(images)}")
     max_pixels()  # raises if the environment variable is wrong
-    preparer = FilePreparer(
-        check=check,
-        keep_damaged=on_damaged == "keep",
-        images=images or ImageFormat(),
-        root=b"" if is_mongo(source) else os.fsencode(source),
-    )
+    preparer = FilePreparer(check=check, keep_damaged=on_damaged == "keep", images=images or ImageFormat())
     fail_on = {kind for kind, value in (("bad", on_bad), ("damaged", on_damaged)) if value == "fail"}
     started = time.monotonic()
     return_large_blocks()
@@ -130,12 +123,12 @@ def convert(
             )
             writer.commit()  # from here on a killed conversion can be resumed
             resumed_at = writer.position
-            order = np.arange(len(files)) if shuffle is None else permutation(len(files), shuffle)
+            order = range(len(files)) if shuffle is None else permutation(len(files), shuffle)
             bytes_read, first_rejected = 0, ""
             progress(Progress(len(files), resumed_at, 0))
             for batch in prepare_in_order(preparer, found, files, order[resumed_at:], workers):
                 _write(writer, batch, fail_on)
-                bytes_read += sum(item.prepared.nbytes for item in batch)
+                bytes_read += sum(done.nbytes for done in batch)
                 first_rejected = first_rejected or next(_rejected(batch), "")
                 progress(Progress(len(files), writer.position, bytes_read))
         if not writer.length:
@@ -148,7 +141,7 @@ def convert(
     if resume and not writer.resumed:
         warnings.append("there was nothing to resume: the conversion began from the start")
     warnings += image_warnings(manifest, raw=preparer.images.raw)
-    report_file, problem = write_report(destination, writer.report_path)
+    report_file, problem = write_report(destination, writer.report_path, manifest.events)
     return Report(
         place=writer.place,
         digest=manifest.digest,
@@ -193,35 +186,35 @@ def _open_source(
     return scan(source) if listing is None else read_listing(listing, source)
 
 
-def _write(writer: Writer, batch: list[Done], fail_on: Collection[str]) -> None:
+def _write(writer: Writer, batch: list[Prepared], fail_on: Collection[str]) -> None:
     """Write the results of some files; ConversionError if one was rejected that the conversion must fail on."""
-    for item, result in batch:
-        reason = result.events.get("rejected")
-        if reason is not None and ("bad" if result.bad else "damaged") in fail_on:
-            option = "on-bad" if result.bad else "on-damaged"
+    for done in batch:
+        kind = "bad" if done.bad else "damaged"
+        if "rejected" in done.events and kind in fail_on:
             # A problem is part of the list of files, which a resumed conversion compares.
-            remedy = "fix it and begin again" if isinstance(item, Problem) else "fix the file and resume (--resume)"
-            raise ConversionError(f"{item.name}: {reason}; {remedy}, or resume with --{option} reject")
+            again = isinstance(done.item, Problem)
+            remedy = "fix it and begin again" if again else "fix the file and resume (--resume)"
+            raise ConversionError(f"{next(_rejected([done]))}; {remedy}, or resume with --on-{kind} reject")
     writer.write(
         _pop_records(batch),
         events=[
-            {"name": item.name, "event": event, "reason": reason}
-            for item, result in batch
-            for event, reason in result.events.items()
+            {"name": done.item.name, "event": event, "reason": reason}
+            for done in batch
+            for event, reason in done.events.items()
         ],
-        outcome=Counter(name for _, result in batch for name in (*result.events, *result.changes)),
+        outcome=Counter(name for done in batch for name in (*done.events, *done.changes)),
         position=writer.position + len(batch),
-        depths=Counter(result.depth for _, result in batch if result.depth),
+        depths=Counter(done.depth for done in batch if done.depth),
     )
 
 
-def _pop_records(batch: list[Done]) -> Iterator[EncodedRecord]:
+def _pop_records(batch: list[Prepared]) -> Iterator[EncodedRecord]:
     """Yield the records; each one's memory is free as soon as its document is made."""
-    for _, result in batch:
-        record, result.record = result.record, None
+    for done in batch:
+        record, done.record = done.record, None
         if record is not None:
             yield record
 
 
-def _rejected(batch: list[Done]) -> Iterator[str]:
-    return (f"{item.name}: {done.events['rejected']}" for item, done in batch if "rejected" in done.events)
+def _rejected(batch: list[Prepared]) -> Iterator[str]:
+    return (f"{done.item.name}: {done.events['rejected']}" for done in batch if "rejected" in done.events)

@@ -1,7 +1,7 @@
 """The entries of a source, kept in a temporary file while they are converted.
 
 So the number of files is known before the first one is read, the order may be random, a resumed conversion can compare
-its source with the one before, and memory does not grow with the number of files.
+its source with the one before, and memory holds only where each entry lies.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+from array import array
 from typing import TYPE_CHECKING, Any
 
 import bson
@@ -25,48 +26,38 @@ if TYPE_CHECKING:
 
     from dbloader.sources.base import Source
 
-_OFFSET = np.dtype("<u8")
-
 
 class FileList:
     """The entries and problems of a source, in its order; any thread may read them.
 
-    A ``with`` block removes the temporary files in ``folder`` (None for the system's), of about 150 bytes for each
+    A ``with`` block removes the temporary file in ``folder`` (None for the system's), of about 150 bytes for each
     entry. ``progress`` is called with the number of entries found so far, every thousand entries. ``digest``, SHA-256
     in hex, is the same for the same source.
     """
 
     def __init__(self, source: Source, folder: Path | None, progress: Callable[[int], object]) -> None:
         self._data = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - __exit__ closes it
-        self._offsets = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - __exit__ closes it
-        digest, end, count = hashlib.sha256(), 0, 0
+        self._ends = array("Q", [0])  # byte where each entry ends, after that where the first begins
+        digest = hashlib.sha256()
         try:
             for item in source.entries():
                 line = _encoded(item)
                 digest.update(line)
                 self._data.write(line)
-                self._offsets.write(end.to_bytes(8, "little"))
-                end += len(line)
-                count += 1
-                if count % 1000 == 0:
-                    progress(count)
-            self._offsets.write(end.to_bytes(8, "little"))
+                self._ends.append(self._ends[-1] + len(line))
+                if len(self) % 1000 == 0:
+                    progress(len(self))
             self._data.flush()
-            self._offsets.flush()
         except BaseException:
-            self._close()
+            self._data.close()
             raise
         self.digest = digest.hexdigest()
-        self._length = count
 
     def __len__(self) -> int:
-        return self._length
+        return len(self._ends) - 1
 
     def __getitem__(self, position: int) -> Entry | Problem:
-        if not 0 <= position < len(self):
-            raise IndexError(f"there are {len(self)} items, got position {position}")
-        size = _OFFSET.itemsize
-        start, end = np.frombuffer(os.pread(self._offsets.fileno(), 2 * size, position * size), _OFFSET).tolist()
+        start, end = self._ends[position], self._ends[position + 1]
         document = bson.decode(os.pread(self._data.fileno(), end - start, start))
         return Problem(**document) if "reason" in document else Entry(**document)
 
@@ -74,11 +65,7 @@ class FileList:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._close()
-
-    def _close(self) -> None:
         self._data.close()
-        self._offsets.close()
 
 
 def permutation(length: int, seed: int) -> np.ndarray[Any, Any]:

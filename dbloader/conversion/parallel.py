@@ -7,8 +7,7 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from PIL import ImageFile
 
@@ -32,46 +31,34 @@ TASK_FILES = 16
 MEMORY_LIMIT = 96 * 2**20
 """Bytes of files and pixels that all tasks together may hold ahead of the writer."""
 
-# Files that a source is asked for at once: each may have 16 MiB before the budget can know.
-_READ_FILES = 4
 # Least number of tasks ahead of the writer, so that the threads have work while it is busy.
 _TASKS_AHEAD = 8
 
 
-class Done(NamedTuple):
-    """An item of the source and its result."""
-
-    item: Entry | Problem
-    prepared: Prepared
-
-
 def prepare_in_order(
-    preparer: FilePreparer, source: Source, files: FileList, order: np.ndarray[Any, Any], workers: int
-) -> Iterator[list[Done]]:
+    preparer: FilePreparer, source: Source, files: FileList, order: range | np.ndarray[Any, Any], workers: int
+) -> Iterator[list[Prepared]]:
     """Yield the results of the items at the positions in ``order``, in that order, one task's at a time."""
     budget = MemoryBudget(MEMORY_LIMIT)
 
-    def prepare(task: int) -> list[Done]:
-        items = [files[position] for position in order[task * TASK_FILES : (task + 1) * TASK_FILES].tolist()]
-        contents = _contents(source, [item for item in items if isinstance(item, Entry)])
+    def prepare(task: int) -> list[Prepared]:
+        items = [files[position] for position in order[task * TASK_FILES : (task + 1) * TASK_FILES]]
         hold = partial(budget.take, task)
+        contents = source.read([item for item in items if isinstance(item, Entry)], hold)
         results = []
         for item in items:
             if budget.closed:
                 break  # the conversion has ended: nothing would write the result
             if isinstance(item, Problem):
-                result = Prepared.rejected(item.reason)
-            elif contents is None:
-                result = preparer.prepare(item, hold)
-            elif (data := next(contents)) is None:
-                result = Prepared.rejected("is not in the collection")
+                results.append(Prepared.rejected(item, item.reason))
+            elif isinstance(data := next(contents), Problem):
+                results.append(Prepared.rejected(item, data.reason))
             else:
-                result = preparer.prepare(item, hold, data)
-            results.append(Done(item, result))
+                results.append(preparer.prepare(item, data, hold))
         return results
 
     executor = ThreadPoolExecutor(workers, thread_name_prefix="dbloader-convert")
-    running: deque[tuple[int, Future[list[Done]]]] = deque()
+    running: deque[tuple[int, Future[list[Prepared]]]] = deque()
     try:
         with _strict_pillow():
             for task in range(-(-len(order) // TASK_FILES)):
@@ -85,15 +72,7 @@ def prepare_in_order(
         executor.shutdown(cancel_futures=True)
 
 
-def _contents(source: Source, entries: list[Entry]) -> Iterator[bytes | None] | None:
-    """Yield the bytes of files that the source reads itself, some at a time."""
-    if not source.reads:
-        return None
-    blocks = (entries[start : start + _READ_FILES] for start in range(0, len(entries), _READ_FILES))
-    return chain.from_iterable(map(source.read, blocks))
-
-
-def _oldest(running: deque[tuple[int, Future[list[Done]]]], budget: MemoryBudget) -> Iterator[list[Done]]:
+def _oldest(running: deque[tuple[int, Future[list[Prepared]]]], budget: MemoryBudget) -> Iterator[list[Prepared]]:
     task, future = running.popleft()
     yield future.result()
     budget.give_back(task)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dbloader._options import check_choice
 from dbloader.conversion.memory_budget import reserved
-from dbloader.conversion.read_file import read_file
 from dbloader.conversion.report import describe_depth, describe_frames
 from dbloader.conversion.transcode import TILES, ImageFormat, Stored
 from dbloader.errors import DamagedImageError, FieldError, ImageError, NotAnImageError, OptionError, RecordError
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
 
     from dbloader.images.info import Facts
     from dbloader.records.record import EncodedRecord
-    from dbloader.sources.base import Entry
+    from dbloader.sources.base import Entry, Problem
 
 # First bytes of formats that share four or more in all their files. (JPEGs are examined.)
 _BEGINNINGS = (b"\x89PNG", b"GIF8", b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51")
@@ -34,6 +32,7 @@ _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 class Prepared:
     """The result of one file."""
 
+    item: Entry | Problem
     record: EncodedRecord | None = None  # None if the file is rejected
     # The lines of the report: a reason, in words that follow the file's name and a colon, by the kind of event:
     # "rejected", "damaged" (and stored nevertheless), "repaired", or a remark (`REMARKS`).
@@ -44,19 +43,18 @@ class Prepared:
     nbytes: int = 0  # read
 
     @classmethod
-    def rejected(cls, reason: str) -> Prepared:
-        """Return the result of something that is no image or cannot be read."""
-        return cls(events={"rejected": reason}, bad=True)
+    def rejected(cls, item: Entry | Problem, reason: str) -> Prepared:
+        """Return the result of something that cannot be read."""
+        return cls(item, events={"rejected": reason}, bad=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilePreparer:
-    """The settings by which files below ``root`` become records, as ``convert`` describes them; checks itself."""
+    """The settings by which files become records, as ``convert`` describes them; checks itself."""
 
     check: str = "decode"
     keep_damaged: bool = False
     images: ImageFormat = field(default_factory=ImageFormat)
-    root: bytes = b""
 
     def __post_init__(self) -> None:
         check_choice("check", self.check, ("decode", "structure", "none"))
@@ -73,22 +71,17 @@ class FilePreparer:
         """Return all settings that the bytes of the records depend on."""
         return {"check": self.check, "keep_damaged": self.keep_damaged, **asdict(self.images)}
 
-    def prepare(self, entry: Entry, hold: Callable[[int], object], data: bytes | None = None) -> Prepared:
-        """Read a file, unless its bytes are given, check it and return its record.
+    def prepare(self, entry: Entry, data: bytes, hold: Callable[[int], object]) -> Prepared:
+        """Check the bytes of a file and return its record.
 
         ``hold`` is called with a number of bytes before they are allocated, and with a negative number after they are
-        freed. The file's bytes, and pixels that are stored, are not freed here. An OSError (memory, file descriptors,
-        ``jpegtran`` killed) or OptionError (``jpegtran`` gone) is not the file's fault.
+        freed; pixels that are stored are not freed here. An OSError (memory, ``jpegtran`` killed) or OptionError
+        (``jpegtran`` gone) is not the file's fault.
         """
-        result = Prepared()
+        result = Prepared(entry, nbytes=len(data))
         try:
             if self.images.tile and TILES in entry.fields:
                 raise FieldError(f"field {TILES!r} is where tile keeps the lengths of tiles: give yours another name")
-            if data is None:
-                data = read_file(os.path.join(self.root, entry.path), hold)  # noqa: PTH118 - paths are bytes here
-            else:
-                hold(len(data))
-            result.nbytes = len(data)
             self._fill(result, entry, data, hold)
         except (ImageError, RecordError) as error:
             result.events = {"rejected": str(error)}
@@ -102,18 +95,21 @@ class FilePreparer:
             if kept:
                 hold(kept)
             with reserved(hold, temporary):
-                stored = self._transcode(data, image)
+                if image:
+                    stored = self.images.transcode(data, image)
+                else:
+                    stored = Stored(data, None, untiled="is in no known image format" if self.images.tile else "")
                 record = _record(entry, stored)
                 if image and stored.reencoded:
                     record.resized_from = image.width, image.height
                 result.record = encode(record)
             remarks = {
                 "untiled": stored.untiled,
-                "deep": describe_depth(image, stored),
+                "deep": describe_depth(image, stored.facts),
                 "frames": describe_frames(image, stored),
             }
             result.events |= {event: reason for event, reason in remarks.items() if reason}
-            result.depth = stored.depth or ""
+            result.depth = stored.facts.depth if stored.facts else ""
             if record.resized_from is not None:
                 resized = record.resized_from != (record.width, record.height)
                 result.changes = ("resized",) if resized else ("reencoded",)
@@ -121,16 +117,16 @@ class FilePreparer:
             if not self.keep_damaged:
                 raise
             result.events = {"damaged": f"{error} (stored nevertheless)"}
-            stored = _unchanged(data, _facts_or_none(data))
-            result.depth = stored.depth or ""
-            record = _record(entry, stored)
+            facts = _facts_or_none(data)
+            result.depth = facts.depth if facts else ""
+            record = _record(entry, Stored(data, facts))
             record.damaged = str(error)
             result.record = encode(record)
 
     def _check(self, result: Prepared, data: bytes, hold: Callable[[int], object]) -> tuple[bytes, Facts | None]:
         """Return the image file, with its end marker if only that was missing, and what its header says."""
         if self.check == "none":
-            return data, _facts_or_none(data)
+            return data, _facts(data) if self.images.raw else _facts_or_none(data)  # raw: without an image no pixels
         structure = examine(data)
         if structure.state is State.DAMAGED:
             raise DamagedImageError(f"is damaged: {structure.reason}")
@@ -145,30 +141,12 @@ class FilePreparer:
                 check_decodes(data, image)
         return data, image
 
-    def _transcode(self, data: bytes, image: Facts | None) -> Stored:
-        if image is None and self.images.raw:
-            image = _facts(data)  # raises: without an image there are no pixels
-        if image is None:
-            return _unchanged(data, None, untiled="is in no known image format" if self.images.tile else "")
-        return self.images.transcode(data, image)
-
 
 def _record(entry: Entry, stored: Stored) -> Record:
     tiles = {} if stored.lengths is None else {TILES: stored.lengths}
-    return Record(
-        entry.name,
-        entry.label,
-        stored.image,
-        stored.width,
-        stored.height,
-        stored.format,
-        fields={**entry.fields, **tiles},
-    )
-
-
-def _unchanged(data: bytes, image: Facts | None, untiled: str = "") -> Stored:
-    name, width, height, depth = image[:4] if image else (None, None, None, None)
-    return Stored(data, name, width, height, depth, untiled=untiled)
+    image_format, width, height = stored.facts[:3] if stored.facts else ("", None, None)
+    fields = {**entry.fields, **tiles}
+    return Record(entry.name, entry.label, stored.image, width, height, image_format or None, fields=fields)
 
 
 def _facts(data: bytes) -> Facts:

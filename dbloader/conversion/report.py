@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from dbloader.images.pillow import EIGHT_BITS, KNOWN_RANGE
@@ -92,7 +91,7 @@ class Report:
     report_file: str = ""
 
 
-def write_report(place: str | os.PathLike[str], path: Path) -> tuple[str, list[str]]:
+def write_report(place: str | os.PathLike[str], path: Path, events: int) -> tuple[str, list[str]]:
     """Write the store's events to a file, all or none; return the file's path, and a warning if that failed.
 
     Without events there is no file, and one of an earlier conversion is removed. A failure is only a warning: the
@@ -100,15 +99,11 @@ def write_report(place: str | os.PathLike[str], path: Path) -> tuple[str, list[s
     """
     aside = path.with_name(path.name + ".partial")
     try:
-        with open_store(place) as store:
-            events = store.events()
-            first = next(events, None)
-            if first is None:
-                path.unlink(missing_ok=True)
-                return "", []
-            with aside.open("w", encoding="utf-8") as file:
-                for event in chain([first], events):
-                    file.write(json.dumps(event) + "\n")
+        if not events:
+            path.unlink(missing_ok=True)
+            return "", []
+        with open_store(place) as store, aside.open("w", encoding="utf-8") as file:
+            file.writelines(json.dumps(event) + "\n" for event in store.events())
         aside.replace(path)
     except OSError as error:
         with suppress(OSError):
@@ -143,9 +138,9 @@ def image_warnings(manifest: Manifest, *, raw: bool) -> list[str]:
     return warnings
 
 
-def describe_depth(image: Facts | None, stored: Stored) -> str:
+def describe_depth(image: Facts | None, stored: Facts | None) -> str:
     """Return the remark on values of more than 8 bits or of unknown range; "" if there are no such values."""
-    if image is None or image.depth == EIGHT_BITS:
+    if image is None or stored is None or image.depth == EIGHT_BITS:
         return ""
     if stored.depth != image.depth:
         return f"has {image.depth} values, and is stored with {stored.depth} ones"
@@ -158,5 +153,5 @@ def describe_frames(image: Facts | None, stored: Stored) -> str:
     """Return the remark on a file of several frames; "" if it has one."""
     if image is None or not image.frames:
         return ""
-    lost = stored.reencoded or stored.format is None
+    lost = stored.reencoded or not isinstance(stored.image, bytes)
     return f"has several frames or pages: {'stored' if lost else 'decoded'} is the first"

@@ -46,7 +46,7 @@ class SampleEncoder:
     @classmethod
     def of(cls, fields: Sequence[str], image_format: str, quality: int | None) -> SampleEncoder:
         """Return an encoder with the options of ``write_store``, checked."""
-        return cls(_checked_fields(fields), _checked_format(image_format), _checked_quality(quality, image_format))
+        return cls(_different(fields), _checked_format(image_format), _checked_quality(quality, image_format))
 
     def __call__(self, samples: Iterable[Any]) -> RecordBatch:
         """Encode a batch, without tensors, for each of which torch would keep a file open."""
@@ -183,15 +183,20 @@ def _unwritable(key: str, image: Image.Image, image_format: str, reason: str) ->
     )
 
 
-def _checked_fields(fields: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(fields, str):
-        raise OptionError(f"fields must be several names, such as ({fields!r},), got the one str {fields!r}")
-    names: Any = fields
-    if not isinstance(names, Iterable) or not all(isinstance(name, str) for name in names):
-        raise OptionError(f"fields must be names, such as ('image', 'label'), got {fields!r}")
-    if len(set(fields)) < len(fields):
-        raise OptionError(f"fields must be different names, got {', '.join(map(repr, fields))}")
-    return tuple(fields)
+def checked_names(option: str, names: object, example: str) -> tuple[str, ...]:
+    """Return an option that is several names; OptionError for a single str or anything else."""
+    if isinstance(names, Iterable) and not isinstance(names, str):
+        names = tuple(names)
+        if all(isinstance(name, str) for name in names):
+            return names
+    raise OptionError(f"{option} must be names, such as {example}, got {short_repr(names)}")
+
+
+def _different(fields: Sequence[str]) -> tuple[str, ...]:
+    names = checked_names("fields", fields, "('image', 'label')")
+    if len(set(names)) < len(names):
+        raise OptionError(f"fields must be different names, got {short_repr(names)}")
+    return names
 
 
 def _checked_format(image_format: str) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_right
-from itertools import groupby, islice
+from itertools import groupby, islice, zip_longest
 from operator import index as as_index
 from typing import TYPE_CHECKING, Any
 
@@ -81,32 +81,22 @@ def find_classes(samples: Any) -> tuple[str, ...]:
     if isinstance(names, (tuple, list)) and names and all(isinstance(name, str) for name in names):
         return tuple(names)
     if is_torch(samples, "torch.utils.data", "ConcatDataset"):
-        first, *others = ((part, find_classes(part)) for part in samples.datasets)
-        for other in others:
-            _check_same(*first, *other)
-        return first[1]
+        first, *others = map(find_classes, samples.datasets)
+        for number, names in enumerate(others, 2):
+            _check_same(first, names, number)
+        return first
     inner = getattr(samples, "dataset", None)
     return () if inner is None else find_classes(inner)
 
 
-def _check_same(one: Any, classes: tuple[str, ...], other: Any, others: tuple[str, ...]) -> None:
-    if classes == others:
-        return
-    pairs = zip(classes, others, strict=False)
-    label = next((label for label, (a, b) in enumerate(pairs) if a != b), min(len(classes), len(others)))
-    a, b = (repr(names[label]) if label < len(names) else "no class" for names in (classes, others))
-    raise OptionError(
-        f"the datasets that are chained have different classes: label {label} is {a} in {_describe(one)}, which has "
-        f"{len(classes)}, and {b} in {_describe(other)}, which has {len(others)}; give classes=, the names that are "
-        "right for all labels as they are, or () for labels without names"
-    )
-
-
-def _describe(dataset: Any) -> str:
-    while _is_exactly(dataset, "Subset"):
-        dataset = dataset.dataset
-    place = getattr(dataset, "place", None) or getattr(dataset, "root", None)
-    return place if isinstance(place, str) else type(dataset).__name__
+def _check_same(classes: tuple[str, ...], others: tuple[str, ...], number: int) -> None:
+    for label, (name, other) in enumerate(zip_longest(classes, others)):
+        if name != other:
+            raise OptionError(
+                f"the datasets that are chained have different classes: label {label} is {name!r} in the first and "
+                f"{other!r} in number {number}; give classes=, the names that are right for all labels as they are, or "
+                "() for labels without names"
+            )
 
 
 def _is_exactly(samples: Any, name: str) -> bool:
@@ -129,9 +119,7 @@ def _locate(samples: Any, index: int) -> tuple[Any, int]:
         if _is_exactly(samples, "Subset"):
             samples, index = samples.dataset, as_index(samples.indices[index])
         elif _is_exactly(samples, "ConcatDataset"):
-            if not -len(samples) <= index < len(samples):
-                raise IndexError(f"index {index} is out of range for the {len(samples)} samples of a ConcatDataset")
-            index += len(samples) if index < 0 else 0
+            index = range(len(samples))[index]  # which may be negative
             part = bisect_right(samples.cumulative_sizes, index)
             index -= samples.cumulative_sizes[part - 1] if part else 0
             samples = samples.datasets[part]

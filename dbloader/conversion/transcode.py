@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from dbloader._options import checked_flag, whole_number
 from dbloader.conversion.resize import DEFAULT_QUALITY, load_image, load_pixels, resize, resizing_bytes
 from dbloader.errors import DamagedImageError, NotTiledError, OptionError, PixelRangeError
+from dbloader.images.info import Facts
 from dbloader.images.pillow import EIGHT_BITS, decoding_bytes
 from dbloader.images.tiled.encode import TILE_WIDTH, encode_tiled, find_jpegtran, tile
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-
-    from dbloader.images.info import Facts
 
 TILES = "tiles"
 """The field of a record that has the lengths of its image's tiles."""
@@ -37,13 +36,10 @@ _RGB, _PILLOW, _RAW_DEEP = 3, 4, 5
 
 
 class Stored(NamedTuple):
-    """An image as it is to be stored; a file in an unknown format has no format, size or depth."""
+    """An image as it is to be stored."""
 
     image: bytes | npt.NDArray[np.uint8]  # the file; or uint8, shape (height, width, 3), RGB
-    format: str | None  # Pillow's name; None for pixels
-    width: int | None  # in pixels
-    height: int | None
-    depth: str | None  # bits and type of its values
+    facts: Facts | None  # format "" for pixels; None of a file in an unknown format
     lengths: bytes | None = None  # of its tiles; None if it is not tiled
     untiled: str = ""  # the reason why it could not be tiled; "" if it was, or was not to be
     reencoded: bool = False  # whether its pixels differ from the file's: it was made smaller or given a quality
@@ -146,16 +142,17 @@ class ImageFormat:
                     f"its values are {facts.depth}: their range is not known, so they cannot be stored as pixels of 8 "
                     "bits; leave raw (--raw) out to store the file"
                 ) from error
-            return Stored(pixels, None, pixels.shape[1], pixels.shape[0], EIGHT_BITS, reencoded=size is not None)
+            height, width, _ = pixels.shape
+            return Stored(pixels, Facts("", width, height), reencoded=size is not None)
         if self.tile:
             try:
                 return self._tiled(data, facts, size)
             except NotTiledError as error:
                 untiled = str(error)
         if size is None:
-            return Stored(data, *facts[:4], untiled=untiled)
+            return Stored(data, facts, untiled=untiled)
         data, smaller = resize(data, size, quality=self.quality or DEFAULT_QUALITY)
-        return Stored(data, *smaller[:4], untiled=untiled, reencoded=True)
+        return Stored(data, smaller, untiled=untiled, reencoded=True)
 
     def _tiled(self, data: bytes, facts: Facts, size: tuple[int, int] | None) -> Stored:
         if facts.format != "JPEG":
@@ -167,7 +164,7 @@ class ImageFormat:
             except DamagedImageError as error:
                 # jpegtran stops at more than a check does, such as padding before the end marker.
                 raise NotTiledError(str(error)) from error
-            return Stored(jpeg, *facts[:4], lengths)
+            return Stored(jpeg, facts, lengths)
         picture = load_image(data, size)
         try:
             jpeg, lengths = encode_tiled(
@@ -180,4 +177,4 @@ class ImageFormat:
             )
         except OSError as error:
             raise DamagedImageError(f"cannot be encoded again: {error}") from error
-        return Stored(jpeg, "JPEG", *picture.pixels.size, EIGHT_BITS, lengths, reencoded=True)
+        return Stored(jpeg, Facts("JPEG", *picture.pixels.size), lengths, reencoded=True)

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dbloader._describe import short_repr
-from dbloader.conversion.sample_encoder import RecordBatch, SampleEncoder
+from dbloader.conversion.sample_encoder import RecordBatch, SampleEncoder, checked_names
 from dbloader.conversion.stored_records import (
     common_source,
     contains_store,
@@ -95,11 +94,7 @@ def write_store(
             "the records of a Store are stored as they are: leave fields, image_format and quality out, or give a "
             "dataset, such as LMDBDataset(place)"
         )
-    if isinstance(classes, str):
-        raise OptionError(f"classes must be several names, such as ({classes!r},), got the one str {classes!r}")
-    class_names = find_classes(samples) if classes is None else tuple(classes)
-    if not all(isinstance(name, str) for name in class_names):
-        raise OptionError(f"classes must be names, such as ('cat', 'dog'), got {short_repr(class_names)}")
+    class_names = find_classes(samples) if classes is None else checked_names("classes", classes, "('cat', 'dog')")
     source = common_source(samples) if as_records else {"kind": "samples"}
     with (
         create_store(place, overwrite=overwrite) as writer,

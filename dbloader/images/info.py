@@ -30,9 +30,6 @@ UNREAD_TIFF = (
     "and give the dataset a decode= of your own"
 )
 
-# Boxes of a JPEG 2000 file that are searched for the codestream. Files have about ten.
-_MOST_BOXES = 1000
-
 
 class Facts(NamedTuple):
     """What the header of an image file says."""
@@ -87,7 +84,7 @@ def _depth(data: bytes, image: ImageFile.ImageFile) -> str:
     elif image.format == "PPM" and image.mode == "RGB" and isinstance(options := image.tile[0][3], tuple):
         bits = 16 if options[1] > 255 else 8  # the greatest value, https://netpbm.sourceforge.net/doc/ppm.html
     elif image.format == "JPEG2000":
-        size = _codestream(data) + 2  # the marker SIZ comes first: ITU-T T.800 (11/2015), A.5.1
+        size = data.index(b"\xff\x4f\xff\x51") + 2  # the markers SOC and SIZ: ITU-T T.800 (11/2015), A.5.1
         components = int.from_bytes(data[size + 38 : size + 40], "big")
         bits = max((depth & 0x7F) + 1 for depth in data[size + 40 : size + 40 + 3 * components : 3])
     elif image.format == "AVIF":
@@ -95,21 +92,6 @@ def _depth(data: bytes, image: ImageFile.ImageFile) -> str:
         flags = data[data.find(b"av1C") + 6]
         bits = 8 if not flags & 0x40 else 12 if flags & 0x20 else 10
     return f"{bits}-bit" if bits > 8 else value_depth(image)
-
-
-def _codestream(data: bytes) -> int:
-    at = 0
-    for _ in range(_MOST_BOXES):
-        if data.startswith(b"\xff\x4f\xff\x51", at):  # SOC, SIZ
-            return at
-        # A box: ITU-T T.800 (11/2015), I.4. Other boxes may hold any bytes, even those of the markers.
-        length, kind, header = int.from_bytes(data[at : at + 4], "big"), data[at + 4 : at + 8], 8
-        if length == 1:
-            length, header = int.from_bytes(data[at + 8 : at + 16], "big"), 16
-        if len(kind) < 4 or (kind != b"jp2c" and length < header):
-            break
-        at += header if kind == b"jp2c" else length
-    raise ValueError("it has no codestream")
 
 
 def _has_frames(image: Image.Image) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,9 +15,6 @@ from dbloader.images.pillow import check_pixels
 
 if TYPE_CHECKING:
     from dbloader.images.markers import Frame, Segment
-
-_RESTART = re.compile(rb"\xff([\xd0-\xd7])")
-_RESTARTS = bytes(range(0xD0, 0xD8))  # in the order in which a scan has them, again and again (T.81 B.2.1)
 
 
 class State(enum.Enum):
@@ -52,18 +48,16 @@ class _Scan(NamedTuple):
     """A scan header (T.81 B.2.3)."""
 
     components: tuple[int, ...]  # positions in `Frame.sampling`
-    first: int  # coefficients in zigzag order: Ss, Se
-    last: int
-    high: int  # bit positions: Ah, Al
-    low: int
+    coefficients: range  # in zigzag order, Ss to Se
+    bit: int  # position, Al
 
 
 def examine(data: bytes) -> Structure:
     """Return what is there of a JPEG, judged by its markers; raise nothing, whatever the bytes are.
 
-    COMPLETE means that the segments and scans are closed, each component has a scan, no restart marker is missing or
-    out of order, and the end marker is there. Data lost between two markers is for a strict decoder to find. Stray
-    bytes between two segments are passed over, as decoders do.
+    COMPLETE means that the segments and scans are closed, each component has a scan, and the end marker is there. Data
+    lost within a scan is for a strict decoder to find. Stray bytes between two segments are passed over, as decoders
+    do.
 
     NO_END means in addition that the scans together bring every coefficient down to its last bit, since a progressive
     image that was cut between two scans decodes without a warning. It is claimed only for 8-bit samples with Huffman
@@ -76,7 +70,7 @@ def examine(data: bytes) -> Structure:
     state, reason = State.COMPLETE, ""
     try:
         if not reader.read():
-            _check_scan_script(reader.check_frame(), reader.scans)
+            _check_complete(reader.check_frame(), reader.scans)
             state, reason = State.NO_END, "the end marker is missing"
             if reader.scan_end == len(data):  # FF at the end is a fill byte or the first half of a marker
                 reader.position = len(data.rstrip(b"\xff"))
@@ -132,7 +126,6 @@ class _Reader:
         self.frame: Frame | None = None
         self.scans: list[_Scan] = []
         self.scan_end = 0
-        self.restart_interval = 0
 
     def read(self) -> bool:
         """Return whether the end marker was reached; if not, the data end between two segments or in a scan."""
@@ -149,10 +142,6 @@ class _Reader:
                 self.frame = markers.parse_frame(self.data, segment)
             elif segment.code == markers.SOS:
                 self._read_scan(segment)
-            elif segment.code == markers.DRI:  # T.81 B.2.4.4
-                if segment.end - segment.begin != 2:
-                    raise segment.error("contradicts itself: a restart interval has two bytes")
-                self.restart_interval = int.from_bytes(self.data[segment.begin : segment.end], "big")
         if stray < 0 and self.data[self.position :].strip(b"\xff"):
             stray = self.position
         if stray >= 0:
@@ -186,41 +175,18 @@ class _Reader:
                 raise segment.error("names a component that the frame does not have")
             components.append(component)
         first, last, bits = header[-3:]
-        self.scans.append(_Scan(tuple(components), first, last, bits >> 4, bits & 15))
-        self.position = self.scan_end = markers.find_scan_end(
-            self.data, segment.end, restarts=self.restart_interval > 0
-        )
-        if self.restart_interval:
-            found = b"".join(_RESTART.findall(self.data, segment.end, self.scan_end))
-            # In lossless mode more are due, as each sample is a data unit there (T.81 A.2).
-            due = (self.frame.count_units(components) - 1) // self.restart_interval
-            if len(found) < due or found != (_RESTARTS * (len(found) // 8 + 1))[: len(found)]:
-                raise DamagedImageError(f"restart markers of scan {len(self.scans)} are missing or out of order")
+        self.scans.append(_Scan(tuple(components), range(first, last + 1), bits & 15))
+        self.position = self.scan_end = markers.find_scan_end(self.data, segment.end)
 
 
-def _check_scan_script(frame: Frame, scans: list[_Scan]) -> None:
-    """Raise unless the scans bring all coefficients, and libjpeg warns where one of their codes is missing."""
+def _check_complete(frame: Frame, scans: list[_Scan]) -> None:
+    """Raise unless the scans bring all coefficients; libjpeg warns of scans that do not fit together."""
     if frame.process not in (*markers.SEQUENTIAL, markers.PROGRESSIVE) or frame.precision != 8:
         raise DamagedImageError(
             f"the end marker is missing, and a frame SOF{frame.process - markers.SOF0} of {frame.precision}-bit "
             "samples cannot be proven complete without it"
         )
-    # By component and coefficient: the bit position known so far, None before the first scan.
-    known: list[list[int | None]] = [[None] * 64 for _ in frame.sampling]
-    for number, scan in enumerate(scans, 1):
-        if frame.process == markers.PROGRESSIVE:  # T.81 G.1.1.1: DC, or a band of AC of one component
-            band = 0 < scan.first <= scan.last < 64 and len(scan.components) == 1
-            bit = scan.low == scan.high - 1 if scan.high else scan.low < 14
-            fits = bit and (band or scan.first == scan.last == 0)
-        else:
-            fits = (scan.first, scan.last, scan.high, scan.low) == (0, 63, 0, 0)  # T.81 table B.3
-        for component in scan.components:
-            bits = known[component]
-            expected = [scan.high or None] * (scan.last + 1 - scan.first)
-            # DC comes before AC, and each bit position after the one above it (T.81 G.1.1.1).
-            if not fits or bits[scan.first : scan.last + 1] != expected or (scan.first and bits[0] is None):
-                raise DamagedImageError(f"scan {number} does not fit the frame and the scans before it")
-            bits[scan.first : scan.last + 1] = [scan.low] * len(expected)
-    for component, bits in enumerate(known, 1):
-        if bits != [0] * 64:
-            raise DamagedImageError(f"a further scan of component {component} of {len(known)} is missing")
+    for component in range(len(frame.sampling)):
+        last = [scan.coefficients for scan in scans if component in scan.components and scan.bit == 0]
+        if not {*range(64)} <= {coefficient for band in last for coefficient in band}:
+            raise DamagedImageError(f"a further scan of component {component + 1} of {len(frame.sampling)} is missing")

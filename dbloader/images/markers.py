@@ -6,12 +6,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from dbloader.errors import DamagedImageError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 # Second bytes of markers (T.81 table B.1).
 SOF0, SOF1, SOF2, DHT, DAC, SOI, EOI, SOS, DQT, DRI, COM = (
@@ -24,7 +21,7 @@ START, END = bytes((0xFF, SOI)), bytes((0xFF, EOI))
 
 # FF begins a marker unless it is a fill byte (T.81 B.1.1.2), or data with a zero stuffed after it (B.1.1.5).
 _MARKER = re.compile(rb"\xff[^\x00\xff]")
-_MARKER_BUT_RESTART = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
+_NO_RESTART = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
 
 
 class Segment(NamedTuple):
@@ -56,12 +53,6 @@ class Frame(NamedTuple):
             return 8, 8
         return 8 * max(h for h, _ in self.sampling), 8 * max(v for _, v in self.sampling)
 
-    def count_units(self, components: Sequence[int]) -> int:
-        """Return the number of MCUs in a scan of these components, which are positions in `sampling` (T.81 A.2)."""
-        across, down = 8 * max(h for h, _ in self.sampling), 8 * max(v for _, v in self.sampling)
-        h, v = self.sampling[components[0]] if len(components) == 1 else (1, 1)
-        return -(-self.width * h // across) * -(-self.height * v // down)
-
 
 def next_segment(data: bytes | memoryview, position: int) -> Segment | None:
     """Return the first segment that begins at a byte or after it; None if there is no further marker."""
@@ -84,9 +75,9 @@ def next_segment(data: bytes | memoryview, position: int) -> Segment | None:
     return segment
 
 
-def find_scan_end(data: bytes | memoryview, start: int, *, restarts: bool) -> int:
+def find_scan_end(data: bytes | memoryview, start: int) -> int:
     """Return where the coded data of a scan end: at the next marker, restarts aside, or with the file."""
-    marker = (_MARKER_BUT_RESTART if restarts else _MARKER).search(data, start)
+    marker = _NO_RESTART.search(data, start)
     return marker.start() if marker else len(data)
 
 

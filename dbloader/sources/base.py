@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from abc import ABC, abstractmethod
@@ -12,7 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dbloader.errors import SourceError, SourceNotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+# Errors of the machine, not of the file: to continue would reject good files.
+_NOT_THE_FILE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+# A record is a BSON document, whose length is an int32; 64 kB are left for everything but the image.
+_MAX_BYTES = 2**31 - 2**16
 
 
 class Entry(NamedTuple):
@@ -25,7 +31,7 @@ class Entry(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """Something that did not become an entry: its name, or ``"row 17"`` of a listing, as valid UTF-8; and why."""
+    """Something without a file's bytes: its name, or ``"row 17"`` of a listing, as valid UTF-8; and why."""
 
     name: str
     reason: str
@@ -55,15 +61,43 @@ class Source(ABC):
     def entries(self) -> Iterator[Entry | Problem]:
         """Yield every file to convert, and every problem, in order; SourceError if the source is unusable."""
 
-    reads = False
-    """Whether ``read`` returns the bytes of files; otherwise they are files below the root."""
+    def read(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Problem]:
+        """Yield the bytes of each entry's file, or why it cannot be read; any thread may call it.
 
-    def read(self, entries: Sequence[Entry]) -> list[bytes | None]:
-        """Return the bytes of some files, None for one that does not exist; any thread may call it."""
-        raise NotImplementedError
+        ``hold`` is called with the number of bytes, before they are read where it is known by then. An OSError is not
+        the file's fault. Here entries are files below the root.
+        """
+        for entry in entries:
+            yield _read_file(entry.name, os.path.join(os.fsencode(self.root), entry.path), hold)  # noqa: PTH118 - bytes
 
     def close(self) -> None:  # noqa: B027 - most sources open nothing
         """Close what ``read`` has opened."""
+
+
+def _read_file(name: str, path: bytes, hold: Callable[[int], object]) -> bytes | Problem:
+    try:
+        # O_NONBLOCK: opening a named pipe would wait forever.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            status = os.fstat(descriptor)
+            size = status.st_size
+            if stat.S_ISDIR(status.st_mode):
+                return Problem(name, "is a folder, not a file")
+            if not stat.S_ISREG(status.st_mode):
+                return Problem(name, "is not a regular file")
+            if size > _MAX_BYTES:
+                return Problem(name, f"has {size:,} bytes, more than a record can hold ({_MAX_BYTES:,})")
+            hold(size)
+            data = os.read(descriptor, size)
+            while len(data) < size and (more := os.read(descriptor, size - len(data))):
+                data += more
+            return data
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if error.errno in _NOT_THE_FILE:
+            raise
+        return Problem(name, f"cannot be read: {error.strerror or error}")
 
 
 def checked_root(folder: str | os.PathLike[str]) -> Path:
@@ -96,12 +130,3 @@ def full_path(path: str | os.PathLike[str]) -> str:
     if ".." in full.parts:
         full = full.resolve()
     return "/" + readable(full).lstrip("/")  # pathlib keeps two slashes in front
-
-
-def is_utf8(path: bytes) -> bool:
-    """Return whether a path is valid UTF-8."""
-    try:
-        path.decode()
-    except UnicodeDecodeError:
-        return False
-    return True

@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
+from dbloader.sources.base import Problem
 from dbloader.sources.listing import ListingSource, read_listing
 from dbloader.stores.mongo.collection import FileCollection
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from dbloader.sources.base import Entry
+
+# Files of a query: each may have 16 MiB before ``hold`` is called.
+_READ_FILES = 4
 
 
 def read_collection(
@@ -36,8 +40,6 @@ def read_collection(
 class CollectionSource(ListingSource):
     """The images that a listing names, from a collection; made by ``read_collection``."""
 
-    reads = True
-
     def __init__(self, named: ListingSource, files: FileCollection, warnings: Sequence[str]) -> None:
         super().__init__(Path(os.sep), named.classes, [*named.warnings, *warnings], named.listing, named.labels)
         self._files = files
@@ -48,10 +50,14 @@ class CollectionSource(ListingSource):
         return self._files.place
 
     @override
-    def read(self, entries: Sequence[Entry]) -> list[bytes | None]:
-        names = [os.fsdecode(entry.path) for entry in entries]
-        found = self._files.read(names)
-        return [found.get(name) for name in names]
+    def read(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Problem]:
+        for start in range(0, len(entries), _READ_FILES):
+            block = entries[start : start + _READ_FILES]
+            found = self.by_name([os.fsdecode(entry.path) for entry in block])
+            for entry in block:
+                data = found.get(os.fsdecode(entry.path))
+                hold(len(data or b""))
+                yield Problem(entry.name, "is not in the collection") if data is None else data
 
     def by_name(self, names: Sequence[str]) -> dict[str, bytes]:
         """Return the bytes of files by their names in the collection, without those that do not exist."""

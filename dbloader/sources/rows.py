@@ -16,18 +16,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     Row = tuple[int, Any] | Problem
-    CheckHeader = Callable[[list[str], str], object]
 
 
-def read_rows(listing: Path, check_header: CheckHeader) -> Iterator[tuple[int, dict[str, Any]] | Problem]:
-    """Yield the number and columns of each row, or the reason why it cannot be used.
-
-    ``check_header`` is called with the columns, and the place for messages, where they are named once for all rows.
-    """
+def read_rows(listing: Path) -> Iterator[tuple[int, dict[str, Any]] | Problem]:
+    """Yield the number and columns of each row, or the reason why it cannot be used."""
     extension = listing.suffix.lower()
     if extension not in _READERS:
         raise SourceError(f"{readable(listing)}: a listing is one of {', '.join(_READERS)}, got {extension!r}")
-    for row in _READERS[extension](listing, check_header):
+    for row in _READERS[extension](listing):
         if not isinstance(row, Problem) and not isinstance(row[1], dict):
             where = f"{readable(listing)}, row {row[0]}"
             raise SourceError(f"{where}: must be an object that has a path, got {short_repr(row[1], 50)}")
@@ -39,7 +35,7 @@ def is_text(listing: Path) -> bool:
     return listing.suffix.lower() in (".csv", ".tsv")
 
 
-def _read_csv(listing: Path, check_header: CheckHeader, delimiter: str = ",") -> Iterator[Row]:
+def _read_csv(listing: Path, delimiter: str = ",") -> Iterator[Row]:
     lines = csv.reader(_lines(listing), delimiter=delimiter, strict=True)
     header: list[str] = []
     number = 1
@@ -47,7 +43,7 @@ def _read_csv(listing: Path, check_header: CheckHeader, delimiter: str = ",") ->
         for values in lines:
             if not header:
                 header = values  # still empty after an empty line
-                check_header(header, f"{readable(listing)}, row {number}")
+                _check_different(header, f"{readable(listing)}, row {number}")
             elif len(values) == len(header):
                 yield number, dict(zip(header, values, strict=True))
             elif values:
@@ -57,13 +53,13 @@ def _read_csv(listing: Path, check_header: CheckHeader, delimiter: str = ",") ->
         raise SourceError(f"{readable(listing)}, row {number}: cannot be read: {error}") from error
 
 
-def _read_jsonl(listing: Path, _: CheckHeader) -> Iterator[Row]:
+def _read_jsonl(listing: Path) -> Iterator[Row]:
     for number, line in enumerate(_lines(listing), 1):
         if line.strip():
             yield number, _parse(line, f"{readable(listing)}, row {number}")
 
 
-def _read_json(listing: Path, check_header: CheckHeader) -> Iterator[Row]:
+def _read_json(listing: Path) -> Iterator[Row]:
     where = readable(listing)
     rows = _parse("".join(_lines(listing)), where)
     if isinstance(rows, dict):
@@ -74,20 +70,26 @@ def _read_json(listing: Path, check_header: CheckHeader) -> Iterator[Row]:
             lengths = ", ".join(f"{name} has {len(values)} items" for name, values in rows.items())
             raise SourceError(f"{where}: its lists must be equally long: {lengths}")
         columns = [name.removesuffix("_list") for name in rows]
-        check_header(columns, where)
+        _check_different(columns, where)
         rows = (dict(zip(columns, values, strict=True)) for values in zip(*rows.values(), strict=True))
     elif not isinstance(rows, list):
         raise SourceError(f"{where}: must be an object of lists or an array of objects, got {short_repr(rows, 50)}")
     yield from enumerate(rows, 1)
 
 
-_READERS: dict[str, Callable[[Path, CheckHeader], Iterator[Row]]] = {
+_READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
     ".csv": _read_csv,
     ".tsv": partial(_read_csv, delimiter="\t"),
     ".json": _read_json,
     ".jsonl": _read_jsonl,
     ".ndjson": _read_jsonl,
 }
+
+
+def _check_different(columns: list[str], where: str) -> None:
+    if len({*columns}) < len(columns):
+        names = ", ".join(map(repr, columns))
+        raise SourceError(f"{where}: two of the columns {names} have the same name; rename or drop one")
 
 
 def _lines(listing: Path) -> Iterator[str]:

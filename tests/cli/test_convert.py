@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import re
 import subprocess
 from pathlib import Path
@@ -59,14 +58,6 @@ def test_a_conversion_names_what_it_left_out(shell: Shell, root: Path, place: Pa
     assert outcome.stderr == f"Warning: 1 image directly in {root} left out: outside of every class folder\n"
 
 
-def test_damaged_images_that_are_kept_are_told_and_are_no_failure(shell: Shell, root: Path, place: Path) -> None:
-    plant_kinds(root, "half")
-    outcome = shell("convert", root, place, "--on-damaged", "keep")
-    assert outcome.status == 0
-    assert "  damaged   1, stored nevertheless\n" in outcome.stdout
-    assert "    damaged   cat/000.jpg: is damaged: " in outcome.stdout
-
-
 def test_what_is_not_tiled_is_told_after_what_is_not_there(shell: Shell, root: Path, place: Path) -> None:
     plant_kinds(root, *["png"] * 12, "text")
     outcome = shell("convert", root, place, "--tile", "--quality", "90")
@@ -101,14 +92,11 @@ def test_quiet_prints_nothing_but_errors(shell: Shell, root: Path, place: Path) 
     assert shell("convert", root, place, "-q", "--overwrite") == Outcome(1, "", "")
 
 
-@pytest.mark.parametrize(("options", "unbuffered"), [([], ""), (["--json"], "1")])
-def test_a_report_that_cannot_be_printed_is_an_error_that_names_the_store(
-    root: Path, place: Path, options: list[str], unbuffered: str
-) -> None:
+@pytest.mark.slow
+def test_a_report_that_cannot_be_printed_is_an_error_that_names_the_store(root: Path, place: Path) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            command("convert", root, place, *options),
-            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+            command("convert", root, place),
             stdout=full, stderr=subprocess.PIPE, text=True, timeout=WAIT_S, check=False,
         )  # fmt: skip
     message = f"Error: standard output: No space left on device; the store is made, at {place}\n"
@@ -175,12 +163,3 @@ def test_an_interrupted_conversion_is_said_to_be_resumed(
 def _stop(progress: Progress) -> None:
     if progress.done == progress.found:
         raise RuntimeError("stop")
-
-
-def test_a_file_that_ends_the_conversion_is_named(shell: Shell, root: Path, place: Path) -> None:
-    plant_kinds(root, "text")
-    check_error(
-        shell("convert", root, place, "--on-bad", "fail"),
-        r"cat/000.jpg: is in no known image format .*; fix the file and resume \(--resume\), or resume with "
-        "--on-bad reject",
-    )

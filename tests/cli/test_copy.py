@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import dbloader.stores.writer
 from dbloader.cli.text import size
 from dbloader.conversion.convert import convert
 from dbloader.stores.open import open_store
@@ -35,36 +34,6 @@ def test_a_copy_is_the_same_store_at_another_place(shell: Shell, store: Path, tm
     assert shell("copy", store, copy, "--resume", "--overwrite", "--quiet") == Outcome(0, "", "")
     check_error(shell("copy", tmp_path / "none.lmdb", copy), "none.lmdb does not exist")
     check_error(shell("copy", store), r"Missing argument 'DESTINATION'. \(see dbloader copy --help\)")
-
-
-def test_an_interrupted_copy_is_resumed(
-    shell: Shell, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    copy = tmp_path / "copy.lmdb"
-    monkeypatch.setattr(dbloader.stores.writer, "COMMIT_BYTES", 1)
-    monkeypatch.setattr("dbloader.conversion.copy_store.READ_AT_ONCE", 5)
-    calls = 0
-
-    def interrupt(*_: object) -> None:
-        nonlocal calls
-        calls += 1
-        if calls == 3:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr("dbloader.cli.copy.Meter.update", interrupt)
-    told = "Interrupted: committed records are kept; --resume continues after them\n"
-    assert shell("copy", store, copy) == Outcome(130, "", told)
-    check_error(shell("copy", store, copy), "an unfinished conversion is at .*: resume \\(--resume\\) goes on with it")
-    assert shell("copy", store, copy, "--resume", "-q") == Outcome(0, "", "")
-    assert shell("verify", copy, "-q").status == 0
-
-
-def test_a_damaged_record_ends_a_copy_and_is_named(shell: Shell, root: Path, store: Path, tmp_path: Path) -> None:
-    data = bytearray(store.read_bytes())
-    data[data.index((root / "cat" / "0002.jpg").read_bytes()[-100:])] ^= 1
-    store.write_bytes(data)
-    check_error(shell("copy", store, tmp_path / "copy.lmdb"), r"record 1 \(cat/0002.jpg\) of .*out.lmdb is damaged")
-    assert not (tmp_path / "copy.lmdb").exists()
 
 
 def test_all_commands_take_a_place_in_mongodb(

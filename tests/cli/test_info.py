@@ -29,6 +29,7 @@ def test_info_tells_what_is_in_a_store(shell: Shell, root: Path, place: Path, tm
     rows = dict(re.findall(r"^  (\w+) +(.*)$", outcome.stdout, re.MULTILINE))
     assert rows["records"] == "18"
     assert re.fullmatch(r"[\d.]+ kB \(17 JPEG, 1 PNG\)", rows["images"])
+    assert rows["depths"] == "18 8-bit"
     assert rows["width"] == "24 to 100 pixels"
     assert rows["height"] == "6 to 30 pixels"
     convert(plant_photos(tmp_path / "alike", 2), place, overwrite=True)

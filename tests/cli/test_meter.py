@@ -34,9 +34,8 @@ def test_lines_come_at_intervals_and_at_the_end(
     assert re.search(r"^Warming: 100% .*B/s\]$", shell("warm", store).stderr, re.MULTILINE)
 
 
-def test_a_short_command_prints_no_line(shell: Shell, root: Path, store: Path, tmp_path: Path) -> None:
-    for arguments in (["convert", root, tmp_path / "o.lmdb"], ["verify", store], ["copy", store, tmp_path / "c.lmdb"]):
-        assert shell(*arguments).stderr == ""
+def test_a_short_command_prints_no_line(shell: Shell, store: Path) -> None:
+    assert shell("verify", store).stderr == ""
 
 
 def test_after_an_error_its_message_is_the_last_line_and_quiet_prints_nothing(
@@ -103,17 +102,15 @@ def test_no_bar_is_shown_where_it_is_not_wanted(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("columns", "last"), [(100, r"Copying: 100%\|█+\| 12/12 \[.* records/s\]"), (30, r"Copying: 100%\|█\| 12/12.*")]
-)
-def test_a_bar_fits_the_terminal(store: Path, tmp_path: Path, columns: int, last: str) -> None:
-    outcome = on_terminal("copy", store, tmp_path / "c.lmdb", columns=columns)
+def test_a_bar_fits_the_terminal(store: Path, tmp_path: Path) -> None:
+    outcome = on_terminal("copy", store, tmp_path / "c.lmdb", columns=30)
     assert outcome.status == 0
     frames = [frame for frame in re.split(r"[\r\n]", outcome.stderr) if frame.strip()]
-    assert all(len(frame) <= columns for frame in frames)
-    assert re.fullmatch(last, frames[-1].strip()), frames[-1]
+    assert all(len(frame) <= 30 for frame in frames)
+    assert re.fullmatch(r"Copying: 100%\|█\| 12/12.*", frames[-1].strip()), frames[-1]
 
 
+@pytest.mark.slow
 def test_a_terminal_gets_images_and_megabytes_a_second(tmp_path: Path, place: Path) -> None:
     root = plant_photos(tmp_path / "images", 200)
     outcome = on_terminal("convert", root, place)

@@ -17,7 +17,6 @@ from dbloader import Record, create_store
 from dbloader.cli.text import counted, printable, size
 from dbloader.records.record import encode
 from tests.support.images import photo, plant
-from tests.support.images import run as run_process
 
 if TYPE_CHECKING:
     from tests.support.shell import Shell
@@ -49,8 +48,7 @@ class Safe:
         self.shell = shell
 
     def __call__(self, *arguments: str, status: int = 0) -> str:
-        # bench in a process of its own: coverage does not find its settings in workers that are forked in this folder.
-        outcome = run_process(*arguments) if arguments[0] == "bench" else self.shell(*arguments)
+        outcome = self.shell(*arguments)
         printed = check(outcome.stdout) + check(outcome.stderr)
         assert "Traceback" not in printed
         assert outcome.status == status, printed
@@ -84,7 +82,6 @@ def test_a_store_full_of_commands_is_printed_without(run: Safe) -> None:
     run("warm", name)
     run("copy", name, f"m{HOSTILE}.lmdb")
     run("copy", name, f"m{HOSTILE}.lmdb", status=2)
-    run("bench", name, "--seconds", "0.01", "--rounds", "1", "--workers", "1")
     data = bytearray(Path(name).read_bytes())
     data[data.index(photo()[-100:])] ^= 1
     Path(name).write_bytes(data)

@@ -8,7 +8,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from PIL import ImageFile
 
@@ -17,15 +16,13 @@ from dbloader.conversion.transcode import ImageFormat
 from dbloader.errors import (
     ConversionError,
     OptionError,
-    PlaceError,
     SourceError,
     SourceNotFoundError,
     StoreAccessError,
     StoreExistsError,
-    StoreLockedError,
 )
 from dbloader.sources.folder import scan
-from dbloader.stores.open import create_store, open_store
+from dbloader.stores.open import open_store
 from tests.support import jpegs
 from tests.support.conversion import documents, events, records, report_lines, siblings, verified
 from tests.support.images import KINDS, as_nobody, photo, plant, plant_kinds, plant_photos
@@ -56,7 +53,7 @@ def test_records_are_the_files_in_the_order_of_the_source_byte_for_byte(root: Pa
 
 @pytest.mark.parametrize("options", [{}, {"shuffle": 5, "images": ImageFormat(max_side=16)}, {"check": "none"}])
 def test_the_number_of_workers_changes_nothing(root: Path, tmp_path: Path, options: dict[str, Any]) -> None:
-    plant_photos(root, 90)
+    plant_photos(root, 40)
     plant_kinds(root, *KINDS)
     one, four = (convert(root, tmp_path / f"{n}.lmdb", workers=n, **options) for n in (1, 4))
     assert documents(one.place) == documents(four.place)
@@ -65,25 +62,17 @@ def test_the_number_of_workers_changes_nothing(root: Path, tmp_path: Path, optio
 
 
 def test_a_seed_shuffles_the_records_and_loses_none(root: Path, tmp_path: Path) -> None:
-    plant_photos(root, 60)
-    stores = {
-        seed: records(convert(root, tmp_path / f"{seed}.lmdb", shuffle=seed).place) for seed in (0, 1, -1, 2**63 - 1)
-    }
+    plant_photos(root, 30)
+    stores = {seed: records(convert(root, tmp_path / f"{seed}.lmdb", shuffle=seed).place) for seed in (0, 2**63 - 1)}
     plain = records(convert(root, tmp_path / "plain.lmdb").place)
     orders = {seed: [record.name for record in store] for seed, store in stores.items()}
-    assert len({tuple(order) for order in orders.values()}) == 4
+    assert orders[0] != orders[2**63 - 1]
     for store in stores.values():
         assert sorted(store, key=str) != store
         assert {(r.name, r.label, r.image) for r in store} == {(r.name, r.label, r.image) for r in plain}
-        assert [record.index for record in store] == [*range(60)]
+        assert [record.index for record in store] == [*range(30)]
     again = convert(root, tmp_path / "again.lmdb", shuffle=0)
     assert [record.name for record in records(again.place)] == orders[0]
-
-
-def test_the_order_of_a_small_folder_and_seed_is_always_this(root: Path, place: Path) -> None:
-    plant(root, {f"cat/{letter}.jpg": photo() for letter in "abcdefghij"})
-    convert(root, place, shuffle=0)
-    assert [record.name for record in records(place)] == [f"cat/{letter}.jpg" for letter in "jhaifbgced"]
 
 
 def test_a_listing_gives_order_labels_and_fields(root: Path, place: Path, tmp_path: Path) -> None:
@@ -113,9 +102,8 @@ def test_a_row_that_cannot_be_used_is_not_something_to_resume_after(root: Path, 
     # The list of files, which a resumed conversion compares, would be another once the row is mended.
     listing = tmp_path / "listing.json"
     listing.write_text(json.dumps([{"path": ""}, {"path": "a.jpg"}]))
-    with pytest.raises(
-        ConversionError, match=r"^row 1: it has no path; fix it and begin again, or resume with --on-bad reject$"
-    ):
+    told = r"^row 1: it has no path in .* filename; fix it and begin again, or resume with --on-bad reject$"
+    with pytest.raises(ConversionError, match=told):
         convert(root, place, listing=listing, on_bad="fail")
 
 
@@ -148,47 +136,21 @@ def test_a_field_that_no_record_can_hold_rejects_its_row(root: Path, place: Path
         assert event["reason"].startswith(("its fields cannot be stored: ", "field 'field' has more than"))
 
 
-@pytest.mark.parametrize("name", ["out", "o u t.db", "aus-ü.lmdb"])
-def test_a_destination_may_have_any_name(root: Path, tmp_path: Path, name: str) -> None:
-    plant_photos(root, 2)
-    report = convert(root, tmp_path / name)
-    assert verified(tmp_path / name) == report.digest
-    assert siblings(tmp_path / name) == {name}
-
-
 def test_source_and_destination_may_be_relative_or_within_each_other(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant_photos(root, 3)
     monkeypatch.chdir(tmp_path)
-    first = convert("images", "out.lmdb")
+    (tmp_path / "list.csv").write_text("path,label\ncat/0000.jpg,cat\n")
+    first = convert("images", "o ü.db")
     second = convert("images/", "images/cat/out.lmdb")
+    convert(".//images//.", "listed.lmdb", listing="./list.csv")
     monkeypatch.chdir(root)
     third = convert(".", "out.lmdb")
     assert first.digest == second.digest == third.digest
-    with open_store(tmp_path / "out.lmdb") as store:
-        assert store.manifest.source["path"] == str(root)
-
-
-def test_the_paths_of_source_and_listing_are_stored_absolute(
-    root: Path, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plant_photos(root, 2)
-    (tmp_path / "list.csv").write_text("path,label\ncat/0000.jpg,cat\n")
-    monkeypatch.chdir(tmp_path)
-    convert(".//images//.", place, listing="./list.csv")
-    with open_store(place) as store:
-        assert store.manifest.source["path"] == str(root)
-        assert store.manifest.source["listing"] == str(tmp_path / "list.csv")
-
-
-def test_names_that_are_not_utf8_are_converted(root: Path, place: Path) -> None:
-    folder = os.fsencode(root) + b"/caf\xe9"
-    os.mkdir(folder)  # noqa: PTH102 - bytes
-    Path(os.fsdecode(folder + b"/\xff.jpg")).write_bytes(photo())
-    report = convert(root, place)
-    assert [record.name for record in records(place)] == ["caf\\xe9/\\xff.jpg"]
-    assert "not valid UTF-8" in report.warnings[0]
+    with open_store(tmp_path / "o ü.db") as store, open_store(tmp_path / "listed.lmdb") as listed:
+        assert store.manifest.source["path"] == listed.manifest.source["path"] == str(root)
+        assert listed.manifest.source["listing"] == str(tmp_path / "list.csv")
 
 
 def test_damage_is_found_although_the_program_lets_pillow_pass_over_it(
@@ -267,12 +229,6 @@ def test_options_are_checked_before_anything_is_done(
     assert siblings(place) == set()
 
 
-def test_numbers_of_numpy_do_as_well(root: Path, place: Path) -> None:
-    plant_photos(root, 2)
-    options: dict[str, Any] = {"shuffle": np.int32(1), "workers": np.int8(1)}
-    assert convert(root, place, **options).records == 2
-
-
 def test_an_empty_source_is_not_the_working_directory(
     root: Path, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -306,42 +262,8 @@ def test_a_destination_that_cannot_be_written_is_refused_before_the_source_is_re
     (root / "cat").mkdir()  # without an image, which reading the folders would find
     taken = tmp_path / "taken.txt"
     taken.write_text("not a store")
-    for place, error, message in (
-        (tmp_path / "none" / "out.lmdb", StoreAccessError, r"the folder .*none does not exist"),
-        (tmp_path, StoreExistsError, "is a folder; a store is one file"),
-        (taken, StoreExistsError, r"is not a dbloader store and will not be overwritten"),
-        ("ftp://host/out", PlaceError, "ftp:// is no place that this version of dbloader knows"),
-        ("", PlaceError, "a place is the path of an LMDB file"),
-    ):
-        with pytest.raises(error, match=message):
-            convert(root, place)
+    with pytest.raises(StoreAccessError, match=r"the folder .*none does not exist"):
+        convert(root, tmp_path / "none" / "out.lmdb")
     with pytest.raises(StoreExistsError, match="is not a dbloader store and will not be overwritten"):
         convert(root, taken, overwrite=True)
     assert taken.read_text() == "not a store"
-
-
-def test_a_store_is_replaced_only_when_asked(root: Path, place: Path) -> None:
-    plant_photos(root, 2)
-    old = convert(root, place).digest
-    plant_photos(root, 4)
-    with pytest.raises(StoreExistsError, match="exists already"):
-        convert(root, place)
-    assert verified(place) == old
-    new = convert(root, place, overwrite=True).digest
-    assert verified(place) == new != old
-    assert siblings(place) == {"out.lmdb"}
-
-
-def test_two_conversions_to_one_place_exclude_each_other(root: Path, place: Path) -> None:
-    plant_photos(root, 2)
-    with create_store(place), pytest.raises(StoreLockedError, match="another process is writing"):
-        convert(root, place)
-
-
-def test_a_source_that_is_not_there_leaves_an_unfinished_conversion_alone(tmp_path: Path) -> None:
-    place = tmp_path / "out.lmdb"
-    partial = tmp_path / "out.lmdb.partial"
-    partial.write_bytes(b"what was committed")
-    with pytest.raises(SourceNotFoundError, match="typo"):
-        convert(tmp_path / "typo", place, overwrite=True)
-    assert partial.read_bytes() == b"what was committed"

@@ -6,6 +6,7 @@ import dataclasses
 import gc
 import multiprocessing
 import os
+import pickle
 import resource
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from typing_extensions import override
 
 from dbloader import LMDBDataset, convert, create_loader, write_store
+from dbloader.conversion.sample_encoder import SampleEncoder
 from dbloader.errors import FieldError, OptionError
 from tests.support.samples import IMAGE, Items, Sample, Stream, image_of, noise, same, written
 
@@ -47,7 +49,7 @@ def test_a_shuffling_loaders_order_is_kept(tmp_path: Path) -> None:
 
 def test_the_last_short_batch_is_kept_unless_the_loader_drops_it(tmp_path: Path) -> None:
     items = [(IMAGE, index) for index in range(10)]
-    for batch_size, drop_last, length in ((4, False, 10), (4, True, 8), (20, False, 10), (20, True, 0), (3, False, 10)):
+    for batch_size, drop_last, length in ((4, False, 10), (4, True, 8), (20, True, 0)):
         records = written(DataLoader(Items(items), batch_size, drop_last=drop_last), tmp_path)
         assert [record.label for record in records] == list(range(length))
 
@@ -83,15 +85,14 @@ def test_a_batch_is_taken_apart_and_training_on_the_store_gives_it_again(tmp_pat
     assert same(batches, expected)
 
 
-@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
-def test_workers_make_and_encode_the_samples_in_order(tmp_path: Path, context: str) -> None:
+def test_workers_make_and_encode_the_samples_in_order(tmp_path: Path) -> None:
     images = [(noise("RGB", at), at) for at in range(9)]
     # PIL images do not collate: the loader alone would fail.
-    workers = 2 if context == "fork" else 1  # which imports torch
-    loader = DataLoader(Items(images), 2, num_workers=workers, multiprocessing_context=context)
-    records = written(loader, tmp_path)
+    records = written(DataLoader(Items(images), 2, num_workers=2, multiprocessing_context="fork"), tmp_path)
     assert [record.label for record in records] == list(range(9))
     assert all(image_of(record).tobytes() == noise("RGB", at).tobytes() for at, record in enumerate(records))
+    encoder = SampleEncoder.of(("image", "label"), "PNG", None)
+    assert pickle.loads(pickle.dumps(encoder))([images[3]]) == encoder([images[3]])  # noqa: S301 - for spawned workers
 
 
 def test_an_iterable_datasets_workers_share_the_samples(tmp_path: Path) -> None:
@@ -208,16 +209,8 @@ def test_a_loader_over_an_lmdb_dataset_dumps_to_an_equal_store(tmp_path: Path) -
         noise("RGB", at).save(folder / f"{at}.{'jpg' if at < 3 else 'png'}")
     convert(tmp_path / "folder", tmp_path / "first.lmdb")
     with LMDBDataset(tmp_path / "first.lmdb", decode=None, fields=("image", "label", "name")) as dataset:
-        for workers in (0, 1):
-            manifest = write_store(DataLoader(dataset, 4, num_workers=workers), tmp_path / "s.lmdb", overwrite=True)
-            assert manifest.digest == dataset.manifest.digest
-            assert manifest.classes == dataset.manifest.classes
-    with LMDBDataset(tmp_path / "first.lmdb") as first:
-        write_store(first, tmp_path / "decoded.lmdb")
-        with LMDBDataset(tmp_path / "decoded.lmdb") as second:
-            assert second.classes == first.classes
-            for at in range(6):
-                assert (second[at][0].tobytes(), second[at][1]) == (first[at][0].tobytes(), first[at][1])
+        manifest = write_store(DataLoader(dataset, 4, num_workers=1), tmp_path / "s.lmdb")
+        assert (manifest.digest, manifest.classes) == (dataset.manifest.digest, dataset.manifest.classes)
 
 
 @pytest.fixture
@@ -229,10 +222,9 @@ def _no_garbage_collection() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_no_garbage_collection")
-@pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("batch_size", [None, 2])
-def test_an_error_in_a_loader_ends_its_workers(tmp_path: Path, workers: int, batch_size: int | None) -> None:
-    loader = DataLoader(Failing([(IMAGE, at) for at in range(8)]), batch_size, num_workers=workers)
+def test_an_error_in_a_loader_ends_its_workers(tmp_path: Path, batch_size: int | None) -> None:
+    loader = DataLoader(Failing([(IMAGE, at) for at in range(8)]), batch_size, num_workers=2)
     with pytest.raises(RuntimeError, match="no item 5"):
         write_store(loader, tmp_path / "s.lmdb")
     assert multiprocessing.active_children() == []
@@ -240,12 +232,9 @@ def test_an_error_in_a_loader_ends_its_workers(tmp_path: Path, workers: int, bat
 
 
 @pytest.mark.usefixtures("_no_garbage_collection")
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_sample_that_cannot_be_stored_is_told_and_ends_the_workers_of_its_loader(
-    tmp_path: Path, workers: int
-) -> None:
+def test_a_sample_that_cannot_be_stored_is_told_and_ends_the_workers_of_its_loader(tmp_path: Path) -> None:
     items = [(IMAGE, at if at != 5 else "five") for at in range(12)]
     with pytest.raises(FieldError, match=r"^sample 5: field 'label' must be an int, got 'five': [^\n]*$"):
-        write_store(DataLoader(Items(items), 3, num_workers=workers), tmp_path / "s.lmdb")
+        write_store(DataLoader(Items(items), 3, num_workers=2), tmp_path / "s.lmdb")
     assert multiprocessing.active_children() == []
     assert list(tmp_path.iterdir()) == []

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import io
 import struct
-import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from PIL import Image
 
 import dbloader
 import dbloader.stores.writer
-from dbloader import ImageFormat, LMDBDataset, convert, write_store
-from dbloader.errors import PixelRangeError
+from dbloader import ImageFormat, convert, write_store
 from dbloader.images.pillow import open_pillow
 from dbloader.stores.open import open_store
-from tests.support.conversion import interrupt, records, report_lines, verified
+from tests.support.conversion import interrupt, records, report_lines
 from tests.support.deep import (
     BYTES,
     COLORED,
     DEEP,
-    FLOATS,
     GRAY,
     PLANES,
     UNKNOWN,
@@ -32,23 +27,16 @@ from tests.support.deep import (
     save,
     tiff,
 )
-from tests.support.images import photo, plant, run
+from tests.support.images import photo, plant
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from tests.support.deep import Array
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     deep = {"gray.png": GRAY["PNG"][0], "colors.png": COLORED["PNG, RGB"][0], "float.tif": UNKNOWN["TIFF, float"][0]}
     return plant(tmp_path / "images", {f"cat/{name}": data for name, data in {**deep, "0.jpg": photo()}.items()})
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    return tmp_path / "out.lmdb"
 
 
 def test_deep_images_are_stored_as_they_are_counted_named_and_warned_of(root: Path, place: Path) -> None:
@@ -60,36 +48,17 @@ def test_deep_images_are_stored_as_they_are_counted_named_and_warned_of(root: Pa
     assert warning.startswith(
         "3 images have values of more than 8 bits, or of no known range (the store has 2 of 16-bit, 1 of 32-bit float"
     )
-    assert [(line["name"], line["event"], line["reason"][:23]) for line in report_lines(report)] == [
-        ("cat/colors.png", "deep", "has 16-bit values, and "),
-        ("cat/float.tif", "deep", "has 32-bit float values"),
-        ("cat/gray.png", "deep", "has 16-bit values, and "),
-    ]
+    colors, floats, gray = report_lines(report)
+    assert [(line["name"], line["event"]) for line in (colors, floats, gray)] == [
+        ("cat/colors.png", "deep"), ("cat/float.tif", "deep"), ("cat/gray.png", "deep"),
+    ]  # fmt: skip
+    assert "and is stored with all of their bits" in colors["reason"]
+    assert floats["reason"] == (
+        "has 32-bit float values of no known range: it is stored with them, and needs a decode= of your own"
+    )
     with open_store(place) as store:
         assert store.manifest.depths == {"8-bit": 1, "16-bit": 2, "32-bit float": 1}
         assert store.manifest.outcome["deep"] == 3
-    assert "\n  depths      2 16-bit, 1 32-bit float, 1 8-bit\n" in run("info", place).stdout
-
-
-def test_the_report_promises_no_decoding_of_values_without_a_range(tmp_path: Path, place: Path) -> None:
-    signed = UNKNOWN["TIFF, 8 bits signed"][0]
-    folder = plant(tmp_path / "images", {"cat/0.tif": UNKNOWN["TIFF, float"][0], "cat/1.tif": signed})
-    told = "values of no known range: it is stored with them, and needs a decode= of your own"
-    report = convert(folder, place)
-    assert report.warnings[-1].startswith(
-        "2 images have values of more than 8 bits, or of no known range (the store has"
-    )
-    assert [line["reason"] for line in report_lines(report)] == [
-        f"has 32-bit float {told}", f"has 8-bit signed {told}",
-    ]  # fmt: skip
-
-
-def test_the_command_says_it_in_one_line(root: Path, place: Path) -> None:
-    outcome = run("convert", root, place)
-    assert outcome.status == 0
-    assert outcome.stderr.startswith("Warning: 3 images have values of more than 8 bits")
-    assert outcome.stderr.count("\n") == 1
-    assert "    deep      cat/gray.png: has 16-bit values, and is stored with all of their bits" in outcome.stdout
 
 
 @pytest.mark.parametrize("check", ["decode", "structure", "none"])
@@ -139,58 +108,12 @@ def test_counts_survive_resuming(root: Path, place: Path, monkeypatch: pytest.Mo
         assert store.manifest.outcome == other.manifest.outcome
 
 
-def test_counts_survive_copying(root: Path, place: Path) -> None:
-    whole = convert(root, place)
-    copy = dbloader.copy_store(place, place.with_name("copy.lmdb"))
-    with open_store(place) as store:
-        assert (copy.depths, copy.outcome) == (store.manifest.depths, store.manifest.outcome)
-    assert verified(place.with_name("copy.lmdb")) == whole.digest
-
-
-def test_tiling_leaves_deep_images_as_they_are(root: Path, place: Path) -> None:
-    convert(root, place, images=ImageFormat(tile=True, quality=90))
-    for record in records(place):
-        if record.format != "JPEG":
-            assert record.image == (root / str(record.name)).read_bytes()
-
-
-def test_a_sample_names_the_record_whose_values_have_no_range(root: Path, place: Path) -> None:
-    convert(root, place)
-    with LMDBDataset(place) as dataset:
-        at = dataset.find("cat/float.tif")
-        with pytest.raises(PixelRangeError, match=r"32-bit float: .* decode= of your own") as caught:
-            dataset[at]
-        if sys.version_info >= (3, 11):
-            assert caught.value.__notes__ == [f"in record {at} (cat/float.tif) of {place}"]
-        assert np.asarray(dataset[dataset.find("cat/gray.png")][0]).max() == 255
-        assert len(np.unique(np.asarray(dataset[dataset.find("cat/gray.png")][0]))) == 256
-
-
-def test_a_decode_of_the_users_gets_all_bits(root: Path, place: Path) -> None:
-    convert(root, place)
-
-    def values(data: bytes) -> Array:
-        with Image.open(io.BytesIO(data)) as image:
-            return np.asarray(image).copy()
-
-    with LMDBDataset(place, decode=values) as dataset:
-        np.testing.assert_array_equal(dataset[dataset.find("cat/gray.png")][0], DEEP)
-        np.testing.assert_array_equal(dataset[dataset.find("cat/float.tif")][0], FLOATS)
-
-
 @pytest.mark.parametrize(
     ("dtype", "depth"), [("u1", "8-bit"), ("<u2", "16-bit"), ("i1", "8-bit signed"), ("<f4", "32-bit float")]
 )
 def test_the_depth_of_pixels_is_counted_when_they_are_written(dtype: str, depth: str, tmp_path: Path) -> None:
     manifest = write_store([(np.zeros((4, 5, 3), dtype), 0)] * 2, tmp_path / "s.lmdb")
     assert manifest.depths == {depth: 2}
-
-
-def test_a_raw_store_that_is_written_again_has_the_same_depths(root: Path, place: Path) -> None:
-    convert(root, place, images=ImageFormat(raw=True))
-    with open_store(place) as store:
-        again = write_store(store, place.with_name("again.lmdb"))
-        assert again.depths == store.manifest.depths == {"8-bit": 3}
 
 
 UNREAD = [

@@ -49,23 +49,11 @@ def check_waits(budget: MemoryBudget, task: int, nbytes: int, make_room: Callabl
     assert not thread.is_alive()
 
 
-def test_what_fits_is_taken_at_once(budget: MemoryBudget) -> None:
-    budget.take(3, LIMIT - 1)
-    budget.take(7, 1)
-
-
 def test_a_task_waits_for_room_until_the_oldest_has_given_back_all_that_it_took(budget: MemoryBudget) -> None:
     budget.take(0, 50)
     budget.take(0, 50)
     check_waits(budget, 2, 1, lambda: budget.give_back(0))
     budget.take(3, LIMIT - 1)
-
-
-def test_the_oldest_task_never_waits(budget: MemoryBudget) -> None:
-    budget.take(1, LIMIT)
-    budget.take(0, 10 * LIMIT)
-    budget.give_back(0)
-    budget.take(1, 2 * LIMIT)
 
 
 def test_a_task_that_waits_goes_on_when_it_becomes_the_oldest(budget: MemoryBudget) -> None:
@@ -95,7 +83,7 @@ def test_closing_lets_every_task_go_on(budget: MemoryBudget) -> None:
     budget.take(2, LIMIT)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_tasks_in_any_order_never_lock_and_only_the_oldest_exceeds_the_limit(seed: int) -> None:
     generator = random.Random(seed)
     count, threads = 120, 6

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import tempfile
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -36,13 +34,9 @@ from tests.support.images import (
     picture,
     plant,
     plant_kinds,
-    plant_photos,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from dbloader.conversion.prepare import Prepared
     from dbloader.conversion.report import Report
 
 
@@ -143,17 +137,6 @@ def test_any_mixture_of_files_is_accounted_for(
             assert {r.name for r in records(shuffled.place)} == {r.name for r in records(report.place)}
 
 
-def test_a_file_larger_than_a_record_is_named_and_not_read(root: Path, place: Path) -> None:
-    plant_photos(root, 1)
-    with (root / "cat" / "huge.jpg").open("wb") as file:
-        file.truncate(2**31)
-    report = convert(root, place)
-    assert report.bytes_read < 10_000
-    assert [event["reason"] for event in report_lines(report)] == [
-        "has 2,147,483,648 bytes, more than a record can hold (2,147,418,112)"
-    ]
-
-
 JP2 = b"\0\0\0\x0cjP  \r\n\x87\n\0\0\0\x14ftypjp2 "  # the first box, and a piece of the second
 
 
@@ -165,12 +148,6 @@ def test_an_image_whose_header_is_cut_short_is_damaged(root: Path, place: Path, 
     assert convert(root, place, on_damaged="keep", overwrite=True).damaged == 1
     kept = records(place)[1]
     assert (bool(kept.damaged), kept.width, kept.height, kept.format) == (True, None, None, None)
-
-
-def test_bytes_that_begin_like_no_image_are_bad(root: Path, place: Path) -> None:
-    plant(root, {"cat/0.png": photo(), "cat/1.png": jpegs.draw(2, 2).tobytes() * 99})
-    with pytest.raises(ConversionError, match="no known image"):
-        convert(root, place, on_bad="fail", on_damaged="keep")
 
 
 def test_a_palette_image_without_its_palette_is_stored_as_pillow_decodes_it(root: Path, place: Path) -> None:
@@ -194,68 +171,31 @@ def test_a_header_that_claims_gigapixels_is_rejected(root: Path, place: Path) ->
             assert event["reason"].startswith("is too large to be decoded: ")
 
 
-# Reading
-
-
-def prepare(root: Path, hold: Callable[[int], object] = lambda _: None, name: str = "0.jpg") -> Prepared:
-    return FilePreparer(root=os.fsencode(root)).prepare(Entry(name, name.encode(), None, {}), hold)
-
-
-def test_too_many_open_files_are_not_the_fault_of_the_next_file(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> int:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), "0.jpg")
-
-    monkeypatch.setattr(os, "open", refuse)
-    with pytest.raises(OSError, match="Too many open files"):
-        prepare(root)
-
-
-def test_a_file_that_grows_while_it_is_read_is_read_as_it_was(root: Path) -> None:
-    path = root / "0.jpg"
-    path.write_bytes(photo())
-    result = prepare(root, lambda _: path.write_bytes(photo() + bytes(10)))
-    assert (result.events, result.nbytes) == ({}, len(photo()))
-
-
-def test_a_file_that_shrinks_while_it_is_read_is_cut_short(root: Path) -> None:
-    path = root / "0.jpg"
-    path.write_bytes(photo())
-    result = prepare(root, lambda _: os.truncate(path, 600))
-    assert (list(result.events), result.bad, result.nbytes) == (["rejected"], False, 600)
-
-
-def test_a_file_that_comes_in_parts_is_read_to_its_end(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(root, {"0.jpg": photo()})
-    read = os.read
-    monkeypatch.setattr(os, "read", lambda descriptor, size: read(descriptor, min(size, 100)))
-    result = prepare(root)
-    assert (result.events, result.nbytes) == ({}, len(photo()))
-
-
 # Memory that is asked for
 
 
-def test_memory_is_asked_for_before_it_is_used(root: Path) -> None:
-    pixels = 160 * 120
-    files = {
-        "0.jpg": (photo(width=160, height=120), []),
-        "1.jpg": (photo(width=160, height=120, progressive=True), [2 * 3 * pixels]),  # coefficients
-        "2.png": (encoded(jpegs.draw(160, 120), "PNG"), [4 * pixels]),
-        "3.webp": (encoded(jpegs.draw(160, 120), "WEBP"), [16 * pixels]),  # copies
-    }
-    plant(root, {name: data for name, (data, _) in files.items()})
-    for name, (data, wanted) in files.items():
-        held: list[int] = []
-        prepare(root, held.append, name)
-        assert held == [len(data), *wanted, *(-nbytes for nbytes in wanted)]
-
-
-def test_memory_that_is_asked_for_to_make_an_image_smaller_is_what_that_takes(root: Path) -> None:
-    plant(root, {"0.jpg": photo(width=160, height=120), "1.png": encoded(jpegs.draw(160, 120), "PNG")})
+def held(data: bytes, **options: Any) -> list[int]:
+    """Return what is asked for to prepare a file."""
     sizes: list[int] = []
-    shrinking = FilePreparer(check="none", root=os.fsencode(root), images=ImageFormat(max_side=20))
-    for name in ("0.jpg", "1.png"):
-        shrinking.prepare(Entry(name, name.encode(), None, {}), sizes.append)
+    assert FilePreparer(**options).prepare(Entry("0", b"0", None, {}), data, sizes.append).record
+    return sizes
+
+
+def test_memory_is_asked_for_before_it_is_used() -> None:
+    pixels, size = 160 * 120, {"width": 160, "height": 120}
+    png = encoded(jpegs.draw(160, 120), "PNG")
+    assert held(photo(**size)) == []
+    for data, wanted in (
+        (photo(**size, progressive=True), 2 * 3 * pixels),  # coefficients
+        (png, 4 * pixels),
+        (encoded(jpegs.draw(160, 120), "WEBP"), 16 * pixels),  # copies
+    ):
+        assert held(data) == [wanted, -wanted]
     # From a JPEG, libjpeg makes one of less than 80 x 60 pixels. Each becomes 20 pixels wide first, then 15 high.
-    jpeg, png = 5 * 80 * 60 + 4 * 20 * (60 + 15), 5 * 160 * 120 + 4 * 20 * (120 + 15)
-    assert [size for size in sizes if size < 0] == [-jpeg, -png]
+    for data, wanted in (
+        (photo(**size), 5 * 80 * 60 + 4 * 20 * (60 + 15)),
+        (png, 5 * 160 * 120 + 4 * 20 * (120 + 15)),
+    ):
+        assert held(data, check="none", images=ImageFormat(max_side=20)) == [wanted, -wanted]
+    assert held(photo(**size), check="none", images=ImageFormat(tile=True, quality=90)) == [6 * pixels, -6 * pixels]
+    assert held(photo(**size), check="none", images=ImageFormat(raw=True)) == [3 * pixels, 4 * pixels, -4 * pixels]

@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dbloader import LMDBDataset
 from dbloader.conversion.convert import convert
 from dbloader.conversion.resize import resize
 from dbloader.conversion.transcode import ImageFormat
 from dbloader.decoding import decode_pil
 from dbloader.stores.open import open_store
 from tests.support import jpegs
-from tests.support.conversion import documents, interrupt, records, report_lines, verified
+from tests.support.conversion import records, report_lines, verified
 from tests.support.images import KINDS, encoded, photo, plant, plant_kinds, plant_photos
 from tests.support.shell import Shell
 
@@ -73,26 +72,6 @@ def test_what_has_no_pixels_is_rejected_even_unchecked(root: Path, place: Path) 
     assert second["reason"].startswith("does not decode: ")
 
 
-@pytest.mark.usefixtures("frequent_commits")
-def test_workers_and_resuming_change_nothing(root: Path, place: Path) -> None:
-    plant_photos(root, 60)
-    whole = convert(root, place.with_name("whole.lmdb"), images=ImageFormat(raw=True), workers=1)
-    interrupt(root, place, 30, images=ImageFormat(raw=True))
-    report = convert(root, place, images=ImageFormat(raw=True), workers=3, resume=True)
-    assert report.resumed_at > 0
-    assert documents(place) == documents(whole.place)
-
-
-def test_a_dataset_gives_the_arrays(root: Path, place: Path) -> None:
-    plant_photos(root, 4)
-    convert(root, place, images=ImageFormat(raw=True))
-    with LMDBDataset(place) as dataset:
-        image, label = dataset[0]
-    assert label == 0
-    assert image.dtype == np.uint8
-    np.testing.assert_array_equal(image, np.asarray(decode_pil((root / "cat/0000.jpg").read_bytes())))
-
-
 def test_the_commands_tell_of_pixels(
     root: Path, place: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -106,14 +85,3 @@ def test_the_commands_tell_of_pixels(
         assert store.manifest.image_bytes == 4 * (3 * 200 * 150 + 128)
         assert float(grown[1]) * float(grown[2]) == pytest.approx(store.manifest.image_bytes / 1000, rel=0.02)
     assert "  images      360.5 kB (pixels, uint8)\n" in shell("info", place).stdout
-
-
-def test_images_of_more_than_16_mib_of_pixels_go_to_mongodb(root: Path, mongo_uri: str) -> None:
-    plant(root, {"cat/0.png": encoded(Image.new("RGB", (2500, 2400), "red"), "PNG"), "cat/1.jpg": photo()})
-    report = convert(root, mongo_uri, images=ImageFormat(raw=True))
-    large, small = records(mongo_uri)
-    assert isinstance(large.image, np.ndarray)
-    assert large.image.shape == (2400, 2500, 3)
-    assert (large.image == (255, 0, 0)).all()
-    np.testing.assert_array_equal(small.image, np.asarray(decode_pil(photo())))
-    assert verified(mongo_uri) == report.digest

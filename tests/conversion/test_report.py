@@ -50,7 +50,14 @@ def test_progress_rises_to_the_number_of_files(root: Path, place: Path) -> None:
     plant_photos(root, 100)
     plant_kinds(root, *KINDS)
     told: list[Progress] = []
-    report = convert(root, place, progress=told.append)
+    threads: set[threading.Thread] = set()
+
+    def progress(progress: Progress) -> None:
+        told.append(progress)
+        threads.add(threading.current_thread())
+
+    report = convert(root, place, progress=progress)
+    assert threads == {threading.current_thread()}
     done = [progress.done for progress in told if progress.done is not None]
     assert done == sorted(done)
     assert done[0] == 0
@@ -66,10 +73,3 @@ def test_progress_counts_the_files_found_while_a_source_is_looked_at(root: Path,
     told: list[Progress] = []
     convert(root, place, listing=listing, check="none", progress=told.append)
     assert told[:3] == [Progress(1000, None, 0), Progress(2000, None, 0), Progress(2500, 0, 0)]
-
-
-def test_progress_is_called_from_the_callers_thread(root: Path, place: Path) -> None:
-    plant_photos(root, 20)
-    threads: list[threading.Thread] = []
-    convert(root, place, progress=lambda _: threads.append(threading.current_thread()))
-    assert {*threads} == {threading.current_thread()}

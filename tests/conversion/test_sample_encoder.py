@@ -46,22 +46,14 @@ def test_a_named_tuple_and_a_dataclass_have_their_own_names_for_their_items(tmp_
     one, other = written([Sample(IMAGE, 1), Annotated(IMAGE, 2, [[1.0, 2.0]])], tmp_path)
     assert (one.label, one.fields) == (1, {"caption": "a caption"})
     assert (other.label, other.fields) == (2, {"boxes": [[1.0, 2.0]]})
-    assert one.image == other.image == IMAGE
 
 
-@pytest.mark.parametrize("image", [IMAGE, bytearray(IMAGE), memoryview(IMAGE), noise("RGB")])
+@pytest.mark.parametrize("image", [bytearray(IMAGE), memoryview(IMAGE), noise("RGB")])
 def test_a_sample_may_be_an_image_alone(tmp_path: Path, image: Any) -> None:
     (record,) = written([image], tmp_path)
     assert (record.label, record.name) == (None, None)
     assert image_of(record).tobytes() == noise("RGB").tobytes()
     assert (record.format, record.width, record.height) == ("PNG", 7, 9)
-
-
-@pytest.mark.parametrize("array", [np.arange(6, dtype=np.float32).reshape(1, 2, 3), torch.arange(6).reshape(2, 3)])
-def test_a_sample_may_be_an_array_or_tensor_alone(tmp_path: Path, array: Any) -> None:
-    (record,) = written([array], tmp_path)
-    assert same(record.image, np.asarray(array))
-    assert (record.format, record.width, record.height) == (None, None, None)
 
 
 def test_a_sample_may_lack_items_and_needs_no_image(tmp_path: Path) -> None:
@@ -73,7 +65,8 @@ def test_a_sample_may_lack_items_and_needs_no_image(tmp_path: Path) -> None:
 
 def test_standard_fields_of_a_dict_keep_their_meaning(tmp_path: Path) -> None:
     standard = {"name": "a/b.raw", "width": 5, "height": 6, "format": "RAW", "damaged": "cut", "resized_from": (50, 60)}
-    (record,) = written([{**standard, "image": IMAGE}], tmp_path)
+    (record,) = written([{**standard, "image": IMAGE, "label": np.array(2, ">i2")}], tmp_path)
+    assert same(record.label, 2)
     assert {key: getattr(record, key) for key in standard} == standard
     with open_store(tmp_path / "s.lmdb") as store:
         assert store.find("a/b.raw") == 0
@@ -123,25 +116,15 @@ def test_arrays_keep_dtype_and_shape(tmp_path: Path) -> None:
         assert same(record.fields, {"x": array, "y": [array, {"z": array}]})
 
 
-@pytest.mark.parametrize(
-    "dtype",
-    [torch.float16, torch.float32, torch.float64, torch.uint8, torch.int32, torch.int64, torch.bool, torch.complex64],
-)
-def test_tensors_come_back_as_arrays_of_their_dtype_and_shape(tmp_path: Path, dtype: torch.dtype) -> None:
-    tensor = (torch.arange(12).reshape(3, 4) % 5).to(dtype)
-    inputs = [tensor, tensor.T, tensor[::2, 1:], tensor.unsqueeze(0).expand(2, 3, 4)]
-    (record,) = written([{"image": tensor, "views": inputs}], tmp_path)
-    for array, original in zip([record.image, *record.fields["views"]], [tensor, *inputs], strict=True):
-        assert isinstance(array, np.ndarray)
-        assert same(torch.as_tensor(array), original.contiguous())
-
-
-def test_tensors_that_numpy_takes_only_after_some_preparation_are_prepared(tmp_path: Path) -> None:
-    parameter = torch.nn.Parameter(torch.ones(2))
-    conjugate = torch.tensor([1 + 2j]).conj()
-    (record,) = written([{"parameter": parameter, "conjugate": conjugate, "negative": conjugate.imag}], tmp_path)
-    assert record.fields["parameter"].tolist() == [1, 1]
-    assert (record.fields["conjugate"].tolist(), record.fields["negative"].tolist()) == ([1 - 2j], [-2])
+def test_tensors_come_back_as_arrays_of_their_dtype_and_shape(tmp_path: Path) -> None:
+    for dtype in (torch.float16, torch.float32, torch.uint8, torch.int64, torch.bool, torch.complex64):
+        tensor = (torch.arange(12).reshape(3, 4) % 5).to(dtype)
+        wide = tensor.unsqueeze(0).expand(2, 3, 4)
+        inputs = [tensor, tensor.T, tensor[::2, 1:], wide, torch.nn.Parameter(tensor, requires_grad=False)]
+        (record,) = written([{"image": tensor, "views": inputs}], tmp_path)
+        for array, original in zip([record.image, *record.fields["views"]], [tensor, *inputs], strict=True):
+            assert isinstance(array, np.ndarray)
+            assert same(torch.as_tensor(array), original.detach().contiguous())
 
 
 @pytest.mark.parametrize(
@@ -160,23 +143,18 @@ def test_a_single_number_or_text_is_pythons_if_that_has_its_dtype(tmp_path: Path
     assert same(record.fields, {"x": expected, "y": [expected]})
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn])
-def test_a_tensor_that_numpy_has_no_dtype_for_is_refused(tmp_path: Path, dtype: torch.dtype) -> None:
-    told = rf"^sample 0: field 'x\[1\]\.y' is a tensor of {dtype} \(torch\.strided, on cpu\).*by \.float\(\)$"
-    with pytest.raises(FieldError, match=told):
-        written([{"x": [0, {"y": torch.zeros(2, dtype=dtype)}]}], tmp_path)
-
-
 @pytest.mark.parametrize(
     ("tensor", "what"),
     [
-        (torch.ones(2, 2).to_sparse(), r"torch\.sparse_coo, on cpu.*to_dense"),
-        (torch.ones(2, device="meta"), r"torch\.strided, on meta"),
+        (torch.zeros(2, dtype=torch.bfloat16), r"torch.bfloat16 \(torch\.strided, on cpu\)"),
+        (torch.ones(2, 2).to_sparse(), r"torch.float32 \(torch\.sparse_coo, on cpu\)"),
+        (torch.ones(2, device="meta"), r"torch.float32 \(torch\.strided, on meta\)"),
     ],
 )
-def test_a_tensor_without_plain_values_is_refused(tmp_path: Path, tensor: torch.Tensor, what: str) -> None:
-    with pytest.raises(FieldError, match=rf"^sample 0: field 'image' is a tensor of torch.float32 .{what}"):
-        written([tensor], tmp_path)
+def test_a_tensor_that_numpy_has_no_equal_of_is_refused(tmp_path: Path, tensor: torch.Tensor, what: str) -> None:
+    told = rf"^sample 0: field 'x\[1\]\.y' is a tensor of {what}.*by \.float\(\)$"
+    with pytest.raises(FieldError, match=told):
+        written([{"x": [0, {"y": tensor}]}], tmp_path)
 
 
 class Strange:
@@ -200,6 +178,7 @@ class Strange:
         ({"image": Strange()}, "field 'image' must be the bytes of an image file or an array, got <"),
         ({"name": 5}, "field 'name' must be a str, got 5"),
         ({"width": -1}, "field 'width' must be from 0"),
+        ({"label": 2**63}, "field 'label' must be from -"),
     ],
 )
 def test_what_a_record_cannot_hold_is_told_by_sample_and_field(
@@ -213,18 +192,7 @@ def test_what_a_record_cannot_hold_is_told_by_sample_and_field(
 # Labels
 
 
-@pytest.mark.parametrize(
-    "label",
-    [np.int32(2), np.uint8(2), np.array(2, ">i2"), torch.tensor(2), torch.tensor(2, dtype=torch.uint8), np.uint64(2)],
-)
-def test_a_label_may_be_a_single_integer_of_any_kind(tmp_path: Path, label: Any) -> None:
-    (record,) = written([(IMAGE, label)], tmp_path)
-    assert same(record.label, 2)
-
-
-@pytest.mark.parametrize(
-    "label", [0.5, 1.0, True, "cat", [1], np.array([1]), torch.tensor([1]), torch.tensor(1.0), np.float32(1), b"1"]
-)
+@pytest.mark.parametrize("label", [1.0, True, "cat", [1], np.array([1]), torch.tensor(1.0), np.float32(1), b"1"])
 def test_a_label_that_is_no_integer_is_refused_with_the_way_out(tmp_path: Path, label: Any) -> None:
     told = r"^sample 1: field 'label' must be an int, got .*: put it into a field of its own, say 'target'$"
     with pytest.raises(FieldError, match=told):
@@ -233,44 +201,38 @@ def test_a_label_that_is_no_integer_is_refused_with_the_way_out(tmp_path: Path, 
     assert "target" in record.fields
 
 
-def test_a_label_beyond_64_bits_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(FieldError, match=r"^sample 0: field 'label' must be from -"):
-        written([(IMAGE, 2**63)], tmp_path)
-
-
 # PIL images
 
 
-@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "I;16"])
-def test_pil_images_are_stored_without_loss(tmp_path: Path, mode: str) -> None:
-    image = noise(mode)
-    (record,) = written([image], tmp_path)
-    read = image_of(record)
-    assert (read.format, read.mode, read.size) == ("PNG", mode, (7, 9))
-    assert read.tobytes() == image.tobytes()
-    assert read.getpalette() == image.getpalette()
-    assert (record.format, record.width, record.height) == ("PNG", 7, 9)
+def test_pil_images_are_stored_without_loss(tmp_path: Path) -> None:
+    images = [noise(mode) for mode in ("1", "L", "LA", "P", "P", "RGB", "RGBA", "I;16")]
+    images[4].info["transparency"] = 3
+    for record, image in zip(written(images, tmp_path), images, strict=True):
+        read = image_of(record)
+        assert (read.format, read.mode, read.size) == ("PNG", image.mode, (7, 9))
+        assert read.tobytes() == image.tobytes()
+        assert read.getpalette() == image.getpalette()
+        assert read.info.get("transparency") == image.info.get("transparency")
+        assert (record.format, record.width, record.height) == ("PNG", 7, 9)
 
 
-def test_the_transparent_color_of_a_palette_is_kept(tmp_path: Path) -> None:
-    image = noise("P")
-    image.info["transparency"] = 3
-    (record,) = written([image], tmp_path)
-    assert image_of(record).convert("RGBA").tobytes() == image.convert("RGBA").tobytes()
-
-
-def test_color_profile_and_exif_are_kept(tmp_path: Path) -> None:
+@pytest.mark.parametrize("image_format", ["TIFF", "PNG", "JPEG", "WEBP"])
+def test_color_profile_and_exif_are_kept_and_no_format_turns_an_image(tmp_path: Path, image_format: str) -> None:
+    image = Image.new("RGB", (9, 8), "red")
+    image.paste("blue", (0, 0, 9, 3))
     exif = Image.Exif()
-    exif[0x010E] = "a description"
-    image = noise("RGB")
+    exif[0x0112], exif[0x010E] = 6, "a description"
     image.info.update(icc_profile=b"a profile", exif=exif.tobytes())
-    for image_format in ("PNG", "JPEG", "TIFF"):
-        (record,) = written([image], tmp_path, image_format=image_format)
-        assert image_of(record).info["icc_profile"] == b"a profile"
-        assert image_of(record).getexif()[0x010E] == "a description"
+    (record,) = written([image], tmp_path, image_format=image_format)
+    read = image_of(record)
+    assert (read.size, record.width, record.height) == ((9, 8), 9, 8)
+    assert np.abs(np.asarray(read).astype(int) - np.asarray(image)).mean() < 60
+    assert read.info["icc_profile"] == b"a profile"
+    assert read.getexif()[0x010E] == "a description"
+    assert read.getexif().get(0x0112) == (None if image_format == "TIFF" else 6)
 
 
-@pytest.mark.parametrize("mode", ["CMYK", "F", "PA", "YCbCr", "LAB"])
+@pytest.mark.parametrize("mode", ["CMYK", "F"])
 def test_a_mode_that_png_has_not_is_refused_and_tiff_takes_it(tmp_path: Path, mode: str) -> None:
     image = noise(mode)
     told = (
@@ -283,17 +245,10 @@ def test_a_mode_that_png_has_not_is_refused_and_tiff_takes_it(tmp_path: Path, mo
     assert (image_of(record).mode, image_of(record).tobytes()) == (mode, image.tobytes())
 
 
-@pytest.mark.parametrize("mode", ["RGBA", "P", "I;16", "F", "LA"])
-def test_a_mode_that_jpeg_has_not_is_refused(tmp_path: Path, mode: str) -> None:
-    with pytest.raises(FieldError, match=f"an image of mode {mode}, which cannot be written as JPEG"):
-        written([noise(mode)], tmp_path, image_format="JPEG")
-
-
 @pytest.mark.parametrize(
     ("image", "image_format", "lost"),
     [
         (noise("RGBA"), "BMP", "transparency"),
-        (noise("F"), "WEBP", "depth of more than 8 bits"),
         (noise("I;16"), "WEBP", "depth of more than 8 bits"),
         (noise("RGB").resize((300, 20)), "ICO", "size"),
     ],
@@ -315,23 +270,7 @@ def test_values_that_16_bits_do_not_hold_are_refused(tmp_path: Path, value: int)
         written([Image.fromarray(values)], tmp_path, image_format="PPM")
 
 
-@pytest.mark.parametrize("image_format", ["TIFF", "PNG", "JPEG", "WEBP"])
-@pytest.mark.parametrize("orientation", [1, 3, 6])
-def test_no_format_turns_an_image(tmp_path: Path, image_format: str, orientation: int) -> None:
-    image = Image.new("RGB", (9, 8), "red")
-    image.paste("blue", (0, 0, 9, 3))
-    exif = Image.Exif()
-    exif[0x0112], exif[0x010E] = orientation, "a description"
-    image.info["exif"] = exif.tobytes()
-    (record,) = written([image], tmp_path, image_format=image_format)
-    read = image_of(record)
-    assert (read.size, record.width, record.height) == ((9, 8), 9, 8)
-    assert np.abs(np.asarray(read).astype(int) - np.asarray(image)).mean() < 60
-    assert read.getexif()[0x010E] == "a description"
-    assert read.getexif().get(0x0112) == (None if image_format == "TIFF" else orientation)
-
-
-@pytest.mark.parametrize("image_format", ["JPEG", "jpeg", "WEBP", "TIFF", "BMP", "PPM", "QOI", "gif"])
+@pytest.mark.parametrize("image_format", ["JPEG", "WEBP", "TIFF", "gif"])
 def test_images_are_encoded_in_the_format_chosen(tmp_path: Path, image_format: str) -> None:
     (record,) = written([noise("L" if image_format == "gif" else "RGB")], tmp_path, image_format=image_format)
     assert image_of(record).format == record.format == image_format.upper()
@@ -369,29 +308,20 @@ def test_a_pil_image_that_does_not_decode_is_told(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_image_that_a_file_was_opened_for_is_read(tmp_path: Path) -> None:
-    (tmp_path / "x.png").write_bytes(IMAGE)
-    with Image.open(tmp_path / "x.png") as image:
-        (record,) = written([image], tmp_path)
-    assert image_of(record).tobytes() == noise("RGB").tobytes()
-
-
 # Options
 
 
 @pytest.mark.parametrize(
     ("options", "error", "told"),
     [
-        ({"quality": 0, "image_format": "JPEG"}, OptionError, "quality must be from 1 to 100, got 0"),
         ({"quality": 101, "image_format": "JPEG"}, OptionError, "quality must be from 1 to 100, got 101"),
         ({"quality": "9", "image_format": "JPEG"}, TypeError, "quality must be an int, got '9'"),
         ({"quality": 90}, OptionError, "quality is for the formats .*: give image_format='JPEG' too"),
-        *(({"image_format": name}, OptionError, f".*such as PNG or JPEG, got {name!r}") for name in ("JPG", "", "PDF")),
+        *(({"image_format": name}, OptionError, f".*such as PNG or JPEG, got {name!r}") for name in ("JPG", "PDF")),
         ({"image_format": 3}, OptionError, "image_format must be Pillow's name of a format, such as 'PNG', got 3"),
-        ({"fields": "image"}, OptionError, r"fields must be several names, such as \('image',\), got the one str .*"),
-        ({"fields": ("image", "image")}, OptionError, "fields must be different names, got 'image', 'image'"),
-        *(({"fields": names}, OptionError, r"fields must be names, such as \(.*\), got .*") for names in ([None], 3)),
-        ({"classes": "cat"}, OptionError, r"classes must be several names, such as \('cat',\), got the one str .*"),
+        ({"fields": ("image", "image")}, OptionError, r"fields must be different names, got \('image', 'image'\)"),
+        *(({"fields": names}, OptionError, r"fields must be names, such as .*, got .*") for names in ("a", [None], 3)),
+        ({"classes": "cat"}, OptionError, r"classes must be names, such as \('cat', 'dog'\), got 'cat'"),
         ({"classes": [1, 2]}, OptionError, r"classes must be names, such as \('cat', 'dog'\), got \(1, 2\)"),
     ],
 )

@@ -68,6 +68,10 @@ def test_subsets_and_splits_are_the_records_that_they_have(place: Path, out: Pat
         split = random_split(dataset, [5, 4], torch.Generator().manual_seed(1))[0]
         for subset, wanted in (
             (Subset(dataset, [8, 0, 0, -2]), [8, 0, 0, 7]),
+            (
+                Subset(dataset, [at % 9 for at in range(40)]),
+                [at % 9 for at in range(40)],
+            ),
             (Subset(Subset(dataset, [8, 3, 5]), [2, 0]), [5, 8]),
             (Subset(dataset, torch.tensor([4, 2])), [4, 2]),  # type: ignore[arg-type]
             (Subset(dataset, np.array([1])), [1]),  # type: ignore[arg-type]
@@ -93,12 +97,10 @@ def test_chains_are_the_records_of_all_in_order(place: Path, out: Path, tmp_path
         assert store.verify() == manifest.digest
 
 
-def test_more_records_than_are_read_at_a_time_keep_their_order(place: Path, out: Path) -> None:
-    wanted = [at % 9 for at in range(100)]
-    with LMDBDataset(place) as dataset:
-        write_store(ConcatDataset([Subset(dataset, wanted), dataset]), out)
-    names = [name for name, *_ in told(place)]
-    assert [name for name, *_ in told(out)] == [names[at] for at in [*wanted, *range(9)]]
+@pytest.mark.parametrize("index", [-19, 18])
+def test_an_index_that_a_chain_has_not_is_an_error(place: Path, out: Path, index: int) -> None:
+    with LMDBDataset(place) as dataset, pytest.raises(IndexError, match="out of range"):
+        write_store(Subset(ConcatDataset([dataset, dataset]), [index]), out)
 
 
 class Turned(Subset[Any]):
@@ -138,42 +140,27 @@ class Wrapper:
         return image.rotate(180), label
 
 
-def rotate(image: Image.Image) -> Image.Image:
-    return image.rotate(180)
-
-
-@pytest.mark.parametrize("kind", ["transform", "subset", "subclass", "wrapper"])
-def test_what_is_done_to_samples_is_stored(place: Path, out: Path, kind: str) -> None:
-    with LMDBDataset(place, rotate) as changed, LMDBDataset(place) as plain, Own(place) as own:
-        sets = {"transform": changed, "subset": Turned(plain, range(9)), "subclass": own, "wrapper": Wrapper(plain)}
-        write_store(sets[kind], out)
+def test_what_is_done_to_samples_is_stored(place: Path, out: Path) -> None:
+    plain = LMDBDataset(place)
+    datasets: list[Any] = [LMDBDataset(place, rotate), Turned(plain, range(9)), Own(place), Wrapper(plain)]
+    for changed in datasets:
+        write_store(changed, out, overwrite=True)
         for at, record in enumerate(records(out)):
             assert (record.format, record.name) == ("PNG", None)
             assert isinstance(record.image, bytes)
             assert decode_pil(record.image).tobytes() == rotate(plain[at][0]).tobytes()
-
-
-def test_another_label_or_decoder_makes_samples(place: Path, out: Path) -> None:
-    with LMDBDataset(place, target_transform=lambda label: 1 - label) as dataset:
-        write_store(dataset, out)
-        assert [record.label for record in records(out)] == [1 - label for label in dataset.targets.tolist()]
-    with LMDBDataset(place, decode=DecodeTensor()) as dataset:
-        write_store(Subset(dataset, [0]), out, overwrite=True)
-        (record,) = records(out)
-        assert isinstance(record.image, np.ndarray)
-        assert record.image.shape == (3, 30, 40)
-
-
-def test_another_encoding_that_is_asked_for_is_made(place: Path, out: Path) -> None:
-    with LMDBDataset(place) as dataset:
-        manifest = write_store(dataset, out, image_format="JPEG", quality=50)
-    assert (manifest.formats, manifest.named, manifest.source) == ({"JPEG": 9}, 0, {"kind": "samples"})
+    write_store(LMDBDataset(place, target_transform=lambda label: 1 - label), out, overwrite=True)
+    assert [record.label for record in records(out)] == [1 - label for label in plain.targets.tolist()]
+    write_store(Subset(LMDBDataset(place, decode=DecodeTensor()), [0]), out, overwrite=True)
+    (record,) = records(out)
+    assert isinstance(record.image, np.ndarray)
+    assert record.image.shape == (3, 30, 40)
 
 
 def test_every_option_that_is_given_counts(place: Path, out: Path) -> None:
     with LMDBDataset(place) as dataset:
         manifest = write_store(dataset, out, image_format="PNG")
-        assert (manifest.formats, manifest.source) == ({"PNG": 9}, {"kind": "samples"})
+        assert (manifest.formats, manifest.named, manifest.source) == ({"PNG": 9}, 0, {"kind": "samples"})
         manifest = write_store(Subset(dataset, [1, 2]), out, fields=("photo", "target"), overwrite=True)
         assert manifest.fields == {"photo": 2, "target": 2}
         assert [(r.label, r.fields["target"]) for r in records(out)] == [(None, dataset[at][1]) for at in (1, 2)]
@@ -183,7 +170,7 @@ def test_every_option_that_is_given_counts(place: Path, out: Path) -> None:
         assert manifest.digest == dataset.manifest.digest
 
 
-@pytest.mark.parametrize("options", [{"image_format": "WEBP"}, {"image_format": "PNG"}, {"fields": ("a", "b")}])
+@pytest.mark.parametrize("options", [{"image_format": "PNG"}, {"fields": ("a", "b")}])
 def test_a_store_is_not_encoded_anew(place: Path, out: Path, options: dict[str, Any]) -> None:
     with open_store(place) as store:
         chain: ConcatDataset[Any] = ConcatDataset([store, store])  # type: ignore[list-item]
@@ -192,27 +179,6 @@ def test_a_store_is_not_encoded_anew(place: Path, out: Path, options: dict[str, 
             with pytest.raises(OptionError, match=r"leave fields, image_format and quality out, or give a dataset"):
                 write_store(samples, out, **options)
     assert not out.exists()
-
-
-@pytest.mark.parametrize("index", [-19, 18])
-def test_an_index_that_a_chain_has_not_is_an_error(place: Path, out: Path, index: int) -> None:
-    with LMDBDataset(place) as dataset:
-        chain: ConcatDataset[Any] = ConcatDataset([dataset, dataset])
-        with pytest.raises(IndexError, match=f"index {index} is out of range for the 18 samples of a ConcatDataset"):
-            write_store(Subset(chain, [index]), out)
-        write_store(Subset(chain, [-18, 17]), out)
-    assert [name for name, *_ in told(out)] == [told(place)[0][0], told(place)[8][0]]
-
-
-class Iterated(LMDBDataset):
-    def __iter__(self) -> Any:
-        yield self[3]
-
-
-def test_what_a_dataset_iterates_is_what_is_stored(place: Path, out: Path) -> None:
-    with Iterated(place) as dataset:
-        assert write_store(dataset, out).length == 1
-        assert [record.label for record in records(out)] == [dataset[3][1]]
 
 
 def test_fields_that_a_dataset_has_chosen_are_all_that_is_copied(place: Path, out: Path) -> None:
@@ -230,9 +196,8 @@ def test_fields_that_a_dataset_has_chosen_are_all_that_is_copied(place: Path, ou
         write_store(dataset, out, overwrite=True)
 
 
-def test_bytes_alone_are_records_too(place: Path, out: Path) -> None:
-    with LMDBDataset(place, decode=None) as dataset:
-        assert write_store(dataset, out).digest == dataset.manifest.digest
+def rotate(image: Image.Image) -> Image.Image:
+    return image.rotate(180)
 
 
 def test_images_that_are_tiled_stay_so(place: Path, out: Path, tmp_path: Path) -> None:
@@ -273,12 +238,9 @@ def test_the_report_of_a_store_that_is_replaced_goes_with_it(place: Path, out: P
 @pytest.mark.parametrize(
     ("classes", "message"),
     [
-        (
-            ("cat", "eel"),
-            r"label 1 is 'dog' in .*first\.lmdb, which has 2, and 'eel' in .*cat-eel\.lmdb, which has 2; give",
-        ),
-        (("cat",), r"label 1 is 'dog' in .*first\.lmdb, which has 2, and no class in .*cat\.lmdb, which has 1; give"),
-        (("cat", "dog", "eel"), r"label 2 is no class in .*first\.lmdb, which has 2, and 'eel' in .*lmdb, which has 3"),
+        (("cat", "eel"), r"label 1 is 'dog' in the first and 'eel' in number 2; give classes="),
+        (("cat",), r"label 1 is 'dog' in the first and None in number 2; give"),
+        (("cat", "dog", "eel"), r"label 2 is None in the first and 'eel' in number 2; give"),
     ],
 )
 def test_chained_stores_of_different_classes_are_refused(
@@ -287,7 +249,7 @@ def test_chained_stores_of_different_classes_are_refused(
     with LMDBDataset(place) as one, LMDBDataset(other(tmp_path, *classes)) as two:
         chains: list[Any] = [
             ConcatDataset([one, two]),
-            ConcatDataset([one, ConcatDataset([Subset(one, [0]), Subset(two, [0])])]),
+            ConcatDataset([one, ConcatDataset([Subset(two, [0]), Subset(two, [0])])]),
             Subset(ConcatDataset([one, two]), [0]),
             DataLoader(ConcatDataset([one, two])),
         ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import random
 import shutil
-import subprocess
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,20 +12,17 @@ import pytest
 from PIL import Image
 
 from dbloader.conversion.convert import convert
-from dbloader.conversion.prepare import FilePreparer
 from dbloader.conversion.transcode import ImageFormat
 from dbloader.decoding import decode_pil
-from dbloader.errors import ConversionError, OptionError
+from dbloader.errors import OptionError
 from dbloader.images.tiled import decode_crop, find_lengths
-from dbloader.sources.base import Entry
 from dbloader.stores.open import open_store
 from tests.support import jpegs
-from tests.support.conversion import documents, events, interrupt, records, report_lines, verified
+from tests.support.conversion import events, interrupt, records, report_lines
 from tests.support.images import (
     END,
     KINDS,
     encoded,
-    multi_picture,
     photo,
     plant,
     plant_kinds,
@@ -70,69 +66,6 @@ def pixels(path: Path) -> np.ndarray[Any, Any]:
     return np.asarray(decode_pil(path.read_bytes()))
 
 
-SOURCES = {
-    "4:2:0": photo(width=130, height=70, subsampling=2),
-    "4:4:4": photo(width=130, height=70, subsampling=0),
-    "gray": jpegs.encode(jpegs.draw(130, 70, "L")),
-    "progressive": photo(width=130, height=70, progressive=True),
-    "multi-picture": multi_picture(),
-    "trailing bytes": photo(width=130, height=70) + bytes(64),
-    "no end marker": photo(width=130, height=70)[:-2],
-}
-
-
-@needs_jpegtran
-def test_jpegs_are_tiled_without_loss(root: Path, place: Path) -> None:
-    plant(root, {f"cat/{name}.jpg": data for name, data in SOURCES.items()})
-    report = convert(root, place, images=ImageFormat(tile=True))
-    for record in records(place):
-        assert record.name is not None
-        data = (root / record.name).read_bytes()
-        data += b"" if END in data else END
-        np.testing.assert_array_equal(assert_tiled(record), np.asarray(decode_pil(data)))
-        assert record.resized_from is None
-    assert (report.records, report.untiled, report.reencoded, report.resized, report.repaired) == (7, 0, 0, 0, 1)
-    assert report.digest == verified(place)
-    with open_store(place) as store:
-        assert store.manifest.fields == {"tiles": 7}
-        assert store.manifest.source["tile"] is True
-
-
-@needs_jpegtran
-def test_arithmetic_coded_jpegs_are_tiled_if_the_decoder_of_the_check_knows_them(root: Path, place: Path) -> None:
-    data = subprocess.run(["jpegtran", "-arithmetic"], input=photo(width=99), capture_output=True, check=True).stdout
-    plant(root, {"cat/0.jpg": data})
-    convert(root, place, images=ImageFormat(tile=True))
-    (record,) = records(place)
-    np.testing.assert_array_equal(assert_tiled(record), pixels(root / "cat/0.jpg"))
-
-
-@needs_jpegtran
-def test_metadata_stay_and_ordinary_programs_read_the_record(root: Path, place: Path) -> None:
-    exif = jpegs.thumbnail_exif(photo())
-    data = photo(width=90, exif=exif, icc_profile=b"profile", comment=b"comment", dpi=(72, 72))
-    plant(root, {"cat/0.jpg": data, "dog/1.jpg": data})
-    convert(root, place, images=ImageFormat(tile=True))
-    convert(root, place.with_name("small.lmdb"), images=ImageFormat(tile=True, max_side=45))
-    with Image.open(io.BytesIO(data)) as before:
-        for record in (*records(place), *records(place.with_name("small.lmdb"))):
-            assert isinstance(record.image, bytes)
-            with Image.open(io.BytesIO(record.image)) as after:
-                after.load()
-                assert (after.info["exif"], after.info["icc_profile"]) == (exif, b"profile")
-                assert record.resized_from or after.info == before.info
-
-
-@needs_jpegtran
-@pytest.mark.parametrize("width", [None, 8, 64])
-def test_tiles_are_as_wide_as_asked(root: Path, place: Path, width: int | None) -> None:
-    plant(root, {"cat/0.jpg": photo(width=256, height=64, subsampling=0)})
-    convert(root, place, images=ImageFormat(tile=True, tile_width=width))
-    (record,) = records(place)
-    assert_tiled(record)
-    assert len(record.fields["tiles"]) == 2 * 8 * 256 // (width or 32)
-
-
 @needs_jpegtran
 def test_what_cannot_be_tiled_is_stored_as_it_is_and_named(root: Path, place: Path) -> None:
     padded = photo()[:-2] + bytes(40) + END  # which a check passes, and jpegtran does not
@@ -165,28 +98,33 @@ def test_what_cannot_be_tiled_is_stored_as_it_is_and_named(root: Path, place: Pa
 
 
 @needs_jpegtran
-@pytest.mark.parametrize("check", ["decode", "none"])
-def test_every_kind_of_file_is_tiled_or_named(root: Path, place: Path, check: str) -> None:
+@pytest.mark.usefixtures("frequent_commits")
+def test_every_kind_of_file_is_tiled_or_named_also_in_a_resumed_conversion(root: Path, place: Path) -> None:
     planted = plant_kinds(root, *KINDS)
-    plain = convert(root, place.with_name("plain.lmdb"), check=check)
-    report = convert(root, place, images=ImageFormat(tile=True), check=check)
+    images = ImageFormat(tile=True, tile_width=8)
+    plain = convert(root, place.with_name("plain.lmdb"))
+    interrupt(root, place, 1, images=images, workers=1)
+    with pytest.raises(OSError, match=r"another tile_width \(--tile-width\) \(8, now None\): resume with the same"):
+        convert(root, place, resume=True, images=ImageFormat(tile=True))
+    report = convert(root, place, images=images, resume=True)
+    assert report.resumed_at > 0
     # Tiling rejects nothing, and changes no reason.
     assert (report.records, report.rejected, report.repaired) == (plain.records, plain.rejected, plain.repaired)
     told = events(place)
     assert [event for event in told if event["event"] != "untiled"] == events(plain.place)
     untiled = {event["name"] for event in told if event["event"] == "untiled"}
     assert len(untiled) == report.untiled
-    before = {record.name: record for record in records(plain.place)}
-    for record in records(place):
+    for record, before in zip(records(place), records(plain.place), strict=True):
         assert record.name is not None
         assert ("tiles" in record.fields) != (record.name in untiled)
         if record.name in untiled:
-            assert record.image == before[record.name].image
+            assert record.image == before.image
         else:
             assert planted[record.name] in (
                 "photo", "gray", "progressive", "multi-picture", "trailing bytes", "no end marker",
             )  # fmt: skip
-            assert_tiled(record)
+            assert isinstance(before.image, bytes)
+            np.testing.assert_array_equal(assert_tiled(record), np.asarray(decode_pil(before.image)))
 
 
 @needs_jpegtran
@@ -197,36 +135,6 @@ def test_damaged_images_that_are_kept_are_not_tiled(root: Path, place: Path) -> 
     half, whole = records(place)
     assert "tiles" in whole.fields
     assert (half.fields, bool(half.damaged)) == ({}, True)
-
-
-@needs_jpegtran
-@pytest.mark.parametrize("options", [{}, {"max_side": 30, "quality": 60}])
-def test_the_number_of_workers_changes_nothing(root: Path, tmp_path: Path, options: dict[str, Any]) -> None:
-    plant_photos(root, 20)
-    plant_kinds(root, *KINDS)
-    images = ImageFormat(tile=True, **options)
-    reports = [convert(root, tmp_path / f"{n}.lmdb", workers=n, images=images) for n in (1, 3)]
-    assert documents(reports[0].place) == documents(reports[1].place)
-    assert events(reports[0].place) == events(reports[1].place)
-    assert reports[0].digest == reports[1].digest == verified(reports[1].place)
-
-
-@needs_jpegtran
-@pytest.mark.usefixtures("frequent_commits")
-def test_a_resumed_conversion_gives_the_same_store(root: Path, place: Path) -> None:
-    plant_photos(root, 60)
-    plant_kinds(root, "png", "cmyk")
-    whole = convert(root, place.with_name("whole.lmdb"), images=ImageFormat(tile=True))
-    interrupt(root, place, 30, images=ImageFormat(tile=True))
-    with pytest.raises(OSError, match=r"another tile \(--tile\) \(True, now False\): resume with the same"):
-        convert(root, place, resume=True)
-    with pytest.raises(OSError, match=r"another tile_width \(--tile-width\) \(None, now 64\)"):
-        convert(root, place, resume=True, images=ImageFormat(tile=True, tile_width=64))
-    report = convert(root, place, resume=True, images=ImageFormat(tile=True))
-    assert 0 < report.resumed_at < 63
-    assert documents(place) == documents(whole.place)
-    assert events(place) == events(whole.place)
-    assert report.untiled == whole.untiled == 2
 
 
 # Encoded, not lossless
@@ -284,16 +192,6 @@ def picture_of(data: bytes) -> bytes:
     return encoded(decode_pil(data), "PNG")
 
 
-def test_an_image_that_cannot_be_encoded_anew_is_damaged(root: Path, place: Path) -> None:
-    plant(root, {"cat/0.jpg": photo(), "cat/1.jpg": photo()[:-200]})
-    report = convert(root, place, check="none", images=ImageFormat(tile=True, quality=90))
-    (event,) = report_lines(report)
-    assert (event["name"], event["event"]) == ("cat/1.jpg", "rejected")
-    assert event["reason"].startswith("does not decode: image file is truncated")
-    with pytest.raises(ConversionError, match=r"cat/1.jpg: does not decode: .* or resume with --on-damaged reject"):
-        convert(root, place, overwrite=True, check="none", on_damaged="fail", images=ImageFormat(tile=True, quality=90))
-
-
 # Options, and the program
 
 
@@ -331,21 +229,3 @@ def test_a_field_of_the_users_that_is_named_as_the_tiles_is_refused_where_it_wou
     assert event["reason"] == "field 'tiles' is where tile keeps the lengths of tiles: give yours another name"
     convert(root, place, listing=listing, overwrite=True)
     assert records(place)[0].fields == {"tiles": 7}
-
-
-@needs_jpegtran
-def test_memory_is_asked_for_before_it_is_used(root: Path) -> None:
-    plant(root, {"0.jpg": photo(width=160, height=120), "1.png": encoded(jpegs.draw(160, 120), "PNG")})
-    for images, held in (
-        (ImageFormat(tile=True), [9 * 160 * 120, -9 * 160 * 120]),
-        (ImageFormat(tile=True, quality=90), [6 * 160 * 120, -6 * 160 * 120]),
-        (ImageFormat(raw=True), [3 * 160 * 120, 4 * 160 * 120, -4 * 160 * 120]),
-    ):
-        sizes: list[int] = []
-        preparation = FilePreparer(check="none", root=bytes(root), images=images)
-        assert preparation.prepare(Entry("0.jpg", b"0.jpg", None, {}), sizes.append).record
-        assert sizes[1:] == held
-    FilePreparer(check="none", root=bytes(root), images=ImageFormat(tile=True)).prepare(
-        Entry("1.png", b"1.png", None, {}), sizes.append
-    )
-    assert sizes[4:] == [(root / "1.png").stat().st_size]

@@ -90,7 +90,7 @@ def assert_crops(jpeg: bytes, lengths: bytes, generator: random.Random, crops: i
     quality=st.integers(5, 100),
     seed=st.integers(0, 2**32),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_any_crop_is_that_of_the_whole_image(
     mode: str, subsampling: str, width: int, height: int, tile_width: int, quality: int, seed: int
 ) -> None:
@@ -101,7 +101,7 @@ def test_any_crop_is_that_of_the_whole_image(
 
 
 @pytest.mark.parametrize("factors", FACTORS.values(), ids=FACTORS)
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(4))
 def test_any_crop_is_that_of_the_whole_image_for_any_subsampling(factors: tuple[int, ...], seed: int) -> None:
     generator = random.Random(seed)
     width, height = generator.randint(1, 80), generator.randint(1, 60)
@@ -114,7 +114,7 @@ def test_any_crop_is_that_of_the_whole_image_for_any_subsampling(factors: tuple[
 
 
 @pytest.mark.parametrize("subsampling", SUBSAMPLINGS)
-@pytest.mark.parametrize("over", range(1, 9))
+@pytest.mark.parametrize("over", range(1, 6))
 def test_crops_in_a_last_tile_of_few_pixels_see_the_tile_before_it(subsampling: str, over: int) -> None:
     image = draw(32 + over, 32 + over, seed=over)
     jpeg, lengths = encode_tiled(image, quality=90, subsampling=subsampling, tile_width=8)
@@ -124,21 +124,6 @@ def test_crops_in_a_last_tile_of_few_pixels_see_the_tile_before_it(subsampling: 
             np.testing.assert_array_equal(
                 decode_crop(jpeg, lengths, x, x, width, width), whole[x : x + width, x : x + width]
             )
-
-
-@pytest.mark.parametrize("subsampling", SUBSAMPLINGS)
-def test_each_pixel_alone_is_that_of_the_whole_image(subsampling: str) -> None:
-    jpeg, lengths = encode_tiled(draw(37, 35), quality=95, subsampling=subsampling, tile_width=8)
-    whole = decode(jpeg)
-    alone = [[decode_crop(jpeg, lengths, x, y, 1, 1)[0, 0] for x in range(37)] for y in range(35)]
-    np.testing.assert_array_equal(np.array(alone), whole)
-
-
-def test_images_of_many_tiles_have_their_markers_renumbered() -> None:
-    # More tiles than the table of marker numbers has.
-    jpeg, lengths = encode_tiled(draw(1280, 832, "L"), quality=30, tile_width=8)
-    assert len(lengths) == 2 * 160 * 104
-    assert_crops(jpeg, lengths, random.Random(0), crops=10)
 
 
 def test_the_joined_jpeg_is_complete_and_has_no_metadata() -> None:
@@ -243,7 +228,7 @@ def test_tiling_loses_nothing(source: bytes) -> None:
     assert not structure.coefficient_bytes
     np.testing.assert_array_equal(by_pillow(jpeg), by_pillow(source))
     np.testing.assert_array_equal(decode(jpeg), by_pillow(source))
-    assert_crops(jpeg, lengths, random.Random(0), crops=60)
+    assert_crops(jpeg, lengths, random.Random(0), crops=20)
     assert tile(jpeg) == (jpeg, lengths)
 
 
@@ -285,12 +270,6 @@ def test_tiling_refuses_an_image_that_would_get_other_pixels() -> None:
         tile(cut + END)
 
 
-def test_one_clear_error_tells_that_jpegtran_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(OptionError, match=r"apt-get install libjpeg-turbo-progs.*or give a quality"):
-        tile(SOURCES["4:4:4"])
-
-
 UNTILED = {
     "no restart markers": (SOURCES["4:4:4"], "restart interval of 0 MCUs"),
     "rows that are not divided": (
@@ -316,12 +295,6 @@ def test_jpegs_of_other_kinds_are_refused(jpeg: bytes, why: str) -> None:
         with pytest.raises(ImageError, match=f"cannot be decoded by tiles: .*{why}") as caught:
             function(jpeg)
         assert type(caught.value) is NotTiledError  # not damaged
-
-
-@needs_jpegtran
-def test_tiling_refuses_a_subsampling_that_the_decoder_refuses() -> None:
-    with pytest.raises(ImageError, match=r"libjpeg-turbo does not decode it: .*subsampling"):
-        tile(write((0x42, 0x11, 0x11), 70, 50, 3))
 
 
 @needs_jpegtran
@@ -373,7 +346,7 @@ def test_wrong_lengths_are_an_error_and_never_other_pixels() -> None:
     whole = decode(jpeg)
     generator = random.Random(0)
     errors = 0
-    for number in range(4000):
+    for number in range(1500):
         wrong = np.frombuffer(lengths, "<u2").astype(np.int64)
         one, other, by = generator.randrange(len(wrong)), generator.randrange(len(wrong)), generator.randint(1, 30)
         if number % 4 == 0:
@@ -393,7 +366,7 @@ def test_wrong_lengths_are_an_error_and_never_other_pixels() -> None:
             errors += 1
         else:
             np.testing.assert_array_equal(crop, whole[y : y + h, x : x + w])
-    assert errors > 1000
+    assert errors > 375
 
 
 def test_lengths_of_another_image_are_an_error() -> None:
@@ -429,11 +402,6 @@ def test_the_segment_that_tells_the_colour_space_is_kept() -> None:
     assert jpeg[2:4] == b"\xff\xe0"  # JFIF, which means YCbCr
     jpeg = jpeg[:2] + segment(0xEE, b"Adobe" + bytes([0, 100, 0, 0, 0, 0, 0])) + jpeg[20:]  # RGB
     assert_crops(jpeg, find_lengths(jpeg), random.Random(0), crops=10)
-
-
-def test_huffman_codes_are_optimal() -> None:
-    image = draw(160, 60)
-    assert len(encode_tiled(image, quality=50).jpeg) < len(encode(image, quality=50))
 
 
 def test_tiles_that_do_not_decode_are_an_error() -> None:

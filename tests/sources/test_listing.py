@@ -83,7 +83,7 @@ names_or_none = texts.map(lambda text: text and f"x{text}x")  # neither numbers 
 rows_of_text = st.lists(st.tuples(texts.filter(bool), texts, names_or_none), min_size=1, max_size=6)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(rows=rows_of_text, name=st.sampled_from(["a.csv", "a.tsv"]))
 def test_whatever_python_writes_as_csv_is_read_back(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str, str]], name: str
@@ -100,6 +100,11 @@ def test_whatever_python_writes_as_csv_is_read_back(
     assert [(entry.path.decode(), entry.fields["note"], label(entry)) for entry in entries(source)] == rows
 
 
+@pytest.mark.parametrize(("path", "label"), [("image", "label"), ("file", "class"), ("filename", "target")])
+def test_path_and_label_may_be_called(tmp_path: Path, path: str, label: str) -> None:
+    assert entries(listed(tmp_path, "a.csv", f"{path},{label}\na.jpg,3\n")) == [Entry("a.jpg", b"a.jpg", 3, {})]
+
+
 def test_json_keeps_the_types_of_fields_and_csv_makes_all_of_them_text(tmp_path: Path) -> None:
     fields = {"area": 1.5, "boxes": [[1, 2], [3, 4]], "checked": True, "note": None, "site": 7}
     for name, content in (("a.json", [{"path": "a", **fields}]), ("a.jsonl", json.dumps({"path": "a", **fields}))):
@@ -111,21 +116,6 @@ def test_json_keeps_the_types_of_fields_and_csv_makes_all_of_them_text(tmp_path:
 def test_objects_may_differ_in_their_keys(tmp_path: Path) -> None:
     source = listed(tmp_path, "a.jsonl", '{"path": "a", "x": 1}\n{"filename": "b", "y": 2, "target": 5}\n')
     assert entries(source) == [Entry("a", b"a", None, {"x": 1}), Entry("b", b"b", 5, {"y": 2})]
-
-
-@pytest.mark.parametrize("column", ["path", "image", "file", "filename"])
-def test_the_path_may_be_called(tmp_path: Path, column: str) -> None:
-    assert entries(listed(tmp_path, "a.csv", f"{column}\na.jpg\n")) == [Entry("a.jpg", b"a.jpg", None, {})]
-
-
-@pytest.mark.parametrize("column", ["label", "class", "target"])
-def test_the_label_may_be_called(tmp_path: Path, column: str) -> None:
-    assert entries(listed(tmp_path, "a.csv", f"path,{column}\na.jpg,3\n")) == [Entry("a.jpg", b"a.jpg", 3, {})]
-
-
-def test_a_listing_is_told_by_its_extension(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"a\.xlsx: a listing is one of \.csv, \.tsv, .*\.ndjson, got '\.xlsx'$"):
-        listed(tmp_path, "a.xlsx", "")
 
 
 # --- a stream -------------------------------------------------------------------------------------------------------
@@ -152,11 +142,6 @@ def test_memory_does_not_grow_with_the_number_of_rows(tmp_path: Path, name: str)
     assert peak(2000) < 1.5 * peak(500)
 
 
-def test_rows_come_in_order_and_repeat_as_often_as_listed(tmp_path: Path) -> None:
-    source = listed(tmp_path, "a.csv", "path\nb.jpg\na.jpg\nb.jpg\n")
-    assert [entry.name for entry in entries(source)] == ["b.jpg", "a.jpg", "b.jpg"]
-
-
 def test_a_pickled_source_gives_the_same(tmp_path: Path) -> None:
     source = listed(tmp_path, "a.json", ROWS)
     again = pickle.loads(pickle.dumps(source))  # noqa: S301 - made on the line itself
@@ -180,22 +165,13 @@ def test_a_label_that_was_not_there_at_first_is_an_error(tmp_path: Path) -> None
         ({"path_list": ["a", "b", "c"], "label_list": [3, -1, 3]}, [3, -1, 3]),
         ({"path_list": ["a", "b"], "label_list": [2**63 - 1, 1 - 2**63]}, [2**63 - 1, 1 - 2**63]),
         ({"path_list": ["a", "b"]}, [None, None]),
+        ("path,label\na,10\nb,-1\nc,0\nd,123456789012345678\n", [10, -1, 0, 123456789012345678]),
     ],
 )
-def test_integers_are_labels_as_they_are(tmp_path: Path, content: dict[str, Any], expected: list[int | None]) -> None:
-    source = listed(tmp_path, "a.json", content)
+def test_integers_are_labels_as_they_are(tmp_path: Path, content: Any, expected: list[int | None]) -> None:
+    source = listed(tmp_path, "a.csv" if isinstance(content, str) else "a.json", content)
     assert source.classes == ()
     assert labels(source) == expected
-
-
-def test_in_a_table_labels_are_integers_if_all_of_them_are_written_so(tmp_path: Path) -> None:
-    source = listed(tmp_path, "a.csv", "path,label\na,10\nb,-1\nc,0\nd,123456789012345678\n")
-    assert source.classes == ()
-    assert labels(source) == [10, -1, 0, 123456789012345678]
-
-
-def test_an_extension_may_be_in_capitals(tmp_path: Path) -> None:
-    assert labels(listed(tmp_path, "a.TSV", "path\tlabel\na\t10\n")) == [10]
 
 
 @pytest.mark.parametrize(
@@ -241,12 +217,6 @@ def test_names_that_differ_by_spaces_only_are_an_error(tmp_path: Path, name: str
     with pytest.raises(SourceError, match=r"the label of row 3 is '  ': give it a name, or leave it empty$"):
         listed(tmp_path, name, content("cat", "  "))
     assert listed(tmp_path, name, content("cat", "Cat", "a dog")).classes == ("Cat", "a dog", "cat")
-
-
-def test_in_json_text_is_a_name_even_if_it_looks_like_an_integer(tmp_path: Path) -> None:
-    source = listed(tmp_path, "a.json", {"path_list": ["a", "b", "c"], "label_list": ["10", "9", "10"]})
-    assert source.classes == ("10", "9")
-    assert labels(source) == [0, 1, 0]
 
 
 def test_rows_without_label_among_others_are_warned_of(tmp_path: Path) -> None:
@@ -336,8 +306,8 @@ def test_absolute_paths_are_told_from_a_relative_root(tmp_path: Path, monkeypatc
 @pytest.mark.parametrize(
     ("path", "reason"),
     [
-        ('""', "it has no path"),
-        ("null", "it has no path"),
+        ('""', "it has no path in a column called path or image or file or filename"),
+        ('null, "x": 1', "it has no path in a column called path or image or file or filename"),
         ("5", "its path cannot be that of a file: 5"),
         (r'"a\u0000b"', r"its path cannot be that of a file: 'a\x00b'"),
         (r'"a\ud800b"', r"its path cannot be that of a file: 'a\ud800b'"),
@@ -363,11 +333,6 @@ def test_a_row_with_too_few_or_too_many_fields_is_a_problem(tmp_path: Path) -> N
     ]
 
 
-def test_an_object_without_a_path_is_a_problem(tmp_path: Path) -> None:
-    source = listed(tmp_path, "a.json", [{"path": "a"}, {"label": 3}])
-    assert list(source.entries()) == [Entry("a", b"a", None, {}), Problem("row 2", "it has no path")]
-
-
 # --- fields ---------------------------------------------------------------------------------------------------------
 
 
@@ -379,13 +344,6 @@ def test_a_column_that_a_record_cannot_have_is_an_error(tmp_path: Path, column: 
     message = f"rename the column {shown(column)}: "
     with pytest.raises(SourceError, match=rf"a\.json, row 1: {message}"):
         listed(tmp_path, "a.json", [{"path": "a", column: 1}])
-    with pytest.raises(SourceError, match=rf"a\.json: {message}"):
-        listed(tmp_path, "a.json", {"path_list": [], f"{column}_list": []})
-
-
-def test_a_header_is_checked_even_if_no_row_follows(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"a\.csv, row 1: rename the column '': a field's name may not be empty"):
-        listed(tmp_path, "a.csv", ",path\n")
 
 
 @pytest.mark.parametrize(
@@ -394,12 +352,11 @@ def test_a_header_is_checked_even_if_no_row_follows(tmp_path: Path) -> None:
         ("path,image", "'path' and 'image' may both be the path; rename or drop one"),
         ("class,file,label", "'class' and 'label' may both be the label; rename or drop one"),
         ("path,x,x", "two of the columns 'path', 'x', 'x' have the same name; rename or drop one"),
-        ("Path,label", "none of the columns 'Path', 'label' is the path; call one of them 'path'"),
     ],
 )
 def test_a_header_that_can_be_read_in_two_ways_or_none_is_an_error(tmp_path: Path, columns: str, message: str) -> None:
-    with pytest.raises(SourceError, match=f"row 1: {message}$"):
-        listed(tmp_path, "a.csv", f"{columns}\n")
+    with pytest.raises(SourceError, match=rf"row \d: {message}$"):
+        listed(tmp_path, "a.csv", f"{columns}\n" + ",".join("abc"[: columns.count(",") + 1]))
     with pytest.raises(SourceError, match=r"'path' and 'file' may both be the path; rename or drop one$"):
         listed(tmp_path, "a.json", {"path_list": ["a"], "file_list": ["b"]})
 
@@ -414,7 +371,9 @@ def test_a_header_that_can_be_read_in_two_ways_or_none_is_an_error(tmp_path: Pat
         ("a.csv", "path,label\n", "there are none$"),
         ("a.json", {}, "there are none$"),
         ("a.json", [], "there are none$"),
-        ("a.jsonl", '{"label": 1}\n{}', "no row of it can be used: row 1: it has no path$"),
+        ("a.jsonl", '{"label": 1}\n{}', "no row of it can be used: row 1: it has no path in a column called path or"),
+        ("a.csv", "Path,label\na,1\n", "no row of it can be used: row 2: it has no path in a column called path or"),
+        ("a.xlsx", "", r"a\.xlsx: a listing is one of \.csv, \.tsv, .*\.ndjson, got '\.xlsx'$"),
         ("a.csv", b"path\na\ncaf\xe9\n", r"a\.csv, row 3: is not UTF-8 \(.*\); save the listing as UTF-8$"),
         ("a.json", "path".encode("utf-16"), r"a\.json, row 1: is not UTF-8 \(.*\); save the listing as UTF-8$"),
         ("a.csv", 'path\na\n"b"c\n', r"a\.csv, row 3: cannot be read: ',' expected after '\"'$"),
@@ -426,7 +385,6 @@ def test_a_header_that_can_be_read_in_two_ways_or_none_is_an_error(tmp_path: Pat
         ("a.json", ["a"], r"a\.json, row 1: must be an object that has a path, got 'a'$"),
         ("a.json", '"a"', r"a\.json: must be an object of lists or an array of objects, got 'a'$"),
         ("a.json", {"path_list": ["a"], "version": 1}, r"a\.json: version must be a list, got 1$"),
-        ("a.json", {"label_list": [1]}, "none of the columns 'label' is the path; call one of them 'path'$"),
         (
             "a.json",
             {"path_list": ["a", "b", "c"], "label_list": [1, 2]},

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from dbloader.images.markers import Frame
-
 END = b"\xff\xd9"
 
 # A Huffman table for DC differences of 0 to 2 bits, and one for the symbols of AC that the tests want.
@@ -92,7 +90,8 @@ def code_blocks(count: int, seed: int = 0) -> str:
 
 def exotic(*sampling: int, blocks: int = 0) -> bytes:
     """A JPEG with any sampling factors, of 48 x 48 pixels, less some of its blocks."""
-    parsed = Frame(0xC0, 8, 48, 48, b"", tuple((factors >> 4, factors & 15) for factors in sampling))
-    total = parsed.count_units(range(len(sampling))) * sum((f >> 4) * (f & 15) for f in sampling)
+    across, down = max(factors >> 4 for factors in sampling), max(factors & 15 for factors in sampling)
+    units = -(-48 // (8 * across)) * -(-48 // (8 * down)) if len(sampling) > 1 else 36
+    total = units * sum((factors >> 4) * (factors & 15) for factors in sampling)
     coded = scan(list(range(1, len(sampling) + 1)), code_blocks(total - blocks))
     return frame(0xC0, 48, 48, *sampling) + coded + END

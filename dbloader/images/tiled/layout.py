@@ -20,10 +20,6 @@ if TYPE_CHECKING:
 # Segments that a decoder needs; APP0 and APP14 are JFIF's and Adobe's, which tell the color space.
 _NEEDED = (markers.DHT, markers.DAC, markers.DQT, markers.APP0, markers.APP14)
 
-# As many as the tiles of nearly all images; longer ones are built on demand. Its length is a multiple of 8.
-_CYCLE = (np.arange(2**14, dtype=np.uint16) & 7 | markers.RST0).astype(np.uint8)
-_CYCLE.flags.writeable = False
-
 _LONGEST = 2**16 - 1  # bytes of a tile
 
 
@@ -150,14 +146,14 @@ def find_lengths(jpeg: bytes) -> bytes:
 
 def closing_codes(tiles: int) -> npt.NDArray[np.uint8]:
     """Return the second bytes of the markers that close the tiles of an image: uint8, shape (tiles,)."""
-    codes = restart_codes(tiles).copy()
+    codes = restart_codes(tiles)
     codes[-1] = markers.EOI
     return codes
 
 
 def restart_codes(count: int) -> npt.NDArray[np.uint8]:
     """Return the second bytes of restart markers, RST0 to RST7 in turn (T.81 B.2.1): uint8, shape (count,)."""
-    return _CYCLE[:count] if count <= len(_CYCLE) else np.resize(_CYCLE, count)
+    return (np.arange(count) & 7 | markers.RST0).astype(np.uint8)
 
 
 def not_tiled(why: str) -> NotTiledError:

@@ -1,10 +1,15 @@
-"""Keep the credentials that were given as arguments out of all messages, also those of mistyped places."""
+"""Arguments that are places. The credentials in them stay out of all messages, also those of mistyped places."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, unquote_plus
+
+import click
+from typing_extensions import override
+
+from dbloader.stores.mongo.uri import is_mongo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,6 +25,17 @@ _OPTION = re.compile(r"(?i)[?&;][^=&;]*(?:password|username|properties)[^=&;]*=(
 _STARS = "***"
 
 _secrets: tuple[str, ...] = ()
+
+
+class PlaceArgument(click.Path):
+    """A path, which a shell can complete, or the URI of a collection."""
+
+    @override
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        mistyped = value.lower().startswith("mongo") and not is_mongo(value)
+        if mistyped and redacted(value) != value:  # a file of that name would have the password in its path
+            self.fail(f"{value} is mistyped: a place in MongoDB is mongodb://host/database.collection", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 def remember(arguments: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ from urllib.parse import quote_plus
 import pytest
 
 from dbloader import convert
-from dbloader.cli.redacting import redacted, remember
+from dbloader.cli.places import redacted, remember
 from dbloader.errors import PlaceError
 from dbloader.stores.mongo.uri import parse
 from tests.support.images import plant_photos
