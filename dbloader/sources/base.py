@@ -130,3 +130,12 @@ def full_path(path: str | os.PathLike[str]) -> str:
     if ".." in full.parts:
         full = full.resolve()
     return "/" + readable(full).lstrip("/")  # pathlib keeps two slashes in front
+
+
+def is_utf8(path: bytes) -> bool:
+    """Return whether a path is valid UTF-8."""
+    try:
+        path.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

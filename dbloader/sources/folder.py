@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from typing_extensions import override
 
 from dbloader.errors import SourceError
-from dbloader.sources.base import Entry, Problem, Source, checked_root, readable
+from dbloader.sources.base import Entry, Problem, Source, checked_root, is_utf8, readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -157,13 +157,9 @@ def _list_folder(root: bytes, path: bytes, tally: _Tally) -> _Contents:
             except OSError as error:
                 reason = f"the link cannot be followed: {error.strerror}"
                 contents.problems.append(Problem(readable(entry.name), reason))
+    _drop_clashes(contents, tally)
     contents.folders.sort(key=_order)
     contents.images.sort(key=_order)
-    for name in (*contents.folders, *contents.images):
-        text = readable(name)
-        if text.encode() != name:
-            tally.not_utf8 += 1
-            tally.not_utf8_example = tally.not_utf8_example or text
     where = readable(path)
     problems = [Problem(posixpath.join(where, name), reason) for name, reason in sorted(contents.problems)]
     return contents._replace(problems=problems)
@@ -181,6 +177,22 @@ def _classify(entry: os.DirEntry[bytes], contents: _Contents, tally: _Tally) -> 
         contents.images.append(entry.name)
     else:
         tally.skip(entry.name)
+
+
+def _drop_clashes(contents: _Contents, tally: _Tally) -> None:
+    r"""Make problems of names that become another's as valid UTF-8, such as the byte E9 and a literal ``\xe9``."""
+    names = [*contents.folders, *contents.images]
+    not_utf8 = sorted(name for name in names if not is_utf8(name))
+    taken = {readable(name) for name in names if is_utf8(name)} if not_utf8 else set()
+    for name in not_utf8:
+        text = readable(name)
+        if text in taken:
+            (contents.folders if name in contents.folders else contents.images).remove(name)
+            contents.problems.append(Problem(text, "is not valid UTF-8, and written like this is another's name"))
+        else:
+            taken.add(text)
+            tally.not_utf8 += 1
+            tally.not_utf8_example = tally.not_utf8_example or text
 
 
 def _identity(path: bytes) -> tuple[int, int]:

@@ -308,15 +308,40 @@ def test_a_root_that_may_not_be_read_is_refused(open_path: Path, locked: str) ->
 
 
 def test_a_name_that_is_not_utf8_is_opened_by_its_bytes_and_stored_as_text(tmp_path: Path) -> None:
-    plant(tmp_path, b"\xfcber/caf\xe9.jpg", b"\xfcber/b\xff/1.jpg", rb"\xfcber/1.jpg")
+    plant(tmp_path, b"\xfcber/caf\xe9.jpg", b"\xfcber/b\xff/1.jpg", b"\xfcber/b\xff/2.jpg")
     source = scan(tmp_path)
-    assert source.classes == ("\\xfcber", "\\xfcber")
-    assert [(entry.name, entry.path, entry.label) for entry in entries(source)] == [
-        ("\\xfcber/1.jpg", rb"\xfcber/1.jpg", 0),  # another file of this name, and another class
-        ("\\xfcber/caf\\xe9.jpg", b"\xfcber/caf\xe9.jpg", 1),
-        ("\\xfcber/b\\xff/1.jpg", b"\xfcber/b\xff/1.jpg", 1),
+    assert source.classes == ("\\xfcber",)
+    assert [(entry.name, entry.path) for entry in entries(source)] == [
+        ("\\xfcber/caf\\xe9.jpg", b"\xfcber/caf\xe9.jpg"),
+        ("\\xfcber/b\\xff/1.jpg", b"\xfcber/b\xff/1.jpg"),
+        ("\\xfcber/b\\xff/2.jpg", b"\xfcber/b\xff/2.jpg"),
     ]
     assert source.warnings == ("3 names are not valid UTF-8; the bytes that are not are written as in '\\xfcber'",)
+
+
+def test_names_that_would_become_the_same_text_are_not_both_converted(tmp_path: Path) -> None:
+    plant(
+        tmp_path,
+        *(rb"cat/\xe9.jpg", b"cat/\xe9.jpg", b"cat/\xe9\\xe9.png", b"cat/\\xe9\xe9.png"),  # files
+        *(rb"cat/\xff/1.jpg", b"cat/\xff/1.jpg"),  # folders
+        *(rb"\xfe/1.jpg", b"\xfe/1.jpg"),  # classes
+    )
+    source = scan(tmp_path)
+    found = list(source.entries())
+    assert [item.path for item in found if isinstance(item, Entry)] == [
+        rb"\xfe/1.jpg",
+        rb"cat/\xe9.jpg",
+        b"cat/\\xe9\xe9.png",
+        rb"cat/\xff/1.jpg",
+    ]
+    reason = "is not valid UTF-8, and written like this is another's name"
+    assert [item for item in found if isinstance(item, Problem)] == [
+        Problem("\\xfe", reason),
+        Problem("cat/\\xe9.jpg", reason),
+        Problem("cat/\\xe9\\xe9.png", reason),
+        Problem("cat/\\xff", reason),
+    ]
+    assert source.classes == ("\\xfe", "cat")
 
 
 # --- not a source at all --------------------------------------------------------------------------------------------
