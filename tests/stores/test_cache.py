@@ -345,6 +345,7 @@ def test_a_process_that_is_killed_while_it_fills_a_cache_leaves_a_usable_one(
 
 def test_a_child_does_not_keep_the_lock_of_its_parent_that_was_killed(place: Path, path: Path) -> None:
     reading, writing = os.pipe()
+    running, runs = os.pipe()
 
     def parent() -> None:
         with cache_of(place, path) as store:
@@ -352,8 +353,10 @@ def test_a_child_does_not_keep_the_lock_of_its_parent_that_was_killed(place: Pat
             local = file_of(store)
             if not os.fork():
                 os.close(writing)
+                os.write(runs, b".")  # it has closed what it inherited
                 os.read(reading, 1)  # until the test ends
                 os._exit(0)
+            os.read(running, 1)
             with local.shared.locked(fcntl.LOCK_EX):
                 die()
 
@@ -368,8 +371,8 @@ def test_a_child_does_not_keep_the_lock_of_its_parent_that_was_killed(place: Pat
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     finally:
-        os.close(reading)
-        os.close(writing)
+        for descriptor in (reading, writing, running, runs):
+            os.close(descriptor)
 
 
 def test_a_process_that_was_killed_before_it_wrote_anything_is_no_hindrance(place: Path, path: Path) -> None:
