@@ -38,7 +38,7 @@ class ThreadsContract(Backend):
             readers = [pool.submit(read_on, 10 * number) for number in range(4)]
             try:
                 started.wait(WAIT_S)
-                for _ in range(12):
+                for _ in range(6):
                     pid, _, after, documents, _ = from_child(lambda: read_here(store, self.opener, [9, 8]), WAIT_S / 4)
                     assert pid == after != os.getpid()
                     assert documents == [expected[9], expected[8]]
@@ -76,7 +76,7 @@ class ThreadsContract(Backend):
 
         def read(start: int) -> None:
             barrier.wait(WAIT_S)
-            for _ in range(60):
+            for _ in range(30):
                 assert store.documents([start]) == [expected[start]]
                 assert store.find(str(records[start].name)) == start
                 assert len(store.names()) == len(store.column("width")) == 60
