@@ -7,7 +7,7 @@ import click
 from dbloader.cli.meter import Meter
 from dbloader.cli.place import PlaceArgument
 from dbloader.cli.text import say, size
-from dbloader.stores.lmdb.page_cache import available_memory, warm
+from dbloader.stores.lmdb.page_cache import warm
 
 
 @click.command(
@@ -28,9 +28,8 @@ def warm_command(place: str, *, quiet: bool) -> None:
     """
     with Meter("Warming", "bytes", quiet=quiet) as meter:
 
-        def show(done: int, nbytes: int) -> None:
-            available = None if done or quiet else available_memory()
-            if available is not None and nbytes > available:
+        def show(done: int, nbytes: int, available: int | None) -> None:
+            if not done and not quiet and available is not None and nbytes > available:
                 say(
                     f"Warning: the file has {size(nbytes)}, but only {size(available)} of memory are available: "
                     "not all of it will stay in memory",

@@ -21,11 +21,15 @@ _AHEAD = 8 * _BLOCK
 
 
 class Warmed(NamedTuple):
-    """What ``warm`` has read."""
+    """What ``warm`` has read.
+
+    ``available`` is the memory in bytes that was available at the beginning; None if the system does not say.
+    """
 
     place: str
     nbytes: int
     seconds: float
+    available: int | None
 
     @property
     def rate(self) -> float:
@@ -33,7 +37,9 @@ class Warmed(NamedTuple):
         return self.nbytes / self.seconds
 
 
-def warm(place: str | os.PathLike[str], *, progress: Callable[[int, int], object] = lambda *_: None) -> Warmed:
+def warm(
+    place: str | os.PathLike[str], *, progress: Callable[[int, int, int | None], object] = lambda *_: None
+) -> Warmed:
     """Read the file of a store from beginning to end, which leaves it in the page cache.
 
     It stays there until programs need the memory. A file larger than the available memory does not stay as a whole:
@@ -41,7 +47,8 @@ def warm(place: str | os.PathLike[str], *, progress: Callable[[int, int], object
 
     Args:
         place: A store in an LMDB file.
-        progress: Called before the first read and after each, with the bytes read so far and the size of the file.
+        progress: Called before the first read and after each, with the bytes read so far, the size of the file, and
+            the memory that was available at the beginning (None if unknown).
 
     Raises:
         PlaceError: The store is in MongoDB, whose server has a cache of its own.
@@ -54,11 +61,12 @@ def warm(place: str | os.PathLike[str], *, progress: Callable[[int, int], object
         )
     with LMDBStore(place) as store:
         len(store)  # raises if there is no store
+    available = available_memory()
     started = time.perf_counter()
     file = os.open(store.place, os.O_RDONLY | os.O_CLOEXEC)
     try:
         nbytes = os.fstat(file).st_size
-        progress(0, nbytes)
+        progress(0, nbytes, available)
         buffer, done, asked = memoryview(bytearray(_BLOCK)), 0, 0
         while done < nbytes:
             if hasattr(os, "posix_fadvise") and asked < done + _AHEAD:
@@ -68,10 +76,10 @@ def warm(place: str | os.PathLike[str], *, progress: Callable[[int, int], object
             if not count:
                 break  # the file was cut short meanwhile
             done += count
-            progress(done, nbytes)
+            progress(done, nbytes, available)
     finally:
         os.close(file)
-    return Warmed(store.place, nbytes, time.perf_counter() - started)
+    return Warmed(store.place, nbytes, time.perf_counter() - started, available)
 
 
 def available_memory() -> int | None:

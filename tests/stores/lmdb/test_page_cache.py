@@ -25,12 +25,12 @@ def place(tmp_path: Path) -> Path:
 
 def test_a_cold_file_is_in_memory_afterwards(place: Path) -> None:
     empty_cache(place)
-    steps: list[tuple[int, int]] = []
+    steps: list[tuple[int, int, int | None]] = []
     warmed = warm(place, progress=lambda *numbers: steps.append(numbers))
     size = place.stat().st_size
     assert pages_in_memory(place).all()
     assert (warmed.place, warmed.nbytes) == (str(place), size)
-    assert steps[0] == (0, size)
+    assert steps[0] == (0, size, warmed.available)
     assert [done for done, *_ in steps] == sorted({done for done, *_ in steps})
     assert steps[-1][0] == size
     assert warmed.seconds > 0
@@ -77,7 +77,7 @@ def test_the_command_tells_what_it_did(
     assert re.fullmatch(told, outcome.stdout)
     assert shell("warm", place, "--quiet") == (0, "", "")
     check_error(shell("warm", "none.lmdb"), "none.lmdb does not exist; dbloader convert makes a store")
-    monkeypatch.setattr("dbloader.cli.warm.available_memory", lambda: 10**6)
+    monkeypatch.setattr("dbloader.stores.lmdb.page_cache.available_memory", lambda: 10**6)
     outcome = shell("warm", place)
     warning = "Warning: the file has 6.2 MB, but only 1.0 MB of memory are available: not all of it will stay in memory"
     assert outcome.stderr == f"{warning}\n"
