@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from dbloader.records.names import Names
+    from dbloader.stores.base import Handle
 
 
 class CollectionDataset(StoreDataset):
@@ -163,7 +164,7 @@ class CollectionStore(Store):
         self._source.close()
 
     @override
-    def _stored_chunk(self, number: int) -> dict[str, bytes]:
+    def _open(self) -> Handle:
         raise StoreError(f"{self.place} was not made by dbloader, so that there is nothing to verify it by")
 
     def _record(self, index: int, name: str, data: bytes | None) -> Record:

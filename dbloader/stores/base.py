@@ -1,20 +1,18 @@
-"""The store that datasets read, whatever it is kept in.
-
-Each promise of these docstrings is a test in tests/contracts, which every backend's tests inherit.
-"""
+"""The store that datasets read. Each promise of these docstrings is a test in tests/contracts."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from dbloader.errors import DamagedRecordError, DamagedStoreError, RecordIndexError
-from dbloader.records.columns import CHUNK, COLUMNS, ColumnChunk
+from dbloader.records.columns import CHUNK, COLUMNS, DTYPES, ColumnChunk, join_values
 from dbloader.records.decode import decode, decode_encoded
 from dbloader.records.document import open_sealed
 from dbloader.records.manifest import Summary
+from dbloader.records.names import join_names, name_at
 from dbloader.stores.totals import Totals
 
 if TYPE_CHECKING:
@@ -33,6 +31,20 @@ READ_AT_ONCE = 64
 """Records per call where all records are read: enough to hide the cost of a call or a round trip."""
 
 
+class Handle(Protocol):
+    """What one process has open of a store."""
+
+    @property
+    def manifest(self) -> Manifest:
+        """The header of the store."""
+
+    def chunk(self, column: str, number: int) -> bytes | memoryview:
+        """Return one chunk of a column."""
+
+    def chunks(self, column: str) -> Iterator[bytes | memoryview]:
+        """Return all chunks of a column. Their number is checked before anyone allocates memory for the records."""
+
+
 class Store(ABC):
     """A finished database of records, for reading.
 
@@ -48,7 +60,6 @@ class Store(ABC):
     """Whether ``borrow`` saves copying images. Then it is best called for parts of a batch, by several threads."""
 
     @property
-    @abstractmethod
     def manifest(self) -> Manifest:
         """The header of the store.
 
@@ -58,6 +69,7 @@ class Store(ABC):
             StoreVersionError: The store has a newer format.
             DamagedStoreError: The store is cut short or corrupted.
         """
+        return self._open().manifest
 
     @abstractmethod
     def read(self, indices: Sequence[int]) -> list[Record]:
@@ -87,7 +99,6 @@ class Store(ABC):
     def documents(self, indices: Sequence[int]) -> list[bytes]:
         """Return the BSON documents of records, unverified; otherwise like ``read``."""
 
-    @abstractmethod
     def column(self, name: str) -> np.ndarray[Any, Any]:
         """Return one value of all records, as an array of shape (len,) that owns its memory.
 
@@ -95,14 +106,20 @@ class Store(ABC):
             name: ``"label"`` (int64; NO_LABEL without one), ``"width"``, ``"height"`` (uint32 pixels; 0 if unknown),
                 ``"nbytes"`` (uint64 bytes of the image; 0 without one) or ``"crc32"`` (uint32).
         """
+        if name not in DTYPES:
+            raise ValueError(f"a column is one of {', '.join(DTYPES)}, got {name!r}")
+        handle = self._open()
+        return join_values(handle.chunks(name), name, handle.manifest.length)
 
-    @abstractmethod
     def names(self) -> Names:
         """Return the names of all records, packed; the empty string for a record without one."""
+        handle = self._open()
+        return join_names(handle.chunks("name"), handle.manifest.length)
 
-    @abstractmethod
     def name(self, index: int) -> str | None:
         """Return the name of one record, by one lookup."""
+        self._check_index(index)
+        return name_at(self._open().chunk("name", index // CHUNK), index % CHUNK) or None
 
     @abstractmethod
     def find(self, name: str) -> int:
@@ -146,13 +163,11 @@ class Store(ABC):
                     chunk.append(record)
                     totals.add(record)
                 progress(len(indices))
-            packed, stored = chunk.pack(), self._stored_chunk(number)
+            packed, handle = chunk.pack(), self._open()
             for name in COLUMNS:
-                if packed[name] != stored[name]:
-                    raise DamagedStoreError(
-                        f"{self.place}: its column {name} does not fit the {len(chunk)} records from {start} on; "
-                        f"{_REMEDY}"
-                    )
+                if packed[name] != handle.chunk(name, number):
+                    what = f"its column {name} does not fit the {len(chunk)} records from {start} on"
+                    raise DamagedStoreError(f"{self.place}: {what}; {_REMEDY}")
             summary.add(packed)
         lines, outcome = Counter(event["event"] for event in self.events()), self.manifest.outcome
         facts = {**summary.facts(), "formats": totals.formats, "fields": totals.fields, "events": lines.total()}
@@ -161,9 +176,8 @@ class Store(ABC):
             facts["classes"] = ()  # a label has no class, so no class may have a name
         for name, value in facts.items():
             if value != getattr(self.manifest, name):
-                raise DamagedStoreError(
-                    f"{self.place}: the {name} in its manifest does not agree with its records; {_REMEDY}"
-                )
+                what = f"the {name} in its manifest does not agree with its records"
+                raise DamagedStoreError(f"{self.place}: {what}; {_REMEDY}")
         return str(facts["digest"])
 
     def checked(self, document: bytes, index: int) -> EncodedRecord:
@@ -178,8 +192,8 @@ class Store(ABC):
             raise self._damaged(index, str(error)) from error
 
     @abstractmethod
-    def _stored_chunk(self, number: int) -> dict[str, bytes]:
-        """Return the packed columns of one chunk."""
+    def _open(self) -> Handle:
+        """Return this process's handle, which is opened if need be."""
 
     def _decode(self, document: bytes | memoryview, index: int, *, view: bool = False) -> Record:
         try:
@@ -205,10 +219,9 @@ class Store(ABC):
             if all(type(value) is str for value in known.values()):  # bson.Code is a str too, and cannot be hashed
                 return known
             what = "it has no name, event and reason"
-        raise DamagedStoreError(
-            f"{self.place}: event {number} of its report is damaged: {what if document else 'it is missing'}; "
-            "copy the store again from the original"
-        )
+        if not document:
+            what = "it is missing"
+        raise DamagedStoreError(f"{self.place}: event {number} of its report is damaged: {what}; {_REMEDY}")
 
     def _check_index(self, index: int) -> None:
         if not 0 <= index < len(self):
@@ -223,7 +236,7 @@ class Store(ABC):
     def __getitem__(self, index: slice) -> list[Record]: ...
     def __getitem__(self, index: int | slice) -> Record | list[Record]:
         if isinstance(index, slice):
-            return self.read(range(*index.indices(len(self))))
+            return self.read(range(len(self))[index])
         position = index + len(self) if index < 0 else index
         if not 0 <= position < len(self):
             self._check_index(index)  # raises, with the index as it was asked

@@ -14,26 +14,22 @@ from dbloader.errors import (
     DamagedStoreError,
     NotAStoreError,
     OptionError,
-    StoreAccessError,
     StoreError,
-    StoreFullError,
 )
 from dbloader.records.decode import decode
 from dbloader.stores.base import Store
 from dbloader.stores.lmdb import env
 from dbloader.stores.lmdb.cache_file import CacheFile, create_file, translate_cache_error, without_writers
-from dbloader.stores.lmdb.errors import NO_ROOM
+from dbloader.stores.lmdb.errors import translate_refusal
 from dbloader.stores.lmdb.keys import checked_path
 from dbloader.stores.lmdb.store import LMDBStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import numpy as np
-
     from dbloader.records.manifest import Manifest
-    from dbloader.records.names import Names
     from dbloader.records.record import Record
+    from dbloader.stores.base import Handle
 
 # To see what a file is, it is opened as a store. A file cannot be opened twice, so one thread does that at a time.
 _opening = threading.Lock()
@@ -57,15 +53,14 @@ class CachedStore(Store):
         self.origin = origin
         self.place = origin.place
         self.max_bytes = max_bytes
-        self.path = checked_path(path)
-        self._path = os.path.abspath(self.path)  # noqa: PTH100 - the path may be any str
+        self.path = os.path.abspath(checked_path(path))  # noqa: PTH100 - the path may be any str
         self._manifest: Manifest | None = None  # in a worker: that of the parent's store
         self._opened: _Opened | None = None
 
     @property
     @override
     def manifest(self) -> Manifest:
-        return self._open().manifest
+        return self._cache().manifest
 
     @property
     def local(self) -> CacheFile | LMDBStore | None:
@@ -74,7 +69,7 @@ class CachedStore(Store):
 
     @override
     def read(self, indices: Sequence[int]) -> list[Record]:
-        opened = self._open()
+        opened = self._cache()
         if isinstance(opened.local, LMDBStore):
             return opened.local.read(indices)
         found, missing = self._found(opened.manifest, opened.local, indices)
@@ -85,23 +80,11 @@ class CachedStore(Store):
 
     @override
     def documents(self, indices: Sequence[int]) -> list[bytes]:
-        opened = self._open()
+        opened = self._cache()
         if isinstance(opened.local, LMDBStore):
             return opened.local.documents(indices)
         found, _ = self._found(opened.manifest, opened.local, indices)
         return [found[index] for index in indices]
-
-    @override
-    def column(self, name: str) -> np.ndarray[Any, Any]:
-        return self._complete().column(name)
-
-    @override
-    def names(self) -> Names:
-        return self._complete().names()
-
-    @override
-    def name(self, index: int) -> str | None:
-        return self._complete().name(index)
 
     @override
     def find(self, name: str) -> int:
@@ -117,12 +100,12 @@ class CachedStore(Store):
         self.origin.close()
 
     @override
-    def _stored_chunk(self, number: int) -> dict[str, bytes]:
-        return self._complete()._stored_chunk(number)
+    def _open(self) -> Handle:
+        return self._complete()._open()
 
     def _complete(self) -> Store:
         """Return the store with all records: the local one if it is complete, otherwise the origin."""
-        manifest, local, _ = self._open()
+        manifest, local, _ = self._cache()
         if isinstance(local, LMDBStore):
             return local
         self._check_origin(manifest)
@@ -160,7 +143,7 @@ class CachedStore(Store):
                 "remove that file, and dbloader fills a new one"
             ) from error
 
-    def _open(self) -> _Opened:
+    def _cache(self) -> _Opened:
         opened = self._opened
         if opened is None or opened.pid != os.getpid():
             manifest = opened.manifest if opened else self._manifest or self.origin.manifest
@@ -175,13 +158,12 @@ class CachedStore(Store):
                 store = self._open_as_store()
                 if store is not None:
                     return store
-                create_file(self._path, self.path)
-                local = CacheFile(self._path, self.path, manifest, self.max_bytes)
+                create_file(self.path)
+                local = CacheFile(self.path, manifest, self.max_bytes)
         except OSError as error:
             if isinstance(error, StoreError):
                 raise
-            kind = StoreFullError if error.errno in NO_ROOM else StoreAccessError
-            raise kind(f"the cache {self.path} cannot be written: {error.strerror or error}") from error
+            raise translate_refusal(error, f"the cache {self.path}") from error
         except lmdb.Error as error:
             raise translate_cache_error(error, self.path) from error
         self._check_same(local.manifest, manifest)
@@ -189,9 +171,9 @@ class CachedStore(Store):
 
     def _open_as_store(self) -> LMDBStore | None:
         """Return the file as a store; None if it is a cache, something else, or does not exist."""
-        store = LMDBStore(self._path)
+        store = LMDBStore(self.path)
         try:
-            with without_writers(self._path):
+            with without_writers(self.path):
                 len(store)
         except (FileNotFoundError, NotAStoreError):
             return None

@@ -1,7 +1,4 @@
-"""The store that conversions write, whatever it is kept in.
-
-Each promise of these docstrings is a test in tests/contracts, which every backend's tests inherit.
-"""
+"""The store that conversions write. Each promise of these docstrings is a test in tests/contracts."""
 
 from __future__ import annotations
 

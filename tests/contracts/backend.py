@@ -10,7 +10,7 @@ from dbloader import create_store, open_store
 from dbloader.errors import NotAStoreError, StoreNotFoundError
 from dbloader.records.columns import DTYPES
 from dbloader.records.record import encode
-from tests.contracts.records import write_one_by_one
+from tests.contracts.records import documents_of, write_one_by_one
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -79,6 +79,11 @@ class Backend:
         self.write(place, records, **options)
         return place
 
+    def write_nothing(self, place: str, **options: bool) -> None:
+        """Begin to write, and leave."""
+        with self.create(place, **options):
+            pass
+
     def write_partial(self, place: str, records: list[Record], **options: bool) -> None:
         """Leave an unfinished store at a place, with all of the records committed."""
         with self.create(place, resumable=True, **options) as writer:
@@ -88,6 +93,10 @@ class Backend:
     def check_unreadable(self, place: str) -> None:
         with self.open(place) as store, pytest.raises((StoreNotFoundError, NotAStoreError), match=r"store"):
             len(store)
+
+    def check_documents(self, place: str, records: list[Record]) -> None:
+        with self.open(place) as store:
+            assert store.documents(range(len(store))) == documents_of(records)
 
     def check_same(self, place: str, other: str) -> None:
         """Check that two stores are the same in everything but their places."""

@@ -9,18 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dbloader import Record, create_store
-from dbloader.errors import (
-    StoreFullError,
-)
+from dbloader import Record
+from dbloader.errors import StoreFullError
 from dbloader.records.record import encode
 from dbloader.stores.write_buffer import Committer
 from tests.contracts.backend import Backend
-from tests.contracts.records import (
-    documents_of,
-    make_records,
-    write_one_by_one,
-)
+from tests.contracts.records import make_records, write, write_one_by_one
 from tests.support.children import in_child
 
 if TYPE_CHECKING:
@@ -57,9 +51,7 @@ def write_and_die(place: str, records: list[Record], commits: int, *, stored: bo
 
     with pytest.MonkeyPatch.context() as patch:
         commit_with(patch, dying)
-        with create_store(place, resumable=True) as writer:
-            write_one_by_one(writer, records)
-            writer.finish()
+        write(place, records, resumable=True)
 
 
 class FailingContract(Backend):
@@ -83,8 +75,7 @@ class FailingContract(Backend):
             writer.check_settings({"quality": 90})
             write_one_by_one(writer, records)
             writer.finish()
-        with self.open(place) as store:
-            assert store.documents(range(5)) == documents_of(records)
+        self.check_documents(place, records)
 
     def test_records_that_cannot_be_made_are_not_written(self, tmp_path: Path) -> None:
         place = self.place(tmp_path)
@@ -137,8 +128,7 @@ class FailingContract(Backend):
             write_one_by_one(writer, records)
             manifest = writer.finish()
         assert manifest.length == 6
-        with self.open(place) as store:
-            assert store.documents(range(6)) == documents_of(records)
+        self.check_documents(place, records)
 
     def test_the_first_error_is_the_one_that_is_raised(
         self, tmp_path: Path, many_commits: None, monkeypatch: pytest.MonkeyPatch

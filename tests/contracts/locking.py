@@ -7,33 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dbloader import create_store
-from dbloader.errors import (
-    DBLoaderError,
-    StoreExistsError,
-    StoreLockedError,
-)
+from dbloader.errors import StoreExistsError, StoreLockedError
 from dbloader.records.record import encode
 from tests.contracts.backend import Backend
-from tests.contracts.records import (
-    WAIT_S,
-    documents_of,
-    make_records,
-    write_one_by_one,
-)
+from tests.contracts.records import WAIT_S, make_records, write_one_by_one
+from tests.support.children import from_child
 
 if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
     from pathlib import Path
-
-
-def enter_in_child(connection: Connection, place: str, options: dict[str, bool]) -> None:
-    """Try to write from another process, and send the error."""
-    try:
-        with create_store(place, **options):
-            connection.send(None)
-    except DBLoaderError as error:
-        connection.send(error)
 
 
 class LockingContract(Backend):
@@ -48,14 +29,10 @@ class LockingContract(Backend):
             self.move(elsewhere, place)
             with pytest.raises(StoreExistsError, match="exists already; overwrite"):
                 writer.finish()
-        with self.open(place) as store:
-            assert store.documents(range(3)) == documents_of(theirs)
+        self.check_documents(place, theirs)
         # One that is resumed learns it at once, not after hours of work.
-        with (
-            pytest.raises(StoreExistsError, match="has been made by somebody else meanwhile; move it away and resume"),
-            self.create(place, resume=True, resumable=True),
-        ):
-            pass
+        with pytest.raises(StoreExistsError, match="has been made by somebody else meanwhile; move it away and resume"):
+            self.write_nothing(place, resume=True, resumable=True)
         self.remove(place)
         with self.create(place, resume=True) as writer:
             assert writer.length == 2
@@ -65,30 +42,16 @@ class LockingContract(Backend):
         place = self.place(tmp_path)
         with self.create(place) as writer:
             for options in ({}, {"resume": True}, {"overwrite": True}):
-                error = self._enter_elsewhere(place, options)
+                error = from_child(lambda: self.write_nothing(place, **options))  # noqa: B023 - called here
                 assert isinstance(error, StoreLockedError)
                 assert "another process is writing" in str(error)
-                with pytest.raises(StoreLockedError, match=r"is writing .*store.* now"), self.create(place, **options):
-                    pass
+                with pytest.raises(StoreLockedError, match=r"is writing .*store.* now"):
+                    self.write_nothing(place, **options)
             writer.write([encode(record) for record in make_records(2)])
             writer.finish()
         with self.open(place) as store:
             assert len(store) == 2
-        assert self._enter_elsewhere(place, {"overwrite": True}) is None
-
-    def _enter_elsewhere(self, place: str, options: dict[str, bool]) -> Exception | None:
-        context = multiprocessing.get_context("fork")
-        receiver, sender = context.Pipe(duplex=False)
-        process = context.Process(target=enter_in_child, args=(sender, place, options))
-        process.start()
-        sender.close()
-        try:
-            assert receiver.poll(WAIT_S)
-            return receiver.recv()  # type: ignore[no-any-return]
-        finally:
-            receiver.close()
-            process.join(WAIT_S)
-            process.close()
+        assert from_child(lambda: self.write_nothing(place, overwrite=True)) is None
 
     def test_a_process_that_was_forked_meanwhile_does_not_keep_the_place(self, tmp_path: Path) -> None:
         # A DataLoader worker, say, that outlives the writer it was forked beside.

@@ -10,16 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dbloader.errors import (
-    StoreNotFoundError,
-)
+from dbloader.errors import StoreNotFoundError
 from tests.contracts.backend import Backend
-from tests.contracts.records import (
-    WAIT_S,
-    documents_of,
-    facts,
-    make_records,
-)
+from tests.contracts.records import WAIT_S, documents_of, facts, make_records
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dbloader import Record
+from dbloader import Record, create_store, open_store
 from dbloader.records.record import encode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Container, Iterable
+    from pathlib import Path
 
+    from dbloader.records.manifest import Manifest
     from dbloader.stores.writer import Writer
 
 WAIT_S = 60.0  # for what must happen; a test that waits as long has failed
-DIED = 17  # exit status of a process that a test ends
 
 
 def make_records(count: int, seed: int = 0) -> list[Record]:
@@ -84,3 +85,43 @@ def write_one_by_one(writer: Writer, records: list[Record]) -> None:
             outcome={"repaired": int(position % 3 > 0)},
             position=position + 1,
         )
+
+
+def write(place: str | Path, records: list[Record], **options: bool) -> Manifest:
+    """Write a store one by one, or go on with one."""
+    with create_store(place, **options) as writer:
+        write_one_by_one(writer, records)
+        return writer.finish()
+
+
+def write_partial(place: str | Path, records: list[Record], **options: bool) -> None:
+    """Leave an unfinished store with these records, all of them committed."""
+    with create_store(place, resumable=True, **options) as writer:
+        write_one_by_one(writer, records)
+        writer.commit()
+
+
+def write_nothing(place: str | Path, **options: bool) -> None:
+    """Begin to write, and leave."""
+    with create_store(place, **options):
+        pass
+
+
+def check_is(place: str | Path, records: list[Record], digest: str | None = None) -> None:
+    """Check that a store was written one by one with these records, and with nothing else."""
+    with open_store(place) as store:
+        assert store.documents(range(len(store))) == documents_of(records)
+        assert store.verify() == store.manifest.digest
+        assert digest in (None, store.manifest.digest)
+        events = [event["reason"] for event in store.events()]
+        assert events == [f"number {position}" for position in range(len(records)) if position % 3]
+
+
+def check_resumes(place: str | Path, records: list[Record], begun: Container[int], digest: str | None = None) -> None:
+    """Go on after as many records as ``begun`` allows, and check what comes of it."""
+    with create_store(place, resume=True) as writer:
+        assert writer.length == writer.position
+        assert writer.length in begun
+        write_one_by_one(writer, records)
+        writer.finish()
+    check_is(place, records, digest)

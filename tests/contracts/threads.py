@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import os
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -11,12 +11,8 @@ from typing import TYPE_CHECKING
 from dbloader.records.columns import NO_LABEL
 from tests.contracts.backend import Backend
 from tests.contracts.processes import read_here
-from tests.contracts.records import (
-    WAIT_S,
-    documents_of,
-    facts,
-    make_records,
-)
+from tests.contracts.records import WAIT_S, documents_of, facts, make_records
+from tests.support.children import from_child
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,7 +26,6 @@ class ThreadsContract(Backend):
         place = self.store(tmp_path, records)
         expected = documents_of(records)
         started, stop = threading.Barrier(5), threading.Event()
-        context = multiprocessing.get_context("fork")
 
         def read_on(start: int) -> None:
             started.wait(WAIT_S)
@@ -39,27 +34,13 @@ class ThreadsContract(Backend):
                 with self.open(place) as other:
                     assert other.name(start) == records[start].name
 
-        def read_once() -> None:
-            receiver.close()
-            sender.send(read_here(store, self.opener, [9, 8]))
-
         with self.open(place) as store, ThreadPoolExecutor(4) as pool:
             readers = [pool.submit(read_on, 10 * number) for number in range(4)]
             try:
                 started.wait(WAIT_S)
-                for _ in range(12):
-                    receiver, sender = context.Pipe(duplex=False)
-                    process = context.Process(target=read_once)
-                    process.start()
-                    sender.close()
-                    try:
-                        assert receiver.poll(WAIT_S / 4), "the child hangs"
-                        pid, _, after, documents, _ = receiver.recv()
-                    finally:
-                        receiver.close()
-                        process.kill()
-                        process.join()
-                    assert pid == after == process.pid
+                for _ in range(6):
+                    pid, _, after, documents, _ = from_child(lambda: read_here(store, self.opener, [9, 8]), WAIT_S / 4)
+                    assert pid == after != os.getpid()
                     assert documents == [expected[9], expected[8]]
             finally:
                 stop.set()
@@ -95,7 +76,7 @@ class ThreadsContract(Backend):
 
         def read(start: int) -> None:
             barrier.wait(WAIT_S)
-            for _ in range(60):
+            for _ in range(30):
                 assert store.documents([start]) == [expected[start]]
                 assert store.find(str(records[start].name)) == start
                 assert len(store.names()) == len(store.column("width")) == 60

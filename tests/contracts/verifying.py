@@ -8,17 +8,10 @@ import numpy as np
 import pytest
 
 from dbloader import Record
-from dbloader.errors import (
-    DamagedRecordError,
-    DamagedStoreError,
-)
+from dbloader.errors import DamagedRecordError, DamagedStoreError
 from dbloader.records.record import encode
 from tests.contracts.backend import Backend
-from tests.contracts.records import (
-    documents_of,
-    facts,
-    make_records,
-)
+from tests.contracts.records import documents_of, facts, make_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable

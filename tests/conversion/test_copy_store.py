@@ -18,7 +18,7 @@ from dbloader.records.manifest import Manifest
 from dbloader.records.record import encode
 from dbloader.stores.lmdb.keys import META, RECORDS, column_key, record_key
 from dbloader.stores.mongo.uri import parse
-from tests.contracts.store import documents_of, make_records
+from tests.contracts.records import documents_of, make_records
 from tests.support.children import in_child
 
 if TYPE_CHECKING:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 import zlib
 
-import numpy as np
 import pytest
 
 from dbloader import Record
@@ -16,13 +15,12 @@ from dbloader.records.columns import (
     NO_LABEL,
     ColumnChunk,
     is_whole,
-    join_values,
     name_hash,
     seal_chunk,
     unseal_chunk,
     whole_chunk,
 )
-from dbloader.records.names import join_names, pack_names
+from dbloader.records.names import pack_names
 from dbloader.records.record import encode
 
 
@@ -88,33 +86,12 @@ def test_a_chunk_that_is_cut_is_that_of_its_first_records() -> None:
     assert chunk.pack() == first.pack()
 
 
-def test_an_empty_chunk_is_empty() -> None:
-    chunk = ColumnChunk()
-    assert len(chunk) == 0
-    assert len(ColumnChunk.unpack(chunk.pack())) == 0
-
-
 def test_a_name_whose_checksum_is_0_is_not_taken_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert name_hash(b"") == 0
     assert name_hash(b"a") == zlib.crc32(b"a")
     monkeypatch.setattr("dbloader.records.columns.crc32", lambda name: 0)
     assert name_hash(b"a") == 1
     assert name_hash(b"") == 0
-
-
-def test_joined_columns_own_their_memory() -> None:
-    chunk = bytearray(pack_names([b"ab", b"", b"c"]))
-    names = join_names(iter([memoryview(chunk), memoryview(pack_names([b"d"]))]), 4)
-    values = bytearray(struct.pack("<2q", 3, -1))
-    column = join_values(iter([memoryview(values), memoryview(struct.pack("<q", 9))]), "label", 3)
-    chunk[:] = bytes(len(chunk))
-    values[:] = bytes(len(values))
-    assert list(names) == ["ab", "", "c", "d"]
-    assert names.offsets.dtype == np.int64
-    assert names.data.dtype == np.uint8
-    assert column.tolist() == [3, -1, 9]
-    assert column.dtype == np.int64
-    assert column.flags.owndata
 
 
 @pytest.mark.parametrize("name", DTYPES)

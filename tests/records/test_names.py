@@ -11,10 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dbloader.errors import DamagedRecordError
-from dbloader.records.columns import (
-    CHUNK,
-    is_whole,
-)
+from dbloader.records.columns import CHUNK, is_whole
 from dbloader.records.names import join_names, name_at, names_in, pack_names
 
 if TYPE_CHECKING:

@@ -10,23 +10,19 @@ import pickle
 import re
 import resource
 import signal
-import threading
 import warnings
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import lmdb
 import numpy as np
 import pytest
-import torch
 from torch.utils.data import DataLoader
 
 from dbloader import LMDBDataset, MongoDataset, Record, copy_store, create_store, open_store, write_store
 from dbloader.errors import (
     DamagedRecordError,
     DamagedStoreError,
-    DBLoaderError,
     NotAStoreError,
     OptionError,
     PlaceError,
@@ -40,6 +36,9 @@ from dbloader.stores.lmdb import env
 from dbloader.stores.lmdb.cache_file import CacheFile
 from dbloader.stores.lmdb.keys import RECORDS, record_key
 from dbloader.stores.lmdb.store import LMDBStore
+from tests.contracts.records import make_records, write_partial
+from tests.support.children import from_child, in_child
+from tests.support.images import as_nobody
 from tests.support.leaks import find_resources
 from tests.support.lmdb_files import tamper_with_records
 from tests.support.mongo import Proxy
@@ -103,29 +102,6 @@ def cache_of(place: Path, path: Path, **options: Any) -> CachedStore:
     return CachedStore(LMDBStore(place), path, **options)
 
 
-def in_fork(function: Callable[[], Any]) -> Any:
-    """Return what a function gives, or raises, in a forked child."""
-    receiver, sender = fork.Pipe(duplex=False)
-
-    def run() -> None:
-        try:
-            sender.send(function())
-        except DBLoaderError as error:
-            sender.send(error)
-
-    process = fork.Process(target=run)
-    process.start()
-    sender.close()
-    try:
-        assert receiver.poll(WAIT_S), "the child hangs"
-        return receiver.recv()
-    finally:
-        receiver.close()
-        process.kill()
-        process.join()
-        process.close()
-
-
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     make(tmp_path / "origin.lmdb")
@@ -143,6 +119,10 @@ def file_of(store: CachedStore) -> CacheFile:
     len(store)
     assert isinstance(store.local, CacheFile)
     return store.local
+
+
+def kept_by(store: CachedStore) -> dict[int, bytes]:
+    return file_of(store).documents(range(len(store)))
 
 
 def test_constructing_a_cache_touches_nothing(tmp_path: Path) -> None:
@@ -211,24 +191,6 @@ def test_no_record_is_read_from_the_server_twice(mongod: Mongod, mongod_uri: str
         assert sorted(kept(path)) == [0, 1, 2, 3]
 
 
-def test_workers_of_two_loaders_fill_one_cache_at_the_same_time(mongo_uri: str, path: Path) -> None:
-    make(mongo_uri)
-    with (
-        MongoDataset(mongo_uri, decode=None, cache=path) as one,
-        MongoDataset(mongo_uri, decode=None, cache=path) as other,
-    ):
-        options: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": "fork"}
-        loaders = [DataLoader(dataset, 2, collate_fn=list, timeout=WAIT_S, **options) for dataset in (one, other)]
-        samples: list[list[Any]] = [[], []]
-        for batches in zip(*loaders, strict=True):
-            for number, batch in enumerate(batches):
-                samples[number] += batch
-        assert samples == [EXPECTED, EXPECTED]
-        assert one.store.documents(range(LENGTH)) == list(kept(path).values())
-        assert len(kept(path)) == LENGTH
-    assert files_in(path.parent) == [path.name]  # no file of locks beside it
-
-
 def test_many_processes_that_begin_at_once_make_one_whole_cache(place: Path, path: Path) -> None:
     start, starting = os.pipe()
 
@@ -241,7 +203,7 @@ def test_many_processes_that_begin_at_once_make_one_whole_cache(place: Path, pat
                 store.documents([LENGTH - 1 - index])
             os._exit(0 if images_of(store, range(LENGTH)) == [data for data, _ in EXPECTED] else 1)
 
-    processes = [fork.Process(target=fill, args=(number % 2,)) for number in range(8)]
+    processes = [fork.Process(target=fill, args=(number % 2,)) for number in range(6)]
     for process in processes:
         process.start()
     os.close(start)
@@ -250,9 +212,9 @@ def test_many_processes_that_begin_at_once_make_one_whole_cache(place: Path, pat
         process.join(WAIT_S)
         assert process.exitcode == 0
         process.close()
-    assert list(kept(path)) == list(range(LENGTH))
     with open_store(place) as origin:
-        assert list(kept(path).values()) == origin.documents(range(LENGTH))
+        assert kept(path) == dict(enumerate(origin.documents(range(LENGTH))))
+    assert files_in(path.parent) == [path.name]  # no file of locks beside it
 
 
 def test_a_forked_child_of_a_process_that_has_the_cache_open_reads_and_fills_it(place: Path, path: Path) -> None:
@@ -264,41 +226,12 @@ def test_a_forked_child_of_a_process_that_has_the_cache_open_reads_and_fills_it(
                 another.read([2])
             return [record.image for record in store.read([0, 1])], file_of(store).shared.pid
 
-        images, opener = in_fork(child)
+        images, opener = from_child(child)
         assert images == [data_of(0), data_of(1)]
         assert opener != os.getpid()
         assert file_of(store).shared.pid == os.getpid()
         assert store.read([3])[0].image == data_of(3)
         assert sorted(kept_by(store)) == [0, 1, 2, 3]
-
-
-def kept_by(store: CachedStore) -> dict[int, bytes]:
-    return file_of(store).documents(range(len(store)))
-
-
-def test_threads_fill_one_cache_and_may_fork(place: Path, path: Path) -> None:
-    with cache_of(place, path) as store, ThreadPoolExecutor(4) as pool:
-        stop = threading.Event()
-
-        def read(start: int) -> int:
-            rounds = 0
-            while not stop.is_set() or not rounds:
-                assert [record.image for record in store.read([start, start + 1])] == [
-                    data_of(start),
-                    data_of(start + 1),
-                ]
-                start, rounds = (start + 2) % LENGTH, rounds + 1
-                if not rounds % 10:
-                    store.close()
-            return rounds
-
-        readers = [pool.submit(read, 8 * number) for number in range(4)]
-        try:
-            for _ in range(10):
-                assert in_fork(lambda: images_of(store, [9, 30])) == [data_of(9), data_of(30)]
-        finally:
-            stop.set()
-        assert min(reader.result() for reader in readers) > 0
 
 
 class Dying(dict[int, bytes]):
@@ -333,11 +266,7 @@ def test_a_process_that_is_killed_while_it_fills_a_cache_leaves_a_usable_one(
 
     with cache_of(place, path) as other:
         other.read([20])
-        process = fork.Process(target=fill)
-        process.start()
-        process.join(WAIT_S)
-        assert process.exitcode == -signal.SIGKILL
-        process.close()
+        assert in_child(fill) == -signal.SIGKILL
         assert sorted(kept_by(other)) == [*range(9 if when == "after" else 8), 20]
         assert [record.image for record in other] == [data for data, _ in EXPECTED]
         assert len(kept_by(other)) == LENGTH
@@ -345,6 +274,7 @@ def test_a_process_that_is_killed_while_it_fills_a_cache_leaves_a_usable_one(
 
 def test_a_child_does_not_keep_the_lock_of_its_parent_that_was_killed(place: Path, path: Path) -> None:
     reading, writing = os.pipe()
+    running, runs = os.pipe()
 
     def parent() -> None:
         with cache_of(place, path) as store:
@@ -352,8 +282,10 @@ def test_a_child_does_not_keep_the_lock_of_its_parent_that_was_killed(place: Pat
             local = file_of(store)
             if not os.fork():
                 os.close(writing)
+                os.write(runs, b".")  # it has closed what it inherited
                 os.read(reading, 1)  # until the test ends
                 os._exit(0)
+            os.read(running, 1)
             with local.shared.locked(fcntl.LOCK_EX):
                 die()
 
@@ -368,8 +300,8 @@ def test_a_child_does_not_keep_the_lock_of_its_parent_that_was_killed(place: Pat
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     finally:
-        os.close(reading)
-        os.close(writing)
+        for descriptor in (reading, writing, running, runs):
+            os.close(descriptor)
 
 
 def test_a_process_that_was_killed_before_it_wrote_anything_is_no_hindrance(place: Path, path: Path) -> None:
@@ -393,7 +325,7 @@ def test_a_cache_that_is_removed_while_it_is_in_use_is_filled_again_by_others(pl
                 new.read([5])
                 return sorted(kept_by(new))
 
-        assert in_fork(child) == [5]
+        assert from_child(child) == [5]
         with cache_of(place, path) as new:
             new.read([6])
             old.read([7])
@@ -448,7 +380,7 @@ def test_on_a_full_disk_it_warns_once_and_goes_on_from_the_server(place: Path, p
                 assert [record.image for record in store] == [data for data, _ in EXPECTED]
             return [str(warning.message) for warning in warned], len(kept_by(store))
 
-    (warning,), count = in_fork(read_on)
+    (warning,), count = from_child(read_on)
     assert re.search(rf"the cache {path} takes no more records: .*(File too large|Input/output error)", warning)
     assert count == 4
     with cache_of(place, path) as store:  # and afterwards there is room again
@@ -462,7 +394,7 @@ def test_a_cache_that_does_not_fit_at_all_says_so(place: Path, path: Path, limit
         with cache_of(place, path) as store:
             store.read([0])
 
-    error = in_fork(read)
+    error = from_child(read)
     assert isinstance(error, StoreError)
     assert f"the cache {path}" in str(error)
     with cache_of(place, path) as store:  # what is there is no hindrance
@@ -586,50 +518,38 @@ def test_the_same_records_under_other_class_names_keep_their_cache(mongo_uri: st
 # What else may be at the path
 
 
-def nothing_of_ours(path: Path) -> None:
-    path.write_bytes(b"precious" * 5000)
-
-
-def a_few_bytes(path: Path) -> None:
-    path.write_bytes(b"precious")
-
-
-def foreign_lmdb(path: Path) -> None:
-    with lmdb.open(str(path), subdir=False, max_dbs=2, lock=False) as env, env.begin(write=True) as txn:
-        txn.put(b"precious", b"value")
-
-
-def foreign_lmdb_of_the_same_names(path: Path) -> None:
-    with lmdb.open(str(path), subdir=False, max_dbs=2, lock=False) as env:
-        records = env.open_db(b"records")
-        with env.begin(write=True, db=records) as txn:
+def put_lmdb(path: Path, name: bytes | None) -> None:
+    """Put an LMDB file of another program there, which may have a sub-database of the name of one of ours."""
+    with lmdb.open(str(path), subdir=False, max_dbs=2, lock=False) as other:
+        database = other.open_db(name) if name else None
+        with other.begin(write=True, db=database) as txn:
             txn.put(b"precious", b"value")
 
 
-def unfinished_store(path: Path) -> None:
-    with create_store(path, resumable=True) as writer:
-        writer.write([encode(Record("a", 1, b"a"))])
-        writer.commit()
+def put_unfinished(path: Path) -> None:
+    write_partial(path, make_records(1))
     Path(f"{path}.partial").rename(path)
 
 
-def another_store(path: Path) -> None:
-    make(path, base=500)
+NO_CACHE = "is not a cache: remove it, or name another file"
 
 
 @pytest.mark.parametrize(
     ("put", "message"),
     [
-        (nothing_of_ours, "is not a cache: remove it, or name another file"),
-        (a_few_bytes, "is not a cache: remove it, or name another file"),
-        (foreign_lmdb, "is not a cache: remove it, or name another file"),
-        (foreign_lmdb_of_the_same_names, "is not a cache: remove it, or name another file"),
-        (unfinished_store, "is not a cache: remove it, or name another file"),
-        (another_store, "caches another store than the one that is now at .*: remove the file, or name another"),
+        (lambda path: path.write_bytes(b"precious" * 5000), NO_CACHE),
+        (lambda path: path.write_bytes(b"precious"), NO_CACHE),
+        (lambda path: put_lmdb(path, None), NO_CACHE),
+        (lambda path: put_lmdb(path, b"records"), NO_CACHE),
+        (put_unfinished, NO_CACHE),
+        (
+            lambda path: make(path, base=500),
+            "caches another store than the one that is now at .*: remove the file, or name another",
+        ),
     ],
 )
 def test_what_is_no_cache_is_refused_and_left_as_it_was(
-    place: Path, path: Path, put: Callable[[Path], None], message: str
+    place: Path, path: Path, put: Callable[[Path], object], message: str
 ) -> None:
     put(path)
     before = digest_of(path)
@@ -653,56 +573,30 @@ def test_a_pipe_is_refused_and_nobody_waits_for_it(place: Path, path: Path) -> N
         store.read([0])
 
 
-@pytest.mark.usefixtures("open_folders")
-def test_a_folder_that_may_not_be_written_is_an_error(place: Path, path: Path) -> None:
-    path.parent.chmod(0o555)
-    try:
-        with cache_of(place, path) as store:
-            error = as_nobody(lambda: store.read([0]))
-            assert isinstance(error, StoreAccessError)
-            assert str(error) == f"the cache {path} cannot be written: Permission denied"
-    finally:
-        path.parent.chmod(0o755)
+def test_a_folder_that_may_not_be_written_is_an_error(place: Path, open_path: Path) -> None:
+    copy_store(place, open_path / "origin.lmdb")
+    message = f"^the cache {open_path}/cache.lmdb cannot be written: Permission denied$"
+    open_path.chmod(0o555)
+    with (
+        cache_of(open_path / "origin.lmdb", open_path / "cache.lmdb") as store,
+        as_nobody(),
+        pytest.raises(StoreAccessError, match=message),
+    ):
+        store.read([0])
 
 
-def as_nobody(function: Callable[[], Any]) -> Any:
-    """Return what a function gives a process of a user without rights; the files stay where they are."""
-
-    def run() -> Any:
-        if not os.geteuid():
-            os.setgid(65534)
-            os.setuid(65534)
-        return function()
-
-    return in_fork(run)
-
-
-@pytest.fixture
-def open_folders(tmp_path: Path) -> None:
-    for folder in (tmp_path, *tmp_path.parents):
-        if folder.stat().st_uid == os.geteuid() and folder != folder.parent:
-            folder.chmod(folder.stat().st_mode | 0o055)
-
-
-@pytest.mark.usefixtures("open_folders")
-def test_a_copy_by_dbloader_cache_is_used_without_being_written_to(place: Path, path: Path) -> None:
-    copy_store(place, path)
-    before, status = digest_of(path), path.stat()
+def test_a_copy_by_dbloader_copy_is_used_without_being_written_to(place: Path, open_path: Path) -> None:
+    path = open_path / "copy.lmdb"
+    for copy in (open_path / "origin.lmdb", path):
+        copy_store(place, copy)
     path.chmod(0o444)
-    path.parent.chmod(0o555)
-    try:
-
-        def read() -> Any:
-            with cache_of(place, path) as store:
-                return [record.image for record in store], store.find("7.x"), len(store.names()), store.name(4)
-
-        assert as_nobody(read) == ([data for data, _ in EXPECTED], 7, LENGTH, "4.x")
-        assert read() == as_nobody(read)
-    finally:
-        path.parent.chmod(0o755)
-    assert digest_of(path) == before
-    assert path.stat().st_mtime_ns == status.st_mtime_ns
-    assert files_in(path.parent) == [path.name]
+    open_path.chmod(0o555)
+    before, status = digest_of(path), path.stat()
+    with cache_of(open_path / "origin.lmdb", path) as store, as_nobody():
+        assert [record.image for record in store] == [data for data, _ in EXPECTED]
+        assert (store.find("7.x"), len(store.names()), store.name(4)) == (7, LENGTH, "4.x")
+    assert (digest_of(path), path.stat().st_mtime_ns) == (before, status.st_mtime_ns)
+    assert files_in(open_path) == ["copy.lmdb", "origin.lmdb"]
 
 
 def test_with_a_whole_copy_the_server_is_asked_for_its_manifest_only(
@@ -731,7 +625,7 @@ def test_a_whole_copy_that_is_replaced_is_not_taken_for_the_old_one(tmp_path: Pa
         assert images_of(store, [1]) == [data_of(1)]
         make(path, base=1000, overwrite=True)
         assert images_of(store, [2]) == [data_of(2)]
-        error = in_fork(lambda: images_of(store, [3]))
+        error = from_child(lambda: images_of(store, [3]))
         assert isinstance(error, NotAStoreError)
         assert "caches another store than the one that is now at" in str(error)
 
@@ -794,7 +688,3 @@ def test_a_file_that_is_open_as_a_store_is_not_written_to(place: Path, path: Pat
             store.read([1])
     finally:
         env.release(shared)
-
-
-def to_tensor(data: bytes) -> torch.Tensor:
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8)

@@ -14,6 +14,7 @@ from dbloader.conversion import parallel
 from dbloader.conversion.convert import convert
 from dbloader.conversion.memory_budget import return_large_blocks
 from dbloader.stores.open import open_store
+from tests.support.children import from_child
 
 if TYPE_CHECKING:
     import os
@@ -86,27 +87,16 @@ def peak_memory(function: Callable[[], object], warm_up: Callable[[], object] = 
         warm_up: Calls the same code with little data, so that its pages are in memory before.
     """
 
-    def measure() -> None:
+    def measure() -> int:
         return_large_blocks()
         warm_up()
         ctypes.CDLL(None).malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5")  # begins VmHWM again: a fork inherits it
         before = _status("VmRSS")
         function()
-        sender.send(_status("VmHWM") - before)
+        return _status("VmHWM") - before
 
-    receiver, sender = fork.Pipe(duplex=False)
-    process = fork.Process(target=measure)
-    process.start()
-    try:
-        assert receiver.poll(WAIT_S), "the child hangs"
-        return int(receiver.recv())
-    finally:
-        process.kill()
-        process.join()
-        process.close()
-        receiver.close()
-        sender.close()
+    return int(from_child(measure, WAIT_S))
 
 
 def _status(name: str) -> int:

@@ -1,22 +1,15 @@
-"""Stores that are damaged at random, or that lie: what comes of reading them.
-
-``python tests/support/hostile.py 1000`` runs that many trials of each kind and prints a table.
-``tests/stores/lmdb/test_hostile.py`` runs fewer.
-"""
+"""Stores that are damaged at random, or that lie: what comes of reading them."""
 
 from __future__ import annotations
 
 import contextlib
 import io
-import json
 import multiprocessing
 import random
 import resource
 import shutil
 import sys
-import tempfile
 import time
-from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -57,7 +50,6 @@ class Outcome(NamedTuple):
     Attributes:
         trials: How many there were.
         found: Trials in which reading something raised an error that names the store, or a command ended with one line.
-        harmless: Trials in which everything was read as before.
         silent: Trials in which reading something gave another value and no error, and what that was.
         unverified: Trials in which reading something failed and ``verify`` said that all is whole.
         raw: What was raised that is no error of dbloader's, and tracebacks of commands.
@@ -66,7 +58,6 @@ class Outcome(NamedTuple):
 
     trials: int
     found: int
-    harmless: int
     silent: list[str]
     unverified: list[str]
     raw: list[str]
@@ -349,7 +340,6 @@ def try_one(kind: str, seed: int, whole: Path, place: Path, expected: dict[str, 
     return Outcome(
         trials=1,
         found=int(bool(errors)),
-        harmless=int(not errors and not others),
         silent=[f"{name}: {others}"] if others and kind not in LYING else [],
         unverified=[f"{name}: {errors}"] if unverified and kind not in LYING else [],
         raw=[f"{name}: {what}" for what in raw],
@@ -379,9 +369,9 @@ def run_trials(kind: str, trials: int, folder: Path) -> Outcome:
         process.join()
     if process.exitcode or len(outcomes) < trials:
         crash = f"{kind}, seed {len(outcomes)}: the process ended with {process.exitcode}"
-        outcomes.append(Outcome(1, 0, 0, [], [], [crash], []))
-    numbers = [sum(outcome[column] for outcome in outcomes) for column in range(3)]
-    texts = [[text for outcome in outcomes for text in outcome[column]] for column in range(3, 7)]
+        outcomes.append(Outcome(1, 0, [], [], [crash], []))
+    numbers = [sum(outcome[column] for outcome in outcomes) for column in range(2)]
+    texts = [[text for outcome in outcomes for text in outcome[column]] for column in range(2, 6)]
     return Outcome(*numbers, *texts)
 
 
@@ -395,24 +385,3 @@ def _run_trials(sender: Any, kind: str, trials: int, folder: Path) -> None:
     assert not run_commands(whole)
     for seed in range(trials):
         sender.send(try_one(kind, seed, whole, place, expected))
-
-
-def print_table(trials: int) -> int:
-    """Run all kinds of trials and print what came of them; return how many were not as they must be."""
-    bad = 0
-    print("| trials of | number | found | harmless | silent | verify silent | not dbloader's errors | slow |")  # noqa: T201
-    print("| --- | --- | --- | --- | --- | --- | --- | --- |")  # noqa: T201
-    for kind in (*DAMAGE, *LYING, FILE):
-        with tempfile.TemporaryDirectory() as folder:
-            outcome = run_trials(kind, trials, Path(folder))
-        counts = [len(part) if isinstance(part, list) else part for part in outcome]
-        print(f"| {kind} | {' | '.join(map(str, counts))} |", flush=True)  # noqa: T201
-        wrong = [*outcome.silent, *outcome.unverified, *outcome.raw, *outcome.slow]
-        for line, times in Counter(wrong).most_common(10):
-            print(f"    {times} x {json.dumps(line, ensure_ascii=True)}", file=sys.stderr)  # noqa: T201
-        bad += len(wrong)
-    return bad
-
-
-if __name__ == "__main__":
-    sys.exit(print_table(int(sys.argv[1]) if len(sys.argv) > 1 else 100) > 0)

@@ -3,39 +3,20 @@
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import lmdb
 
-from dbloader import create_store, open_store
 from dbloader.records.columns import seal_chunk, unseal_chunk
 from dbloader.records.document import open_sealed, seal
-from dbloader.records.record import encode
 from dbloader.stores.lmdb.keys import RECORDS, column_key, record_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-    from dbloader import Record
 
-NOBODY = 65534
 ONE_ENVIRONMENT = 2  # descriptors: LMDB's, and that of the readahead
-
-
-def write(place: str | Path, records: list[Record], **options: bool) -> None:
-    """Make a store of records."""
-    with create_store(place, **options) as writer:
-        writer.write(encode(record) for record in records)
-        writer.finish()
-
-
-def check(place: Path, records: list[Record]) -> None:
-    """Read a whole store, and compare it with what was written."""
-    with open_store(place) as store:
-        assert store.documents(range(len(store))) == [encode(r).document(i) for i, r in enumerate(records)]
-        assert store.verify() == store.manifest.digest
 
 
 def tamper(place: str | Path, database: bytes, changes: dict[bytes, bytes | None]) -> None:
@@ -91,19 +72,6 @@ def open_descriptors(path: str | Path) -> int:
         with suppress(OSError):  # the one of the listing
             count += os.readlink(f"/proc/self/fd/{descriptor}") == target  # noqa: PTH115
     return count
-
-
-@contextmanager
-def as_nobody() -> Iterator[None]:
-    """Take away root's right to read and write everything."""
-    if os.geteuid():
-        yield
-        return
-    os.seteuid(NOBODY)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
 
 
 def fill_disk(folder: Path, block: int = 4096) -> Any:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from bson.raw_bson import RawBSONDocument
 
-from dbloader import create_store, open_store
 from dbloader.stores.mongo.uri import parse
-from tests.contracts.records import documents_of, write_one_by_one
+from tests.contracts.records import WAIT_S, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,30 +20,6 @@ if TYPE_CHECKING:
 
     from dbloader import Record
     from tests.support.mongo import Mongod, Server
-
-WAIT_S = 60.0  # for what must happen; a test that waits as long has failed
-
-
-def write(place: str, records: list[Record], **options: bool) -> None:
-    with create_store(place, **options) as writer:
-        write_one_by_one(writer, records)
-        writer.finish()
-
-
-def write_partial(place: str, records: list[Record]) -> None:
-    with create_store(place, resumable=True) as writer:
-        write_one_by_one(writer, records)
-        writer.commit()
-
-
-def check_is(place: str, records: list[Record], digest: str | None = None) -> None:
-    """Check that ``write_one_by_one`` has written these records to the store at a place, and nothing else."""
-    with open_store(place) as store:
-        assert store.documents(range(len(store))) == documents_of(records)
-        assert store.verify() == store.manifest.digest
-        assert digest in (None, store.manifest.digest)
-        events = [event["reason"] for event in store.events()]
-        assert events == [f"number {position}" for position in range(len(records)) if position % 3]
 
 
 @contextmanager

@@ -36,11 +36,11 @@ _BYTES_PER_COMMIT = 2**17
 class CacheFile:
     """A cache file that ``create_file`` has made, as one process has it open.
 
-    Messages name it ``shown``. If it is still empty, ``manifest`` is that of the store to be cached.
+    If it is still empty, ``manifest`` is that of the store to be cached.
     """
 
-    def __init__(self, path: str, shown: str, manifest: Manifest, max_bytes: int | None) -> None:
-        self._shown = shown
+    def __init__(self, path: str, manifest: Manifest, max_bytes: int | None) -> None:
+        self._path = path
         self._max_bytes = _MAP_BYTES if max_bytes is None else max_bytes
         self._full = False
         self.shared = env.acquire(path, map_size=_MAP_BYTES)
@@ -60,8 +60,8 @@ class CacheFile:
             except (lmdb.NotFoundError, lmdb.IncompatibleError):
                 data = None
         if data is None:
-            raise _not_a_cache(shown)
-        self.manifest = Manifest.decode(data, shown)
+            raise _not_a_cache(path)
+        self.manifest = Manifest.decode(data, path)
 
     def documents(self, indices: Sequence[int]) -> dict[int, bytes]:
         """Return the documents that are in the cache, of the records at some indices."""
@@ -73,7 +73,7 @@ class CacheFile:
                     if document is not None:
                         found[index] = document
         except lmdb.Error as error:
-            raise translate_cache_error(error, self._shown) from error
+            raise translate_cache_error(error, self._path) from error
         return found
 
     def add(self, documents: dict[int, bytes]) -> None:
@@ -93,7 +93,7 @@ class CacheFile:
         except (lmdb.Error, OSError) as error:
             # Training goes on from the origin; no record is lost.
             self._full = True
-            warnings.warn(f"the cache {self._shown} takes no more records: {error}", RuntimeWarning, stacklevel=2)
+            warnings.warn(f"the cache {self._path} takes no more records: {error}", RuntimeWarning, stacklevel=2)
 
 
 @contextmanager
@@ -107,14 +107,14 @@ def without_writers(path: str) -> Iterator[None]:
         os.close(file)
 
 
-def create_file(path: str, shown: str) -> None:
+def create_file(path: str) -> None:
     """Make an LMDB file where there is none. The lock keeps a second process from undoing what the first wrote."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     try:
         fcntl.flock(file, fcntl.LOCK_EX)
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode):
-            raise _not_a_cache(shown)
+            raise _not_a_cache(path)
         if not status.st_size:
             try:
                 lmdb.open(path, subdir=False, lock=False).close()
@@ -125,12 +125,12 @@ def create_file(path: str, shown: str) -> None:
         os.close(file)
 
 
-def translate_cache_error(error: lmdb.Error, shown: str) -> StoreError:
+def translate_cache_error(error: lmdb.Error, path: str) -> StoreError:
     """Return the error of dbloader for an error of LMDB about a cache."""
     if isinstance(error, (lmdb.InvalidError, lmdb.VersionMismatchError)):
-        return _not_a_cache(shown)
-    return translate(error, f"the cache {shown}", remedy="remove that file, and dbloader fills a new one")
+        return _not_a_cache(path)
+    return translate(error, f"the cache {path}", remedy="remove that file, and dbloader fills a new one")
 
 
-def _not_a_cache(shown: str) -> NotAStoreError:
-    return NotAStoreError(f"{shown} is not a cache: remove it, or name another file")
+def _not_a_cache(path: str) -> NotAStoreError:
+    return NotAStoreError(f"{path} is not a cache: remove it, or name another file")

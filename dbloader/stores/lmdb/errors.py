@@ -15,6 +15,13 @@ _NO_RIGHT = (errno.EACCES, errno.EPERM, errno.EROFS)
 _SYSTEM = (lmdb.DiskError, lmdb.LockError, lmdb.MemoryError, lmdb.ReadonlyError)
 
 
+def translate_refusal(error: OSError, place: str) -> StoreError:
+    """Return the error of dbloader for an error of the operating system: a file could not be written."""
+    if error.errno in NO_ROOM:
+        return StoreFullError(f"no room is left for {place}: {error.strerror}")
+    return StoreAccessError(f"{place} cannot be written: {error.strerror or error}")
+
+
 def translate(error: lmdb.Error, place: str, *, use: str = "read", remedy: str = "") -> StoreError:
     """Return the error of dbloader for an error of LMDB: a file, or a cache, could not be ``use``: "read" or "written".
 

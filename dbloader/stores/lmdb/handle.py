@@ -5,19 +5,26 @@ from __future__ import annotations
 import os
 import stat
 import weakref
+from typing import TYPE_CHECKING
 
 import lmdb
 
 from dbloader.errors import DamagedStoreError, NotAStoreError
+from dbloader.records.columns import CHUNK, whole_chunk
 from dbloader.records.manifest import Manifest
 from dbloader.stores.lmdb import env
-from dbloader.stores.lmdb.keys import CACHE, MANIFEST, META, RECORDS
+from dbloader.stores.lmdb.errors import translate
+from dbloader.stores.lmdb.keys import CACHE, MANIFEST, META, RECORDS, column_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class LMDBHandle:
     """An open store: the environment, shared with other stores on the file, its sub-databases and the manifest."""
 
     def __init__(self, path: str, place: str) -> None:
+        self.place = place
         status = os.stat(path)  # noqa: PTH116 - the path may be any str
         if stat.S_ISDIR(status.st_mode):
             raise NotAStoreError(f"{place} is a folder; a store is one file (dbloader convert makes one of a folder)")
@@ -30,13 +37,13 @@ class LMDBHandle:
         release = weakref.finalize(self, env.release, self.shared)
         release.atexit = False
         try:
-            self._read_header(status.st_size, place)
+            self._read_header(status.st_size)
         except BaseException:
             release()  # now: a caller that keeps the error would keep the file open
             raise
 
-    def _read_header(self, size: int, place: str) -> None:
-        env = self.env = self.shared.env
+    def _read_header(self, size: int) -> None:
+        env, place = self.shared.env, self.place
         used = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
         if size < used:
             raise DamagedStoreError(
@@ -60,3 +67,40 @@ class LMDBHandle:
                 "(dbloader convert with --resume goes on with it)"
             )
         self.manifest = Manifest.decode(data, place)
+
+    def begin(self) -> lmdb.Transaction:
+        """Begin a transaction whose values are views into the map, valid until it ends."""
+        try:
+            return self.shared.env.begin(buffers=True)
+        except lmdb.Error as error:
+            raise translate(error, self.place) from error
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return a value of the sub-database ``meta``."""
+        try:
+            with env.gate, self.shared.env.begin(db=self.meta) as txn:
+                return txn.get(key)
+        except lmdb.Error as error:
+            raise translate(error, self.place) from error
+
+    def chunk(self, column: str, number: int) -> memoryview:
+        """Return one chunk of a column."""
+        chunk = whole_chunk(column, number, self.get(column_key(column, number)), self.manifest.length)
+        if chunk is None:
+            raise DamagedStoreError(
+                f"{self.place}: chunk {number} of its column {column} is missing or damaged; "
+                "copy it again from the original"
+            )
+        return chunk
+
+    def chunks(self, column: str) -> Iterator[memoryview]:
+        """Return all chunks of a column. Their number is checked before anyone allocates memory for the records."""
+        count = -(-self.manifest.length // CHUNK)
+        with env.gate, self.begin() as txn:
+            there = txn.stat(self.meta)["entries"]
+        if count > there:
+            raise DamagedStoreError(
+                f"{self.place}: its manifest says {self.manifest.length:,} records, but the chunks of its column "
+                f"{column} are missing; copy it again from the original"
+            )
+        return (self.chunk(column, number) for number in range(count))

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import lmdb
 
-from dbloader.errors import DamagedStoreError, StoreAccessError, StoreFullError, StoreLockedError
-from dbloader.stores.lmdb.errors import NO_ROOM, translate
+from dbloader.errors import DamagedStoreError, StoreFullError, StoreLockedError
+from dbloader.stores.lmdb.errors import NO_ROOM, translate, translate_refusal
 from dbloader.stores.lmdb.keys import META, PARTIAL, RECORDS
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class PartialFile:
             try:
                 fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             except OSError as error:
-                raise self.refused(error) from error
+                raise translate_refusal(error, self.place) from error
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
@@ -67,7 +67,7 @@ class PartialFile:
                 raise StoreLockedError(f"another process is writing {self.place} now: wait for it or end it") from error
             except OSError as error:
                 os.close(fd)
-                raise self.refused(error) from error
+                raise translate_refusal(error, self.place) from error
             # Another process may have finished the file and renamed it before it was locked here.
             if self.path.exists() and os.path.samestat(os.fstat(fd), self.path.stat()):
                 self.fd = fd
@@ -146,19 +146,13 @@ class PartialFile:
         try:
             self.path.replace(self.target)
         except OSError as error:
-            raise self.refused(error) from error
+            raise translate_refusal(error, self.place) from error
         with suppress(OSError):  # the store is in place; not every folder can be opened or synced
             sync_folder(self.target.parent)
 
     def remove(self) -> None:
         """Remove the file."""
         self.path.unlink(missing_ok=True)
-
-    def refused(self, error: OSError) -> StoreError:
-        """Return the error of dbloader for an error of the operating system."""
-        if error.errno in NO_ROOM:
-            return StoreFullError(f"no room is left for {self.place}: {error.strerror}")
-        return StoreAccessError(f"{self.place} cannot be written: {error.strerror}")
 
     def _translate(self, error: lmdb.Error) -> StoreError:
         found = translate(error, str(self.path), use="written", remedy=_BEGIN_AGAIN)

@@ -17,6 +17,7 @@ from dbloader.errors import (
 )
 from dbloader.records.columns import COLUMNS, whole_chunk
 from dbloader.records.document import seal
+from dbloader.stores.lmdb.errors import translate_refusal
 from dbloader.stores.lmdb.keys import MANIFEST, PROGRESS, checked_path, column_key, event_key, record_key
 from dbloader.stores.lmdb.partial import PartialFile
 from dbloader.stores.lmdb.store import LMDBStore
@@ -57,7 +58,7 @@ class LMDBWriter(Writer):
                 self._partial.remove()
             self._partial.unlock()
             if isinstance(error, OSError) and not isinstance(error, StoreError):
-                raise self._partial.refused(error) from error
+                raise translate_refusal(error, self.place) from error
             raise
 
     @override
@@ -89,7 +90,7 @@ class LMDBWriter(Writer):
         except StoreError:
             raise
         except PermissionError as error:
-            raise StoreAccessError(f"{self.place} cannot be written: {error.strerror or error}") from error
+            raise translate_refusal(error, self.place) from error
 
     def _better_name(self) -> str:
         """Return a file name for a place that is or names a folder."""

@@ -119,8 +119,20 @@ class MongoReader:
         if self.manifest.length and self.connection.run(lambda: self.newest.find_one({}, {"_id": 1})) is None:
             raise self._lost("its collection of records is gone")
 
-    def chunks(self, column: str, numbers: range) -> Iterator[memoryview]:
-        """Yield chunks of a column, in order."""
+    def chunk(self, column: str, number: int) -> memoryview:
+        """Return one chunk of a column."""
+        return next(self._chunks(column, range(number, number + 1)))
+
+    def chunks(self, column: str) -> Iterator[memoryview]:
+        """Return all chunks of a column. Their number is checked before anyone allocates memory for the records."""
+        wanted = -(-self.manifest.length // CHUNK)
+        keys = {"_id": prefix_range(f"{self.store}/column/{column}/")}
+        there = self.connection.run(lambda: self.meta.count_documents(keys, hint="_id_"))
+        if there < wanted:
+            raise self._lost(f"its column {column} has {there} of {wanted} chunks; some are missing or damaged")
+        return self._chunks(column, range(wanted))
+
+    def _chunks(self, column: str, numbers: range) -> Iterator[memoryview]:
         for first in range(numbers.start, numbers.stop, _CHUNKS_AT_ONCE):
             part = range(first, min(first + _CHUNKS_AT_ONCE, numbers.stop))
             keys = [column_key(self.store, column, number) for number in part]
@@ -133,15 +145,6 @@ class MongoReader:
                     raise self._lost(f"chunk {number} of its column {column} is missing or damaged")
                 yield chunk
 
-    def all_chunks(self, column: str) -> Iterator[memoryview]:
-        """Return all chunks of a column. Their number is checked before anyone allocates memory for so many records."""
-        wanted = -(-self.manifest.length // CHUNK)
-        keys = {"_id": prefix_range(f"{self.store}/column/{column}/")}
-        there = self.connection.run(lambda: self.meta.count_documents(keys, hint="_id_"))
-        if there < wanted:
-            raise self._lost(f"its column {column} has {there} of {wanted} chunks; some are missing or damaged")
-        return self.chunks(column, range(wanted))
-
     def events(self, first: int) -> list[bytes]:
         """Return the documents of some events of the report, from one on; an empty list after the last."""
         keys = {**prefix_range(f"{self.store}/event/"), "$gte": event_key(self.store, first)}
@@ -151,7 +154,7 @@ class MongoReader:
             if document["_id"] != event_key(self.store, number) or not isinstance(event, dict):
                 raise DamagedStoreError(f"{self.place.redacted}: line {number} of its report is missing or damaged")
         if not events and self.manifest.length and not self._is_published():
-            next(self.chunks("crc32", range(1)))  # raises if the store has been removed
+            self.chunk("crc32", 0)  # raises if the store has been removed
         return [bson.encode(event) for event in events]
 
     def _lost(self, what: str) -> Exception:

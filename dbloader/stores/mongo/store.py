@@ -10,9 +10,7 @@ from bson.errors import BSONError
 from typing_extensions import override
 
 from dbloader.errors import DamagedRecordError, DamagedStoreError, RecordNotFoundError
-from dbloader.records.columns import CHUNK, COLUMNS, DTYPES, join_values
 from dbloader.records.decode import decode, decode_values
-from dbloader.records.names import join_names, name_at
 from dbloader.stores.base import Store
 from dbloader.stores.mongo.gridfs import LostError
 from dbloader.stores.mongo.query import check_counts, find_indices, find_matching, to_index
@@ -25,8 +23,6 @@ if TYPE_CHECKING:
 
     from bson.raw_bson import RawBSONDocument
 
-    from dbloader.records.manifest import Manifest
-    from dbloader.records.names import Names
     from dbloader.records.record import Record
 
 
@@ -47,11 +43,6 @@ class MongoStore(Store):
         self.place = self._place.redacted
         self._handle: MongoReader | None = None
 
-    @property
-    @override
-    def manifest(self) -> Manifest:
-        return self._open().manifest
-
     @override
     def read(self, indices: Sequence[int]) -> list[Record]:
         reader = self._open()
@@ -67,25 +58,6 @@ class MongoStore(Store):
         reader = self._open()
         found = self._find(reader, indices, raw=True)
         return [self._to_bytes(reader, int(index), found.get(index)) for index in indices]
-
-    @override
-    def column(self, name: str) -> np.ndarray[Any, Any]:
-        if name not in DTYPES:
-            raise ValueError(f"a column is one of {', '.join(DTYPES)}, got {name!r}")
-        reader = self._open()
-        return join_values(reader.all_chunks(name), name, reader.manifest.length)
-
-    @override
-    def names(self) -> Names:
-        reader = self._open()
-        return join_names(reader.all_chunks("name"), reader.manifest.length)
-
-    @override
-    def name(self, index: int) -> str | None:
-        reader = self._open()
-        self._check_index(index)
-        (chunk,) = reader.chunks("name", range(index // CHUNK, index // CHUNK + 1))
-        return name_at(chunk, index % CHUNK) or None
 
     @override
     def find(self, name: str) -> int:
@@ -180,10 +152,6 @@ class MongoStore(Store):
             raise self._damaged(index, str(error)) from error
 
     @override
-    def _stored_chunk(self, number: int) -> dict[str, bytes]:
-        reader = self._open()
-        return {name: bytes(next(reader.chunks(name, range(number, number + 1)))) for name in COLUMNS}
-
     def _open(self) -> MongoReader:
         reader = self._handle
         if reader is None or reader.pid != os.getpid():
@@ -191,10 +159,7 @@ class MongoStore(Store):
         return reader
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"place": self.place, "_place": self._place}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _handle=None)
+        return {**self.__dict__, "_handle": None}
 
 
 def _is_name(name: str) -> bool:

@@ -13,19 +13,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dbloader import open_store
-from dbloader.errors import (
-    NotAStoreError,
-)
+from dbloader.errors import NotAStoreError
 from dbloader.stores.lmdb import env
 from dbloader.stores.lmdb.store import LMDBStore
 from tests.contracts.records import WAIT_S, documents_of, make_records
 from tests.support.children import in_child
-from tests.support.lmdb_files import (
-    ONE_ENVIRONMENT,
-    open_descriptors,
-    tamper,
-    write,
-)
+from tests.support.lmdb_files import ONE_ENVIRONMENT, open_descriptors, tamper
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,14 +32,6 @@ def shared(store: Store) -> env.Environment:
     assert isinstance(store, LMDBStore)
     assert store.handle is not None
     return store.handle.shared
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """A store of 20 records."""
-    path = tmp_path / "store.lmdb"
-    write(path, make_records(20))
-    return path
 
 
 def test_stores_on_one_file_share_one_environment(place: Path) -> None:

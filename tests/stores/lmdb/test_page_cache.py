@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-import dbloader.stores.lmdb.page_cache
 from dbloader import Record, write_store
 from dbloader.errors import NotAStoreError, PlaceError, StoreNotFoundError
 from dbloader.stores.lmdb.page_cache import available_memory, warm
-from tests.support.images import run
 from tests.support.page_cache import empty_cache, pages_in_memory
+from tests.support.shell import Shell, check_error
 
 
 @pytest.fixture
@@ -68,29 +67,19 @@ def test_a_container_has_no_more_memory_than_it_may_use(monkeypatch: pytest.Monk
     assert available_memory() == 1000
 
 
-def test_the_command_tells_what_it_did(place: Path) -> None:
-    outcome = run("warm", place)
-    assert (outcome.status, outcome.stderr) == (0, "")
-    assert re.fullmatch(rf"{place}: 6\.\d MB read in \d+\.\d s \([\d.]+ [MG]B/s\)\n", outcome.stdout)
-    assert run("warm", place, "--quiet") == (0, "", "")
-    missing = run("warm", "none.lmdb")
-    assert (missing.status, missing.stdout) == (2, "")
-    assert missing.stderr.startswith("Error: none.lmdb does not exist; dbloader convert makes a store")
-
-
-def test_a_file_larger_than_memory_is_said_not_to_fit(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_the_command_tells_what_it_did(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from dbloader.cli.warm import warm_command
-
-    monkeypatch.setattr(dbloader.stores.lmdb.page_cache, "available_memory", lambda: 10**6)
-    warm_command.main([str(place)], standalone_mode=False)
-    stdout, stderr = capsys.readouterr()
-    assert re.fullmatch(
-        r"Warning: the file has 6\.\d MB, but only 1\.0 MB of memory are available: "
-        r"not all of it will stay in memory\n",
-        stderr,
-    )
-    assert stdout.startswith(f"{place}: ")
-    warm_command.main([str(place), "-q"], standalone_mode=False)
-    assert capsys.readouterr() == ("", "")
+    shell = Shell(monkeypatch, capfd)
+    outcome = shell("warm", place)
+    told = rf"{place}: 6\.\d MB read in \d+\.\d s \([\d.]+ [MG]B/s\)\n"
+    assert (outcome.status, outcome.stderr) == (0, "")
+    assert re.fullmatch(told, outcome.stdout)
+    assert shell("warm", place, "--quiet") == (0, "", "")
+    check_error(shell("warm", "none.lmdb"), "none.lmdb does not exist; dbloader convert makes a store")
+    monkeypatch.setattr("dbloader.stores.lmdb.page_cache.available_memory", lambda: 10**6)
+    outcome = shell("warm", place)
+    warning = "Warning: the file has 6.2 MB, but only 1.0 MB of memory are available: not all of it will stay in memory"
+    assert outcome.stderr == f"{warning}\n"
+    assert re.fullmatch(told, outcome.stdout)
+    assert shell("warm", place, "-q") == (0, "", "")

@@ -13,31 +13,17 @@ import lmdb
 import pytest
 
 from dbloader import Record, create_store, open_store
-from dbloader.errors import (
-    DamagedStoreError,
-    StoreAccessError,
-    StoreError,
-    StoreFullError,
-)
+from dbloader.errors import DamagedStoreError, StoreAccessError, StoreError, StoreFullError
 from dbloader.records.record import encode
 from dbloader.stores.lmdb import partial
 from dbloader.stores.lmdb.partial import PartialFile
-from tests.contracts.records import documents_of, write_one_by_one
+from tests.contracts.records import check_is, check_resumes, documents_of, write, write_nothing, write_partial
 from tests.support.children import in_child
-from tests.support.lmdb_files import (
-    check,
-    fill_disk,
-)
+from tests.support.lmdb_files import fill_disk
 
 
 def records_of(count: int, nbytes: int) -> list[Record]:
     return [Record(name=f"{number}", image=bytes([number]) * nbytes) for number in range(count)]
-
-
-def fill(place: Path, records: list[Record], **options: bool) -> None:
-    with create_store(place, resumable=True, **options) as writer:
-        write_one_by_one(writer, records)
-        writer.finish()
 
 
 def test_the_map_grows_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,35 +46,21 @@ def test_a_partial_store_larger_than_the_first_map_is_resumed(tmp_path: Path, mo
     monkeypatch.setattr(partial, "FIRST_MAP_BYTES", 2**16)
     place = tmp_path / "store.lmdb"
     records = [Record(name=f"{number}", image=bytes(100_000)) for number in range(20)]
-    with create_store(place, resumable=True) as writer:
-        write_one_by_one(writer, records[:10])
-        writer.commit()
-    with create_store(place, resume=True) as writer:
-        assert writer.length == 10
-        write_one_by_one(writer, records)
-        writer.finish()
-    with open_store(place) as store:
-        assert store.documents(range(20)) == documents_of(records)
+    write_partial(place, records[:10])
+    check_resumes(place, records, [10])
 
 
 @pytest.mark.parametrize("lost", [1, 2_000_000])
 def test_a_partial_store_that_was_cut_short_is_not_resumed(tmp_path: Path, lost: int) -> None:
     place, path = tmp_path / "store.lmdb", tmp_path / "store.lmdb.partial"
-    with create_store(place, resumable=True) as writer:
-        write_one_by_one(writer, records_of(6, 500_000))
-        writer.commit()
+    write_partial(place, records_of(6, 500_000))
     size = path.stat().st_size
     os.truncate(path, size - lost)
-    with (
-        pytest.raises(DamagedStoreError, match=r"cut short: it has \d+ bytes of \d+; begin again with overwrite"),
-        create_store(place, resume=True),
-    ):
-        pass
+    with pytest.raises(DamagedStoreError, match=r"cut short: it has \d+ bytes of \d+; begin again with overwrite"):
+        write_nothing(place, resume=True)
     assert path.stat().st_size == size - lost
-    with create_store(place, overwrite=True) as writer:
-        write_one_by_one(writer, records_of(3, 10))
-        writer.finish()
-    check(place, records_of(3, 10))
+    write(place, records_of(3, 10), overwrite=True)
+    check_is(place, records_of(3, 10))
 
 
 @pytest.mark.parametrize("room", ["freed", "elsewhere"])
@@ -102,21 +74,14 @@ def test_a_full_disk_loses_nothing_that_was_committed(
     message = r"no room is left for .*store\.lmdb: free some space and resume \(--resume\)$"
     for options in ({}, {"resume": True}):
         with pytest.raises(StoreFullError, match=message):
-            fill(place, records, **options)
+            write(place, records, resumable=True, **options)
         assert [path.name for path in small_disk.iterdir() if path != filler] == ["store.lmdb.partial"]
     if room == "freed":
         filler.unlink()
     else:
         place = tmp_path / "store.lmdb"
         shutil.copy(small_disk / "store.lmdb.partial", tmp_path)
-    with create_store(place, resume=True) as writer:
-        assert 10 < writer.length < 25
-        assert writer.length == writer.position
-        write_one_by_one(writer, records)
-        writer.finish()
-    with open_store(place) as store:
-        assert store.documents(range(32)) == documents_of(records)
-        assert store.verify() == store.manifest.digest
+    check_resumes(place, records, range(11, 25))
 
 
 def test_a_disk_without_room_for_another_file_is_full(small_disk: Path) -> None:
@@ -124,11 +89,8 @@ def test_a_disk_without_room_for_another_file_is_full(small_disk: Path) -> None:
         for number in range(100):
             (small_disk / f"file {number}").touch()
     assert not (small_disk / "file 99").exists()
-    with (
-        pytest.raises(StoreFullError, match=r"no room is left for .*store\.lmdb: No space left on device"),
-        create_store(small_disk / "store.lmdb"),
-    ):
-        pass
+    with pytest.raises(StoreFullError, match=r"no room is left for .*store\.lmdb: No space left on device"):
+        write_nothing(small_disk / "store.lmdb")
 
 
 def test_a_quota_that_is_used_up_is_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,41 +104,26 @@ def test_a_quota_that_is_used_up_is_a_full_disk(tmp_path: Path, monkeypatch: pyt
         resource.setrlimit(resource.RLIMIT_FSIZE, (5 * 10**6, 5 * 10**6))
         message = r"no room is left for .*store\.lmdb: free some space and resume \(--resume\)$"
         with pytest.raises(StoreFullError, match=message):
-            fill(place, records)
+            write(place, records, resumable=True)
 
     assert in_child(write_limited) == 0
-    with create_store(place, resume=True) as writer:
-        assert 3 < writer.length < 10
-        write_one_by_one(writer, records)
-        writer.finish()
-    with open_store(place) as store:
-        assert store.documents(range(20)) == documents_of(records)
+    check_resumes(place, records, range(4, 10))
 
 
 @pytest.mark.parametrize("already", ["empty", "begun"])
 def test_a_full_disk_is_an_error_from_the_first_byte_on(small_disk: Path, already: str) -> None:
     place = small_disk / "store.lmdb"
     if already == "begun":
-        with create_store(place, resumable=True) as writer:
-            write_one_by_one(writer, records_of(2, 500_000))
-            writer.commit()
+        write_partial(place, records_of(2, 500_000))
     fill_disk(small_disk)
 
     def write_refused() -> None:
-        with (  # noqa: PT012
-            pytest.raises(StoreFullError, match="no room is left for"),
-            create_store(place, resumable=True, resume=already == "begun") as writer,
-        ):
-            write_one_by_one(writer, records_of(8, 500_000))
-            writer.finish()
+        with pytest.raises(StoreFullError, match="no room is left for"):
+            write(place, records_of(8, 500_000), resumable=True, resume=already == "begun")
 
     assert in_child(write_refused) == 0  # else the signal that ended it
     (small_disk / "other").unlink()
-    with create_store(place, resume=True) as writer:
-        assert writer.length == (2 if already == "begun" else 0)
-        write_one_by_one(writer, records_of(8, 500_000))
-        writer.finish()
-    check(place, records_of(8, 500_000))
+    check_resumes(place, records_of(8, 500_000), [2 if already == "begun" else 0])
 
 
 @pytest.mark.parametrize("resumable", [False, True])

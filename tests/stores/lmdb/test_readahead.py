@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 HEAD = 16  # bytes of a page before its value
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store of three levels of pages; every fiftieth record has pages of its own."""
     noise = random.Random(0)
-    place = tmp_path / "store.lmdb"
+    place = tmp_path_factory.mktemp("readahead") / "store.lmdb"
     write_store((Record(image=noise.randbytes(300 if index % 50 else 20_000)) for index in range(4000)), place)
     return place
 

@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import resource
 import shutil
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,17 +27,22 @@ from dbloader.records.record import encode
 from dbloader.stores.lmdb import env
 from dbloader.stores.lmdb.store import LMDBStore
 from dbloader.stores.lmdb.writer import LMDBWriter
-from tests.contracts.records import WAIT_S, documents_of, make_records, write_one_by_one
+from tests.contracts.records import (
+    WAIT_S,
+    documents_of,
+    make_records,
+    write,
+    write_nothing,
+    write_one_by_one,
+    write_partial,
+)
 from tests.contracts.store import StoreContract
 from tests.support.children import in_child
-from tests.support.lmdb_files import (
-    as_nobody,
-    tamper_with_records,
-    write,
-)
+from tests.support.images import as_nobody
+from tests.support.lmdb_files import tamper_with_records
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from dbloader.stores.base import Store
 
@@ -68,22 +72,6 @@ class TestLMDBStore(StoreContract):
 
     def replace_documents(self, place: str, documents: dict[int, bytes | None]) -> None:
         tamper_with_records(place, documents)
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """A store of 20 records."""
-    path = tmp_path / "store.lmdb"
-    write(path, make_records(20))
-    return path
-
-
-@pytest.fixture
-def open_path() -> Iterator[Path]:
-    """A folder that any user can reach, which pytest's own are not."""
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)
-        yield Path(folder)
 
 
 def test_a_batch_is_read_in_one_transaction(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,9 +188,7 @@ def test_an_unfinished_conversion_is_pointed_out_where_the_store_is_missing(tmp_
 
 def test_an_unfinished_store_that_was_copied_to_the_place_is_no_store(tmp_path: Path) -> None:
     place, other = tmp_path / "store.lmdb", tmp_path / "other.lmdb"
-    with create_store(place, resumable=True) as writer:
-        write_one_by_one(writer, make_records(3))
-        writer.commit()
+    write_partial(place, make_records(3))
     shutil.copy(f"{place}.partial", other)
     with pytest.raises(NotAStoreError, match="is not a finished store: its conversion was interrupted"):
         len(open_store(other))
@@ -249,11 +235,8 @@ def test_an_lmdb_file_of_another_program_is_no_store(tmp_path: Path, databases: 
                 txn.put(key, b"value")
     with pytest.raises(NotAStoreError, match="is an LMDB file, but not a dbloader store"):
         len(open_store(place))
-    with (
-        pytest.raises(StoreExistsError, match="is not a dbloader store and will not be overwritten"),
-        create_store(place, overwrite=True),
-    ):
-        pass
+    with pytest.raises(StoreExistsError, match="is not a dbloader store and will not be overwritten"):
+        write_nothing(place, overwrite=True)
     with lmdb.open(str(place), subdir=False, lock=False, max_dbs=2) as env, env.begin() as txn:
         assert txn.get(b"key") == b"value"
 

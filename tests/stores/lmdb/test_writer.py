@@ -6,7 +6,6 @@ import errno
 import fcntl
 import os
 import re
-import tempfile
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,39 +27,13 @@ from dbloader.records.record import encode
 from dbloader.stores.lmdb import partial
 from dbloader.stores.lmdb.keys import column_key
 from dbloader.stores.lmdb.partial import PartialFile
-from tests.contracts.records import DIED, documents_of, make_records, write_one_by_one
+from tests.contracts.records import check_is, make_records, write, write_nothing, write_one_by_one, write_partial
 from tests.support.children import in_child
-from tests.support.lmdb_files import (
-    NOBODY,
-    as_nobody,
-    check,
-    tamper,
-    value_at,
-    write,
-)
+from tests.support.images import NOBODY, as_nobody
+from tests.support.lmdb_files import tamper, value_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """A store of 20 records."""
-    path = tmp_path / "store.lmdb"
-    write(path, make_records(20))
-    return path
-
-
-@pytest.fixture
-def open_path() -> Iterator[Path]:
-    """A folder that any user can reach, which pytest's own are not."""
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)
-        yield Path(folder)
-
-
-def die(*arguments: object) -> None:
-    os._exit(DIED)
+    from collections.abc import Callable
 
 
 def test_a_store_has_the_rights_that_the_umask_leaves(tmp_path: Path) -> None:
@@ -73,48 +46,13 @@ def test_a_store_has_the_rights_that_the_umask_leaves(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["store.lmdb"]
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_a_store_that_was_finished_but_not_renamed_is_published_by_resuming(tmp_path: Path, overwrite: bool) -> None:
-    place = tmp_path / "store.lmdb"
-    records = make_records(20)
-    if overwrite:
-        write(place, make_records(2, seed=5))
-
-    def finish() -> None:
-        with create_store(place, resumable=True, overwrite=overwrite) as writer:
-            write_one_by_one(writer, records)
-            writer.finish(created="then")
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Path, "replace", die)
-        assert in_child(finish) == DIED
-    assert value_at(f"{place}.partial", b"meta", b"manifest")
-    if overwrite:
-        with open_store(place) as store:
-            assert len(store) == 2
-    else:
-        with pytest.raises(NotAStoreError, match="its unfinished conversion is"):
-            len(open_store(place))
-    with create_store(place, resume=True) as writer:
-        assert writer.position == 20
-        write_one_by_one(writer, records)
-        manifest = writer.finish(created="then")
-    assert [path.name for path in tmp_path.iterdir()] == ["store.lmdb"]
-    with open_store(place) as store:
-        assert store.documents(range(20)) == documents_of(records)
-        assert store.verify() == manifest.digest
-
-
 def test_a_partial_file_that_is_not_an_lmdb_file_is_kept_until_it_is_overwritten(tmp_path: Path) -> None:
     place, partial = tmp_path / "store.lmdb", tmp_path / "store.lmdb.partial"
     partial.write_text("a text\n" * 1000)
-    with pytest.raises(StoreExistsError, match="an unfinished conversion is at"), create_store(place):
-        pass
-    with (
-        pytest.raises(NotAStoreError, match=r"partial is not an LMDB file.*; begin again with overwrite"),
-        create_store(place, resume=True),
-    ):
-        pass
+    with pytest.raises(StoreExistsError, match="an unfinished conversion is at"):
+        write_nothing(place)
+    with pytest.raises(NotAStoreError, match=r"partial is not an LMDB file.*; begin again with overwrite"):
+        write_nothing(place, resume=True)
     assert partial.read_text() == "a text\n" * 1000
     write(place, make_records(3), overwrite=True)
     assert not partial.exists()
@@ -123,16 +61,13 @@ def test_a_partial_file_that_is_not_an_lmdb_file_is_kept_until_it_is_overwritten
 @pytest.mark.parametrize("name", ["name", "crc32"])
 def test_a_partial_file_with_a_damaged_column_is_not_resumed(tmp_path: Path, name: str) -> None:
     place, partial = tmp_path / "store.lmdb", tmp_path / "store.lmdb.partial"
-    with create_store(place, resumable=True) as writer:
-        write_one_by_one(writer, make_records(3))
-        writer.commit()
+    write_partial(place, make_records(3))
     whole = value_at(partial, b"meta", column_key(name, 0))
     for change in (whole[:-4], bytes([whole[0] ^ 1]) + whole[1:], None):
         tamper(partial, b"meta", {column_key(name, 0): change})
-        writer = create_store(place, resume=True)
         message = rf"partial: its column {name} is damaged; begin again with overwrite \(--overwrite\)"
-        with pytest.raises(DamagedStoreError, match=message), writer:
-            pass
+        with pytest.raises(DamagedStoreError, match=message):
+            write_nothing(place, resume=True)
     with create_store(place, overwrite=True) as again:  # the refused writer has let go of the file
         again.finish()
 
@@ -142,11 +77,8 @@ def test_a_writer_that_cannot_begin_leaves_nothing(tmp_path: Path, monkeypatch: 
         raise lmdb.Error("No space left on device")
 
     monkeypatch.setattr("dbloader.stores.lmdb.partial.lmdb.open", refuse)
-    with (
-        pytest.raises(StoreFullError, match=r"no room is left for .*store\.lmdb: nothing was written$"),
-        create_store(tmp_path / "store.lmdb", resumable=True),
-    ):
-        pass
+    with pytest.raises(StoreFullError, match=r"no room is left for .*store\.lmdb: nothing was written$"):
+        write_nothing(tmp_path / "store.lmdb", resumable=True)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -165,11 +97,8 @@ def test_a_link_that_leads_in_a_circle_is_not_replaced(tmp_path: Path) -> None:
     place, other = tmp_path / "store.lmdb", tmp_path / "other.lmdb"
     place.symlink_to(other)
     other.symlink_to(place)
-    with (
-        pytest.raises(StoreAccessError, match=r"store\.lmdb cannot be written: its symbolic link leads in a circle"),
-        create_store(place, overwrite=True),
-    ):
-        pass
+    with pytest.raises(StoreAccessError, match=r"store\.lmdb cannot be written: its symbolic link leads in a circle"):
+        write_nothing(place, overwrite=True)
     assert sorted(tmp_path.iterdir()) == [other, place]
     assert place.readlink() == other
 
@@ -184,8 +113,8 @@ def test_a_link_at_the_place_stays_and_what_it_leads_to_is_replaced(tmp_path: Pa
             write_one_by_one(writer, make_records(count))
             writer.finish()
         assert link.is_symlink()
-        check(target, make_records(count))
-        check(link, make_records(count))
+        check_is(target, make_records(count))
+        check_is(link, make_records(count))
 
 
 @pytest.mark.parametrize("exists", [False, True])
@@ -193,11 +122,8 @@ def test_a_place_that_names_a_folder_is_refused_with_a_better_one(tmp_path: Path
     if exists:
         (tmp_path / "images").mkdir()
     place = f"{tmp_path}/images/"
-    with (
-        pytest.raises(StoreError, match=re.escape(f"a store is one file: name one, such as {tmp_path}/images.lmdb")),
-        create_store(place),
-    ):
-        pass
+    with pytest.raises(StoreError, match=re.escape(f"a store is one file: name one, such as {tmp_path}/images.lmdb")):
+        write_nothing(place)
     assert [*tmp_path.iterdir()] == ([tmp_path / "images"] if exists else [])
 
 
@@ -206,12 +132,8 @@ def test_a_file_that_cannot_be_looked_at_is_not_overwritten(open_path: Path) -> 
     write(place, make_records(3))
     place.chmod(0)
     open_path.chmod(0o777)
-    with (
-        as_nobody(),
-        pytest.raises(StoreAccessError, match=r"store\.lmdb may not be read"),
-        create_store(place, overwrite=True),
-    ):
-        pass
+    with as_nobody(), pytest.raises(StoreAccessError, match=r"store\.lmdb may not be read"):
+        write_nothing(place, overwrite=True)
     place.chmod(0o600)
     with open_store(place) as store:
         assert len(store) == 3
@@ -247,38 +169,26 @@ def test_a_file_system_without_locks_is_not_written_to(tmp_path: Path, monkeypat
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    with (
-        pytest.raises(StoreAccessError, match=r"store\.lmdb cannot be written: No locks available"),
-        create_store(tmp_path / "store.lmdb"),
-    ):
-        pass
+    with pytest.raises(StoreAccessError, match=r"store\.lmdb cannot be written: No locks available"):
+        write_nothing(tmp_path / "store.lmdb")
 
 
 def test_writing_into_a_missing_folder_says_so(tmp_path: Path) -> None:
-    with (
-        pytest.raises(StoreAccessError, match=r"cannot be written: the folder .*/missing does not exist"),
-        create_store(tmp_path / "missing" / "store.lmdb"),
-    ):
-        pass
+    with pytest.raises(StoreAccessError, match=r"cannot be written: the folder .*/missing does not exist"):
+        write_nothing(tmp_path / "missing" / "store.lmdb")
 
 
 @pytest.mark.parametrize("options", [{}, {"overwrite": True}, {"resume": True}])
 def test_a_folder_is_never_written_to_or_replaced(tmp_path: Path, options: dict[str, bool]) -> None:
-    with (
-        pytest.raises(StoreExistsError, match=r"is a folder; a store is one file: name one, such as .*\.lmdb$"),
-        create_store(tmp_path, **options),
-    ):
-        pass
+    with pytest.raises(StoreExistsError, match=r"is a folder; a store is one file: name one, such as .*\.lmdb$"):
+        write_nothing(tmp_path, **options)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_in_the_place_of_the_partial_file_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "store.lmdb.partial").mkdir()
-    with (
-        pytest.raises(StoreAccessError, match=r"store\.lmdb cannot be written: Is a directory"),
-        create_store(tmp_path / "store.lmdb"),
-    ):
-        pass
+    with pytest.raises(StoreAccessError, match=r"store\.lmdb cannot be written: Is a directory"):
+        write_nothing(tmp_path / "store.lmdb")
 
 
 def test_a_folder_that_appears_meanwhile_is_not_replaced(tmp_path: Path) -> None:
@@ -297,19 +207,10 @@ def test_a_folder_that_may_not_be_written_says_so(open_path: Path) -> None:
     place = open_path / "store.lmdb"
     write(place, make_records(2))
     open_path.chmod(0o555)
-    for options in ({}, {"resume": True}):
-        with (
-            as_nobody(),
-            pytest.raises(StoreAccessError, match=r"other\.lmdb cannot be written: Permission denied"),
-            create_store(open_path / "other.lmdb", **options),
-        ):
-            pass
-    with (
-        as_nobody(),
-        pytest.raises(StoreAccessError, match=r"store\.lmdb cannot be written: Permission denied"),
-        create_store(place, overwrite=True),
-    ):
-        pass
+    for name, options in (("other", {}), ("other", {"resume": True}), ("store", {"overwrite": True})):
+        message = rf"{name}\.lmdb cannot be written: Permission denied"
+        with as_nobody(), pytest.raises(StoreAccessError, match=message):
+            write_nothing(open_path / f"{name}.lmdb", **options)
     open_path.chmod(0o755)
     assert [path.name for path in open_path.iterdir()] == ["store.lmdb"]
 
@@ -348,11 +249,11 @@ def test_a_forked_child_that_leaves_the_block_takes_nothing_from_its_parent(tmp_
             writer.__exit__(None, None, None)
 
         assert in_child(leave) == 0
-        with pytest.raises(StoreError, match="another process is writing"), create_store(place, resume=True):
-            pass
+        with pytest.raises(StoreError, match="another process is writing"):
+            write_nothing(place, resume=True)
         write_one_by_one(writer, records)
         writer.finish()
-    check(place, records)
+    check_is(place, records)
 
 
 def test_no_thread_is_started_within_the_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

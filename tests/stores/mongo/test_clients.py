@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import multiprocessing
 import threading
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote_plus
@@ -13,9 +12,9 @@ import pytest
 from dbloader import create_store, open_store
 from dbloader.errors import PlaceError, StoreAccessError
 from dbloader.stores.mongo.uri import parse
-from tests.contracts.records import documents_of, make_records
+from tests.contracts.records import documents_of, make_records, write
+from tests.support.children import from_child
 from tests.support.images import plant_photos
-from tests.support.mongo_stores import write
 from tests.support.shell import Shell
 
 if TYPE_CHECKING:
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 
     from pymongo import MongoClient
 
+    from dbloader.stores.base import Store
     from tests.support.mongo import Mongod
 
 RECORDS = make_records(4)
@@ -60,24 +60,15 @@ def test_a_forked_child_makes_its_own_client_and_leaves_its_parents_alone(mongod
     write(mongod_uri, RECORDS)
     with open_store(mongod_uri) as one, open_store(mongod_uri) as other:
         assert len(one) == len(other) == 4
-        context: Any = multiprocessing.get_context("fork")
-        receiver, sender = context.Pipe(duplex=False)
-        process = context.Process(target=use_and_close, args=(sender, one))
-        process.start()
-        sender.close()
-        assert receiver.poll(60)
-        assert receiver.recv() == documents_of(RECORDS)
-        process.join(60)
-        process.close()
-        receiver.close()
+        assert from_child(lambda: documents_and_close(one)) == documents_of(RECORDS)
         assert other.documents(range(4)) == one.documents(range(4)) == documents_of(RECORDS)
 
 
-def use_and_close(sender: Any, store: Any) -> None:
+def documents_and_close(store: Store) -> list[bytes]:
     documents = store.documents(range(4))
     store.close()
     gc.collect()
-    sender.send(documents)
+    return documents
 
 
 def test_a_password_comes_from_the_environment_or_a_file(

@@ -14,9 +14,9 @@ from dbloader import MongoDataset, Record, create_store, open_store
 from dbloader.errors import StoreError, StoreUnreachableError
 from dbloader.records.record import encode
 from dbloader.stores.mongo import connection
-from tests.contracts.records import documents_of, make_records
+from tests.contracts.records import WAIT_S, check_resumes, documents_of, make_records, write, write_one_by_one
 from tests.support.mongo import Proxy
-from tests.support.mongo_stores import WAIT_S, database_of, records_in, wait_until, write
+from tests.support.mongo_stores import database_of, records_in, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -60,14 +60,10 @@ def test_reading_and_opening_end_in_time(proxy: Proxy, mongod_uri: str) -> None:
 def test_writing_ends_in_time_and_can_be_resumed(proxy: Proxy, mongod_uri: str, at: str) -> None:
     def write_on() -> None:
         with create_store(f"{proxy.through(mongod_uri)}?{SHORT}", resumable=True) as writer:
-            writer.write(encode(record) for record in RECORDS[:20])
+            write_one_by_one(writer, RECORDS[:20] if at == "commit" else RECORDS)
             writer.commit()
-            if at == "finish":
-                writer.write(encode(record) for record in RECORDS[20:])
-                writer.commit()
             proxy.stall()
-            if at == "commit":
-                writer.write(encode(record) for record in RECORDS[20:])
+            write_one_by_one(writer, RECORDS)
             writer.finish()
 
     began = time.monotonic()
@@ -75,12 +71,7 @@ def test_writing_ends_in_time_and_can_be_resumed(proxy: Proxy, mongod_uri: str, 
         write_on()
     assert time.monotonic() - began < 20
     proxy.flow()
-    with create_store(mongod_uri, resume=True) as writer:
-        assert writer.length == (20 if at == "commit" else 30)
-        writer.write(encode(record) for record in RECORDS[writer.length :])
-        writer.finish()
-    with open_store(mongod_uri) as store:
-        assert store.documents(range(30)) == documents_of(RECORDS)
+    check_resumes(mongod_uri, RECORDS, [20 if at == "commit" else 30])
 
 
 def test_one_silent_connection_costs_its_time_and_no_more(proxy: Proxy, mongod_uri: str) -> None:
@@ -102,9 +93,7 @@ def slow_records() -> list[Record]:
 
 
 def test_reading_over_a_slow_line_takes_its_time(mongod: Mongod, mongod_uri: str) -> None:
-    with create_store(mongod_uri) as writer:
-        writer.write(encode(record) for record in slow_records())
-        writer.finish()
+    write(mongod_uri, slow_records())
     with (
         Proxy(mongod.port, bytes_per_s=1e6) as proxy,
         open_store(f"{proxy.through(mongod_uri)}?{SLOW}") as store,
@@ -134,9 +123,7 @@ def test_a_slow_line_of_too_little_ends_in_time(
     mongod: Mongod, mongod_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "RETRY_SECONDS", 2.0)
-    with create_store(mongod_uri) as writer:
-        writer.write(encode(record) for record in slow_records())
-        writer.finish()
+    write(mongod_uri, slow_records())
     with (
         Proxy(mongod.port, bytes_per_s=1e5) as proxy,
         open_store(f"{proxy.through(mongod_uri)}?{SLOW}") as store,

@@ -15,18 +15,9 @@ from dbloader.records.record import encode
 from dbloader.stores.mongo import connection, partial
 from dbloader.stores.mongo.gridfs import LargeRecords
 from dbloader.stores.mongo.schema import MAX_ON_SERVER
-from tests.contracts.records import documents_of, write_one_by_one
+from tests.contracts.records import check_is, documents_of, write, write_nothing, write_one_by_one
 from tests.support.mongo import Proxy
-from tests.support.mongo_stores import (
-    check_alone,
-    check_is,
-    database_of,
-    fault,
-    insert_late,
-    records_in,
-    write,
-    write_through_fault,
-)
+from tests.support.mongo_stores import check_alone, database_of, fault, insert_late, records_in, write_through_fault
 
 if TYPE_CHECKING:
     from tests.support.mongo import Mongod, Server
@@ -65,8 +56,7 @@ def test_records_over_the_limit_come_back_as_they_were(mongo_server: Server, mon
         # They go with their store.
         write(mongo_uri, records[:1], overwrite=True)
         assert store.documents([3]) == documents[3:4]
-        with create_store(mongo_uri, overwrite=True):
-            pass
+        write_nothing(mongo_uri, overwrite=True)
         check_alone(database)
 
 
@@ -172,8 +162,7 @@ def test_each_large_record_has_time_of_its_own_to_be_checked(
 
 
 @pytest.mark.usefixtures("_small_limit")
-@pytest.mark.parametrize("skip", [2, 4, 7])
-@pytest.mark.parametrize("code", [None, 9001])
+@pytest.mark.parametrize(("code", "skip"), [(None, 2), (9001, 4), (None, 7)])
 def test_a_large_record_survives_what_passes(mongod: Mongod, mongod_uri: str, code: int | None, skip: int) -> None:
     write(mongod_uri, [])
     fails: Any = {"close_connection": code is None, "error_code": code}

@@ -2,7 +2,7 @@
 
 A trial changes one document of a real store, by a number, and then opens, reads, verifies, copies, queries and resumes.
 Each must give what it gives of the whole store, or raise a DBLoaderError. DBLOADER_TRIALS says how many trials of each
-kind there are (10 if it is not set).
+kind there are (6 if it is not set).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from tests.support.mongo import Mongod
 
-TRIALS = int(os.environ.get("DBLOADER_TRIALS", "10"))
+TRIALS = int(os.environ.get("DBLOADER_TRIALS", "6"))
 _AT_ONCE = 20  # in one test
 RECORDS = make_records(24)
 for _large in (2, 8, 11, 20):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dbloader import Record, create_store
-from tests.contracts.records import make_records, write_one_by_one
-from tests.support.mongo_stores import check_is, wait_until, write_partial
+from tests.contracts.records import check_is, make_records, write_one_by_one, write_partial
+from tests.support.mongo_stores import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

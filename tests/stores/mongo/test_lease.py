@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import time
@@ -17,19 +16,24 @@ from bson.timestamp import Timestamp
 from dbloader import create_store
 from dbloader.errors import StoreError, StoreExistsError, StoreLockedError
 from dbloader.stores.mongo import catalog, lease
-from tests.contracts.records import documents_of, make_records, write_one_by_one
-from tests.support.mongo_stores import (
-    WAIT_S,
-    check_alone,
+from tests.contracts.records import (
     check_is,
+    documents_of,
+    make_records,
+    write,
+    write_nothing,
+    write_one_by_one,
+    write_partial,
+)
+from tests.support.children import in_child
+from tests.support.mongo_stores import (
+    check_alone,
     database_of,
     document_of,
     expire_lease,
     fault,
     insert_late,
     wait_until,
-    write,
-    write_partial,
 )
 
 if TYPE_CHECKING:
@@ -102,8 +106,7 @@ def test_a_writer_that_was_overtaken_cannot_finish(mongo_server: Server, mongo_u
         with pytest.raises(StoreError, match="store"):
             silent.finish()
     leave(silent)
-    with create_store(mongo_uri, overwrite=True):
-        pass
+    write_nothing(mongo_uri, overwrite=True)
     check_is(mongo_uri, RECORDS)
     with database_of(mongo_server, mongo_uri) as database:
         check_alone(database)
@@ -159,17 +162,13 @@ def test_a_lease_is_renewed_meanwhile(mongo_server: Server, mongo_uri: str, monk
     with create_store(mongo_uri) as writer, database_of(mongo_server, mongo_uri) as database:
         expires = document_of(database)["writer"]["expires"]
         wait_until(lambda: document_of(database)["writer"]["expires"] > expires)
-        with pytest.raises(StoreLockedError, match="another process is writing"), create_store(mongo_uri):
-            pass
+        with pytest.raises(StoreLockedError, match="another process is writing"):
+            write_nothing(mongo_uri)
         writer.finish()
 
 
 def test_the_lease_of_a_killed_process_of_this_machine_is_taken_at_once(mongo_uri: str) -> None:
-    process = multiprocessing.get_context("fork").Process(target=enter_and_die, args=(mongo_uri,))
-    process.start()
-    process.join(WAIT_S)
-    assert process.exitcode == -signal.SIGKILL
-    process.close()
+    assert in_child(lambda: enter_and_die(mongo_uri)) == -signal.SIGKILL
     began = time.monotonic()
     write(mongo_uri, RECORDS)
     assert time.monotonic() - began < 10
@@ -192,8 +191,8 @@ def test_the_lease_of_another_machine_is_taken_when_it_expires(mongo_server: Ser
         far = datetime(2999, 1, 1, tzinfo=timezone.utc)
         for expires in (soon, far, Timestamp(2**31 - 1, 1), MaxKey()):
             place.update_one({"_id": "store"}, {"$set": {"writer": {**holder, "expires": expires}}})
-            with pytest.raises(StoreLockedError, match=message), create_store(mongo_uri, overwrite=True):
-                pass
+            with pytest.raises(StoreLockedError, match=message):
+                write_nothing(mongo_uri, overwrite=True)
             assert document_of(database)["writer"]["expires"] < datetime.now() + timedelta(days=1)
             place.update_one({"_id": "store"}, {"$set": {"writer.expires": LONG_AGO}})
             write(mongo_uri, RECORDS[:3], overwrite=True)

@@ -15,9 +15,9 @@ from dbloader import Record, create_store, open_store
 from dbloader.errors import DamagedStoreError, NotAStoreError, StoreError, StoreFullError, StoreUnreachableError
 from dbloader.stores.mongo import clients, connection
 from dbloader.stores.mongo.uri import parse
-from tests.contracts.records import documents_of, make_records, write_one_by_one
+from tests.contracts.records import check_is, documents_of, make_records, write, write_nothing, write_one_by_one
 from tests.support.mongo import Proxy
-from tests.support.mongo_stores import check_alone, check_is, database_of, fault, records_in, write
+from tests.support.mongo_stores import check_alone, database_of, fault, records_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -209,8 +209,7 @@ def test_a_replaced_store_stays_readable_until_the_next_writer_removes_it(mongo_
         assert store.find(str(old[2].name)) == 2
         assert store.matching({"label": {"$gte": 0}}).tolist() == [0, 1, 2, 3, 4]  # type: ignore[attr-defined]
         assert store.verify() == store.manifest.digest
-        with create_store(mongo_uri, overwrite=True):
-            pass
+        write_nothing(mongo_uri, overwrite=True)
         uses: Any = (
             lambda: store.read([0]),
             lambda: store.find("a"),

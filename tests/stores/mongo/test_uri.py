@@ -27,13 +27,12 @@ from dbloader.errors import (
 from dbloader.stores.mongo.connection import Connection
 from dbloader.stores.mongo.reader import MongoReader
 from dbloader.stores.mongo.uri import is_mongo, parse
-from tests.contracts.records import make_records
+from tests.contracts.records import WAIT_S, make_records, write, write_nothing, write_partial
 from tests.support.images import plant_photos
-from tests.support.mongo_stores import WAIT_S, write, write_partial
 from tests.support.shell import Shell
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tests.support.mongo import Mongod, Server
@@ -60,6 +59,11 @@ def check_secret(*texts: str) -> None:
     for text in texts:
         for secret in SECRETS:
             assert secret not in text
+
+
+def uses_of(place: str) -> tuple[Callable[[], object], ...]:
+    """Return what opens a place, to read and to write."""
+    return lambda: len(open_store(place)), lambda: write_nothing(place)
 
 
 # ---- What a place may be
@@ -141,7 +145,7 @@ def test_a_place_that_cannot_be_says_why_and_shows_no_password(place: str, messa
 )
 def test_an_option_that_would_not_be_honoured_is_refused(options: str, message: str) -> None:
     place = f"mongodb://localhost/db.a?{options}"
-    for use in (lambda: len(open_store(place)), lambda: create_store(place).__enter__()):
+    for use in uses_of(place):
         with pytest.raises(PlaceError, match=rf"^mongodb://localhost/db\.a cannot be used: .*(?i:{message})") as caught:
             use()
         check_secret(str(caught.value), *(str(error) for error in (caught.value.__context__, caught.value.__cause__)))
@@ -158,30 +162,32 @@ def test_what_a_library_says_is_shown_without_credentials() -> None:
 
 
 def test_waiting_without_end_is_refused(mongo_uri: str) -> None:
-    for use in (lambda place: len(open_store(place)), lambda place: create_store(place).__enter__()):
-        with pytest.raises(
-            PlaceError, match=r"timeoutMS=0 would wait without end .*: leave it out, for about a minute"
-        ):
-            use(f"{mongo_uri}?timeoutMS=0")
+    for use in uses_of(f"{mongo_uri}?timeoutMS=0"):
+        with pytest.raises(PlaceError, match=r"timeoutMS=0 would wait without end .*: leave it out, for about a min"):
+            use()
 
 
 def test_writing_without_answers_is_refused(mongo_uri: str) -> None:
-    with pytest.raises(PlaceError, match=r"without an answer to its writes \(w=0\)"), create_store(f"{mongo_uri}?w=0"):
-        pass
+    with pytest.raises(PlaceError, match=r"without an answer to its writes \(w=0\)"):
+        write_nothing(f"{mongo_uri}?w=0")
 
 
 @pytest.mark.parametrize(
-    "options", ["W=majority&JOURNAL=true", "w=1;wtimeoutMS=5000", "readPreference=secondaryPreferred"]
+    "options",
+    [
+        "W=majority&JOURNAL=true&tz_aware=true&retryWrites=false&compressors=zlib",
+        "w=1;wtimeoutMS=5000;appName=a%20b",
+        "readPreference=secondaryPreferred",
+    ],
 )
-@pytest.mark.parametrize("more", ["", "&tz_aware=true&retryWrites=false&compressors=zlib&appName=a%20b"])
-def test_options_of_the_place_are_honoured(mongo_uri: str, options: str, more: str) -> None:
-    place = f"{mongo_uri}?{options}{more.replace('&', ';') if ';' in options else more}"
+def test_options_of_the_place_are_honoured(mongo_uri: str, options: str) -> None:
+    place = f"{mongo_uri}?{options}"
     write(place, make_records(5))
     with closing(Connection(parse(place), writing=True)) as connection:
         concern = connection.database.write_concern.document
         assert concern.get("w") == (1 if "w=1" in options else "majority")
         assert concern.get("j") == (True if "JOURNAL" in options else None)
-        assert connection.client.options.pool_options.appname == ("a b" if more else "dbloader")
+        assert connection.client.options.pool_options.appname == ("a b" if "appName" in options else "dbloader")
     with open_store(place) as store:
         assert store.verify() == store.manifest.digest
         assert MongoReader(parse(place)).may_lag == ("secondary" in options)
@@ -194,7 +200,7 @@ def test_options_of_the_place_are_honoured(mongo_uri: str, options: str, more: s
 def test_a_server_that_is_not_there_is_told_within_seconds(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
     monkeypatch.setattr("dbloader.stores.mongo.clients.SELECTION_SECONDS", 0.3)
     place = f"mongodb://{USER}:{quote_plus(PASSWORD)}@{host}/db.a"
-    for use in (lambda: len(open_store(place)), lambda: create_store(place).__enter__()):
+    for use in uses_of(place):
         began = time.monotonic()
         message = rf"^no server answers at mongodb://{host}/db\.a within 0\.3 s \(.*: is the host right, is the server"
         with pytest.raises(StoreUnreachableError, match=message) as caught:
@@ -234,11 +240,8 @@ def test_what_is_no_finished_store_is_told_apart(mongo_server: Server, mongo_uri
         message = r"is not a dbloader store, or its conversion is not finished: there is no manifest in .*\.manifest"
         with open_store(mongo_uri) as store, pytest.raises(NotAStoreError, match=message):
             len(store)
-        with (
-            pytest.raises(StoreExistsError, match="is not a dbloader store and will not be overwritten"),
-            create_store(mongo_uri, overwrite=True),
-        ):
-            pass
+        with pytest.raises(StoreExistsError, match="is not a dbloader store and will not be overwritten"):
+            write_nothing(mongo_uri, overwrite=True)
         assert client[at.database].list_collection_names() == [at.collection]
         client[at.database][f"{at.collection}.manifest"].insert_one(
             {"_id": "store", "store": "x", "manifest": {"format": "x"}}
@@ -293,7 +296,7 @@ def test_a_user_who_is_refused_learns_where_users_are_looked_up(mongod_with_user
             "nobody": f"{server.replace(USER, 'sentinel')}/dbloader_users.a?authSource=admin",
         }[wrong]
         began = time.monotonic()
-        for use in (lambda: len(open_store(place)), lambda: create_store(place).__enter__()):
+        for use in uses_of(place):
             with pytest.raises(
                 StoreAccessError, match=r"refuses this user or password .* looked up in the database 'dbloader_users'"
             ) as caught:
@@ -311,18 +314,15 @@ def test_a_user_who_may_only_read_can_read_and_not_convert(mongod_with_users: Mo
         with open_store(place) as store:
             assert store.verify() == store.manifest.digest
         for name in ("a", "b"):
-            with (
-                pytest.raises(StoreAccessError, match="this user has not the right to do that") as caught,
-                create_store(f"{server}/dbloader_users.{name}?authSource=admin", overwrite=True),
-            ):
-                pass
+            with pytest.raises(StoreAccessError, match="this user has not the right to do that") as caught:
+                write_nothing(f"{server}/dbloader_users.{name}?authSource=admin", overwrite=True)
             check_secret(everything_in(caught.value))
 
 
 def test_a_user_of_another_database_has_no_right(mongod_with_users: Mongod) -> None:
     with user(mongod_with_users, ALL) as server:
         place = f"{server}/dbloader_others.a?authSource=admin"
-        for use in (lambda: len(open_store(place)), lambda: create_store(place).__enter__()):
+        for use in uses_of(place):
             with pytest.raises(StoreAccessError, match=r"dbloader_others\.a: this user has not the right") as caught:
                 use()
             check_secret(everything_in(caught.value))
@@ -353,8 +353,8 @@ def test_credentials_are_in_no_message_log_or_pickle(
         caplog.clear()
         with create_store(place) as writer:
             check_secret(repr(writer), writer.place, str(writer.report_path), str(writer.settings))
-            with suppress(DBLoaderError), create_store(place):
-                pass
+            with suppress(DBLoaderError):
+                write_nothing(place)
             manifest = writer.finish()
         with open_store(place) as store, copy.copy(store) as one, copy.deepcopy(store) as other:
             assert len(store) == len(one) == len(other) == 0  # within the process the credentials are copied
@@ -374,9 +374,9 @@ def test_credentials_are_in_no_message_log_or_pickle(
         check_secret(*logged, *capfd.readouterr())
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_process_that_is_being_started_is_given_the_credentials(mongod_with_users: Mongod, method: str) -> None:
-    context: Any = multiprocessing.get_context(method)
+@pytest.mark.slow
+def test_a_process_that_is_being_started_is_given_the_credentials(mongod_with_users: Mongod) -> None:
+    context = multiprocessing.get_context("spawn")
     with user(mongod_with_users, ALL) as server:
         place = f"{server}/dbloader_users.a?authSource=admin"
         write(place, make_records(4))

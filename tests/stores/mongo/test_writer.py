@@ -12,20 +12,20 @@ from dbloader import create_store, open_store
 from dbloader.errors import DamagedStoreError, FieldError, StoreError, StoreFullError, StoreUnreachableError
 from dbloader.records.record import encode
 from dbloader.stores.mongo import clients, connection
-from tests.contracts.records import documents_of, make_records, small_records, write_one_by_one
-from tests.support.mongo_stores import (
+from tests.contracts.records import (
     check_is,
-    database_of,
-    fault,
-    insert_late,
-    records_in,
+    check_resumes,
+    documents_of,
+    make_records,
+    small_records,
     write,
+    write_one_by_one,
     write_partial,
-    write_through_fault,
 )
+from tests.support.mongo_stores import database_of, fault, insert_late, records_in, write_through_fault
 
 if TYPE_CHECKING:
-    from tests.support.mongo import Mongod, ReplicaSet, Server
+    from tests.support.mongo import Mongod, Server
 
 RECORDS = make_records(60)
 
@@ -64,23 +64,19 @@ def test_writing_survives_failures_at_any_step(mongod: Mongod, mongod_uri: str, 
     check_is(mongod_uri, RECORDS, digest)
 
 
-@pytest.mark.parametrize("members", [0, 1], ids=["standalone", "a replica set"])
-def test_writing_survives_kills_of_the_server(
-    mongod: Mongod, replica_set: ReplicaSet, mongod_uri: str, replica_set_uri: str, digest: str, members: int
-) -> None:
-    member, place = (replica_set.members[0], replica_set_uri) if members else (mongod, mongod_uri)
-    with create_store(place) as writer:
+def test_writing_survives_kills_of_the_server(mongod: Mongod, mongod_uri: str, digest: str) -> None:
+    with create_store(mongod_uri) as writer:
         for number in range(60):
             if number in (0, 25, 59):
-                member.kill()
-                member.launch()
+                mongod.kill()
+                mongod.launch()
             write_one_by_one(writer, RECORDS[: number + 1])
             if number in (24, 40):
                 writer.commit()
-        member.kill()
-        member.launch()
+        mongod.kill()
+        mongod.launch()
         writer.finish()
-    check_is(place, RECORDS, digest)
+    check_is(mongod_uri, RECORDS, digest)
 
 
 @pytest.mark.parametrize("at", ["commit", "finish"])
@@ -103,11 +99,7 @@ def test_a_server_that_stays_away_leaves_what_can_be_resumed(
         write_on()
     assert time.monotonic() - began < 10
     mongod.start()
-    with create_store(mongod_uri, resume=True) as writer:
-        assert writer.length == (40 if at == "commit" else 60)
-        write_one_by_one(writer, RECORDS)
-        writer.finish()
-    check_is(mongod_uri, RECORDS, digest)
+    check_resumes(mongod_uri, RECORDS, [40 if at == "commit" else 60], digest)
 
 
 @pytest.mark.parametrize("resumable", [False, True])
@@ -124,11 +116,7 @@ def test_a_full_disk_is_reported_and_loses_nothing_that_was_committed(
 
     with pytest.raises(StoreFullError, match=r"^no room is left for mongodb://.*store: "):
         write_on()
-    with create_store(mongod_uri, resume=True) as writer:
-        assert writer.length == (20 if resumable else 0)
-        write_one_by_one(writer, RECORDS)
-        writer.finish()
-    check_is(mongod_uri, RECORDS, digest)
+    check_resumes(mongod_uri, RECORDS, [20 if resumable else 0], digest)
 
 
 def test_a_store_whose_indexes_somebody_drops_is_written_nevertheless(

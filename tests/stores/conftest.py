@@ -1,0 +1,31 @@
+"""Fixtures of the tests of stores."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.contracts.records import make_records, write
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A store of 20 records in an LMDB file."""
+    path = tmp_path / "store.lmdb"
+    write(path, make_records(20))
+    return path
+
+
+@pytest.fixture
+def open_path() -> Iterator[Path]:
+    """A folder that any user can reach, which pytest's own are not."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+        Path(folder).chmod(0o755)
