@@ -80,7 +80,7 @@ def test_the_same_arguments_give_the_same_order_and_leave_the_positions_alone(n:
     assert positions.tolist() == [3, 3, n - 1, 0]
 
 
-@pytest.mark.parametrize("n", [1000, 5000, 100_000])
+@pytest.mark.parametrize("n", [1000, 20_000])
 def test_each_argument_gives_an_unrelated_order(n: int) -> None:
     # All within 40 steps of each other, as seeds and epochs are in practice.
     arguments: list[Any] = (
@@ -97,14 +97,14 @@ def test_each_argument_gives_an_unrelated_order(n: int) -> None:
 # Uniform
 
 
-@pytest.mark.parametrize("n", [2, 3, 4, 5])
+@pytest.mark.parametrize("n", [2, 5])
 def test_all_orders_of_few_are_equally_frequent(n: int) -> None:
     counts = Counter(map(tuple, samples(n, 6000).tolist()))
     assert deviations([counts[order] for order in itertools.permutations(range(n))]) < 5
 
 
-@pytest.mark.parametrize("n", [7, 33])
-def test_each_value_is_equally_frequent_at_each_position(n: int) -> None:
+def test_each_value_is_equally_frequent_at_each_position() -> None:
+    n = 7
     orders = samples(n, 6000)
     counts = [np.bincount(orders[:, position], minlength=n) for position in range(n)]
     # Each row and column has its sum given, which leaves (n - 1) ** 2 degrees of freedom.
@@ -113,7 +113,8 @@ def test_each_value_is_equally_frequent_at_each_position(n: int) -> None:
     assert abs(chi_square - (n - 1) ** 2) < 5 * (2 * (n - 1) ** 2) ** 0.5
 
 
-@pytest.mark.parametrize("n", [2500, 4097, 65_537])
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [4097, 65_537])
 def test_pairs_of_positions_come_out_anywhere(n: int) -> None:
     # Neighbors, and neighbors in a column of the network's table: 4 rounds fail here by 1,000 and more.
     rows = isqrt(n - 1) + 1
@@ -127,7 +128,7 @@ def test_pairs_of_positions_come_out_anywhere(n: int) -> None:
         assert deviations(apart[1:]) < 5  # in the same row is a little rarer, as a value comes only once
 
 
-@pytest.mark.parametrize("n", [2500, 65_537, 1_281_167])
+@pytest.mark.parametrize("n", [65_537, 1_281_167])
 def test_neighbors_and_cells_are_as_random_orders_have_them(n: int) -> None:
     orders = samples(n, 2_600_000 // n)
     fixed = np.count_nonzero(orders == np.arange(n))
@@ -139,7 +140,7 @@ def test_neighbors_and_cells_are_as_random_orders_have_them(n: int) -> None:
     assert deviations(np.bincount((cells[:, 1:] * 16 + cells[:, :-1]).ravel(), minlength=256)) < 5
 
 
-@pytest.mark.parametrize("n", [5000, 2**40, LARGE])
+@pytest.mark.parametrize("n", [5000, LARGE])
 def test_each_position_goes_anywhere_over_many_epochs(n: int) -> None:
     positions = np.array([0, 1, n // 2, n - 1])
     values = np.array([Permutation(n, 0, epoch)(positions) for epoch in range(3000)])
