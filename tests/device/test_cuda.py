@@ -24,7 +24,7 @@ pytestmark = pytest.mark.cuda
 
 BYTES = 2**24  # of a batch: its copy takes about a millisecond
 DELAY = 500_000_000  # clock cycles, about a quarter of a second, in which a GPU does a hundred times what a test asks
-MODES = ("const", "rand", "pixel")
+MODES: tuple[Any, ...] = ("const", "rand", "pixel")
 
 
 @pytest.fixture
@@ -259,7 +259,7 @@ def run_through(loader: PrefetchLoader[Any]) -> list[torch.Tensor]:
 
 def epoch() -> PrefetchLoader[Any]:
     batches = [(torch.full((8, 3, 64, 64), 5, dtype=torch.uint8), torch.arange(8))] * 20
-    erasings: Any = [RandomErasing(1, mode=mode, max_count=2) for mode in MODES]
+    erasings = [RandomErasing(1, mode=mode, max_count=2) for mode in MODES]
     preparation = Preparation(Normalize(MEAN, STD), *erasings)
     return PrefetchLoader(batches, device="cuda", preparation=preparation)
 
