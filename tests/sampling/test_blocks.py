@@ -74,11 +74,6 @@ def test_each_buffer_is_shuffled_in_its_own_way() -> None:
     assert len({tuple(rank) for rank in ranks.tolist()}) == 20
 
 
-def test_each_epoch_has_other_buffers() -> None:
-    buffers = {frozenset(touched(order(1000, 10, 10, epoch=epoch), 10)[:10]) for epoch in range(20)}
-    assert len(buffers) == 20
-
-
 def test_sizes_beyond_the_dataset_are_allowed() -> None:
     assert sorted(order(10, 100, 100)) == list(range(10))
     assert sorted(order(10, 1, 10**9)) == list(range(10))
