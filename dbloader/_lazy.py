@@ -10,14 +10,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-def lazy_exports(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return a package's ``__getattr__`` and ``__dir__``, which import each name when it is first used.
+def lazy_exports(
+    package: str, modules: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Return the ``__getattr__``, ``__dir__`` and ``__all__`` of a package, given the module below it for each name.
 
     Importing torch takes over a second and 300 MB, and most commands do not need it.
-
-    Args:
-        package: ``__name__`` of the package.
-        modules: The module below ``package`` for each name.
     """
 
     def get_attribute(name: str) -> Any:
@@ -34,7 +32,4 @@ def lazy_exports(package: str, modules: Mapping[str, str]) -> tuple[Callable[[st
         setattr(sys.modules[package], name, value)
         return value
 
-    def list_names() -> list[str]:
-        return list(sys.modules[package].__all__)
-
-    return get_attribute, list_names
+    return get_attribute, lambda: list(modules), list(modules)

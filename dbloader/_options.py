@@ -1,4 +1,4 @@
-"""Checks of option values."""
+"""Checks of option values: each takes the name of the option, for the message, and its value."""
 
 from __future__ import annotations
 
@@ -21,17 +21,9 @@ def checked_flag(name: str, value: object, *, none: Literal[False] = False) -> b
 @overload
 def checked_flag(name: str, value: object, *, none: bool) -> bool | None: ...
 def checked_flag(name: str, value: object, *, none: bool = False) -> bool | None:
-    """Return an option that is on or off: True or False, also NumPy's.
+    """Return an option that is True or False, also NumPy's, or with ``none`` None.
 
-    Anything else is refused, since Python takes the text ``"no"`` for true.
-
-    Args:
-        name: The option, for the message.
-        value: Its value.
-        none: Whether None is allowed too.
-
-    Raises:
-        TypeError: The value is anything else.
+    Anything else is a TypeError, since Python takes the text ``"no"`` for true.
     """
     if isinstance(value, (bool, np.bool_)):
         return bool(value)
@@ -45,17 +37,9 @@ def whole_number(name: str, value: Any, least: int | None = None, *, none: Liter
 @overload
 def whole_number(name: str, value: Any, least: int | None = None, *, none: bool) -> int | None: ...
 def whole_number(name: str, value: Any, least: int | None = None, *, none: bool = False) -> int | None:
-    """Return an option that is an int, also NumPy's.
+    """Return an option that is an int, also NumPy's, of at least ``least``, or with ``none`` None.
 
-    Args:
-        name: The option, for the message.
-        value: Its value.
-        least: The least value allowed; None for no limit.
-        none: Whether None is allowed too.
-
-    Raises:
-        TypeError: The value is anything else, such as text, 3.0 or True.
-        OptionError: It is too small.
+    A smaller one is an OptionError, anything else (text, 3.0, True) a TypeError.
     """
     if none and value is None:
         return None
@@ -71,18 +55,9 @@ def whole_number(name: str, value: Any, least: int | None = None, *, none: bool 
 
 
 def real_number(name: str, value: Any, least: float = 0.0, most: float = math.inf, *, above: bool = False) -> float:
-    """Return an option that is a finite number, also NumPy's, as a float.
+    """Return an option that is a finite number, also NumPy's, from ``least`` to ``most``; with ``above`` not ``least``.
 
-    Args:
-        name: The option, for the message.
-        value: Its value.
-        least: The least value allowed.
-        most: The greatest value allowed.
-        above: Whether the value must be greater than ``least``.
-
-    Raises:
-        TypeError: The value is not a number.
-        OptionError: It is out of its range, infinite or NaN.
+    Any other number is an OptionError, anything else a TypeError.
     """
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a number, got {short_repr(value)}")
@@ -95,10 +70,6 @@ def real_number(name: str, value: Any, least: float = 0.0, most: float = math.in
 
 
 def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
-    """Check an option that has a few values.
-
-    Raises:
-        OptionError: The value is not in ``choices``.
-    """
+    """Raise OptionError unless an option has one of its few values."""
     if value not in choices:
         raise OptionError(f"{name} must be one of {', '.join(choices)}, got {short_repr(value)}")

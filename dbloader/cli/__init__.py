@@ -15,7 +15,7 @@ import click
 from click.shell_completion import shell_complete
 from typing_extensions import override
 
-from dbloader._version import VERSION
+from dbloader._version import __version__
 from dbloader.cli.places import remember
 from dbloader.cli.text import complain, say
 from dbloader.errors import DBLoaderError
@@ -60,7 +60,7 @@ Then in Python:
   from dbloader import LMDBDataset
   train = LMDBDataset("train.lmdb")  # like ImageFolder; takes transform= too""",
 )
-@click.version_option(VERSION, "-V", "--version", prog_name="dbloader")
+@click.version_option(__version__, "-V", "--version", prog_name="dbloader")
 @click.pass_context
 def group(context: click.Context) -> None:
     """Turn a folder of images into one fast, verified database for training."""

@@ -1,8 +1,8 @@
 """From the bytes of an image to what a network or a transform takes."""
 
 from dbloader.decoding.center_crop import ResizeCenterCrop
-from dbloader.decoding.decoder import Crop, Decoder
-from dbloader.decoding.full import DecodeTensor
+from dbloader.decoding.crop import Crop
+from dbloader.decoding.decoder import Decoder, DecodeTensor
 from dbloader.decoding.pillow import decode_pil
 from dbloader.decoding.random_crop import RandomResizedCrop
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from dbloader.decoding.decoder import Crop, Decoder
-from dbloader.decoding.options import check_length, check_share, check_size
+from dbloader._options import real_number, whole_number
+from dbloader.decoding.crop import Crop
+from dbloader.decoding.decoder import Decoder, check_size
 from dbloader.errors import OptionError
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class ResizeCenterCrop(Decoder):
     Raises:
         OptionError: An option is out of range; or both ``crop_pct`` and ``resize`` are given; or the output is not
             square and ``resize`` is not given.
+        TypeError: An option is not a number.
     """
 
     def __init__(
@@ -50,11 +52,11 @@ class ResizeCenterCrop(Decoder):
         if resize is not None:
             if crop_pct is not None:
                 raise OptionError(f"crop_pct and resize exclude each other, got {crop_pct!r} and {resize!r}")
-            self.resize = check_length("resize", resize)
+            self.resize = whole_number("resize", resize, 1)
             return
         if self.size[0] != self.size[1]:
             raise OptionError(f"resize must be given where the output is not square, got size={self.size}")
-        share = check_share("crop_pct", _CROP_PCT if crop_pct is None else crop_pct, above=True)
+        share = real_number("crop_pct", _CROP_PCT if crop_pct is None else crop_pct, 0, 1, above=True)
         self.resize = math.floor(self.size[0] / share)
 
     @override

@@ -1,49 +1,25 @@
-"""The base of decoders to tensors."""
+"""The base of decoders to tensors, and the one that takes whole images."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from typing_extensions import override
 
+from dbloader._options import whole_number
+from dbloader.decoding.crop import Crop, render
 from dbloader.decoding.open import open_image
-from dbloader.decoding.resize import render
 from dbloader.errors import OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     import numpy as np
     import numpy.typing as npt
     from PIL import Image
-
-
-class Crop(NamedTuple):
-    """What becomes of an image: a part of it is resized, and a window on that is the output.
-
-    A decoder on any device does four things, in this order: take the part, resize it (bilinear with antialiasing, over
-    the part alone), cut out the window, mirror it.
-
-    Attributes:
-        left: Left edge of the part, in pixels of the image as the next three.
-        top: Its upper edge.
-        width: Its width, at least 1.
-        height: Its height, at least 1.
-        flip: Whether left and right of the output are exchanged.
-        resized: Height and width in pixels to which the part is resized; None for the decoder's ``size``, or, where
-            that is None too, for no resizing.
-        window: First row and column of the resized part that the output shows. They may be negative: the output is
-            black where the window leaves the part.
-    """
-
-    left: int
-    top: int
-    width: int
-    height: int
-    flip: bool = False
-    resized: tuple[int, int] | None = None
-    window: tuple[int, int] = (0, 0)
 
 
 class Plan(NamedTuple):
@@ -59,8 +35,7 @@ class Plan(NamedTuple):
         Raises:
             DamagedImageError: The image does not decode, or only with a warning.
         """
-        crop = self.crop
-        return render(self.part(), crop.resized or self.size, crop.window, self.size, flip=crop.flip, out=out)
+        return render(self.part(), self.crop, self.size, out)
 
 
 class Decoder(ABC):
@@ -154,11 +129,11 @@ class Decoder(ABC):
         Returns:
             The plan, which may point into the image.
         """
-        source = open_image(image, exif_transpose=self.exif_transpose, checked=checked)
+        source = open_image(image, tiles, exif_transpose=self.exif_transpose, checked=checked)
         if numbers is None:
             numbers = torch.rand(self.draws, dtype=torch.float64).tolist() if self.draws else ()
         crop = self.choose(numbers, source.width, source.height)
-        part = source.part(crop.left, crop.top, crop.width, crop.height, tiles, self._reduction(crop))
+        part = source.part(crop.left, crop.top, crop.width, crop.height, self._reduction(crop))
         return Plan(part, crop, self.size)
 
     def _reduction(self, crop: Crop) -> int:
@@ -174,3 +149,26 @@ class Decoder(ABC):
         if values and not (min(values) >= 0 and max(values) < 1 and sum(values) >= 0):
             raise OptionError(f"numbers must be at least 0 and below 1, got {min(values)} to {max(values)}")
         return values
+
+
+def check_size(size: int | Sequence[int]) -> tuple[int, int]:
+    """Return the option that is a (height, width) in pixels, or one number for both, as (height, width)."""
+    height, width = size if isinstance(size, Sequence) and len(size) == 2 else (size, size)
+    name = "size, a number of pixels or a (height, width),"
+    return whole_number(name, height, 1), whole_number(name, width, 1)
+
+
+class DecodeTensor(Decoder):
+    """Decodes whole images, each to a tensor of its own size.
+
+    Args:
+        exif_transpose: Whether images are turned upright as their EXIF says.
+    """
+
+    @override
+    def choose(self, numbers: Sequence[float] | npt.NDArray[Any], width: int, height: int) -> Crop:
+        self._check_numbers(numbers)
+        return Crop(0, 0, width, height)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(exif_transpose={self.exif_transpose})"

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from dbloader.decoding.image import OpenImage
+    from dbloader.decoding.jpeg import JPEG
+    from dbloader.decoding.pillow import PillowImage
 
 UPRIGHT = 1
 
@@ -37,7 +38,7 @@ _TURNS = {
 
 
 def read_orientation(image: bytes | memoryview | Image.Image) -> int:
-    """Return the EXIF orientation, 1 to 8, of an image file or opened image; 1, upright, if it has none of these.
+    """Return the EXIF orientation, 1 to 8, of an image file or opened image; `UPRIGHT` if it has none of these.
 
     Pillow reads it, as for its ImageOps.exif_transpose: from EXIF or, where there is none, from XMP. This takes 17 us.
     """
@@ -56,24 +57,22 @@ def read_orientation(image: bytes | memoryview | Image.Image) -> int:
 class UprightImage:
     """The upright view of an image that is stored turned."""
 
-    def __init__(self, stored: OpenImage, orientation: int) -> None:
+    def __init__(self, stored: JPEG | PillowImage, orientation: int) -> None:
         self.stored = stored
         self.turns = _TURNS[orientation]
         self.width, self.height = stored.width, stored.height
         if self.turns[0]:
             self.width, self.height = self.height, self.width
 
-    def part(
-        self, left: int, top: int, width: int, height: int, tiles: bytes | memoryview | None, factor: int
-    ) -> Callable[[], npt.NDArray[np.uint8]]:
-        """Return what decodes a part of the upright image, as in OpenImage."""
+    def part(self, left: int, top: int, width: int, height: int, factor: int) -> Callable[[], npt.NDArray[np.uint8]]:
+        """Return what decodes a part of the upright image, as open.py says."""
         exchanged, mirrored, inverted = self.turns
         if mirrored:
             left = self.width - left - width
         if inverted:
             top = self.height - top - height
         box = (top, left, height, width) if exchanged else (left, top, width, height)
-        part = self.stored.part(*box, tiles, factor)
+        part = self.stored.part(*box, factor)
 
         def decode() -> npt.NDArray[np.uint8]:
             pixels = part().transpose(1, 0, 2) if exchanged else part()

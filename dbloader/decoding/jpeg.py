@@ -40,7 +40,9 @@ _HEIGHT = struct.Struct(">H")
 _BLOCK = 8
 
 
-def open_jpeg(data: bytes | memoryview, *, checked: bool = False) -> JPEG | None:
+def open_jpeg(
+    data: bytes | memoryview, tiles: bytes | memoryview | None = None, *, checked: bool = False
+) -> JPEG | None:
     """Read the header of a JPEG; return None for every file that is left to Pillow, or to its errors."""
     if data[:2] != markers.START:
         return None
@@ -50,28 +52,27 @@ def open_jpeg(data: bytes | memoryview, *, checked: bool = False) -> JPEG | None
         return None
     if color_space not in _COLOR_SPACES or width * height > max_pixels():
         return None
-    return JPEG(data, width, height, checked)
+    return JPEG(data, width, height, tiles, checked)
 
 
 class JPEG(NamedTuple):
-    """A JPEG file as an OpenImage; ``checked`` if it is known to decode without a warning."""
+    """An opened JPEG file."""
 
     data: bytes | memoryview
     width: int
     height: int
-    checked: bool
+    tiles: bytes | memoryview | None  # the lengths of its tiles
+    checked: bool  # whether it is known to decode without a warning
 
-    def part(
-        self, left: int, top: int, width: int, height: int, tiles: bytes | memoryview | None, factor: int
-    ) -> Callable[[], npt.NDArray[np.uint8]]:
-        """Return what decodes a part of the image, as in OpenImage; the pixels are the same with tiles and without."""
+    def part(self, left: int, top: int, width: int, height: int, factor: int) -> Callable[[], npt.NDArray[np.uint8]]:
+        """Return what decodes a part of the image, as open.py says; the pixels are the same with tiles and without."""
         if max(self.width, self.height) < _BLOCK:
             factor = 1
-        if tiles is not None and width * height < _WHOLE_FROM * self.width * self.height:
+        if self.tiles is not None and width * height < _WHOLE_FROM * self.width * self.height:
             try:
                 if factor > 1:
-                    return self._smaller_tiles(left, top, width, height, tiles, factor)
-                joined = join_crop(self.data, tiles, left, top, width, height, checked=self.checked)
+                    return self._smaller_tiles(self.tiles, left, top, width, height, factor)
+                joined = join_crop(self.data, self.tiles, left, top, width, height, checked=self.checked)
                 return functools.partial(decode_joined, *joined, width, height)
             except NotTiledError:
                 pass
@@ -114,7 +115,7 @@ class JPEG(NamedTuple):
         return joined, memoryview(self.data)[header.scan :]
 
     def _smaller_tiles(
-        self, left: int, top: int, width: int, height: int, tiles: bytes | memoryview, factor: int
+        self, tiles: bytes | memoryview, left: int, top: int, width: int, height: int, factor: int
     ) -> Callable[[], npt.NDArray[np.uint8]]:
         margin = _MARGIN * factor
         x, y = max(left - margin, 0), max(top - margin, 0)

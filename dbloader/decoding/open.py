@@ -1,4 +1,13 @@
-"""Open whatever a decoder is given: files, arrays and PIL images."""
+"""Open whatever a decoder is given: files, arrays and PIL images.
+
+Each opened image has a ``width`` and ``height`` in pixels, and a method ``part`` for a part of it in pixels. The method
+does what only Python can do, and returns a function that decodes the part. With ``factor`` 2, 4 or 8 the part may come
+so many times smaller, if that is faster.
+
+The function is called at most once. It returns uint8, shape (height, width, 3), RGB, 0 to 255; writable, without
+negative strides, shared with nothing else. Both may raise DamagedImageError: the image does not decode, or only with a
+warning.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +26,22 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from dbloader.decoding.image import OpenImage
+    from dbloader.decoding.jpeg import JPEG
 
 
 def open_image(
-    image: bytes | memoryview | npt.NDArray[Any] | Image.Image, *, exif_transpose: bool = False, checked: bool = False
-) -> OpenImage:
+    image: bytes | memoryview | npt.NDArray[Any] | Image.Image,
+    tiles: bytes | memoryview | None,
+    *,
+    exif_transpose: bool,
+    checked: bool,
+) -> ArrayImage | JPEG | PillowImage | UprightImage:
     """Open the image that a Decoder is called with; a JPEG is not decoded yet. The errors are those of a call."""
     if isinstance(image, np.ndarray):
         return ArrayImage(image)
     jpeg = None
     if isinstance(image, (bytes, bytearray, memoryview)):
-        jpeg = open_jpeg(image, checked=checked)
+        jpeg = open_jpeg(image, tiles, checked=checked)
         if jpeg is not None and not exif_transpose:
             return jpeg
         image = open_file(image)
@@ -55,10 +68,8 @@ class ArrayImage:
         self.array = array
         self.height, self.width = array.shape[:2]
 
-    def part(
-        self, left: int, top: int, width: int, height: int, tiles: bytes | memoryview | None, factor: int
-    ) -> Callable[[], npt.NDArray[np.uint8]]:
-        """Return what copies a part of the image, as in OpenImage."""
+    def part(self, left: int, top: int, width: int, height: int, factor: int) -> Callable[[], npt.NDArray[np.uint8]]:
+        """Return what copies a part of the image, as open.py says."""
         part = self.array[top : top + height, left : left + width]
         if part.ndim == 2:
             part = np.broadcast_to(part[..., None], (height, width, 3))

@@ -71,10 +71,8 @@ class PillowImage:
         self.image = image
         self.width, self.height = image.size
 
-    def part(
-        self, left: int, top: int, width: int, height: int, tiles: bytes | memoryview | None, factor: int
-    ) -> Callable[[], npt.NDArray[np.uint8]]:
-        """Return what converts a part of the image to RGB, as in OpenImage."""
+    def part(self, left: int, top: int, width: int, height: int, factor: int) -> Callable[[], npt.NDArray[np.uint8]]:
+        """Return what converts a part of the image to RGB, as open.py says."""
         return functools.partial(self.crop, left, top, width, height)
 
     def crop(self, left: int, top: int, width: int, height: int) -> npt.NDArray[np.uint8]:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from dbloader.decoding.decoder import Crop, Decoder
-from dbloader.decoding.options import check_range, check_share, check_size
+from dbloader._options import real_number
+from dbloader.decoding.crop import Crop
+from dbloader.decoding.decoder import Decoder, check_size
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import numpy.typing as npt
 
 _ATTEMPTS = 10  # to find a crop that lies within the image, as in torchvision
@@ -42,6 +42,7 @@ class RandomResizedCrop(Decoder):
 
     Raises:
         OptionError: An option is out of range.
+        TypeError: An option is not a number, or not as many as it must be.
     """
 
     draws = 3 + 2 * _ATTEMPTS
@@ -58,9 +59,9 @@ class RandomResizedCrop(Decoder):
     ) -> None:
         super().__init__(exif_transpose=exif_transpose)
         self.size: tuple[int, int] = check_size(size)
-        self.scale = check_range("scale", scale, 1)
-        self.ratio = check_range("ratio", ratio)
-        self.flip = check_share("flip", flip)
+        self.scale = _range("scale", scale, 1)
+        self.ratio = _range("ratio", ratio, math.inf)
+        self.flip = real_number("flip", flip, 0, 1)
         self.scaled = scaled
 
     @override
@@ -97,3 +98,11 @@ class RandomResizedCrop(Decoder):
     def __repr__(self) -> str:
         names = ("size", "scale", "ratio", "flip", "scaled", "exif_transpose")
         return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
+
+
+def _range(name: str, value: Any, most: float) -> tuple[float, float]:
+    """Return an option that is a (least, greatest), above 0."""
+    if not isinstance(value, Sequence) or len(value) != 2:
+        raise TypeError(f"{name} must be a (least, greatest), got {value!r}")
+    least = real_number(name, value[0], 0, most, above=True)
+    return least, real_number(name, value[1], least, most)

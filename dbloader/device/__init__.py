@@ -12,23 +12,17 @@ from typing import TYPE_CHECKING
 from dbloader._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from dbloader.device.compose import Preparation
-    from dbloader.device.decode.decoder import DeviceDecoder
-    from dbloader.device.erasing import RandomErasing
-    from dbloader.device.normalize import Normalize
+    from dbloader.device.compose import Preparation as Preparation
+    from dbloader.device.decode import DeviceDecoder as DeviceDecoder
+    from dbloader.device.erasing import RandomErasing as RandomErasing
+    from dbloader.device.normalize import Normalize as Normalize
 
-_MODULES = {
-    "DeviceDecoder": "decode.decoder",
-    "Normalize": "normalize",
-    "Preparation": "compose",
-    "RandomErasing": "erasing",
-}
-
-__getattr__, __dir__ = lazy_exports(__name__, _MODULES)
-
-__all__ = [
-    "DeviceDecoder",
-    "Normalize",
-    "Preparation",
-    "RandomErasing",
-]
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "DeviceDecoder": "decode",
+        "Normalize": "normalize",
+        "Preparation": "compose",
+        "RandomErasing": "erasing",
+    },
+)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from operator import index as as_index
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-
-from dbloader.errors import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,9 +29,6 @@ class EncodedImages:
     Attributes:
         data: The files one after another: uint8, shape (bytes,), on the CPU.
         numbers: float64, shape (N, draws).
-
-    Raises:
-        OptionError: The numbers of files, rows and names differ.
     """
 
     def __init__(
@@ -43,15 +37,9 @@ class EncodedImages:
         numbers: npt.ArrayLike | None = None,
         names: Sequence[str] | None = None,
     ) -> None:
-        rows = np.empty((len(files), 0)) if numbers is None else np.array(numbers, np.float64)
-        if rows.ndim != 2 or len(rows) != len(files):
-            raise OptionError(f"numbers must have a row for each of {len(files)} files, got the shape {rows.shape}")
-        if names is not None and len(names) != len(files):
-            raise OptionError(f"names must be one for each of {len(files)} files, got {len(names)}")
         self._ends = np.cumsum([len(file) for file in files], dtype=np.int64)
-        joined = bytearray().join(files)
-        self.data = torch.from_numpy(np.frombuffer(joined, np.uint8))
-        self.numbers = rows
+        self.data = torch.from_numpy(np.frombuffer(bytearray().join(files), np.uint8))
+        self.numbers = np.empty((len(files), 0)) if numbers is None else np.array(numbers, np.float64)
         self.names = None if names is None else tuple(names)
 
     def __len__(self) -> int:
@@ -59,9 +47,6 @@ class EncodedImages:
 
     def tensor(self, number: int) -> torch.Tensor:
         """Return one file: uint8, shape (bytes,), a view of ``data``."""
-        number = as_index(number)
-        if not 0 <= number < len(self):
-            raise IndexError(f"no image {number} in a batch of {len(self)}")
         return self.data[0 if number == 0 else self._ends[number - 1] : self._ends[number]]
 
     def file(self, number: int) -> memoryview:
@@ -78,7 +63,3 @@ class EncodedImages:
         clone = object.__new__(type(self))
         clone.__dict__.update(self.__dict__, data=self.data.pin_memory())
         return clone
-
-    def __repr__(self) -> str:
-        draws = self.numbers.shape[1]
-        return f"{type(self).__name__}({len(self)} images of {len(self.data):,} bytes together, {draws} draws each)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TYPE_CHECKING, Literal
 
@@ -11,17 +12,20 @@ from torch import nn
 from typing_extensions import override
 
 from dbloader._options import check_choice, real_number, whole_number
-from dbloader.device import noise
 from dbloader.device.normalize import check_images
 from dbloader.device.transfer import send_small
 from dbloader.errors import OptionError
-from dbloader.sampling.rng import SampleRNG
+from dbloader.sampling.rng import ROUNDS, STEP, SampleRNG
 
 if TYPE_CHECKING:
     from dbloader.sampling.rng import Array
 
 _MODES = ("const", "rand", "pixel")
 _ATTEMPTS = 10  # as in timm, to find a rectangle that is smaller than the image
+
+# Noise: 16 random bits choose one of the quantiles of the normal distribution, which end at 4.3; 64 bits choose four.
+_LEVELS = 2**16
+_PER_WORD = 4
 
 
 class RandomErasing(nn.Module):
@@ -93,7 +97,7 @@ class RandomErasing(nn.Module):
                 torch.where(inside[:, number, None], colors[..., None, None], result, out=result)
             return result
         if self.mode == "pixel":
-            fill = noise.normal(rng.bits("pixels"), (channels, height, width), images.dtype, images.device)
+            fill = normal(rng.bits("pixels"), (channels, height, width), images.dtype, images.device)
         else:
             fill = torch.zeros((), dtype=images.dtype, device=images.device)
         return torch.where(inside.any(1, keepdim=True), fill, images, out=result)
@@ -122,7 +126,8 @@ class RandomErasing(nn.Module):
     def _draw_colors(self, rng: SampleRNG, images: torch.Tensor) -> torch.Tensor:
         """Return the colors of the rectangles: shape (N, max_count, C), with the dtype and device of the images."""
         channels = images.shape[1]
-        colors = noise.normal_of(rng.uniform(self.max_count * channels, "colors")).to(images.dtype)
+        uniform = torch.from_numpy(rng.uniform(self.max_count * channels, "colors"))
+        colors = torch.special.ndtri(uniform.clamp_(min=2.0**-54)).to(images.dtype)
         return send_small(colors.view(len(rng), self.max_count, channels), images.device)
 
     @override
@@ -139,3 +144,43 @@ def _inside(boxes: torch.Tensor, height: int, width: int) -> torch.Tensor:
     in_rows = (rows >= top) & (rows < bottom)
     in_columns = (columns >= left) & (columns < right)
     return in_rows[..., :, None] & in_columns[..., None, :]
+
+
+def normal(keys: Array, shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Return normal noise of mean 0 and variance 1, made on the device and the same on each: floats, shape (N, *shape).
+
+    The keys, uint64 of shape (N,), are one for each image of ``shape`` (C, H, W).
+    """
+    values = shape[0] * shape[1] * shape[2]
+    words = torch.arange(1, -(-values // _PER_WORD) + 1, device=device)
+    words.mul_(_signed(STEP))
+    seeds = send_small(torch.from_numpy(keys.view("int64")), device)
+    chosen = _mix(seeds[:, None] + words).view(torch.int16)[:, :values]
+    # A table and no formula: a GPU's logarithm is not that of a CPU.
+    rows = chosen.to(torch.int32).add_(_LEVELS // 2).flatten()
+    table = send_small(quantiles().to(dtype), device)
+    return table.index_select(0, rows).view(len(keys), *shape)
+
+
+@functools.cache
+def quantiles() -> torch.Tensor:
+    """Return the normal quantiles of the middles of equal parts, ascending: float64, shape (65536,)."""
+    middles = (torch.arange(_LEVELS, dtype=torch.float64, device="cpu") + 0.5) / _LEVELS
+    values: torch.Tensor = torch.special.ndtri(middles)
+    return values
+
+
+def _mix(words: torch.Tensor) -> torch.Tensor:
+    """Scramble int64 numbers in place as ``sampling.rng.mix`` does uint64 ones; the bits are the same."""
+    for shift, factor in ROUNDS:
+        shifted = words >> shift
+        shifted &= (1 << (64 - shift)) - 1  # as if they were unsigned
+        words ^= shifted
+        if factor != 1:
+            words *= _signed(factor)
+    return words
+
+
+def _signed(bits: int) -> int:
+    """Return the int64 with the bits of a uint64; torch has no arithmetic of uint64."""
+    return bits - 2**64 if bits >= 2**63 else bits

@@ -7,37 +7,37 @@ from typing import TYPE_CHECKING
 from dbloader._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from dbloader.sampling.base import ResumableSampler
-    from dbloader.sampling.batches import CountedBatchSampler, SeededBatchSampler
-    from dbloader.sampling.blocks import BlockShuffleSampler
-    from dbloader.sampling.rng import SampleRNG, SeededIndices
-    from dbloader.sampling.shuffle import OrderedSampler, ShuffleSampler
-    from dbloader.sampling.weighted import ClassBalancedSampler, WeightedSampler
+    from dbloader.sampling.base import ResumableSampler as ResumableSampler
+    from dbloader.sampling.batches import (
+        CountedBatchSampler as CountedBatchSampler,
+    )
+    from dbloader.sampling.batches import (
+        SeededBatchSampler as SeededBatchSampler,
+    )
+    from dbloader.sampling.blocks import BlockShuffleSampler as BlockShuffleSampler
+    from dbloader.sampling.rng import SampleRNG as SampleRNG
+    from dbloader.sampling.rng import SeededIndices as SeededIndices
+    from dbloader.sampling.shuffle import OrderedSampler as OrderedSampler
+    from dbloader.sampling.shuffle import ShuffleSampler as ShuffleSampler
+    from dbloader.sampling.weighted import (
+        ClassBalancedSampler as ClassBalancedSampler,
+    )
+    from dbloader.sampling.weighted import (
+        WeightedSampler as WeightedSampler,
+    )
 
-_MODULES = {
-    "BlockShuffleSampler": "blocks",
-    "ClassBalancedSampler": "weighted",
-    "CountedBatchSampler": "batches",
-    "OrderedSampler": "shuffle",
-    "ResumableSampler": "base",
-    "SampleRNG": "rng",
-    "SeededBatchSampler": "batches",
-    "SeededIndices": "rng",
-    "ShuffleSampler": "shuffle",
-    "WeightedSampler": "weighted",
-}
-
-__getattr__, __dir__ = lazy_exports(__name__, _MODULES)
-
-__all__ = [
-    "BlockShuffleSampler",
-    "ClassBalancedSampler",
-    "CountedBatchSampler",
-    "OrderedSampler",
-    "ResumableSampler",
-    "SampleRNG",
-    "SeededBatchSampler",
-    "SeededIndices",
-    "ShuffleSampler",
-    "WeightedSampler",
-]
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "BlockShuffleSampler": "blocks",
+        "ClassBalancedSampler": "weighted",
+        "CountedBatchSampler": "batches",
+        "OrderedSampler": "shuffle",
+        "ResumableSampler": "base",
+        "SampleRNG": "rng",
+        "SeededBatchSampler": "batches",
+        "SeededIndices": "rng",
+        "ShuffleSampler": "shuffle",
+        "WeightedSampler": "weighted",
+    },
+)

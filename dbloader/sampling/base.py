@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from typing_extensions import override
 
-from dbloader._describe import short_repr
 from dbloader._options import whole_number
 from dbloader.errors import LoaderError, OptionError
 from dbloader.sampling.ranks import RankSampler, check_shared_once
+from dbloader.sampling.state import Start, read_start
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from dbloader.sampling.rng import Array
 
 BLOCK = 8192
 """Indices made at a time. With ShuffleSampler the first of an epoch takes 0.4 ms, and each of a million 63 ns; with an
 eighth of this or eight times as many, each takes about 120 ns."""
-
-
-class Start(NamedTuple):
-    """Where an iteration over a sampler starts: a position in the global order of an epoch."""
-
-    seed: int
-    epoch: int
-    position: int
 
 
 class ResumableSampler(RankSampler, ABC):
@@ -200,27 +192,7 @@ class ResumableSampler(RankSampler, ABC):
 
     def _read(self, state: Mapping[str, Any]) -> Start:
         """Return where an iteration from a state starts; raise the errors of ``load_state_dict``."""
-        order = self._facts()
-        wanted = f"a state must be the dict that state_dict() of a loader with this {order['sampler']} gave"
-        if not isinstance(state, Mapping):
-            raise TypeError(f"{wanted}, got {short_repr(state)}")
-        known = {*order, *Start._fields}
-        # "dataset" is the digest that a loader adds (loading.checkpoint): a sampler does not know its dataset.
-        for what, names in (("lacks", known - {*state}), ("also has", {*state} - known - {"dataset"})):
-            if names:
-                raise OptionError(f"{wanted}, got one that {what} {', '.join(sorted(map(repr, names)))}")
-        for name, value in order.items():
-            if state[name] != value:
-                raise OptionError(
-                    f"the state must have {name} {value}, as this sampler has, for the order to go on, "
-                    f"got {state[name]}"
-                )
-        start = Start(*(whole_number(f"{name!r} in the state", state[name]) for name in Start._fields))
-        if start.epoch < 0:
-            raise OptionError(f"'epoch' in the state must be at least 0, got {start.epoch}")
-        if not 0 <= start.position <= self.length:
-            raise OptionError(f"'position' in the state must be 0 to {self.length}, got {start.position}")
-        return start
+        return read_start(state, self._facts())
 
 
 class _Indices(Iterator[int]):

@@ -92,7 +92,7 @@ class _BlockOrder:
         for end in ends:
             slots[begin:end] = self._shuffle(int(buffers[begin]), positions[begin:end])
             begin = end
-        indices = self._blocks[slots // self._block_size]
+        indices = self._blocks(slots // self._block_size)
         indices *= self._block_size
         indices += slots % self._block_size
         return indices
@@ -109,7 +109,7 @@ class _BlockOrder:
     def _shuffle(self, buffer: int, positions: Array) -> Array:
         start = self._start(buffer)
         order = Permutation(self._start(buffer + 1) - start, *self._key, "buffer", buffer)
-        slots = order[positions - start] + buffer * self._buffer_size
+        slots = order(positions - start) + buffer * self._buffer_size
         if buffer == self._short_buffer:
             slots[slots >= self._first_missing] += self._missing
         return slots

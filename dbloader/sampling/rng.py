@@ -28,8 +28,6 @@ Array = np.ndarray[Any, Any]
 STEP = 0x9E3779B97F4A7C15
 ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
 
-_STEP = np.uint64(STEP)
-_ROUNDS = tuple((np.uint64(shift), np.uint64(factor)) for shift, factor in ROUNDS)
 _FRACTION_BITS = 53  # of a float64
 
 
@@ -44,7 +42,7 @@ def derive_keys(count: int, *purpose: int | str) -> Array:
 
 def mix(values: Array) -> None:
     """Scramble uint64 values of any shape in place: a bijection in which each bit depends on all bits."""
-    for shift, factor in _ROUNDS:
+    for shift, factor in ROUNDS:
         values ^= values >> shift
         if factor != 1:
             values *= factor
@@ -56,7 +54,7 @@ def bits(positions: Array, key: Array) -> Array:
     The key is two of ``derive_keys``.
     """
     values = positions.astype(np.uint64)
-    values *= _STEP
+    values *= STEP
     values += key[0]
     mix(values)
     values ^= key[1]  # with a second key, two streams are not parts of one sequence

@@ -59,7 +59,7 @@ class ShuffleSampler(ResumableSampler):
 
     @override
     def _order(self, seed: int, epoch: int) -> Callable[[Array], Array]:
-        return Permutation(self.length, seed, epoch).__getitem__
+        return Permutation(self.length, seed, epoch)
 
 
 class OrderedSampler(ResumableSampler):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from dbloader._version import VERSION
+from dbloader._version import __version__
 from dbloader.errors import FieldError, StoreError
 from dbloader.records.document import UNREADABLE
 from dbloader.records.manifest import Manifest
@@ -70,7 +70,7 @@ class Totals:
             events=self.events,
             source=dict(source or {}),
             created=created or datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            created_by=f"dbloader {VERSION}",
+            created_by=f"dbloader {__version__}",
             **summary.facts(),
         )
         try:

@@ -14,6 +14,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from cache import bring_into_memory
+
 
 class Run(NamedTuple):
     """Seconds and peak memory (MB) of a finished process."""
@@ -32,15 +34,6 @@ def run(*command: str) -> Run:
     if process.returncode:
         sys.exit(f"{' '.join(command)} ended with {process.returncode}")
     return Run(seconds, usage.ru_maxrss / 1024)
-
-
-def warm(folder: Path) -> None:
-    """Read all files, so that they are in the page cache. An idle virtual machine may lose them from it."""
-    buffer = bytearray(2**20)
-    for path in folder.rglob("*.jpg"):
-        with path.open("rb", buffering=0) as file:
-            while file.readinto(buffer):
-                pass
 
 
 def main() -> None:
@@ -76,7 +69,7 @@ def main() -> None:
             out.unlink(missing_ok=True)
             archive.unlink(missing_ok=True)
             time.sleep(options.rest)
-            warm(corpus)
+            bring_into_memory(corpus)  # an idle virtual machine may lose files from its page cache
             runs[name].append(run(*command))
             print(f"{name}: {runs[name][-1].seconds:.2f} s", flush=True)
     print(f"\nConversion of {nbytes / 1e6:,.0f} MB, {options.rounds} rounds, medians:\n")

@@ -15,7 +15,7 @@ from PIL import Image, ImageFilter
 
 from dbloader.decoding.random_crop import RandomResizedCrop
 from dbloader.device import Normalize
-from dbloader.device.decode.decoder import DeviceDecoder
+from dbloader.device.decode import DeviceDecoder
 from dbloader.device.encoded import EncodedImages
 from dbloader.errors import OptionError
 from dbloader.loading.prefetch import PrefetchLoader

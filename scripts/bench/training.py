@@ -21,7 +21,7 @@ from data import CONTENDER, WITHOUT_PEERS, all_rows, last_line, make_short, prep
 from machine import describe_machine
 from table import draw, print_tables
 
-from dbloader._version import VERSION
+from dbloader._version import __version__
 
 if TYPE_CHECKING:
     from data import Row
@@ -78,7 +78,7 @@ def versions(python: Path) -> dict[str, str]:
     )  # fmt: skip
     wanted = {name.lower() for name in SHOWN}
     found = {one["name"]: one["version"] for one in json.loads(listed.stdout) if one["name"].lower() in wanted}
-    return {"dbloader": VERSION, **found}
+    return {"dbloader": __version__, **found}
 
 
 def chosen(rows: list[Row], python: Path, options: argparse.Namespace) -> list[Row]:

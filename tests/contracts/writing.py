@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dbloader import Record
-from dbloader._version import VERSION
+from dbloader._version import __version__
 from dbloader.errors import FieldError, StoreError, StoreExistsError
 from dbloader.records.record import encode
 from tests.contracts.backend import Backend
@@ -50,7 +50,7 @@ class WritingContract(Backend):
         assert manifest.fields == {"boxes": 12, "caption": 12, "mask": 12}
         assert manifest.outcome == {"repaired": 3, "rejected": 4}
         assert manifest.source == {"path": "/ü", "shuffle": None}
-        assert manifest.created_by == f"dbloader {VERSION}"
+        assert manifest.created_by == f"dbloader {__version__}"
         created = datetime.fromisoformat(manifest.created)
         assert before <= created <= datetime.now(timezone.utc)
 

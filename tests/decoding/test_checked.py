@@ -42,7 +42,7 @@ def test_every_part_has_the_pixels_of_the_whole(kind: str) -> None:
     assert jpeg is not None
     for bottom in range(1, 202):
         top = max(0, bottom - 9)
-        assert np.array_equal(jpeg.part(3, top, 60, bottom - top, None, 1)(), whole[top:bottom, 3:63]), bottom
+        assert np.array_equal(jpeg.part(3, top, 60, bottom - top, 1)(), whole[top:bottom, 3:63]), bottom
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"progressive"}))
@@ -54,9 +54,9 @@ def test_what_lies_below_is_not_decoded(kind: str) -> None:
     assert jpeg is not None
     assert strict is not None
     assert sound is not None
-    assert np.array_equal(jpeg.part(0, 0, 75, 60, None, 1)(), sound.part(0, 0, 75, 60, None, 1)())
+    assert np.array_equal(jpeg.part(0, 0, 75, 60, 1)(), sound.part(0, 0, 75, 60, 1)())
     with pytest.raises(DamagedImageError, match=r"^the image (does not decode|has data left)"):
-        strict.part(0, 0, 75, 60, None, 1)()
+        strict.part(0, 0, 75, 60, 1)()
 
 
 def test_the_crops_are_those_of_files_that_are_not_known() -> None:

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 
-from dbloader import LMDBDataset, MongoDataset, RandomResizedCrop, ResizeCenterCrop, create_loader, write_store
+from dbloader import LMDBDataset, RandomResizedCrop, ResizeCenterCrop, create_loader, write_store
 from dbloader.decoding import DecodeTensor
 from dbloader.decoding.masks import refuse_masks
 from dbloader.errors import OptionError
@@ -178,12 +178,6 @@ def test_a_dataset_of_any_kind_is_held_to_the_same(tmp_path: Path) -> None:
     parts: Any = ConcatDataset([LMDBDataset(place, fields=("image", "mask"))])
     with pytest.raises(OptionError, match="'mask' of a sample is as large"):
         next(iter(loader(parts)))
-
-
-def test_a_mask_in_mongodb_is_refused(tmp_path: Path, mongo_uri: str) -> None:
-    write_store([{"image": photo(n), "label": n, "mask": MASKS["file"]} for n in range(6)], mongo_uri)
-    with pytest.raises(OptionError, match=r"'mask' of record 0 .* of mongodb://"):
-        loader(MongoDataset(mongo_uri, fields=("image", "mask")))
 
 
 def opened_by_pillow(use: Callable[[], object]) -> int:

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from dbloader.device import RandomErasing
-from dbloader.device.noise import normal
+from dbloader.device.erasing import normal
 from dbloader.errors import OptionError
-from dbloader.sampling.rng import SampleRNG
+from dbloader.sampling.rng import STEP, SampleRNG, mix
 from tests.support.tensors import DTYPES, pixels, sevens
 
 MODES = ("const", "rand", "pixel")
@@ -187,3 +187,23 @@ def test_wrong_options_of_erasing_are_errors(options: Any, message: str) -> None
 def test_options_of_erasing_that_are_no_numbers_are_errors(options: Any) -> None:
     with pytest.raises(TypeError, match=r"must be (a number|an int), got"):
         RandomErasing(**options)
+
+
+# Noise
+
+
+def test_noise_is_splitmix64_in_a_table_of_normal_quantiles() -> None:
+    keys, shape = SampleRNG(1, 2, range(5)).bits("pixels"), (3, 5, 7)
+    words = keys[:, None] + np.arange(1, 28, dtype=np.uint64) * np.uint64(STEP)
+    mix(words)
+    chosen = words.astype("<u8").view("<i2")[:, :105].astype(np.int64) + 2**15
+    quantiles = torch.special.ndtri((torch.arange(2**16, dtype=torch.float64) + 0.5) / 2**16).numpy()
+    expected = quantiles[chosen].astype(np.float32).reshape(5, *shape)
+    assert (normal(keys, shape, torch.float32, CPU).numpy() == expected).all()
+
+
+def test_noise_of_neighbors_is_unrelated() -> None:
+    made = normal(SampleRNG(1, 2, range(64)).bits("pixels"), (3, 64, 64), torch.float64, CPU)
+    bound = 5 / made.numel() ** 0.5
+    for shifts, axes in (((1,), (3,)), ((4,), (3,)), ((1,), (2,)), ((1,), (1,)), ((1,), (0,)), ((1, 1), (2, 3))):
+        assert abs((made * made.roll(shifts, axes)).mean()) < bound

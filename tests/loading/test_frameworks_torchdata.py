@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import Dataset, IterableDataset, RandomSampler, get_worker_info
@@ -154,7 +155,7 @@ def test_after_a_state_from_between_two_epochs_the_epoch_that_is_chosen_counts(k
         return [number for batch in read(loader) for number in batch]
 
     sampler, loader = make_ours()
-    orders = [Permutation(LENGTH, 0, epoch)[:].tolist() for epoch in range(3)]
+    orders = [Permutation(LENGTH, 0, epoch)(np.arange(LENGTH)).tolist() for epoch in range(3)]
     assert train(sampler, loader, 0) == orders[0]
     resumed, again = make_ours()
     again.load_state_dict(loader.state_dict())

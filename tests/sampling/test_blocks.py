@@ -41,7 +41,7 @@ def test_all_indices_come_once_one_buffer_of_whole_blocks_after_the_other(
         del indices[:size]
 
 
-@pytest.mark.parametrize("buffer_blocks", [1, 2, 3])
+@pytest.mark.parametrize("buffer_blocks", [1, 3])
 def test_each_block_is_equally_often_in_each_place(buffer_blocks: int) -> None:
     # 5 blocks, of which the last has 1 index instead of 4: it must not come late or early for that.
     counts = np.zeros((5, 5))
@@ -72,11 +72,6 @@ def test_each_buffer_is_shuffled_in_its_own_way() -> None:
     correlations: Any = np.corrcoef(np.argsort(np.argsort(indices)))
     assert np.abs(correlations[np.triu_indices(20, 1)]).max() < 5 / 400**0.5
     assert len({tuple(rank) for rank in ranks.tolist()}) == 20
-
-
-def test_each_epoch_has_other_buffers() -> None:
-    buffers = {frozenset(touched(order(1000, 10, 10, epoch=epoch), 10)[:10]) for epoch in range(20)}
-    assert len(buffers) == 20
 
 
 def test_sizes_beyond_the_dataset_are_allowed() -> None:

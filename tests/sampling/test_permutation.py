@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import itertools
 import pickle
 import tracemalloc
@@ -15,8 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbloader.errors import OptionError
-from dbloader.sampling import permutation
 from dbloader.sampling.permutation import LARGEST_TABLE, Permutation
 
 LARGE = 2**62
@@ -32,102 +29,82 @@ def deviations(counts: Any) -> float:
     return float(abs(chi_square - freedom) / (2 * freedom) ** 0.5)
 
 
+def whole(n: int, seed: int, epoch: int = 0, *purpose: int | str) -> Any:
+    return Permutation(n, seed, epoch, *purpose)(np.arange(n))
+
+
 def samples(n: int, count: int) -> Any:
     """Return many orders, each of its own seed or epoch: int64, shape (count, n)."""
-    return np.array([Permutation(n, order % 1000, order // 1000)[:] for order in range(count)])
+    return np.array([whole(n, order % 1000, order // 1000) for order in range(count)])
 
 
-# A bijection
-
-
-def test_every_value_comes_once_for_each_size() -> None:
-    for n in (*range(300), *range(LARGEST_TABLE - 1, LARGEST_TABLE + 2)):
+def test_every_value_comes_once() -> None:
+    for n in (*range(300), LARGEST_TABLE - 1, LARGEST_TABLE, *(n for n in NETWORK_SIZES if n < 100_000)):
         order = Permutation(n, 3, n)
-        values = order[:]
+        values = order(np.arange(n))
         assert values.dtype == np.int64
         assert np.array_equal(np.sort(values), np.arange(n)), n
         assert np.array_equal(order.inverse(values), np.arange(n)), n
 
 
-@given(st.integers(LARGEST_TABLE - 3, 70_000), st.integers(), st.integers())
-def test_every_value_comes_once_for_larger_sizes(n: int, seed: int, epoch: int) -> None:
+@given(st.integers(1, LARGE) | st.sampled_from(NETWORK_SIZES), st.integers(), st.integers(), st.data())
+def test_the_inverse_undoes_any_size(n: int, seed: int, epoch: int, data: st.DataObject) -> None:
     order = Permutation(n, seed, epoch)
-    values = order[:]
-    assert np.array_equal(np.sort(values), np.arange(n))
-    assert np.array_equal(order.inverse(values), np.arange(n))
-
-
-@given(st.integers(1, LARGE), st.integers(), st.data())
-def test_the_inverse_undoes_any_size(n: int, seed: int, data: st.DataObject) -> None:
-    order = Permutation(n, seed)
     positions = np.array(data.draw(st.lists(st.integers(0, n - 1), max_size=20)), np.int64)
-    values = order[positions]
-    assert order.inverse(values).tolist() == order[order.inverse(positions)].tolist() == positions.tolist()
+    values = order(positions)
+    assert order.inverse(values).tolist() == order(order.inverse(positions)).tolist() == positions.tolist()
     assert len(set(values.tolist())) == len(set(positions.tolist()))
     assert all(0 <= value < n for value in values.tolist())
-
-
-@pytest.mark.parametrize("n", NETWORK_SIZES)
-def test_the_inverse_undoes_a_slice_of_each_size_of_network(n: int) -> None:
-    order = Permutation(n, 7, 8)
-    for part in (slice(0, 20_000), slice(n - 4000, n)):
-        positions = np.arange(*part.indices(n))
-        assert np.array_equal(order.inverse(order[part]), positions)
-        assert np.array_equal(order[order.inverse(positions)], positions)
 
 
 # The same for ever
 
 
 def test_the_order_never_changes() -> None:
-    assert Permutation(10, 0, 0)[:].tolist() == [1, 6, 9, 8, 7, 3, 0, 4, 5, 2]
-    assert Permutation(4096, 1, 2)[:5].tolist() == [3464, 1019, 1382, 3855, 3906]
-    assert Permutation(4097, 1, 2)[:5].tolist() == [1799, 644, 3619, 3842, 1719]
-    values = Permutation(1_281_167, -5, 2**80)[1_000_000:1_000_005]
+    assert whole(10, 0, 0).tolist() == [1, 6, 9, 8, 7, 3, 0, 4, 5, 2]
+    assert whole(4096, 1, 2)[:5].tolist() == [3464, 1019, 1382, 3855, 3906]
+    assert whole(4097, 1, 2)[:5].tolist() == [1799, 644, 3619, 3842, 1719]
+    values = Permutation(1_281_167, -5, 2**80)(np.arange(1_000_000, 1_000_005))
     assert values.tolist() == [1239244, 290548, 151219, 787227, 141861]
-    values = Permutation(LARGE, 0, 1)[LARGE - 3 :]
+    values = Permutation(LARGE, 0, 1)(np.arange(LARGE - 3, LARGE))
     assert values.tolist() == [601923345906733462, 1199759190599231912, 252463976120099452]
-    assert Permutation(10, 0, 0, "blocks", 3)[:].tolist() == [6, 3, 4, 2, 9, 0, 7, 8, 5, 1]
+    assert whole(10, 0, 0, "blocks", 3).tolist() == [6, 3, 4, 2, 9, 0, 7, 8, 5, 1]
 
 
 @pytest.mark.parametrize("n", [1000, 100_000])
-def test_the_same_arguments_give_the_same_order(n: int) -> None:
-    order = Permutation(n, 5, 6, "a")
+def test_the_same_arguments_give_the_same_order_and_leave_the_positions_alone(n: int) -> None:
+    order, positions = Permutation(n, 5, 6, "a"), np.array([3, 3, n - 1, 0])
     again = pickle.loads(pickle.dumps(order))  # noqa: S301 - of our own making
-    seed: Any = np.int64(5)
-    assert np.array_equal(order[:], again[:])
-    assert np.array_equal(order[:], Permutation(n, seed, 6, "a")[:])
+    assert np.array_equal(whole(n, 5, 6, "a"), again(np.arange(n)))
+    assert np.array_equal(order(positions), whole(n, 5, 6, "a")[positions])
+    assert positions.tolist() == [3, 3, n - 1, 0]
 
 
-@pytest.mark.parametrize("n", [1000, 5000, 100_000])
+@pytest.mark.parametrize("n", [1000, 20_000])
 def test_each_argument_gives_an_unrelated_order(n: int) -> None:
     # All within 40 steps of each other, as seeds and epochs are in practice.
     arguments: list[Any] = (
         [(0, epoch) for epoch in range(20)] + [(seed, 0) for seed in range(1, 20)] + [(0, 0, "a"), (0, 0, "b")]
     )
-    orders = np.array([Permutation(n, *each)[:] for each in arguments])
+    orders = [whole(n, *each) for each in arguments]
+    orders.append(whole(n + 1, 0)[:n])
     correlations = np.corrcoef(orders)[np.triu_indices(len(orders), 1)]
     assert np.abs(correlations).max() < 5 / n**0.5
     for one, other in itertools.pairwise(orders):
         assert np.count_nonzero(one == other) < 10  # Poisson of mean 1
 
 
-def test_a_size_more_gives_an_unrelated_order() -> None:
-    one, other = Permutation(5000, 0)[:], Permutation(5001, 0)[:5000]
-    assert np.count_nonzero(one == other) < 10
-
-
 # Uniform
 
 
-@pytest.mark.parametrize("n", [2, 3, 4, 5])
+@pytest.mark.parametrize("n", [2, 5])
 def test_all_orders_of_few_are_equally_frequent(n: int) -> None:
     counts = Counter(map(tuple, samples(n, 6000).tolist()))
     assert deviations([counts[order] for order in itertools.permutations(range(n))]) < 5
 
 
-@pytest.mark.parametrize("n", [7, 33])
-def test_each_value_is_equally_frequent_at_each_position(n: int) -> None:
+def test_each_value_is_equally_frequent_at_each_position() -> None:
+    n = 7
     orders = samples(n, 6000)
     counts = [np.bincount(orders[:, position], minlength=n) for position in range(n)]
     # Each row and column has its sum given, which leaves (n - 1) ** 2 degrees of freedom.
@@ -136,7 +113,8 @@ def test_each_value_is_equally_frequent_at_each_position(n: int) -> None:
     assert abs(chi_square - (n - 1) ** 2) < 5 * (2 * (n - 1) ** 2) ** 0.5
 
 
-@pytest.mark.parametrize("n", [2500, 4097, 65_537])
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [4097, 65_537])
 def test_pairs_of_positions_come_out_anywhere(n: int) -> None:
     # Neighbors, and neighbors in a column of the network's table: 4 rounds fail here by 1,000 and more.
     rows = isqrt(n - 1) + 1
@@ -150,7 +128,7 @@ def test_pairs_of_positions_come_out_anywhere(n: int) -> None:
         assert deviations(apart[1:]) < 5  # in the same row is a little rarer, as a value comes only once
 
 
-@pytest.mark.parametrize("n", [2500, 65_537, 1_281_167])
+@pytest.mark.parametrize("n", [65_537, 1_281_167])
 def test_neighbors_and_cells_are_as_random_orders_have_them(n: int) -> None:
     orders = samples(n, 2_600_000 // n)
     fixed = np.count_nonzero(orders == np.arange(n))
@@ -162,10 +140,10 @@ def test_neighbors_and_cells_are_as_random_orders_have_them(n: int) -> None:
     assert deviations(np.bincount((cells[:, 1:] * 16 + cells[:, :-1]).ravel(), minlength=256)) < 5
 
 
-@pytest.mark.parametrize("n", [5000, 2**40, LARGE])
+@pytest.mark.parametrize("n", [5000, LARGE])
 def test_each_position_goes_anywhere_over_many_epochs(n: int) -> None:
     positions = np.array([0, 1, n // 2, n - 1])
-    values = np.array([Permutation(n, 0, epoch)[positions] for epoch in range(3000)])
+    values = np.array([Permutation(n, 0, epoch)(positions) for epoch in range(3000)])
     for place in range(4):
         assert deviations(np.bincount(values[:, place] // (n // 20 + 1), minlength=20)) < 5
 
@@ -185,39 +163,10 @@ def test_odd_orders_are_as_frequent_as_even_ones(n: int) -> None:
     assert abs(odd - 50) < 5 * 100**0.5 / 2
 
 
-# Asking
-
-
-@pytest.mark.parametrize("n", [1000, 50_000])
-def test_positions_are_a_slice_or_an_array_which_stays_as_it_was(n: int) -> None:
-    order = Permutation(n, 1)
-    whole = order[:]
-    for part in (slice(10, 90, 7), slice(None, None, -1), slice(n - 10, n + 10), slice(5, 5), slice(-3, -1)):
-        assert np.array_equal(order[part], whole[part])
-    positions = np.array([3, 3, n - 1, 0])
-    assert np.array_equal(order[positions], whole[positions])
-    assert positions.tolist() == [3, 3, n - 1, 0]
-
-
-def test_numbers_that_are_not_integers_or_out_of_range_are_refused() -> None:
-    for arguments in ((1.0, 1), (1, 1.0), (1, 1, 1.0)):
-        with pytest.raises(TypeError, match="float"):
-            Permutation(*arguments)
-    for n in (-1, 2**62 + 1):
-        with pytest.raises(OptionError, match=rf"n must be 0 to 2\*\*62, got {n}"):
-            Permutation(n, 0)
-
-
 def test_memory_does_not_grow_with_the_size() -> None:
     tracemalloc.start()
     try:
-        Permutation(LARGE, 0)[LARGE // 2 : LARGE // 2 + 1]
+        Permutation(LARGE, 0)(np.array([LARGE // 2]))
         assert tracemalloc.get_traced_memory()[1] < 100_000
     finally:
         tracemalloc.stop()
-
-
-def test_the_examples_in_its_description_are_true() -> None:
-    result = doctest.testmod(permutation)
-    assert result.attempted == 3
-    assert result.failed == 0

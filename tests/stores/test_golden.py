@@ -61,7 +61,7 @@ def content(place: Path) -> dict[str, dict[str, str]]:
 
 @pytest.fixture
 def golden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, str]]:
-    monkeypatch.setattr("dbloader.stores.totals.VERSION", "golden")
+    monkeypatch.setattr("dbloader.stores.totals.__version__", "golden")
     if os.environ.get("DBLOADER_WRITE_GOLDEN"):
         write_golden_store(tmp_path / "golden.lmdb")
         GOLDEN.write_text(json.dumps(content(tmp_path / "golden.lmdb"), indent=1) + "\n")

@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
@@ -65,7 +66,7 @@ def expected() -> Batches:
     """The batches of this process in all epochs: each position of the order is that of one process."""
     batches: Batches = []
     for epoch in range(EPOCHS):
-        order = Permutation(LENGTH, 0, epoch)[:].tolist()
+        order = Permutation(LENGTH, 0, epoch)(np.arange(LENGTH)).tolist()
         share = [order[at % LENGTH] for at in range(RANK, -(-LENGTH // WORLD) * WORLD, WORLD)]
         batches += [share[at : at + BATCH] for at in range(0, len(share), BATCH)]
     return batches
@@ -314,7 +315,7 @@ def of_accelerate(folder: Path) -> Iterator[Check]:
         yield Check(f"{what}prepare(DataLoader)", EPOCHS, wrong)
         sampler = ShuffleSampler(Numbers(), num_replicas=1, rank=0)
         alone = wrap(accelerator.prepare(DataLoader(Numbers(), BATCH, sampler=sampler)))
-        orders = [Permutation(LENGTH, 0, epoch)[:].tolist() for epoch in range(EPOCHS)]
+        orders = [Permutation(LENGTH, 0, epoch)(np.arange(LENGTH)).tolist() for epoch in range(EPOCHS)]
         wrong = [line for order in orders for line in unlike(order, every(alone))]
         yield Check(f"{what}prepare(DataLoader(sampler of one rank))", EPOCHS, wrong)
         if WORLD > 1:

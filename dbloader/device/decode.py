@@ -5,17 +5,13 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-import numpy as np
-import simplejpeg
 import torch
 from torch.nn.functional import interpolate, pad
 
 from dbloader._machine import cpu_count
 from dbloader.decoding.exif import UPRIGHT, read_orientation
-from dbloader.device.decode.backend import takes
-from dbloader.device.decode.nvimagecodec import NvImageCodec
-from dbloader.device.decode.torchvision import TorchvisionNvJPEG
 from dbloader.device.encoded import EncodedImages
+from dbloader.device.nvjpeg import open_hardware, takes
 from dbloader.device.transfer import resolve_device
 from dbloader.errors import OptionError
 from dbloader.images.pillow import open_pillow
@@ -23,11 +19,12 @@ from dbloader.images.pillow import open_pillow
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
     import numpy.typing as npt
     from typing_extensions import Self
 
     from dbloader.decoding.decoder import Decoder
-    from dbloader.device.decode.backend import HardwareDecoder
+    from dbloader.device.nvjpeg import HardwareDecoder
     from dbloader.device.transfer import Device
 
 
@@ -82,11 +79,13 @@ class DeviceDecoder:
         if not isinstance(images, EncodedImages):
             raise TypeError(f"images must be EncodedImages, which are not decoded yet, got {type(images).__name__}")
         if images.numbers.shape[1] != self.decoder.draws:
-            raise OptionError(f"each image must have {self.decoder.draws} numbers for {self.decoder!r}, got {images!r}")
+            raise OptionError(
+                f"each image must have {self.decoder.draws} numbers for {self.decoder!r}, got {images.numbers.shape[1]}"
+            )
         if self.hardware is None:
             return self._on_cpu(images, range(len(images)), pinned=False).to(self.device)
         result = _empty(len(images), self._size, device=self.device)
-        rest = self._on_hardware(images, result)
+        rest = self._on_hardware(self.hardware, images, result)
         if rest:
             decoded = self._on_cpu(images, rest, pinned=self.device.type == "cuda")
             for number, image in zip(rest, decoded, strict=True):
@@ -97,16 +96,15 @@ class DeviceDecoder:
         library = "no library" if self.hardware is None else type(self.hardware).__name__
         return f"{type(self).__name__}({self.decoder!r}, {str(self.device)!r}) with {library}"
 
-    def _on_hardware(self, images: EncodedImages, result: torch.Tensor) -> list[int]:
+    def _on_hardware(self, hardware: HardwareDecoder, images: EncodedImages, result: torch.Tensor) -> list[int]:
         """Decode images with the library into the result; return the numbers of the others."""
         taken = [number for number in range(len(images)) if self._takes(images.file(number))]
         rest = set(range(len(images)))
-        if taken and self.hardware is not None:
-            decoded = self.hardware.decode([images.tensor(number) for number in taken])
-            for number, image in zip(taken, decoded, strict=True):
-                if image is not None:
-                    self._fit(image, images.numbers[number], result[number])
-                    rest.remove(number)
+        decoded = hardware.decode([images.tensor(number) for number in taken]) if taken else []
+        for number, image in zip(taken, decoded, strict=True):
+            if image is not None:
+                self._fit(image, images.numbers[number], result[number])
+                rest.remove(number)
         return sorted(rest)
 
     def _takes(self, file: memoryview) -> bool:
@@ -159,26 +157,3 @@ class DeviceDecoder:
 def _empty(count: int, size: tuple[int, int], device: torch.device, *, pinned: bool = False) -> torch.Tensor:
     layout = torch.channels_last
     return torch.empty((count, 3, *size), dtype=torch.uint8, device=device, memory_format=layout, pin_memory=pinned)
-
-
-def open_hardware(device: torch.device) -> HardwareDecoder:
-    """Return the first library that decodes a JPEG on a device: nvImageCodec, else torchvision.
-
-    Raises:
-        OptionError: No library does; the message says what each lacks and what to install.
-    """
-    probe = torch.from_numpy(np.frombuffer(simplejpeg.encode_jpeg(np.zeros((16, 16, 3), np.uint8)), np.uint8).copy())
-    refused = []
-    for library in (NvImageCodec, TorchvisionNvJPEG):
-        try:
-            hardware = library(device)
-            if hardware.decode([probe])[0] is not None:
-                return hardware
-            refused.append(f"{library.__name__}: it decodes no JPEG, as without the nvJPEG library")
-        except (ImportError, RuntimeError) as error:
-            refused.append(f"{library.__name__}: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
-    major = (torch.version.cuda or "12").partition(".")[0]
-    raise OptionError(
-        f"no library here decodes JPEGs on {device}: pip install 'nvidia-nvimgcodec-cu{major}[nvjpeg]', "
-        f"or decode in the workers; got {'; '.join(refused)}"
-    )

@@ -1,4 +1,4 @@
-"""Resize, cut and mirror the decoded part of an image.
+"""Crops of images: what part of an image is decoded, and how that becomes the output.
 
 Each step must run on the calling thread alone, since loaders run many threads. Loaders limit torch to one intra-op
 thread in their workers. Elsewhere torch would divide copies of more than 32,768 values between a team of threads for
@@ -9,7 +9,7 @@ NumPy makes the views: torch releases the GIL for each of its own, and another t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -21,26 +21,50 @@ if TYPE_CHECKING:
 _SERIAL = 32768  # values that torch does not divide between threads (at::internal::GRAIN_SIZE)
 
 
+class Crop(NamedTuple):
+    """What becomes of an image: a part of it is resized, and a window on that is the output.
+
+    A decoder on any device does four things, in this order: take the part, resize it (bilinear with antialiasing, over
+    the part alone), cut out the window, mirror it.
+
+    Attributes:
+        left: Left edge of the part, in pixels of the image as the next three.
+        top: Its upper edge.
+        width: Its width, at least 1.
+        height: Its height, at least 1.
+        flip: Whether left and right of the output are exchanged.
+        resized: Height and width in pixels to which the part is resized; None for the decoder's ``size``, or, where
+            that is None too, for no resizing.
+        window: First row and column of the resized part that the output shows. They may be negative: the output is
+            black where the window leaves the part.
+    """
+
+    left: int
+    top: int
+    width: int
+    height: int
+    flip: bool = False
+    resized: tuple[int, int] | None = None
+    window: tuple[int, int] = (0, 0)
+
+
 def render(
     pixels: npt.NDArray[np.uint8],
-    resized: tuple[int, int] | None,
-    window: tuple[int, int],
+    crop: Crop,
     size: tuple[int, int] | None,
-    *,
-    flip: bool,
     out: npt.NDArray[np.uint8] | None = None,
 ) -> npt.NDArray[np.uint8]:
-    """Return the output made from a part of an image, as Crop describes it.
+    """Return the output for a crop, of height and width ``size`` if that is given.
 
-    ``pixels`` are uint8, shape (height, width, 3), of any positive strides, writable, and may become the output.
-    That is uint8, shape (height, width, 3), one block of memory: ``out``, if that is given. Mirroring the small
-    output gives the same bytes as mirroring the part.
+    ``pixels`` are the crop's part of the image: uint8, shape (height, width, 3), of any positive strides, writable, and
+    may become the output. That is uint8, shape (height, width, 3), one block of memory: ``out``, if that is given.
     """
+    resized = crop.resized or size
     if resized is not None and resized != pixels.shape[:2]:
         pixels = _resize(pixels, resized)
     if size is not None and size != pixels.shape[:2]:
-        pixels = _cut(pixels, window, size)
-    if flip:
+        pixels = _cut(pixels, crop.window, size)
+    if crop.flip:  # the small output: the bytes are the same as if the part were mirrored
         pixels = _mirror(pixels)
     if out is None:
         return np.ascontiguousarray(pixels)

@@ -1,1 +1,0 @@
-"""Decode the images of a batch on a GPU, next to the training."""
