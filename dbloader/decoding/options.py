@@ -10,11 +10,11 @@ from typing import Any
 from dbloader.errors import OptionError
 
 
-def check_size(size: Any) -> tuple[int, int]:
+def check_size(size: Any, name: str = "size") -> tuple[int, int]:
     """Return an option that is a (height, width) in pixels, or one number for both, as (height, width)."""
     sides = (size, size) if _is_length(size) else size
     if not (isinstance(sides, Sequence) and len(sides) == 2 and all(map(_is_length, sides))):
-        raise OptionError(f"size must be a number of pixels or a (height, width), each at least 1, got {size!r}")
+        raise OptionError(f"{name} must be a number of pixels or a (height, width), each at least 1, got {size!r}")
     return int(sides[0]), int(sides[1])
 
 
