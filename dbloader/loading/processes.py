@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dbloader.batches.base import BatchFetcher
-    from dbloader.batches.timed import TimedBatch
 
 # Held while the workers of a run start, so that they inherit the shared memory of their own run.
 _starting = threading.Lock()
@@ -83,6 +82,6 @@ class ProcessLoader(DataLoader[Any]):
         return iterator
 
 
-def _forget_serial(batch: TimedBatch) -> TimedBatch:
+def _forget_serial(batch: Any) -> Any:
     """Return a batch as that of a worker process, which reads and collates for itself."""
     return dataclasses.replace(batch, serial=0.0)

@@ -548,7 +548,8 @@ def test_a_state_without_a_dataset_is_taken_and_nothing_is_said_of_those_that_no
 def test_what_is_no_state_is_refused_by_loaders_too(tmp_path: Path) -> None:
     for dataset in (dataset_at(tmp_path / "one.lmdb"), Numbers(LENGTH)):
         loader = PrefetchLoader(DataLoader(dataset, 4, sampler=OrderedSampler(dataset)))
-        for thing in ("x", None, []):
+        things: list[Any] = ["x", None, []]
+        for thing in things:
             with pytest.raises(
                 TypeError, match=r"^a state must be the dict that state_dict\(\) of a loader with this "
             ):
