@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dbloader.errors import OptionError
+from dbloader.errors import LoaderError, OptionError
 
 
 def short_repr(value: object, most: int = 100) -> str:
@@ -35,3 +35,11 @@ def _length(sized: Any) -> int | None:
         return len(sized)
     except (TypeError, OptionError):  # an iterable, perhaps behind another loader; or ranks that are not known yet
         return None
+
+
+def stop_iteration_error(what: str) -> LoaderError:
+    """Return the error for a StopIteration from a user's function, which torch would take for the end of the epoch."""
+    return LoaderError(
+        f"StopIteration was raised in the making of {what}, which would end the epoch early: "
+        "catch it there, or give next() a default"
+    )

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from torch.utils.data import default_collate
 
-from dbloader.datasets.store import StoreDataset, stopped
+from dbloader._describe import stop_iteration_error
+from dbloader.datasets.store import StoreDataset
 from dbloader.errors import OptionError
 
 if TYPE_CHECKING:
@@ -65,20 +66,15 @@ class BatchFetcher(ABC):
         fetcher.dataset = copy.copy(self.dataset)
         return fetcher
 
-    def make(self, indices: Sequence[int]) -> TimedBatch:
-        """Make a batch in this thread."""
+    def __getitems__(self, indices: Sequence[int]) -> TimedBatch:
+        """Make a batch in this thread; the worker processes of a DataLoader call this."""
         return self.begin(indices, call_now, max(1, len(indices)))()
 
 
-def collate_with_images(dataset: StoreDataset, images: Any, rest: Any) -> Any:
-    """Return a batch like default_collate's, of images and of the rest, which are collated."""
-    batch = dataset._joined(images, rest)
+def collate_with_images(dataset: StoreDataset, indices: Sequence[int], images: Any, rest: list[Any]) -> Any:
+    """Return default_collate's batch of collated images and the rest of the samples; raises like ``collate``."""
+    batch = dataset._joined(images, collate(dataset, indices, rest, _ELEMENTS[1:]))
     return [*batch] if isinstance(batch, tuple) else batch
-
-
-def collate_rest(dataset: StoreDataset, indices: Sequence[int], rest: list[Any]) -> Any:
-    """Return what is in the samples beside their images, collated; raises like ``collate``."""
-    return collate(dataset, indices, rest, _ELEMENTS[1:])
 
 
 def collate(dataset: Any, indices: Sequence[int], samples: list[Any], names: Sequence[str] = _ELEMENTS) -> Any:
@@ -141,4 +137,4 @@ def refuse_stop_iteration(function: Callable[..., T], *arguments: Any) -> T:
     try:
         return function(*arguments)
     except StopIteration as stop:
-        raise stopped("a sample or batch") from stop
+        raise stop_iteration_error("a sample or batch") from stop

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from dbloader.batches.base import BatchFetcher, collate_rest, collate_with_images
+from dbloader.batches.base import BatchFetcher, collate_with_images
 from dbloader.batches.timed import TimedBatch, Work, now
 from dbloader.device.encoded import EncodedImages
 from dbloader.errors import OptionError
@@ -53,7 +53,7 @@ class EncodedBatchFetcher(BatchFetcher):
 
     def _finish(self, indices: Sequence[int], records: list[Record], images: EncodedImages, read: float) -> TimedBatch:
         began = now()
-        rest = collate_rest(self.dataset, indices, [self.dataset._others(record) for record in records])
+        rest = [self.dataset._others(record) for record in records]
+        batch = collate_with_images(self.dataset, indices, images, rest)
         work = Work(read, 0.0, now() - began)
-        batch = collate_with_images(self.dataset, images, rest)
         return TimedBatch(batch, work, len(records), serial=work.total)

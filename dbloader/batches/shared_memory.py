@@ -176,16 +176,8 @@ def send_small_by_value(collated: Any) -> Any:
         return {key: send_small_by_value(value) for key, value in collated.items()}
     if type(collated) in (list, tuple):
         return type(collated)(map(send_small_by_value, collated))
-    return TensorByValue(collated) if _is_small_and_plain(collated) else collated
-
-
-def _is_small_and_plain(value: Any) -> bool:
-    return (
-        type(value) is torch.Tensor
-        and value.layout is torch.strided
-        and value.device.type == "cpu"
-        and value.dtype in _NUMPY_DTYPES
-        and not (value.requires_grad or value.is_nested or value.is_neg())
-        and value.is_contiguous()
-        and value.nbytes <= 2**16  # up to there a pipe is as fast as shared memory
-    )
+    if type(collated) is not torch.Tensor or collated.dtype not in _NUMPY_DTYPES or collated.requires_grad:
+        return collated
+    if collated.layout is not torch.strided or collated.device.type != "cpu" or collated.nbytes > 2**16:
+        return collated  # a pipe is as fast as shared memory up to 64 KiB
+    return TensorByValue(collated)

@@ -11,11 +11,11 @@ import torch
 from torch.utils.data import get_worker_info
 from typing_extensions import override
 
-from dbloader.batches.base import BatchFetcher, collate_rest, collate_with_images, split
+from dbloader.batches.base import BatchFetcher, collate_with_images, split
 from dbloader.batches.memory import BatchMemory
 from dbloader.batches.shared_memory import TensorByValue, send_small_by_value
 from dbloader.batches.timed import TimedBatch, Work, now
-from dbloader.datasets.store import StoreDataset
+from dbloader.datasets.store import NotedErrors, StoreDataset
 from dbloader.decoding.decoder import Decoder
 from dbloader.errors import LoaderError
 
@@ -96,7 +96,7 @@ class TensorBatchFetcher(BatchFetcher):
                 except Exception as error:
                     failure = error
                 for out, record, plan in zip(pixels[first:], some, plans, strict=False):
-                    with self.dataset._named(record):
+                    with NotedErrors(self.dataset, record):
                         plan.decode(out)
                 if failure is not None:  # after the errors of the images before it
                     try:
@@ -109,10 +109,11 @@ class TensorBatchFetcher(BatchFetcher):
         return rest, work
 
     def _plan(self, record: Record, numbers: np.ndarray[Any, Any] | None) -> Plan:
-        with self.dataset._named(record):
-            plan = self.dataset._plan(record, numbers)
-        if plan is None:
+        if record.image is None:
             raise LoaderError(f"a batch of images needs one in each record, got none in record {record.index}")
+        decode: Any = self.dataset.decode
+        with NotedErrors(self.dataset, record):
+            plan: Plan = decode.plan(record.image, numbers, **self.dataset._known(record))
         return plan
 
     def _finish(
@@ -120,10 +121,9 @@ class TensorBatchFetcher(BatchFetcher):
     ) -> TimedBatch:
         parts = [future.result() for future in futures]
         began = now()
-        rest = collate_rest(self.dataset, indices, [one for rest, _ in parts for one in rest])
+        batch = collate_with_images(self.dataset, indices, images, [one for rest, _ in parts for one in rest])
         if not isinstance(images, torch.Tensor):
-            rest = send_small_by_value(rest)
-        batch = collate_with_images(self.dataset, images, rest)
+            batch = send_small_by_value(batch)
         serial = Work(read, 0.0, now() - began)
         return TimedBatch(batch, sum((work for _, work in parts), serial), len(indices), serial=serial.total)
 
@@ -139,11 +139,7 @@ class TensorBatchFetcher(BatchFetcher):
             # The consumer keeps batches, perhaps all. Shared memory and open files are scarcer than private memory.
             private = torch.empty(shape, dtype=torch.uint8)
             return TensorByValue(private, (0, 3, 1, 2)), private.numpy()
-        if worker is not None:
-            # Shared with the training's process; private memory would be copied there.
-            storage = torch.UntypedStorage._new_shared(math.prod(shape))  # type: ignore[no-untyped-call]
-            tensor = torch.empty(0, dtype=torch.uint8).set_(storage).view(shape)
-        elif self.pin_memory:
+        if self.pin_memory:
             tensor = torch.empty(shape, dtype=torch.uint8, pin_memory=True)  # torch reuses this memory itself
         else:
             tensor = self._memory.empty(shape)

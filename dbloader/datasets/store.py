@@ -9,20 +9,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from typing_extensions import override
 
-from dbloader._describe import short_repr
+from dbloader._describe import short_repr, stop_iteration_error
 from dbloader.datasets.base import RecordDataset
 from dbloader.decoding.decoder import Decoder
 from dbloader.decoding.masks import changes_size, refuse_masks
 from dbloader.decoding.pillow import decode_pil
-from dbloader.errors import DamagedImageError, LoaderError, OptionError
+from dbloader.errors import DamagedImageError, OptionError
 from dbloader.records.record import STANDARD_FIELDS
 from dbloader.sampling.rng import SampleRNG, SeededIndices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from contextlib import AbstractContextManager
 
-    from dbloader.decoding.decoder import Plan
     from dbloader.records.manifest import Manifest
     from dbloader.records.record import Record
     from dbloader.stores.base import Store
@@ -75,7 +73,7 @@ class StoreDataset(RecordDataset):
         try:
             return self[index]
         except StopIteration as stop:
-            raise stopped(f"sample {index} of {self.root}") from stop
+            raise stop_iteration_error(f"sample {index} of {self.root}") from stop
 
     @property
     def _makes_its_own_samples(self) -> bool:
@@ -106,8 +104,7 @@ class StoreDataset(RecordDataset):
             lines.append(f"Fields: {', '.join(self.fields)}")
         for title, transform in (("Transform", self.transform), ("Target transform", self.target_transform)):
             if transform is not None:
-                title_width = len(title) + 2
-                lines.append(f"{title}: " + repr(transform).replace("\n", "\n" + " " * title_width))
+                lines.append(f"{title}: " + repr(transform).replace("\n", "\n" + " " * len(f"{title}: ")))
         return "\n    ".join([f"Dataset {type(self).__name__}", *(line.replace("\n", "\n    ") for line in lines)])
 
     def _sample(self, record: Record, numbers: np.ndarray[Any, Any] | None = None) -> Any:
@@ -123,13 +120,13 @@ class StoreDataset(RecordDataset):
         return {name: image if name == "image" else others[name] for name in self.fields}
 
     def _image(self, record: Record, numbers: np.ndarray[Any, Any] | None = None) -> Any:
-        with self._named(record):
+        with NotedErrors(self, record):
             image = self._decoded(record, numbers)
             return image if self.transform is None or image is None else self.transform(image)
 
     def _others(self, record: Record) -> Any:
         """Return the rest of a sample: a tuple of the label, or a dict of all fields but the image."""
-        with self._named(record):
+        with NotedErrors(self, record):
             if self.fields is None:
                 return (self._label(record),)
             others = {name: self._field(record, name) for name in self.fields if name != "image"}
@@ -145,21 +142,6 @@ class StoreDataset(RecordDataset):
                 f"{self._describe(record)} was stored damaged: {record.damaged}; "
                 "convert without on_damaged='keep', or pass decode=None to get its bytes",
             )
-
-    def _named(self, record: Record) -> AbstractContextManager[None]:
-        """Return a context that notes the record on any error raised inside."""
-        return _NotedErrors(self, record)
-
-    def _plan(self, record: Record, numbers: np.ndarray[Any, Any] | None = None) -> Plan | None:
-        """Return the ``Decoder.plan`` of a record's image, or None without an image; ``decode`` must be a Decoder.
-
-        A plan is valid as long as its record is borrowed.
-        """
-        decode: Any = self.decode
-        plan: Plan | None = None
-        if record.image is not None:
-            plan = decode.plan(record.image, numbers, **self._known(record))
-        return plan
 
     def _field(self, record: Record, name: str) -> Any:
         if name == "label":
@@ -217,7 +199,7 @@ def checked_place(place: Any, wanted: str) -> Any:
     return place
 
 
-class _NotedErrors:  # not a @contextmanager: it is entered once per sample, and costs a third as much
+class NotedErrors:  # not a @contextmanager: it is entered once per sample, and costs a third as much
     """Notes the record on any error raised inside."""
 
     __slots__ = ("dataset", "record")
@@ -231,14 +213,6 @@ class _NotedErrors:  # not a @contextmanager: it is entered once per sample, and
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, StopIteration):
-            raise stopped(self.dataset._describe(self.record)) from error
+            raise stop_iteration_error(self.dataset._describe(self.record)) from error
         if isinstance(error, Exception) and hasattr(error, "add_note"):  # Python 3.11
             error.add_note(f"in {self.dataset._describe(self.record)}")
-
-
-def stopped(what: str) -> LoaderError:
-    """Return the error for a StopIteration from a user's function, which torch would take for the end of the epoch."""
-    return LoaderError(
-        f"StopIteration was raised in the making of {what}, which would end the epoch early: "
-        "catch it there, or give next() a default"
-    )

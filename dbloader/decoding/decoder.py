@@ -151,10 +151,10 @@ class Decoder(ABC):
         return values
 
 
-def check_size(size: int | Sequence[int]) -> tuple[int, int]:
+def check_size(size: int | Sequence[int], name: str = "size") -> tuple[int, int]:
     """Return the option that is a (height, width) in pixels, or one number for both, as (height, width)."""
     height, width = size if isinstance(size, Sequence) and len(size) == 2 else (size, size)
-    name = "size, a number of pixels or a (height, width),"
+    name += ", a number of pixels or a (height, width),"
     return whole_number(name, height, 1), whole_number(name, width, 1)
 
 

@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterable, Iterator
 from queue import Empty, SimpleQueue
 from typing import Generic, NamedTuple, TypeVar
 
-from typing_extensions import Self, override
+from typing_extensions import override
 
 from dbloader.batches.timed import now
 from dbloader.errors import LoaderError
-from dbloader.loading.clock import Clock
+from dbloader.loading.stats import Clock
 
 CLOSE_WAIT_S = 10.0  # torch can take 5 s to notice a dead DataLoader worker
 EXIT_WAIT_S = 2.0  # a thread that leaves C++ code after the interpreter's end can abort the process
@@ -106,7 +106,7 @@ class BackgroundThread(threading.Thread, Generic[T]):
         if self._bounded:
             began = now()
             self._room.get()
-            self.clock.blocked += now() - began
+            self.clock.stats.blocked_s += now() - began
         return not self.stopped
 
     def take(self) -> T:
@@ -226,9 +226,3 @@ class BackgroundIterator(Iterator[T]):
     def close(self) -> None:
         """End the thread; wait up to ``CLOSE_WAIT_S`` for the item in production, then warn."""
         self.thread.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()

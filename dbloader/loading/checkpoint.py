@@ -6,9 +6,8 @@ changes nothing, since an iteration begins with its first ``next()``.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from typing_extensions import override
@@ -19,97 +18,69 @@ from dbloader.sampling.rng import SampleRNG
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-State = dict[str, Any]
+    from dbloader.sampling.base import ResumableSampler
+
+State: TypeAlias = dict[str, Any]
+Checkpoint: TypeAlias = "LoaderCheckpoint | SamplerCheckpoint"
 
 # Key of the dataset's content digest in a state.
 _DATASET = "dataset"
 
 
-class Position(ABC):
-    """How far the consumer of one iteration has come."""
+class Position:
+    """How far the consumer of one iteration has come; this one is in an order that nobody knows."""
+
+    _seed = 0
+    _samples = 0
 
     def snapshot(self) -> State | None:
         """Return the loader's own state after the batch that it just made, in the thread that made it."""
         return None
 
-    def receive(self, snapshot: State | None) -> None:  # noqa: B027 - not every position counts
+    def receive(self, snapshot: State | None) -> None:
         """Note that the consumer has received the next batch, of which this is the snapshot."""
 
-    def end(self) -> None:  # noqa: B027
+    def end(self) -> None:
         """Note that the consumer has seen the end."""
 
-    def fail(self) -> None:  # noqa: B027
+    def fail(self) -> None:
         """Note that the iteration ended with an error."""
 
-    def draw_seed(self) -> None:  # noqa: B027
-        """Draw a seed in the consumer's thread, so that torch.manual_seed decides, where no sampler has one."""
-
-    @abstractmethod
-    def sample_rng(self, number: int, samples: int) -> SampleRNG:
-        """Return the random numbers for the preparation of the batch with a number, from 0, and so many samples."""
-
-
-class Checkpoint(ABC):
-    """How a loader is resumed."""
-
-    @abstractmethod
-    def begin(self) -> Position:
-        """Return the position of the iteration that begins now; the loader's iterator is made after this."""
-
-    @abstractmethod
-    def state(self) -> State:
-        """Return the state of the consumer, or of the epoch or state that was chosen since."""
-
-    @abstractmethod
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Make the next iteration continue from a state."""
-
-
-class UnknownPosition(Position):
-    """A position in an order that nobody knows; torch's global generator seeds the random numbers."""
-
-    def __init__(self) -> None:
-        self._seed = 0
-        self._samples = 0
-
-    @override
     def draw_seed(self) -> None:
+        """Draw a seed in the consumer's thread, so that torch.manual_seed decides, unless a sampler has one."""
         self._seed = SampleRNG.from_torch(0).seed
 
-    @override
     def sample_rng(self, number: int, samples: int) -> SampleRNG:
+        """Return the random numbers for the preparation of the batch with a number, from 0, and so many samples."""
         first, self._samples = self._samples, self._samples + samples
         return SampleRNG(self._seed, 0, np.arange(first, self._samples))
 
 
-class LoaderCheckpoint(Checkpoint):
-    """Keeps, with each batch, the state that the loader itself had after it."""
+class LoaderCheckpoint:
+    """Resumes a loader that has a state of its own: keeps, with each batch, the state that the loader had after it."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
         self._latest: _LoaderPosition | None = None
 
-    @override
     def begin(self) -> Position:
+        """Return the position of the iteration that begins now; the loader's iterator is made after this."""
         self._latest = _LoaderPosition(self._loader.state_dict)
         return self._latest
 
-    @override
     def state(self) -> State:
+        """Return the state of the consumer, or of the epoch or state that was chosen since."""
         state = None if self._latest is None else self._latest.received
         return self._loader.state_dict() if state is None else state
 
-    @override
     def load(self, state: Mapping[str, Any]) -> None:
+        """Make the next iteration continue from a state."""
         self._loader.load_state_dict(state)
         self._latest = None
 
 
-class _LoaderPosition(UnknownPosition):
-    """The position in an iteration over a loader that has a state of its own."""
-
+class _LoaderPosition(Position):
     def __init__(self, state_dict: Callable[[], State]) -> None:
-        super().__init__()
         self._state_dict = state_dict
         # The state after the batch that was received last; None at the beginning and at the end, when the loader is
         # where its consumer is.
@@ -128,34 +99,21 @@ class _LoaderPosition(UnknownPosition):
         self.received = None
 
 
-class _Sampler(Protocol):
-    """The methods of ResumableSampler that are used here; importing the class would import torch."""
-
-    choices: int
-    held: bool
-
-    def hold(self, since: Mapping[str, Any]) -> None: ...
-    def release(self, *, received: bool) -> None: ...
-    def positions(self, since: Mapping[str, Any] | None = None) -> range: ...
-    def next_state(self) -> State: ...
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None: ...
-
-
-class SamplerCheckpoint(Checkpoint):
-    """The state of one of dbloader's samplers: the samples received are computed from the batches received.
+class SamplerCheckpoint:
+    """Resumes one of dbloader's samplers: the samples received are computed from the batches received.
 
     The ``content_digest`` of the dataset, if it has one, tells a state from that of another dataset.
     """
 
-    def __init__(self, sampler: _Sampler, batch_size: int, *, drop_last: bool, dataset: Any = None) -> None:
+    def __init__(self, sampler: ResumableSampler, batch_size: int, *, drop_last: bool, dataset: Any = None) -> None:
         self._sampler = sampler
         self._batch_size = batch_size
         self._drop_last = drop_last
         self._dataset = dataset
         self._latest: _SamplerPosition | None = None
 
-    @override
     def begin(self) -> Position:
+        """Return the position of the iteration that begins now."""
         # Where another PrefetchLoader in front holds the sampler, that one decides.
         if self._latest is None or self._was_chosen or self._sampler.held:
             start = self._sampler.next_state()
@@ -169,14 +127,14 @@ class SamplerCheckpoint(Checkpoint):
         """Whether ``set_epoch`` or ``load_state_dict`` was called since the last batch was received."""
         return self._latest is not None and self._sampler.choices != self._latest.choices
 
-    @override
     def state(self) -> State:
+        """Return the state of the consumer, or of the epoch or state that was chosen since."""
         if self._latest is None or self._was_chosen:
             return {**self._sampler.next_state(), **self._digest()}
         return {**self._latest.state(), **self._digest()}
 
-    @override
     def load(self, state: Any) -> None:
+        """Make the next iteration continue from a state."""
         own = self._digest()
         # A state may lack the digest: an older version wrote it, or its dataset has none.
         if own and isinstance(state, Mapping) and state.get(_DATASET, own[_DATASET]) != own[_DATASET]:
@@ -200,7 +158,7 @@ class _SamplerPosition(Position):
         choices: Those of the sampler that are older than what the consumer received last.
     """
 
-    def __init__(self, sampler: _Sampler, start: State, batch_size: int, *, drop_last: bool) -> None:
+    def __init__(self, sampler: ResumableSampler, start: State, batch_size: int, *, drop_last: bool) -> None:
         self._sampler = sampler
         self._start = start
         self._batch_size = batch_size
@@ -248,6 +206,10 @@ class _SamplerPosition(Position):
 
     def _next_epoch(self) -> State:
         return {**self._start, "epoch": self._start["epoch"] + 1, "position": 0}
+
+    @override
+    def draw_seed(self) -> None:
+        pass
 
     @override
     def sample_rng(self, number: int, samples: int) -> SampleRNG:

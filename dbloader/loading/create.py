@@ -14,7 +14,6 @@ from dbloader.device.transfer import resolve_device
 from dbloader.errors import OptionError
 from dbloader.loading.defaults import (
     check_dataset,
-    check_first_fields,
     cpu_share,
     create_batch_sampler,
     create_normalization,
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
 # Of the images of ImageNet's training set, as in torchvision and timm.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
-
-_WORKERS = ("auto", "threads", "processes")
 
 
 def create_loader(
@@ -136,7 +133,12 @@ def create_loader(
     drop_last = checked_flag("drop_last", drop_last, none=True)
     distributed = checked_flag("distributed", distributed, none=True)
     size = height_and_width(input_size)
-    _check_choices(workers=workers, decode=decode, transform=transform, collate_fn=collate_fn)
+    check_choice("workers", workers, ("auto", "threads", "processes"))
+    check_choice("decode", decode, ("workers", "device"))
+    if transform is not None and transform != "auto" and not callable(transform):
+        raise OptionError(f"transform must be 'auto', a callable or None, got {transform!r}")
+    if collate_fn is not None and not callable(collate_fn):
+        raise TypeError(f"collate_fn must be a callable or None, got {collate_fn!r}")
     num_workers = cpu_share() if num_workers is None else whole_number("num_workers", num_workers, 0)
     prefetch_factor = 2 if prefetch_factor is None else whole_number("prefetch_factor", prefetch_factor, 1)
     if decode == "device" and device is None:
@@ -144,7 +146,6 @@ def create_loader(
     if isinstance(transform, str):
         transform = default_transform(dataset, size, is_training=is_training)
     decoded, transform = with_transform(dataset, transform)
-    check_first_fields(decoded)
     batches = create_batch_sampler(
         dataset,
         sampler,
@@ -184,13 +185,3 @@ def create_loader(
     return PrefetchLoader(
         loader, device, 2 if use_prefetcher else 0, preparation=Preparation(*steps) if steps else None
     )
-
-
-def _check_choices(*, workers: Any, decode: Any, transform: Any, collate_fn: Any) -> None:
-    check_choice("workers", workers, _WORKERS)
-    if decode not in ("workers", "device"):
-        raise OptionError(f"decode must be 'workers' or 'device', got {decode!r}")
-    if transform is not None and transform != "auto" and not callable(transform):
-        raise OptionError(f"transform must be 'auto', a callable or None, got {transform!r}")
-    if collate_fn is not None and not callable(collate_fn):
-        raise TypeError(f"collate_fn must be a callable or None, got {collate_fn!r}")

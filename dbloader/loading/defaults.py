@@ -6,24 +6,23 @@ import copy
 import multiprocessing
 import os
 import sys
-from collections.abc import Iterable, Sized
-from operator import index as as_index
+from collections.abc import Iterable, Sequence, Sized
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import ConcatDataset, IterableDataset, Subset
 
 from dbloader._machine import cpu_count
+from dbloader._options import check_choice
 from dbloader.batches.shared_memory import SharedBatchPool
 from dbloader.datasets.store import StoreDataset
 from dbloader.decoding.center_crop import ResizeCenterCrop
 from dbloader.decoding.decoder import Decoder
-from dbloader.decoding.masks import changes_size
+from dbloader.decoding.decoder import check_size
 from dbloader.decoding.pillow import decode_pil
 from dbloader.decoding.random_crop import RandomResizedCrop
 from dbloader.device.normalize import Normalize
 from dbloader.errors import OptionError
-from dbloader.records.record import STANDARD_FIELDS
 from dbloader.sampling.base import ResumableSampler
 from dbloader.sampling.batches import CountedBatchSampler, SeededBatchSampler
 from dbloader.sampling.ranks import is_distributed
@@ -31,7 +30,7 @@ from dbloader.sampling.shuffle import OrderedSampler, ShuffleSampler
 from dbloader.stores.base import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from torch.utils.data import Sampler
 
@@ -55,15 +54,9 @@ def suits_threads(fetcher: BatchFetcher, num_workers: int) -> bool:
 
 def height_and_width(input_size: int | Sequence[int]) -> tuple[int, int]:
     """Return height and width in pixels from one number, two, or timm's three."""
-    try:
-        sides = [*map(as_index, input_size if isinstance(input_size, Iterable) else (input_size, input_size))]
-    except TypeError:
-        sides = []
-    if len(sides) == 3 and sides[0] == 3:
-        del sides[0]
-    if len(sides) != 2 or min(sides) < 1:
-        raise OptionError(f"input_size must be a height and a width in pixels, or one number, got {input_size!r}")
-    return sides[0], sides[1]
+    if isinstance(input_size, Sequence) and len(input_size) == 3 and input_size[0] == 3:
+        input_size = input_size[1:]
+    return check_size(input_size, "input_size")
 
 
 def check_dataset(dataset: Any) -> None:
@@ -111,20 +104,6 @@ def with_transform(dataset: Any, transform: Callable[..., Any] | None) -> tuple[
     else:
         dataset.transform = transform
     return dataset, None
-
-
-def check_first_fields(dataset: Any, index: int = 0) -> None:
-    """Refuse fields of an image's size, such as masks, that a cropping decoder would leave uncropped.
-
-    This checks the first record when a loader is made (OptionError); the others are checked when they are read.
-    """
-    if type(dataset) is Subset:
-        check_first_fields(dataset.dataset, dataset.indices[index])
-        return
-    if not isinstance(dataset, StoreDataset) or not {*(dataset.fields or ())} - {*STANDARD_FIELDS, "index"}:
-        return
-    if changes_size(dataset.decode) or changes_size(dataset.transform):
-        dataset._others(dataset.record(index))
 
 
 def decoder_of(dataset: Any) -> Any:
@@ -186,15 +165,12 @@ def create_normalization(
     if (mean is None) != (std is None):
         raise OptionError(f"mean and std must both be given, or both be None, got mean={mean} and std={std}")
     if isinstance(dtype, str):
-        if dtype not in _DTYPES:
-            raise OptionError(f"dtype must be one of {', '.join(_DTYPES)}, got {dtype!r}")
+        check_choice("dtype", dtype, [*_DTYPES])
         dtype = _DTYPES[dtype]
     if mean is None or std is None:
-        for name, chosen in (("channels_last", channels_last), ("dtype", dtype is not torch.float32)):
-            if chosen:
-                raise OptionError(
-                    f"{name} needs normalized images, got mean=None: pass mean and std, or leave {name} out"
-                )
+        if channels_last or dtype is not torch.float32:
+            name = "channels_last" if channels_last else "dtype"
+            raise OptionError(f"{name} needs normalized images, got mean=None: pass mean and std, or leave {name} out")
         return []
     return [_check_uint8, Normalize(mean, std, dtype=dtype, channels_last=channels_last)]
 

@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from typing_extensions import override
 
+from dbloader._describe import stop_iteration_error
 from dbloader.batches.timed import TimedBatch, now
 from dbloader.errors import LoaderError
 from dbloader.loading.background import BackgroundIterator
-from dbloader.loading.clock import Clock
+from dbloader.loading.checkpoint import Position
+from dbloader.loading.stats import Clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dbloader.device.compose import Preparation
     from dbloader.device.transfer import Transfer
-    from dbloader.loading.checkpoint import Position, State
+    from dbloader.loading.checkpoint import State
 
 T = TypeVar("T")
 
@@ -51,7 +53,7 @@ class Iteration(Iterator[PreparedBatch]):
         self.clock = Clock()
         self._make_iterator: Callable[[], tuple[Iterator[Any], Position]] | None = make_iterator
         self._iterator: Iterator[Any] = iter(())
-        self._position: Position | None = None
+        self._position = Position()
         self._transfer = transfer
         self._preparation = preparation
         self._image = "image" if preparation is None else preparation.image
@@ -67,7 +69,6 @@ class Iteration(Iterator[PreparedBatch]):
 
     @override
     def __next__(self) -> PreparedBatch:
-        assert self._position is not None, "start() comes first"
         try:
             began = now()
             batch = next(self._iterator)
@@ -79,13 +80,10 @@ class Iteration(Iterator[PreparedBatch]):
             else:
                 samples = count_samples(batch, self._image)
             batch = self._prepare(batch, samples)
-            self.clock.copied += now() - made
+            self.clock.stats.copied_s += now() - made
         except StopIteration as stop:
             if _is_from_a_sample(stop):
-                raise LoaderError(
-                    "StopIteration was raised in the making of a sample or batch, which would end the epoch "
-                    "early: catch it there, or give next() a default"
-                ) from stop
+                raise stop_iteration_error("a sample or batch") from stop
             raise
         except (OSError, EOFError) as error:
             worker = _find_killed_worker(self._iterator, error)
@@ -99,7 +97,6 @@ class Iteration(Iterator[PreparedBatch]):
     def _prepare(self, batch: Any, samples: int) -> Any:
         prepare = None
         if self._preparation is not None:
-            assert self._position is not None, "start() comes first"
             prepare = functools.partial(self._preparation, rng=self._position.sample_rng(self._number, samples))
         if self._transfer is not None:
             return self._transfer.prepare(batch, prepare)
@@ -108,15 +105,13 @@ class Iteration(Iterator[PreparedBatch]):
     def receive(self, prepared: PreparedBatch) -> Any:
         """Count a batch as received and return it, in the consumer's thread."""
         self._failed = False
-        if self._position is not None:
-            self._position.receive(prepared.snapshot)
-        self.clock.samples += prepared.samples
+        self._position.receive(prepared.snapshot)
+        if prepared.samples:
+            self.clock.stats.samples = prepared.samples + (self.clock.stats.samples or 0)
         return prepared.batch if self._transfer is None else self._transfer.receive(prepared.batch)
 
     def finish(self, error: BaseException) -> None:
         """Note what ended the iteration, in the consumer's thread: StopIteration or an error."""
-        if self._position is None:
-            return
         if not isinstance(error, StopIteration):
             self._position.fail()
             self._failed = True

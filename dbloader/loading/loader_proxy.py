@@ -57,10 +57,6 @@ class LoaderProxy:
             raise AttributeError(
                 f"{type(self).__name__!r} object has no attribute {name!r}{why if name in _OWN else ''}"
             )
-        if hasattr(type(self), name):
-            # A property has just found that the loader lacks it. Asking again would double the work at each of many
-            # nested loaders.
-            raise AttributeError(f"{type(self._loader).__name__!r} object has no attribute {name!r}")
         return getattr(self._loader, name)
 
     def set_epoch(self, epoch: int) -> None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import weakref
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from dbloader._describe import describe
-from dbloader.errors import LoaderError, OptionError
-from dbloader.loading.checkpoint import UnknownPosition
-from dbloader.loading.clock import Clock
+from dbloader._options import whole_number
+from dbloader.errors import LoaderError
+from dbloader.loading.checkpoint import Position
 from dbloader.loading.iteration import BackgroundBatches, Iteration, SynchronousBatches
 from dbloader.loading.known_loaders import check_shared, find_checkpoint
 from dbloader.loading.loader_proxy import LoaderProxy
-from dbloader.loading.stats import Stats
+from dbloader.loading.stats import Clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from dbloader.device.compose import Preparation
     from dbloader.device.transfer import Transfer
     from dbloader.loading.background import BackgroundThread
-    from dbloader.loading.checkpoint import Checkpoint, Position
+    from dbloader.loading.checkpoint import Checkpoint
+    from dbloader.loading.stats import Stats
 
 T = TypeVar("T")
 
@@ -88,11 +90,7 @@ class PrefetchLoader(LoaderProxy, Generic[T]):
                 f"loader must be a DataLoader or another iterable of batches, got {type(given).__name__}"
                 f"{': pass DataLoader(dataset)' if hasattr(given, '__getitem__') else ''}"
             )
-        if not isinstance(depth, int):
-            raise TypeError(f"depth must be an int, got {depth!r}")
-        if depth < 0:
-            raise OptionError(f"depth must be at least 0, got {depth}")
-        self.depth = depth
+        self.depth = whole_number("depth", depth, 0)
         self._loader = loader
         self._transfer: Transfer | None = None
         if device is not None:
@@ -152,7 +150,7 @@ class PrefetchLoader(LoaderProxy, Generic[T]):
             if thread.stopped:
                 thread.wait()
         check_shared(self._loader)
-        position = UnknownPosition() if self._checkpoint is None else self._checkpoint.begin()
+        position = Position() if self._checkpoint is None else self._checkpoint.begin()
         try:
             iterator = iter(self._loader)
         except BaseException as error:
@@ -170,12 +168,13 @@ class PrefetchLoader(LoaderProxy, Generic[T]):
 
     def stats(self) -> Stats:
         """Return what the latest iteration spent its time on so far; as a str, what limits it, in one line."""
-        return Stats.from_clock(self._clock, getattr(self._loader, "num_workers", None), self.depth)
+        num_workers = getattr(self._loader, "num_workers", None)
+        return dataclasses.replace(self._clock.stats, num_workers=num_workers, depth=self.depth)
 
     @property
     def waited(self) -> float:
         """Seconds that the consumer of the latest iterator has waited for its batches so far, the first included."""
-        return self._clock.first + self._clock.waited
+        return self._clock.stats.first_s + self._clock.stats.waited_s
 
     @property
     def device(self) -> torch.device | None:

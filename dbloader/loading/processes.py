@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import DataLoader
 from typing_extensions import override
 
-from dbloader.batches.dataset import BatchDataset, pass_batch
 from dbloader.batches.shared_memory import SharedBatchPool
 
 if TYPE_CHECKING:
@@ -43,10 +43,10 @@ class ProcessLoader(DataLoader[Any]):
         held_batches: int,
     ) -> None:
         super().__init__(
-            BatchDataset(fetcher),
+            fetcher,  # type: ignore[arg-type] # torch calls its __getitems__
             batch_sampler=batch_sampler,
             num_workers=num_workers,
-            collate_fn=pass_batch,
+            collate_fn=_forget_serial,
             persistent_workers=persistent_workers and num_workers > 0,
             prefetch_factor=prefetch_factor if num_workers else None,
         )
@@ -80,3 +80,8 @@ class ProcessLoader(DataLoader[Any]):
         self._started = True
         weakref.finalize(iterator, lambda _: None, pool).atexit = False  # keeps the pool as long as the iterator
         return iterator
+
+
+def _forget_serial(batch: Any) -> Any:
+    """Return a batch as that of a worker process, which reads and collates for itself."""
+    return dataclasses.replace(batch, serial=0.0)

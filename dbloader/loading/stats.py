@@ -1,23 +1,21 @@
-"""Tell what the time of a training goes into: waiting for data or computing, and what making the data takes."""
+"""Count what the time of a training goes into: waiting for data or computing, and what making the data takes."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dbloader._machine import cpu_count
+from dbloader.batches.timed import TimedBatch, now
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from dbloader.batches.timed import Work
-    from dbloader.loading.clock import Clock
 
 _DOING = {"read": "reading", "decode": "decoding", "collate": "collating"}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(kw_only=True)
 class Stats:
     """What an iteration spent its time on so far; as a str, the verdict in one line.
 
@@ -42,42 +40,21 @@ class Stats:
         cpus: CPUs that this process may use.
     """
 
-    batches: int
-    samples: int | None
-    steps: int
-    first_s: float
-    waited_s: float
-    computed_s: float
-    ahead: int
-    produced_s: float
-    copied_s: float
-    blocked_s: float
-    work: Work | None
-    serial_s: float
-    num_workers: int | None
-    depth: int
-    cpus: int
-
-    @classmethod
-    def from_clock(cls, clock: Clock, num_workers: int | None, depth: int) -> Self:
-        """Return the stats of an iteration, of which the clock has the times."""
-        return cls(
-            batches=clock.batches,
-            samples=clock.samples or None,
-            steps=clock.steps,
-            first_s=clock.first,
-            waited_s=clock.waited,
-            computed_s=clock.computed,
-            ahead=clock.ahead,
-            produced_s=clock.produced,
-            copied_s=clock.copied,
-            blocked_s=clock.blocked,
-            work=clock.work if clock.work.total else None,
-            serial_s=clock.serial,
-            num_workers=num_workers,
-            depth=depth,
-            cpus=cpu_count(),
-        )
+    batches: int = 0
+    samples: int | None = None
+    steps: int = 0
+    first_s: float = 0.0
+    waited_s: float = 0.0
+    computed_s: float = 0.0
+    ahead: int = 0
+    produced_s: float = 0.0
+    copied_s: float = 0.0
+    blocked_s: float = 0.0
+    work: Work | None = None
+    serial_s: float = 0.0
+    num_workers: int | None = None
+    depth: int = 0
+    cpus: int = dataclasses.field(default_factory=cpu_count)
 
     @property
     def seconds(self) -> float:
@@ -152,3 +129,40 @@ class Stats:
 
 def _count_workers(workers: int) -> str:
     return f"{workers} worker{'' if workers == 1 else 's'}"
+
+
+class Clock:
+    """Counts the times of one iteration, on both sides of a loader; a few readings of the clock for each batch."""
+
+    def __init__(self) -> None:
+        self.stats = Stats()
+        self._received: float | None = None
+
+    def start_waiting(self) -> float:
+        """Note that the consumer asks for a batch, and return the time."""
+        asked = now()
+        if self._received is not None:
+            self.stats.computed_s += asked - self._received
+            self.stats.steps += 1
+            self._received = None
+        return asked
+
+    def stop_waiting(self, asked: float) -> None:
+        """Note that the consumer has a batch, an error or the end, after asking at a time."""
+        if self.stats.batches:
+            self.stats.waited_s += now() - asked
+        else:
+            self.stats.first_s += now() - asked
+
+    def receive(self) -> None:
+        """Note that the consumer goes on to work with a batch."""
+        self.stats.batches += 1
+        self._received = now()
+
+    def add_batch(self, batch: Any, seconds: float) -> None:
+        """Note that the loader made a batch in a number of seconds."""
+        self.stats.ahead += 1
+        self.stats.produced_s += seconds
+        if type(batch) is TimedBatch and batch.work.total:
+            self.stats.work = batch.work if self.stats.work is None else self.stats.work + batch.work
+            self.stats.serial_s += batch.serial

@@ -1,6 +1,5 @@
 """Makers of whole batches: what each gives is what torch would collate of the dataset's samples, and its errors."""
 
-import io
 import pickle
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -9,17 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Subset, default_collate
+from torch.utils.data import Subset, default_collate
 
 from dbloader import LMDBDataset, Record, create_loader, write_store
 from dbloader.batches.base import call_now, split, split_size
 from dbloader.batches.collate import RecordBatchFetcher, SampleBatchFetcher
-from dbloader.batches.create import create_fetcher
-from dbloader.batches.dataset import BatchDataset, pass_batch
+from dbloader.batches.create import SubsetBatchFetcher, create_fetcher
 from dbloader.batches.encoded import EncodedBatchFetcher
-from dbloader.batches.subset import SubsetBatchFetcher
 from dbloader.batches.tensors import TensorBatchFetcher
-from dbloader.decoding import DecodeTensor, RandomResizedCrop, ResizeCenterCrop
+from dbloader.decoding import DecodeTensor, RandomResizedCrop
 from dbloader.decoding.decoder import Plan
 from dbloader.device.encoded import EncodedImages
 from dbloader.errors import (
@@ -32,21 +29,15 @@ from dbloader.errors import (
 )
 from dbloader.loading.threads import ThreadLoader
 from dbloader.sampling.rng import SeededIndices
-from tests.support import jpegs
+from tests.support.images import photo
 
 LENGTH = 10
-
-
-def encoded(seed: int) -> bytes:
-    file = io.BytesIO()
-    jpegs.draw(40, 30, seed=seed).save(file, "JPEG")
-    return file.getvalue()
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("stores") / "photos.lmdb"
-    write_store((Record(f"{n}.jpg", n % 3, encoded(n), fields={"n": n}) for n in range(LENGTH)), place)
+    write_store((Record(f"{n}.jpg", n % 3, photo(n), fields={"n": n}) for n in range(LENGTH)), place)
     return place
 
 
@@ -101,12 +92,6 @@ def test_a_dataset_that_goes_by_the_keys_of_its_indices_gets_them_in_every_part_
     assert torch.equal(one, other)
 
 
-def test_images_of_a_batch_lie_in_memory_as_decoders_give_them(place: Path) -> None:
-    images, _ = create_fetcher(LMDBDataset(place, decode=ResizeCenterCrop(8))).make([1, 2]).batch
-    assert images.dtype is torch.uint8
-    assert images.is_contiguous(memory_format=torch.channels_last)
-
-
 def test_a_dataset_is_made_by_what_costs_least(place: Path) -> None:
     store = LMDBDataset(place, decode=RandomResizedCrop(8))
     assert type(create_fetcher(store)) is TensorBatchFetcher
@@ -125,7 +110,7 @@ def test_a_decoder_that_is_called_in_a_way_of_its_own_is_called(place: Path) -> 
 
     indices = keyed([3, 1])
     bright, dark = (
-        create_fetcher(LMDBDataset(place, decode=kind(8))).make(indices) for kind in (RandomResizedCrop, Dark)
+        create_fetcher(LMDBDataset(place, decode=kind(8))).__getitems__(indices) for kind in (RandomResizedCrop, Dark)
     )
     assert torch.equal(dark.batch[0], bright.batch[0] // 2)
 
@@ -133,10 +118,10 @@ def test_a_decoder_that_is_called_in_a_way_of_its_own_is_called(place: Path) -> 
 def test_files_for_a_device_are_handed_over_with_their_numbers(place: Path) -> None:
     dataset = LMDBDataset(place, decode=RandomResizedCrop(8))
     indices = keyed([3, 1])
-    made = create_fetcher(dataset, encoded=True).make(indices)
+    made = create_fetcher(dataset, encoded=True).__getitems__(indices)
     images, labels = made.batch
     assert type(images) is EncodedImages
-    assert [images.file(n) for n in range(2)] == [encoded(3), encoded(1)]
+    assert [images.file(n) for n in range(2)] == [photo(3), photo(1)]
     assert (images.numbers == dataset._numbers(indices)).all()
     assert labels.tolist() == [0, 1]
     assert made.serial == made.work.total > 0
@@ -173,12 +158,12 @@ def test_a_record_without_a_file_is_told_where_a_device_is_to_decode(tmp_path: P
             OptionError, match=r"record 0 \(a\) .* has no image file .*, but none: leave decode='device' out"
         ),
     ):
-        create_fetcher(dataset, encoded=True).make([0])
+        create_fetcher(dataset, encoded=True).__getitems__([0])
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_first_error_of_a_batch_comes_out_with_its_record(tmp_path: Path, workers: int) -> None:
-    images = [encoded(0), encoded(1), b"\xff\xd8\xff damaged", encoded(3), b"\xff\xd8\xff too", encoded(5)]
+    images = [photo(0), photo(1), b"\xff\xd8\xff damaged", photo(3), b"\xff\xd8\xff too", photo(5)]
     write_store((Record(f"{n}.jpg", 0, image) for n, image in enumerate(images)), tmp_path / "some.lmdb")
     with LMDBDataset(tmp_path / "some.lmdb", decode=RandomResizedCrop(8)) as dataset:
         iterator = iter(ThreadLoader(dataset, 2, num_workers=workers, timed=True))
@@ -195,24 +180,24 @@ def test_large_files_are_planned_a_few_at_a_time(place: Path, planned: int, monk
     monkeypatch.setattr("dbloader.batches.tensors.PLANNED_NBYTES", planned)
     dataset = LMDBDataset(place, decode=RandomResizedCrop(8))
     lent: list[int] = []
-    plan, decode = dataset._plan, Plan.decode
+    plan, decode = dataset.decode.plan, Plan.decode  # type: ignore[union-attr]
     ahead: list[int] = []
 
-    def planning(record: Record, numbers: Any) -> Any:
-        assert isinstance(record.image, memoryview)
-        lent.append(len(record.image))
-        return plan(record, numbers)
+    def planning(image: Any, *arguments: Any, **known: Any) -> Any:
+        assert isinstance(image, memoryview)
+        lent.append(len(image))
+        return plan(image, *arguments, **known)
 
     def decoding(self: Plan, out: Any = None) -> Any:
         ahead.append(sum(lent[len(ahead) : -1]))
         return decode(self, out)
 
-    monkeypatch.setattr(dataset, "_plan", planning)
+    monkeypatch.setattr(dataset.decode, "plan", planning)
     monkeypatch.setattr(Plan, "decode", decoding)
     indices = keyed([*range(LENGTH)])
-    batch = create_fetcher(dataset).make(indices).batch
+    batch = create_fetcher(dataset).__getitems__(indices).batch
     monkeypatch.undo()
-    assert torch.equal(batch[0], create_fetcher(dataset).make(indices).batch[0])
+    assert torch.equal(batch[0], create_fetcher(dataset).__getitems__(indices).batch[0])
     assert len(ahead) == LENGTH
     assert max(ahead) <= planned
     assert (max(ahead) > 0) == (planned > 0)
@@ -223,13 +208,13 @@ def test_a_store_that_gives_too_few_records_is_told(place: Path, monkeypatch: py
     records = dataset.records([0, 1])
     monkeypatch.setattr(dataset, "_borrow", lambda _: nullcontext(iter(records)))
     with pytest.raises(LoaderError, match="gave fewer records than it was asked for"):
-        create_fetcher(dataset).make([0, 1, 2])
+        create_fetcher(dataset).__getitems__([0, 1, 2])
 
 
-@pytest.mark.parametrize("later", ["_plan", "read", "others"])
+@pytest.mark.parametrize("later", ["plan", "read", "others"])
 def test_an_error_found_earlier_of_a_later_sample_does_not_come_first(tmp_path: Path, later: str) -> None:
-    cut = encoded(1)[:-200] + encoded(1)[-2:]  # which only decoding tells
-    images = [encoded(0), cut, b"no image" if later == "_plan" else encoded(2)]
+    cut = photo(1)[:-200] + photo(1)[-2:]  # which only decoding tells
+    images = [photo(0), cut, b"no image" if later == "plan" else photo(2)]
     place = tmp_path / "some.lmdb"
     write_store((Record(f"{n}.jpg", n, image) for n, image in enumerate(images)), place)
     if later == "read":
@@ -242,13 +227,13 @@ def test_an_error_found_earlier_of_a_later_sample_does_not_come_first(tmp_path: 
             raise ValueError("of the label")
         return label
 
-    expected = {"_plan": NotAnImageError, "read": DamagedRecordError, "others": ValueError}[later]
+    expected = {"plan": NotAnImageError, "read": DamagedRecordError, "others": ValueError}[later]
     with LMDBDataset(place, target_transform=label_of, decode=RandomResizedCrop(8)) as dataset:
         maker = create_fetcher(dataset)
         with pytest.raises(DamagedImageError):
-            maker.make([0, 1, 2])
+            maker.__getitems__([0, 1, 2])
         with pytest.raises(expected):
-            maker.make([0, 2, 1])
+            maker.__getitems__([0, 2, 1])
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -266,12 +251,6 @@ def test_a_batch_is_divided_so_that_all_threads_have_a_part() -> None:
     assert split(5, 2) == [slice(0, 2), slice(2, 4), slice(4, 6)]
 
 
-def test_the_dataset_of_a_worker_has_the_length_and_samples_of_the_one_it_makes_batches_of() -> None:
-    made = BatchDataset(create_fetcher(["a", "b", "c"]))
-    assert (len(made), made[1]) == (3, "b")
-    assert [batch.batch for batch in DataLoader(made, 2, collate_fn=pass_batch)] == [["a", "b"], ["c"]]
-
-
 def test_a_subset_is_made_as_the_whole_and_an_own_kind_of_subset_as_it_says(place: Path) -> None:
     class Own(Subset[Any]):
         def __getitem__(self, index: Any) -> Any:
@@ -283,10 +262,11 @@ def test_a_subset_is_made_as_the_whole_and_an_own_kind_of_subset_as_it_says(plac
     store = LMDBDataset(place, decode=RandomResizedCrop(8))
     fetcher = create_fetcher(Subset(store, [3, 1]))
     assert (fetcher.releases_gil, create_fetcher(Own(store, [3])).releases_gil) == (True, False)
-    images, labels = fetcher.make([0, 1]).batch
+    images, labels = fetcher.__getitems__([0, 1]).batch
     assert labels.tolist() == [0, 1]
     assert images.shape == (2, 3, 8, 8)
+    assert images.is_contiguous(memory_format=torch.channels_last)
     fetcher.pin_memory = True
     for pinning in (fetcher, fetcher.snapshot()):
         with pytest.raises(RuntimeError, match=r"(?i)pin|cuda|accelerator"):
-            pinning.make([0])
+            pinning.__getitems__([0])

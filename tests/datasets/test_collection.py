@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import pickle
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from dbloader.errors import (
     StoreNotFoundError,
 )
 from dbloader.stores.mongo.uri import parse
+from tests.support.images import encoded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,9 +33,7 @@ COUNT = 40
 
 
 def jpeg(number: int) -> bytes:
-    file = io.BytesIO()
-    Image.new("RGB", (16 + number, 24), (6 * number, 20, 30)).save(file, "JPEG")
-    return file.getvalue()
+    return encoded(Image.new("RGB", (16 + number, 24), (6 * number, 20, 30)), "JPEG")
 
 
 def name_of(number: int) -> str:

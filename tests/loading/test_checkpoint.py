@@ -11,35 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, Sampler, Subset
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Sampler, Subset
 
 from dbloader import LMDBDataset, write_store
-from dbloader.batches.create import create_fetcher
-from dbloader.batches.dataset import BatchDataset, pass_batch
 from dbloader.errors import LoaderError, OptionError
 from dbloader.loading.create import create_loader
 from dbloader.loading.prefetch import PrefetchLoader, ResumablePrefetchLoader
 from dbloader.loading.threads import ThreadLoader
 from dbloader.sampling import OrderedSampler, ResumableSampler, SeededBatchSampler, ShuffleSampler
 from dbloader.sampling.permutation import Permutation
+from tests.support.loaders import Numbers, process_loader
 
 LENGTH = 23
-WORLDS = (1, 2, 3)
-
-
-class Numbers(Dataset[int]):
-    """The indices; counts how many were asked for."""
-
-    def __init__(self, length: int = LENGTH) -> None:
-        self.length = length
-        self.asked = 0
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: int) -> int:
-        self.asked += 1
-        return index
 
 
 def make(
@@ -49,13 +32,10 @@ def make(
     drop_last = options.pop("drop_last", False)
     if kind == "torch":
         loader: Any = DataLoader(dataset, batch_size, sampler=sampler, num_workers=workers, drop_last=drop_last)
-    elif kind == "processes":
-        batches = SeededBatchSampler(sampler, batch_size, drop_last)
-        made = BatchDataset(create_fetcher(dataset))
-        loader = DataLoader(made, batch_sampler=batches, num_workers=workers, collate_fn=pass_batch)
     else:
+        kinds: dict[str, Any] = {"processes": process_loader, "threads": ThreadLoader}
         batches = SeededBatchSampler(sampler, batch_size, drop_last)
-        loader = ThreadLoader(dataset, batch_sampler=batches, num_workers=workers)
+        loader = kinds[kind](dataset, batch_sampler=batches, num_workers=workers)
     prefetched = PrefetchLoader(loader, **options)
     assert isinstance(prefetched, ResumablePrefetchLoader)
     return prefetched
@@ -71,6 +51,12 @@ def interleaved(shares: list[list[int]]) -> list[int]:
     return [sample for one in rounds for sample in one if sample is not None]
 
 
+def place_of(loader: ResumablePrefetchLoader[Any]) -> tuple[int, int]:
+    """The epoch and the position of a loader's state."""
+    state = loader.state_dict()
+    return state["epoch"], state["position"]
+
+
 def order_of(epoch: int, seed: int = 0, length: int = LENGTH) -> list[int]:
     order: list[int] = Permutation(length, seed, epoch)(np.arange(length)).tolist()
     return order
@@ -78,12 +64,9 @@ def order_of(epoch: int, seed: int = 0, length: int = LENGTH) -> list[int]:
 
 # Every position
 
-ENGINES = [("threads", 2), ("torch", 0)]
 
-
-@pytest.mark.parametrize(("kind", "workers"), ENGINES)
-@pytest.mark.parametrize("after", WORLDS)
-@pytest.mark.parametrize("before", WORLDS)
+@pytest.mark.parametrize(("kind", "workers"), [("threads", 2), ("torch", 0)])
+@pytest.mark.parametrize(("before", "after"), [(1, 1), (1, 2), (2, 1), (2, 3), (3, 2)])
 def test_any_number_of_ranks_goes_on_at_every_position(before: int, after: int, kind: str, workers: int) -> None:
     order = order_of(epoch=3)
     share = -(-LENGTH // before)
@@ -152,12 +135,12 @@ def test_what_drop_last_leaves_out_does_not_count(kind: str) -> None:
     resumed = make(ShuffleSampler(range(LENGTH)), 5, kind=kind, drop_last=True)
     resumed.load_state_dict(state)
     assert taken(resumed, 1) == order_of(0)[16:21]  # all that is left but 2
-    assert (resumed.state_dict()["epoch"], resumed.state_dict()["position"]) == (1, 0)
+    assert place_of(resumed) == (1, 0)
     assert taken(resumed) == order_of(1)[:20]
     # Where less than a batch is left, the iteration has none, and the next one is the next epoch.
     loader.load_state_dict({**state, "position": 21})
     assert taken(loader) == []
-    assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (1, 0)
+    assert place_of(loader) == (1, 0)
     assert taken(loader, 1) == order_of(1)[:4]
 
 
@@ -197,8 +180,7 @@ def test_a_state_that_is_loaded_inside_the_loop_ends_it_and_is_what_comes_next(k
 # Epochs
 
 
-@pytest.mark.parametrize("kind", ["threads", "processes", "torch"])
-@pytest.mark.parametrize("depth", [0, 2])
+@pytest.mark.parametrize(("kind", "depth"), [("threads", 2), ("processes", 2), ("torch", 0)])
 def test_each_iter_is_the_next_epoch_unless_one_was_chosen(kind: str, depth: int) -> None:
     sampler = ShuffleSampler(range(LENGTH))
     loader = make(sampler, kind=kind, depth=depth)
@@ -220,10 +202,10 @@ def test_an_epoch_chosen_between_iter_and_next_is_that_of_the_iteration(kind: st
     iter(loader)
     iterator = iter(loader)
     loader.batch_sampler.sampler.set_epoch(9)
-    assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (9, 0)
+    assert place_of(loader) == (9, 0)
     received = next(iterator).tolist() + next(iterator).tolist()
     assert received == order_of(9)[:4]
-    assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (9, 4)
+    assert place_of(loader) == (9, 4)
     assert received + taken(iterator) == order_of(9)
     assert taken(loader) == order_of(10)
 
@@ -240,7 +222,7 @@ def test_iter_alone_and_the_epoch_of_a_state_change_nothing(kind: str, workers: 
     assert taken(iterator) == order_of(2)[6:]
     assert taken(loader) == order_of(3)
     loader.set_epoch(3)  # once more, as it came after the batches
-    assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (3, 0)
+    assert place_of(loader) == (3, 0)
     assert taken(loader) == order_of(3)
 
 
@@ -255,11 +237,11 @@ def test_what_a_loader_behind_tells_the_sampler_does_not_count() -> None:
             self.count += 1
             yield from super().__iter__()
 
-    loader: Any = PrefetchLoader(Counting(Numbers(), 2, sampler=ShuffleSampler(range(LENGTH))))
+    loader: Any = PrefetchLoader(Counting(Numbers(LENGTH), 2, sampler=ShuffleSampler(range(LENGTH))))
     loader.load_state_dict({**loader.state_dict(), "epoch": 1, "position": 6})
     assert taken(loader) == order_of(1)[6:]
     assert taken(loader, 2) == order_of(2)[:4]
-    assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (2, 4)
+    assert place_of(loader) == (2, 4)
     loader.set_epoch(7)
     assert taken(loader) == order_of(7)
 
@@ -273,7 +255,7 @@ def test_an_order_that_was_taken_behind_the_back_of_the_loader_is_an_error() -> 
         def __iter__(self) -> Any:
             return self.early
 
-    inner = Early(Numbers(), 2, sampler=ShuffleSampler(range(LENGTH)), num_workers=1)
+    inner = Early(Numbers(LENGTH), 2, sampler=ShuffleSampler(range(LENGTH)), num_workers=1)
     inner.early = DataLoader.__iter__(inner)
     loader: Any = PrefetchLoader(inner)
     with pytest.raises(LoaderError, match=r"had taken the order .* load_state_dict\(\) of the PrefetchLoader only$"):
@@ -286,7 +268,7 @@ def test_a_sampler_with_an_order_of_its_own_is_told_that_it_is_the_cause() -> No
             return iter(range(LENGTH - 1, -1, -1))
 
     with pytest.raises(LoaderError, match=r"or Reversed\.__iter__ does not call super's"):
-        taken(PrefetchLoader(DataLoader(Numbers(), 2, sampler=Reversed(range(LENGTH)))))
+        taken(PrefetchLoader(DataLoader(Numbers(LENGTH), 2, sampler=Reversed(range(LENGTH)))))
 
 
 def test_an_epoch_whose_iterator_could_not_be_made_is_not_skipped() -> None:
@@ -303,7 +285,7 @@ def test_an_epoch_whose_iterator_could_not_be_made_is_not_skipped() -> None:
         def drop_last(self, _: bool) -> None: ...
 
     batches = Failing(ShuffleSampler(range(LENGTH)), 2)
-    loader = PrefetchLoader(ThreadLoader(Numbers(), batch_sampler=batches))
+    loader = PrefetchLoader(ThreadLoader(Numbers(LENGTH), batch_sampler=batches))
     assert taken(loader) == order_of(0)
     batches.fails = True
     with pytest.raises(ValueError, match="not now"):
@@ -314,16 +296,11 @@ def test_an_epoch_whose_iterator_could_not_be_made_is_not_skipped() -> None:
 
 @pytest.mark.parametrize("depth", [0, 2])
 def test_an_iteration_that_fails_before_its_first_batch_begins_there_again(depth: int) -> None:
-    class Failing(Numbers):
-        fails = True
+    def fail(_: int) -> int:
+        raise ValueError("not now")
 
-        def __getitem__(self, index: int) -> int:
-            if self.fails:
-                raise ValueError("not now")
-            return index
-
-    dataset, sampler = Failing(), ShuffleSampler(range(LENGTH))
-    loader: Any = PrefetchLoader(DataLoader(dataset, 2, sampler=sampler), depth=depth)
+    dataset = Numbers(LENGTH, fail)
+    loader: Any = PrefetchLoader(DataLoader(dataset, 2, sampler=ShuffleSampler(range(LENGTH))), depth=depth)
     state = {**loader.state_dict(), "epoch": 1, "position": 6}
     loader.load_state_dict(state)
     for _ in range(2):
@@ -334,7 +311,7 @@ def test_an_iteration_that_fails_before_its_first_batch_begins_there_again(depth
         assert loader.state_dict() == state
     loader.set_epoch(1)
     assert loader.state_dict() == state
-    dataset.fails = False
+    dataset.function = int
     assert taken(loader) == order_of(1)[6:]
 
 
@@ -343,10 +320,9 @@ def test_where_the_loader_ends_early_the_state_is_what_comes_next() -> None:
         def __iter__(self) -> Any:
             return itertools.islice(super().__iter__(), 3)
 
-    loader: Any = PrefetchLoader(Limited(Numbers(), 2, sampler=ShuffleSampler(range(LENGTH))))
+    loader: Any = PrefetchLoader(Limited(Numbers(LENGTH), 2, sampler=ShuffleSampler(range(LENGTH))))
     assert taken(loader) == order_of(0)[:6]
-    state = loader.state_dict()
-    assert (state["epoch"], state["position"]) == (1, 0)
+    assert place_of(loader) == (1, 0)
     assert taken(loader) == order_of(1)[:6]
 
 
@@ -363,13 +339,9 @@ def test_loaders_in_front_of_each_other_go_through_the_epochs_once() -> None:
 
 
 def test_a_repr_never_raises(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Unsized(Numbers):
-        def __len__(self) -> int:
-            return 0 if self.length else 1
-
     monkeypatch.setenv("WORLD_SIZE", "2")  # and torch.distributed is not initialized
-    loader = PrefetchLoader(DataLoader(Unsized(), 2, sampler=ShuffleSampler(range(LENGTH))))
-    assert repr(loader) == "PrefetchLoader(DataLoader(Unsized of 0 samples, 0 workers), depth=2)"
+    loader = PrefetchLoader(DataLoader(Numbers(0), 2, sampler=ShuffleSampler(range(LENGTH))))
+    assert repr(loader) == "PrefetchLoader(DataLoader(Numbers of 0 samples, 0 workers), depth=2)"
 
 
 # Copies
@@ -432,10 +404,10 @@ class Batching:
     "loader",
     [
         [1, 2],
-        DataLoader(Numbers(), 2),
-        DataLoader(Numbers(), 2, sampler=DistributedSampler(Numbers(), 2, 0)),
-        DataLoader(Numbers(), batch_sampler=Grouping(ShuffleSampler(range(LENGTH)))),
-        DataLoader(Numbers(), batch_sampler=OfThree(ShuffleSampler(range(LENGTH)), 2)),
+        DataLoader(Numbers(LENGTH), 2),
+        DataLoader(Numbers(LENGTH), 2, sampler=DistributedSampler(Numbers(LENGTH), 2, 0)),
+        DataLoader(Numbers(LENGTH), batch_sampler=Grouping(ShuffleSampler(range(LENGTH)))),
+        DataLoader(Numbers(LENGTH), batch_sampler=OfThree(ShuffleSampler(range(LENGTH)), 2)),
         Batching(),
     ],
     ids=["list", "no sampler", "torch's sampler", "groups", "some", "no DataLoader"],
@@ -454,7 +426,7 @@ def test_a_subclass_goes_through_the_epochs_and_is_resumable_if_it_says_so() -> 
         pass
 
     def source() -> Any:
-        return DataLoader(Numbers(), 2, sampler=ShuffleSampler(range(LENGTH)))
+        return DataLoader(Numbers(LENGTH), 2, sampler=ShuffleSampler(range(LENGTH)))
 
     assert not has_state(Own(source()))
     assert not has_state(Own(Stateful()))  # its own state is of what it has made, not of what was received
@@ -468,7 +440,7 @@ def test_a_subclass_of_torchs_batch_sampler_that_keeps_its_order_is_resumable() 
         pass
 
     batches = Named(ShuffleSampler(range(LENGTH)), 2, False)
-    assert has_state(PrefetchLoader(DataLoader(Numbers(), batch_sampler=batches)))
+    assert has_state(PrefetchLoader(DataLoader(Numbers(LENGTH), batch_sampler=batches)))
 
 
 def test_without_batches_each_sample_counts() -> None:
@@ -526,10 +498,13 @@ def test_the_state_of_a_loader_that_has_one_is_that_right_after_the_batch_receiv
     assert taken(resumed) == [0, 1, 2, 3, 4, 5]
 
 
-def store_of(place: Path, first: int = 0) -> Path:
-    """A store of LENGTH records, which begin at a number: of each number other images."""
+# Which dataset a state is of
+
+
+def dataset_at(place: Path, first: int = 0) -> LMDBDataset:
+    """A dataset of a new store of LENGTH records, which begin at a number: of each number other images."""
     write_store(((bytes([number]), number % 3) for number in range(first, first + LENGTH)), place)
-    return place
+    return LMDBDataset(place, decode=None, fields=("index", "label"))
 
 
 def loaders_of(dataset: Any) -> Iterator[ResumablePrefetchLoader[Any]]:
@@ -541,39 +516,23 @@ def loaders_of(dataset: Any) -> Iterator[ResumablePrefetchLoader[Any]]:
     yield ResumablePrefetchLoader(DataLoader(dataset, 4, sampler=OrderedSampler(dataset)))
 
 
-def dataset_of(place: Path) -> LMDBDataset:
-    return LMDBDataset(place, decode=None, fields=("index", "label"))
-
-
-def test_a_state_tells_of_which_store_it_is_and_no_other_takes_it(tmp_path: Path) -> None:
-    one, other = dataset_of(store_of(tmp_path / "one.lmdb")), dataset_of(store_of(tmp_path / "other.lmdb", 1))
-    for mine, others in zip(loaders_of(one), loaders_of(other), strict=True):
-        states = [mine.state_dict()]
-        for _ in mine:
-            states.append(mine.state_dict())  # noqa: PERF401 - it changes
-        states.append(mine.state_dict())
+def test_a_state_tells_of_which_store_it_is_and_only_loaders_of_a_copy_take_it(tmp_path: Path) -> None:
+    one, copied, other = (dataset_at(tmp_path / f"{number}.lmdb", number // 2) for number in range(3))
+    told = f"another dataset, with the digest {one.manifest.digest}: this .* LM"
+    for mine, of_copy, others in zip(loaders_of(one), loaders_of(copied), loaders_of(other), strict=True):
+        states = [mine.state_dict(), *(mine.state_dict() for _ in mine), mine.state_dict()]
         for state in states:
             assert state["dataset"] == one.manifest.digest
             assert {type(value) for value in state.values()} == {int, str}
-            with pytest.raises(
-                OptionError, match=f"another dataset, with the digest {one.manifest.digest}: this .* LM"
-            ):
+            with pytest.raises(OptionError, match=told):
                 others.load_state_dict(state)
             assert others.state_dict()["dataset"] == other.manifest.digest
-            mine.load_state_dict(state)
-            assert mine.state_dict() == state
-
-
-def test_a_copy_of_a_store_takes_its_state(tmp_path: Path) -> None:
-    one, copied = dataset_of(store_of(tmp_path / "one.lmdb")), dataset_of(store_of(tmp_path / "two.lmdb"))
-    for mine, others in zip(loaders_of(one), loaders_of(copied), strict=True):
-        next(iter(mine))
-        others.load_state_dict(mine.state_dict())
-        assert others.state_dict()["position"] == 4
+            of_copy.load_state_dict(state)
+            assert of_copy.state_dict() == state
 
 
 def test_a_state_without_a_dataset_is_taken_and_nothing_is_said_of_those_that_nobody_knows(tmp_path: Path) -> None:
-    dataset = dataset_of(store_of(tmp_path / "one.lmdb"))
+    dataset = dataset_at(tmp_path / "one.lmdb")
     part = Subset(dataset, range(LENGTH))
     for known, unknown in zip(loaders_of(dataset), loaders_of(part), strict=True):
         state = unknown.state_dict()
@@ -582,23 +541,20 @@ def test_a_state_without_a_dataset_is_taken_and_nothing_is_said_of_those_that_no
         assert known.state_dict()["position"] == 4
         unknown.load_state_dict(known.state_dict())
         assert unknown.state_dict() == {**state, "position": 4}
+        sampler = OrderedSampler(dataset)  # one alone takes the state of a loader, too
+        sampler.load_state_dict(known.state_dict())
+        assert [*sampler] == list(range(4, LENGTH))
 
 
-def test_a_sampler_takes_the_state_of_the_loader_in_front_of_it(tmp_path: Path) -> None:
-    dataset = dataset_of(store_of(tmp_path / "one.lmdb"))
-    loader = next(loaders_of(dataset))
-    next(iter(loader))
-    sampler = OrderedSampler(dataset)
-    sampler.load_state_dict(loader.state_dict())
-    assert [*sampler] == list(range(4, LENGTH))
-
-
-@pytest.mark.parametrize("thing", ["x", None, 3, []])
-def test_what_is_no_state_is_refused_by_loaders_too(tmp_path: Path, thing: Any) -> None:
-    for dataset in (dataset_of(store_of(tmp_path / "one.lmdb")), Numbers()):
+def test_what_is_no_state_is_refused_by_loaders_too(tmp_path: Path) -> None:
+    for dataset in (dataset_at(tmp_path / "one.lmdb"), Numbers(LENGTH)):
         loader = PrefetchLoader(DataLoader(dataset, 4, sampler=OrderedSampler(dataset)))
-        with pytest.raises(TypeError, match=r"^a state must be the dict that state_dict\(\) of a loader with this "):
-            loader.load_state_dict(thing)
+        things: list[Any] = ["x", None, []]
+        for thing in things:
+            with pytest.raises(
+                TypeError, match=r"^a state must be the dict that state_dict\(\) of a loader with this "
+            ):
+                loader.load_state_dict(thing)
         with pytest.raises(OptionError, match="got one that lacks 'epoch', 'length', 'position', 'sampler', "):
             loader.load_state_dict({})
 
@@ -609,6 +565,5 @@ def test_a_loader_that_cannot_be_resumed_says_what_that_needs(name: str) -> None
     for loader in (DataLoader(Numbers(), 4, shuffle=True), ThreadLoader(Numbers(), 4), [1, 2]):
         with pytest.raises(AttributeError, match=f"'PrefetchLoader' object has no attribute '{name}': {wanted}$"):
             getattr(PrefetchLoader(loader), name)
-    with pytest.raises(AttributeError) as caught:
+    with pytest.raises(AttributeError, match=r"^'list' object has no attribute 'nothing'$"):
         PrefetchLoader([1]).nothing  # noqa: B018
-    assert "resuming" not in str(caught.value)

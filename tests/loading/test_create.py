@@ -1,6 +1,5 @@
 """create_loader: the same batches whoever makes them, its defaults, and each of its options checked when it is made."""
 
-import io
 import itertools
 import multiprocessing
 import random
@@ -33,6 +32,8 @@ from dbloader.sampling import (
 )
 from tests.support import jpegs
 from tests.support.children import WAIT_S
+from tests.support.images import encoded
+from tests.support.samples import same
 
 LENGTH = 22
 CPU: dict[str, Any] = {"device": None, "batch_size": 4, "input_size": 16, "num_workers": 0}
@@ -42,12 +43,6 @@ RANDOM: dict[str, Any] = {**CPU, "is_training": True, "preparation": ERASING}
 
 def photo(seed: int) -> Image.Image:
     return jpegs.draw(40 + seed, 30, seed=seed)
-
-
-def encoded(image: Image.Image) -> bytes:
-    file = io.BytesIO()
-    image.save(file, "PNG")
-    return file.getvalue()
 
 
 class Folder(Dataset[Any]):
@@ -77,18 +72,12 @@ class Alone(Folder):
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("stores") / "photos.lmdb"
-    write_store((Record(f"{n}.png", n % 3, encoded(photo(n))) for n in range(LENGTH)), place)
+    write_store((Record(f"{n}.png", n % 3, encoded(photo(n), "PNG")) for n in range(LENGTH)), place)
     return place
 
 
 def all_of(loader: Any) -> list[list[torch.Tensor]]:
     return [[part.clone() for part in (batch.values() if isinstance(batch, dict) else batch)] for batch in loader]
-
-
-def same(one: list[list[torch.Tensor]], other: list[list[torch.Tensor]]) -> bool:
-    return len(one) == len(other) and all(
-        len(a) == len(b) and all(map(torch.equal, a, b)) for a, b in zip(one, other, strict=True)
-    )
 
 
 # The same batches
@@ -125,10 +114,6 @@ def test_random_batches_are_the_same_bit_for_bit_from_any_workers_and_after_goin
         resumed.load_state_dict(state)
         assert state["position"] == 8
         assert same(begun + all_of(resumed), expected[1]), engine
-
-
-def test_a_folder_and_a_store_of_the_same_images_give_the_same_batches(place: Path) -> None:
-    assert same(all_of(create_loader(Folder(), **RANDOM)), all_of(create_loader(LMDBDataset(place), **RANDOM)))
 
 
 # Defaults
@@ -269,14 +254,14 @@ def test_what_is_set_on_the_dataset_counts_from_the_next_epoch_on(place: Path, w
 
 
 def test_a_record_without_an_image_is_told(tmp_path: Path) -> None:
-    write_store([Record("a", 0, encoded(photo(0))), Record("b", 1, None)], tmp_path / "some.lmdb")
+    write_store([Record("a", 0, encoded(photo(0), "PNG")), Record("b", 1, None)], tmp_path / "some.lmdb")
     with pytest.raises(LoaderError, match="a batch of images needs one in each record, got none in record 1"):
         list(create_loader(LMDBDataset(tmp_path / "some.lmdb"), **CPU))
 
 
 def partly_labelled(place: Path) -> Path:
     labels = [0, 1, None, 2]
-    write_store((Record(f"{n}.png", label, encoded(photo(n))) for n, label in enumerate(labels)), place)
+    write_store((Record(f"{n}.png", label, encoded(photo(n), "PNG")) for n, label in enumerate(labels)), place)
     return place
 
 
@@ -325,20 +310,6 @@ def test_an_empty_dataset_is_refused(tmp_path: Path) -> None:
         for options in choices:
             with pytest.raises(OptionError, match=f"must have samples, got {type(dataset).__name__} of length 0"):
                 create_loader(dataset, **{**CPU, **options})
-
-
-def test_the_epoch_reaches_a_dataset_behind_worker_processes() -> None:
-    class Numbered(Folder):
-        epoch = 0
-
-        def set_epoch(self, epoch: int) -> None:
-            self.epoch = epoch
-
-    dataset = Numbered()
-    loader = create_loader(dataset, **{**CPU, "num_workers": 1})
-    loader.set_epoch(3)
-    assert (dataset.epoch, loader.state_dict()["epoch"]) == (3, 3)
-    assert loader.dataset is dataset
 
 
 # Preparation, samplers, workers
@@ -422,26 +393,20 @@ class Stream(IterableDataset[int]):
     ("options", "error", "message"),
     [
         ({"batch_size": 0}, OptionError, "batch_size must be at least 1, got 0"),
-        ({"batch_size": 1.5}, TypeError, r"batch_size must be an int, got 1\.5"),
-        ({"input_size": 0}, OptionError, "input_size must be a height and a width in pixels, or one number, got 0"),
+        ({"input_size": 0}, OptionError, r"input_size must be a number of pixels or a \(height, width\), .*, got 0"),
         ({"input_size": (4, 16, 16)}, OptionError, r"input_size must be .*, got \(4, 16, 16\)"),
-        ({"input_size": 22.5}, OptionError, r"input_size must be .*, got 22\.5"),
         ({"input_size": "224"}, OptionError, "input_size must be .*, got '224'"),
         ({"transform": "none"}, OptionError, "transform must be 'auto', a callable or None, got 'none'"),
         ({"transform": 5}, OptionError, "transform must be 'auto', a callable or None, got 5"),
         ({"collate_fn": 5}, TypeError, "collate_fn must be a callable or None, got 5"),
-        ({"decode": "gpu"}, OptionError, "decode must be 'workers' or 'device', got 'gpu'"),
+        ({"decode": "gpu"}, OptionError, "decode must be one of workers, device, got 'gpu'"),
         ({"decode": "device"}, OptionError, "decode='device' needs a device to decode on, got device=None"),
         ({"device": "cuda:99"}, OptionError, "got device='cuda:99'"),
         ({"mean": None}, OptionError, "mean and std must both be given, or both be None, got mean=None"),
         ({"std": (0.0, 1.0, 1.0)}, OptionError, r"std .* must be above 0 and at most 1, got 0\.0"),
         ({"dtype": "float64"}, OptionError, "dtype must be one of float32, float16, bfloat16, got 'float64'"),
         ({"dtype": torch.int8}, OptionError, r"dtype must be one of .*, got torch\.int8"),
-        (
-            {"mean": None, "std": None, "channels_last": True},
-            OptionError,
-            "^channels_last needs normalized images",
-        ),
+        ({"mean": None, "std": None, "channels_last": True}, OptionError, "^channels_last needs normalized images"),
         ({"mean": None, "std": None, "dtype": "float16"}, OptionError, "^dtype needs normalized images, got mean=None"),
         ({"preparation": 5}, TypeError, "must be a module or another callable that takes the images, got 5"),
         ({"sampler": 5}, TypeError, "sampler must be an iterable of indices, got int"),
@@ -450,18 +415,14 @@ class Stream(IterableDataset[int]):
         ({"sampler": [1], "distributed": True}, OptionError, r"distributed=True needs torch.distributed: call init_"),
         ({"distributed": True}, OptionError, r"distributed=True needs torch.distributed: call init_process_group\(\)"),
         ({"distributed": "yes"}, TypeError, "^distributed must be True, False or None, got 'yes'$"),
-        ({"distributed": 1}, TypeError, "^distributed must be True, False or None, got 1$"),
         ({"drop_last": "no"}, TypeError, "^drop_last must be True, False or None, got 'no'$"),
         ({"is_training": None}, TypeError, "^is_training must be True or False, got None$"),
         *(
             ({name: "no"}, TypeError, f"^{name} must be True or False, got 'no'$")
             for name in ("is_training", "persistent_workers", "channels_last", "use_prefetcher")
         ),
-        ({"num_workers": True}, TypeError, "^num_workers must be an int, got True$"),
-        ({"input_size": (16,)}, OptionError, r"^input_size must be .*, got \(16,\)$"),
         ({"seed": "x"}, TypeError, "seed must be an int, got 'x'"),
         ({"num_workers": -1}, OptionError, "num_workers must be at least 0, got -1"),
-        ({"num_workers": 0.5}, TypeError, r"num_workers must be an int, got 0\.5"),
         ({"workers": "greenlets"}, OptionError, "workers must be one of auto, threads, processes, got 'greenlets'"),
         ({"prefetch_factor": 0}, OptionError, "prefetch_factor must be at least 1, got 0"),
     ],
@@ -478,12 +439,6 @@ def test_a_wrong_option_is_refused_when_the_loader_is_made(
 def test_a_dataset_must_have_samples_at_indices(dataset: Any) -> None:
     with pytest.raises(OptionError, match="dataset must be map-style, with samples at indices, got"):
         create_loader(dataset, **CPU)
-
-
-def test_a_sampler_and_distributed_exclude_each_other(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
-    with pytest.raises(OptionError, match="distributed is for the sampler that is made here"):
-        create_loader(LMDBDataset(place), sampler=[1], distributed=True, **CPU)
 
 
 def test_one_of_several_processes_that_forgot_the_process_group_gets_an_error(place: Path, monkeypatch: Any) -> None:
@@ -549,8 +504,8 @@ class Thousand(LMDBDataset):
 @pytest.mark.parametrize("workers", ["threads", "processes"])
 def test_what_a_subclass_of_a_dataset_makes_is_what_comes(place: Path, kind: Any, added: int, workers: Any) -> None:
     dataset = kind(place, decode=ResizeCenterCrop(8))
-    expected = dataset.__getitems__([0, 1, 2])
-    loader = create_loader(dataset, batch_size=3, device=None, mean=None, std=None, num_workers=0, workers=workers)
+    expected = dataset.__getitems__([0, 1, 2, 3])
+    loader = create_loader(dataset, mean=None, std=None, workers=workers, **CPU)
     images, labels = next(iter(loader))
     assert torch.equal(images, torch.stack([image for image, _ in expected]))
     assert labels.tolist() == [label for _, label in expected]
@@ -562,15 +517,6 @@ def test_a_store_or_its_place_is_not_a_dataset(place: Path) -> None:
         for thing in (str(place), place, store):
             with pytest.raises(OptionError, match=r"got .*photos\.lmdb.*: open a store with LMDBDataset\(place\)"):
                 create_loader(thing, batch_size=3)
-
-
-def test_an_error_of_lmdb_in_the_callers_code_stays_what_it_is(place: Path) -> None:
-    def look_up(label: int) -> int:
-        raise lmdb.NotFoundError(f"my own database: {label}")
-
-    dataset = LMDBDataset(place, target_transform=look_up, decode=ResizeCenterCrop(8))
-    with pytest.raises(lmdb.NotFoundError, match="my own database"):
-        next(iter(create_loader(dataset, batch_size=2, device=None, num_workers=0)))
 
 
 def test_tensors_that_are_to_be_decoded_are_refused_with_the_remedy() -> None:
@@ -605,21 +551,9 @@ def test_an_image_that_a_subclass_makes_keeps_its_values(place: Path) -> None:
 
 
 def test_with_any_sampler_the_batches_are_the_same_whoever_makes_them(place: Path) -> None:
-    def two_epochs(workers: Any, num_workers: int) -> tuple[list[Any], Any]:
-        sampler = SequentialSampler(LMDBDataset(place))
-        loader = create_loader(
-            LMDBDataset(place),
-            batch_size=4,
-            input_size=16,
-            is_training=True,
-            sampler=sampler,
-            seed=3,
-            device=None,
-            mean=None,
-            std=None,
-            workers=workers,
-            num_workers=num_workers,
-        )
+    def two_epochs(**options: Any) -> tuple[list[Any], Any]:
+        options = {**CPU, "is_training": True, "seed": 3, "mean": None, "std": None, **options}
+        loader = create_loader(LMDBDataset(place), sampler=SequentialSampler(range(LENGTH)), **options)
         torch.manual_seed(0)
         images = []
         for _ in range(2):
@@ -628,12 +562,25 @@ def test_with_any_sampler_the_batches_are_the_same_whoever_makes_them(place: Pat
                 torch.rand(3)  # the training's own draws
         return images, torch.rand(3)
 
-    expected, drawn = two_epochs("threads", 0)
-    half = len(expected) // 2
-    assert not torch.equal(expected[0], expected[half]), "another epoch, other crops"
-    for engine, count in (("threads", 2), ("processes", 2)):
-        images, after = two_epochs(engine, count)
-        assert all(map(torch.equal, images, expected))
-        assert len(images) == len(expected)
-        if engine == "threads":
+    expected, drawn = two_epochs(workers="threads")
+    assert not torch.equal(expected[0], expected[len(expected) // 2]), "another epoch, other crops"
+    for workers in ("threads", "processes"):
+        images, after = two_epochs(workers=workers, num_workers=2)
+        assert same(images, expected)
+        if workers == "threads":
             assert torch.equal(after, drawn), "who makes the batches draws nothing of the training's"
+
+
+def test_an_error_of_lmdb_in_the_callers_code_stays_what_it_is(place: Path) -> None:
+    def look_up(label: int) -> int:
+        raise lmdb.NotFoundError(f"my own database: {label}")
+
+    dataset = LMDBDataset(place, target_transform=look_up, decode=ResizeCenterCrop(8))
+    with pytest.raises(lmdb.NotFoundError, match="my own database"):
+        next(iter(create_loader(dataset, **CPU)))
+
+
+def test_a_sampler_and_distributed_exclude_each_other(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    with pytest.raises(OptionError, match="distributed is for the sampler that is made here"):
+        create_loader(LMDBDataset(place), sampler=[1], distributed=True, **CPU)

@@ -1,9 +1,6 @@
 """PrefetchLoader is the loader it wraps, ahead of time: with torch DataLoaders, their workers, and plain iterables."""
 
-import collections
 import copy
-import itertools
-import multiprocessing
 import operator
 import os
 import pickle
@@ -14,29 +11,15 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, IterableDataset
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from dbloader.device import Preparation, RandomErasing
 from dbloader.errors import LoaderError
 from dbloader.loading.background import BackgroundThread
-from dbloader.loading.iteration import BackgroundBatches
 from dbloader.loading.prefetch import PrefetchLoader
+from tests.support.loaders import Numbers, numbers
 
 WAIT_S = 20.0  # for events that are on their way; only a broken test waits so long
-
-
-class Numbers(Dataset[int]):
-    """The indices, or what `function` makes of them."""
-
-    def __init__(self, length: int = 20, function: Any = int) -> None:
-        self.length = length
-        self.function = function
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: int) -> Any:
-        return self.function(index)
 
 
 class Stream(IterableDataset[int]):
@@ -81,18 +64,8 @@ class Batch:
     """Something that a weak reference can follow."""
 
 
-def fail_at_7(index: int) -> int:
-    if index == 7:
-        raise KeyError("no record 7")
-    return index
-
-
 def pid_of(_: int) -> int:
     return os.getpid()
-
-
-def numbers(loader: Any) -> list[list[int]]:
-    return [batch.tolist() for batch in loader]
 
 
 def threads() -> list[BackgroundThread[Any]]:
@@ -100,13 +73,6 @@ def threads() -> list[BackgroundThread[Any]]:
 
 
 # The same batches
-
-
-@pytest.mark.parametrize("depth", [1, 2, 50])
-def test_any_iterable_is_a_loader(depth: int) -> None:
-    prefetched = PrefetchLoader([[1], [2, 3]], depth=depth)
-    assert list(prefetched) == [[1], [2, 3]]
-    assert list(prefetched) == [[1], [2, 3]]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -173,22 +139,6 @@ def test_an_attribute_that_the_loader_lacks_is_missed_by_name(loader: Any, name:
         getattr(PrefetchLoader(loader), name)
 
 
-def test_an_attribute_that_the_innermost_of_many_loaders_lacks_is_looked_for_once() -> None:
-    class Asked(Epochs):
-        asked = 0
-
-        def __getattr__(self, name: str) -> Any:
-            Asked.asked += name == "sampler"
-            raise AttributeError(name)
-
-    prefetched: Any = Asked()
-    for _ in range(20):
-        prefetched = PrefetchLoader(prefetched)
-    Asked.asked = 0
-    assert not hasattr(prefetched, "sampler")
-    assert Asked.asked == 1
-
-
 def test_private_attributes_are_not_those_of_the_loader() -> None:
     with pytest.raises(AttributeError, match="'PrefetchLoader' object has no attribute '_index_sampler'"):
         operator.attrgetter("_index_sampler")(PrefetchLoader(DataLoader(Numbers())))
@@ -224,17 +174,6 @@ def test_the_epoch_goes_once_to_the_sampler_and_the_dataset_of_a_data_loader() -
     batch_sampler = BatchSampler(sampler, 2, drop_last=False)
     PrefetchLoader(DataLoader(dataset, batch_sampler=batch_sampler)).set_epoch(4)
     assert (sampler.epochs, dataset.epochs) == ([3, 4], [3, 4])
-
-
-def test_the_epoch_changes_the_order_of_a_distributed_sampler() -> None:
-    dataset = Numbers(20)
-    sampler: DistributedSampler[int] = DistributedSampler(dataset, num_replicas=2, rank=0)
-    prefetched = PrefetchLoader(DataLoader(dataset, batch_size=5, sampler=sampler))
-    orders = []
-    for epoch in (0, 1, 0):
-        prefetched.set_epoch(epoch)
-        orders.append(numbers(prefetched))
-    assert orders[0] == orders[2] != orders[1]
 
 
 @pytest.mark.parametrize("clone", [copy.copy, copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])  # noqa: S301
@@ -279,32 +218,22 @@ def test_a_new_iterator_waits_for_the_end_of_one_that_was_left() -> None:
     assert loader.notes == ["begin", "end"] * 50
 
 
-def test_persistent_workers_are_kept_over_an_epoch_that_was_left() -> None:
-    loader = DataLoader(Numbers(40, pid_of), num_workers=2, persistent_workers=True)
-    prefetched = PrefetchLoader(loader)
-    pids = {batch.item() for batch in itertools.islice(prefetched, 5)}
-    for _ in range(3):
-        assert sum(1 for _ in itertools.islice(prefetched, 3)) == 3
-    received = [batch.item() for batch in prefetched]
-    assert len(received) == 40
-    assert set(received) == pids
-    assert len(pids) == 2
-
-
-def test_a_live_iterator_over_persistent_workers_is_ended_by_a_new_one_with_an_error() -> None:
-    prefetched = PrefetchLoader(DataLoader(Numbers(8), num_workers=1, persistent_workers=True))
+@pytest.mark.parametrize("depth", [0, 2])
+def test_a_new_iterator_over_persistent_workers_keeps_them_and_ends_the_one_before(depth: int) -> None:
+    loader = DataLoader(Numbers(8, pid_of), num_workers=1, persistent_workers=True)
+    prefetched = PrefetchLoader(loader, depth=depth)
     first = iter(prefetched)
-    next(first)
-    assert [batch.item() for batch in prefetched] == list(range(8))
-    with pytest.raises(LoaderError, match="ended by a new iterator over the same DataLoader"):
-        next(first)
-    with pytest.raises(LoaderError, match="ended by a new iterator over the same DataLoader"):
-        next(first)
+    pid = next(first).item()
+    assert [batch.item() for batch in prefetched] == [pid] * 8
+    for _ in range(2):
+        with pytest.raises(LoaderError, match="ended by a new iterator over the same DataLoader"):
+            next(first)
 
 
-def test_closing_the_loader_ends_its_iterators_with_an_error() -> None:
+@pytest.mark.parametrize("depth", [0, 2])
+def test_closing_the_loader_ends_its_iterators_with_an_error(depth: int) -> None:
     loader = Epochs(50)
-    with PrefetchLoader(loader) as prefetched:
+    with PrefetchLoader(loader, depth=depth) as prefetched:
         iterators = [iter(prefetched), iter(prefetched)]
         assert [next(iterator) for iterator in iterators] == [0, 0]
     assert not threads()
@@ -316,37 +245,6 @@ def test_closing_the_loader_ends_its_iterators_with_an_error() -> None:
 
 
 # Nothing stays behind
-
-
-def test_the_workers_have_ended_when_an_error_arrives() -> None:
-    iterator = iter(PrefetchLoader(DataLoader(Numbers(20, fail_at_7), num_workers=2)))
-    with pytest.raises(KeyError, match="no record 7"):
-        collections.deque(iterator, maxlen=0)
-    assert multiprocessing.active_children() == []
-
-
-def test_an_iterator_of_the_loader_that_can_be_closed_is_closed_once() -> None:
-    closed = []
-
-    class Closable(Epochs):
-        def __iter__(self) -> Any:
-            return self.Closing()
-
-        class Closing(Iterator[int]):
-            def __next__(self) -> int:
-                return 1
-
-            def close(self) -> None:
-                closed.append(threading.current_thread())
-
-    prefetched = PrefetchLoader(Closable())
-    iterator = iter(prefetched)
-    next(iterator)
-    assert isinstance(iterator, BackgroundBatches)
-    thread = iterator.thread
-    del iterator
-    prefetched.close()
-    assert closed == [thread]
 
 
 @pytest.mark.parametrize("depth", [0, 2])

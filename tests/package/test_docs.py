@@ -3,7 +3,7 @@
 A block of ```python or ```bash directly below the comment ``<!-- run -->`` is run: all of one page in their order, in
 one folder, which has an ``imagefolder/`` of 40 JPEGs in the classes ``cat`` and ``dog``, one of them damaged. A page
 about MongoDB has a server in the place of ``mongodb://server/images``, with a collection ``old`` of image files.
-Python blocks that follow each other run in one process, since importing torch takes seconds.
+Python blocks that follow each other run in one process.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import pytest
 from dbloader import convert
 from dbloader.cli import group
 from dbloader.stores.mongo.uri import parse
+from tests.support.children import run_script
 from tests.support.images import photo, plant, plant_photos, subcommands
 from tests.support.shell import Shell
 
@@ -74,21 +75,18 @@ def make_imagefolder(folder: Path) -> Path:
     return folder
 
 
-def environment() -> dict[str, str]:
-    return {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
-
-
-def run(language: str, code: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    if language == "bash":
-        line = ["bash", "-euo", "pipefail", "-c", code]
-    else:
-        # A file, because workers that are spawned import it.
+def run(language: str, code: str, folder: Path) -> tuple[int, str]:
+    """Run a block, and return its exit status and what it printed."""
+    if language == "python":
         script = folder / "block.py"
         script.write_text(code, encoding="utf-8")
-        line = [sys.executable, script.name]
-    return subprocess.run(
-        line, cwd=folder, env=environment(), capture_output=True, text=True, timeout=WAIT_S, check=False
+        return run_script(script, folder=folder)
+    line = ["bash", "-euo", "pipefail", "-c", code]
+    environment = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(
+        line, cwd=folder, env=environment, capture_output=True, text=True, timeout=WAIT_S, check=False
     )
+    return done.returncode, done.stdout + done.stderr
 
 
 @pytest.mark.slow
@@ -100,10 +98,10 @@ def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path, mongo_uri: str) ->
     for language, group_of in itertools.groupby(blocks(page), key=lambda block: block.language):
         some = [*group_of]
         code = "\n".join(block.code for block in some).replace("mongodb://server/images.", f"{mongo_uri}.")
-        done = run(language, code, tmp_path)
+        status, printed = run(language, code, tmp_path)
         lines = ", ".join(str(block.line) for block in some)
-        assert done.returncode == 0, f"{name(page)}, line {lines}:\n{code}\n{done.stdout}{done.stderr}"
-        assert "Traceback" not in done.stderr
+        assert status == 0, f"{name(page)}, line {lines}:\n{code}\n{printed}"
+        assert "Traceback" not in printed
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

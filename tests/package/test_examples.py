@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 
 from dbloader import write_store
+from tests.support.children import run_script
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "examples" / "train.py"
 SAMPLES = 48
@@ -33,16 +34,18 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def run(command: list[str], *arguments: object) -> str:
+def run(*arguments: object) -> str:
+    status, printed = run_script(SCRIPT, *arguments, folder=Path.cwd())
+    assert status == 0, printed
+    return printed
+
+
+def run_two(*arguments: object) -> str:
+    """Run it in two processes."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        [*command, str(SCRIPT), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-        env=environment,
-    )
+    command = [*torchrun, str(SCRIPT), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -55,15 +58,14 @@ def options(place: Path, checkpoint: Path, epochs: int) -> list[object]:
 @pytest.mark.slow
 def test_it_learns_and_goes_on_where_it_was_on_two_processes(place: Path, tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoint.pt"
-    printed = run([sys.executable], *options(place, checkpoint, 2))
+    printed = run(*options(place, checkpoint, 2))
     assert re.search(r"^epoch 0: loss \d\.\d{3}; waited for data .* of the time", printed, re.MULTILINE)
     assert "epoch 1: accuracy" in printed
     state = torch.load(checkpoint, weights_only=True)["loader"]
     assert (state["epoch"], state["position"], state["length"]) == (2, 0, SAMPLES)
 
     # The same training goes on, on two processes that share each epoch.
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    printed = run(torchrun, *options(place, checkpoint, 6))
+    printed = run_two(*options(place, checkpoint, 6))
     assert re.findall(r"^epoch (\d): accuracy", printed, re.MULTILINE) == ["2", "3", "4", "5"]
     accuracy = re.findall(r"accuracy (.*)%", printed)[-1]
     assert float(accuracy) > 90
@@ -74,9 +76,9 @@ def test_it_learns_and_goes_on_where_it_was_on_two_processes(place: Path, tmp_pa
 @pytest.mark.slow
 def test_it_goes_on_in_the_middle_of_an_epoch(place: Path, tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoint.pt"
-    run([sys.executable], *options(place, checkpoint, 1))
+    run(*options(place, checkpoint, 1))
     saved = torch.load(checkpoint, weights_only=True)
     saved["loader"] |= {"epoch": 0, "position": 40}
     torch.save(saved, checkpoint)
-    printed = run([sys.executable], *options(place, checkpoint, 1))
+    printed = run(*options(place, checkpoint, 1))
     assert "too few batches to tell" in printed  # one batch of 8 was left

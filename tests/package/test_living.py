@@ -9,11 +9,9 @@ from torch.utils.data import DataLoader
 
 from dbloader import (
     LMDBDataset,
-    MongoDataset,
     PrefetchLoader,
     ThreadLoader,
     convert,
-    copy_store,
     create_loader,
     open_store,
 )
@@ -46,14 +44,6 @@ def test_slices_of_stores_and_datasets_are_lists(place: Path) -> None:
     check_slices(LMDBDataset(place, fields=("name", "image")), lambda sample: sample["name"])
     image, label = LMDBDataset(place)[0:3][1]
     assert (image.size, label) == (LMDBDataset(place)[1][0].size, LMDBDataset(place)[1][1])
-
-
-def test_slices_of_stores_and_datasets_in_mongodb_are_lists(place: Path, mongo_uri: str) -> None:
-    copy_store(place, mongo_uri)
-    with open_store(mongo_uri) as store:
-        check_slices(store, lambda record: record.name)
-    with MongoDataset(mongo_uri, fields=("name",), query={"label": 1}) as dataset:
-        check_slices(dataset, lambda sample: sample["name"])
 
 
 def test_a_loader_says_what_it_is(place: Path) -> None:

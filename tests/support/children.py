@@ -1,8 +1,14 @@
-"""Functions run in forked processes."""
+"""Functions and scripts run in forked processes."""
 
 from __future__ import annotations
 
 import multiprocessing
+import os
+import runpy
+import subprocess
+import sys
+import tempfile
+import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +17,7 @@ from dbloader.errors import DBLoaderError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from multiprocessing.context import ForkProcess
+    from pathlib import Path
 
 WAIT_S = 60
 
@@ -54,3 +61,35 @@ def from_child(function: Callable[[], object], wait_s: float = WAIT_S) -> Any:
         found = receiver.recv()
         process.join(wait_s)
         return found
+
+
+def run_script(script: Path, *arguments: object, folder: Path) -> tuple[int, str]:
+    """Run a Python script in a folder, and return its exit status and what it printed.
+
+    It runs in a fork of this process, which spares it the seconds of importing torch. Where there is a GPU, which a
+    fork could not use, it runs in a new process.
+    """
+    import torch
+
+    words = [str(script), *map(str, arguments)]
+    if torch.cuda.is_available():
+        program = [sys.executable, *words]
+        done = subprocess.run(
+            program, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=100, check=False
+        )
+        return done.returncode, done.stdout
+    with tempfile.TemporaryFile() as printed:
+
+        def execute() -> None:
+            os.chdir(folder)
+            os.dup2(printed.fileno(), 1)
+            os.dup2(printed.fileno(), 2)
+            sys.stdout = sys.stderr = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
+            sys.argv = words
+            warnings.simplefilter("default")
+            torch.set_num_threads(1)
+            runpy.run_path(words[0], run_name="__main__")
+
+        status = in_child(execute)
+        printed.seek(0)
+        return status, printed.read().decode()

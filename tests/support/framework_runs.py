@@ -138,8 +138,9 @@ def compare(what: str, run: Callable[[Path | None, Path], Batches], folder: Path
     if seen != whole:
         different.append(f"uninterrupted: {seen} instead of {whole}")
     barrier()
-    # Epochs end at some of them: the quick ones are the first, those around the end of the first epoch, and the last.
-    checkpoints = [each for each in sorted(first.iterdir()) if not QUICK or int(each.name[:2]) % STEPS < 2]
+    # Quick: after the first step, at the end of the first epoch, and after the first step of the second one.
+    quick = (1, STEPS, STEPS + 1)
+    checkpoints = [each for each in sorted(first.iterdir()) if not QUICK or int(each.name[:2]) in quick]
     for checkpoint in checkpoints:
         steps = int(checkpoint.name.partition("-")[0])
         again = folder / f"again-{checkpoint.name}"
@@ -149,7 +150,8 @@ def compare(what: str, run: Callable[[Path | None, Path], Batches], folder: Path
         barrier()
         # Once more, from a checkpoint of the training that went on.
         # (Of a training that Lightning resumes after the last batch of an epoch, it does not load the next checkpoint.)
-        for second in sorted(again.iterdir())[1:2] if steps % STEPS and again.exists() else []:
+        twice = steps == 1 if QUICK else steps % STEPS and again.exists()
+        for second in sorted(again.iterdir())[1:2] if twice else []:
             steps = int(second.name.partition("-")[0])
             seen = run(second, folder / f"third-{checkpoint.name}")
             if seen != whole[steps:]:
@@ -472,24 +474,25 @@ def quiet() -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
 
 
-def one(framework: str, folder: Path) -> int:
-    """Run one framework in this process, which may be one of two."""
+def run_here(frameworks: list[str], folder: Path) -> int:
+    """Run frameworks in this process, which may be one of two."""
     quiet()
     different = 0
-    for check in FRAMEWORKS[framework](folder):
-        different += len(check.different)
-        if RANK == 0 or check.different:
-            result = "same" if not check.different else f"{len(check.different)} DIFFERENT"
-            print(f"{framework:13} {WORLD} x  {check.what:58} {check.compared:3} runs  {result}", flush=True)
-        for line in check.different:
-            print(f"    rank {RANK}: {line}", flush=True)
+    for framework in frameworks:
+        for check in FRAMEWORKS[framework](folder / framework):
+            different += len(check.different)
+            if RANK == 0 or check.different:
+                result = "same" if not check.different else f"{len(check.different)} DIFFERENT"
+                print(f"{framework:13} {WORLD} x  {check.what:58} {check.compared:3} runs  {result}", flush=True)
+            for line in check.different:
+                print(f"    rank {RANK}: {line}", flush=True)
     return 1 if different else 0
 
 
 def launch(
-    framework: str, world: int, *, quick: bool = False, limit_s: int | None = None
+    frameworks: list[str], world: int, *, quick: bool = False, limit_s: int | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run one framework in a process of its own, or in several.
+    """Run frameworks, one after another, in a process of their own, or in several.
 
     A process that is not through in ``limit_s`` seconds prints where each of its threads hangs, and ends with 1.
 
@@ -506,7 +509,7 @@ def launch(
         "PL_DISABLE_FORK": "1",
     }
     options = ["--in-this-process", str(limit_s), *(["--quick"] if quick else [])]
-    program = [str(Path(__file__).resolve()), *options, framework]
+    program = [str(Path(__file__).resolve()), *options, *frameworks]
     torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"]
     with tempfile.TemporaryDirectory() as folder:
         return subprocess.run(
@@ -531,10 +534,10 @@ def main() -> int:
     QUICK = arguments.quick
     if arguments.in_this_process:
         faulthandler.dump_traceback_later(arguments.in_this_process, exit=True)
-        return one(arguments.frameworks[0], arguments.folder)
+        return run_here(arguments.frameworks, arguments.folder)
     status = 0
     for framework, world in itertools.product(arguments.frameworks or FRAMEWORKS, (1, 2)):
-        done = launch(framework, world, quick=QUICK)
+        done = launch([framework], world, quick=QUICK)
         rows = [line for line in done.stdout.splitlines() if line.startswith(framework)]
         print("\n".join(rows) if done.returncode == 0 and rows else done.stdout, flush=True)
         status |= done.returncode != 0 or not rows
