@@ -17,8 +17,7 @@ from dbloader._options import check_choice
 from dbloader.batches.shared_memory import SharedBatchPool
 from dbloader.datasets.store import StoreDataset
 from dbloader.decoding.center_crop import ResizeCenterCrop
-from dbloader.decoding.decoder import Decoder
-from dbloader.decoding.decoder import check_size
+from dbloader.decoding.decoder import Decoder, check_size
 from dbloader.decoding.pillow import decode_pil
 from dbloader.decoding.random_crop import RandomResizedCrop
 from dbloader.device.normalize import Normalize
