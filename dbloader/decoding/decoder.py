@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from typing_extensions import override
 
+from dbloader._describe import short_repr
 from dbloader._options import whole_number
 from dbloader.decoding.crop import Crop, render
 from dbloader.decoding.open import open_image
@@ -153,9 +154,12 @@ class Decoder(ABC):
 
 def check_size(size: int | Sequence[int], name: str = "size") -> tuple[int, int]:
     """Return the option that is a (height, width) in pixels, or one number for both, as (height, width)."""
-    height, width = size if isinstance(size, Sequence) and len(size) == 2 else (size, size)
-    name += ", a number of pixels or a (height, width),"
-    return whole_number(name, height, 1), whole_number(name, width, 1)
+    try:
+        height, width = size if isinstance(size, Sequence) else (size, size)
+        return whole_number(name, height, 1), whole_number(name, width, 1)
+    except (TypeError, ValueError):
+        wanted = "a number of pixels or a (height, width), each at least 1"
+        raise OptionError(f"{name} must be {wanted}, got {short_repr(size, 50)}") from None
 
 
 class DecodeTensor(Decoder):
