@@ -44,6 +44,7 @@ class _Commands(click.Group):
 
 @click.group(
     cls=_Commands,
+    commands=dict.fromkeys(_COMMANDS),  # click, from 8.4 on, suggests one of these for a mistyped name
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="""\b

@@ -30,6 +30,10 @@ UNREAD_TIFF = (
     "and give the dataset a decode= of your own"
 )
 
+# The markers SOC and SIZ at the beginning of a JPEG 2000 file, or of its box with the codestream, whose length may have
+# 8 bytes more (ITU-T T.800 (11/2015), A.5.1 and I.4). Other boxes may hold any bytes, even those of the markers.
+_CODESTREAM = re.compile(rb"(?:\A|jp2c(?:.{8})?)\xff\x4f\xff\x51", re.DOTALL)
+
 
 class Facts(NamedTuple):
     """What the header of an image file says."""
@@ -84,7 +88,7 @@ def _depth(data: bytes, image: ImageFile.ImageFile) -> str:
     elif image.format == "PPM" and image.mode == "RGB" and isinstance(options := image.tile[0][3], tuple):
         bits = 16 if options[1] > 255 else 8  # the greatest value, https://netpbm.sourceforge.net/doc/ppm.html
     elif image.format == "JPEG2000":
-        size = data.index(b"\xff\x4f\xff\x51") + 2  # the markers SOC and SIZ: ITU-T T.800 (11/2015), A.5.1
+        size = _CODESTREAM.search(data).end() - 2  # type: ignore[union-attr] # Pillow has found one
         components = int.from_bytes(data[size + 38 : size + 40], "big")
         bits = max((depth & 0x7F) + 1 for depth in data[size + 40 : size + 40 + 3 * components : 3])
     elif image.format == "AVIF":

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 PATH_COLUMNS = ("path", "image", "file", "filename")
 LABEL_COLUMNS = ("label", "class", "target")
+_NO_PATH = f"it has no path in a column called {' or '.join(PATH_COLUMNS)}"
 
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")  # 18 digits fit into 64 bits; longer ones are identifiers
 _NUMBER = re.compile(r"\s*[+-]?[0-9]{1,18}(?:\.[0-9]*)?\s*")
@@ -132,6 +133,9 @@ def _rows(listing: Path) -> Iterator[_Row | Problem]:
         number, values = row
         where = f"{readable(listing)}, row {number}"
         columns = tuple(values)
+        if not {*columns} & {*PATH_COLUMNS}:  # perhaps a table without a header, whose values are no names of fields
+            yield Problem(f"row {number}", _NO_PATH)
+            continue
         path_column, label_column = _checked_columns(columns, where)
         path = _encoded(values.pop(path_column, None))
         label = _checked_label(values.pop(label_column, None), where)
@@ -171,7 +175,7 @@ def _checked_label(label: object, where: str) -> int | str | None:
 def _encoded(path: object) -> bytes | str:
     """Return the bytes of a path, or a reason why it cannot be one."""
     if path is None or path == "":
-        return f"it has no path in a column called {' or '.join(PATH_COLUMNS)}"
+        return _NO_PATH
     with suppress(UnicodeEncodeError):
         if isinstance(path, str) and "\0" not in path:
             return path.encode("utf-8", "surrogateescape")  # a JSON may hold a name that is not UTF-8 like this

@@ -58,6 +58,13 @@ def test_a_conversion_names_what_it_left_out(shell: Shell, root: Path, place: Pa
     assert outcome.stderr == f"Warning: 1 image directly in {root} left out: outside of every class folder\n"
 
 
+def test_damaged_images_that_are_kept_are_named_and_are_no_failure(shell: Shell, root: Path, place: Path) -> None:
+    plant_kinds(root, "half")
+    outcome = shell("convert", root, place, "--on-damaged", "keep")
+    assert outcome.status == 0
+    assert "  damaged   1, stored nevertheless\n    damaged   cat/000.jpg: is damaged: " in outcome.stdout
+
+
 def test_what_is_not_tiled_is_told_after_what_is_not_there(shell: Shell, root: Path, place: Path) -> None:
     plant_kinds(root, *["png"] * 12, "text")
     outcome = shell("convert", root, place, "--tile", "--quality", "90")

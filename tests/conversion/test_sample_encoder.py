@@ -157,6 +157,12 @@ def test_a_tensor_that_numpy_has_no_equal_of_is_refused(tmp_path: Path, tensor: 
         written([{"x": [0, {"y": tensor}]}], tmp_path)
 
 
+def test_tensors_that_numpy_takes_only_resolved_keep_their_values(tmp_path: Path) -> None:
+    conjugate = torch.tensor([1 + 2j], requires_grad=True).conj()
+    (record,) = written([{"conjugate": conjugate, "negative": conjugate.imag}], tmp_path)
+    assert (record.fields["conjugate"].tolist(), record.fields["negative"].tolist()) == ([1 - 2j], [-2])
+
+
 class Strange:
     """Nothing that a record could hold."""
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dbloader.errors import OptionError
 from dbloader.sampling import BlockShuffleSampler, OrderedSampler, SeededBatchSampler, ShuffleSampler
@@ -88,6 +90,21 @@ def test_going_on_drops_only_what_the_ranks_cannot_share(
         assert interleaved(resumed) == rest[: len(rest) // after * after]
         if before == after:
             assert resumed[0] == share[consumed:]
+
+
+@given(st.lists(st.tuples(st.integers(1, 6), st.integers(0, 4)), max_size=5))
+def test_any_chain_of_interruptions_loses_and_repeats_nothing(chain: list[tuple[int, int]]) -> None:
+    order = global_order(ShuffleSampler)
+    received: list[int] = []
+    state = ShuffleSampler(range(LENGTH)).state_after()
+    for world, consumed in chain:
+        shares = [share[:consumed] for share in shares_of(ShuffleSampler, world, state)]
+        received = (received + interleaved(shares))[:LENGTH]  # the rest is padding
+        sampler = ShuffleSampler(range(LENGTH), world, 0)
+        sampler.load_state_dict(state)
+        state = sampler.state_after(len(shares[0]))
+        assert received == order[: state["position"]]
+    assert received + shares_of(ShuffleSampler, 1, state)[0] == order
 
 
 @pytest.mark.parametrize("make", [ShuffleSampler, OrderedSampler, blocks, BlockShuffleSampler])

@@ -85,9 +85,11 @@ def test_damage_to_a_large_record_is_noticed(mongo_server: Server, mongo_uri: st
 def test_fields_of_a_large_record_that_somebody_edits_are_noticed(mongo_server: Server, mongo_uri: str) -> None:
     fields: dict[str, Any] = {"caption": "y", "score": float("nan"), "none": None, "boxes": [[1, 1.5], []]}
     fields |= {"nested": {"b": 1, "a": {"b": 2, "flag": True}}, "mask": np.arange(6.0).reshape(2, 3), "big": 2**40}
-    write(mongo_uri, [Record(name="a", label=2, image=bytes(600_000), fields=fields)])
+    pixels = np.zeros((400, 500, 3), np.uint8)
+    write(mongo_uri, [Record(name="a", label=2, image=pixels, fields=fields)])
     with open_store(mongo_uri) as store, database_of(mongo_server, mongo_uri) as database:
         assert store.verify() == store.manifest.digest
+        np.testing.assert_array_equal(store[0].image, pixels)
         records = records_in(database)
         stub = records.find_one({})
         for change in (
