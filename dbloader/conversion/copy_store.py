@@ -43,6 +43,7 @@ def copy_store(
         progress: Called with the number of records copied, and of all records.
 
     Raises:
+        TypeError: ``overwrite`` or ``resume`` is not True or False.
         StoreError: The source cannot be read, or the destination cannot be written, or is taken.
         DamagedRecordError: A record of the source is damaged.
         DamagedStoreError: A record is not damaged, but differs from the source's columns or digest.
