@@ -112,8 +112,9 @@ def write_store(
                 "leave overwrite out if an empty store is wanted"
             )
         manifest = writer.finish(classes=class_names, source=source)
-    with suppress(OSError):
-        writer.report_path.unlink()  # of a conversion whose store was there before
+    if overwrite:  # a report in the working directory may be that of the same place on another server
+        with suppress(OSError):
+            writer.report_path.unlink()  # of a conversion whose store was there before
     return manifest
 
 
