@@ -33,7 +33,7 @@ Each can be made from one string, so that it survives the way out of a DataLoade
 
 
 class DBLoaderError(Exception):
-    """The base of all errors below."""
+    """The base of all errors that dbloader raises on purpose."""
 
 
 class PlaceError(DBLoaderError, ValueError):

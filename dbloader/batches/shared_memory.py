@@ -141,8 +141,10 @@ def _receive_images(token: str, index: int, shape: tuple[int, ...]) -> torch.Ten
 
 def _keep_received() -> None:
     """Keep the slots of received batches in use forever, as the process is about to fork."""
-    for array in list(_received.values()):
-        array.used = None
+    for reference in _received.valuerefs():  # a list: another thread may receive a batch meanwhile
+        array = reference()
+        if array is not None:
+            array.used = None
 
 
 os.register_at_fork(before=_keep_received)

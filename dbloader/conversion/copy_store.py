@@ -43,6 +43,7 @@ def copy_store(
         progress: Called with the number of records copied, and of all records.
 
     Raises:
+        TypeError: ``overwrite`` or ``resume`` is not True or False.
         StoreError: The source cannot be read, or the destination cannot be written, or is taken.
         DamagedRecordError: A record of the source is damaged.
         DamagedStoreError: A record is not damaged, but differs from the source's columns or digest.
@@ -61,8 +62,9 @@ def copy_store(
             missing = {what: count - writer.totals.outcome[what] for what, count in manifest.outcome.items()}
             writer.write([], outcome=missing, depths=manifest.depths if not writer.totals.depths else None)
             copied = writer.finish(classes=manifest.classes, source=manifest.source, created=manifest.created)
-        with suppress(OSError):
-            writer.report_path.unlink()  # of a conversion whose store was there before
+        if writer.overwrite:  # a report in the working directory may be that of the same place on another server
+            with suppress(OSError):
+                writer.report_path.unlink()  # of a conversion whose store was there before
         return copied
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,10 @@ MEMORY_LIMIT = 96 * 2**20
 
 # Least number of tasks ahead of the writer, so that the threads have work while it is busy.
 _TASKS_AHEAD = 8
+
+# Pillow's settings are those of the whole process: its first conversion changes them, and its last one restores them.
+_settings, _settings_lock = ExitStack(), threading.Lock()
+_conversions = 0
 
 
 def prepare_in_order(
@@ -80,12 +85,19 @@ def _oldest(running: deque[tuple[int, Future[list[Prepared]]]], budget: MemoryBu
 
 @contextmanager
 def _strict_pillow() -> Iterator[None]:
-    """Let Pillow report truncated files but not warn of odd EXIF and palettes; restore its settings at the end."""
-    lenient = ImageFile.LOAD_TRUNCATED_IMAGES
-    ImageFile.LOAD_TRUNCATED_IMAGES = False  # many training scripts set it, and no damage would be found
+    """Let Pillow report truncated files but not warn of odd EXIF and palettes, while any conversion runs."""
+    global _conversions
+    with _settings_lock:
+        if not _conversions:
+            _settings.callback(setattr, ImageFile, "LOAD_TRUNCATED_IMAGES", ImageFile.LOAD_TRUNCATED_IMAGES)
+            _settings.enter_context(warnings.catch_warnings())
+            warnings.filterwarnings("ignore", module="PIL")
+            ImageFile.LOAD_TRUNCATED_IMAGES = False  # many training scripts set it, and no damage would be found
+        _conversions += 1
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
+        yield
     finally:
-        ImageFile.LOAD_TRUNCATED_IMAGES = lenient
+        with _settings_lock:
+            _conversions -= 1
+            if not _conversions:
+                _settings.close()

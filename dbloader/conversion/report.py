@@ -109,7 +109,7 @@ def write_report(place: str | os.PathLike[str], path: Path, events: int) -> tupl
         with suppress(OSError):
             aside.unlink()
         return "", [
-            f"{readable(path)} cannot be written: {error.strerror}; the report is in the store too "
+            f"{readable(path)} cannot be written: {error.strerror or error}; the report is in the store too "
             "(dbloader info with --report)"
         ]
     return str(path), []

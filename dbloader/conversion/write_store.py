@@ -81,7 +81,7 @@ def write_store(
         FieldError: A sample holds what a record cannot, or a label that is none of the classes; the message names the
             sample and the field.
         DamagedImageError: A PIL image does not decode.
-        TypeError: ``quality`` has the wrong type.
+        TypeError: ``quality`` or ``overwrite`` has the wrong type.
         OptionError: An option is out of its range, or the samples cannot be iterated, or there are none and
             ``overwrite`` is given; or chained datasets have different classes; or a Store is to be encoded again.
         StoreError: The place cannot be written, or is taken.
@@ -112,8 +112,9 @@ def write_store(
                 "leave overwrite out if an empty store is wanted"
             )
         manifest = writer.finish(classes=class_names, source=source)
-    with suppress(OSError):
-        writer.report_path.unlink()  # of a conversion whose store was there before
+    if overwrite:  # a report in the working directory may be that of the same place on another server
+        with suppress(OSError):
+            writer.report_path.unlink()  # of a conversion whose store was there before
     return manifest
 
 

@@ -36,7 +36,7 @@ class ResizeCenterCrop(Decoder):
     Raises:
         OptionError: An option is out of range; or both ``crop_pct`` and ``resize`` are given; or the output is not
             square and ``resize`` is not given.
-        TypeError: An option is not a number.
+        TypeError: An option is not a number, or ``exif_transpose`` not a bool.
     """
 
     def __init__(

@@ -10,7 +10,7 @@ import torch
 from typing_extensions import override
 
 from dbloader._describe import short_repr
-from dbloader._options import whole_number
+from dbloader._options import checked_flag, whole_number
 from dbloader.decoding.crop import Crop, render
 from dbloader.decoding.open import open_image
 from dbloader.errors import OptionError
@@ -62,7 +62,7 @@ class Decoder(ABC):
     size: tuple[int, int] | None = None
 
     def __init__(self, *, exif_transpose: bool = False) -> None:
-        self.exif_transpose = exif_transpose
+        self.exif_transpose = checked_flag("exif_transpose", exif_transpose)
 
     @abstractmethod
     def choose(self, numbers: Sequence[float] | npt.NDArray[Any], width: int, height: int) -> Crop:

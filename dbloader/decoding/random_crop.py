@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from dbloader._options import real_number
+from dbloader._options import checked_flag, real_number
 from dbloader.decoding.crop import Crop
 from dbloader.decoding.decoder import Decoder, check_size
 
@@ -42,7 +42,7 @@ class RandomResizedCrop(Decoder):
 
     Raises:
         OptionError: An option is out of range.
-        TypeError: An option is not a number, or not as many as it must be.
+        TypeError: An option is not a number, not as many as it must be, or not True or False.
     """
 
     draws = 3 + 2 * _ATTEMPTS
@@ -62,7 +62,7 @@ class RandomResizedCrop(Decoder):
         self.scale = _range("scale", scale, 1)
         self.ratio = _range("ratio", ratio, math.inf)
         self.flip = real_number("flip", flip, 0, 1)
-        self.scaled = scaled
+        self.scaled = checked_flag("scaled", scaled)
 
     @override
     def choose(self, numbers: Sequence[float] | npt.NDArray[Any], width: int, height: int) -> Crop:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from typing_extensions import override
 
-from dbloader._options import real_number
+from dbloader._options import checked_flag, real_number
 from dbloader.device.transfer import send_small
 from dbloader.errors import OptionError
 
@@ -39,8 +39,8 @@ class Normalize(nn.Module):
     Raises:
         OptionError: ``mean`` or ``std`` is out of its range, they have different lengths, or ``dtype`` is another. From
             a call: the images have another number of channels.
-        TypeError: ``mean`` or ``std`` is not a sequence of numbers. From a call: the images are not a uint8 or float
-            tensor.
+        TypeError: ``mean`` or ``std`` is not a sequence of numbers, or ``channels_last`` not a bool. From a call: the
+            images are not a uint8 or float tensor.
         ValueError: From a call: the images do not have four axes.
     """
 
@@ -62,7 +62,7 @@ class Normalize(nn.Module):
         if dtype not in _DTYPES:
             raise OptionError(f"dtype must be one of {', '.join(map(str, _DTYPES))}, got {dtype!r}")
         self.dtype = dtype
-        self.channels_last = channels_last
+        self.channels_last = checked_flag("channels_last", channels_last)
 
     @override
     def forward(self, images: torch.Tensor) -> torch.Tensor:

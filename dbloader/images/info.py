@@ -132,6 +132,7 @@ def _check_jpeg(data: bytes) -> bool:
     if not warning:
         return True
     end = examine(data).end - len(END)
+    # TurboJPEG has no name for its sampling factors ("tjDecompressHeader3(): ..."), or libjpeg-turbo lacks its process.
     if warning.startswith("tj") or "nsupported" in warning:
         _check_last_scan(data, end)
         return False

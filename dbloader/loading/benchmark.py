@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from dbloader._machine import cpu_count
-from dbloader._options import whole_number
+from dbloader._options import real_number, whole_number
 from dbloader.batches.timed import Work
 from dbloader.datasets.lmdb import LMDBDataset
 from dbloader.decoding.random_crop import RandomResizedCrop
@@ -108,13 +107,13 @@ def measure(
 
     Raises:
         OptionError: An option is out of range, or no record of the store has an image.
+        TypeError: An option is not a number.
         StoreError: There is no store, or it cannot be read.
         DamagedImageError: An image does not decode.
     """
     for name, value in (("batch_size", batch_size), ("size", size), ("rounds", rounds)):
         whole_number(name, value, 1)
-    if not (seconds > 0 and math.isfinite(seconds)):
-        raise OptionError(f"seconds must be a number above 0, got {seconds}")
+    real_number("seconds", seconds, above=True)
     if workers is not None and not workers:
         raise OptionError(f"workers must be one or more numbers, got {workers}")
     cpus = cpu_count()

@@ -91,7 +91,8 @@ def create_loader(
         is_training: Shuffle, crop at random and flip; otherwise keep the order, resize and crop the center.
         transform: Applied to each image: a Decoder, or a callable that takes PIL images. ``"auto"`` is
             RandomResizedCrop(input_size) or ResizeCenterCrop(input_size), unless the dataset has a ``transform`` or
-            ``decode`` of its own, which is then used. None applies nothing.
+            ``decode`` of its own, which is then used. One given here takes the place of that of a store's dataset, and
+            comes after that of any other. None applies nothing.
         collate_fn: Makes a batch of a list of samples; None is torch's, and the fastest for the stores' datasets.
         decode: Where the images of a store's dataset are decoded: by the ``"workers"``, or on the ``"device"``, to
             which the files are sent. On CUDA nvImageCodec or torchvision decodes them, where one is installed, and the

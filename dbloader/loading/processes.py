@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
     from dbloader.batches.base import BatchFetcher
 
-# Held while the workers of a run start, so that they inherit the shared memory of their own run.
-_starting = threading.Lock()
+# Held while the workers of a run start, so that they inherit the shared memory of their own run. They inherit the lock
+# too: reentrant, it lets a loader that a forked worker makes fail with torch's error, where it would wait forever.
+_starting = threading.RLock()
 
 
 class ProcessLoader(DataLoader[Any]):
@@ -55,13 +56,12 @@ class ProcessLoader(DataLoader[Any]):
         self._largest_batch: int = batch_sampler.batch_size
         # The consumer has two: the one it works on, and the one before while it asks for the next.
         self._held_batches = held_batches + 2
-        self._started = False
 
     @override
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override] # torch names a private class
         nbytes = self._fetcher.image_nbytes
-        running = self.persistent_workers and self._started
-        if not self.num_workers or nbytes is None or running or not SharedBatchPool.is_supported():
+        # torch keeps an iterator, and with it the workers, if they are persistent.
+        if not self.num_workers or nbytes is None or self._iterator is not None or not SharedBatchPool.is_supported():
             return super().__iter__()
         # For each worker: the batches it has made and nobody has asked for, and its share of those handed over.
         slots = int(self.prefetch_factor or 1) + -(-self._held_batches // self.num_workers)
@@ -77,7 +77,6 @@ class ProcessLoader(DataLoader[Any]):
             finally:
                 self._fetcher.shared_pool = None
                 pool.close_files()
-        self._started = True
         weakref.finalize(iterator, lambda _: None, pool).atexit = False  # keeps the pool as long as the iterator
         return iterator
 

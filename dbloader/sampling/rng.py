@@ -34,7 +34,7 @@ _FRACTION_BITS = 53  # of a float64
 def derive_keys(count: int, *purpose: int | str) -> Array:
     """Return keys for a purpose, such as a seed, an epoch and a name: uint64, shape (count,).
 
-    It is integers of any size, and strings without a ``/``. Purposes that differ anywhere have unrelated keys.
+    Its parts are integers of any size, and strings without a ``/``. Purposes that differ anywhere have unrelated keys.
     """
     text = "/".join(str(part) for part in purpose)
     return np.frombuffer(hashlib.shake_256(text.encode()).digest(8 * count), "<u8").astype(np.uint64)

@@ -35,6 +35,7 @@ def create_store(
 
     Raises:
         PlaceError: The place is a URI of an unknown kind, or names no collection.
+        TypeError: It is not a path, or an option not True or False.
     """
     if is_mongo(place):
         from dbloader.stores.mongo.writer import MongoWriter

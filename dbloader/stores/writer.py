@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import bson
 
+from dbloader._options import checked_flag
 from dbloader.errors import StoreError, StoreExistsError
 from dbloader.records.columns import CHUNK, ColumnChunk
 from dbloader.records.document import open_sealed
@@ -48,6 +49,9 @@ class Writer(WriterBackend):
             overwrites what the unfinished writer was to overwrite.
         resumable: Keep what was committed when the block is left without ``finish``.
 
+    Raises:
+        TypeError: ``overwrite``, ``resume`` or ``resumable`` is not True or False.
+
     Raises (on entering the block):
         StoreExistsError: A finished store is there and ``overwrite`` is not given; or an unfinished one, and
             neither ``overwrite`` nor ``resume`` is.
@@ -57,9 +61,9 @@ class Writer(WriterBackend):
 
     def __init__(self, place: str, *, overwrite: bool = False, resume: bool = False, resumable: bool = False) -> None:
         self.place = place
-        self.overwrite = overwrite
-        self.resume = resume
-        self.resumable = resumable
+        self.overwrite = checked_flag("overwrite", overwrite)
+        self.resume = checked_flag("resume", resume)
+        self.resumable = checked_flag("resumable", resumable)
         self.settings: dict[str, Any] = {}
         self.position = 0  # how much of the source has been used up
         self.resumed = False  # whether it goes on with an unfinished writer

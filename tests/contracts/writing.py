@@ -124,6 +124,14 @@ class WritingContract(Backend):
             self.write_nothing(place, **options)
         assert self.what_is_at(place) == there
 
+    def test_a_text_is_not_taken_for_true(self, tmp_path: Path) -> None:
+        place = self.store(tmp_path, make_records(2))
+        there = self.what_is_at(place)
+        options: dict[str, Any] = {"overwrite": "no"}
+        with pytest.raises(TypeError, match=r"^overwrite must be True or False, got 'no'$"):
+            self.write_nothing(place, **options)
+        assert self.what_is_at(place) == there
+
     def test_overwriting_where_nothing_is_makes_a_store(self, tmp_path: Path) -> None:
         place = self.store(tmp_path, make_records(2), overwrite=True)
         with self.open(place) as store:

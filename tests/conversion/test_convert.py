@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import threading
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +27,7 @@ from dbloader.errors import (
 from dbloader.sources.folder import scan
 from dbloader.stores.open import open_store
 from tests.support import jpegs
-from tests.support.conversion import documents, events, records, report_lines, siblings, verified
+from tests.support.conversion import WAIT_S, documents, events, records, report_lines, siblings, verified
 from tests.support.images import KINDS, as_nobody, photo, plant, plant_kinds, plant_photos
 
 
@@ -160,6 +163,36 @@ def test_damage_is_found_although_the_program_lets_pillow_pass_over_it(
     monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
     assert convert(root, place).rejected == 1
     assert ImageFile.LOAD_TRUNCATED_IMAGES
+
+
+def test_a_conversion_that_ends_does_not_make_another_one_lenient(
+    root: Path, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(root, {f"cat/{number:04}.jpg": photo() for number in range(400)})
+    (root / "dog").mkdir()
+    KINDS["half a png"].plant(root / "dog/0.png", 0)  # examined after the first conversion's end
+    short = plant_photos(tmp_path / "short", 2)
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
+    filters = [*warnings.filters]
+    began, may_end = threading.Event(), threading.Event()
+
+    def wait(progress: Any) -> None:
+        if progress.done:
+            began.set()
+            assert may_end.wait(WAIT_S)
+
+    with ThreadPoolExecutor(1) as executor:
+        first = executor.submit(convert, short, tmp_path / "short.lmdb", progress=wait)
+        assert began.wait(WAIT_S)
+
+        def end_first(progress: Any) -> None:
+            if progress.done:
+                may_end.set()
+                first.result(WAIT_S)
+
+        assert convert(root, place, workers=1, progress=end_first).rejected == 1
+    assert ImageFile.LOAD_TRUNCATED_IMAGES
+    assert filters == [*warnings.filters]
 
 
 def test_warnings_of_pillow_are_no_ones_business(root: Path, place: Path) -> None:

@@ -239,3 +239,13 @@ def test_a_store_may_be_copied_over_itself(source: Path, mongo_uri: str) -> None
     with open_store(source) as store:
         assert store.manifest == before
     assert parse(mongo_uri).redacted.startswith("mongodb://")
+
+
+def test_only_a_copy_that_overwrites_removes_a_report(source: Path, tmp_path: Path) -> None:
+    # In MongoDB it may be of the same place on another server: it lies in the working directory.
+    report = tmp_path / "copy.lmdb.report.jsonl"
+    report.write_text("{}\n")
+    copy_store(source, tmp_path / "copy.lmdb")
+    assert report.exists()
+    copy_store(source, tmp_path / "copy.lmdb", overwrite=True)
+    assert not report.exists()

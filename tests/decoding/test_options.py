@@ -76,6 +76,8 @@ def test_a_size_must_be_pixels(size: Any) -> None:
         (RandomResizedCrop, {"ratio": (1, 2, 3)}, TypeError, r"^ratio must be a \(least, greatest\), got"),
         (RandomResizedCrop, {"flip": 1.5}, OptionError, r"^flip must be at least 0 and at most 1, got 1\.5$"),
         (RandomResizedCrop, {"flip": True}, TypeError, "^flip must be a number, got True$"),
+        (RandomResizedCrop, {"scaled": "no"}, TypeError, "^scaled must be True or False, got 'no'$"),
+        (ResizeCenterCrop, {"exif_transpose": 1}, TypeError, "^exif_transpose must be True or False, got 1$"),
         (ResizeCenterCrop, {"crop_pct": 0}, OptionError, "^crop_pct must be above 0 and at most 1, got 0$"),
         (ResizeCenterCrop, {"crop_pct": 1.1}, OptionError, r"^crop_pct must be above 0 and at most 1, got 1\.1$"),
         (ResizeCenterCrop, {"resize": 0}, OptionError, "^resize must be at least 1, got 0$"),

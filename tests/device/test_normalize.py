@@ -92,6 +92,11 @@ def test_means_that_are_no_numbers_are_errors(mean: Any) -> None:
         Normalize(mean, (0.5,))
 
 
+def test_a_text_is_not_taken_for_true() -> None:
+    with pytest.raises(TypeError, match=r"^channels_last must be True or False, got 'no'$"):
+        Normalize(MEAN, STD, channels_last="no")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("module", [Normalize(MEAN, STD), RandomErasing()])
 def test_what_are_no_images_are_errors(module: torch.nn.Module) -> None:
     with pytest.raises(TypeError, match="images must be a tensor, got ndarray"):

@@ -118,9 +118,9 @@ def test_a_store_that_cannot_be_measured_is_an_error(tmp_path: Path) -> None:
         ("rounds", 0, "rounds must be at least 1, got 0"),
         ("workers", [1, 0], "workers must be at least 1, got 0"),
         ("workers", [], r"workers must be one or more numbers, got \[\]"),
-        ("seconds", 0, "seconds must be a number above 0, got 0"),
-        ("seconds", float("nan"), "seconds must be a number above 0, got nan"),
-        ("seconds", float("inf"), "seconds must be a number above 0, got inf"),
+        ("seconds", 0, "seconds must be above 0 and finite, got 0"),
+        ("seconds", float("nan"), "seconds must be above 0 and finite, got nan"),
+        ("seconds", float("inf"), "seconds must be above 0 and finite, got inf"),
     ],
 )
 def test_options_out_of_range_are_errors(place: Path, option: str, value: object, message: str) -> None:

@@ -43,18 +43,18 @@ class LMDBHandle:
             raise
 
     def _read_header(self, size: int) -> None:
-        env, place = self.shared.env, self.place
-        used = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
+        opened, place = self.shared.env, self.place
+        used = (opened.info()["last_pgno"] + 1) * opened.stat()["psize"]
         if size < used:
             raise DamagedStoreError(
                 f"{place} is cut short: it has {size} bytes of {used}; copy it again from the original"
             )
         try:
-            self.records = env.open_db(RECORDS, create=False)
-            self.meta = env.open_db(META, create=False)
+            self.records = opened.open_db(RECORDS, create=False)
+            self.meta = opened.open_db(META, create=False)
         except (lmdb.NotFoundError, lmdb.IncompatibleError) as error:
             raise NotAStoreError(f"{place} is an LMDB file, but not a dbloader store") from error
-        with env.begin() as txn:
+        with opened.begin() as txn:
             data = txn.get(MANIFEST, db=self.meta)
             cached = txn.get(CACHE, db=self.meta) is not None
         if cached:

@@ -69,10 +69,11 @@ class PartialFile:
                 os.close(fd)
                 raise translate_refusal(error, self.place) from error
             # Another process may have finished the file and renamed it before it was locked here.
-            if self.path.exists() and os.path.samestat(os.fstat(fd), self.path.stat()):
-                self.fd = fd
-                self.committed = os.fstat(fd).st_size > 0
-                return
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(fd), self.path.stat()):
+                    self.fd = fd
+                    self.committed = os.fstat(fd).st_size > 0
+                    return
             os.close(fd)
 
     def unlock(self) -> None:

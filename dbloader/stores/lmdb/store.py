@@ -125,6 +125,8 @@ class LMDBStore(Store):
     def _absent(self, error: OSError) -> Exception:
         if isinstance(error, PermissionError):
             return StoreAccessError(f"{self.place} may not be read: {error.strerror}")
+        if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+            return StoreAccessError(f"{self.place} cannot be read: {error.strerror}")
         if os.path.exists(os.path.realpath(self._path) + PARTIAL):  # noqa: PTH110 - the path may be any str
             return NotAStoreError(
                 f"{self.place} is not there, but its unfinished conversion is: "

@@ -176,6 +176,13 @@ def test_a_missing_file_is_not_found(tmp_path: Path) -> None:
         len(open_store(place / "below"))
 
 
+def test_a_file_that_cannot_be_reached_is_not_called_missing(tmp_path: Path) -> None:
+    place = tmp_path / "store.lmdb"
+    place.symlink_to(place)
+    with pytest.raises(StoreAccessError, match=r"store\.lmdb cannot be read: Too many levels of symbolic links$"):
+        len(open_store(place))
+
+
 def test_an_unfinished_conversion_is_pointed_out_where_the_store_is_missing(tmp_path: Path) -> None:
     place = tmp_path / "store.lmdb"
     with create_store(place, resumable=True) as writer:
