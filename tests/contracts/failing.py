@@ -142,6 +142,7 @@ class FailingContract(Backend):
         with pytest.raises(ZeroDivisionError, match="of the caller"):
             write()
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(("commits", "stored"), [(1, False), (1, True), (9, False), (20, True)])
     def test_what_a_killed_writer_committed_is_resumed(
         self, tmp_path: Path, commits: int, stored: bool, many_commits: None

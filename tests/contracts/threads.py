@@ -8,6 +8,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+import pytest
+
 from dbloader.records.columns import NO_LABEL
 from tests.contracts.backend import Backend
 from tests.contracts.processes import read_here
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 class ThreadsContract(Backend):
     """How threads share a store."""
 
+    @pytest.mark.slow
     def test_a_process_can_be_forked_while_threads_read(self, tmp_path: Path) -> None:
         records = make_records(50)
         place = self.store(tmp_path, records)
@@ -47,6 +50,7 @@ class ThreadsContract(Backend):
             for reader in readers:
                 reader.result()
 
+    @pytest.mark.slow
     def test_threads_share_a_store(self, tmp_path: Path) -> None:
         records = make_records(200)
         place = self.store(tmp_path, records)

@@ -49,6 +49,7 @@ class VerifyingContract(Backend):
             assert all(steps)
             assert len(steps) >= count // 100
 
+    @pytest.mark.slow
     def test_a_flipped_bit_in_any_byte_of_a_record_is_noticed(self, tmp_path: Path) -> None:
         record = Record(name="kept/name.jpg", label=3, image=b"the image", fields={"n": np.arange(2, dtype="<u1")})
         size = len(encode(record).document(0))

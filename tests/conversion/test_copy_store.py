@@ -86,6 +86,7 @@ def test_a_copy_at_the_edges_of_blocks_and_chunks_is_the_same(tmp_path: Path, le
     check_same(tmp_path / "source.lmdb", tmp_path / "copy.lmdb")
 
 
+@pytest.mark.slow
 def test_a_record_over_the_limit_of_a_document_is_copied_both_ways(tmp_path: Path, mongo_uri: str) -> None:
     with create_store(tmp_path / "source.lmdb") as writer:
         writer.write(

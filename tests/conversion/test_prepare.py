@@ -114,6 +114,7 @@ def test_a_bad_or_damaged_file_can_end_the_conversion(
     assert not place.exists()
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     kinds=st.lists(st.sampled_from(list(KINDS)), max_size=25),
@@ -158,6 +159,7 @@ def test_a_palette_image_without_its_palette_is_stored_as_pillow_decodes_it(root
     assert convert(root, place).records == 1
 
 
+@pytest.mark.slow
 def test_a_header_that_claims_gigapixels_is_rejected(root: Path, place: Path) -> None:
     bomb = bytearray(photo())
     start = bomb.index(b"\xff\xc0") + 5

@@ -79,6 +79,7 @@ def centers(image: Image.Image) -> Array:
 # Sizes
 
 
+@pytest.mark.slow
 @given(width=st.integers(1, 5000), height=st.integers(1, 5000), limit=st.integers(1, 3000))
 def test_the_side_becomes_the_limit_and_nothing_becomes_larger(width: int, height: int, limit: int) -> None:
     for side, images in ((max, ImageFormat(max_side=limit)), (min, ImageFormat(short_side=limit))):

@@ -110,6 +110,7 @@ def test_a_conversion_killed_at_any_moment_can_be_resumed(
     check_alone(whole, place, server)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(KILLS))
 def test_a_conversion_survives_kills_of_its_server(
     whole: Whole, tmp_path: Path, seconds: float, server: Any, place: str, number: int

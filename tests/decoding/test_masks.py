@@ -168,6 +168,7 @@ class Pairs(Dataset[Any]):
         return image, torch.zeros(1, HEIGHT, WIDTH) if self.kind == "tensor" else index
 
 
+@pytest.mark.slow
 def test_a_dataset_of_any_kind_is_held_to_the_same(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="'target' of a sample is as large as its image, 30 x 40"):
         next(iter(loader(Pairs("dict"))))

@@ -25,6 +25,7 @@ def tiled(width: int, height: int, subsampling: str) -> TiledJPEG:
     return encode_tiled(draw(width, height), quality=90, subsampling=subsampling)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0"])
 @pytest.mark.parametrize("scaled", [False, True])
 def test_tiles_give_the_pixels_of_the_whole(subsampling: str, scaled: bool) -> None:

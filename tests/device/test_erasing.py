@@ -85,6 +85,7 @@ def test_erasing_keeps_dtype_memory_format_and_its_input(mode: Any, dtype: torch
     assert torch.equal(result, plain.to(dtype))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_an_image_is_erased_in_the_same_way_in_any_batch(mode: Any) -> None:
     erasing = RandomErasing(0.6, mode=mode, max_count=3)
@@ -113,6 +114,7 @@ def test_areas_and_aspects_are_within_their_bounds_and_fill_them() -> None:
         assert abs(corners.mean() - 0.5) < 0.035
 
 
+@pytest.mark.slow
 def test_one_color_fills_a_rectangle_and_normal_noise_the_other_mode() -> None:
     images, given = sevens(500, 3, 24, 24), rng_of(range(500))
     erased = RandomErasing(1)(images, rng=given) == 0

@@ -428,6 +428,7 @@ def test_the_time_that_the_consumer_waited_is_added_up(monkeypatch: pytest.Monke
 # Processes
 
 
+@pytest.mark.slow
 def test_the_interpreter_exits_although_one_live_iterator_blocks_and_closes_the_sources_of_the_others() -> None:
     code = """
 import itertools, threading

@@ -90,6 +90,7 @@ ENGINES: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["store", "folder", "part of a store", "dicts of a store"])
 def test_random_batches_are_the_same_bit_for_bit_from_any_workers_and_after_going_on(place: Path, kind: str) -> None:
     def dataset() -> Any:

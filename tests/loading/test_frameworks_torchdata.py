@@ -79,6 +79,7 @@ CASES: list[tuple[str, int, int, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "received", "workers", "options"), CASES)
 def test_it_goes_on_as_the_loader_alone_does(kind: str, received: int, workers: int, options: dict[str, Any]) -> None:
     """Also twice, the second time before each worker has given something."""
@@ -121,6 +122,7 @@ def test_its_state_before_the_first_batch_is_the_beginning(kind: str, workers: i
         assert behind == [behind[0]] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "workers"), [*((kind, 0) for kind in KINDS), ("mapped", 1)])
 def test_its_state_at_the_end_is_the_next_epoch(kind: str, workers: int) -> None:
     def run(front: Any) -> list[list[list[int]]]:

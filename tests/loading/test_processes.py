@@ -55,6 +55,7 @@ def arrived(block: SharedSlot) -> torch.Tensor:
     return tensor
 
 
+@pytest.mark.slow
 def test_a_block_is_in_use_until_the_last_that_shares_it_is_gone() -> None:
     blocks = SharedBatchPool(2, 1, NBYTES)
     block = taken(blocks.take(1, SHAPE))
@@ -124,6 +125,7 @@ def test_a_block_that_a_forked_process_has_too_is_not_used_again() -> None:
     os.close(writing)
 
 
+@pytest.mark.slow
 def test_memory_is_taken_when_it_is_written_to_and_is_each_blocks_own() -> None:
     def shared() -> int:
         lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
@@ -143,6 +145,7 @@ def test_memory_is_taken_when_it_is_written_to_and_is_each_blocks_own() -> None:
     assert shared() - before < 2 * 2**26, "one that is kept keeps no others"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("persistent", [False, True])
 def test_batches_are_those_of_threads_and_few_places_hold_them(place: Path, persistent: bool) -> None:
     loader = make(place, "processes", persistent_workers=persistent, input_size=96)  # too large to be sent by value
@@ -177,6 +180,7 @@ def test_without_files_to_spare_batches_come_nevertheless(place: Path, monkeypat
             os.fstat(file)
 
 
+@pytest.mark.slow
 def test_runs_side_by_side_have_memory_of_their_own(place: Path) -> None:
     loader = make(place, "processes", persistent_workers=False)
     other = make(place, "processes")

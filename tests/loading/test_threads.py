@@ -146,6 +146,7 @@ class Once:
         return 9
 
 
+@pytest.mark.slow
 @of_each_engine
 def test_leaving_epochs_early_leaves_neither_thread_nor_process(engine: Engine) -> None:
     loader = engine.make(Numbers(50), batch_size=2)

@@ -131,6 +131,7 @@ def test_every_page_can_be_found_from_the_readme() -> None:
     assert {page for page in PAGES if page.parent == HERE / "docs"} <= linked
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", ["cli", "api"])
 def test_a_page_that_is_written_from_the_code_is_up_to_date(page: str) -> None:
     done = subprocess.run(
@@ -167,6 +168,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [group, *subcommands().values()], ids=lambda command: command.name)
 def test_the_examples_of_a_command_run(command: click.Command, shop: Path, mongo_uri: str, shell: Shell) -> None:
     lines = [line.replace("mongodb://server/images.", f"{mongo_uri}.") for line in examples(command)]

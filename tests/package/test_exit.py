@@ -138,6 +138,7 @@ def test_the_check_sees_what_is_printed(place: Path) -> None:
         check([loud, "sys.exit(1)"], place)
 
 
+@pytest.mark.slow
 def test_a_program_of_three_lines_prints_nothing(place: Path) -> None:
     script = (
         "import sys; from dbloader import LMDBDataset\nds = LMDBDataset(sys.argv[1])\nds[0]\nimport json\njson.x = ds"

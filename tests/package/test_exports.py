@@ -65,6 +65,7 @@ def test_type_checkers_see_each_name_where_python_finds_it(package: ModuleType) 
         assert getattr(import_module(module), name) is getattr(package, name)
 
 
+@pytest.mark.slow
 def test_each_name_can_be_imported_first_and_all_at_once() -> None:
     # A function and its module may share a name: which of them is there must not depend on what was imported before.
     program = "\n".join(

@@ -88,6 +88,7 @@ def room(module: str) -> str:
     return module.split(".")[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", modules(), ids=str)
 def test_imports_point_downwards(path: Path) -> None:
     own = room(dotted(path))

@@ -25,6 +25,7 @@ def test_every_test_has_the_fixture(request: pytest.FixtureRequest) -> None:
     assert "_no_leaks" in request.fixturenames
 
 
+@pytest.mark.slow
 def test_a_test_that_leaks_fails_and_a_forked_child_that_hangs_is_ended_and_says_where(tmp_path: Path) -> None:
     file = tmp_path / "test_wrong.py"
     file.write_text(

@@ -91,6 +91,7 @@ class TestMongod:
             assert list(client[database_of(mongod_uri)]["store"].find()) == [{"_id": 1}]
         assert find_resources().pids == before.pids, "a restart shows as a new child"
 
+    @pytest.mark.slow
     @pytest.mark.usefixtures("session_mongod")  # which skips where there is none
     def test_it_ends_with_the_process_that_started_it(self, tmp_path: Path) -> None:
         program = (
@@ -167,6 +168,7 @@ class TestProxy:
             assert proxy.bytes_to_client > 0
             assert proxy.connections >= 2
 
+    @pytest.mark.slow
     def test_cut_it_takes_new_connections_until_it_stops(self, mongod: Mongod) -> None:
         options: dict[str, Any] = {"retryReads": False, "serverMonitoringMode": "poll"}
         with Proxy(mongod.port) as proxy, connected(proxy.through(mongod.uri), **options) as client:

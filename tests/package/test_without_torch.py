@@ -50,6 +50,7 @@ def test_torch_cannot_be_imported_here(environment: dict[str, str]) -> None:
     assert "ModuleNotFoundError: No module named 'torch'" in python("import torch", environment=environment, status=1)
 
 
+@pytest.mark.slow
 def test_the_command_line_needs_no_torch(tmp_path: Path, environment: dict[str, str], mongo_uri: str) -> None:
     root = plant_photos(tmp_path / "images", 6)
     plant_kinds(root, "png", "no end marker")

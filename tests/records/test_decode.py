@@ -168,6 +168,7 @@ def plain(record: Record) -> Any:
     return [getattr(record, name) for name in (*STANDARD_FIELDS, "index", "fields")]
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     fields=st.dictionaries(FIELD_NAMES, VALUES, max_size=4),

@@ -61,6 +61,7 @@ def test_taking_names_needs_little_memory_beside_them() -> None:
     assert peak < 4 * (taken.data.nbytes + taken.offsets.nbytes)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(NAMES)
 def test_names_come_out_of_a_chunk_as_they_went_in(names: list[str]) -> None:

@@ -38,6 +38,7 @@ def stored_field(value: Any) -> Any:
     return stored(Record(fields={"field": value})).fields["field"]
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(FIELD_NAMES, VALUES, max_size=4), st.integers(0, 2**63 - 1))
 @example({"a": [[], {}, [[b""]], {"": {"b.c": None}}], "ä": np.array(3)}, 2**63 - 1)

@@ -66,6 +66,7 @@ def test_indices_are_shuffled_evenly_over_their_buffer() -> None:
     assert abs(chi_square - 81) < 5 * (2 * 81) ** 0.5
 
 
+@pytest.mark.slow
 def test_each_buffer_is_shuffled_in_its_own_way() -> None:
     indices = np.array(order(8000, 40, 10)).reshape(20, 400)
     ranks = np.array([[touched(list(buffer), 40).index(index // 40) for index in buffer] for buffer in indices])

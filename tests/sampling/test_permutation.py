@@ -103,6 +103,7 @@ def test_all_orders_of_few_are_equally_frequent(n: int) -> None:
     assert deviations([counts[order] for order in itertools.permutations(range(n))]) < 5
 
 
+@pytest.mark.slow
 def test_each_value_is_equally_frequent_at_each_position() -> None:
     n = 7
     orders = samples(n, 6000)

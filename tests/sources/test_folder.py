@@ -79,6 +79,7 @@ stems = st.text("aB-/0~é\udce9\ufb01\U0001f600 ", min_size=1, max_size=8).map(l
 files = st.builds("{}{}".format, stems, st.sampled_from([".jpg", ".JPEG", ".tIf", ".webp", ".txt", ""]))
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.sets(files, max_size=25))
 def test_the_order_and_the_labels_are_those_of_torchvision(names: set[str]) -> None:
@@ -110,6 +111,7 @@ def test_the_first_entry_comes_before_later_folders_are_listed(tmp_path: Path) -
     assert [item.name for item in stream] == ["cat/a/1.jpg", "cat/a/2.jpg", "dog/1.jpg", "dog/2.jpg"]
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_number_of_files(tmp_path: Path) -> None:
     def peak(root: Path) -> int:
         source = scan(root)

@@ -153,6 +153,7 @@ def test_indices_of_no_record_are_not_hinted(place: Path, hinted: list[int]) -> 
     ahead.close()
 
 
+@pytest.mark.slow
 def test_hints_about_a_damaged_file_do_no_harm(place: Path, hinted: list[int]) -> None:
     generator, data = random.Random(0), place.read_bytes()
     pages = [data[start : start + 4096] for start in range(0, len(data), 4096)]

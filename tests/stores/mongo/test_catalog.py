@@ -31,6 +31,7 @@ def database(mongo_server: Server, mongo_uri: str) -> Iterator[Any]:
         yield database
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replacing", [False, True], ids=["fresh", "overwrite"])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_writer_killed_while_it_publishes_has_published_or_can_be_resumed(

@@ -37,6 +37,7 @@ def connections(client: MongoClient[Any]) -> int:
     return int(client.admin.command("serverStatus")["connections"]["current"])
 
 
+@pytest.mark.slow
 def test_many_stores_share_one_client(mongod: Mongod, mongod_uri: str) -> None:
     write(mongod_uri, RECORDS)
     with mongod.client() as client:

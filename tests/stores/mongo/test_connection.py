@@ -35,6 +35,7 @@ def proxy(mongod: Mongod) -> Iterator[Proxy]:
         yield proxy
 
 
+@pytest.mark.slow
 def test_reading_and_opening_end_in_time(proxy: Proxy, mongod_uri: str) -> None:
     write(mongod_uri, RECORDS)
     with open_store(f"{proxy.through(mongod_uri)}?{SHORT}") as store:
@@ -56,6 +57,7 @@ def test_reading_and_opening_end_in_time(proxy: Proxy, mongod_uri: str) -> None:
         assert store.documents([5]) == documents_of(RECORDS)[5:6]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", ["commit", "finish"])
 def test_writing_ends_in_time_and_can_be_resumed(proxy: Proxy, mongod_uri: str, at: str) -> None:
     def write_on() -> None:
@@ -92,6 +94,7 @@ def slow_records() -> list[Record]:
     return [Record(name=f"{number}", image=random.Random(number).randbytes(250_000)) for number in range(8)]
 
 
+@pytest.mark.slow
 def test_reading_over_a_slow_line_takes_its_time(mongod: Mongod, mongod_uri: str) -> None:
     write(mongod_uri, slow_records())
     with (
@@ -104,6 +107,7 @@ def test_reading_over_a_slow_line_takes_its_time(mongod: Mongod, mongod_uri: str
         assert proxy.bytes_to_client < 3.5 * 2e6
 
 
+@pytest.mark.slow
 def test_writing_over_a_slow_line_takes_its_time(mongod: Mongod, mongod_uri: str) -> None:
     with (
         Proxy(mongod.port, bytes_per_s=1e6) as proxy,
@@ -119,6 +123,7 @@ def test_writing_over_a_slow_line_takes_its_time(mongod: Mongod, mongod_uri: str
         assert store.verify() == store.manifest.digest
 
 
+@pytest.mark.slow
 def test_a_slow_line_of_too_little_ends_in_time(
     mongod: Mongod, mongod_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,6 +145,7 @@ def test_a_slow_line_of_too_little_ends_in_time(
 ASKED_OFTEN = f"{SHORT}&socketTimeoutMS=300&heartbeatFrequencyMS=500"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", [False, True], ids=["before the query", "while it is answered"])
 def test_a_query_to_a_server_that_falls_silent_ends(mongod: Mongod, proxy: Proxy, mongod_uri: str, asked: bool) -> None:
     query = {"$where": "sleep(5000) || true"}  # for each of 30 records
@@ -166,6 +172,7 @@ def test_a_query_to_a_server_that_falls_silent_ends(mongod: Mongod, proxy: Proxy
         assert store.matching({"_id": {"$lt": 3}}).tolist() == [0, 1, 2]  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_a_query_is_answered_by_connections_made_since_the_others_fell_silent(proxy: Proxy, mongod_uri: str) -> None:
     write(mongod_uri, RECORDS)
     place = f"{proxy.through(mongod_uri)}?{ASKED_OFTEN}".replace("timeoutMS=1000", "timeoutMS=10000")
@@ -175,6 +182,7 @@ def test_a_query_is_answered_by_connections_made_since_the_others_fell_silent(pr
         assert store.matching({"_id": {"$lt": 3}}).tolist() == [0, 1, 2]  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("use", ["count", "name", "listing", "batch"])
 def test_a_slow_scan_is_not_taken_for_a_server_that_is_away(
     mongod: Mongod, mongod_uri: str, tmp_path: Path, use: str
@@ -213,6 +221,7 @@ def test_a_slow_scan_is_not_taken_for_a_server_that_is_away(
         assert count() == 1  # it was waited for, not asked again
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ended_by", ["the server", "dbloader"])
 def test_a_scan_that_takes_too_long_is_told_as_that(
     mongod: Mongod, mongod_uri: str, monkeypatch: pytest.MonkeyPatch, ended_by: str
@@ -231,6 +240,7 @@ def test_a_scan_that_takes_too_long_is_told_as_that(
         assert not isinstance(told.value, StoreUnreachableError)
 
 
+@pytest.mark.slow
 def test_a_server_that_breaks_off_each_scan_is_given_up_in_time(
     mongod: Mongod, mongod_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,6 +259,7 @@ def test_a_server_that_breaks_off_each_scan_is_given_up_in_time(
         assert store.matching({"_id": {"$lt": 3}}).tolist() == [0, 1, 2]  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_a_query_to_a_dead_server_ends_in_the_time_of_the_place(
     mongod: Mongod, mongod_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

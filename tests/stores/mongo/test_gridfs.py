@@ -31,6 +31,7 @@ def _small_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partial, "MAX_ON_SERVER", 10_000)
 
 
+@pytest.mark.slow
 def test_records_over_the_limit_come_back_as_they_were(mongo_server: Server, mongo_uri: str) -> None:
     fits = Record(name="fits", label=1)
     fits.image = bytes(MAX_ON_SERVER - len(encode(Record(name="fits", label=1, image=b"")).document(1)))
@@ -145,6 +146,7 @@ def test_leftovers_in_gridfs_after_the_last_record_may_be_damaged(mongo_server: 
     check_is(mongo_uri, LARGE[:2])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_small_limit")
 def test_each_large_record_has_time_of_its_own_to_be_checked(
     mongod: Mongod, mongod_uri: str, monkeypatch: pytest.MonkeyPatch
@@ -163,6 +165,7 @@ def test_each_large_record_has_time_of_its_own_to_be_checked(
         assert store.documents(range(6)) == documents_of(records)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_small_limit")
 @pytest.mark.parametrize(("code", "skip"), [(None, 2), (9001, 4), (None, 7)])
 def test_a_large_record_survives_what_passes(mongod: Mongod, mongod_uri: str, code: int | None, skip: int) -> None:

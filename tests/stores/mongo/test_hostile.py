@@ -368,6 +368,7 @@ def outcome(use: Callable[[str, Path], Any], place: str, folder: Path) -> Any:
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, TRIALS, _AT_ONCE))
 @pytest.mark.parametrize("name", KINDS)
 def test_a_damaged_document_is_noticed_by_who_needs_it(

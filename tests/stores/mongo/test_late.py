@@ -36,6 +36,7 @@ def wait_until_run(mongod: Mongod) -> None:
         wait_until(lambda: not list(client.admin.aggregate(running)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("step", "command"),
     [
@@ -76,6 +77,7 @@ def test_a_command_that_runs_late_changes_nothing(mongod: Mongod, mongod_uri: st
     check_is(mongod_uri, RECORDS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "skipped"),
     [("insert", 0), ("insert", 1), ("insert", 2), ("find", 0), ("find", 3)],

@@ -32,6 +32,7 @@ def big_records(count: int) -> list[Record]:
     return [Record(name=f"{number}", image=random.Random(number).randbytes(2**20)) for number in range(count)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["find", "getMore"])
 def test_reading_survives_what_passes(mongod: Mongod, mongod_uri: str, command: str) -> None:
     records = big_records(18) if command == "getMore" else make_records(18)
@@ -49,6 +50,7 @@ def test_reading_survives_what_passes(mongod: Mongod, mongod_uri: str, command: 
                 assert count() == (2 if command == "find" else 1)  # the rest is one answer
 
 
+@pytest.mark.slow
 def test_after_a_cut_only_what_is_missing_is_asked_for_again(mongod: Mongod, mongod_uri: str) -> None:
     records = big_records(40)
     write(mongod_uri, records)
@@ -74,6 +76,7 @@ def test_after_a_cut_only_what_is_missing_is_asked_for_again(mongod: Mongod, mon
         assert proxy.connections > 3
 
 
+@pytest.mark.slow
 def test_an_epoch_survives_restarts_of_the_server(mongod: Mongod, mongod_uri: str) -> None:
     write(mongod_uri, RECORDS)
     with open_store(mongod_uri) as store:
@@ -112,6 +115,7 @@ def test_writing_and_reading_survive_elections(three_members: ReplicaSet, three_
         assert read == documents_of(RECORDS)
 
 
+@pytest.mark.slow
 def test_a_server_that_stays_away_is_one_clear_error(
     mongod: Mongod, mongod_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -116,6 +116,7 @@ class TestMongoStore(StoreContract):
             return False
         return bytes(found.raw) == document and index_of(document) == index
 
+    @pytest.mark.slow
     @override
     def test_one_thread_may_close_a_store_while_others_read(self, tmp_path: Path) -> None:
         # Closed without a pause, every read would make a client anew: 2,400 of them, in over 20 s.

@@ -218,6 +218,7 @@ def test_a_name_that_the_name_server_does_not_know_is_told_within_seconds() -> N
     check_secret(everything_in(caught.value))
 
 
+@pytest.mark.slow
 def test_a_server_that_waits_for_its_election_is_waited_for(
     monkeypatch: pytest.MonkeyPatch, replica_set: Any, replica_set_uri: str
 ) -> None:
@@ -340,6 +341,7 @@ def test_without_a_password_a_server_that_wants_one_says_so(mongod_with_users: M
 # ---- Secrets
 
 
+@pytest.mark.slow
 def test_credentials_are_in_no_message_log_or_pickle(
     mongod_with_users: Mongod,
     caplog: pytest.LogCaptureFixture,

@@ -43,6 +43,7 @@ def digest(tmp_path_factory: pytest.TempPathFactory) -> str:
         return writer.finish().digest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command", ["find", "insert", "update", "delete", "createIndexes", "listCollections", "collMod", "drop"]
 )
@@ -64,6 +65,7 @@ def test_writing_survives_failures_at_any_step(mongod: Mongod, mongod_uri: str, 
     check_is(mongod_uri, RECORDS, digest)
 
 
+@pytest.mark.slow
 def test_writing_survives_kills_of_the_server(mongod: Mongod, mongod_uri: str, digest: str) -> None:
     with create_store(mongod_uri) as writer:
         for number in range(60):
@@ -79,6 +81,7 @@ def test_writing_survives_kills_of_the_server(mongod: Mongod, mongod_uri: str, d
     check_is(mongod_uri, RECORDS, digest)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", ["commit", "finish"])
 def test_a_server_that_stays_away_leaves_what_can_be_resumed(
     mongod: Mongod, mongod_uri: str, monkeypatch: pytest.MonkeyPatch, digest: str, at: str
