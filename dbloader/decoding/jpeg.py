@@ -13,7 +13,7 @@ from dbloader.errors import DamagedImageError, NotTiledError
 from dbloader.images import markers
 from dbloader.images.info import Facts, check_decodes
 from dbloader.images.pillow import describe, max_pixels
-from dbloader.images.tiled.crop import decode_joined, join_crop
+from dbloader.images.tiled.join import decode_joined, join_tiles
 from dbloader.images.tiled.layout import read_header
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _WHOLE_FROM = 0.9
 _COLOR_SPACES = ("YCbCr", "Gray", "RGB")  # libjpeg does not convert CMYK to RGB as Pillow does
 
 # Pixels of the smaller image that are decoded around a crop of it. Upsampling of chroma looks at one. With more than
-# four, no joined JPEG is so narrow that libjpeg-turbo upsamples it differently (dbloader.images.tiled.crop).
+# four, no joined JPEG is so narrow that libjpeg-turbo upsamples it differently (dbloader.images.tiled.join).
 _MARGIN = 8
 
 _UPPER_TO = 0.95  # share of an image's height up to which rewriting the header pays
@@ -72,7 +72,7 @@ class JPEG(NamedTuple):
             try:
                 if factor > 1:
                     return self._smaller_tiles(self.tiles, left, top, width, height, factor)
-                joined = join_crop(self.data, self.tiles, left, top, width, height, checked=self.checked)
+                joined = join_tiles(self.data, self.tiles, left, top, width, height, checked=self.checked)
                 return functools.partial(decode_joined, *joined, width, height)
             except NotTiledError:
                 pass
@@ -120,7 +120,7 @@ class JPEG(NamedTuple):
         margin = _MARGIN * factor
         x, y = max(left - margin, 0), max(top - margin, 0)
         right, bottom = min(left + width + margin, self.width), min(top + height + margin, self.height)
-        joined, inner_x, inner_y = join_crop(self.data, tiles, x, y, right - x, bottom - y, checked=self.checked)
+        joined, inner_x, inner_y = join_tiles(self.data, tiles, x, y, right - x, bottom - y, checked=self.checked)
         # Tiles begin at multiples of 8, and so of the factor.
         rows, columns = _scale(top + inner_y - y, height, factor), _scale(left + inner_x - x, width, factor)
 

@@ -1,4 +1,4 @@
-"""A crop of a tiled JPEG, decoded from the tiles that it touches."""
+"""Join the tiles that a crop touches to a small JPEG, and decode the crop from it."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def decode_crop(
         DamagedImageError: The lengths are not those of its tiles, or the tiles do not decode, or only with a warning.
         NotTiledError: The JPEG is intact, but not tiled.
     """
-    return decode_joined(*join_crop(jpeg, lengths, left, top, width, height), width, height)
+    return decode_joined(*join_tiles(jpeg, lengths, left, top, width, height), width, height)
 
 
 def decode_joined(joined: bytearray, left: int, top: int, width: int, height: int) -> npt.NDArray[np.uint8]:
-    """Decode the JPEG that `join_crop` returned, and cut out the crop; the rest is as in `decode_crop`."""
+    """Decode the JPEG that `join_tiles` returned, and cut out the crop; the rest is as in `decode_crop`."""
     try:
         pixels: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(joined, colorspace="RGB", strict=True)
     except ValueError as error:
@@ -61,7 +61,7 @@ def decode_joined(joined: bytearray, left: int, top: int, width: int, height: in
     return pixels[top : top + height, left : left + width]
 
 
-def join_crop(
+def join_tiles(
     jpeg: bytes | memoryview,
     lengths: bytes | memoryview,
     left: int,
