@@ -19,7 +19,7 @@ from dbloader.loading.stats import Clock
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dbloader.device.compose import Preparation
+    from dbloader.device.preparation import Preparation
     from dbloader.device.transfer import Transfer
     from dbloader.loading.checkpoint import State
 
