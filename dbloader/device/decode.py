@@ -11,7 +11,7 @@ from torch.nn.functional import interpolate, pad
 from dbloader._machine import cpu_count
 from dbloader.decoding.exif import UPRIGHT, read_orientation
 from dbloader.device.encoded import EncodedImages
-from dbloader.device.nvjpeg import open_hardware, takes
+from dbloader.device.hardware import open_hardware, takes
 from dbloader.device.transfer import resolve_device
 from dbloader.errors import OptionError
 from dbloader.images.pillow import open_pillow
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from dbloader.decoding.decoder import Decoder
-    from dbloader.device.nvjpeg import HardwareDecoder
+    from dbloader.device.hardware import HardwareDecoder
     from dbloader.device.transfer import Device
 
 

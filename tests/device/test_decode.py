@@ -14,7 +14,7 @@ from PIL import ExifTags, Image
 from dbloader.decoding import DecodeTensor, RandomResizedCrop, ResizeCenterCrop
 from dbloader.device import DeviceDecoder, Normalize, Preparation
 from dbloader.device.encoded import EncodedImages
-from dbloader.device.nvjpeg import HardwareDecoder
+from dbloader.device.hardware import HardwareDecoder
 from dbloader.errors import DamagedImageError, NotAnImageError, OptionError
 from tests.support.images import encoded
 from tests.support.jpegs import draw, encode
