@@ -106,7 +106,7 @@ class PartialStore:
             self._write_beside(beside)
             self._catalog.commit(self._id, bson.decode(seal(progress)))
 
-        self.connection.run(commit)
+        self.connection.retry(commit)
 
     def _check_size(self, chunk: bytes, number: int) -> bytes:
         if len(chunk) > _MAX_CHUNK:
