@@ -62,8 +62,8 @@ def test_what_lies_below_is_not_decoded(kind: str) -> None:
 def test_the_crops_are_those_of_files_that_are_not_known() -> None:
     data, decoder = file("4:2:0", 301, 203), RandomResizedCrop(32)
     for seed in range(40):
-        numbers = np.random.default_rng(seed).random(decoder.draws)
-        assert torch.equal(decoder(data, numbers), decoder(data, numbers, checked=True))
+        random_numbers = np.random.default_rng(seed).random(decoder.draws)
+        assert torch.equal(decoder(data, random_numbers), decoder(data, random_numbers, checked=True))
 
 
 @pytest.mark.parametrize(("check", "known"), [("decode", True), ("structure", False), ("none", False)])

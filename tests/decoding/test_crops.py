@@ -22,10 +22,10 @@ SIZES = ((500, 375), (375, 500), (1, 1), (1, 300), (300, 1), (900, 30), (30, 900
 
 
 def torchvisions_crop(
-    numbers: list[float], width: int, height: int, scale: tuple[float, float], ratio: tuple[float, float]
+    random_numbers: list[float], width: int, height: int, scale: tuple[float, float], ratio: tuple[float, float]
 ) -> tuple[int, int, int, int]:
     """RandomResizedCrop.get_params as it draws, but for what it draws: top, left, height, width."""
-    top, left, *pairs = numbers
+    top, left, *pairs = random_numbers
     for share, aspect in zip(pairs[::2], pairs[1::2], strict=True):
         target = height * width * (scale[0] + share * (scale[1] - scale[0]))
         logs = math.log(ratio[0]), math.log(ratio[1])
@@ -62,8 +62,8 @@ def test_random_crops_are_torchvisions(
 
 def test_random_crops_cover_what_the_options_allow() -> None:
     decoder = RandomResizedCrop(8, scale=(0.2, 0.6), ratio=(0.5, 2.0), flip=0.25)
-    numbers = SampleRNG(1, 0, np.arange(4000)).uniform(decoder.draws, "decode")
-    crops = np.array([decoder.choose(row, 1000, 1000)[:5] for row in numbers])
+    random_numbers = SampleRNG(1, 0, np.arange(4000)).uniform(decoder.draws, "decode")
+    crops = np.array([decoder.choose(row, 1000, 1000)[:5] for row in random_numbers])
     shares, ratios = crops[:, 2] * crops[:, 3] / 1e6, np.log(crops[:, 2] / crops[:, 3])
     assert 0.199 < shares.min() < 0.21
     assert 0.59 < shares.max() < 0.601
@@ -163,11 +163,11 @@ def test_mirroring_the_output_is_mirroring_the_image(threads: int, monkeypatch: 
     for width, height in generator.integers(1, 120, (60, 2)).tolist():
         image = generator.integers(0, 256, (height, width, 3), np.uint8)
         size = tuple(generator.integers(1, 200, 2).tolist())
-        numbers = [0.0] * RandomResizedCrop.draws
+        random_numbers = [0.0] * RandomResizedCrop.draws
         straight, mirrored = (RandomResizedCrop(size, (1, 1), (1e-9, 1e9), flip=flip) for flip in (0, 1))
-        numbers[4::2] = [math.log(width / height * 1e9) / math.log(1e18)] * 10
-        assert straight.choose(numbers, width, height) == Crop(0, 0, width, height)
-        assert torch.equal(mirrored(image, numbers), straight(image[:, ::-1], numbers))
+        random_numbers[4::2] = [math.log(width / height * 1e9) / math.log(1e18)] * 10
+        assert straight.choose(random_numbers, width, height) == Crop(0, 0, width, height)
+        assert torch.equal(mirrored(image, random_numbers), straight(image[:, ::-1], random_numbers))
 
 
 def test_numbers_decide_everything() -> None:

@@ -38,18 +38,18 @@ def test_tiles_give_the_pixels_of_the_whole(subsampling: str, scaled: bool) -> N
 
 def test_of_a_tiled_image_only_the_tiles_of_the_crop_are_decoded() -> None:
     jpeg, lengths = tiled(300, 200, "4:4:4")
-    numbers = [0.0] * RandomResizedCrop.draws
+    random_numbers = [0.0] * RandomResizedCrop.draws
     damaged = jpeg[:-300] + bytes(298) + jpeg[-2:]
     for scaled in (False, True):
         decoder = RandomResizedCrop(20, (0.2, 1.0), scaled=scaled)
-        assert torch.equal(decoder(damaged, numbers, tiles=lengths), decoder(jpeg, numbers))
+        assert torch.equal(decoder(damaged, random_numbers, tiles=lengths), decoder(jpeg, random_numbers))
 
 
 def test_tiles_of_what_is_not_tiled_are_ignored() -> None:
     for file in (encode(draw(60, 40)), encode(draw(60, 40, "CMYK")), encode(draw(60, 40), progressive=True)):
         decoder = RandomResizedCrop(8)
-        numbers = [0.1] * decoder.draws
-        assert torch.equal(decoder(file, numbers, tiles=b"\1\0"), decoder(file, numbers))
+        random_numbers = [0.1] * decoder.draws
+        assert torch.equal(decoder(file, random_numbers, tiles=b"\1\0"), decoder(file, random_numbers))
 
 
 @pytest.mark.parametrize("factor", [2, 4, 8])
@@ -102,9 +102,9 @@ def test_images_smaller_than_a_block_are_not_scaled() -> None:
 def test_tiles_that_are_not_those_of_the_image_are_an_error(scaled: bool) -> None:
     jpeg, lengths = tiled(300, 200, "4:2:0")
     decoder = RandomResizedCrop(20, (0.2, 0.3), scaled=scaled)
-    numbers = [0.4] * decoder.draws
+    random_numbers = [0.4] * decoder.draws
     with pytest.raises(DamagedImageError, match="the lengths of the tiles are not those of this JPEG"):
-        decoder(jpeg, numbers, tiles=lengths[:-2])
+        decoder(jpeg, random_numbers, tiles=lengths[:-2])
 
 
 @pytest.mark.parametrize("scaled", [False, True])

@@ -320,7 +320,7 @@ def test_images_decoded_on_the_gpu_are_those_of_the_cpu_within_a_few_levels(gpu:
     for images, row in zip(kept, rows, strict=True):
         assert images.device == gpu
         assert images.is_contiguous(memory_format=torch.channels_last)
-        for image, file, numbers in zip(images.cpu(), files, row, strict=True):
-            difference = (image.int() - decoder(file, numbers).int()).abs()
+        for image, file, random_numbers in zip(images.cpu(), files, row, strict=True):
+            difference = (image.int() - decoder(file, random_numbers).int()).abs()
             assert difference.float().mean() < 2
         assert torch.equal(images[-1].cpu(), decoder(files[-1], row[-1]))
