@@ -169,7 +169,7 @@ class StoreDataset(RecordDataset):
         source = self.manifest.source
         tiles = record.fields.get("tiles") if source.get("tile") else None  # else it is a field of the listing
         # An image that conversion has decoded, and whose CRC is right, has no damage that decoding could find.
-        return {"tiles": tiles, "checked": source.get("check") == "decode"}
+        return {"tiles": tiles, "known_intact": source.get("check") == "decode"}
 
     def _label(self, record: Record) -> Any:
         label = record.label

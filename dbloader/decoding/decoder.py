@@ -83,7 +83,7 @@ class Decoder(ABC):
         random_numbers: Sequence[float] | npt.NDArray[Any] | None = None,
         *,
         tiles: bytes | memoryview | None = None,
-        checked: bool = False,
+        known_intact: bool = False,
     ) -> torch.Tensor:
         """Decode one image.
 
@@ -95,9 +95,9 @@ class Decoder(ABC):
             random_numbers: ``draws`` numbers in [0, 1); None draws them from torch's global generator.
             tiles: Lengths of the tiles of a tiled JPEG: only the tiles that the crop touches are decoded. They are
                 ignored where the image must be decoded whole.
-            checked: Whether the file is known to decode without a warning, for example because conversion decoded it
-                and its CRC is right. Decoding then stops below the crop. Otherwise it goes on to the end of the file,
-                since each warning of libjpeg is an error.
+            known_intact: Whether the file is known to decode without a warning, for example because conversion decoded
+                it and its CRC is right. Decoding then stops below the crop. Otherwise it goes on to the end of the
+                file, since each warning of libjpeg is an error.
 
         Returns:
             uint8, shape (3, height, width), in memory (height, width, 3). It shares no memory with the image.
@@ -109,7 +109,7 @@ class Decoder(ABC):
             PixelRangeError: Its values are floats, signed or of 32 bits, so that their range is not known.
             OptionError: The random numbers are not ``draws``, or not in [0, 1); or an array has another dtype or shape.
         """
-        output = self.plan(image, random_numbers, tiles=tiles, checked=checked).decode()
+        output = self.plan(image, random_numbers, tiles=tiles, known_intact=known_intact).decode()
         return torch.from_numpy(output.transpose(2, 0, 1))
 
     def plan(
@@ -118,7 +118,7 @@ class Decoder(ABC):
         random_numbers: Sequence[float] | npt.NDArray[Any] | None = None,
         *,
         tiles: bytes | memoryview | None = None,
-        checked: bool = False,
+        known_intact: bool = False,
     ) -> Plan:
         """Do the part of a call that is Python; the plan does the rest in libraries, which release the GIL.
 
@@ -130,7 +130,7 @@ class Decoder(ABC):
         Returns:
             The plan, which may point into the image.
         """
-        source = open_image(image, tiles, exif_transpose=self.exif_transpose, checked=checked)
+        source = open_image(image, tiles, exif_transpose=self.exif_transpose, known_intact=known_intact)
         if random_numbers is None:
             random_numbers = torch.rand(self.draws, dtype=torch.float64).tolist() if self.draws else ()
         crop = self.choose(random_numbers, source.width, source.height)

@@ -159,7 +159,7 @@ class Store(ABC):
             for first in range(start, stop, READ_AT_ONCE):
                 indices = range(first, min(first + READ_AT_ONCE, stop))
                 for index, document in zip(indices, self.documents(indices), strict=True):
-                    record = self.checked(document, index)
+                    record = self.verified(document, index)
                     chunk.append(record)
                     totals.add(record)
                 progress(len(indices))
@@ -180,7 +180,7 @@ class Store(ABC):
                 raise DamagedStoreError(f"{self.place}: {what}; {_REMEDY}")
         return str(facts["digest"])
 
-    def checked(self, document: bytes, index: int) -> EncodedRecord:
+    def verified(self, document: bytes, index: int) -> EncodedRecord:
         """Return the record in a document from ``documents``, verified, for storing it elsewhere as it is.
 
         Raises:

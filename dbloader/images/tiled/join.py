@@ -69,12 +69,12 @@ def join_tiles(
     width: int,
     height: int,
     *,
-    checked: bool = False,
+    known_intact: bool = False,
 ) -> tuple[bytearray, int, int]:
     """Join the tiles that a crop touches to a small JPEG that any decoder reads; decode nothing.
 
-    Arguments and errors are those of `decode_crop`, but damage within the tiles is not found. If ``checked`` is true,
-    the lengths are known to belong to this JPEG, for example because a checksum covers both.
+    Arguments and errors are those of `decode_crop`, but damage within the tiles is not found. ``known_intact`` says
+    that the lengths are known to belong to this JPEG, for example because a checksum covers both.
 
     Returns:
         The JPEG, without metadata; the crop's left and upper edge in it, in pixels.
@@ -115,7 +115,7 @@ def join_tiles(
     moved = (stops - starts).cumsum() - stops + (header.nbytes - 1)
     marks = (ends + moved[:, None]).ravel()
     out = np.frombuffer(joined, np.uint8)
-    if not checked:
+    if not known_intact:
         codes = closing_codes(total).reshape(grid.down, grid.across)[row:rows, column:columns]
         _check_markers(out, marks, codes)
         first = 0 if row or column else 1  # no marker stands before the image's first tile
