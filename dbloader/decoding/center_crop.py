@@ -60,7 +60,7 @@ class ResizeCenterCrop(Decoder):
         self.resize = math.floor(self.size[0] / share)
 
     @override
-    def choose(self, random_numbers: Sequence[float] | npt.NDArray[Any], width: int, height: int) -> Crop:
+    def choose_crop(self, random_numbers: Sequence[float] | npt.NDArray[Any], width: int, height: int) -> Crop:
         self._check_random_numbers(random_numbers)
         longer = int(self.resize * max(width, height) / min(width, height))
         resized = (longer, self.resize) if width <= height else (self.resize, longer)

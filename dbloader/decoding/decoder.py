@@ -46,7 +46,7 @@ class Decoder(ABC):
 
     It draws no random numbers of its own: a call takes ``draws`` of them, which decide everything. A dataset or loader
     that derives them from (seed, epoch, position) gets the same tensor in any process. A decoder on a GPU asks
-    ``choose``, which needs only these numbers and the size of the image.
+    ``choose_crop``, which needs only these numbers and the size of the image.
 
     Before resizing, the pixels are those of `decode_pil`, bit for bit, unless an option says otherwise.
 
@@ -65,8 +65,8 @@ class Decoder(ABC):
         self.exif_transpose = checked_flag("exif_transpose", exif_transpose)
 
     @abstractmethod
-    def choose(self, random_numbers: Sequence[float] | npt.NDArray[Any], width: int, height: int) -> Crop:
-        """Choose what becomes of an image.
+    def choose_crop(self, random_numbers: Sequence[float] | npt.NDArray[Any], width: int, height: int) -> Crop:
+        """Choose which part of an image is taken, and how it is resized and mirrored.
 
         Args:
             random_numbers: ``draws`` numbers in [0, 1), for example a row of ``SampleRNG.uniform``.
@@ -133,7 +133,7 @@ class Decoder(ABC):
         source = open_image(image, tiles, exif_transpose=self.exif_transpose, known_intact=known_intact)
         if random_numbers is None:
             random_numbers = torch.rand(self.draws, dtype=torch.float64).tolist() if self.draws else ()
-        crop = self.choose(random_numbers, source.width, source.height)
+        crop = self.choose_crop(random_numbers, source.width, source.height)
         part = source.part(crop.left, crop.top, crop.width, crop.height, self._reduction(crop))
         return Plan(part, crop, self.size)
 
@@ -170,7 +170,7 @@ class DecodeTensor(Decoder):
     """
 
     @override
-    def choose(self, random_numbers: Sequence[float] | npt.NDArray[Any], width: int, height: int) -> Crop:
+    def choose_crop(self, random_numbers: Sequence[float] | npt.NDArray[Any], width: int, height: int) -> Crop:
         self._check_random_numbers(random_numbers)
         return Crop(0, 0, width, height)
 

@@ -65,7 +65,7 @@ class RandomResizedCrop(Decoder):
         self.scaled = checked_flag("scaled", scaled)
 
     @override
-    def choose(self, random_numbers: Sequence[float] | npt.NDArray[Any], width: int, height: int) -> Crop:
+    def choose_crop(self, random_numbers: Sequence[float] | npt.NDArray[Any], width: int, height: int) -> Crop:
         values = self._check_random_numbers(random_numbers)
         flip = values[0] < self.flip
         least, most = self.scale

@@ -32,8 +32,9 @@ class DeviceDecoder:
     """Decodes the EncodedImages of a batch to one tensor on a device, as a Decoder does on the CPU.
 
     On CUDA, nvImageCodec or torchvision decodes JPEGs, which are then cropped, resized and mirrored as the Decoder's
-    ``choose`` says for the same random numbers. All work is queued on the device's current stream. The pixels differ by
-    a few levels from those of the CPU: the libraries round differently, and the Decoder's ``scaled`` has no effect.
+    ``choose_crop`` says for the same random numbers. All work is queued on the device's current stream. The pixels
+    differ by a few levels from those of the CPU: the libraries round differently, and the Decoder's ``scaled`` has no
+    effect.
 
     The Decoder itself, in threads on the CPU, decodes what the libraries do not take: other formats, CMYK and other
     rare JPEGs, and those with an EXIF orientation. On a device without a library (CPU, MPS) it decodes everything.
@@ -120,7 +121,7 @@ class DeviceDecoder:
 
     def _fit(self, image: torch.Tensor, random_numbers: npt.NDArray[np.float64], result: torch.Tensor) -> None:
         """Crop, resize and mirror an image into the result; both are uint8, shape (3, height, width)."""
-        crop = self.decoder.choose(random_numbers, image.shape[2], image.shape[1])
+        crop = self.decoder.choose_crop(random_numbers, image.shape[2], image.shape[1])
         image = image[:, crop.top : crop.top + crop.height, crop.left : crop.left + crop.width]
         resized = crop.resized or self._size
         if image.shape[1:] != resized:

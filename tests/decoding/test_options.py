@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 def test_other_numbers_are_refused(random_numbers: list[float]) -> None:
     decoder = RandomResizedCrop(16)
     with pytest.raises(OptionError, match=r"random_numbers must be (23 for each image|at least 0 and below 1), got "):
-        decoder.choose(random_numbers, 20, 20)
+        decoder.choose_crop(random_numbers, 20, 20)
     with pytest.raises(OptionError, match=r"random_numbers must be 0 for each image, got 1"):
-        ResizeCenterCrop(16).choose([0.5], 20, 20)
+        ResizeCenterCrop(16).choose_crop([0.5], 20, 20)
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def test_scaled_decoding_stays_near_the_picture_and_above_the_output(factor: int
     plain, scaled = (RandomResizedCrop(size, (0.3, 1.0), (1.25, 1.25), scaled=scaled) for scaled in (False, True))
     differences = []
     for row in np.random.default_rng(0).random((40, plain.draws)):
-        crop = plain.choose(row, 400, 320)
+        crop = plain.choose_crop(row, 400, 320)
         difference = (plain(file, row).int() - scaled(file, row).int()).abs()
         # A pixel of the smaller image at most, which here is two levels at a factor of 2.
         assert difference.max() <= 255 / 719 * factor * 2 + 3
@@ -68,7 +68,7 @@ def test_scaled_decoding_stays_near_the_picture_and_above_the_output(factor: int
             assert not difference.any(), "the crop is not twice the output"
         differences.append(bool(difference.any()))
     assert any(differences)
-    assert plain.choose(row, 400, 320) == scaled.choose(row, 400, 320)
+    assert plain.choose_crop(row, 400, 320) == scaled.choose_crop(row, 400, 320)
 
 
 @pytest.mark.parametrize("factor", [2, 4, 8])
@@ -82,7 +82,7 @@ def test_a_scaled_crop_is_that_of_the_image_that_libjpeg_makes_smaller(factor: i
     share = (1.2 * factor) ** 2 * size[0] * size[1] / (width * height)
     decoder = RandomResizedCrop(size, (min(share, 0.9), min(share, 0.9)), (1.2, 1.25), flip=0, scaled=True)
     for row in np.random.default_rng(0).random((30, decoder.draws)):
-        crop = decoder.choose(row, width, height)
+        crop = decoder.choose_crop(row, width, height)
         left, right = (math.floor(edge / factor + 0.5) for edge in (crop.left, crop.left + crop.width))
         top, bottom = (math.floor(edge / factor + 0.5) for edge in (crop.top, crop.top + crop.height))
         part = torch.from_numpy(smaller[top:bottom, left:right].copy())[None].permute(0, 3, 1, 2)
