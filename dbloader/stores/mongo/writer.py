@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from dbloader.records.manifest import Manifest
-    from dbloader.stores.write_buffer import Part
+    from dbloader.stores.write_buffer import Commit
 
 
 # MongoDB keeps its users, the state of a sharded cluster, and data that is not replicated in these.
@@ -115,8 +115,8 @@ class MongoWriter(Writer):
             self._connection.close()
 
     @override
-    def _store(self, part: Part, progress: Mapping[str, Any]) -> None:
-        self._partial.commit(part, progress)
+    def _store(self, commit: Commit, progress: Mapping[str, Any]) -> None:
+        self._partial.commit(commit, progress)
         self._committed = True
 
     @override
