@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from dbloader.errors import DamagedRecordError, DamagedStoreError, RecordIndexError
 from dbloader.records.columns import CHUNK, COLUMNS, DTYPES, ColumnChunk, join_values
@@ -24,25 +24,12 @@ if TYPE_CHECKING:
     from dbloader.records.manifest import Manifest
     from dbloader.records.names import Names
     from dbloader.records.record import EncodedRecord, Record
+    from dbloader.stores.handle import Handle
 
 _REMEDY = "convert again, or copy the store again from the original"
 
 READ_AT_ONCE = 64
 """Records per call where all records are read: enough to hide the cost of a call or a round trip."""
-
-
-class Handle(Protocol):
-    """What one process has open of a store."""
-
-    @property
-    def manifest(self) -> Manifest:
-        """The header of the store."""
-
-    def chunk(self, column: str, number: int) -> bytes | memoryview:
-        """Return one chunk of a column."""
-
-    def chunks(self, column: str) -> Iterator[bytes | memoryview]:
-        """Return all chunks of a column. Their number is checked before anyone allocates memory for the records."""
 
 
 class Store(ABC):
