@@ -1,4 +1,9 @@
-"""JPEGs that libjpeg-turbo decodes to RGB, through simplejpeg, with the pixels that Pillow gives."""
+"""JPEGs that libjpeg-turbo decodes to RGB, through simplejpeg, with the pixels that Pillow gives.
+
+A crop comes here already chosen: by ``choose_crop`` in random_crop.py or center_crop.py. This file chooses the
+cheapest way to decode it: from its tiles, which images/tiled/join.py joins to a small JPEG, from the rows down to its
+lower edge, at a part of its size, or whole.
+"""
 
 from __future__ import annotations
 

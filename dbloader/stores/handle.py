@@ -1,4 +1,7 @@
-"""What a process opens of a store at its first use, whichever database the store is in."""
+"""What a process opens of a store at its first use.
+
+It is an LMDBHandle (lmdb/handle.py) or a MongoReader (mongo/reader.py). ``Store._open`` returns it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Connect a process to the server of one place, and repeat what fails while the server may come back."""
+"""Connect a process to the server of one place, and repeat what fails while the server may come back.
+
+``Connection.retry`` repeats a call after a temporary error: a primary steps down, a server restarts, a connection is
+cut or silent. ``is_transient`` in errors.py says which errors are temporary. It tries for RETRY_SECONDS, or
+``timeoutMS`` of the place, after the server last answered.
+"""
 
 from __future__ import annotations
 
