@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from dbloader.batches.base import BatchFetcher, collate, split
 from dbloader.batches.timed import TimedBatch, Work, now
-from dbloader.datasets.store import decode_numbers
+from dbloader.datasets.store import random_numbers_for
 from dbloader.decoding.decoder import Decoder
 from dbloader.decoding.masks import changes_size, refuse_masks
 from dbloader.sampling.rng import SeededIndices
@@ -53,17 +53,17 @@ class RecordBatchFetcher(_CollatingFetcher):
     def begin(self, indices: Sequence[int], submit: Submit, size: int) -> Finish:
         began = now()
         records = self.dataset.records(indices)
-        numbers = self.dataset._numbers(indices)
+        random_numbers = self.dataset._random_numbers(indices)
         read = now() - began
         futures = [
-            submit(self._samples, records[part], None if numbers is None else numbers[part])
+            submit(self._samples, records[part], None if random_numbers is None else random_numbers[part])
             for part in split(len(records), size)
         ]
         return functools.partial(self._finish, indices, futures, read)
 
-    def _samples(self, records: list[Record], numbers: np.ndarray[Any, Any] | None) -> Part:
+    def _samples(self, records: list[Record], random_numbers: np.ndarray[Any, Any] | None) -> Part:
         began = now()
-        rows = [None] * len(records) if numbers is None else numbers
+        rows = [None] * len(records) if random_numbers is None else random_numbers
         samples = [self.dataset._sample(record, row) for record, row in zip(records, rows, strict=True)]
         return samples, 0.0, now() - began
 
@@ -87,14 +87,14 @@ class SampleBatchFetcher(_CollatingFetcher):
 
     @override
     def begin(self, indices: Sequence[int], submit: Submit, size: int) -> Finish:
-        numbers = decode_numbers(self.transform, indices)
+        random_numbers = random_numbers_for(self.transform, indices)
         futures = [
-            submit(self._samples, _part_of(indices, part), None if numbers is None else numbers[part])
+            submit(self._samples, _part_of(indices, part), None if random_numbers is None else random_numbers[part])
             for part in split(len(indices), size)
         ]
         return functools.partial(self._finish, indices, futures, 0.0)
 
-    def _samples(self, indices: Sequence[int], numbers: np.ndarray[Any, Any] | None) -> Part:
+    def _samples(self, indices: Sequence[int], random_numbers: np.ndarray[Any, Any] | None) -> Part:
         began = now()
         if callable(getattr(self.dataset, "__getitems__", None)):
             samples = self.dataset.__getitems__(indices)
@@ -102,26 +102,26 @@ class SampleBatchFetcher(_CollatingFetcher):
             samples = [self.dataset[index] for index in indices]
         read = now()
         if self.transform is not None:
-            rows = [None] * len(samples) if numbers is None else numbers
+            rows = [None] * len(samples) if random_numbers is None else random_numbers
             samples = [self._transformed(sample, row) for sample, row in zip(samples, rows, strict=True)]
         return samples, read - began, now() - read
 
-    def _transformed(self, sample: Any, numbers: np.ndarray[Any, Any] | None) -> Any:
+    def _transformed(self, sample: Any, random_numbers: np.ndarray[Any, Any] | None) -> Any:
         if isinstance(sample, dict):
             if changes_size(self.transform):
                 rest = {name: value for name, value in sample.items() if name != "image"}
                 refuse_masks(sample["image"], rest, "a sample")
-            return {**sample, "image": self._image(sample["image"], numbers)}
+            return {**sample, "image": self._image(sample["image"], random_numbers)}
         if isinstance(sample, (tuple, list)):
             if changes_size(self.transform):
                 rest = {f"element {position}": value for position, value in enumerate(sample[1:], 1)}
                 refuse_masks(sample[0], rest, "a sample")
-            return (self._image(sample[0], numbers), *sample[1:])
-        return self._image(sample, numbers)
+            return (self._image(sample[0], random_numbers), *sample[1:])
+        return self._image(sample, random_numbers)
 
-    def _image(self, image: Any, numbers: np.ndarray[Any, Any] | None) -> Any:
+    def _image(self, image: Any, random_numbers: np.ndarray[Any, Any] | None) -> Any:
         transform: Any = self.transform
-        return transform(image, numbers) if isinstance(transform, Decoder) else transform(image)
+        return transform(image, random_numbers) if isinstance(transform, Decoder) else transform(image)
 
 
 def _part_of(indices: Sequence[int], part: slice) -> Sequence[int]:

@@ -37,7 +37,7 @@ class EncodedBatchFetcher(BatchFetcher):
         records = self.dataset.records(indices)
         images = EncodedImages(
             [self._file(record) for record in records],
-            self.dataset._numbers(indices),
+            self.dataset._random_numbers(indices),
             [self.dataset._describe(record) for record in records],
         )
         return functools.partial(self._finish, indices, records, images, now() - began)

@@ -60,7 +60,7 @@ class TensorBatchFetcher(BatchFetcher):
     @override
     def begin(self, indices: Sequence[int], submit: Submit, size: int) -> Finish:
         began = now()
-        numbers = self.dataset._numbers(indices)
+        random_numbers = self.dataset._random_numbers(indices)
         images, pixels = self._allocate(len(indices))
         records: Sequence[Any] = indices
         if self.dataset.store.has_views:  # each decoding thread reads its own
@@ -69,13 +69,13 @@ class TensorBatchFetcher(BatchFetcher):
             records = self.dataset.records(indices)
         read = now() - began
         futures = [
-            submit(self._decode, pixels[part], records[part], None if numbers is None else numbers[part])
+            submit(self._decode, pixels[part], records[part], None if random_numbers is None else random_numbers[part])
             for part in split(len(indices), size)
         ]
         return functools.partial(self._finish, images, indices, futures, read)
 
     def _decode(
-        self, pixels: np.ndarray[Any, Any], records: Sequence[Any], numbers: np.ndarray[Any, Any] | None
+        self, pixels: np.ndarray[Any, Any], records: Sequence[Any], random_numbers: np.ndarray[Any, Any] | None
     ) -> tuple[list[Any], Work]:
         """Decode some images into their pixels; first plan many, which holds the GIL (see ``Decoder.plan``).
 
@@ -91,7 +91,7 @@ class TensorBatchFetcher(BatchFetcher):
                 read, plans, first = now(), [], len(rest)
                 try:
                     for record in some:
-                        plans.append(self._plan(record, None if numbers is None else numbers[len(rest)]))
+                        plans.append(self._plan(record, None if random_numbers is None else random_numbers[len(rest)]))
                         rest.append(self.dataset._others(record))
                 except Exception as error:
                     failure = error
@@ -108,12 +108,12 @@ class TensorBatchFetcher(BatchFetcher):
                 began = decoded
         return rest, work
 
-    def _plan(self, record: Record, numbers: np.ndarray[Any, Any] | None) -> Plan:
+    def _plan(self, record: Record, random_numbers: np.ndarray[Any, Any] | None) -> Plan:
         if record.image is None:
             raise LoaderError(f"a batch of images needs one in each record, got none in record {record.index}")
         decode: Any = self.dataset.decode
         with NotedErrors(self.dataset, record):
-            plan: Plan = decode.plan(record.image, numbers, **self.dataset._known(record))
+            plan: Plan = decode.plan(record.image, random_numbers, **self.dataset._known(record))
         return plan
 
     def _finish(

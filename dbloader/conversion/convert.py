@@ -11,9 +11,9 @@ from dbloader._describe import short_repr
 from dbloader._machine import cpu_count
 from dbloader._options import check_choice, checked_flag, whole_number
 from dbloader.conversion.file_list import FileList, permutation
+from dbloader.conversion.file_to_record import FileConverter
 from dbloader.conversion.memory_budget import return_large_blocks
-from dbloader.conversion.parallel import prepare_in_order
-from dbloader.conversion.prepare import FilePreparer
+from dbloader.conversion.parallel import convert_in_order
 from dbloader.conversion.report import FILE_COUNTS, Progress, Report, image_warnings, write_report
 from dbloader.conversion.transcode import ImageFormat
 from dbloader.errors import ConversionError, OptionError
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Collection, Iterator
 
-    from dbloader.conversion.prepare import Prepared
+    from dbloader.conversion.file_to_record import FileResult
     from dbloader.records.record import EncodedRecord
     from dbloader.sources.base import Source
     from dbloader.stores.writer import Writer
@@ -111,7 +111,7 @@ def convert(
     if images is not None and not isinstance(images, ImageFormat):
         raise TypeError(f"images must be an ImageFormat, such as ImageFormat(short_side=256), got {short_repr(images)}")
     max_pixels()  # raises if the environment variable is wrong
-    preparer = FilePreparer(check=check, keep_damaged=on_damaged == "keep", images=images or ImageFormat())
+    converter = FileConverter(check=check, keep_damaged=on_damaged == "keep", images=images or ImageFormat())
     fail_on = {kind for kind, value in (("bad", on_bad), ("damaged", on_damaged)) if value == "fail"}
     started = time.monotonic()
     return_large_blocks()
@@ -119,14 +119,14 @@ def convert(
     with closing(found), create_store(destination, overwrite=overwrite, resume=resume, resumable=True) as writer:
         with FileList(found, writer.scratch, lambda count: progress(Progress(count, None, 0))) as files:
             writer.check_settings(
-                {**_settings(preparer, shuffle), "list of files": f"{len(files):,} files, SHA-256 {files.digest}"}
+                {**_settings(converter, shuffle), "list of files": f"{len(files):,} files, SHA-256 {files.digest}"}
             )
             writer.commit()  # from here on a killed conversion can be resumed
             resumed_at = writer.position
             order = range(len(files)) if shuffle is None else permutation(len(files), shuffle)
             bytes_read, first_rejected = 0, ""
             progress(Progress(len(files), resumed_at, 0))
-            for batch in prepare_in_order(preparer, found, files, order[resumed_at:], workers):
+            for batch in convert_in_order(converter, found, files, order[resumed_at:], workers):
                 _write(writer, batch, fail_on)
                 bytes_read += sum(done.nbytes for done in batch)
                 first_rejected = first_rejected or next(_rejected(batch), "")
@@ -136,11 +136,11 @@ def convert(
             first = f"; the first is {first_rejected}" if first_rejected else ""
             raise ConversionError(f"none of the {len(files):,} files could be stored{first}")
         place = {"path": found.place, "listing": None if listing is None else full_path(listing)}
-        manifest = writer.finish(classes=found.classes, source={**place, "shuffle": shuffle, **preparer.settings()})
+        manifest = writer.finish(classes=found.classes, source={**place, "shuffle": shuffle, **converter.settings()})
     warnings = [*found.warnings]
     if resume and not writer.resumed:
         warnings.append("there was nothing to resume: the conversion began from the start")
-    warnings += image_warnings(manifest, raw=preparer.images.raw)
+    warnings += image_warnings(manifest, raw=converter.images.raw)
     report_file, problem = write_report(destination, writer.report_path, manifest.events)
     return Report(
         place=writer.place,
@@ -159,9 +159,9 @@ def convert(
     )
 
 
-def _settings(preparer: FilePreparer, shuffle: int | None) -> dict[str, Any]:
+def _settings(converter: FileConverter, shuffle: int | None) -> dict[str, Any]:
     """Return the settings that a resumed conversion must share, by their names in Python and on the command line."""
-    settings = {**preparer.settings(), "shuffle": shuffle}
+    settings = {**converter.settings(), "shuffle": shuffle}
     settings["on_damaged"] = "keep" if settings.pop("keep_damaged") else "not keep"
     return {f"{name} (--{name.replace('_', '-')})": value for name, value in settings.items()}
 
@@ -186,7 +186,7 @@ def _open_source(
     return scan(source) if listing is None else read_listing(listing, source)
 
 
-def _write(writer: Writer, batch: list[Prepared], fail_on: Collection[str]) -> None:
+def _write(writer: Writer, batch: list[FileResult], fail_on: Collection[str]) -> None:
     """Write the results of some files; ConversionError if one was rejected that the conversion must fail on."""
     for done in batch:
         kind = "bad" if done.bad else "damaged"
@@ -208,7 +208,7 @@ def _write(writer: Writer, batch: list[Prepared], fail_on: Collection[str]) -> N
     )
 
 
-def _pop_records(batch: list[Prepared]) -> Iterator[EncodedRecord]:
+def _pop_records(batch: list[FileResult]) -> Iterator[EncodedRecord]:
     """Yield the records; each one's memory is free as soon as its document is made."""
     for done in batch:
         record, done.record = done.record, None
@@ -216,5 +216,5 @@ def _pop_records(batch: list[Prepared]) -> Iterator[EncodedRecord]:
             yield record
 
 
-def _rejected(batch: list[Prepared]) -> Iterator[str]:
+def _rejected(batch: list[FileResult]) -> Iterator[str]:
     return (f"{done.item.name}: {done.events['rejected']}" for done in batch if "rejected" in done.events)

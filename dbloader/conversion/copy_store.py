@@ -78,7 +78,7 @@ def _checksums(store: Store) -> np.ndarray[Any, Any]:
 
 def _records(store: Store, indices: Sequence[int], checksums: np.ndarray[Any, Any]) -> Iterator[EncodedRecord]:
     for index, document in zip(indices, store.documents(indices), strict=True):
-        record = store.checked(document, index)
+        record = store.verified(document, index)
         if record.crc32 != checksums[index]:
             raise DamagedStoreError(f"{store.place}: record {index} ({record.name}) has been exchanged for another one")
         yield record

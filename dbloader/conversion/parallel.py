@@ -1,4 +1,4 @@
-"""Worker threads prepare files ahead of the writer, in order and in bounded memory."""
+"""Worker threads convert files ahead of the writer, in order and in bounded memory."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from PIL import ImageFile
 
+from dbloader.conversion.file_to_record import FileResult
 from dbloader.conversion.memory_budget import MemoryBudget
-from dbloader.conversion.prepare import Prepared
 from dbloader.sources.base import Entry, Problem
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from dbloader.conversion.file_list import FileList
-    from dbloader.conversion.prepare import FilePreparer
+    from dbloader.conversion.file_to_record import FileConverter
     from dbloader.sources.base import Source
 
 TASK_FILES = 16
@@ -40,13 +40,13 @@ _settings, _settings_lock = ExitStack(), threading.Lock()
 _conversions = 0
 
 
-def prepare_in_order(
-    preparer: FilePreparer, source: Source, files: FileList, order: range | np.ndarray[Any, Any], workers: int
-) -> Iterator[list[Prepared]]:
+def convert_in_order(
+    converter: FileConverter, source: Source, files: FileList, order: range | np.ndarray[Any, Any], workers: int
+) -> Iterator[list[FileResult]]:
     """Yield the results of the items at the positions in ``order``, in that order, one task's at a time."""
     budget = MemoryBudget(MEMORY_LIMIT)
 
-    def prepare(task: int) -> list[Prepared]:
+    def convert(task: int) -> list[FileResult]:
         items = [files[position] for position in order[task * TASK_FILES : (task + 1) * TASK_FILES]]
         hold = partial(budget.take, task)
         contents = source.read([item for item in items if isinstance(item, Entry)], hold)
@@ -55,21 +55,21 @@ def prepare_in_order(
             if budget.closed:
                 break  # the conversion has ended: nothing would write the result
             if isinstance(item, Problem):
-                results.append(Prepared.rejected(item, item.reason))
+                results.append(FileResult.rejected(item, item.reason))
             elif isinstance(data := next(contents), Problem):
-                results.append(Prepared.rejected(item, data.reason))
+                results.append(FileResult.rejected(item, data.reason))
             else:
-                results.append(preparer.prepare(item, data, hold))
+                results.append(converter.convert(item, data, hold))
         return results
 
     executor = ThreadPoolExecutor(workers, thread_name_prefix="dbloader-convert")
-    running: deque[tuple[int, Future[list[Prepared]]]] = deque()
+    running: deque[tuple[int, Future[list[FileResult]]]] = deque()
     try:
         with _strict_pillow():
             for task in range(-(-len(order) // TASK_FILES)):
                 if len(running) > max(_TASKS_AHEAD, 2 * workers):
                     yield from _oldest(running, budget)
-                running.append((task, executor.submit(prepare, task)))
+                running.append((task, executor.submit(convert, task)))
             while running:
                 yield from _oldest(running, budget)
     finally:
@@ -77,7 +77,7 @@ def prepare_in_order(
         executor.shutdown(cancel_futures=True)
 
 
-def _oldest(running: deque[tuple[int, Future[list[Prepared]]]], budget: MemoryBudget) -> Iterator[list[Prepared]]:
+def _oldest(running: deque[tuple[int, Future[list[FileResult]]]], budget: MemoryBudget) -> Iterator[list[FileResult]]:
     task, future = running.popleft()
     yield future.result()
     budget.give_back(task)

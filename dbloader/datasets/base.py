@@ -1,4 +1,9 @@
-"""The records of a store and what is known of all of them, under the names that ImageFolder uses."""
+"""The records of a store and what is known of all of them, under the names that ImageFolder uses.
+
+Making a dataset reads the store's manifest. Labels and names are read from the store when they are first used, and
+kept. ``find`` goes to the store each time (``Store.find``): LMDB scans 4 bytes for each record, 3 ms a million, and
+MongoDB answers one query from an index.
+"""
 
 from __future__ import annotations
 

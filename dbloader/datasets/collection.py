@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from dbloader.records.names import Names
-    from dbloader.stores.base import Handle
+    from dbloader.stores.handle import Handle
 
 
 class CollectionDataset(StoreDataset):

@@ -54,8 +54,8 @@ class StoreDataset(RecordDataset):
         self.fields = None if fields is None else tuple(fields)
         self._check_fields(self.manifest)
 
-    def _numbers(self, indices: Sequence[int]) -> np.ndarray[Any, Any] | None:
-        return decode_numbers(self.decode, indices)
+    def _random_numbers(self, indices: Sequence[int]) -> np.ndarray[Any, Any] | None:
+        return random_numbers_for(self.decode, indices)
 
     @override
     def __getitem__(self, index: Any) -> Any:
@@ -93,9 +93,12 @@ class StoreDataset(RecordDataset):
         )
 
     def _batch(self, indices: Sequence[int]) -> list[Any]:
-        numbers = self._numbers(indices)
+        random_numbers = self._random_numbers(indices)
         records = self.records(indices)
-        return [self._sample(record, None if numbers is None else numbers[at]) for at, record in enumerate(records)]
+        return [
+            self._sample(record, None if random_numbers is None else random_numbers[at])
+            for at, record in enumerate(records)
+        ]
 
     def __repr__(self) -> str:
         lines = [f"Number of datapoints: {len(self)}", f"Root location: {self.root}"]
@@ -107,11 +110,11 @@ class StoreDataset(RecordDataset):
                 lines.append(f"{title}: " + repr(transform).replace("\n", "\n" + " " * len(f"{title}: ")))
         return "\n    ".join([f"Dataset {type(self).__name__}", *(line.replace("\n", "\n    ") for line in lines)])
 
-    def _sample(self, record: Record, numbers: np.ndarray[Any, Any] | None = None) -> Any:
-        """Return the sample of a record, with its row of ``_numbers``."""
+    def _sample(self, record: Record, random_numbers: np.ndarray[Any, Any] | None = None) -> Any:
+        """Return the sample of a record, with its row of ``_random_numbers``."""
         if self.fields is not None and "image" not in self.fields:
             return self._others(record)
-        return self._joined(self._image(record, numbers), self._others(record))
+        return self._joined(self._image(record, random_numbers), self._others(record))
 
     def _joined(self, image: Any, others: Any) -> Any:
         """Return a sample of the results of ``_image`` and ``_others``, or a batch of those of many, collated."""
@@ -119,9 +122,9 @@ class StoreDataset(RecordDataset):
             return (image, *others)
         return {name: image if name == "image" else others[name] for name in self.fields}
 
-    def _image(self, record: Record, numbers: np.ndarray[Any, Any] | None = None) -> Any:
+    def _image(self, record: Record, random_numbers: np.ndarray[Any, Any] | None = None) -> Any:
         with NotedErrors(self, record):
-            image = self._decoded(record, numbers)
+            image = self._decoded(record, random_numbers)
             return image if self.transform is None or image is None else self.transform(image)
 
     def _others(self, record: Record) -> Any:
@@ -148,11 +151,11 @@ class StoreDataset(RecordDataset):
             return self._label(record)
         return getattr(record, name) if name in _OWN_FIELDS else record.fields.get(name)
 
-    def _decoded(self, record: Record, numbers: np.ndarray[Any, Any] | None) -> Any:
+    def _decoded(self, record: Record, random_numbers: np.ndarray[Any, Any] | None) -> Any:
         image: Any = record.image
         decode = self.decode
         if image is not None and isinstance(decode, Decoder):
-            return decode(image, numbers, **self._known(record))
+            return decode(image, random_numbers, **self._known(record))
         if image is None or decode is None or isinstance(image, np.ndarray):
             return image
         self._check_whole(record)
@@ -166,7 +169,7 @@ class StoreDataset(RecordDataset):
         source = self.manifest.source
         tiles = record.fields.get("tiles") if source.get("tile") else None  # else it is a field of the listing
         # An image that conversion has decoded, and whose CRC is right, has no damage that decoding could find.
-        return {"tiles": tiles, "checked": source.get("check") == "decode"}
+        return {"tiles": tiles, "known_intact": source.get("check") == "decode"}
 
     def _label(self, record: Record) -> Any:
         label = record.label
@@ -184,7 +187,7 @@ class StoreDataset(RecordDataset):
             )
 
 
-def decode_numbers(decode: Any, indices: Sequence[int]) -> np.ndarray[Any, Any] | None:
+def random_numbers_for(decode: Any, indices: Sequence[int]) -> np.ndarray[Any, Any] | None:
     """Return random numbers in [0, 1) for a Decoder: float64, shape (N, decode.draws); None if it needs none."""
     if not isinstance(decode, Decoder) or not decode.draws:
         return None

@@ -60,8 +60,8 @@ class ResizeCenterCrop(Decoder):
         self.resize = math.floor(self.size[0] / share)
 
     @override
-    def choose(self, numbers: Sequence[float] | npt.NDArray[Any], width: int, height: int) -> Crop:
-        self._check_numbers(numbers)
+    def choose_crop(self, random_numbers: Sequence[float] | npt.NDArray[Any], width: int, height: int) -> Crop:
+        self._check_random_numbers(random_numbers)
         longer = int(self.resize * max(width, height) / min(width, height))
         resized = (longer, self.resize) if width <= height else (self.resize, longer)
         window = (_first(resized[0], self.size[0]), _first(resized[1], self.size[1]))

@@ -44,9 +44,9 @@ class Decoder(ABC):
 
     A decoder is small, is pickled with its options, and keeps nothing from one call to the next. Threads may share it.
 
-    It draws no random numbers of its own: a call takes ``draws`` numbers, which decide everything. A dataset or loader
+    It draws no random numbers of its own: a call takes ``draws`` of them, which decide everything. A dataset or loader
     that derives them from (seed, epoch, position) gets the same tensor in any process. A decoder on a GPU asks
-    ``choose``, which needs only these numbers and the size of the image.
+    ``choose_crop``, which needs only these numbers and the size of the image.
 
     Before resizing, the pixels are those of `decode_pil`, bit for bit, unless an option says otherwise.
 
@@ -65,11 +65,11 @@ class Decoder(ABC):
         self.exif_transpose = checked_flag("exif_transpose", exif_transpose)
 
     @abstractmethod
-    def choose(self, numbers: Sequence[float] | npt.NDArray[Any], width: int, height: int) -> Crop:
-        """Choose what becomes of an image.
+    def choose_crop(self, random_numbers: Sequence[float] | npt.NDArray[Any], width: int, height: int) -> Crop:
+        """Choose which part of an image is taken, and how it is resized and mirrored.
 
         Args:
-            numbers: ``draws`` numbers in [0, 1), for example a row of ``SampleRNG.uniform``.
+            random_numbers: ``draws`` numbers in [0, 1), for example a row of ``SampleRNG.uniform``.
             width: Width of the image in pixels; of the upright one if ``exif_transpose`` is true.
             height: Its height.
 
@@ -80,10 +80,10 @@ class Decoder(ABC):
     def __call__(
         self,
         image: bytes | memoryview | npt.NDArray[Any] | Image.Image,
-        numbers: Sequence[float] | npt.NDArray[Any] | None = None,
+        random_numbers: Sequence[float] | npt.NDArray[Any] | None = None,
         *,
         tiles: bytes | memoryview | None = None,
-        checked: bool = False,
+        known_intact: bool = False,
     ) -> torch.Tensor:
         """Decode one image.
 
@@ -92,12 +92,12 @@ class Decoder(ABC):
         Args:
             image: An encoded file; or pixels, uint8, shape (height, width, 3) RGB or (height, width) gray; or a PIL
                 image of any mode. Its memory may be borrowed from a store: nothing that points into it is kept.
-            numbers: ``draws`` numbers in [0, 1); None draws them from torch's global generator.
+            random_numbers: ``draws`` numbers in [0, 1); None draws them from torch's global generator.
             tiles: Lengths of the tiles of a tiled JPEG: only the tiles that the crop touches are decoded. They are
                 ignored where the image must be decoded whole.
-            checked: Whether the file is known to decode without a warning, for example because conversion decoded it
-                and its CRC is right. Decoding then stops below the crop. Otherwise it goes on to the end of the file,
-                since each warning of libjpeg is an error.
+            known_intact: Whether the file is known to decode without a warning, for example because conversion decoded
+                it and its CRC is right. Decoding then stops below the crop. Otherwise it goes on to the end of the
+                file, since each warning of libjpeg is an error.
 
         Returns:
             uint8, shape (3, height, width), in memory (height, width, 3). It shares no memory with the image.
@@ -107,18 +107,18 @@ class Decoder(ABC):
                 alone decodes CMYK and rare chroma subsamplings, and reports no warnings.
             NotAnImageError: It is in no known format, or has more pixels than are allowed.
             PixelRangeError: Its values are floats, signed or of 32 bits, so that their range is not known.
-            OptionError: The numbers are not ``draws``, or not in [0, 1); or an array has another dtype or shape.
+            OptionError: The random numbers are not ``draws``, or not in [0, 1); or an array has another dtype or shape.
         """
-        output = self.plan(image, numbers, tiles=tiles, checked=checked).decode()
+        output = self.plan(image, random_numbers, tiles=tiles, known_intact=known_intact).decode()
         return torch.from_numpy(output.transpose(2, 0, 1))
 
     def plan(
         self,
         image: bytes | memoryview | npt.NDArray[Any] | Image.Image,
-        numbers: Sequence[float] | npt.NDArray[Any] | None = None,
+        random_numbers: Sequence[float] | npt.NDArray[Any] | None = None,
         *,
         tiles: bytes | memoryview | None = None,
-        checked: bool = False,
+        known_intact: bool = False,
     ) -> Plan:
         """Do the part of a call that is Python; the plan does the rest in libraries, which release the GIL.
 
@@ -130,10 +130,10 @@ class Decoder(ABC):
         Returns:
             The plan, which may point into the image.
         """
-        source = open_image(image, tiles, exif_transpose=self.exif_transpose, checked=checked)
-        if numbers is None:
-            numbers = torch.rand(self.draws, dtype=torch.float64).tolist() if self.draws else ()
-        crop = self.choose(numbers, source.width, source.height)
+        source = open_image(image, tiles, exif_transpose=self.exif_transpose, known_intact=known_intact)
+        if random_numbers is None:
+            random_numbers = torch.rand(self.draws, dtype=torch.float64).tolist() if self.draws else ()
+        crop = self.choose_crop(random_numbers, source.width, source.height)
         part = source.part(crop.left, crop.top, crop.width, crop.height, self._reduction(crop))
         return Plan(part, crop, self.size)
 
@@ -141,14 +141,14 @@ class Decoder(ABC):
         """Return the factor, 1, 2, 4 or 8, by which a JPEG may be decoded smaller."""
         return 1
 
-    def _check_numbers(self, numbers: Sequence[float] | npt.NDArray[Any]) -> list[float]:
-        """Return the numbers as Python's own floats, which are several times faster one by one."""
-        values: list[float] = numbers.tolist() if hasattr(numbers, "tolist") else list(numbers)
+    def _check_random_numbers(self, random_numbers: Sequence[float] | npt.NDArray[Any]) -> list[float]:
+        """Return the random numbers as Python's own floats, which are several times faster one by one."""
+        values: list[float] = random_numbers.tolist() if hasattr(random_numbers, "tolist") else list(random_numbers)
         if len(values) != self.draws:
-            raise OptionError(f"numbers must be {self.draws} for each image, got {len(values)}")
+            raise OptionError(f"random_numbers must be {self.draws} for each image, got {len(values)}")
         # Only the sum shows a NaN.
         if values and not (min(values) >= 0 and max(values) < 1 and sum(values) >= 0):
-            raise OptionError(f"numbers must be at least 0 and below 1, got {min(values)} to {max(values)}")
+            raise OptionError(f"random_numbers must be at least 0 and below 1, got {min(values)} to {max(values)}")
         return values
 
 
@@ -170,8 +170,8 @@ class DecodeTensor(Decoder):
     """
 
     @override
-    def choose(self, numbers: Sequence[float] | npt.NDArray[Any], width: int, height: int) -> Crop:
-        self._check_numbers(numbers)
+    def choose_crop(self, random_numbers: Sequence[float] | npt.NDArray[Any], width: int, height: int) -> Crop:
+        self._check_random_numbers(random_numbers)
         return Crop(0, 0, width, height)
 
     def __repr__(self) -> str:

@@ -1,4 +1,9 @@
-"""JPEGs that libjpeg-turbo decodes to RGB, through simplejpeg, with the pixels that Pillow gives."""
+"""JPEGs that libjpeg-turbo decodes to RGB, through simplejpeg, with the pixels that Pillow gives.
+
+A crop comes here already chosen: by ``choose_crop`` in random_crop.py or center_crop.py. This file chooses the
+cheapest way to decode it: from its tiles, which images/tiled/join.py joins to a small JPEG, from the rows down to its
+lower edge, at a part of its size, or whole.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +18,7 @@ from dbloader.errors import DamagedImageError, NotTiledError
 from dbloader.images import markers
 from dbloader.images.info import Facts, check_decodes
 from dbloader.images.pillow import describe, max_pixels
-from dbloader.images.tiled.crop import decode_joined, join_crop
+from dbloader.images.tiled.join import decode_joined, join_tiles
 from dbloader.images.tiled.layout import read_header
 
 if TYPE_CHECKING:
@@ -30,7 +35,7 @@ _WHOLE_FROM = 0.9
 _COLOR_SPACES = ("YCbCr", "Gray", "RGB")  # libjpeg does not convert CMYK to RGB as Pillow does
 
 # Pixels of the smaller image that are decoded around a crop of it. Upsampling of chroma looks at one. With more than
-# four, no joined JPEG is so narrow that libjpeg-turbo upsamples it differently (dbloader.images.tiled.crop).
+# four, no joined JPEG is so narrow that libjpeg-turbo upsamples it differently (dbloader.images.tiled.join).
 _MARGIN = 8
 
 _UPPER_TO = 0.95  # share of an image's height up to which rewriting the header pays
@@ -41,7 +46,7 @@ _BLOCK = 8
 
 
 def open_jpeg(
-    data: bytes | memoryview, tiles: bytes | memoryview | None = None, *, checked: bool = False
+    data: bytes | memoryview, tiles: bytes | memoryview | None = None, *, known_intact: bool = False
 ) -> JPEG | None:
     """Read the header of a JPEG; return None for every file that is left to Pillow, or to its errors."""
     if data[:2] != markers.START:
@@ -52,7 +57,7 @@ def open_jpeg(
         return None
     if color_space not in _COLOR_SPACES or width * height > max_pixels():
         return None
-    return JPEG(data, width, height, tiles, checked)
+    return JPEG(data, width, height, tiles, known_intact)
 
 
 class JPEG(NamedTuple):
@@ -62,7 +67,7 @@ class JPEG(NamedTuple):
     width: int
     height: int
     tiles: bytes | memoryview | None  # the lengths of its tiles
-    checked: bool  # whether it is known to decode without a warning
+    known_intact: bool  # whether it is known to decode without a warning
 
     def part(self, left: int, top: int, width: int, height: int, factor: int) -> Callable[[], npt.NDArray[np.uint8]]:
         """Return what decodes a part of the image, as open.py says; the pixels are the same with tiles and without."""
@@ -72,11 +77,11 @@ class JPEG(NamedTuple):
             try:
                 if factor > 1:
                     return self._smaller_tiles(self.tiles, left, top, width, height, factor)
-                joined = join_crop(self.data, self.tiles, left, top, width, height, checked=self.checked)
+                joined = join_tiles(self.data, self.tiles, left, top, width, height, known_intact=self.known_intact)
                 return functools.partial(decode_joined, *joined, width, height)
             except NotTiledError:
                 pass
-        upper = self._upper(top + height) if self.checked and factor == 1 else None
+        upper = self._upper(top + height) if self.known_intact and factor == 1 else None
         if upper is not None:
             return functools.partial(_decode_upper, *upper, left, top, width, height)
         return functools.partial(self._crop, left, top, width, height, factor)
@@ -120,7 +125,9 @@ class JPEG(NamedTuple):
         margin = _MARGIN * factor
         x, y = max(left - margin, 0), max(top - margin, 0)
         right, bottom = min(left + width + margin, self.width), min(top + height + margin, self.height)
-        joined, inner_x, inner_y = join_crop(self.data, tiles, x, y, right - x, bottom - y, checked=self.checked)
+        joined, inner_x, inner_y = join_tiles(
+            self.data, tiles, x, y, right - x, bottom - y, known_intact=self.known_intact
+        )
         # Tiles begin at multiples of 8, and so of the factor.
         rows, columns = _scale(top + inner_y - y, height, factor), _scale(left + inner_x - x, width, factor)
 

@@ -34,14 +34,14 @@ def open_image(
     tiles: bytes | memoryview | None,
     *,
     exif_transpose: bool,
-    checked: bool,
+    known_intact: bool,
 ) -> ArrayImage | JPEG | PillowImage | UprightImage:
     """Open the image that a Decoder is called with; a JPEG is not decoded yet. The errors are those of a call."""
     if isinstance(image, np.ndarray):
         return ArrayImage(image)
     jpeg = None
     if isinstance(image, (bytes, bytearray, memoryview)):
-        jpeg = open_jpeg(image, tiles, checked=checked)
+        jpeg = open_jpeg(image, tiles, known_intact=known_intact)
         if jpeg is not None and not exif_transpose:
             return jpeg
         image = open_file(image)

@@ -24,8 +24,8 @@ class RandomResizedCrop(Decoder):
     It replaces RandomResizedCrop and RandomHorizontalFlip: it draws the same crops with the same probability, rounds as
     they do, and resizes bilinearly with antialiasing. Of a tiled JPEG it decodes the tiles that the crop touches.
 
-    The numbers of a sample are, in this order: one for mirroring (if below ``flip``), two for the positions of the
-    crop's upper and left edges, and ten pairs for its share of the area and its aspect ratio. The first pair counts
+    The random numbers of a sample are, in this order: one for mirroring (if below ``flip``), two for the positions of
+    the crop's upper and left edges, and ten pairs for its share of the area and its aspect ratio. The first pair counts
     whose crop fits into the image. If none fits, the crop is the largest one in the center with an allowed ratio.
 
     Args:
@@ -65,8 +65,8 @@ class RandomResizedCrop(Decoder):
         self.scaled = checked_flag("scaled", scaled)
 
     @override
-    def choose(self, numbers: Sequence[float] | npt.NDArray[Any], width: int, height: int) -> Crop:
-        values = self._check_numbers(numbers)
+    def choose_crop(self, random_numbers: Sequence[float] | npt.NDArray[Any], width: int, height: int) -> Crop:
+        values = self._check_random_numbers(random_numbers)
         flip = values[0] < self.flip
         least, most = self.scale
         low, high = map(math.log, self.ratio)

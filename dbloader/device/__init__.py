@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING
 from dbloader._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from dbloader.device.compose import Preparation as Preparation
     from dbloader.device.decode import DeviceDecoder as DeviceDecoder
     from dbloader.device.erasing import RandomErasing as RandomErasing
     from dbloader.device.normalize import Normalize as Normalize
+    from dbloader.device.preparation import Preparation as Preparation
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
         "DeviceDecoder": "decode",
         "Normalize": "normalize",
-        "Preparation": "compose",
+        "Preparation": "preparation",
         "RandomErasing": "erasing",
     },
 )

@@ -11,7 +11,7 @@ from torch.nn.functional import interpolate, pad
 from dbloader._machine import cpu_count
 from dbloader.decoding.exif import UPRIGHT, read_orientation
 from dbloader.device.encoded import EncodedImages
-from dbloader.device.nvjpeg import open_hardware, takes
+from dbloader.device.hardware import open_hardware, takes
 from dbloader.device.transfer import resolve_device
 from dbloader.errors import OptionError
 from dbloader.images.pillow import open_pillow
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from dbloader.decoding.decoder import Decoder
-    from dbloader.device.nvjpeg import HardwareDecoder
+    from dbloader.device.hardware import HardwareDecoder
     from dbloader.device.transfer import Device
 
 
@@ -32,8 +32,9 @@ class DeviceDecoder:
     """Decodes the EncodedImages of a batch to one tensor on a device, as a Decoder does on the CPU.
 
     On CUDA, nvImageCodec or torchvision decodes JPEGs, which are then cropped, resized and mirrored as the Decoder's
-    ``choose`` says for the same numbers. All work is queued on the device's current stream. The pixels differ by a few
-    levels from those of the CPU: the libraries round differently, and the Decoder's ``scaled`` has no effect.
+    ``choose_crop`` says for the same random numbers. All work is queued on the device's current stream. The pixels
+    differ by a few levels from those of the CPU: the libraries round differently, and the Decoder's ``scaled`` has no
+    effect.
 
     The Decoder itself, in threads on the CPU, decodes what the libraries do not take: other formats, CMYK and other
     rare JPEGs, and those with an EXIF orientation. On a device without a library (CPU, MPS) it decodes everything.
@@ -50,7 +51,7 @@ class DeviceDecoder:
 
     Raises:
         OptionError: The Decoder has no ``size``, the device is not present, or it is a CUDA device and no library
-            decodes JPEGs on it. From a call: the images have numbers for another Decoder.
+            decodes JPEGs on it. From a call: the images have random numbers for another Decoder.
         TypeError: From a call: the argument is not EncodedImages.
         DamagedImageError: From a call: an image does not decode; a note says which. On CUDA, damage that a library
             decodes without an error is not found; the Decoder also refuses images with warnings.
@@ -78,10 +79,9 @@ class DeviceDecoder:
         """
         if not isinstance(images, EncodedImages):
             raise TypeError(f"images must be EncodedImages, which are not decoded yet, got {type(images).__name__}")
-        if images.numbers.shape[1] != self.decoder.draws:
-            raise OptionError(
-                f"each image must have {self.decoder.draws} numbers for {self.decoder!r}, got {images.numbers.shape[1]}"
-            )
+        draws, given = self.decoder.draws, images.random_numbers.shape[1]
+        if given != draws:
+            raise OptionError(f"each image must have {draws} random numbers for {self.decoder!r}, got {given}")
         if self.hardware is None:
             return self._on_cpu(images, range(len(images)), pinned=False).to(self.device)
         result = _empty(len(images), self._size, device=self.device)
@@ -103,7 +103,7 @@ class DeviceDecoder:
         decoded = hardware.decode([images.tensor(number) for number in taken]) if taken else []
         for number, image in zip(taken, decoded, strict=True):
             if image is not None:
-                self._fit(image, images.numbers[number], result[number])
+                self._fit(image, images.random_numbers[number], result[number])
                 rest.remove(number)
         return sorted(rest)
 
@@ -119,9 +119,9 @@ class DeviceDecoder:
         except Exception:  # of any kind, from Pillow; the Decoder will say what is wrong
             return False
 
-    def _fit(self, image: torch.Tensor, numbers: npt.NDArray[np.float64], result: torch.Tensor) -> None:
+    def _fit(self, image: torch.Tensor, random_numbers: npt.NDArray[np.float64], result: torch.Tensor) -> None:
         """Crop, resize and mirror an image into the result; both are uint8, shape (3, height, width)."""
-        crop = self.decoder.choose(numbers, image.shape[2], image.shape[1])
+        crop = self.decoder.choose_crop(random_numbers, image.shape[2], image.shape[1])
         image = image[:, crop.top : crop.top + crop.height, crop.left : crop.left + crop.width]
         resized = crop.resized or self._size
         if image.shape[1:] != resized:
@@ -142,7 +142,7 @@ class DeviceDecoder:
         def decode(at: int) -> None:
             number = wanted[at]
             try:
-                result[at].copy_(self.decoder(images.file(number), images.numbers[number]))
+                result[at].copy_(self.decoder(images.file(number), images.random_numbers[number]))
             except Exception as error:
                 if hasattr(error, "add_note"):  # Python 3.11
                     error.add_note(f"in {images.describe(number)}")

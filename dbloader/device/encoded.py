@@ -23,23 +23,25 @@ class EncodedImages:
 
     Args:
         files: The encoded images; they are copied.
-        numbers: Random numbers in [0, 1) for the Decoder, shape (N, draws); None if it takes none.
+        random_numbers: In [0, 1), for the Decoder, shape (N, draws); None if it takes none.
         names: How to call each image in an error, such as by its record; None for its number in the batch alone.
 
     Attributes:
         data: The files one after another: uint8, shape (bytes,), on the CPU.
-        numbers: float64, shape (N, draws).
+        random_numbers: float64, shape (N, draws).
     """
 
     def __init__(
         self,
         files: Sequence[bytes | memoryview],
-        numbers: npt.ArrayLike | None = None,
+        random_numbers: npt.ArrayLike | None = None,
         names: Sequence[str] | None = None,
     ) -> None:
         self._ends = np.cumsum([len(file) for file in files], dtype=np.int64)
         self.data = torch.from_numpy(np.frombuffer(bytearray().join(files), np.uint8))
-        self.numbers = np.empty((len(files), 0)) if numbers is None else np.array(numbers, np.float64)
+        self.random_numbers = (
+            np.empty((len(files), 0)) if random_numbers is None else np.array(random_numbers, np.float64)
+        )
         self.names = None if names is None else tuple(names)
 
     def __len__(self) -> int:

@@ -101,8 +101,8 @@ class Transfer:
     def __init__(self, device: torch.device) -> None:
         self.device = device
 
-    def prepare(self, batch: Batch, then: Callable[[Batch], Batch] | None = None) -> Batch:
-        """Move a batch, or start to, in the background thread, and return the argument for ``receive``.
+    def start(self, batch: Batch, then: Callable[[Batch], Batch] | None = None) -> Batch:
+        """Start to move a batch, in the background thread, and return the argument for ``receive``.
 
         ``then`` is called with the batch on the device, and its result replaces the batch. It may queue work on the
         current stream without waiting for it.
@@ -110,9 +110,9 @@ class Transfer:
         moved = to_device(batch, self.device)
         return moved if then is None else then(moved)
 
-    def receive(self, prepared: Batch) -> Batch:
+    def receive(self, in_transit: Batch) -> Batch:
         """Return the batch, ready for use, in the consumer's thread."""
-        return prepared
+        return in_transit
 
 
 class _Copying(NamedTuple):
@@ -136,14 +136,14 @@ class CudaTransfer(Transfer):  # pragma: no cover - needs a CUDA device: the tes
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
         self._stream: torch.cuda.Stream | None = None
-        self._asked: SimpleQueue[torch.cuda.Event] = SimpleQueue()  # one for each batch asked for
+        self._consumer_events: SimpleQueue[torch.cuda.Event] = SimpleQueue()  # one recorded at each receive
 
     @override
     def __reduce__(self) -> tuple[type[Self], tuple[torch.device]]:
         return type(self), (self.device,)  # streams and events belong to one process
 
     @override
-    def prepare(self, batch: Batch, then: Callable[[Batch], Batch] | None = None) -> Batch:
+    def start(self, batch: Batch, then: Callable[[Batch], Batch] | None = None) -> Batch:
         source_stream = torch.cuda.current_stream(self.device)
         if self._stream is None:  # two threads may come here at once: harmless, a batch carries its own event
             self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
@@ -170,15 +170,15 @@ class CudaTransfer(Transfer):  # pragma: no cover - needs a CUDA device: the tes
         """Make the side stream wait for the work that the consumer had queued when it last asked."""
         try:
             while True:
-                stream.wait_event(self._asked.get_nowait())
+                stream.wait_event(self._consumer_events.get_nowait())
         except Empty:
             pass
 
     @override
-    def receive(self, prepared: Batch) -> Batch:
+    def receive(self, in_transit: Batch) -> Batch:
         stream = torch.cuda.current_stream(self.device)
-        self._asked.put(stream.record_event())
-        self.await_copies(stream, prepared.done)
+        self._consumer_events.put(stream.record_event())
+        self.await_copies(stream, in_transit.done)
 
         def hand_over(leaf: Any) -> Any:
             if not is_recordable(leaf) or not leaf.is_cuda:
@@ -186,7 +186,7 @@ class CudaTransfer(Transfer):  # pragma: no cover - needs a CUDA device: the tes
             self.keep(leaf, stream)
             return leaf
 
-        return _replace(prepared.batch, hand_over)
+        return _replace(in_transit.batch, hand_over)
 
     def await_copies(self, stream: torch.cuda.Stream, done: torch.cuda.Event) -> None:
         """Make the consumer's stream wait until the batch is complete."""

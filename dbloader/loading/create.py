@@ -8,8 +8,8 @@ import torch
 
 from dbloader._options import check_choice, checked_flag, whole_number
 from dbloader.batches.create import create_fetcher
-from dbloader.device.compose import Preparation
 from dbloader.device.decode import DeviceDecoder
+from dbloader.device.preparation import Preparation
 from dbloader.device.transfer import resolve_device
 from dbloader.errors import OptionError
 from dbloader.loading.defaults import (

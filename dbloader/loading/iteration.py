@@ -19,14 +19,14 @@ from dbloader.loading.stats import Clock
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dbloader.device.compose import Preparation
+    from dbloader.device.preparation import Preparation
     from dbloader.device.transfer import Transfer
     from dbloader.loading.checkpoint import State
 
 T = TypeVar("T")
 
 
-class PreparedBatch(NamedTuple):
+class BatchInTransit(NamedTuple):
     """A batch on its way to the consumer, with the loader's own state after it."""
 
     batch: Any
@@ -34,7 +34,7 @@ class PreparedBatch(NamedTuple):
     samples: int
 
 
-class Iteration(Iterator[PreparedBatch]):
+class Iteration(Iterator[BatchInTransit]):
     """One run over a loader.
 
     The producer, which is the background thread if there is one, calls ``next()`` and ``close()``: make a batch, send
@@ -68,7 +68,7 @@ class Iteration(Iterator[PreparedBatch]):
             self._iterator, self._position = make_iterator()
 
     @override
-    def __next__(self) -> PreparedBatch:
+    def __next__(self) -> BatchInTransit:
         try:
             began = now()
             batch = next(self._iterator)
@@ -92,23 +92,23 @@ class Iteration(Iterator[PreparedBatch]):
             # torch reports a worker that it finds dead, but not one that dies while its batch is fetched from it.
             raise LoaderError(f"DataLoader worker (pid {worker.pid}) exited unexpectedly: {error}") from error
         self._number += 1
-        return PreparedBatch(batch, snapshot, samples if self._counts_samples else 0)
+        return BatchInTransit(batch, snapshot, samples if self._counts_samples else 0)
 
     def _prepare(self, batch: Any, samples: int) -> Any:
         prepare = None
         if self._preparation is not None:
             prepare = functools.partial(self._preparation, rng=self._position.sample_rng(self._number, samples))
         if self._transfer is not None:
-            return self._transfer.prepare(batch, prepare)
+            return self._transfer.start(batch, prepare)
         return batch if prepare is None else prepare(batch)
 
-    def receive(self, prepared: PreparedBatch) -> Any:
+    def receive(self, in_transit: BatchInTransit) -> Any:
         """Count a batch as received and return it, in the consumer's thread."""
         self._failed = False
-        self._position.receive(prepared.snapshot)
-        if prepared.samples:
-            self.clock.stats.samples = prepared.samples + (self.clock.stats.samples or 0)
-        return prepared.batch if self._transfer is None else self._transfer.receive(prepared.batch)
+        self._position.receive(in_transit.snapshot)
+        if in_transit.samples:
+            self.clock.stats.samples = in_transit.samples + (self.clock.stats.samples or 0)
+        return in_transit.batch if self._transfer is None else self._transfer.receive(in_transit.batch)
 
     def finish(self, error: BaseException) -> None:
         """Note what ended the iteration, in the consumer's thread: StopIteration or an error."""
@@ -175,7 +175,7 @@ class BackgroundBatches(BackgroundIterator[T]):
     @override
     def __next__(self) -> T:
         try:
-            batch: T = self._iteration.receive(self.thread.take())  # type: ignore[arg-type] # a PreparedBatch
+            batch: T = self._iteration.receive(self.thread.take())  # type: ignore[arg-type] # a BatchInTransit
         except BaseException as error:
             self.thread.stop()
             self._iteration.finish(error)
@@ -199,7 +199,7 @@ class SynchronousBatches(Iterator[T]):
         asked = clock.start_waiting()
         try:
             self._iteration.start()
-            prepared = next(self._iteration)
+            in_transit = next(self._iteration)
         except BaseException as error:
             self._iteration.finish(error)
             self.close()
@@ -207,7 +207,7 @@ class SynchronousBatches(Iterator[T]):
         finally:
             clock.stop_waiting(asked)
         clock.receive()
-        batch: T = self._iteration.receive(prepared)
+        batch: T = self._iteration.receive(in_transit)
         return batch
 
     def close(self, reason: str | None = None) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import torch
     from typing_extensions import Self
 
-    from dbloader.device.compose import Preparation
+    from dbloader.device.preparation import Preparation
     from dbloader.device.transfer import Transfer
     from dbloader.loading.background import BackgroundThread
     from dbloader.loading.checkpoint import Checkpoint
@@ -99,7 +99,7 @@ class PrefetchLoader(LoaderProxy, Generic[T]):
             self._transfer = create_transfer(device)
         self.preparation: Preparation | None = None
         if preparation is not None:
-            from dbloader.device.compose import Preparation
+            from dbloader.device.preparation import Preparation
 
             self.preparation = preparation if isinstance(preparation, Preparation) else Preparation(preparation)
         self._checkpoint: Checkpoint | None = find_checkpoint(loader)

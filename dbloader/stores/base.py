@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from dbloader.errors import DamagedRecordError, DamagedStoreError, RecordIndexError
 from dbloader.records.columns import CHUNK, COLUMNS, DTYPES, ColumnChunk, join_values
@@ -24,25 +24,12 @@ if TYPE_CHECKING:
     from dbloader.records.manifest import Manifest
     from dbloader.records.names import Names
     from dbloader.records.record import EncodedRecord, Record
+    from dbloader.stores.handle import Handle
 
 _REMEDY = "convert again, or copy the store again from the original"
 
 READ_AT_ONCE = 64
 """Records per call where all records are read: enough to hide the cost of a call or a round trip."""
-
-
-class Handle(Protocol):
-    """What one process has open of a store."""
-
-    @property
-    def manifest(self) -> Manifest:
-        """The header of the store."""
-
-    def chunk(self, column: str, number: int) -> bytes | memoryview:
-        """Return one chunk of a column."""
-
-    def chunks(self, column: str) -> Iterator[bytes | memoryview]:
-        """Return all chunks of a column. Their number is checked before anyone allocates memory for the records."""
 
 
 class Store(ABC):
@@ -159,7 +146,7 @@ class Store(ABC):
             for first in range(start, stop, READ_AT_ONCE):
                 indices = range(first, min(first + READ_AT_ONCE, stop))
                 for index, document in zip(indices, self.documents(indices), strict=True):
-                    record = self.checked(document, index)
+                    record = self.verified(document, index)
                     chunk.append(record)
                     totals.add(record)
                 progress(len(indices))
@@ -180,7 +167,7 @@ class Store(ABC):
                 raise DamagedStoreError(f"{self.place}: {what}; {_REMEDY}")
         return str(facts["digest"])
 
-    def checked(self, document: bytes, index: int) -> EncodedRecord:
+    def verified(self, document: bytes, index: int) -> EncodedRecord:
         """Return the record in a document from ``documents``, verified, for storing it elsewhere as it is.
 
         Raises:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from dbloader.records.manifest import Manifest
     from dbloader.records.record import Record
-    from dbloader.stores.base import Handle
+    from dbloader.stores.handle import Handle
 
 # To see what a file is, it is opened as a store. A file cannot be opened twice, so one thread does that at a time.
 _opening = threading.Lock()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dbloader.records.record import EncodedRecord
 
 
-class Part(NamedTuple):
+class Commit(NamedTuple):
     """The content of one commit.
 
     Attributes:
@@ -48,12 +48,12 @@ class WriteBuffer:
     def _begin(self) -> None:
         self.nbytes = 0
         self.began_at = time.monotonic()
-        self._part = Part(self.length, [], {}, [])
+        self._next_commit = Commit(self.length, [], {}, [])
 
     def add(self, record: EncodedRecord) -> None:
         """Add a record, under the next index."""
         document = record.document(self.length)
-        self._part.documents.append(document)
+        self._next_commit.documents.append(document)
         self.nbytes += len(document)
         self._chunk.append(record)
         self.length += 1
@@ -66,19 +66,19 @@ class WriteBuffer:
         for event in events:
             if event.keys() != {"name", "event", "reason"} or not all(isinstance(text, str) for text in event.values()):
                 raise FieldError(f"an event has a name, an event and a reason, each a str, got {dict(event)!r:.200}")
-            self._part.events.append(dict(event))
+            self._next_commit.events.append(dict(event))
 
-    def take(self) -> Part:
+    def take(self) -> Commit:
         """Empty the buffer and return what was in it."""
         if len(self._chunk):
             self._pack(self.length // CHUNK)
-        part = self._part
+        commit = self._next_commit
         self._begin()
-        return part
+        return commit
 
     def _pack(self, number: int) -> None:
         packed = self._chunk.pack()
-        self._part.chunks[number] = {name: seal_chunk(name, number, chunk) for name, chunk in packed.items()}
+        self._next_commit.chunks[number] = {name: seal_chunk(name, number, chunk) for name, chunk in packed.items()}
 
 
 class Committer:
@@ -92,10 +92,10 @@ class Committer:
         """Start the thread. An interrupt while it started later could leave a commit that nobody waits for."""
         self._executor.submit(os.getpid).result()
 
-    def begin(self, commit: Callable[..., None], *arguments: Any) -> None:
-        """Wait for the commit before, then run another."""
+    def begin(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Wait for the commit before, then run another, which is a call of the function."""
         self.wait()
-        self._running = self._executor.submit(commit, *arguments)
+        self._running = self._executor.submit(function, *arguments)
 
     def wait(self) -> None:
         """Wait for the commit under way. After a failed commit every call raises its error: records are missing."""

@@ -178,11 +178,11 @@ class Writer(WriterBackend):
     def _begin_commit(self) -> None:
         self._check_unfinished()
         self._only_begun = False
-        part = self._buffer.take()
-        self.totals.events += len(part.events)
+        commit = self._buffer.take()
+        self.totals.events += len(commit.events)
         progress: dict[str, Any] = {"length": self.length, "position": self.position, "events": self.totals.events}
         progress |= {"settings": self.settings, "overwrite": self.overwrite, **self.totals.counts()}
-        self._committer.begin(self._store, part, progress)
+        self._committer.begin(self._store, commit, progress)
 
     def _check_unfinished(self) -> None:
         if os.getpid() != self._process:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from dbloader.errors import DamagedStoreError
     from dbloader.records.manifest import Manifest
-    from dbloader.stores.write_buffer import Part
+    from dbloader.stores.write_buffer import Commit
 
 
 class WriterBackend(ABC):
@@ -32,7 +32,7 @@ class WriterBackend(ABC):
         """Release the place, and remove what is neither finished nor to be resumed."""
 
     @abstractmethod
-    def _store(self, part: Part, progress: Mapping[str, Any]) -> None:
+    def _store(self, commit: Commit, progress: Mapping[str, Any]) -> None:
         """Store all of a commit, durably, or none of it. Runs in the committer's thread."""
 
     @abstractmethod

@@ -122,7 +122,7 @@ def test_files_for_a_device_are_handed_over_with_their_numbers(place: Path) -> N
     images, labels = made.batch
     assert type(images) is EncodedImages
     assert [images.file(n) for n in range(2)] == [photo(3), photo(1)]
-    assert (images.numbers == dataset._numbers(indices)).all()
+    assert (images.random_numbers == dataset._random_numbers(indices)).all()
     assert labels.tolist() == [0, 1]
     assert made.serial == made.work.total > 0
 

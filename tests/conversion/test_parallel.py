@@ -1,4 +1,4 @@
-"""Worker threads prepare files ahead of the writer: errors come out, and threads end."""
+"""Worker threads convert files ahead of the writer: errors come out, and threads end."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dbloader.conversion.convert import convert
+from dbloader.conversion.file_to_record import FileConverter, FileResult
 from dbloader.conversion.memory_budget import MemoryBudget
-from dbloader.conversion.prepare import FilePreparer, Prepared
 from tests.support.images import plant_photos
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def test_after_an_error_no_thread_begins_with_another_file(
     plant_photos(root, 300)
     workers, seen, lock, all_begun, closed = 4, [], threading.Lock(), threading.Event(), threading.Event()
 
-    def prepare(_: FilePreparer, entry: Entry, *__: Any) -> Prepared:
+    def convert_file(_: FileConverter, entry: Entry, *__: Any) -> FileResult:
         with lock:
             seen.append(entry.name)
             if len(seen) == workers:
@@ -33,7 +33,7 @@ def test_after_an_error_no_thread_begins_with_another_file(
         if entry.name == "cat/0000.jpg":
             raise MemoryError("no more of it")
         assert closed.wait(60)
-        return Prepared(entry)
+        return FileResult(entry)
 
     close = MemoryBudget.close
 
@@ -42,7 +42,7 @@ def test_after_an_error_no_thread_begins_with_another_file(
         closed.set()
 
     monkeypatch.setattr(MemoryBudget, "close", close_and_tell)
-    monkeypatch.setattr(FilePreparer, "prepare", prepare)
+    monkeypatch.setattr(FileConverter, "convert", convert_file)
     with pytest.raises(MemoryError, match="no more of it"):
         convert(root, place, workers=workers)
     assert not place.exists()

@@ -22,10 +22,10 @@ SIZES = ((500, 375), (375, 500), (1, 1), (1, 300), (300, 1), (900, 30), (30, 900
 
 
 def torchvisions_crop(
-    numbers: list[float], width: int, height: int, scale: tuple[float, float], ratio: tuple[float, float]
+    random_numbers: list[float], width: int, height: int, scale: tuple[float, float], ratio: tuple[float, float]
 ) -> tuple[int, int, int, int]:
     """RandomResizedCrop.get_params as it draws, but for what it draws: top, left, height, width."""
-    top, left, *pairs = numbers
+    top, left, *pairs = random_numbers
     for share, aspect in zip(pairs[::2], pairs[1::2], strict=True):
         target = height * width * (scale[0] + share * (scale[1] - scale[0]))
         logs = math.log(ratio[0]), math.log(ratio[1])
@@ -53,7 +53,7 @@ def test_random_crops_are_torchvisions(
 ) -> None:
     decoder = RandomResizedCrop(8, scale, ratio, flip=0.3)
     for row in SampleRNG(0, 0, np.arange(300)).uniform(decoder.draws, "decode"):
-        crop = decoder.choose(row, width, height)
+        crop = decoder.choose_crop(row, width, height)
         top, left, h, w = torchvisions_crop(row[1:].tolist(), width, height, scale, ratio)
         assert crop == Crop(left, top, w, h, row[0] < 0.3)
         assert 0 <= crop.left <= width - crop.width
@@ -62,8 +62,8 @@ def test_random_crops_are_torchvisions(
 
 def test_random_crops_cover_what_the_options_allow() -> None:
     decoder = RandomResizedCrop(8, scale=(0.2, 0.6), ratio=(0.5, 2.0), flip=0.25)
-    numbers = SampleRNG(1, 0, np.arange(4000)).uniform(decoder.draws, "decode")
-    crops = np.array([decoder.choose(row, 1000, 1000)[:5] for row in numbers])
+    random_numbers = SampleRNG(1, 0, np.arange(4000)).uniform(decoder.draws, "decode")
+    crops = np.array([decoder.choose_crop(row, 1000, 1000)[:5] for row in random_numbers])
     shares, ratios = crops[:, 2] * crops[:, 3] / 1e6, np.log(crops[:, 2] / crops[:, 3])
     assert 0.199 < shares.min() < 0.21
     assert 0.59 < shares.max() < 0.601
@@ -78,7 +78,7 @@ def test_random_crops_cover_what_the_options_allow() -> None:
 def test_numbers_just_below_1_choose_no_place_outside() -> None:
     decoder = RandomResizedCrop(8, scale=(0.5, 0.5), ratio=(1, 1))
     for side in range(100, 400):
-        crop = decoder.choose([math.nextafter(1, 0)] * decoder.draws, side, side)
+        crop = decoder.choose_crop([math.nextafter(1, 0)] * decoder.draws, side, side)
         assert (crop.left + crop.width, crop.top + crop.height, crop.flip) == (side, side, False)
 
 
@@ -100,7 +100,7 @@ def test_centres_are_where_torchvision_has_them(
     image: tuple[int, int], size: tuple[int, int], resize: int, resized: tuple[int, int], window: tuple[int, int]
 ) -> None:
     decoder = ResizeCenterCrop(size, resize=resize)
-    crop = decoder.choose((), *image)
+    crop = decoder.choose_crop((), *image)
     assert crop == Crop(0, 0, *image, resized=resized, window=window)
     # As torchvision does it: pad with black, then cut.
     whole = np.array(draw(*image))
@@ -123,7 +123,7 @@ def test_the_share_of_the_centre_gives_the_shorter_side() -> None:
 
 
 def test_a_whole_image_needs_no_choice() -> None:
-    assert DecodeTensor().choose((), 30, 20) == Crop(0, 0, 30, 20)
+    assert DecodeTensor().choose_crop((), 30, 20) == Crop(0, 0, 30, 20)
     assert DecodeTensor().size is None
 
 
@@ -140,7 +140,7 @@ def test_outputs_differ_from_pillows_by_two_levels_at_most(width: int, height: i
     for row in np.random.default_rng(width).random((8, decoder.draws)):
         output = decoder(image, row).permute(1, 2, 0)
         assert output.shape == (*size, 3)
-        expected = by_pillow(image, decoder.choose(row, width, height), size)
+        expected = by_pillow(image, decoder.choose_crop(row, width, height), size)
         assert abs(output.numpy().astype(int) - expected).max() <= 2
 
 
@@ -151,7 +151,7 @@ def test_a_crop_of_the_outputs_size_is_not_resized() -> None:
         output = decoder(encode(image, quality=100, subsampling=0), [0.5] * decoder.draws).permute(1, 2, 0)
         assert output.is_contiguous()
         crop = Crop(10, 10, 20, 20, bool(flip))
-        assert decoder.choose([0.5] * decoder.draws, 40, 40) == crop
+        assert decoder.choose_crop([0.5] * decoder.draws, 40, 40) == crop
         decoded = decode_pil(encode(image, quality=100, subsampling=0))
         assert np.array_equal(output.numpy(), by_pillow(decoded, crop, (20, 20)))
 
@@ -163,11 +163,11 @@ def test_mirroring_the_output_is_mirroring_the_image(threads: int, monkeypatch: 
     for width, height in generator.integers(1, 120, (60, 2)).tolist():
         image = generator.integers(0, 256, (height, width, 3), np.uint8)
         size = tuple(generator.integers(1, 200, 2).tolist())
-        numbers = [0.0] * RandomResizedCrop.draws
+        random_numbers = [0.0] * RandomResizedCrop.draws
         straight, mirrored = (RandomResizedCrop(size, (1, 1), (1e-9, 1e9), flip=flip) for flip in (0, 1))
-        numbers[4::2] = [math.log(width / height * 1e9) / math.log(1e18)] * 10
-        assert straight.choose(numbers, width, height) == Crop(0, 0, width, height)
-        assert torch.equal(mirrored(image, numbers), straight(image[:, ::-1], numbers))
+        random_numbers[4::2] = [math.log(width / height * 1e9) / math.log(1e18)] * 10
+        assert straight.choose_crop(random_numbers, width, height) == Crop(0, 0, width, height)
+        assert torch.equal(mirrored(image, random_numbers), straight(image[:, ::-1], random_numbers))
 
 
 def test_numbers_decide_everything() -> None:

@@ -91,10 +91,10 @@ def test_a_whole_image_is_that_of_pillow_bit_for_bit(kind: str) -> None:
 @pytest.mark.parametrize("kind", FILES)
 def test_a_crop_is_the_same_of_a_file_an_array_and_an_image_of_any_mode(kind: str) -> None:
     decoder = RandomResizedCrop((9, 14))
-    numbers = np.random.default_rng(1).random((6, decoder.draws))
+    random_numbers = np.random.default_rng(1).random((6, decoder.draws))
     image = decode_pil(FILES[kind])
     with Image.open(io.BytesIO(FILES[kind])) as raw:
-        for row in numbers:
+        for row in random_numbers:
             expected = pixels(decoder(np.array(image), row))
             for given in (FILES[kind], image, raw):
                 assert np.array_equal(pixels(decoder(given, row)), expected)
@@ -104,18 +104,18 @@ def test_a_crop_is_the_same_of_a_file_an_array_and_an_image_of_any_mode(kind: st
 def test_an_array_may_be_gray_read_only_or_a_view_and_is_left_alone(decoder: Decoder) -> None:
     gray = np.random.default_rng(0).integers(0, 256, (50, 60), dtype=np.uint8)
     rgb = np.repeat(gray[..., None], 3, -1)
-    numbers = np.random.default_rng(1).random(decoder.draws)
-    expected = pixels(decoder(rgb, numbers)).copy()
+    random_numbers = np.random.default_rng(1).random(decoder.draws)
+    expected = pixels(decoder(rgb, random_numbers)).copy()
     kept = Record(image=rgb, label=0)
     read_only = decode(encode(kept).document(0), 0).image
     assert read_only is not None
     backwards = np.ascontiguousarray(rgb[::-1, ::-1])[::-1, ::-1]
     for given in (gray, read_only, backwards, np.asfortranarray(rgb)):
-        output = decoder(given, numbers)
+        output = decoder(given, random_numbers)
         assert np.array_equal(pixels(output), expected)
         output.zero_()
     assert np.array_equal(rgb[..., 0], gray)
-    output = decoder(rgb, numbers)
+    output = decoder(rgb, random_numbers)
     output.zero_()
     assert np.array_equal(rgb[..., 0], gray), "the output has memory of its own"
 
@@ -203,9 +203,9 @@ def test_padding_before_the_end_is_no_damage() -> None:
         DecodeTensor()(file[:-2] + b"\x12\x34\x56\x78\x9a" + file[-2:])
     assert np.array_equal(pixels(DecodeTensor()(padded)), np.asarray(decode_pil(file)))
     scaled, plain = (RandomResizedCrop(8, scale=(0.5, 1), scaled=scaled) for scaled in (True, False))
-    numbers = np.random.default_rng(0).random(plain.draws)
-    assert not torch.equal(scaled(file, numbers), plain(file, numbers))
-    assert torch.equal(scaled(padded, numbers), plain(file, numbers)), "it is decoded as it is"
+    random_numbers = np.random.default_rng(0).random(plain.draws)
+    assert not torch.equal(scaled(file, random_numbers), plain(file, random_numbers))
+    assert torch.equal(scaled(padded, random_numbers), plain(file, random_numbers)), "it is decoded as it is"
 
 
 @pytest.mark.parametrize("data", [b"", b"hello", b"\xff\xd8\xff", written(0x11, 0x11)])
@@ -216,14 +216,14 @@ def test_what_is_no_image_is_named_so(data: bytes) -> None:
 
 def test_threads_share_a_decoder() -> None:
     decoder = RandomResizedCrop(32)
-    numbers = np.random.default_rng(0).random((64, decoder.draws))
+    random_numbers = np.random.default_rng(0).random((64, decoder.draws))
     files = [encoded(draw(90 + n % 7, 70, seed=n), "JPEG") for n in range(64)]
-    expected = [decoder(file, row) for file, row in zip(files, numbers, strict=True)]
+    expected = [decoder(file, row) for file, row in zip(files, random_numbers, strict=True)]
     barrier = threading.Barrier(4)
 
     def part(first: int) -> list[torch.Tensor]:
         barrier.wait(60)
-        return [decoder(file, row) for file, row in zip(files[first::4], numbers[first::4], strict=True)]
+        return [decoder(file, row) for file, row in zip(files[first::4], random_numbers[first::4], strict=True)]
 
     with ThreadPoolExecutor(4) as threads:
         for first, outputs in enumerate(threads.map(part, range(4))):

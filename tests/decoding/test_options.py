@@ -17,13 +17,15 @@ if TYPE_CHECKING:
     from dbloader.decoding import Decoder
 
 
-@pytest.mark.parametrize("numbers", [[0.5] * 22, [], [0.5] * 22 + [1.0], [0.5] * 22 + [-0.1], [0.5] * 22 + [math.nan]])
-def test_other_numbers_are_refused(numbers: list[float]) -> None:
+@pytest.mark.parametrize(
+    "random_numbers", [[0.5] * 22, [], [0.5] * 22 + [1.0], [0.5] * 22 + [-0.1], [0.5] * 22 + [math.nan]]
+)
+def test_other_numbers_are_refused(random_numbers: list[float]) -> None:
     decoder = RandomResizedCrop(16)
-    with pytest.raises(OptionError, match=r"numbers must be (23 for each image|at least 0 and below 1), got "):
-        decoder.choose(numbers, 20, 20)
-    with pytest.raises(OptionError, match=r"numbers must be 0 for each image, got 1"):
-        ResizeCenterCrop(16).choose([0.5], 20, 20)
+    with pytest.raises(OptionError, match=r"random_numbers must be (23 for each image|at least 0 and below 1), got "):
+        decoder.choose_crop(random_numbers, 20, 20)
+    with pytest.raises(OptionError, match=r"random_numbers must be 0 for each image, got 1"):
+        ResizeCenterCrop(16).choose_crop([0.5], 20, 20)
 
 
 @pytest.mark.parametrize(
@@ -39,8 +41,8 @@ def test_a_decoder_is_pickled_with_its_options(decoder: Decoder) -> None:
     copy = pickle.loads(pickle.dumps(decoder))  # noqa: S301 - it was pickled here
     assert repr(copy) == repr(decoder)
     assert repr(decoder).startswith(f"{type(decoder).__name__}(")
-    numbers, image = [0.3] * decoder.draws, draw(40, 30)
-    assert torch.equal(copy(image, numbers), decoder(image, numbers))
+    random_numbers, image = [0.3] * decoder.draws, draw(40, 30)
+    assert torch.equal(copy(image, random_numbers), decoder(image, random_numbers))
 
 
 @pytest.mark.parametrize("size", [0, -1, (8, 0), 2.5, True, "8", None, (8,), (8, 8, 8), math.inf])

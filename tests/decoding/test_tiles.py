@@ -39,18 +39,18 @@ def test_tiles_give_the_pixels_of_the_whole(subsampling: str, scaled: bool) -> N
 
 def test_of_a_tiled_image_only_the_tiles_of_the_crop_are_decoded() -> None:
     jpeg, lengths = tiled(300, 200, "4:4:4")
-    numbers = [0.0] * RandomResizedCrop.draws
+    random_numbers = [0.0] * RandomResizedCrop.draws
     damaged = jpeg[:-300] + bytes(298) + jpeg[-2:]
     for scaled in (False, True):
         decoder = RandomResizedCrop(20, (0.2, 1.0), scaled=scaled)
-        assert torch.equal(decoder(damaged, numbers, tiles=lengths), decoder(jpeg, numbers))
+        assert torch.equal(decoder(damaged, random_numbers, tiles=lengths), decoder(jpeg, random_numbers))
 
 
 def test_tiles_of_what_is_not_tiled_are_ignored() -> None:
     for file in (encode(draw(60, 40)), encode(draw(60, 40, "CMYK")), encode(draw(60, 40), progressive=True)):
         decoder = RandomResizedCrop(8)
-        numbers = [0.1] * decoder.draws
-        assert torch.equal(decoder(file, numbers, tiles=b"\1\0"), decoder(file, numbers))
+        random_numbers = [0.1] * decoder.draws
+        assert torch.equal(decoder(file, random_numbers, tiles=b"\1\0"), decoder(file, random_numbers))
 
 
 @pytest.mark.parametrize("factor", [2, 4, 8])
@@ -61,7 +61,7 @@ def test_scaled_decoding_stays_near_the_picture_and_above_the_output(factor: int
     plain, scaled = (RandomResizedCrop(size, (0.3, 1.0), (1.25, 1.25), scaled=scaled) for scaled in (False, True))
     differences = []
     for row in np.random.default_rng(0).random((40, plain.draws)):
-        crop = plain.choose(row, 400, 320)
+        crop = plain.choose_crop(row, 400, 320)
         difference = (plain(file, row).int() - scaled(file, row).int()).abs()
         # A pixel of the smaller image at most, which here is two levels at a factor of 2.
         assert difference.max() <= 255 / 719 * factor * 2 + 3
@@ -69,7 +69,7 @@ def test_scaled_decoding_stays_near_the_picture_and_above_the_output(factor: int
             assert not difference.any(), "the crop is not twice the output"
         differences.append(bool(difference.any()))
     assert any(differences)
-    assert plain.choose(row, 400, 320) == scaled.choose(row, 400, 320)
+    assert plain.choose_crop(row, 400, 320) == scaled.choose_crop(row, 400, 320)
 
 
 @pytest.mark.parametrize("factor", [2, 4, 8])
@@ -83,7 +83,7 @@ def test_a_scaled_crop_is_that_of_the_image_that_libjpeg_makes_smaller(factor: i
     share = (1.2 * factor) ** 2 * size[0] * size[1] / (width * height)
     decoder = RandomResizedCrop(size, (min(share, 0.9), min(share, 0.9)), (1.2, 1.25), flip=0, scaled=True)
     for row in np.random.default_rng(0).random((30, decoder.draws)):
-        crop = decoder.choose(row, width, height)
+        crop = decoder.choose_crop(row, width, height)
         left, right = (math.floor(edge / factor + 0.5) for edge in (crop.left, crop.left + crop.width))
         top, bottom = (math.floor(edge / factor + 0.5) for edge in (crop.top, crop.top + crop.height))
         part = torch.from_numpy(smaller[top:bottom, left:right].copy())[None].permute(0, 3, 1, 2)
@@ -103,9 +103,9 @@ def test_images_smaller_than_a_block_are_not_scaled() -> None:
 def test_tiles_that_are_not_those_of_the_image_are_an_error(scaled: bool) -> None:
     jpeg, lengths = tiled(300, 200, "4:2:0")
     decoder = RandomResizedCrop(20, (0.2, 0.3), scaled=scaled)
-    numbers = [0.4] * decoder.draws
+    random_numbers = [0.4] * decoder.draws
     with pytest.raises(DamagedImageError, match="the lengths of the tiles are not those of this JPEG"):
-        decoder(jpeg, numbers, tiles=lengths[:-2])
+        decoder(jpeg, random_numbers, tiles=lengths[:-2])
 
 
 @pytest.mark.parametrize("scaled", [False, True])

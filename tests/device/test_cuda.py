@@ -75,7 +75,7 @@ def value_read_at_once(transfer: CudaTransfer, value: int, delay: int) -> int:
         delayed(delay)
         return batch + 1
 
-    batch = transfer.receive(transfer.prepare(pinned(value - 1), late))
+    batch = transfer.receive(transfer.start(pinned(value - 1), late))
     return int(total(batch)) // BYTES
 
 
@@ -95,17 +95,17 @@ def test_the_memory_of_a_batch_that_was_dropped_is_kept_until_the_work_on_it_is_
 ) -> None:
     transfer = kind(gpu)
     first, second = pinned(7), pinned(9)
-    transfer.receive(transfer.prepare(first))
+    transfer.receive(transfer.start(first))
     torch.cuda.synchronize()
     torch.cuda.empty_cache()  # so that the memory of the dropped batch is the only one of its stream
     total(torch.zeros(BYTES, dtype=torch.uint8, device=gpu)).item()
     delayed(1)
-    batch = transfer.receive(transfer.prepare(first))
+    batch = transfer.receive(transfer.start(first))
     place = batch.data_ptr()
     delayed(DELAY)
     read = total(batch)
     del batch
-    later = transfer.receive(transfer.prepare(second))
+    later = transfer.receive(transfer.start(second))
     assert (later.data_ptr() != place) is right
     assert int(read) // BYTES == (7 if right else 9)
 
@@ -128,15 +128,15 @@ def test_memory_is_written_again_only_after_what_the_consumer_did_before_it_aske
     transfer, buffers = kind(gpu), TwoBuffers(gpu)
     batches = [pinned(value) for value in (7, 8, 9)]
     for batch in batches:
-        total(transfer.receive(transfer.prepare(batch, buffers))).item()
+        total(transfer.receive(transfer.start(batch, buffers))).item()
     delayed(1)
     torch.cuda.synchronize()
-    waiting = [transfer.prepare(batch, buffers) for batch in batches[:2]]
+    waiting = [transfer.start(batch, buffers) for batch in batches[:2]]
     first = transfer.receive(waiting[0])
     delayed(DELAY)
     read = total(first)
     transfer.receive(waiting[1])
-    transfer.prepare(batches[2], buffers)
+    transfer.start(batches[2], buffers)
     assert int(read) // BYTES == (7 if right else 9)
 
 
@@ -320,7 +320,7 @@ def test_images_decoded_on_the_gpu_are_those_of_the_cpu_within_a_few_levels(gpu:
     for images, row in zip(kept, rows, strict=True):
         assert images.device == gpu
         assert images.is_contiguous(memory_format=torch.channels_last)
-        for image, file, numbers in zip(images.cpu(), files, row, strict=True):
-            difference = (image.int() - decoder(file, numbers).int()).abs()
+        for image, file, random_numbers in zip(images.cpu(), files, row, strict=True):
+            difference = (image.int() - decoder(file, random_numbers).int()).abs()
             assert difference.float().mean() < 2
         assert torch.equal(images[-1].cpu(), decoder(files[-1], row[-1]))

@@ -14,7 +14,7 @@ from PIL import ExifTags, Image
 from dbloader.decoding import DecodeTensor, RandomResizedCrop, ResizeCenterCrop
 from dbloader.device import DeviceDecoder, Normalize, Preparation
 from dbloader.device.encoded import EncodedImages
-from dbloader.device.nvjpeg import HardwareDecoder
+from dbloader.device.hardware import HardwareDecoder
 from dbloader.errors import DamagedImageError, NotAnImageError, OptionError
 from tests.support.images import encoded
 from tests.support.jpegs import draw, encode
@@ -34,7 +34,7 @@ def turned(orientation: int) -> bytes:
     return encode(draw(90, 60), exif=exif)
 
 
-def numbers(count: int, draws: int = RandomResizedCrop.draws) -> Any:
+def random_numbers(count: int, draws: int = RandomResizedCrop.draws) -> Any:
     return np.random.default_rng(5).random((count, draws))
 
 
@@ -47,7 +47,7 @@ def expected(decoder: Any, files: Sequence[bytes], rows: Any) -> torch.Tensor:
 
 @pytest.mark.parametrize("decoder", [RandomResizedCrop(24), ResizeCenterCrop((20, 32), resize=40)])
 def test_a_device_without_a_library_gives_what_the_decoder_gives(decoder: Any) -> None:
-    rows = numbers(len(FILES), decoder.draws)
+    rows = random_numbers(len(FILES), decoder.draws)
     result = DeviceDecoder(decoder, "cpu")(EncodedImages(FILES, rows))
     assert torch.equal(result, expected(decoder, FILES, rows))
     assert result.is_contiguous(memory_format=torch.channels_last)
@@ -56,7 +56,7 @@ def test_a_device_without_a_library_gives_what_the_decoder_gives(decoder: Any) -
 
 
 def test_it_is_the_first_module_of_a_preparation() -> None:
-    decoder, rows = RandomResizedCrop(24), numbers(3)
+    decoder, rows = RandomResizedCrop(24), random_numbers(3)
     prepared = Preparation(DeviceDecoder(decoder, "cpu"), Normalize((0.5,) * 3, (0.25,) * 3))
     images, labels = prepared((EncodedImages(JPEGS, rows), torch.arange(3)))
     assert torch.equal(images, Normalize((0.5,) * 3, (0.25,) * 3)(expected(decoder, JPEGS, rows)))
@@ -83,8 +83,8 @@ def test_wrong_arguments_are_errors() -> None:
     decoder = DeviceDecoder(ResizeCenterCrop(24), "cpu")
     with pytest.raises(TypeError, match="images must be EncodedImages, which are not decoded yet, got Tensor"):
         decoder(torch.zeros(1))  # type: ignore[arg-type]
-    with pytest.raises(OptionError, match=r"each image must have 0 numbers for ResizeCenterCrop.*, got 3$"):
-        decoder(EncodedImages(JPEGS, numbers(3, 3)))
+    with pytest.raises(OptionError, match=r"each image must have 0 random numbers for ResizeCenterCrop.*, got 3$"):
+        decoder(EncodedImages(JPEGS, random_numbers(3, 3)))
 
 
 def test_a_decoder_is_pickled_by_its_options() -> None:
@@ -130,7 +130,7 @@ def with_library(decoder: Any, library: HardwareDecoder) -> DeviceDecoder:
 )
 def test_what_a_library_decoded_is_cut_resized_and_mirrored_as_the_decoder_does(decoder: Any) -> None:
     files = JPEGS * 4
-    rows = numbers(len(files), decoder.draws)
+    rows = random_numbers(len(files), decoder.draws)
     library = Fake()
     result = with_library(decoder, library)(EncodedImages(files, rows))
     assert library.seen == files
@@ -159,7 +159,7 @@ class Counting(RandomResizedCrop):
 
 
 def test_what_a_library_does_not_take_is_decoded_by_the_decoder_and_nothing_else() -> None:
-    decoder, rows = Counting(24), numbers(len(FILES))
+    decoder, rows = Counting(24), random_numbers(len(FILES))
     library = Fake(refused=JPEGS[1:2])
     result = with_library(decoder, library)(EncodedImages(FILES, rows))
     assert library.seen == JPEGS

@@ -22,7 +22,7 @@ def test_files_and_numbers_come_back_as_they_were_given() -> None:
     images = EncodedImages([b"one", memoryview(b""), b"three"], NUMBERS, ["a", "b", "c"])
     assert [bytes(images.file(number)) for number in range(3)] == FILES
     assert bytes(images.tensor(2).numpy()) == b"three"
-    assert np.array_equal(images.numbers, NUMBERS)
+    assert np.array_equal(images.random_numbers, NUMBERS)
     assert images.describe(1) == "image 1 of the batch: b"
     assert EncodedImages([b"one"]).describe(0) == "image 0 of the batch"
 
@@ -40,7 +40,7 @@ class Encoding(Dataset[Any]):
 def test_a_worker_hands_a_batch_over_as_it_made_it() -> None:
     for images, _ in DataLoader(Encoding(), batch_size=None, num_workers=1):
         assert [bytes(images.file(at)) for at in range(3)] == FILES
-        assert np.array_equal(images.numbers, NUMBERS)
+        assert np.array_equal(images.random_numbers, NUMBERS)
         assert images.data.is_shared()
 
 
@@ -50,7 +50,7 @@ def test_only_the_bytes_are_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
     pinned = images.pin_memory()
     assert pinned.data is not images.data
     assert [bytes(pinned.file(number)) for number in range(3)] == FILES
-    assert (pinned.numbers is images.numbers, pinned.names) == (True, ("a", "b", "c"))
+    assert (pinned.random_numbers is images.random_numbers, pinned.names) == (True, ("a", "b", "c"))
 
 
 def test_files_stay_where_they_are_when_their_batch_moves() -> None:

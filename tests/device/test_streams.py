@@ -108,14 +108,14 @@ def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
 
 def test_the_streams_wait_for_each_other_and_keep_memory_in_this_order(fake_cuda: Cuda) -> None:
     transfer = CudaTransfer(CUDA)
-    prepared = transfer.prepare([Graph("batch", fake_cuda), "a.jpg"])
+    in_transit = transfer.start([Graph("batch", fake_cuda), "a.jpg"])
     assert fake_cuda.happened() == ["batch pinned", "batch to cuda:1 on side at leisure", "side 1 recorded"]
-    batch, name = transfer.receive(prepared)
+    batch, name = transfer.receive(in_transit)
     assert fake_cuda.happened() == ["consumer 1 recorded", "consumer waits for side 1", "batch kept for consumer"]
     assert (batch.is_cuda, name) == (True, "a.jpg")
-    transfer.prepare([Graph("next", fake_cuda)])
+    transfer.start([Graph("next", fake_cuda)])
     assert fake_cuda.happened()[0] == "side waits for consumer 1"
-    transfer.prepare([Graph("third", fake_cuda)])
+    transfer.start([Graph("third", fake_cuda)])
     assert fake_cuda.happened()[0] == "third pinned"
     assert fake_cuda.sides == 1
 
@@ -126,35 +126,35 @@ def test_a_preparation_runs_on_the_stream_of_the_copies_and_what_it_makes_is_kep
         return Graph("half", fake_cuda, is_cuda=True), 1
 
     transfer = CudaTransfer(CUDA)
-    prepared = transfer.prepare([Graph("whole", fake_cuda)], halve)
+    in_transit = transfer.start([Graph("whole", fake_cuda)], halve)
     assert fake_cuda.happened()[1:] == [
         "whole to cuda:1 on side at leisure",
         "whole halved on side",
         "side 1 recorded",
     ]
-    assert transfer.receive(prepared)[1] == 1
+    assert transfer.receive(in_transit)[1] == 1
     assert fake_cuda.happened()[1:] == ["consumer waits for side 1", "half kept for consumer"]
 
 
 def test_what_a_preparation_leaves_on_the_cpu_goes_to_the_device_on_the_stream_of_the_consumer(fake_cuda: Cuda) -> None:
     transfer = CudaTransfer(CUDA)
-    prepared = transfer.prepare([Graph("batch", fake_cuda)], lambda batch: [Graph("other", fake_cuda)])
+    in_transit = transfer.start([Graph("batch", fake_cuda)], lambda batch: [Graph("other", fake_cuda)])
     fake_cuda.happened()
-    assert transfer.receive(prepared)[0].is_cuda
+    assert transfer.receive(in_transit)[0].is_cuda
     assert fake_cuda.happened()[2:] == ["other to cuda:1 on consumer"]
 
 
 def test_what_the_source_made_on_the_device_is_waited_for_and_kept(fake_cuda: Cuda) -> None:
     transfer = CudaTransfer(CUDA)
-    transfer.prepare([Graph("made", fake_cuda, is_cuda=True)])
+    transfer.start([Graph("made", fake_cuda, is_cuda=True)])
     assert fake_cuda.happened()[:2] == ["side waits for all of consumer", "made kept for side"]
 
 
 def test_what_cannot_be_kept_goes_to_the_device_on_the_stream_of_the_consumer(fake_cuda: Cuda) -> None:
     transfer = CudaTransfer(CUDA)
-    prepared = transfer.prepare([Mover("cpu")])
-    assert prepared.batch[0].device == "cpu"
-    assert transfer.receive(prepared)[0].device == CUDA
+    in_transit = transfer.start([Mover("cpu")])
+    assert in_transit.batch[0].device == "cpu"
+    assert transfer.receive(in_transit)[0].device == CUDA
 
 
 def test_an_error_in_a_preparation_leaves_the_stream_of_the_thread_as_it_was(fake_cuda: Cuda) -> None:
@@ -163,8 +163,8 @@ def test_an_error_in_a_preparation_leaves_the_stream_of_the_thread_as_it_was(fak
 
     transfer = CudaTransfer(CUDA)
     with pytest.raises(ValueError, match="no batch like that"):
-        transfer.prepare([Graph("batch", fake_cuda)], fail)
-    assert transfer.receive(transfer.prepare([Graph("next", fake_cuda)]))[0].name == "next"
+        transfer.start([Graph("batch", fake_cuda)], fail)
+    assert transfer.receive(transfer.start([Graph("next", fake_cuda)]))[0].name == "next"
 
 
 @pytest.mark.parametrize(

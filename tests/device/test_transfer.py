@@ -215,5 +215,5 @@ def test_what_follows_gets_the_batch_on_the_device_and_takes_its_place() -> None
         return batch["image"], "prepared"
 
     transfer = create_transfer("meta")
-    image, word = transfer.receive(transfer.prepare({"image": tensor()}, follow))
+    image, word = transfer.receive(transfer.start({"image": tensor()}, follow))
     assert (image.device, word) == (META, "prepared")

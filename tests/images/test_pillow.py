@@ -20,7 +20,7 @@ from PIL import Image, features
 
 import dbloader
 from dbloader import convert
-from dbloader.conversion.prepare import FilePreparer
+from dbloader.conversion.file_to_record import FileConverter
 from dbloader.conversion.resize import load_pixels, resize
 from dbloader.conversion.transcode import ImageFormat
 from dbloader.decoding import DecodeTensor, RandomResizedCrop, decode_pil
@@ -320,8 +320,8 @@ def sized(image_format: str, width: int, height: int) -> bytes:
 def test_a_size_that_is_none_or_absurd_is_refused(image_format: str, size: tuple[int, int]) -> None:
     data = sized(image_format, *size)
     for images in (ImageFormat(), ImageFormat(raw=True), ImageFormat(max_side=3)):
-        prepared = FilePreparer(images=images).prepare(Entry("x", b"x", None, {}), data, lambda _: None)
-        assert (list(prepared.events), prepared.record) == (["rejected"], None)
+        result = FileConverter(images=images).convert(Entry("x", b"x", None, {}), data, lambda _: None)
+        assert (list(result.events), result.record) == (["rejected"], None)
 
 
 @pytest.mark.parametrize("mode", ["CMYK", "YCCK"])

@@ -17,7 +17,7 @@ from PIL import Image
 
 from dbloader.errors import DamagedImageError, ImageError, NotAnImageError, NotTiledError, OptionError
 from dbloader.images.jpeg import State, examine
-from dbloader.images.tiled import decode_crop, encode_tiled, find_lengths, join_crop, tile
+from dbloader.images.tiled import decode_crop, encode_tiled, find_lengths, join_tiles, tile
 from dbloader.images.tiled.encode import choose_interval
 from tests.support.jpegs import END, code_blocks, draw, encode, frame, scan, segment, thumbnail_exif
 
@@ -130,8 +130,8 @@ def test_the_joined_jpeg_is_complete_and_has_no_metadata() -> None:
     exif = thumbnail_exif(encode(draw(16, 16), quality=20))
     plain = encode_tiled(draw(96, 60), quality=80)
     jpeg, lengths = encode_tiled(draw(96, 60), quality=80, exif=exif, icc_profile=b"profile" * 1000)
-    joined, x, y = join_crop(jpeg, lengths, 40, 20, 30, 30)
-    assert (joined, x, y) == join_crop(*plain, 40, 20, 30, 30)
+    joined, x, y = join_tiles(jpeg, lengths, 40, 20, 30, 30)
+    assert (joined, x, y) == join_tiles(*plain, 40, 20, 30, 30)
     structure = examine(bytes(joined))
     assert structure.state is State.COMPLETE
     assert structure.frame

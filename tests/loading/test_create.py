@@ -491,8 +491,8 @@ def test_a_free_threaded_python_takes_threads_for_all(monkeypatch: pytest.Monkey
 class Negative(LMDBDataset):
     """Overrides a part of how samples are made."""
 
-    def _sample(self, record: Record, numbers: Any = None) -> Any:
-        image, label = super()._sample(record, numbers)
+    def _sample(self, record: Record, random_numbers: Any = None) -> Any:
+        image, label = super()._sample(record, random_numbers)
         return 255 - image, label + 100
 
 
@@ -538,8 +538,8 @@ def test_a_training_without_a_whole_batch_is_refused(place: Path) -> None:
 class Scaled(LMDBDataset):
     """Overrides the image alone, with one that uint8 cannot hold."""
 
-    def _image(self, record: Record, numbers: Any = None) -> Any:
-        return super()._image(record, numbers).float() / 255
+    def _image(self, record: Record, random_numbers: Any = None) -> Any:
+        return super()._image(record, random_numbers).float() / 255
 
 
 def test_an_image_that_a_subclass_makes_keeps_its_values(place: Path) -> None:

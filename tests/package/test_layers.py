@@ -38,7 +38,7 @@ OF_ANY_ITERABLE = (
     "loading.prefetch",
     "loading.stats",
     "device.transfer",
-    "device.compose",
+    "device.preparation",
 )
 
 

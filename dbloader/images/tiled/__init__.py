@@ -1,7 +1,7 @@
 """Tiled JPEG: an ordinary JPEG of which a crop can be decoded without decoding the rest."""
 
-from dbloader.images.tiled.crop import decode_crop, join_crop
 from dbloader.images.tiled.encode import TILE_WIDTH, TiledJPEG, encode_tiled, find_jpegtran, tile
+from dbloader.images.tiled.join import decode_crop, join_tiles
 from dbloader.images.tiled.layout import find_lengths
 
 __all__ = [
@@ -11,6 +11,6 @@ __all__ = [
     "encode_tiled",
     "find_jpegtran",
     "find_lengths",
-    "join_crop",
+    "join_tiles",
     "tile",
 ]

@@ -1,4 +1,8 @@
-"""The open handle of an LMDB store."""
+"""The open handle of an LMDB store.
+
+``LMDBStore._open`` makes it at the first use of the store in each process. A forked child does not use the one that it
+inherited: its first use makes a new one, and env.py closes the inherited environment before that.
+"""
 
 from __future__ import annotations
 

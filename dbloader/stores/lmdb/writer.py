@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import lmdb
 
     from dbloader.records.manifest import Manifest
-    from dbloader.stores.write_buffer import Part
+    from dbloader.stores.write_buffer import Commit
 
 
 class LMDBWriter(Writer):
@@ -138,16 +138,16 @@ class LMDBWriter(Writer):
             raise
 
     @override
-    def _store(self, part: Part, progress: Mapping[str, Any]) -> None:
+    def _store(self, commit: Commit, progress: Mapping[str, Any]) -> None:
         records, meta = self._partial.records, self._partial.meta
 
         def put(txn: lmdb.Transaction) -> None:
-            for index, document in enumerate(part.documents, part.first):
+            for index, document in enumerate(commit.documents, commit.first):
                 txn.put(record_key(index), document, append=True, db=records)
-            for number, chunk in part.chunks.items():
+            for number, chunk in commit.chunks.items():
                 for name, packed in chunk.items():
                     txn.put(column_key(name, number), packed, db=meta)
-            for number, event in enumerate(part.events, progress["events"] - len(part.events)):
+            for number, event in enumerate(commit.events, progress["events"] - len(commit.events)):
                 txn.put(event_key(number), seal(event, number), db=meta)
             txn.put(PROGRESS, seal(progress), db=meta)
 

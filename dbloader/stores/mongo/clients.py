@@ -63,7 +63,7 @@ def _make_client(place: MongoURI) -> pymongo.MongoClient[Any]:
         "connectTimeoutMS": round(1000 * SELECTION_SECONDS),
         "socketTimeoutMS": round(1000 * SILENCE_SECONDS),
         "maxIdleTimeMS": round(1000 * _IDLE_SECONDS),
-        # Connection.run retries, and counts the time.
+        # Connection.retry repeats them, and counts the time.
         "retryReads": False,
         "retryWrites": False,
     }

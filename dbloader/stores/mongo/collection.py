@@ -36,13 +36,15 @@ class FileCollection:
         connection = self._connect()
         collection = connection.database[self._place.collection]
         wanted = {self.key: {"$exists": True}, self.image: {"$type": "binData"}}
-        if connection.run(lambda: collection.find_one(wanted, {"_id": 1}), scan=collection) is None:
-            if not connection.run(lambda: connection.database.list_collection_names(filter={"name": collection.name})):
+        if connection.retry(lambda: collection.find_one(wanted, {"_id": 1}), scan=collection) is None:
+            if not connection.retry(
+                lambda: connection.database.list_collection_names(filter={"name": collection.name})
+            ):
                 raise StoreNotFoundError(f"{self.place} does not exist")
             raise NotAStoreError(
                 f"{self.place} has no document with a name in {self.key!r} and a file's bytes in {self.image!r}"
             )
-        indexes = connection.run(collection.index_information).values()
+        indexes = connection.retry(collection.index_information).values()
         self._indexed = self.key == "_id" or any(index["key"][0][0] == self.key for index in indexes)
         if self._indexed:
             return []
@@ -60,7 +62,7 @@ class FileCollection:
         fields = {"_id": 0, self.key: 1, self.image: 1}
         scan = None if self._indexed else collection
         files: dict[str, bytes] = {}
-        for document in connection.run(lambda: list(collection.find(query, fields)), scan=scan):
+        for document in connection.retry(lambda: list(collection.find(query, fields)), scan=scan):
             name, data = document[self.key], document.get(self.image)
             if not isinstance(name, str):
                 continue  # the query also finds an array that contains the name

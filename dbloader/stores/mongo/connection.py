@@ -1,4 +1,9 @@
-"""Connect a process to the server of one place, and repeat what fails while the server may come back."""
+"""Connect a process to the server of one place, and repeat what fails while the server may come back.
+
+``Connection.retry`` repeats a call after a temporary error: a primary steps down, a server restarts, a connection is
+cut or silent. ``is_transient`` in errors.py says which errors are temporary. It tries for RETRY_SECONDS, or
+``timeoutMS`` of the place, after the server last answered.
+"""
 
 from __future__ import annotations
 
@@ -88,8 +93,10 @@ class Connection:
             options = {"read_preference": Primary(), "read_concern": ReadConcern("local"), "write_concern": concern}
         return self.client.get_database(self.place.database, codec_options=CodecOptions(), **options)
 
-    def run(self, function: Callable[[], T], seconds: float | None = None, *, scan: Collection[Any] | None = None) -> T:
-        """Call a function, and call it again after temporary errors. Calling it twice must do no harm.
+    def retry(
+        self, function: Callable[[], T], seconds: float | None = None, *, scan: Collection[Any] | None = None
+    ) -> T:
+        """Call a function, and again after temporary errors. Calling it twice must do no harm.
 
         It is repeated for RETRY_SECONDS (``timeoutMS`` of the place) from the start, or from the server's last answer
         if it has answered since: a function may have worked for an hour before it failed. ``seconds`` shortens that.
@@ -176,10 +183,10 @@ class Connection:
 
 
 def retried(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
-    """Repeat a method of an object with a ``connection`` as ``Connection.run`` does. Such methods must not nest."""
+    """Repeat a method of an object with a ``connection`` as ``Connection.retry`` does. Such methods must not nest."""
 
     @wraps(method)
-    def run(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return cast("T", self.connection.run(lambda: method(self, *args, **kwargs)))
+    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return cast("T", self.connection.retry(lambda: method(self, *args, **kwargs)))
 
-    return run
+    return call

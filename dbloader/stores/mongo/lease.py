@@ -56,9 +56,9 @@ class Lease:
         self._thread.start()
 
     def _acquire(self) -> None:
-        run = self._connection.run
-        while not run(self._try_to_acquire):
-            document = run(lambda: self._meta.find_one({"_id": STORE}, {"writer": 1})) or {}
+        retry = self._connection.retry
+        while not retry(self._try_to_acquire):
+            document = retry(lambda: self._meta.find_one({"_id": STORE}, {"writer": 1})) or {}
             held = document.get("writer")
             if held is None or (isinstance(held, dict) and held.get("token") == self.token):
                 continue  # released just now; or acquired, but the answer was lost
@@ -70,7 +70,7 @@ class Lease:
                     f"has died, its lease ends after {LEASE_SECONDS:g} s"
                 )
             theirs = {"_id": STORE, "writer.token": held.get("token")}
-            run(lambda: self._meta.update_one(theirs, {"$unset": {"writer": ""}}))  # noqa: B023
+            retry(lambda: self._meta.update_one(theirs, {"$unset": {"writer": ""}}))  # noqa: B023
 
     def check(self) -> None:
         """Raise StoreLockedError if another writer can have taken the place; renew the lease if it has expired."""
@@ -93,7 +93,7 @@ class Lease:
             self._meta.delete_one({"_id": STORE, **empty, "replaced": {"$in": [None, []]}})
 
         with suppress(StoreError):  # an abandoned lease expires
-            self._connection.run(release, RENEW_SECONDS)
+            self._connection.retry(release, RENEW_SECONDS)
 
     def _try_to_acquire(self) -> bool:
         """Acquire the lease if it is free, expired, or held already."""

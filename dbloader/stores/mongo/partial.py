@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from dbloader.stores.mongo.catalog import Catalog
     from dbloader.stores.mongo.connection import Connection
     from dbloader.stores.mongo.lease import Lease
-    from dbloader.stores.write_buffer import Part
+    from dbloader.stores.write_buffer import Commit
 
 # The size of one insert, and how many are sent at once: the server works on one while the next is on its way.
 BATCH_BYTES = 8 * 2**20
@@ -83,7 +83,7 @@ class PartialStore:
         later = {**prefix_range(f"{self._id}/event/"), "$gte": event_key(self._id, events)}
         self._meta.delete_many({"_id": later})
 
-    def commit(self, part: Part, progress: Mapping[str, Any]) -> None:
+    def commit(self, commit: Commit, progress: Mapping[str, Any]) -> None:
         """Store records, chunks of columns, events, and the progress.
 
         After a failure all of it is repeated: only the last step waits for the journal, so a server that was killed may
@@ -92,21 +92,21 @@ class PartialStore:
         self._commits += 1
         beside: list[dict[str, Any]] = [
             {"_id": column_key(self._id, name, number), "data": self._check_size(packed, number)}
-            for number, chunk in part.chunks.items()
+            for number, chunk in commit.chunks.items()
             for name, packed in chunk.items()
         ]
         beside += [
             {"_id": event_key(self._id, number), "event": bson.decode(seal(event, number))}
-            for number, event in enumerate(part.events, progress["events"] - len(part.events))
+            for number, event in enumerate(commit.events, progress["events"] - len(commit.events))
         ]
 
-        def commit() -> None:
+        def write() -> None:
             self._lease.check()
-            self._insert(part)
+            self._insert(commit)
             self._write_beside(beside)
             self._catalog.commit(self._id, bson.decode(seal(progress)))
 
-        self.connection.run(commit)
+        self.connection.retry(write)
 
     def _check_size(self, chunk: bytes, number: int) -> bytes:
         if len(chunk) > _MAX_CHUNK:
@@ -115,10 +115,10 @@ class PartialStore:
             raise FieldError(f"the names of {which} are too long for {where}: together they have over 16 MiB")
         return chunk
 
-    def _insert(self, part: Part) -> None:
+    def _insert(self, commit: Commit) -> None:
         with ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="dbloader-insert") as executor:
             # pymongo.timeout is in the context.
-            batches = _split(part.first, part.documents)
+            batches = _split(commit.first, commit.documents)
             inserts = [executor.submit(copy_context().run, self._insert_batch, batch) for batch in batches]
             for insert in inserts:
                 insert.result()

@@ -43,7 +43,7 @@ def find_indices(reader: MongoReader, query: Mapping[str, Any]) -> np.ndarray[An
         found = reader.newest.find(condition, {"_id": 1}, batch_size=_INDICES_AT_ONCE, hint=hint)
         return np.fromiter((to_index(reader.place.redacted, document["_id"]) for document in found), np.int64)
 
-    return np.unique(reader.connection.run(lambda: with_hint(find, hint), scan=reader.newest))
+    return np.unique(reader.connection.retry(lambda: with_hint(find, hint), scan=reader.newest))
 
 
 def to_index(place: str, key: object) -> int:
@@ -74,7 +74,7 @@ def check_counts(reader: MongoReader, *, by_label: bool) -> None:
         return {repr(found["_id"]): found["records"] for found in reader.newest.aggregate(pipeline, **options)}
 
     index = LABEL_INDEX if by_label else "_id_"
-    counts = reader.connection.run(lambda: with_hint(count, index), scan=reader.newest)
+    counts = reader.connection.retry(lambda: with_hint(count, index), scan=reader.newest)
     for label, wanted in expected.items():
         found = counts.pop(repr(label), 0)
         if found != wanted:

@@ -77,7 +77,7 @@ class MongoReader:
             # PrimaryPreferred takes any member that is known. So wait until the primary is.
             with suppress(PyMongoError), pymongo.timeout(_PRIMARY_SECONDS):
                 self.meta.with_options(read_preference=Primary()).find_one({"_id": STORE}, {"_id": 1})
-        document = self.connection.run(lambda: self.meta.find_one({"_id": STORE}))
+        document = self.connection.retry(lambda: self.meta.find_one({"_id": STORE}))
         if document is None or "store" not in document:
             raise self._no_store(document or {})
         store, manifest = document["store"], document.get("manifest")
@@ -109,14 +109,14 @@ class MongoReader:
             for start in range(0, len(missing), _RECORDS_AT_ONCE):
                 part = missing[start : start + _RECORDS_AT_ONCE]
                 collection = records.with_options(codec_options=_RAW) if raw else records
-                self.connection.run(find_missing)
+                self.connection.retry(find_missing)
         if len(found) < len(indices):
             self.check_records()
         return found
 
     def check_records(self) -> None:
         """Check that the server has any records of the store; it has none once the store was replaced."""
-        if self.manifest.length and self.connection.run(lambda: self.newest.find_one({}, {"_id": 1})) is None:
+        if self.manifest.length and self.connection.retry(lambda: self.newest.find_one({}, {"_id": 1})) is None:
             raise self._lost("its collection of records is gone")
 
     def chunk(self, column: str, number: int) -> memoryview:
@@ -127,7 +127,7 @@ class MongoReader:
         """Return all chunks of a column. Their number is checked before anyone allocates memory for the records."""
         wanted = -(-self.manifest.length // CHUNK)
         keys = {"_id": prefix_range(f"{self.store}/column/{column}/")}
-        there = self.connection.run(lambda: self.meta.count_documents(keys, hint="_id_"))
+        there = self.connection.retry(lambda: self.meta.count_documents(keys, hint="_id_"))
         if there < wanted:
             raise self._lost(f"its column {column} has {there} of {wanted} chunks; some are missing or damaged")
         return self._chunks(column, range(wanted))
@@ -136,7 +136,7 @@ class MongoReader:
         for first in range(numbers.start, numbers.stop, _CHUNKS_AT_ONCE):
             part = range(first, min(first + _CHUNKS_AT_ONCE, numbers.stop))
             keys = [column_key(self.store, column, number) for number in part]
-            found = self.connection.run(
+            found = self.connection.retry(
                 lambda: {found["_id"]: found.get("data") for found in self.meta.find({"_id": {"$in": keys}})}  # noqa: B023
             )
             for number, key in zip(part, keys, strict=True):
@@ -148,7 +148,7 @@ class MongoReader:
     def events(self, first: int) -> list[bytes]:
         """Return the documents of some events of the report, from one on; an empty list after the last."""
         keys = {**prefix_range(f"{self.store}/event/"), "$gte": event_key(self.store, first)}
-        found = self.connection.run(lambda: list(self.meta.find({"_id": keys}, sort=[("_id", 1)], limit=CHUNK)))
+        found = self.connection.retry(lambda: list(self.meta.find({"_id": keys}, sort=[("_id", 1)], limit=CHUNK)))
         events = [document.get("event") for document in found]
         for number, (document, event) in enumerate(zip(found, events, strict=True), first):
             if document["_id"] != event_key(self.store, number) or not isinstance(event, dict):
@@ -168,7 +168,7 @@ class MongoReader:
 
     def _is_published(self) -> bool:
         mine = {"_id": STORE, "store": self.store}
-        return self.connection.run(lambda: self.meta.find_one(mine, {"_id": 1})) is not None
+        return self.connection.retry(lambda: self.meta.find_one(mine, {"_id": 1})) is not None
 
     def _no_store(self, document: Mapping[str, Any]) -> Exception:
         """Return the error for a place without a finished store."""
@@ -178,7 +178,7 @@ class MongoReader:
                 f"{name} is not a finished store: its conversion is under way or was interrupted "
                 "(dbloader convert with --resume goes on with it)"
             )
-        if self.connection.run(lambda: database.list_collection_names(filter={"name": self.place.collection})):
+        if self.connection.retry(lambda: database.list_collection_names(filter={"name": self.place.collection})):
             return NotAStoreError(
                 f"{name} is not a dbloader store, or its conversion is not finished: "
                 f"there is no manifest in {self.meta.full_name}"

@@ -71,7 +71,7 @@ class MongoStore(Store):
         if _is_name(name):
             query = {"name": name, "_id": {"$gte": 0, "$lt": reader.manifest.length}}
             for records in (reader.records, reader.newest) if reader.may_lag else (reader.records,):
-                found = found or reader.connection.run(
+                found = found or reader.connection.retry(
                     lambda: records.find_one(query, {"_id": 1}, sort=[("name", 1), ("_id", 1)]),  # noqa: B023
                     scan=records,
                 )
@@ -147,7 +147,7 @@ class MongoStore(Store):
 
     def _read_large(self, reader: MongoReader, index: int, file: object) -> bytes:
         try:
-            return reader.connection.run(lambda: reader.large.get(file))
+            return reader.connection.retry(lambda: reader.large.get(file))
         except LostError as error:
             raise self._damaged(index, str(error)) from error
 

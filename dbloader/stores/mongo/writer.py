@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from dbloader.records.manifest import Manifest
-    from dbloader.stores.write_buffer import Part
+    from dbloader.stores.write_buffer import Commit
 
 
 # MongoDB keeps its users, the state of a sharded cluster, and data that is not replicated in these.
@@ -115,8 +115,8 @@ class MongoWriter(Writer):
             self._connection.close()
 
     @override
-    def _store(self, part: Part, progress: Mapping[str, Any]) -> None:
-        self._partial.commit(part, progress)
+    def _store(self, commit: Commit, progress: Mapping[str, Any]) -> None:
+        self._partial.commit(commit, progress)
         self._committed = True
 
     @override
@@ -131,12 +131,12 @@ class MongoWriter(Writer):
         for number in range(-(-self.length // CHUNK)):
             if not self._partial.has_records(number, self._stored_chunk(number)["crc32"]):
                 raise self._damaged("the server does not have all of its records as they were sent")
-        for index in self._connection.run(self._partial.large.list_indices):
+        for index in self._connection.retry(self._partial.large.list_indices):
             # Beyond the last record there may be leftovers of earlier writers.
             if index < self.length and not self._partial.has_file(index):
                 raise self._damaged(f"the server does not have record {index} in GridFS as it was sent")
         replaces = self._find_replaceable()
-        self._connection.run(self._lease.check)
+        self._connection.retry(self._lease.check)
         self._catalog.publish(self._id, bson.decode(manifest.encode()), replaces)
         self._published = True
         with suppress(StoreError):  # the store can be read without these

@@ -29,7 +29,7 @@ class Transform:
     def __call__(self, data: bytes) -> torch.Tensor:
         """Return uint8, shape (3, SIZE, SIZE); resized bilinearly, which Pillow does with antialiasing."""
         image = Image.open(io.BytesIO(data)).convert("RGB")
-        left, top, width, height, flip, *_ = self.crop.choose(torch.rand(self.crop.draws).tolist(), *image.size)
+        left, top, width, height, flip, *_ = self.crop.choose_crop(torch.rand(self.crop.draws).tolist(), *image.size)
         box = (left, top, left + width, top + height)
         image = image.crop(box).resize((SIZE, SIZE), Image.Resampling.BILINEAR)
         if flip:

@@ -300,7 +300,7 @@ READS: dict[str, Callable[[str, Path], Any]] = {
     "names": used(lambda store: list(store.names())),
     "a name": used(lambda store: store.name(min(5, len(store) - 1))),
     "find": used(lambda store: store.find(RECORDS[5].name)),
-    "documents": used(lambda store: [store.checked(*pair) for pair in documents_in(store)]),
+    "documents": used(lambda store: [store.verified(*pair) for pair in documents_in(store)]),
     "read": used(lambda store: plain(store.read(range(min(len(store), 100))))),
     "verify": used(lambda store: store.verify()),
     "copy": copied,

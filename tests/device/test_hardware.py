@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from dbloader.device.encoded import EncodedImages
-from dbloader.device.nvjpeg import open_hardware, takes
+from dbloader.device.hardware import open_hardware, takes
 from dbloader.errors import OptionError
 from tests.support.images import encoded
 from tests.support.jpegs import draw, encode

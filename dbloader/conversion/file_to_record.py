@@ -1,4 +1,4 @@
-"""Prepare one file: read, check, repair and transcode it into one encoded record, or say why not."""
+"""Make a record of one file: check it, repair it, transcode it and encode the record, or say why it is rejected."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 
 
 @dataclass(slots=True)
-class Prepared:
-    """The result of one file."""
+class FileResult:
+    """What became of one file: a record, or why it was rejected."""
 
     item: Entry | Problem
     record: EncodedRecord | None = None  # None if the file is rejected
@@ -43,14 +43,14 @@ class Prepared:
     nbytes: int = 0  # read
 
     @classmethod
-    def rejected(cls, item: Entry | Problem, reason: str) -> Prepared:
+    def rejected(cls, item: Entry | Problem, reason: str) -> FileResult:
         """Return the result of something that cannot be read."""
         return cls(item, events={"rejected": reason}, bad=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FilePreparer:
-    """The settings by which files become records, as ``convert`` describes them; checks itself."""
+class FileConverter:
+    """Makes records of files, by settings that ``dbloader.convert`` describes; checks itself."""
 
     check: str = "decode"
     keep_damaged: bool = False
@@ -71,14 +71,14 @@ class FilePreparer:
         """Return all settings that the bytes of the records depend on."""
         return {"check": self.check, "keep_damaged": self.keep_damaged, **asdict(self.images)}
 
-    def prepare(self, entry: Entry, data: bytes, hold: Callable[[int], object]) -> Prepared:
+    def convert(self, entry: Entry, data: bytes, hold: Callable[[int], object]) -> FileResult:
         """Check the bytes of a file and return its record.
 
         ``hold`` is called with a number of bytes before they are allocated, and with a negative number after they are
         freed; pixels that are stored are not freed here. An OSError (memory, ``jpegtran`` killed) or OptionError
         (``jpegtran`` gone) is not the file's fault.
         """
-        result = Prepared(entry, nbytes=len(data))
+        result = FileResult(entry, nbytes=len(data))
         try:
             if self.images.tile and TILES in entry.fields:
                 raise FieldError(f"field {TILES!r} is where tile keeps the lengths of tiles: give yours another name")
@@ -88,7 +88,7 @@ class FilePreparer:
             result.bad = not isinstance(error, DamagedImageError)
         return result
 
-    def _fill(self, result: Prepared, entry: Entry, data: bytes, hold: Callable[[int], object]) -> None:
+    def _fill(self, result: FileResult, entry: Entry, data: bytes, hold: Callable[[int], object]) -> None:
         try:
             data, image = self._check(result, data, hold)
             temporary, kept = self.images.memory(image) if image else (0, 0)
@@ -123,7 +123,7 @@ class FilePreparer:
             record.damaged = str(error)
             result.record = encode(record)
 
-    def _check(self, result: Prepared, data: bytes, hold: Callable[[int], object]) -> tuple[bytes, Facts | None]:
+    def _check(self, result: FileResult, data: bytes, hold: Callable[[int], object]) -> tuple[bytes, Facts | None]:
         """Return the image file, with its end marker if only that was missing, and what its header says."""
         if self.check == "none":
             return data, _facts(data) if self.images.raw else _facts_or_none(data)  # raw: without an image no pixels

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from dbloader.conversion.convert import convert
-from dbloader.conversion.prepare import FilePreparer
+from dbloader.conversion.file_to_record import FileConverter
 from dbloader.conversion.transcode import ImageFormat
 from dbloader.decoding import decode_pil
 from dbloader.errors import ConversionError
@@ -177,9 +177,9 @@ def test_a_header_that_claims_gigapixels_is_rejected(root: Path, place: Path) ->
 
 
 def held(data: bytes, **options: Any) -> list[int]:
-    """Return what is asked for to prepare a file."""
+    """Return what is asked for to convert a file."""
     sizes: list[int] = []
-    assert FilePreparer(**options).prepare(Entry("0", b"0", None, {}), data, sizes.append).record
+    assert FileConverter(**options).convert(Entry("0", b"0", None, {}), data, sizes.append).record
     return sizes
 
 

@@ -1,4 +1,4 @@
-"""A crop of a tiled JPEG, decoded from the tiles that it touches."""
+"""Join the tiles that a crop touches to a small JPEG, and decode the crop from it."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def decode_crop(
         DamagedImageError: The lengths are not those of its tiles, or the tiles do not decode, or only with a warning.
         NotTiledError: The JPEG is intact, but not tiled.
     """
-    return decode_joined(*join_crop(jpeg, lengths, left, top, width, height), width, height)
+    return decode_joined(*join_tiles(jpeg, lengths, left, top, width, height), width, height)
 
 
 def decode_joined(joined: bytearray, left: int, top: int, width: int, height: int) -> npt.NDArray[np.uint8]:
-    """Decode the JPEG that `join_crop` returned, and cut out the crop; the rest is as in `decode_crop`."""
+    """Decode the JPEG that `join_tiles` returned, and cut out the crop; the rest is as in `decode_crop`."""
     try:
         pixels: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(joined, colorspace="RGB", strict=True)
     except ValueError as error:
@@ -61,7 +61,7 @@ def decode_joined(joined: bytearray, left: int, top: int, width: int, height: in
     return pixels[top : top + height, left : left + width]
 
 
-def join_crop(
+def join_tiles(
     jpeg: bytes | memoryview,
     lengths: bytes | memoryview,
     left: int,
@@ -69,12 +69,12 @@ def join_crop(
     width: int,
     height: int,
     *,
-    checked: bool = False,
+    known_intact: bool = False,
 ) -> tuple[bytearray, int, int]:
     """Join the tiles that a crop touches to a small JPEG that any decoder reads; decode nothing.
 
-    Arguments and errors are those of `decode_crop`, but damage within the tiles is not found. If ``checked`` is true,
-    the lengths are known to belong to this JPEG, for example because a checksum covers both.
+    Arguments and errors are those of `decode_crop`, but damage within the tiles is not found. ``known_intact`` says
+    that the lengths are known to belong to this JPEG, for example because a checksum covers both.
 
     Returns:
         The JPEG, without metadata; the crop's left and upper edge in it, in pixels.
@@ -115,7 +115,7 @@ def join_crop(
     moved = (stops - starts).cumsum() - stops + (header.nbytes - 1)
     marks = (ends + moved[:, None]).ravel()
     out = np.frombuffer(joined, np.uint8)
-    if not checked:
+    if not known_intact:
         codes = closing_codes(total).reshape(grid.down, grid.across)[row:rows, column:columns]
         _check_markers(out, marks, codes)
         first = 0 if row or column else 1  # no marker stands before the image's first tile

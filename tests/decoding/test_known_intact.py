@@ -38,7 +38,7 @@ def file(kind: str, width: int = 75, height: int = 201) -> bytes:
 def test_every_part_has_the_pixels_of_the_whole(kind: str) -> None:
     data = file(kind)
     whole = simplejpeg.decode_jpeg(data, "RGB")
-    jpeg = open_jpeg(data, checked=True)
+    jpeg = open_jpeg(data, known_intact=True)
     assert jpeg is not None
     for bottom in range(1, 202):
         top = max(0, bottom - 9)
@@ -48,9 +48,9 @@ def test_every_part_has_the_pixels_of_the_whole(kind: str) -> None:
 @pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"progressive"}))
 def test_what_lies_below_is_not_decoded(kind: str) -> None:
     data = file(kind)
-    sound = open_jpeg(data, checked=True)
+    sound = open_jpeg(data, known_intact=True)
     cut = data[:-200] + data[-2:]
-    jpeg, strict = open_jpeg(cut, checked=True), open_jpeg(cut)
+    jpeg, strict = open_jpeg(cut, known_intact=True), open_jpeg(cut)
     assert jpeg is not None
     assert strict is not None
     assert sound is not None
@@ -62,8 +62,8 @@ def test_what_lies_below_is_not_decoded(kind: str) -> None:
 def test_the_crops_are_those_of_files_that_are_not_known() -> None:
     data, decoder = file("4:2:0", 301, 203), RandomResizedCrop(32)
     for seed in range(40):
-        numbers = np.random.default_rng(seed).random(decoder.draws)
-        assert torch.equal(decoder(data, numbers), decoder(data, numbers, checked=True))
+        random_numbers = np.random.default_rng(seed).random(decoder.draws)
+        assert torch.equal(decoder(data, random_numbers), decoder(data, random_numbers, known_intact=True))
 
 
 @pytest.mark.parametrize(("check", "known"), [("decode", True), ("structure", False), ("none", False)])
@@ -75,9 +75,9 @@ def test_a_dataset_knows_what_conversion_has_decoded(check: str, known: bool, tm
     told = []
 
     class Told(RandomResizedCrop):
-        def __call__(self, *arguments: Any, checked: bool = False, **options: Any) -> torch.Tensor:
-            told.append(checked)
-            return super().__call__(*arguments, checked=checked, **options)
+        def __call__(self, *arguments: Any, known_intact: bool = False, **options: Any) -> torch.Tensor:
+            told.append(known_intact)
+            return super().__call__(*arguments, known_intact=known_intact, **options)
 
     assert LMDBDataset(tmp_path / "a.lmdb", decode=Told(8))[0][0].shape == (3, 8, 8)
     assert told == [known]
