@@ -137,7 +137,7 @@ def create_loader(
     check_choice("workers", workers, ("auto", "threads", "processes"))
     check_choice("decode_on", decode_on, ("workers", "device"))
     if transform is not None and transform != "auto" and not callable(transform):
-        raise OptionError(f"transform must be 'auto', a callable or None, got {transform!r}")
+        raise TypeError(f"transform must be 'auto', a callable or None, got {transform!r}")
     if collate_fn is not None and not callable(collate_fn):
         raise TypeError(f"collate_fn must be a callable or None, got {collate_fn!r}")
     num_workers = cpu_share() if num_workers is None else whole_number("num_workers", num_workers, 0)
