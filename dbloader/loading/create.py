@@ -171,7 +171,7 @@ def create_loader(
             pin_memory=device is not None and resolve_device(device).type == "cuda",
             prefetch_factor=prefetch_factor,
             timed=True,
-            fetcher=fetcher,
+            _fetcher=fetcher,
         )
     else:
         loader = ProcessLoader(
