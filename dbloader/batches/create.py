@@ -45,8 +45,8 @@ def create_fetcher(
     if encoded:
         if transform is not None or collate_fn is not None or not TensorBatchFetcher.suits(dataset):
             raise OptionError(
-                "decode='device' is for an LMDBDataset or MongoDataset whose images a Decoder of one size makes, such "
-                "as RandomResizedCrop(224), without another transform and without collate_fn, "
+                "decode_on='device' is for an LMDBDataset or MongoDataset whose images a Decoder of one size makes, "
+                "such as RandomResizedCrop(224), without another transform and without collate_fn, "
                 f"got {type(dataset).__name__}"
             )
         return EncodedBatchFetcher(dataset)

@@ -47,7 +47,7 @@ class EncodedBatchFetcher(BatchFetcher):
         if not isinstance(record.image, bytes):
             raise OptionError(
                 f"{self.dataset._describe(record)} has no image file that a device could decode, but "
-                f"{'none' if record.image is None else 'pixels'}: leave decode='device' out"
+                f"{'none' if record.image is None else 'pixels'}: leave decode_on='device' out"
             )
         return record.image
 

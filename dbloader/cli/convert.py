@@ -55,8 +55,8 @@ Examples:
     type=click.Path(),
     help="Take files, labels and further fields from a .json, .jsonl, .csv or .tsv file; its paths start from SOURCE.",
 )
-@click.option("--key", metavar="FIELD", help="Field of a collection with a file's name.  [default: img_name]")
-@click.option("--image", metavar="FIELD", help="Field of a collection with a file's bytes.  [default: bson_img]")
+@click.option("--name-field", metavar="FIELD", help="Field of a collection with a file's name.  [default: img_name]")
+@click.option("--image-field", metavar="FIELD", help="Field of a collection with a file's bytes.  [default: bson_img]")
 @click.option("--workers", metavar="N", type=int, help="Threads that read and check.  [default: one per CPU]")
 @click.option(
     "--check",

@@ -39,8 +39,8 @@ def convert(
     destination: str | os.PathLike[str],
     *,
     listing: str | os.PathLike[str] | None = None,
-    key: str | None = None,
-    image: str | None = None,
+    name_field: str | None = None,
+    image_field: str | None = None,
     images: ImageFormat | None = None,
     workers: int | None = None,
     check: str = "decode",
@@ -77,8 +77,8 @@ def convert(
             ``mongodb://`` place of a collection that has a document with the bytes of each file.
         destination: Place of the store.
         listing: JSON, CSV, TSV or JSON lines file that names the files, their labels and further fields.
-        key: Of a collection in MongoDB, the field with a file's name; default ``"img_name"``.
-        image: Of a collection in MongoDB, the field with a file's bytes; default ``"bson_img"``.
+        name_field: Of a collection in MongoDB, the field with a file's name; default ``"img_name"``.
+        image_field: Of a collection in MongoDB, the field with a file's bytes; default ``"bson_img"``.
         images: How images are stored, such as ``ImageFormat(short_side=256)``; None for the files as they are.
         workers: Threads that read and check; None for one per CPU.
         check: ``"decode"`` decodes every image, ``"structure"`` checks segments and headers only. An image that fails
@@ -115,7 +115,8 @@ def convert(
     fail_on = {kind for kind, value in (("bad", on_bad), ("damaged", on_damaged)) if value == "fail"}
     started = time.monotonic()
     return_large_blocks()
-    found = _open_source(source, listing, key=key, image=image)  # its errors come before a partial store is replaced
+    # The errors of the source come before a partial store is replaced.
+    found = _open_source(source, listing, name_field=name_field, image_field=image_field)
     with closing(found), create_store(destination, overwrite=overwrite, resume=resume, resumable=True) as writer:
         with FileList(found, writer.scratch, lambda count: progress(Progress(count, None, 0))) as files:
             writer.check_settings(
@@ -167,7 +168,11 @@ def _settings(converter: FileConverter, shuffle: int | None) -> dict[str, Any]:
 
 
 def _open_source(
-    source: str | os.PathLike[str], listing: str | os.PathLike[str] | None, *, key: str | None, image: str | None
+    source: str | os.PathLike[str],
+    listing: str | os.PathLike[str] | None,
+    *,
+    name_field: str | None,
+    image_field: str | None,
 ) -> Source:
     if is_mongo(source):
         if listing is None:
@@ -177,11 +182,13 @@ def _open_source(
             )
         from dbloader.sources.collection import read_collection  # importing pymongo takes longer than all the rest
 
-        return read_collection(source, listing, key=key or "img_name", image=image or "bson_img")
-    if key is not None or image is not None:
+        return read_collection(
+            source, listing, name_field=name_field or "img_name", image_field=image_field or "bson_img"
+        )
+    if name_field is not None or image_field is not None:
         raise OptionError(
-            "key (--key) and image (--image) name fields of a collection in MongoDB: give a mongodb:// place as the "
-            "source, or leave them out"
+            "name_field (--name-field) and image_field (--image-field) are for a collection in MongoDB: give a "
+            "mongodb:// place as the source, or leave them out"
         )
     return scan(source) if listing is None else read_listing(listing, source)
 

@@ -91,12 +91,12 @@ class FileConverter:
     def _fill(self, result: FileResult, entry: Entry, data: bytes, hold: Callable[[int], object]) -> None:
         try:
             data, image = self._check(result, data, hold)
-            temporary, kept = self.images.memory(image) if image else (0, 0)
+            temporary, kept = self.images._memory(image) if image else (0, 0)
             if kept:
                 hold(kept)
             with reserved(hold, temporary):
                 if image:
-                    stored = self.images.transcode(data, image)
+                    stored = self.images._transcode(data, image)
                 else:
                     stored = Stored(data, None, untiled="is in no known image format" if self.images.tile else "")
                 record = _record(entry, stored)

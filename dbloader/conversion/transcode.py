@@ -101,7 +101,7 @@ class ImageFormat:
         if self.tile and self.quality is None:
             find_jpegtran()
 
-    def new_size(self, facts: Facts) -> tuple[int, int] | None:
+    def _new_size(self, facts: Facts) -> tuple[int, int] | None:
         """Return the width and height that an image is made smaller to; None if it keeps its size."""
         side, limit = max(facts.width, facts.height), self.max_side
         if self.short_side is not None:
@@ -110,9 +110,9 @@ class ImageFormat:
             return None
         return max(1, round(facts.width * limit / side)), max(1, round(facts.height * limit / side))
 
-    def memory(self, facts: Facts) -> tuple[int, int]:
-        """Return the bytes that ``transcode`` and the encoding of the record take: for their time, and as a result."""
-        size, pixels = self.new_size(facts), facts.width * facts.height
+    def _memory(self, facts: Facts) -> tuple[int, int]:
+        """Return the bytes that ``_transcode`` and the encoding of the record take: for their time, and as a result."""
+        size, pixels = self._new_size(facts), facts.width * facts.height
         smaller = resizing_bytes(facts, size) if size else 0
         if self.raw:
             stored = size[0] * size[1] if size else pixels
@@ -125,7 +125,7 @@ class ImageFormat:
             return (_TILING if self.quality is None else _ENCODING) * pixels, 0
         return 0, 0
 
-    def transcode(self, data: bytes, facts: Facts) -> Stored:
+    def _transcode(self, data: bytes, facts: Facts) -> Stored:
         """Return an image file as it is to be stored.
 
         Raises:
@@ -133,7 +133,7 @@ class ImageFormat:
             PixelRangeError: It is to be stored as pixels, but its values are of unknown range.
             OSError: ``jpegtran`` could not be run.
         """
-        size, untiled = self.new_size(facts), ""
+        size, untiled = self._new_size(facts), ""
         if self.raw:
             try:
                 pixels = load_pixels(data, size)

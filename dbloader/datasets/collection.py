@@ -52,8 +52,8 @@ class CollectionDataset(StoreDataset):
         listing: File that names the images and their labels, in the order of the dataset: ``{"path_list": [...],
             "label_list": [...]}`` in a .json, or any other listing that ``dbloader convert --list`` takes.
         transform, target_transform, decode, fields: As in LMDBDataset.
-        key: Field of a document with the file's name as in the listing.
-        image: Field with its bytes. A missing end marker of a JPEG is added.
+        name_field: Field of a document with the file's name as in the listing.
+        image_field: Field with its bytes. A missing end marker of a JPEG is added.
         with_index: Give ``(image, label, index)``.
 
     Raises:
@@ -70,8 +70,8 @@ class CollectionDataset(StoreDataset):
         transform: Callable[[Any], Any] | None = None,
         target_transform: Callable[[Any], Any] | None = None,
         *,
-        key: str = "img_name",
-        image: str = "bson_img",
+        name_field: str = "img_name",
+        image_field: str = "bson_img",
         decode: Callable[[bytes], Any] | None = decode_pil,
         fields: Iterable[str] | None = None,
         with_index: bool = False,
@@ -79,7 +79,7 @@ class CollectionDataset(StoreDataset):
         self.with_index = checked_flag("with_index", with_index)
         if self.with_index and fields is not None:
             raise OptionError("fields gives dicts, which with_index does not: name 'index' among the fields")
-        store = CollectionStore(place, listing, key=key, image=image)
+        store = CollectionStore(place, listing, name_field=name_field, image_field=image_field)
         for warning in store.warnings:
             warnings.warn(warning, UserWarning, stacklevel=2)
         super().__init__(store, transform, target_transform, decode=decode, fields=fields)
@@ -97,8 +97,10 @@ class CollectionStore(Store):
     columns but ``label``, no report, and no checksums to verify.
     """
 
-    def __init__(self, place: str | os.PathLike[str], listing: str | os.PathLike[str], *, key: str, image: str) -> None:
-        self._source = read_collection(place, listing, key=key, image=image)
+    def __init__(
+        self, place: str | os.PathLike[str], listing: str | os.PathLike[str], *, name_field: str, image_field: str
+    ) -> None:
+        self._source = read_collection(place, listing, name_field=name_field, image_field=image_field)
         self.place = self._source.place
         paths, labels = [], []
         for entry in self._source.entries():

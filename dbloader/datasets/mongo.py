@@ -79,8 +79,8 @@ class MongoDataset(StoreDataset):
         return origin if self._cache is None else CachedStore(origin, self._cache, max_bytes=self._cache_bytes)
 
     @property
-    def state(self) -> dict[str, Any]:
-        """The identity of the dataset's records, to keep with a training run and compare.
+    def _identity(self) -> dict[str, Any]:
+        """What tells the records of this dataset from those of another.
 
         It has the store's place and digest, the query, the number of records, and the SHA-256 (hex) of their indices
         (int64, little-endian).

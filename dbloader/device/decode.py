@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import interpolate, pad
 
+from dbloader._describe import short_repr
 from dbloader._machine import cpu_count
+from dbloader.decoding.decoder import Decoder
 from dbloader.decoding.exif import UPRIGHT, read_orientation
 from dbloader.device.encoded import EncodedImages
 from dbloader.device.hardware import open_hardware, takes
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from typing_extensions import Self
 
-    from dbloader.decoding.decoder import Decoder
     from dbloader.device.hardware import HardwareDecoder
     from dbloader.device.transfer import Device
 
@@ -52,13 +53,15 @@ class DeviceDecoder:
     Raises:
         OptionError: The Decoder has no ``size``, the device is not present, or it is a CUDA device and no library
             decodes JPEGs on it. From a call: the images have random numbers for another Decoder.
-        TypeError: From a call: the argument is not EncodedImages.
+        TypeError: The Decoder is something else. From a call: the argument is not EncodedImages.
         DamagedImageError: From a call: an image does not decode; a note says which. On CUDA, damage that a library
             decodes without an error is not found; the Decoder also refuses images with warnings.
         NotAnImageError: From a call: an image is in no known format.
     """
 
     def __init__(self, decoder: Decoder, device: Device) -> None:
+        if not isinstance(decoder, Decoder):
+            raise TypeError(f"decoder must be a Decoder, such as RandomResizedCrop(224), got {short_repr(decoder)}")
         if decoder.size is None:
             raise OptionError(f"a batch must have images of one size: take a decoder that has a size, got {decoder!r}")
         self.decoder = decoder

@@ -115,8 +115,8 @@ class SamplerCheckpoint:
     def begin(self) -> Position:
         """Return the position of the iteration that begins now."""
         # Where another PrefetchLoader in front holds the sampler, that one decides.
-        if self._latest is None or self._was_chosen or self._sampler.held:
-            start = self._sampler.next_state()
+        if self._latest is None or self._was_chosen or self._sampler._is_held:
+            start = self._sampler._next_state()
         else:
             start = self._latest.next_start()
         self._latest = _SamplerPosition(self._sampler, start, self._batch_size, drop_last=self._drop_last)
@@ -125,12 +125,12 @@ class SamplerCheckpoint:
     @property
     def _was_chosen(self) -> bool:
         """Whether ``set_epoch`` or ``load_state_dict`` was called since the last batch was received."""
-        return self._latest is not None and self._sampler.choices != self._latest.choices
+        return self._latest is not None and self._sampler._times_chosen != self._latest.times_chosen
 
     def state(self) -> State:
         """Return the state of the consumer, or of the epoch or state that was chosen since."""
         if self._latest is None or self._was_chosen:
-            return {**self._sampler.next_state(), **self._digest()}
+            return {**self._sampler._next_state(), **self._digest()}
         return {**self._latest.state(), **self._digest()}
 
     def load(self, state: Any) -> None:
@@ -155,7 +155,7 @@ class _SamplerPosition(Position):
     Until the consumer has received something, the sampler is held, so that its order begins at ``start``.
 
     Attributes:
-        choices: Those of the sampler that are older than what the consumer received last.
+        times_chosen: That of the sampler when the consumer received its last batch.
     """
 
     def __init__(self, sampler: ResumableSampler, start: State, batch_size: int, *, drop_last: bool) -> None:
@@ -164,20 +164,20 @@ class _SamplerPosition(Position):
         self._batch_size = batch_size
         self._batches_received = 0
         self._ended = False
-        self.choices = sampler.choices
+        self.times_chosen = sampler._times_chosen
         self._positions = sampler.positions(start)
         self._samples = len(self._positions)
         if drop_last:
             self._samples -= self._samples % batch_size
-        self._holds = not sampler.held
+        self._holds = not sampler._is_held
         if self._holds:
-            sampler.hold(start)
+            sampler._hold(start)
 
     def _release(self, *, received: bool) -> None:
-        self.choices = self._sampler.choices
+        self.times_chosen = self._sampler._times_chosen
         if self._holds:
             self._holds = False
-            self._sampler.release(received=received)
+            self._sampler._release(received=received)
 
     @override
     def receive(self, snapshot: State | None) -> None:

@@ -45,7 +45,7 @@ def create_loader(
     is_training: bool = False,
     transform: Callable[..., Any] | Literal["auto"] | None = "auto",
     collate_fn: Callable[[list[Any]], Any] | None = None,
-    decode: Literal["workers", "device"] = "workers",
+    decode_on: Literal["workers", "device"] = "workers",
     device: torch.device | str | int | None = "auto",
     mean: Sequence[float] | None = IMAGENET_MEAN,
     std: Sequence[float] | None = IMAGENET_STD,
@@ -71,8 +71,8 @@ def create_loader(
         workers             read the records, decode, crop, resize and flip their images to uint8; threads
             |               share the images of a batch, a process makes whole batches
             | uint8 batch   in pinned memory (threads) or shared memory (processes), prefetch_factor ahead
-        background thread   queues on a CUDA stream of its own: copy to the device, decode="device", normalize,
-            |               preparation; on the CPU it does this work itself
+        background thread   queues on a CUDA stream of its own: copy to the device, decode (decode_on="device"),
+            |               normalize, preparation; on the CPU it does this work itself
             | float batch   on the device, at most two ahead
         your thread         next(): your CUDA stream waits for the other one's work; then your training step
 
@@ -94,7 +94,7 @@ def create_loader(
             ``decode`` of its own, which is then used. One given here takes the place of that of a store's dataset, and
             comes after that of any other. None applies nothing.
         collate_fn: Makes a batch of a list of samples; None is torch's, and the fastest for the stores' datasets.
-        decode: Where the images of a store's dataset are decoded: by the ``"workers"``, or on the ``"device"``, to
+        decode_on: Where the images of a store's dataset are decoded: by the ``"workers"``, or on the ``"device"``, to
             which the files are sent. On CUDA nvImageCodec or torchvision decodes them, where one is installed, and the
             CPU those that they do not support; see ``dbloader.device.decode``. Same crops, nearly the same pixels.
         device: Where the batches go, as in PrefetchLoader; None leaves them where they are made.
@@ -135,15 +135,15 @@ def create_loader(
     distributed = checked_flag("distributed", distributed, none=True)
     size = height_and_width(input_size)
     check_choice("workers", workers, ("auto", "threads", "processes"))
-    check_choice("decode", decode, ("workers", "device"))
+    check_choice("decode_on", decode_on, ("workers", "device"))
     if transform is not None and transform != "auto" and not callable(transform):
-        raise OptionError(f"transform must be 'auto', a callable or None, got {transform!r}")
+        raise TypeError(f"transform must be 'auto', a callable or None, got {transform!r}")
     if collate_fn is not None and not callable(collate_fn):
         raise TypeError(f"collate_fn must be a callable or None, got {collate_fn!r}")
     num_workers = cpu_share() if num_workers is None else whole_number("num_workers", num_workers, 0)
     prefetch_factor = 2 if prefetch_factor is None else whole_number("prefetch_factor", prefetch_factor, 1)
-    if decode == "device" and device is None:
-        raise OptionError("decode='device' needs a device to decode on, got device=None")
+    if decode_on == "device" and device is None:
+        raise OptionError("decode_on='device' needs a device to decode on, got device=None")
     if isinstance(transform, str):
         transform = default_transform(dataset, size, is_training=is_training)
     decoded, transform = with_transform(dataset, transform)
@@ -156,9 +156,9 @@ def create_loader(
         seed=whole_number("seed", seed),
         drop_last=is_training if drop_last is None else drop_last,
     )
-    fetcher = create_fetcher(decoded, collate_fn, transform=transform, encoded=decode == "device")
+    fetcher = create_fetcher(decoded, collate_fn, transform=transform, encoded=decode_on == "device")
     steps: list[Any] = create_normalization(mean, std, dtype, channels_last=channels_last)
-    if decode == "device" and device is not None:
+    if decode_on == "device" and device is not None:
         steps.insert(0, DeviceDecoder(decoder_of(decoded), device))
     if preparation is not None:
         steps.append(preparation)
@@ -171,7 +171,7 @@ def create_loader(
             pin_memory=device is not None and resolve_device(device).type == "cuda",
             prefetch_factor=prefetch_factor,
             timed=True,
-            fetcher=fetcher,
+            _fetcher=fetcher,
         )
     else:
         loader = ProcessLoader(

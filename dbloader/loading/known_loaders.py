@@ -19,7 +19,7 @@ def find_checkpoint(loader: Any) -> Checkpoint | None:
     """Return how a loader is resumed, or None if it cannot be."""
     batches: Any = getattr(loader, "batch_sampler", Ellipsis)
     sampler: Any = getattr(loader if batches is None else batches, "sampler", None)
-    if all(hasattr(sampler, name) for name in ("positions", "hold", "load_state_dict")):
+    if all(hasattr(sampler, name) for name in ("positions", "_hold", "load_state_dict")):
         dataset = dataset_of(loader)
         if batches is None:  # a DataLoader with batch_size=None: each sample is a batch
             return SamplerCheckpoint(sampler, 1, drop_last=False, dataset=dataset)

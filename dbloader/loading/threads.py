@@ -49,7 +49,6 @@ class ThreadLoader:
         num_workers: Threads; with 0 the caller's thread makes each batch when it is asked for.
         prefetch_factor: Most batches ahead of the one that was received last, for all threads together; 2 if None.
         timed: Make TimedBatches, from which a PrefetchLoader in front takes its ``stats()``.
-        fetcher: Makes the batches; chosen for the dataset if None.
 
     Raises:
         OptionError: ``num_workers`` is below 0 or ``prefetch_factor`` below 1; the dataset is iterable-style, or
@@ -76,7 +75,7 @@ class ThreadLoader:
         prefetch_factor: int | None = None,
         generator: torch.Generator | None = None,
         timed: bool = False,
-        fetcher: BatchFetcher | None = None,
+        _fetcher: BatchFetcher | None = None,  # the one that create_loader chose
     ) -> None:
         if isinstance(dataset, IterableDataset):
             raise OptionError(f"the dataset must have samples at indices, got the iterable {type(dataset).__name__}")
@@ -103,7 +102,7 @@ class ThreadLoader:
         self.collate_fn = collate_fn
         self.pin_memory = checked_flag("pin_memory", pin_memory) and torch.cuda.is_available()
         self.timed = checked_flag("timed", timed)
-        self._fetcher = fetcher or create_fetcher(dataset, collate_fn)
+        self._fetcher = _fetcher or create_fetcher(dataset, collate_fn)
         self._fetcher.pin_memory = self.pin_memory
 
     def __len__(self) -> int:

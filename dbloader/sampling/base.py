@@ -43,7 +43,6 @@ class ResumableSampler(RankSampler, ABC):
         population: Length of the dataset that the indices are of, or None if unknown.
         seed: The seed of all epochs.
         epoch: The epoch of the next ``iter()``.
-        choices: Number of calls of ``set_epoch`` and ``load_state_dict``.
     """
 
     def __init__(
@@ -60,7 +59,7 @@ class ResumableSampler(RankSampler, ABC):
         self.population = population
         self.seed = whole_number("seed", seed)
         self.epoch = 0
-        self.choices = 0
+        self._times_chosen = 0  # calls of set_epoch and load_state_dict
         self._position = 0  # where the next iter() starts
         self._begun: Start | None = None  # where the last iter() started, unless an epoch or state was chosen since
         self._held: Start | None = None  # where each iter() starts while a loader holds the sampler
@@ -100,7 +99,7 @@ class ResumableSampler(RankSampler, ABC):
             self._position = 0
         self.epoch = epoch
         self._begun = None
-        self.choices += 1
+        self._times_chosen += 1
 
     def state_after(self, consumed: int = 0, *, since: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the state of an iteration of which some samples have been consumed: ints and a str.
@@ -135,26 +134,26 @@ class ResumableSampler(RankSampler, ABC):
         """
         self.seed, self.epoch, self._position = self._read(state_dict)
         self._begun = None
-        self.choices += 1
+        self._times_chosen += 1
 
-    def next_state(self) -> dict[str, Any]:
+    def _next_state(self) -> dict[str, Any]:
         """Return the state where the next ``iter()`` starts: ints and a str."""
         return self._state(self._held or self._next())
 
     @property
-    def held(self) -> bool:
+    def _is_held(self) -> bool:
         """Whether a loader in front decides where ``iter()`` starts."""
         return self._held is not None
 
-    def hold(self, since: Mapping[str, Any]) -> None:
-        """Start each ``iter()`` at a state until ``release``, even if another epoch is chosen meanwhile.
+    def _hold(self, since: Mapping[str, Any]) -> None:
+        """Start each ``iter()`` at a state until ``_release``, even if another epoch is chosen meanwhile.
 
-        PrefetchLoader calls this before it makes the iterator of the loader behind it, and ``release`` when its
+        PrefetchLoader calls this before it makes the iterator of the loader behind it, and ``_release`` when its
         consumer has the first batch, since some loaders set an epoch of their own counting in between.
         """
         self._held, self._begun = self._read(since), None
 
-    def release(self, *, received: bool) -> None:
+    def _release(self, *, received: bool) -> None:
         """Start ``iter()`` again where ``set_epoch`` and ``load_state_dict`` say.
 
         Args:
@@ -162,10 +161,10 @@ class ResumableSampler(RankSampler, ABC):
                 iteration starts at the same position.
 
         Raises:
-            LoaderError: The consumer has received something, but ``iter()`` was not called since ``hold``.
+            LoaderError: The consumer has received something, but ``iter()`` was not called since ``_hold``.
         """
         held, self._held = self._held, None
-        assert held is not None, "release without hold"
+        assert held is not None, "_release without _hold"
         self.seed, self.epoch, self._position = held._replace(position=0) if received else held
         if received and self._begun != held:
             raise LoaderError(
@@ -209,13 +208,13 @@ class _Indices(Iterator[int]):
     def _begin(self, start: Start) -> None:
         sampler = self._sampler
         self._since = sampler._state(start)
-        self._choices = None if sampler.held else sampler.choices
+        self._times_chosen = None if sampler._is_held else sampler._times_chosen
         self._count = 0
         self._indices = _compute(sampler._share(start.position), sampler.length, sampler._order(*start[:2]))
 
     @override
     def __next__(self) -> int:
-        if not self._count and self._choices == self._sampler.choices:
+        if not self._count and self._times_chosen == self._sampler._times_chosen:
             # Not before the first sample: a DataLoader with workers makes two iterators and takes nothing from one.
             self._sampler._position = 0
         index = next(self._indices)
@@ -233,7 +232,7 @@ class _Indices(Iterator[int]):
         """
         start = self._sampler._read(state_dict)
         self._sampler.seed = start.seed
-        self._sampler._begun = None if self._sampler.held else start
+        self._sampler._begun = None if self._sampler._is_held else start
         self._begin(start)
 
 

@@ -22,13 +22,13 @@ _READ_FILES = 4
 
 
 def read_collection(
-    place: str | os.PathLike[str], listing: str | os.PathLike[str], *, key: str, image: str
+    place: str | os.PathLike[str], listing: str | os.PathLike[str], *, name_field: str, image_field: str
 ) -> CollectionSource:
     """Return the source of the images that a listing names and ``mongodb://host/database.collection`` has.
 
-    ``key`` and ``image`` are the fields of a document with a file's name and bytes.
+    ``name_field`` and ``image_field`` are the fields of a document with a file's name and bytes.
     """
-    files = FileCollection(place, key, image)
+    files = FileCollection(place, name_field, image_field)
     named = read_listing(listing, os.sep)
     try:
         return CollectionSource(named, files, files.warnings())

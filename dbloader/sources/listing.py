@@ -26,14 +26,15 @@ from dbloader._describe import short_repr
 from dbloader.errors import FieldError, SourceError
 from dbloader.records.record import checked_field_name
 from dbloader.sources.base import Entry, Problem, Source, checked_root, readable
-from dbloader.sources.rows import is_text, read_rows
+from dbloader.sources.rows import is_text, read_header, read_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PATH_COLUMNS = ("path", "image", "file", "filename")
 LABEL_COLUMNS = ("label", "class", "target")
-_NO_PATH = f"it has no path in a column called {' or '.join(PATH_COLUMNS)}"
+_PATH_NAMES = " or ".join(PATH_COLUMNS)
+_NO_PATH = f"it has no path in a column called {_PATH_NAMES}"
 
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")  # 18 digits fit into 64 bits; longer ones are identifiers
 _NUMBER = re.compile(r"\s*[+-]?[0-9]{1,18}(?:\.[0-9]*)?\s*")
@@ -71,6 +72,8 @@ def read_listing(listing: str | os.PathLike[str], root: str | os.PathLike[str]) 
         else:
             first_integer = first_integer or row
     if first is None:
+        if first_problem is None:
+            _check_header(read_header(listing), where)
         raise SourceError(f"{where}: no row of it can be used: {': '.join(first_problem or ['there are none'])}")
     if first_integer and first_of:
         name, number = next(iter(first_of.items()))
@@ -140,6 +143,13 @@ def _rows(listing: Path) -> Iterator[_Row | Problem]:
         path = _encoded(values.pop(path_column, None))
         label = _checked_label(values.pop(label_column, None), where)
         yield Problem(f"row {number}", path) if isinstance(path, str) else _Row(number, path, label, values, columns)
+
+
+def _check_header(header: tuple[str, ...], where: str) -> None:
+    """Raise SourceError if the header of a table without rows is wrong; each row is checked otherwise."""
+    if header and not {*header} & {*PATH_COLUMNS}:
+        raise SourceError(f"{where}: its header has no column called {_PATH_NAMES}, and no row follows")
+    _checked_columns(header, f"{where}, header")
 
 
 def _checked_columns(columns: tuple[str, ...], where: str) -> tuple[str, str]:

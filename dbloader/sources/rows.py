@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dbloader._describe import short_repr
@@ -35,8 +34,18 @@ def is_text(listing: Path) -> bool:
     return listing.suffix.lower() in (".csv", ".tsv")
 
 
-def _read_csv(listing: Path, delimiter: str = ",") -> Iterator[Row]:
-    lines = csv.reader(_lines(listing), delimiter=delimiter, strict=True)
+def read_header(listing: Path) -> tuple[str, ...]:
+    """Return the columns that the header of a CSV or TSV names; none if it is empty, or a listing of another kind."""
+    return tuple(next(filter(None, _split_lines(listing)), ())) if is_text(listing) else ()
+
+
+def _split_lines(listing: Path) -> Any:
+    delimiter = "\t" if listing.suffix.lower() == ".tsv" else ","
+    return csv.reader(_lines(listing), delimiter=delimiter, strict=True)
+
+
+def _read_csv(listing: Path) -> Iterator[Row]:
+    lines = _split_lines(listing)
     header: list[str] = []
     number = 1
     try:
@@ -79,7 +88,7 @@ def _read_json(listing: Path) -> Iterator[Row]:
 
 _READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
     ".csv": _read_csv,
-    ".tsv": partial(_read_csv, delimiter="\t"),
+    ".tsv": _read_csv,
     ".json": _read_json,
     ".jsonl": _read_jsonl,
     ".ndjson": _read_jsonl,

@@ -48,7 +48,8 @@ def signature(name: str, value: Any) -> str:
         return f"class {name}({', '.join(base.__name__ for base in value.__bases__)})"
     # A class may have a __new__ of its own, whose arguments say nothing.
     called = inspect.getattr_static(value, "__init__") if isinstance(value, type) else value
-    given = [item for item in inspect.signature(called).parameters.values() if item.name != "self"]
+    parameters = inspect.signature(called).parameters.items()
+    given = [item for name, item in parameters if name != "self" and not name.startswith("_")]
     text = str(inspect.Signature([item.replace(annotation=inspect.Parameter.empty) for item in given]))
     text = re.sub(r"<function (\w+) at 0x\w+>", r"\1", text)
     text = re.sub(r"<function <lambda> at 0x\w+>|<factory>", "...", text)

@@ -132,7 +132,7 @@ def test_decoding_on_the_device_gives_the_batches_that_workers_give(place: Path,
     store = LMDBDataset(place)
     dataset: Any = Subset(store, range(8)) if part else store
     options: dict[str, Any] = {"batch_size": 4, "input_size": 8, "is_training": True, "num_workers": 1, "device": "cpu"}
-    batches = [[*create_loader(dataset, decode=decode, **options)] for decode in ("workers", "device")]
+    batches = [[*create_loader(dataset, decode_on=where, **options)] for where in ("workers", "device")]
     for one, other in zip(*batches, strict=True):
         assert torch.equal(one[0], other[0])
         assert torch.equal(one[1], other[1])
@@ -141,7 +141,7 @@ def test_decoding_on_the_device_gives_the_batches_that_workers_give(place: Path,
 @pytest.mark.parametrize("how", ["transform", "collate_fn", "no decoder", "no store"])
 def test_what_no_device_could_decode_is_refused(place: Path, how: str) -> None:
     dataset: Any = LMDBDataset(place, decode=RandomResizedCrop(8))
-    with pytest.raises(OptionError, match="decode='device' is for an LMDBDataset or MongoDataset whose images"):
+    with pytest.raises(OptionError, match="decode_on='device' is for an LMDBDataset or MongoDataset whose images"):
         create_fetcher(
             {"no decoder": LMDBDataset(place), "no store": [1, 2]}.get(how, dataset),
             list if how == "collate_fn" else None,
@@ -155,7 +155,7 @@ def test_a_record_without_a_file_is_told_where_a_device_is_to_decode(tmp_path: P
     with (
         LMDBDataset(tmp_path / "none.lmdb", decode=RandomResizedCrop(8)) as dataset,
         pytest.raises(
-            OptionError, match=r"record 0 \(a\) .* has no image file .*, but none: leave decode='device' out"
+            OptionError, match=r"record 0 \(a\) .* has no image file .*, but none: leave decode_on='device' out"
         ),
     ):
         create_fetcher(dataset, encoded=True).__getitems__([0])

@@ -138,8 +138,8 @@ def test_every_option_reaches_the_conversion(shell: Shell, monkeypatch: pytest.M
     monkeypatch.setattr("dbloader.cli.convert.convert", fake)
     places = {"source": "images", "destination": "out.lmdb"}
     options = {
-        "listing": "all.csv", "key": "a", "image": "b", "workers": 3, "check": "structure", "on_bad": "fail",
-        "on_damaged": "keep", "shuffle": -7,
+        "listing": "all.csv", "name_field": "a", "image_field": "b", "workers": 3, "check": "structure",
+        "on_bad": "fail", "on_damaged": "keep", "shuffle": -7,
     }  # fmt: skip
     line = [f"--{name.replace('_', '-').replace('listing', 'list')}={value}" for name, value in options.items()]
     assert shell("convert", *places.values(), *line, "--overwrite", "--resume").status == 0

@@ -41,13 +41,13 @@ LINES = [
         ["convert", "images", "x.lmdb", *option]
         for name in (
             "--check", "--on-bad", "--on-damaged", "--list", "--workers", "--max-side", "--short-side", "--quality",
-            "--tile-width", "--shuffle", "--key", "--image",
+            "--tile-width", "--shuffle", "--name-field", "--image-field",
         )
         for option in ([name, PLACE], [f"{name}={PLACE}"])
     ),
     *(["bench", "old.lmdb", name, PLACE] for name in ("--workers", "--size", "--seconds", "--rounds", "--batch-size")),
     ["bench", "old.lmdb", f"--workers={PLACE}"],
-    ["convert", PLACE, "x.lmdb", "--list", PLACE], ["convert", PLACE, "x.lmdb", "--list", PLACE, "--key", PLACE],
+    ["convert", PLACE, "x.lmdb", "--list", PLACE], ["convert", PLACE, "x.lmdb", "--list", PLACE, "--name-field", PLACE],
     # As the name of an option.
     ["info", f"--{PLACE}"], ["info", f"--json={PLACE}"], ["info", f"-{PLACE}"], [f"--{PLACE}"],
     ["verify", f"-q{PLACE}"],

@@ -110,7 +110,7 @@ def test_a_folder_full_of_commands_is_converted_and_printed_without(run: Safe, t
 ARGUMENTS = [
     ["info"], ["verify"], ["warm"], ["copy", "x.lmdb"], ["convert", "x"], ["bench"], ["convert"], [],
     ["info", "x", "y"], ["convert", "a", "b", "--check"], ["convert", "a", "b", "--list"], ["bench", "x", "--workers"],
-    ["convert", "a", "b", "--workers"], ["convert", "mongodb://h/a.b", "x", "--key"],
+    ["convert", "a", "b", "--workers"], ["convert", "mongodb://h/a.b", "x", "--name-field"],
 ]  # fmt: skip
 
 

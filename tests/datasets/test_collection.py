@@ -60,12 +60,19 @@ class Old:
             yield client[at.database][at.collection]
 
     def fill(
-        self, files: dict[str, bytes], key: str = "img_name", image: str = "bson_img", *, indexed: bool = True
+        self,
+        files: dict[str, bytes],
+        name_field: str = "img_name",
+        image_field: str = "bson_img",
+        *,
+        indexed: bool = True,
     ) -> None:
         with self.collection() as collection:
-            collection.insert_many([{key: name, image: data, "uploaded": 2019} for name, data in files.items()])
+            collection.insert_many(
+                [{name_field: name, image_field: data, "uploaded": 2019} for name, data in files.items()]
+            )
             if indexed:
-                collection.create_index(key)
+                collection.create_index(name_field)
 
     def change(self, name: str, data: bytes | None) -> None:
         with self.collection() as collection:
@@ -111,8 +118,8 @@ def test_workers_read_a_collection(old: Old) -> None:
 
 def test_the_fields_of_a_document_may_have_any_names(mongo_uri: str, tmp_path: Path) -> None:
     old = Old(mongo_uri, tmp_path)
-    old.fill({name_of(number): jpeg(number) for number in range(COUNT)}, key="file", image="data")
-    with MongoDataset.from_listing(old.uri, old.listing, key="file", image="data") as dataset:
+    old.fill({name_of(number): jpeg(number) for number in range(COUNT)}, name_field="file", image_field="data")
+    with MongoDataset.from_listing(old.uri, old.listing, name_field="file", image_field="data") as dataset:
         assert dataset[0][0].size == (16 + old.numbers[0], 24)
 
 
@@ -164,7 +171,7 @@ def test_a_collection_of_something_else_is_refused(mongo_uri: str, tmp_path: Pat
     old = Old(mongo_uri, tmp_path)
     with pytest.raises(StoreNotFoundError, match=r"^mongodb://.*\.store does not exist$"):
         MongoDataset.from_listing(old.uri, old.listing)
-    old.fill({name_of(number): jpeg(number) for number in range(COUNT)}, key="file")
+    old.fill({name_of(number): jpeg(number) for number in range(COUNT)}, name_field="file")
     with pytest.raises(NotAStoreError, match=r"has no document with a name in 'img_name' and a file's bytes"):
         MongoDataset.from_listing(old.uri, old.listing)
 
@@ -172,7 +179,7 @@ def test_a_collection_of_something_else_is_refused(mongo_uri: str, tmp_path: Pat
 @pytest.mark.parametrize("field", ["", "meta.name", "$name"])
 def test_the_fields_of_a_document_must_be_its_own(field: str, tmp_path: Path) -> None:
     options: Any
-    for options in ({"key": field}, {"image": field}):
+    for options in ({"name_field": field}, {"image_field": field}):
         with pytest.raises(OptionError, match="must be names of fields of the documents themselves, got"):
             MongoDataset.from_listing("mongodb://nowhere/db.images", tmp_path / "a.json", **options)
 
@@ -237,6 +244,7 @@ def test_a_collection_needs_a_listing_and_only_a_collection_has_fields(old: Old,
     with pytest.raises(OptionError, match=r"needs a listing of the files to take.*dbloader copy"):
         convert(old.uri, tmp_path / "out.lmdb")
     with pytest.raises(
-        OptionError, match=r"key \(--key\) and image \(--image\) name fields of a collection in MongoDB: give"
+        OptionError,
+        match=r"name_field \(--name-field\) and image_field \(--image-field\) are for a collection in MongoDB: give",
     ):
-        convert(tmp_path, tmp_path / "out.lmdb", key="file")
+        convert(tmp_path, tmp_path / "out.lmdb", name_field="file")

@@ -76,6 +76,8 @@ def test_an_image_that_does_not_decode_is_named() -> None:
 
 
 def test_wrong_arguments_are_errors() -> None:
+    with pytest.raises(TypeError, match=r"^decoder must be a Decoder, such as RandomResizedCrop\(224\), got 3$"):
+        DeviceDecoder(3, "cpu")  # type: ignore[arg-type]
     with pytest.raises(OptionError, match=r"images of one size: take a decoder that has a size, got DecodeTensor"):
         DeviceDecoder(DecodeTensor(), "cpu")
     with pytest.raises(OptionError, match="device must be one that torch knows, got 'gpu'"):

@@ -306,7 +306,7 @@ def test_no_more_batches_are_begun_ahead_than_asked_for(ahead: int) -> None:
             return self.maker.begin(indices, submit, size)
 
     maker = Counting()
-    iterator = iter(ThreadLoader(Numbers(20), num_workers=2, prefetch_factor=ahead, fetcher=maker))
+    iterator = iter(ThreadLoader(Numbers(20), num_workers=2, prefetch_factor=ahead, _fetcher=maker))
     assert maker.begun == 0
     for taken in range(1, 10):
         next(iterator)

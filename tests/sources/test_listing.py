@@ -369,6 +369,10 @@ def test_a_header_that_can_be_read_in_two_ways_or_none_is_an_error(tmp_path: Pat
     [
         ("a.csv", "", r"a\.csv: no row of it can be used: there are none$"),
         ("a.csv", "path,label\n", "there are none$"),
+        ("a.csv", "\n\n", "there are none$"),
+        ("a.csv", "\nPath,label\n", r"a\.csv: its header has no column called path or image .*, and no row follows$"),
+        ("a.tsv", "path\tfile\n\n", r"a\.tsv, header: 'path' and 'file' may both be the path; rename or drop one$"),
+        ("a.csv", "path,a.b\n", r"a\.csv, header: rename the column 'a\.b': "),
         ("a.csv", "cat/0.jpg,0\ncat/1.jpg,1\n", r"row 2: it has no path in a column called path or image or "),
         ("a.json", {}, "there are none$"),
         ("a.json", [], "there are none$"),

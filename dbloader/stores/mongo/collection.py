@@ -15,19 +15,21 @@ if TYPE_CHECKING:
 
 
 class FileCollection:
-    """A collection with one document for each file: its name in the field ``key``, its bytes in ``image``.
+    """A collection with one document for each file: its name in ``name_field``, its bytes in ``image_field``.
 
     Each process connects at its first use.
     """
 
-    def __init__(self, place: str | os.PathLike[str], key: str, image: str) -> None:
-        for field in (key, image):
+    def __init__(self, place: str | os.PathLike[str], name_field: str, image_field: str) -> None:
+        for field in (name_field, image_field):
             if not field or "." in field or field.startswith("$"):
-                raise OptionError(f"key and image must be names of fields of the documents themselves, got {field!r}")
+                raise OptionError(
+                    f"name_field and image_field must be names of fields of the documents themselves, got {field!r}"
+                )
         self._place = parse(place)
         self.place = self._place.redacted
-        self.key = key
-        self.image = image
+        self.name_field = name_field
+        self.image_field = image_field
         self._indexed = False
         self._connection: Connection | None = None
 
@@ -35,22 +37,24 @@ class FileCollection:
         """Return what a person should know about the collection: whether it lacks an index."""
         connection = self._connect()
         collection = connection.database[self._place.collection]
-        wanted = {self.key: {"$exists": True}, self.image: {"$type": "binData"}}
+        wanted = {self.name_field: {"$exists": True}, self.image_field: {"$type": "binData"}}
         if connection.retry(lambda: collection.find_one(wanted, {"_id": 1}), scan=collection) is None:
             if not connection.retry(
                 lambda: connection.database.list_collection_names(filter={"name": collection.name})
             ):
                 raise StoreNotFoundError(f"{self.place} does not exist")
             raise NotAStoreError(
-                f"{self.place} has no document with a name in {self.key!r} and a file's bytes in {self.image!r}"
+                f"{self.place} has no document with a name in {self.name_field!r} and a file's bytes in "
+                f"{self.image_field!r}"
             )
         indexes = connection.retry(collection.index_information).values()
-        self._indexed = self.key == "_id" or any(index["key"][0][0] == self.key for index in indexes)
+        self._indexed = self.name_field == "_id" or any(index["key"][0][0] == self.name_field for index in indexes)
         if self._indexed:
             return []
-        line = f"db.getCollection({json.dumps(self._place.collection)}).createIndex({{{json.dumps(self.key)}: 1}})"
+        collection_name, field = json.dumps(self._place.collection), json.dumps(self.name_field)
+        line = f"db.getCollection({collection_name}).createIndex({{{field}: 1}})"
         return [
-            f"{self.place} has no index on {self.key!r}, so the server looks through all of it for every batch; "
+            f"{self.place} has no index on {self.name_field!r}, so the server looks through all of it for every batch; "
             f"make one in mongosh: {line}"
         ]
 
@@ -58,16 +62,16 @@ class FileCollection:
         """Return the bytes of files by their names, in one query, without those that are missing."""
         connection = self._connect()
         collection = connection.database[self._place.collection]
-        query = {self.key: {"$in": list(dict.fromkeys(names))}}
-        fields = {"_id": 0, self.key: 1, self.image: 1}
+        query = {self.name_field: {"$in": list(dict.fromkeys(names))}}
+        fields = {"_id": 0, self.name_field: 1, self.image_field: 1}
         scan = None if self._indexed else collection
         files: dict[str, bytes] = {}
         for document in connection.retry(lambda: list(collection.find(query, fields)), scan=scan):
-            name, data = document[self.key], document.get(self.image)
+            name, data = document[self.name_field], document.get(self.image_field)
             if not isinstance(name, str):
                 continue  # the query also finds an array that contains the name
             if name in files:
-                raise StoreError(f"{self.place} has several documents whose {self.key!r} is {name!r}")
+                raise StoreError(f"{self.place} has several documents whose {self.name_field!r} is {name!r}")
             if isinstance(data, bytes):
                 files[name] = bytes(data)
         return files
