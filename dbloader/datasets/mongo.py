@@ -78,21 +78,6 @@ class MongoDataset(StoreDataset):
     def _store_of(self, origin: MongoStore) -> Store:
         return origin if self._cache is None else CachedStore(origin, self._cache, max_bytes=self._cache_bytes)
 
-    @property
-    def _identity(self) -> dict[str, Any]:
-        """What tells the records of this dataset from those of another.
-
-        It has the store's place and digest, the query, the number of records, and the SHA-256 (hex) of their indices
-        (int64, little-endian).
-        """
-        return {
-            "place": self.root,
-            "digest": self.manifest.digest,
-            "query": copy.deepcopy(self.query),
-            "length": len(self),
-            "indices_sha256": self._indices_digest,
-        }
-
     @override
     def find(self, name: str) -> int:
         try:

@@ -119,7 +119,7 @@ def test_a_pickle_has_no_credentials_but_a_spawned_worker_gets_them(mongod_with_
             data = pickle.dumps(dataset)
             assert b"s3cret" not in data
             assert b"root:" not in data
-            assert "s3cret" not in f"{dataset!r} {dataset._identity} {dataset.store!r} {dataset.root}"
+            assert "s3cret" not in f"{dataset!r} {dataset.store!r} {dataset.root}"
             # Into a process that is being started they go with it.
             in_worker(dataset, "spawn")
     finally:
@@ -134,7 +134,7 @@ def test_an_unpickled_subset_knows_its_length_before_it_asks_the_server(place: s
         assert isinstance(copy.store, MongoStore)
         assert len(copy) == len(dataset)
         assert copy.store._handle is None
-        assert copy._identity == dataset._identity
+        assert copy.content_digest == dataset.content_digest
         assert read_all(copy) == read_all(dataset)
         assert copy.store is copy._origin  # one client, not two
 
@@ -255,7 +255,7 @@ def test_a_refresh_that_finds_nothing_warns(mongo_uri: str) -> None:
         assert len(dataset) == 0
 
 
-def test_the_digest_tells_other_records_of_the_query_and_is_computed_once(place: str) -> None:
+def test_the_digest_tells_other_records_of_the_query(place: str) -> None:
     with (
         MongoDataset(place) as whole,
         MongoDataset(place, query={"label": {"$gte": 0}}) as all_of_them,
@@ -264,11 +264,11 @@ def test_the_digest_tells_other_records_of_the_query_and_is_computed_once(place:
         MongoDataset(place, query={"label": {"$in": [3, 4]}}) as other,
     ):
         assert whole.content_digest == all_of_them.content_digest == whole.manifest.digest
-        indices = some._identity["indices_sha256"]
+        chosen = [index for index, label in enumerate(whole.targets) if label in (2, 3)]
+        indices = hashlib.sha256(np.array(chosen, "<i8").tobytes()).hexdigest()
         assert some.content_digest == same.content_digest == f"{whole.manifest.digest}/{indices}"
         assert some.content_digest != other.content_digest
         assert some.content_digest != whole.content_digest
-        assert some._indices_digest is some._indices_digest
 
 
 def test_a_loaders_state_of_another_query_is_refused(place: str) -> None:
@@ -340,26 +340,6 @@ def test_the_repr_tells_the_query(place: str) -> None:
         ]
 
 
-def test_the_identity_tells_which_records_the_dataset_has(place: str) -> None:
-    with (
-        MongoDataset(place) as whole,
-        MongoDataset(place, query={}) as same,
-        MongoDataset(place, query={"label": 3}) as threes,
-        MongoDataset(place, query={"label": {"$in": [3]}}) as other_threes,
-    ):
-        assert threes._identity == {
-            "place": parse(place).redacted,
-            "digest": whole.manifest.digest,
-            "query": {"label": 3},
-            "length": 3,
-            "indices_sha256": hashlib.sha256(np.array([3, 10, 17], "<i8").tobytes()).hexdigest(),
-        }
-        assert whole._identity == {**same._identity, "query": None}
-        assert other_threes._identity == {**threes._identity, "query": {"label": {"$in": [3]}}}
-        assert whole._identity["indices_sha256"] != threes._identity["indices_sha256"]
-        assert "://" in whole._identity["place"]
-
-
 def test_a_query_is_answered_before_it_goes_to_workers(mongo_uri: str) -> None:
     make(mongo_uri)
     with MongoDataset(mongo_uri, decode=None, query={"caption": {"$exists": True}}) as dataset:
@@ -371,7 +351,7 @@ def test_a_query_is_answered_before_it_goes_to_workers(mongo_uri: str) -> None:
             assert read_all(sent) == EXPECTED[1::2]
         with MongoDataset(mongo_uri, query=dataset.query) as now:
             assert len(now) == len(dataset) + 1
-            assert now._identity != dataset._identity
+            assert now.content_digest != dataset.content_digest
 
 
 # Stores that are replaced
@@ -380,14 +360,14 @@ def test_a_query_is_answered_before_it_goes_to_workers(mongo_uri: str) -> None:
 def test_refresh_takes_in_what_the_query_finds_now(mongo_uri: str) -> None:
     make(mongo_uri)
     with MongoDataset(mongo_uri, query={"caption": "number 5"}) as dataset:
-        before = dataset._identity
+        before = dataset.content_digest
         assert dataset.targets.tolist() == [5]
         with pymongo.MongoClient[Any](mongo_uri) as client:
             records_of(client, mongo_uri).update_one({"_id": 9}, {"$set": {"caption": "number 5"}})
         assert len(dataset) == 1
         dataset.refresh()
         assert (len(dataset), dataset.targets.tolist(), list(dataset.names)) == (2, [5, 2], ["5.x", "9.x"])
-        assert dataset._identity != before
+        assert dataset.content_digest != before
 
 
 @pytest.mark.parametrize(("query", "length"), [(None, 40), ({"label": {"$lt": 2}}, 10)])
@@ -409,7 +389,7 @@ def test_refresh_takes_in_a_store_that_has_come_to_the_place(
         assert read_all(dataset) == expected(length)
         assert dataset.classes == classes
         assert len(dataset) == len(dataset.targets) == len(dataset.names) == len(expected(length))
-        assert dataset._identity["digest"] == dataset.manifest.digest
+        assert dataset.content_digest.startswith(dataset.manifest.digest)
         assert [label for _, label in expected(length)] == dataset.targets.tolist()
         assert in_worker(dataset) == expected(length)
 
@@ -417,11 +397,11 @@ def test_refresh_takes_in_a_store_that_has_come_to_the_place(
 def test_a_refresh_that_fails_leaves_the_dataset_as_it_was(mongo_uri: str) -> None:
     make(mongo_uri)
     with MongoDataset(mongo_uri, fields=("caption",), query={"label": 3}) as dataset:
-        identity, targets = dataset._identity, dataset.targets
+        digest, targets = dataset.content_digest, dataset.targets
         write_store([Record("another", 3, b"")] * 2, mongo_uri, overwrite=True)
         with pytest.raises(OptionError, match="has a field 'caption'"):
             dataset.refresh()
-        assert (dataset._identity, dataset.targets is targets) == (identity, True)
+        assert (dataset.content_digest, dataset.targets is targets) == (digest, True)
         assert dataset[0] == {"caption": "number 3"}  # of the store that was replaced
 
 
@@ -539,9 +519,9 @@ def test_a_copy_without_indexes_is_queried_all_the_same(mongo_uri: str) -> None:
     make(mongo_uri)
     query = {"label": 3, "width": {"$gte": 0}}
     with MongoDataset(mongo_uri, query=query) as dataset:
-        before = dataset._identity
+        before = dataset.content_digest
     with pymongo.MongoClient[Any](mongo_uri) as client:
         records_of(client, mongo_uri).drop_indexes()
     with MongoDataset(mongo_uri, query=query) as dataset:
-        assert dataset._identity == before
+        assert dataset.content_digest == before
         assert dataset.store.find("3.x") == 3
