@@ -21,6 +21,7 @@ from dbloader.images.pillow import max_pixels
 from dbloader.sources.base import Problem, full_path
 from dbloader.sources.folder import scan
 from dbloader.sources.listing import read_listing
+from dbloader.sources.tar import find_tars, read_tars
 from dbloader.stores.mongo.uri import is_mongo
 from dbloader.stores.open import create_store
 
@@ -183,7 +184,10 @@ def _open_source(
             "key (--key) and image (--image) name fields of a collection in MongoDB: give a mongodb:// place as the "
             "source, or leave them out"
         )
-    return scan(source) if listing is None else read_listing(listing, source)
+    if listing is not None:
+        return read_listing(listing, source)
+    tars = find_tars(source)
+    return read_tars(source, tars) if tars else scan(source)
 
 
 def _write(writer: Writer, batch: list[Prepared], fail_on: Collection[str]) -> None:
