@@ -42,6 +42,7 @@ Examples:
   dbloader convert imagenet/train/ small.lmdb --short-side 256 --quality 90
   dbloader convert imagenet/train/ tiled.lmdb --tile
   dbloader convert photos/ captions.lmdb --list captions.csv
+  dbloader convert 'shards/train-{0000..0146}.tar' train.lmdb
   dbloader convert imagenet/train/ mongodb://server/images.train
   dbloader convert mongodb://server/images.old train.lmdb --list listing.json
   dbloader convert imagenet/train/ train.lmdb --resume""",
@@ -125,7 +126,9 @@ def convert_command(*, quiet: bool, as_json: bool, **options: Any) -> int:
     complete; each file that is not in it is named, with the reason, here and in DESTINATION.report.jsonl (of a store in
     MongoDB, in DATABASE.COLLECTION.report.jsonl where you are).
 
-    SOURCE may also be a collection in MongoDB that has a document with the bytes of each file which --list names.
+    SOURCE may also be tar files: shards of WebDataset, an image folder in a tar, or a tar of one tar for each class;
+    one file, 'shard-{000..127}.tar' in quotes, or a folder of them. Or it is a collection in MongoDB that has a
+    document with the bytes of each file which --list names.
     """
     images = ImageFormat(**{field.name: options.pop(field.name) for field in fields(ImageFormat)})
     try:

@@ -1,4 +1,4 @@
-"""Convert a folder, a listing or a collection of image files into a store."""
+"""Convert image files, from a folder, a listing, tar files or a collection, into a store."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from dbloader.images.pillow import max_pixels
 from dbloader.sources.base import Problem, full_path
 from dbloader.sources.folder import scan
 from dbloader.sources.listing import read_listing
+from dbloader.sources.tar import find_tars, read_tars
 from dbloader.stores.mongo.uri import is_mongo
 from dbloader.stores.open import create_store
 
@@ -51,11 +52,11 @@ def convert(
     resume: bool = False,
     progress: Callable[[Progress], object] = lambda _: None,
 ) -> Report:
-    """Make a store of an image folder, or of the files that a listing names.
+    """Make a store of an image folder, of tar files, or of the files that a listing names.
 
     All of it runs in one process::
 
-        calling thread    folder, listing or collection
+        calling thread    folder, listing, tar files or collection
                               | entries: name, path, label, fields
                               v
                           FileList, a temporary file: their number, digest and (shuffled) order
@@ -73,8 +74,9 @@ def convert(
     An interruption leaves the destination as it was; ``resume`` continues after the last commit.
 
     Args:
-        source: Folder with a folder for each class. With a listing: the folder that its paths start from, or the
-            ``mongodb://`` place of a collection that has a document with the bytes of each file.
+        source: Folder with a folder for each class; or tar files, as ``"shard-{000..127}.tar"``, one file, or a folder
+            that holds only them. With a listing: the folder that its paths start from, or the ``mongodb://`` place of
+            a collection that has a document with the bytes of each file.
         destination: Place of the store.
         listing: JSON, CSV, TSV or JSON lines file that names the files, their labels and further fields.
         name_field: Of a collection in MongoDB, the field with a file's name; default ``"img_name"``.
@@ -190,7 +192,10 @@ def _open_source(
             "name_field (--name-field) and image_field (--image-field) are for a collection in MongoDB: give a "
             "mongodb:// place as the source, or leave them out"
         )
-    return scan(source) if listing is None else read_listing(listing, source)
+    if listing is not None:
+        return read_listing(listing, source)
+    tars = find_tars(source)
+    return read_tars(source, tars) if tars else scan(source)
 
 
 def _write(writer: Writer, batch: list[FileResult], fail_on: Collection[str]) -> None:

@@ -7,6 +7,7 @@ import os
 import stat
 from abc import ABC, abstractmethod
 from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 _NOT_THE_FILE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 # A record is a BSON document, whose length is an int32; 64 kB are left for everything but the image.
 _MAX_BYTES = 2**31 - 2**16
+_MAX_EXTENSIONS = 1000  # counted separately; files called x.0001, x.0002, … must not fill the memory
 
 
 class Entry(NamedTuple):
@@ -28,6 +30,7 @@ class Entry(NamedTuple):
     path: bytes  # file to open, byte for byte as the file system has it, below the source's root or absolute
     label: int | None  # index of the class, or the integer of a listing; None without a label
     fields: dict[str, Any]  # further fields of the record; empty from a folder
+    span: tuple[int, int] | None = None  # the first byte and the number of bytes in the file at path; None for all
 
 
 class Problem(NamedTuple):
@@ -35,6 +38,24 @@ class Problem(NamedTuple):
 
     name: str
     reason: str
+
+
+@dataclass
+class Tally:
+    """Counts of the files and names that one iteration leaves out or changes."""
+
+    skipped: Counter[str] = field(default_factory=Counter)
+    hidden: int = 0
+    not_utf8: int = 0
+    not_utf8_example: str = ""
+
+    def skip(self, name: bytes) -> None:
+        """Count a file that is no image, by its extension."""
+        _, dot, tail = name.rpartition(b".")
+        extension = readable(dot + tail).lower() if dot else ""
+        if len(self.skipped) >= _MAX_EXTENSIONS and extension not in self.skipped:
+            extension = "other"
+        self.skipped[extension] += 1
 
 
 class Source(ABC):
@@ -68,19 +89,20 @@ class Source(ABC):
         the file's fault. Here entries are files below the root.
         """
         for entry in entries:
-            yield _read_file(entry.name, os.path.join(os.fsencode(self.root), entry.path), hold)  # noqa: PTH118 - bytes
+            path = os.path.join(os.fsencode(self.root), entry.path)  # noqa: PTH118 - bytes
+            yield _read_file(entry.name, path, entry.span, hold)
 
     def close(self) -> None:  # noqa: B027 - most sources open nothing
         """Close what ``read`` has opened."""
 
 
-def _read_file(name: str, path: bytes, hold: Callable[[int], object]) -> bytes | Problem:
+def _read_file(name: str, path: bytes, span: tuple[int, int] | None, hold: Callable[[int], object]) -> bytes | Problem:
     try:
         # O_NONBLOCK: opening a named pipe would wait forever.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             status = os.fstat(descriptor)
-            size = status.st_size
+            start, size = span or (0, status.st_size)
             if stat.S_ISDIR(status.st_mode):
                 return Problem(name, "is a folder, not a file")
             if not stat.S_ISREG(status.st_mode):
@@ -88,9 +110,11 @@ def _read_file(name: str, path: bytes, hold: Callable[[int], object]) -> bytes |
             if size > _MAX_BYTES:
                 return Problem(name, f"has {size:,} bytes, more than a record can hold ({_MAX_BYTES:,})")
             hold(size)
-            data = os.read(descriptor, size)
-            while len(data) < size and (more := os.read(descriptor, size - len(data))):
+            data = os.pread(descriptor, size, start)
+            while len(data) < size and (more := os.pread(descriptor, size - len(data), start + len(data))):
                 data += more
+            if span and len(data) < size:
+                return Problem(name, f"is cut short: {readable(path)} ends after {len(data):,} of its {size:,} bytes")
             return data
         finally:
             os.close(descriptor)

@@ -11,14 +11,13 @@ import heapq
 import os
 import posixpath
 import shlex
-from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from typing_extensions import override
 
 from dbloader.errors import SourceError
-from dbloader.sources.base import Entry, Problem, Source, checked_root, is_utf8, readable
+from dbloader.sources.base import Entry, Problem, Source, Tally, checked_root, is_utf8, readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,25 +27,7 @@ if TYPE_CHECKING:
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 _SUFFIXES = tuple(extension.encode() for extension in EXTENSIONS)
 _SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing", "dev", "eval"}
-_MAX_EXTENSIONS = 1000  # counted separately; files called x.0001, x.0002, … must not fill the memory
 _MAX_NAMED = 10  # classes named in a warning
-
-
-@dataclass
-class _Tally:
-    """Counts of the files and names that one iteration leaves out or changes."""
-
-    skipped: Counter[str] = field(default_factory=Counter)
-    hidden: int = 0
-    not_utf8: int = 0
-    not_utf8_example: str = ""
-
-    def skip(self, name: bytes) -> None:
-        _, dot, tail = name.rpartition(b".")
-        extension = readable(dot + tail).lower() if dot else ""
-        if len(self.skipped) >= _MAX_EXTENSIONS and extension not in self.skipped:
-            extension = "other"
-        self.skipped[extension] += 1
 
 
 class _Contents(NamedTuple):
@@ -60,7 +41,7 @@ class _Contents(NamedTuple):
 def scan(folder: str | os.PathLike[str]) -> FolderSource:
     """Return the source of all images in a folder of class folders; the class folders are listed by ``entries``."""
     root = checked_root(folder)
-    tally = _Tally()
+    tally = Tally()
     try:
         identity = _identity(os.fsencode(root))
         contents = _list_folder(os.fsencode(root), b"", tally)
@@ -84,7 +65,7 @@ class FolderSource(Source):
     one folder and the folders of one class.
     """
 
-    def __init__(self, root: Path, identity: tuple[int, int], contents: _Contents, tally: _Tally) -> None:
+    def __init__(self, root: Path, identity: tuple[int, int], contents: _Contents, tally: Tally) -> None:
         self._identity = identity
         self._folders = contents.folders
         self._problems = contents.problems
@@ -115,7 +96,7 @@ class FolderSource(Source):
                 f"looked for {', '.join(EXTENSIONS)}{found}"
             )
 
-    def _walk(self, folder: bytes, tally: _Tally) -> Iterator[bytes | Problem]:
+    def _walk(self, folder: bytes, tally: Tally) -> Iterator[bytes | Problem]:
         """Yield the paths of one class; each folder is listed once, when its turn has come.
 
         A folder's path sorts before those of the folders in it, so a heap of the folders found so far gives the
@@ -144,7 +125,7 @@ class FolderSource(Source):
                 yield posixpath.join(path, name)
 
 
-def _list_folder(root: bytes, path: bytes, tally: _Tally) -> _Contents:
+def _list_folder(root: bytes, path: bytes, tally: Tally) -> _Contents:
     """Return the contents of a folder, sorted; the names of problems are paths below the root."""
     contents = _Contents([], [], [])
     with os.scandir(posixpath.join(root, path)) as entries:
@@ -165,7 +146,7 @@ def _list_folder(root: bytes, path: bytes, tally: _Tally) -> _Contents:
     return contents._replace(problems=problems)
 
 
-def _classify(entry: os.DirEntry[bytes], contents: _Contents, tally: _Tally) -> None:
+def _classify(entry: os.DirEntry[bytes], contents: _Contents, tally: Tally) -> None:
     """Add an entry to the folders, images or problems, or skip it; only links cost a system call."""
     is_image = entry.name.lower().endswith(_SUFFIXES)
     if entry.is_dir():
@@ -179,7 +160,7 @@ def _classify(entry: os.DirEntry[bytes], contents: _Contents, tally: _Tally) -> 
         tally.skip(entry.name)
 
 
-def _drop_clashes(contents: _Contents, tally: _Tally) -> None:
+def _drop_clashes(contents: _Contents, tally: Tally) -> None:
     r"""Make problems of names that become another's as valid UTF-8, such as the byte E9 and a literal ``\xe9``."""
     names = [*contents.folders, *contents.images]
     not_utf8 = sorted(name for name in names if not is_utf8(name))
@@ -217,7 +198,7 @@ def _first_warnings(root: Path, classes: tuple[str, ...], loose: int) -> Iterato
         )
 
 
-def _last_warnings(classes: tuple[str, ...], filled: list[bool], tally: _Tally) -> Iterator[str]:
+def _last_warnings(classes: tuple[str, ...], filled: list[bool], tally: Tally) -> Iterator[str]:
     empty = [name for name, has_images in zip(classes, filled, strict=True) if not has_images]
     if empty:
         yield f"{_count(len(empty), 'class has', 'classes have')} no images: {_named(empty)}"

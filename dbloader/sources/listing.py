@@ -8,14 +8,13 @@ All are UTF-8. One column is the path, below the root or absolute. One column ma
 fields of the record. A row's number is that of the line it begins on, and of the item, from 1, in a ``.json``.
 
 A label is an integer, or the name of a class; then the label is the class's position among all names, sorted. Null or
-an empty label is no label. In JSON text is a name. In a CSV or TSV, which has only text, `_are_integers` decides.
+an empty label is no label. In JSON text is a name. In a CSV or TSV, which has only text, `labels.py` decides.
 """
 
 from __future__ import annotations
 
 import os
 import posixpath
-import re
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,6 +25,7 @@ from dbloader._describe import short_repr
 from dbloader.errors import FieldError, SourceError
 from dbloader.records.record import checked_field_name
 from dbloader.sources.base import Entry, Problem, Source, checked_root, readable
+from dbloader.sources.labels import number_labels
 from dbloader.sources.rows import is_text, read_header, read_rows
 
 if TYPE_CHECKING:
@@ -35,10 +35,6 @@ PATH_COLUMNS = ("path", "image", "file", "filename")
 LABEL_COLUMNS = ("label", "class", "target")
 _PATH_NAMES = " or ".join(PATH_COLUMNS)
 _NO_PATH = f"it has no path in a column called {_PATH_NAMES}"
-
-_INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")  # 18 digits fit into 64 bits; longer ones are identifiers
-_NUMBER = re.compile(r"\s*[+-]?[0-9]{1,18}(?:\.[0-9]*)?\s*")
-_DIGITS = re.compile(r"[0-9]+")
 
 
 class _Row(NamedTuple):
@@ -84,11 +80,9 @@ def read_listing(listing: str | os.PathLike[str], root: str | os.PathLike[str]) 
         warnings.append(f"no row has a label, {_why_unlabelled(first)}")
     elif unlabelled:
         warnings.append(f"{unlabelled} of {rows} rows have no label")
-    if is_text(listing) and _are_integers(first_of, where):
-        return ListingSource(root, (), warnings, listing, {name: int(name) for name in first_of})
-    _check_names(first_of, where)
-    classes = tuple(sorted(first_of))
-    return ListingSource(root, classes, warnings, listing, {name: label for label, name in enumerate(classes)})
+    first_rows = {name: f"row {number}" for name, number in first_of.items()}
+    classes, labels = number_labels(first_rows, where, may_be_integers=is_text(listing))
+    return ListingSource(root, classes, warnings, listing, labels)
 
 
 def _why_unlabelled(row: _Row) -> str:
@@ -190,38 +184,3 @@ def _encoded(path: object) -> bytes | str:
         if isinstance(path, str) and "\0" not in path:
             return path.encode("utf-8", "surrogateescape")  # a JSON may hold a name that is not UTF-8 like this
     return f"its path cannot be that of a file: {short_repr(path, 50)}"
-
-
-def _are_integers(rows: dict[str, int], where: str) -> bool:
-    """Return whether the labels of a table, which has only text, are integers; SourceError if they may be either.
-
-    They are integers if all are plain integers, and names if none looks like a number, or if all are digits of one
-    length (``001`` to ``120``). ``rows`` has the first row of each label.
-    """
-    odd = [label for label in rows if not _INTEGER.fullmatch(label)]
-    if not odd:
-        return True
-    numbers = [label for label in rows if _NUMBER.fullmatch(label)]
-    if not numbers or (all(map(_DIGITS.fullmatch, rows)) and len({*map(len, rows)}) == 1):
-        return False
-    label = odd[0] if len(odd) < len(rows) else numbers[0]
-    labels = [f"the label of row {rows[label]} is {short_repr(label, 50)}"]
-    labels += [f"of row {rows[other]} {short_repr(other, 50)}" for other in [*rows] if other != label][:1]
-    raise SourceError(
-        f"{where}: {', '.join(labels)}: give every row a plain integer, such as 3, or every row a name that does not "
-        "look like a number; in a .jsonl, text is always a name"
-    )
-
-
-def _check_names(rows: dict[str, int], where: str) -> None:
-    """Check that no name is blank, and that no two names differ only by the spaces around them."""
-    stripped: dict[str, str] = {}
-    for name, row in rows.items():
-        if not name.strip():
-            raise SourceError(f"{where}: the label of row {row} is {name!r}: give it a name, or leave it empty")
-        other = stripped.setdefault(name.strip(), name)
-        if other != name:
-            raise SourceError(
-                f"{where}: the label of row {rows[other]} is {other!r}, of row {row} {name!r}: "
-                "they differ by spaces only; write them alike"
-            )

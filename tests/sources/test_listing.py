@@ -186,7 +186,7 @@ def test_in_a_table_labels_that_are_neither_all_integers_nor_all_names_are_an_er
     tmp_path: Path, first: str, odd: str
 ) -> None:
     rows = f"{shown(odd)}.*{shown(first)}|{shown(first)}.*{shown(odd)}"
-    with pytest.raises(SourceError, match=rf"a\.csv: the label of row \d is ({rows}): give every row a plain integer"):
+    with pytest.raises(SourceError, match=rf"a\.csv: the label of row \d is ({rows}): give each a plain integer"):
         listed(tmp_path, "a.csv", f'path,label\nz,\na,{first}\nb,"{odd}"\n')
 
 

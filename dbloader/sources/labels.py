@@ -1,0 +1,61 @@
+"""Labels that are given as text: integers, or the names of classes."""
+
+from __future__ import annotations
+
+import re
+
+from dbloader._describe import short_repr
+from dbloader.errors import SourceError
+
+_INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")  # 18 digits fit into 64 bits; longer ones are identifiers
+_NUMBER = re.compile(r"\s*[+-]?[0-9]{1,18}(?:\.[0-9]*)?\s*")
+_DIGITS = re.compile(r"[0-9]+")
+
+
+def number_labels(
+    first: dict[str, str], where: str, *, may_be_integers: bool = True
+) -> tuple[tuple[str, ...], dict[str, int]]:
+    """Return the names of the classes, sorted, and the label of each text; no classes if the texts are integers.
+
+    ``first`` says of each text where it is first, for messages.
+    """
+    if may_be_integers and _are_integers(first, where):
+        return (), {text: int(text) for text in first}
+    _check_names(first, where)
+    classes = tuple(sorted(first))
+    return classes, {name: label for label, name in enumerate(classes)}
+
+
+def _are_integers(first: dict[str, str], where: str) -> bool:
+    """Return whether the labels of a table, which has only text, are integers; SourceError if they may be either.
+
+    They are integers if all are plain integers, and names if none looks like a number, or if all are digits of one
+    length (``001`` to ``120``). ``first`` says where each label is first.
+    """
+    odd = [label for label in first if not _INTEGER.fullmatch(label)]
+    if not odd:
+        return True
+    numbers = [label for label in first if _NUMBER.fullmatch(label)]
+    if not numbers or (all(map(_DIGITS.fullmatch, first)) and len({*map(len, first)}) == 1):
+        return False
+    label = odd[0] if len(odd) < len(first) else numbers[0]
+    labels = [f"the label of {first[label]} is {short_repr(label, 50)}"]
+    labels += [f"of {first[other]} {short_repr(other, 50)}" for other in [*first] if other != label][:1]
+    raise SourceError(
+        f"{where}: {', '.join(labels)}: give each a plain integer, such as 3, or each a name that does not "
+        "look like a number; in a .jsonl, text is always a name"
+    )
+
+
+def _check_names(first: dict[str, str], where: str) -> None:
+    """Check that no name is blank, and that no two names differ only by the spaces around them."""
+    stripped: dict[str, str] = {}
+    for name, where_first in first.items():
+        if not name.strip():
+            raise SourceError(f"{where}: the label of {where_first} is {name!r}: give it a name, or leave it empty")
+        other = stripped.setdefault(name.strip(), name)
+        if other != name:
+            raise SourceError(
+                f"{where}: the label of {first[other]} is {other!r}, of {where_first} {name!r}: "
+                "they differ by spaces only; write them alike"
+            )

@@ -1,0 +1,223 @@
+"""Images in tar files: what becomes a record, with which label and fields, and what is damaged."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import tarfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dbloader import convert, open_store
+from dbloader.errors import SourceError
+from dbloader.sources.base import Entry, Problem
+from dbloader.sources.tar import find_tars, read_tars
+from tests.support.images import photo, plant_photos
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from dbloader.sources.tar import TarSource
+
+
+def pack(path: Path, files: Mapping[str, bytes]) -> Path:
+    with tarfile.open(path, "w") as tar:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    return path
+
+
+def source_of(*paths: Path) -> TarSource:
+    return read_tars(paths[0], paths)
+
+
+def entries(source: TarSource) -> list[Entry]:
+    found = list(source.entries())
+    assert not [item for item in found if isinstance(item, Problem)]
+    return [item for item in found if isinstance(item, Entry)]
+
+
+def problems(source: TarSource) -> list[Problem]:
+    return [item for item in source.entries() if isinstance(item, Problem)]
+
+
+def test_a_tar_of_an_image_folder_gives_the_store_of_the_folder(tmp_path: Path) -> None:
+    folder = plant_photos(tmp_path / "images", 9)
+    subprocess.run(["tar", "-C", tmp_path, "--sort=name", "-cf", tmp_path / "all.tar", "images"], check=True)
+    from_folder, from_tar = (
+        convert(source, tmp_path / name) for source, name in ((folder, "f"), (tmp_path / "all.tar", "t"))
+    )
+    assert from_tar.records == from_folder.records == 9
+    with open_store(tmp_path / "f") as first, open_store(tmp_path / "t") as second:
+        assert second.manifest.classes == first.manifest.classes
+        for record in first:
+            found = second[second.find(f"images/{record.name}")]
+            assert (found.image, found.label) == (record.image, record.label)
+
+
+def test_a_sample_of_webdataset_is_one_record(tmp_path: Path) -> None:
+    image = photo(1)
+    first = {"a/1.jpg": image, "a/1.cls": b"7\n", "a/1.json": b'{"width": 3}', "a/1.txt": "a c\u00e4t".encode()}
+    second = {"a/2.seg.png": b"mask", "a/2.PNG": image, "a/2.cls": b"0", "a/2.npy": b"\0\1"}
+    source = source_of(pack(tmp_path / "x.tar", {**first, **second, "README.md": b"read"}))
+    one, two = entries(source)
+    assert (one.name, one.label, one.fields) == ("a/1.jpg", 7, {"json": {"width": 3}, "txt": "a c\u00e4t"})
+    assert (two.name, two.label, two.fields) == ("a/2.PNG", 0, {"npy": b"\0\1", "seg_png": b"mask"})
+    assert list(source.read([one, two], lambda _: None)) == [image, image]
+    assert source.classes == ()
+    assert source.skipped == {".md": 1}
+
+
+def test_class_names_are_labels(tmp_path: Path) -> None:
+    files = {
+        f"{n}.{kind}": data
+        for n, name in enumerate(("dog", "cat", "dog"))
+        for kind, data in (("jpg", b"j"), ("cls", name.encode()))
+    }
+    source = source_of(pack(tmp_path / "x.tar", {**files, "9.jpg": b"j"}))
+    assert source.classes == ("cat", "dog")
+    assert [entry.label for entry in entries(source)] == [1, 0, 1, None]
+    assert source.warnings == ("1 of 4 images have no label",)
+
+
+def test_the_class_is_the_folder_below_the_one_that_all_share(tmp_path: Path) -> None:
+    names = ("./data/train/dog/x/1.jpg", "./data/train/cat/2.jpg", "./data/train/cat/2.b.jpg", "./data/train/3.jpg")
+    source = source_of(pack(tmp_path / "x.tar", dict.fromkeys(names, b"j")))
+    assert source.classes == ("cat", "dog")
+    assert [(entry.name, entry.label) for entry in entries(source)] == [
+        ("data/train/dog/x/1.jpg", 1),
+        ("data/train/cat/2.jpg", 0),
+        ("data/train/cat/2.b.jpg", 0),
+        ("data/train/3.jpg", None),
+    ]
+
+
+def test_the_class_is_the_inner_tar(tmp_path: Path) -> None:
+    inner = {
+        f"{name}.tar": pack(tmp_path / name, {"1.JPEG": name.encode(), "2.JPEG": b"2"}).read_bytes()
+        for name in ("n2", "n1")
+    }
+    source = source_of(pack(tmp_path / "x.tar", inner))
+    found = entries(source)
+    assert [(entry.name, entry.label) for entry in found] == [
+        ("n2/1.JPEG", 1),
+        ("n2/2.JPEG", 1),
+        ("n1/1.JPEG", 0),
+        ("n1/2.JPEG", 0),
+    ]
+    assert list(source.read(found, lambda _: None)) == [b"n2", b"2", b"n1", b"2"]
+
+
+def test_shards_are_named_by_a_range_or_a_folder(tmp_path: Path) -> None:
+    shards = [pack(tmp_path / f"s-{n:03}.tar", {f"{n}.jpg": b"j"}) for n in (9, 8, 10)]
+    shards.sort()
+    assert find_tars(tmp_path / "s-{008..010}.tar") == shards
+    assert find_tars(tmp_path) == shards
+    assert find_tars(shards[0]) == [shards[0]]
+    (tmp_path / "folder").mkdir()
+    assert find_tars(tmp_path) == []  # an image folder, in which a tar is left out
+    assert find_tars(tmp_path / "nothing") == []
+    assert [entry.name for entry in entries(source_of(*shards))] == ["8.jpg", "9.jpg", "10.jpg"]
+
+
+def test_a_conversion_of_shards_that_was_killed_goes_on(tmp_path: Path) -> None:
+    files = {f"{n:02}.{kind}": data for n in range(40) for kind, data in (("jpg", photo(n)), ("cls", b"%d" % (n % 3)))}
+    shard = pack(tmp_path / "x.tar", files)
+    whole = convert(shard, tmp_path / "whole.lmdb")
+
+    def stop(progress: object) -> None:
+        if getattr(progress, "done", None):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        convert(shard, tmp_path / "again.lmdb", progress=stop)
+    assert convert(shard, tmp_path / "again.lmdb", resume=True, workers=3).digest == whole.digest
+
+
+# --- damage -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> Path:
+    return pack(tmp_path / "x.tar", {f"{n}.jpg": bytes([n]) * 1000 for n in range(5)})
+
+
+def test_a_tar_that_is_cut_short_is_a_problem(shard: Path) -> None:
+    data = shard.read_bytes()
+    for length in range(512, 5 * 1536, 256):
+        shard.write_bytes(data[:length])
+        source = source_of(shard)
+        found = [item for item in source.entries() if isinstance(item, Entry)]
+        contents = list(source.read(found, lambda _: None))
+        read = [content for content in contents if isinstance(content, bytes)]
+        assert read == [bytes([n]) * 1000 for n in range(len(read))]
+        assert problems(source) or len(read) < len(contents), length
+
+
+def test_a_damaged_header_is_not_taken_for_the_end(shard: Path) -> None:
+    data = bytearray(shard.read_bytes())
+    data[2 * 1536 + 3] ^= 1
+    shard.write_bytes(data)
+    source = source_of(shard)
+    ((where, reason),) = problems(source)
+    assert (where, reason[:36]) == (str(shard), "has no end mark at byte 3,072: it is")
+    assert len([item for item in source.entries() if isinstance(item, Entry)]) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "data"), [("1.json", b"{"), ("1.json", b'"\xff"'), ("1.big", bytes(2**20 + 1)), ("1.image", b"x")]
+)
+def test_a_file_that_cannot_be_a_field_rejects_its_sample(tmp_path: Path, name: str, data: bytes) -> None:
+    source = source_of(pack(tmp_path / "x.tar", {"1.jpg": b"j", name: data, "2.jpg": b"j"}))
+    ((rejected, reason),) = problems(source)
+    assert rejected == "1.jpg"
+    assert reason.startswith("a file beside it cannot be a field: ")
+
+
+def test_several_images_of_one_sample_are_a_problem(tmp_path: Path) -> None:
+    source = source_of(pack(tmp_path / "x.tar", {"1.jpg": b"j", "1.png": b"p", "1.cls": b"3", "2.jpg": b"j"}))
+    assert problems(source) == [("1.jpg", "cannot be told from other images of its sample (jpg, png)")]
+
+
+def test_links_are_named(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "x.tar", "w") as tar:
+        member = tarfile.TarInfo("a/1.jpg")
+        tar.addfile(member, io.BytesIO())
+        member = tarfile.TarInfo("a/2.jpg")
+        member.type, member.linkname = tarfile.SYMTYPE, "1.jpg"
+        tar.addfile(member)
+    assert problems(source_of(tmp_path / "x.tar")) == [
+        ("a/2.jpg", f"is a link or device in {tmp_path / 'x.tar'}, not a plain file")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"\x1f\x8b\x08\0", "is compressed with gzip, so that a file in it has no position: decompress it first"),
+        (b"", "there is not one image in it: looked for .jpg"),
+        (b"no tar" * 400, "there is not one image in it: looked for .jpg"),
+    ],
+)
+def test_what_holds_no_image_that_can_be_found_is_refused(tmp_path: Path, data: bytes, message: str) -> None:
+    (tmp_path / "x.tar").write_bytes(data)
+    with pytest.raises(SourceError) as caught:
+        source_of(tmp_path / "x.tar")
+    assert message in str(caught.value)
+
+
+def test_a_shard_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"x-1\.tar: cannot be read: No such file"):
+        convert(tmp_path / "x-{1..2}.tar", tmp_path / "out.lmdb")
+
+
+def test_names_that_are_not_utf8_are_written_as_text(tmp_path: Path) -> None:
+    path = pack(tmp_path / "x.tar", {"caf\udce9/1.jpg": b"j", "b/1.jpg": b"j", "b/1.json": json.dumps([1]).encode()})
+    source = source_of(path)
+    assert source.classes == ("b", "caf\\xe9")
+    assert [(entry.name, entry.label) for entry in entries(source)] == [("caf\\xe9/1.jpg", 1), ("b/1.jpg", 0)]
