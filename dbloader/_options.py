@@ -33,13 +33,19 @@ def checked_flag(name: str, value: object, *, none: bool = False) -> bool | None
 
 
 @overload
-def whole_number(name: str, value: Any, least: int | None = None, *, none: Literal[False] = False) -> int: ...
+def whole_number(
+    name: str, value: Any, least: int | None = None, most: int | None = None, *, none: Literal[False] = False
+) -> int: ...
 @overload
-def whole_number(name: str, value: Any, least: int | None = None, *, none: bool) -> int | None: ...
-def whole_number(name: str, value: Any, least: int | None = None, *, none: bool = False) -> int | None:
-    """Return an option that is an int, also NumPy's, of at least ``least``, or with ``none`` None.
+def whole_number(
+    name: str, value: Any, least: int | None = None, most: int | None = None, *, none: bool
+) -> int | None: ...
+def whole_number(
+    name: str, value: Any, least: int | None = None, most: int | None = None, *, none: bool = False
+) -> int | None:
+    """Return an option that is an int, also NumPy's, from ``least`` to ``most``, or with ``none`` None.
 
-    A smaller one is an OptionError, anything else (text, 3.0, True) a TypeError.
+    Any other int is an OptionError, anything else (text, 3.0, True) a TypeError.
     """
     if none and value is None:
         return None
@@ -49,8 +55,9 @@ def whole_number(name: str, value: Any, least: int | None = None, *, none: bool 
         number = None
     if number is None:
         raise TypeError(f"{name} must be an int{' or None' if none else ''}, got {short_repr(value)}")
-    if least is not None and number < least:
-        raise OptionError(f"{name} must be at least {least}, got {value}")
+    if (least is not None and number < least) or (most is not None and number > most):
+        wanted = f"at least {least}" if most is None else f"from {least} to {most}"
+        raise OptionError(f"{name} must be {wanted}, got {value}")
     return number
 
 

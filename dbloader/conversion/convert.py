@@ -144,7 +144,7 @@ def convert(
     if resume and not writer.resumed:
         warnings.append("there was nothing to resume: the conversion began from the start")
     warnings += image_warnings(manifest, raw=converter.images.raw)
-    report_file, problem = write_report(destination, writer.report_path, manifest.events)
+    report_file, problem = write_report(destination, writer.report_path, manifest.events, replaces=writer.replaces)
     return Report(
         place=writer.place,
         digest=manifest.digest,

@@ -62,9 +62,9 @@ def copy_store(
             missing = {what: count - writer.totals.outcome[what] for what, count in manifest.outcome.items()}
             writer.write([], outcome=missing, depths=manifest.depths if not writer.totals.depths else None)
             copied = writer.finish(classes=manifest.classes, source=manifest.source, created=manifest.created)
-        if writer.overwrite:  # a report in the working directory may be that of the same place on another server
+        if writer.replaces:  # a report in the working directory may be that of the same place on another server
             with suppress(OSError):
-                writer.report_path.unlink()  # of a conversion whose store was there before
+                writer.report_path.unlink()  # of the store that was there before
         return copied
 
 

@@ -91,16 +91,17 @@ class Report:
     report_file: str = ""
 
 
-def write_report(place: str | os.PathLike[str], path: Path, events: int) -> tuple[str, list[str]]:
+def write_report(place: str | os.PathLike[str], path: Path, events: int, *, replaces: bool) -> tuple[str, list[str]]:
     """Write the store's events to a file, all or none; return the file's path, and a warning if that failed.
 
-    Without events there is no file, and one of an earlier conversion is removed. A failure is only a warning: the
-    store is finished by now, and has the events too.
+    Without events there is no file. If the store ``replaces`` another one, that one's file is removed. A failure is
+    only a warning: the store is finished by now, and has the events too.
     """
     aside = path.with_name(path.name + ".partial")
     try:
         if not events:
-            path.unlink(missing_ok=True)
+            if replaces:  # otherwise it may be that of the same place on another server
+                path.unlink(missing_ok=True)
             return "", []
         with open_store(place) as store, aside.open("w", encoding="utf-8") as file:
             file.writelines(json.dumps(event) + "\n" for event in store.events())

@@ -215,9 +215,7 @@ def _checked_format(image_format: str) -> str:
 def _checked_quality(quality: object, image_format: str) -> dict[str, Any]:
     if quality is None:
         return {}
-    quality = whole_number("quality", quality)
-    if not 1 <= quality <= 100:
-        raise OptionError(f"quality must be from 1 to 100, got {quality}")
+    quality = whole_number("quality", quality, 1, 100)
     if image_format.upper() not in _WITH_QUALITY:
         raise OptionError(f"quality is for the formats {', '.join(_WITH_QUALITY)}: give image_format='JPEG' too")
     return {"quality": quality}

@@ -77,13 +77,11 @@ class ImageFormat:
     raw: bool = False
 
     def __post_init__(self) -> None:
-        for name, least in (("short_side", 1), ("max_side", 1), ("tile_width", 1), ("quality", None)):
-            number = whole_number(_option(name), getattr(self, name), least, none=True)
+        for name, most in (("short_side", None), ("max_side", None), ("tile_width", None), ("quality", 100)):
+            number = whole_number(_option(name), getattr(self, name), 1, most, none=True)
             object.__setattr__(self, name, number)  # the manifest cannot hold NumPy's integers
         for name in ("tile", "raw"):
             object.__setattr__(self, name, checked_flag(name, getattr(self, name)))
-        if self.quality is not None and not 1 <= self.quality <= 100:
-            raise OptionError(f"quality (--quality) must be from 1 to 100, got {self.quality}")
         resizes = self.max_side is not None or self.short_side is not None
         if self.max_side is not None and self.short_side is not None:
             raise OptionError(f"{_MAX_SIDE} and {_SHORT_SIDE} both say how small an image becomes: choose one")

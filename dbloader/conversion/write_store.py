@@ -112,9 +112,9 @@ def write_store(
                 "leave overwrite out if an empty store is wanted"
             )
         manifest = writer.finish(classes=class_names, source=source)
-    if overwrite:  # a report in the working directory may be that of the same place on another server
+    if writer.replaces:  # a report in the working directory may be that of the same place on another server
         with suppress(OSError):
-            writer.report_path.unlink()  # of a conversion whose store was there before
+            writer.report_path.unlink()  # of the store that was there before
     return manifest
 
 

@@ -111,8 +111,8 @@ def create_loader(
         distributed: Whether the processes of torch.distributed share the samples; None: if it is initialized.
         seed: Of the order and all random numbers; the same in all processes.
         drop_last: Leave out the last batch if it has fewer samples; None: in training.
-        num_workers: None for one per CPU of this process (torchrun's processes on a machine share them). 0 makes
-            the batches in the background thread.
+        num_workers: None for one per CPU that this process may use (in a container, of its quota), shared by
+            torchrun's processes on a machine. 0 makes the batches in the background thread.
         workers: ``"threads"`` start at once, need little memory, and suit the stores' datasets with decoders, which
             release the GIL; ``"processes"`` suit transforms in Python, and many workers. ``"auto"`` takes threads for
             such datasets with up to 4 workers, and where processes are not forked. Processes keep the dataset as it was

@@ -172,11 +172,6 @@ class PrefetchLoader(LoaderProxy, Generic[T]):
         return dataclasses.replace(self._clock.stats, num_workers=num_workers, depth=self.depth)
 
     @property
-    def waited(self) -> float:
-        """Seconds that the consumer of the latest iterator has waited for its batches so far, the first included."""
-        return self._clock.stats.first_s + self._clock.stats.waited_s
-
-    @property
     def device(self) -> torch.device | None:
         """Where the tensors go; None leaves them where they are."""
         return None if self._transfer is None else self._transfer.device

@@ -68,8 +68,9 @@ class Stats:
 
     @property
     def samples_per_s(self) -> float | None:
-        """Samples a second, from the first batch on; None where that is not known."""
-        return self.samples / self.seconds if self.samples and self.seconds else None
+        """Samples a second in finished steps, from the first batch on; None where that is not known."""
+        # The time of a step is known when it is finished, so a batch whose step is not counts neither.
+        return self.samples * self.steps / self.batches / self.seconds if self.samples and self.seconds else None
 
     @property
     def enough_workers(self) -> int | None:

@@ -18,6 +18,7 @@ from dbloader.records.document import (
     crc32_of,
     crc32_of_values,
     find_image,
+    find_name,
     verify,
 )
 from dbloader.records.record import STANDARD_FIELDS, EncodedRecord, Record
@@ -33,7 +34,8 @@ _TYPES = ((str,), (int,), (bytes, np.ndarray), (int,), (int,), (str,), (str,), (
 def decode(document: bytes | memoryview, index: int, *, view: bool = False) -> Record:
     """Return the record in a document, after checking its length, index and CRC-32; else raise DamagedRecordError.
 
-    With ``view``, its image may point into the document: a memoryview instead of bytes, or a read-only array.
+    A lack of memory is a MemoryError, and says nothing of the record. With ``view``, its image may point into the
+    document: a memoryview instead of bytes, or a read-only array.
     """
     verify(document, index)
     try:
@@ -45,7 +47,7 @@ def decode(document: bytes | memoryview, index: int, *, view: bool = False) -> R
     except DamagedRecordError:
         raise
     except UNREADABLE as error:
-        raise DamagedRecordError(f"its BSON cannot be decoded: {error}") from error
+        raise _explained(error, "its BSON cannot be decoded", index, find_name(document)) from error
     if image is not None and image.is_array:
         record.image = unpack_array(image.data) if view else unpack_array(image.data).copy(order="K")
     elif image is not None:
@@ -67,7 +69,7 @@ def decode_values(values: Mapping[str, Any], index: int) -> Record:
     try:
         content = crc32_of_values(values)
     except UNREADABLE as error:
-        raise DamagedRecordError(f"its values cannot be those that were written: {error}") from error
+        raise _explained(error, "its values cannot be those that were written", index, values.get("name")) from error
     check_crc32(content, index, values["crc32"] if isinstance(values["crc32"], Int64) else None)
     return _record(dict(values), index)
 
@@ -82,6 +84,14 @@ def decode_encoded(document: bytes, index: int) -> EncodedRecord:
         (document[HEAD.size : -TAIL.size],), crc32_of(document), record.name, record.label, record.width,
         record.height, len(image or b""), record.format, tuple(record.fields),
     )  # fmt: skip
+
+
+def _explained(error: Exception, what: str, index: int, name: object) -> Exception:
+    """Return the error to raise: that a record is damaged, or that there is not enough memory."""
+    # bson wraps a MemoryError in an error without message, cause or context.
+    if isinstance(error, MemoryError) or not str(error):
+        return MemoryError(f"there is not enough memory to decode record {index} ({name or 'without a name'})")
+    return DamagedRecordError(f"{what}: {error}")
 
 
 def _record(values: dict[str, Any], index: int) -> Record:

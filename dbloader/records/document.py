@@ -143,3 +143,12 @@ def find_image(document: bytes | memoryview) -> tuple[int, int, Image | None]:
     if tag != IMAGE_TAG or subtype not in (BINARY_SUBTYPE, USER_DEFINED_SUBTYPE) or end > len(document):
         return at, at, None
     return at, end, Image(memoryview(document)[at + IMAGE.size : end], subtype == USER_DEFINED_SUBTYPE)
+
+
+def find_name(document: bytes | memoryview) -> str | None:
+    """Return the name in an undamaged document; None unless it is where ``encode`` puts it."""
+    at = HEAD.size + len(_NAME)
+    if document[HEAD.size : at] != _NAME:
+        return None
+    (length,) = _STR.unpack_from(document, at)
+    return str(document[at + _STR.size : at + _STR.size + length - 1], "utf-8", "replace")

@@ -24,6 +24,9 @@ class SeededBatchSampler(Sampler[list[int]]):
     Give it to a DataLoader as ``batch_sampler``. The random crops of LMDBDataset and MongoDataset are then a pure
     function of seed, epoch and position, in whatever process they are decoded.
 
+    In a DataLoader, torch's Subset hands on the indices without their positions, and the crops are drawn with torch's
+    generator. ``create_loader`` and ThreadLoader know the positions in a Subset, too.
+
     ``iter()`` uses the current epoch and starts where the sampler does. ``len()`` is the number of batches in a whole
     epoch.
 

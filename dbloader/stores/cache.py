@@ -13,7 +13,6 @@ from dbloader.errors import (
     DamagedRecordError,
     DamagedStoreError,
     NotAStoreError,
-    OptionError,
     StoreError,
 )
 from dbloader.records.decode import decode
@@ -48,8 +47,6 @@ class CachedStore(Store):
     """
 
     def __init__(self, origin: Store, path: str | os.PathLike[str], *, max_bytes: int | None = None) -> None:
-        if max_bytes is not None and max_bytes < 1:
-            raise OptionError(f"max_bytes must be at least 1, got {max_bytes}")
         self.origin = origin
         self.place = origin.place
         self.max_bytes = max_bytes

@@ -67,6 +67,7 @@ class Writer(WriterBackend):
         self.settings: dict[str, Any] = {}
         self.position = 0  # how much of the source has been used up
         self.resumed = False  # whether it goes on with an unfinished writer
+        self.replaces = False  # whether a finished store is at the place
         self.totals = Totals()
         self.scratch: Path | None = None  # a folder with room for temporary files; None for the system's
         self.report_path = Path(f"{place}.report.jsonl")  # the file that the report is written to
@@ -217,13 +218,12 @@ class Writer(WriterBackend):
         return manifest
 
     def _unfinished(self) -> StoreExistsError:
-        return StoreExistsError(
-            f"an unfinished conversion is at {self.place}: resume (--resume) goes on with it, "
-            "overwrite (--overwrite) begins again"
-        )
+        remedy = "resume (--resume) goes on with it, overwrite (--overwrite) begins again"
+        return StoreExistsError(f"an unfinished conversion is at {self.place}: {remedy}")
 
     def _refuse_finished(self) -> None:
         """Refuse to replace the finished store at the place, unless it is to be overwritten."""
+        self.replaces = True
         if self.overwrite:
             return
         if self.resumed:

@@ -6,7 +6,6 @@ scripts/gpu-check [--output FILE] [--photos FOLDER] [--batches 64] [--rounds 5]
 from __future__ import annotations
 
 import argparse
-import os
 import platform
 import subprocess
 import sys
@@ -15,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import torch
 from gpu_measure import copies, decoding
+
+from dbloader._machine import cpu_count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +41,7 @@ def machine(device: torch.device) -> str:
     names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")] or [platform.processor()]
     gpu = torch.cuda.get_device_properties(device)
     return (
-        f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GiB; {len(os.sched_getaffinity(0))} cores ({names[0]}); "
+        f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GiB; {cpu_count()} cores ({names[0]}); "
         f"Python {platform.python_version()}, torch {torch.__version__}, CUDA {torch.version.cuda}"
     )
 

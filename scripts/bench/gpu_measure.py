@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import itertools
-import os
 import statistics
 import time
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ import numpy as np
 import torch
 from PIL import Image, ImageFilter
 
+from dbloader._machine import cpu_count
 from dbloader.decoding.random_crop import RandomResizedCrop
 from dbloader.device import Normalize
 from dbloader.device.decode import DeviceDecoder
@@ -184,7 +184,7 @@ def decoding(device: torch.device, folder: Path | None, count: int, rounds: int,
     per_s = {name: len(batches) * batch / value for name, value in taken.items()}
     difference = (on_device(batches[0]).cpu().int() - on_cpu(batches[0]).int()).abs().float()
     nbytes = sum(map(len, files)) / len(files)
-    threads = len(os.sched_getaffinity(0))
+    threads = cpu_count()
     library = repr(on_device).rpartition(" with ")[2]
     return [
         (

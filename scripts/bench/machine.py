@@ -6,10 +6,11 @@ python scripts/bench/machine.py
 from __future__ import annotations
 
 import datetime
-import os
 import platform
 from importlib.metadata import version
 from pathlib import Path
+
+from dbloader._machine import cpu_count, total_memory
 
 PACKAGES = ("dbloader", "torch", "numpy", "Pillow", "simplejpeg", "lmdb", "pymongo")
 
@@ -18,11 +19,11 @@ def describe_machine(versions: dict[str, str] | None = None) -> str:
     """Return one line: the CPU, memory, system, and versions of dbloader's packages or of those given."""
     facts = Path("/proc/cpuinfo").read_text().splitlines()
     names = [line.partition(":")[2].strip() for line in facts if line.startswith("model name")]
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     versions = versions or {name: version(name) for name in PACKAGES}
     return (
-        f"{len(os.sched_getaffinity(0))} CPUs ({names[0] if names else platform.machine()}), "
-        f"{memory / 2**30:.0f} GiB; {platform.system()} {platform.release()}; Python {platform.python_version()}, "
+        f"{cpu_count()} CPUs ({names[0] if names else platform.machine()}), "
+        f"{total_memory() / 2**30:.0f} GiB; {platform.system()} {platform.release()}; "
+        f"Python {platform.python_version()}, "
         + ", ".join(f"{name} {number}" for name, number in versions.items())
         + f"; {datetime.datetime.now(datetime.timezone.utc).date().isoformat()}"
     )

@@ -100,7 +100,7 @@ def main() -> None:
         seconds = time.perf_counter() - started
         print(
             f"epoch {epoch + 1}: loss {loss.item():.3f}, {len(train) / seconds:,.0f} images/s on {device}, "
-            f"{loader.waited / seconds:.0%} of the time waiting for data",
+            f"{loader.stats().waiting:.0%} of the time waiting for data",
         )
     print(f"accuracy on {len(test):,} images not trained on: {accuracy(model, test_loader):.1%}")
     if options.picture:

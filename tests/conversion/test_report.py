@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import pytest
+
+from dbloader import copy_store, write_store
 from dbloader.conversion.convert import convert
 from dbloader.conversion.report import Progress
+from dbloader.stores.mongo.uri import parse
 from tests.support.conversion import events, siblings, verified
 from tests.support.images import KINDS, photo, plant, plant_kinds, plant_photos
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def test_a_report_that_cannot_be_written_is_a_warning_and_the_store_is_there(root: Path, place: Path) -> None:
@@ -32,6 +40,38 @@ def test_a_report_without_events_is_no_file_and_an_older_one_is_removed(root: Pa
     report = convert(root, place, overwrite=True)
     assert (report.report_file, report.warnings) == ("", ())
     assert siblings(place) == {"out.lmdb"}
+
+
+COMMANDS: dict[str, Callable[..., object]] = {
+    "convert": lambda folder, place, **options: convert(folder / "images", place, **options),
+    "write_store": lambda _, place, **options: write_store([(photo(), 1)], place, **options),
+    "copy_store": lambda folder, place, **options: copy_store(folder / "original.lmdb", place, **options),
+}
+
+
+def check_removal(folder: Path, command: str, place: str | Path, report: Path) -> None:
+    """Check that a report is removed with the store that it may belong to, and not without one."""
+    plant(folder / "images", {"cat/0.jpg": photo()})
+    convert(folder / "images", folder / "original.lmdb")
+    report.write_text("{}\n")
+    COMMANDS[command](folder, place, overwrite=True)
+    assert report.read_text() == "{}\n"
+    COMMANDS[command](folder, place, overwrite=True)
+    assert not report.exists()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_report_of_a_store_that_is_replaced_is_removed(root: Path, place: Path, command: str) -> None:
+    check_removal(root.parent, command, place, Path(f"{place}.report.jsonl"))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_report_of_another_server_is_not_removed(
+    root: Path, mongo_uri: str, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.chdir(root.parent)
+    place = parse(mongo_uri)
+    check_removal(root.parent, command, mongo_uri, Path(f"{place.database}.{place.collection}.report.jsonl"))
 
 
 def test_the_report_counts_what_is_no_image(root: Path, place: Path) -> None:

@@ -426,6 +426,8 @@ def test_options_are_checked() -> None:
     for quality in (0, 101):
         with pytest.raises(OptionError, match=f"quality must be from 1 to 100, got {quality}"):
             encode_tiled(image, quality=quality)
+    with pytest.raises(TypeError, match=r"quality must be an int, got 90\.5"):
+        encode_tiled(image, quality=90.5)  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="subsampling must be one of 4:4:4, 4:2:2, 4:2:0, got '4:1:1'"):
         encode_tiled(image, quality=90, subsampling="4:1:1")
     with pytest.raises(OptionError, match="tile_width must be at least 1 pixel, got 0"):

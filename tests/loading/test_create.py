@@ -13,15 +13,24 @@ import pytest
 import torch
 import torch.distributed as dist
 from PIL import Image
-from torch.utils.data import BatchSampler, ConcatDataset, Dataset, IterableDataset, SequentialSampler, Subset
+from torch.utils.data import (
+    BatchSampler,
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    SequentialSampler,
+    Subset,
+)
 
 from dbloader import LMDBDataset, Record, open_store, write_store
-from dbloader.decoding import ResizeCenterCrop
+from dbloader.decoding import RandomResizedCrop, ResizeCenterCrop
 from dbloader.device import Normalize, Preparation, RandomErasing
 from dbloader.errors import LoaderError, OptionError
 from dbloader.loading.create import IMAGENET_MEAN, IMAGENET_STD, create_loader
 from dbloader.loading.defaults import cpu_share
 from dbloader.loading.prefetch import ResumablePrefetchLoader
+from dbloader.loading.threads import ThreadLoader
 from dbloader.sampling import (
     BlockShuffleSampler,
     ClassBalancedSampler,
@@ -336,6 +345,18 @@ def test_a_sampler_of_ones_own_gives_the_order(place: Path) -> None:
     ordered = create_loader(part, sampler=OrderedSampler(part), **CPU)
     assert [labels.tolist() for _, labels in ordered] == [[0, 1, 2, 0], [1, 2]]
     assert hasattr(ordered, "state_dict")
+
+
+def test_the_crops_of_a_subset_depend_on_their_positions_except_in_torchs_loader(place: Path) -> None:
+    part = Subset(LMDBDataset(place, decode=RandomResizedCrop(8)), range(6))
+
+    def images(loader: type[Any], torch_seed: int) -> torch.Tensor:
+        torch.manual_seed(torch_seed)
+        batches = SeededBatchSampler(OrderedSampler(part), 4)
+        return torch.cat([images for images, _ in loader(part, batch_sampler=batches)])
+
+    assert torch.equal(images(ThreadLoader, 0), images(ThreadLoader, 1))
+    assert not torch.equal(images(DataLoader, 0), images(DataLoader, 1))  # docs/loading.md says so
 
 
 @pytest.mark.parametrize(

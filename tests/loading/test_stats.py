@@ -75,7 +75,19 @@ def test_each_second_is_counted_where_it_went(clock: Turned) -> None:
     assert stats.seconds == 21.0
     assert stats.waiting == 6 / 21
     assert stats.samples_per_s == 12 / 21
-    assert loader.waited == 11.5
+
+
+def test_a_batch_whose_step_is_not_finished_does_not_count_as_samples_per_second(clock: Turned) -> None:
+    loader = PrefetchLoader(Made(clock, [5.0, 1.0, 1.0], samples=20), depth=0)
+    iterator = iter(loader)
+    rates = []
+    for _ in range(3):
+        next(iterator)
+        rates.append(loader.stats().samples_per_s)
+        clock.turn(3.0)
+    assert rates == [None, 20 / 4, 40 / 8]
+    list(iterator)
+    assert loader.stats().samples_per_s == 60 / 11
 
 
 def test_an_epoch_that_is_not_finished_counts_what_was_received_and_not_what_was_made() -> None:

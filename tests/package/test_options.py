@@ -45,3 +45,10 @@ def test_what_is_no_whole_number_is_refused(value: object) -> None:
 def test_a_number_below_the_least_is_refused() -> None:
     with pytest.raises(OptionError, match=r"^workers must be at least 1, got 0$"):
         whole_number("workers", 0, 1)
+
+
+def test_a_whole_number_has_a_least_and_a_greatest_value() -> None:
+    assert [whole_number("quality", value, 1, 100) for value in (1, np.int8(7), 100)] == [1, 7, 100]
+    for value in (0, 101):
+        with pytest.raises(OptionError, match=f"^quality must be from 1 to 100, got {value}$"):
+            whole_number("quality", value, 1, 100)

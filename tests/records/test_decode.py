@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import resource
 import struct
 import zlib
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import bson
 import numpy as np
@@ -20,7 +22,11 @@ from dbloader.errors import DamagedRecordError
 from dbloader.records.decode import decode, decode_encoded, decode_values
 from dbloader.records.document import crc32_of_values, open_sealed
 from dbloader.records.record import STANDARD_FIELDS, EncodedRecord, encode
+from tests.support.children import in_child
 from tests.support.values import ARRAYS, FIELD_NAMES, TEXT, UINT32, VALUES, same
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
@@ -243,3 +249,18 @@ def test_a_damaged_document_is_not_stored_once_more() -> None:
     for wrong, index in ((document[:-20] + b"?" + document[-19:], 4), (document, 5), (document[:-1], 4)):
         with pytest.raises(DamagedRecordError, match=r"^it"):
             decode_encoded(wrong, index)
+
+
+@pytest.mark.parametrize(("name", "told"), [("cat/\u00e4.jpg", "cat/\u00e4.jpg"), (None, "without a name")])
+@pytest.mark.parametrize("way", [decode, decode_encoded, decode_values])
+def test_a_lack_of_memory_is_not_called_damage(way: Callable[..., Any], name: str | None, told: str) -> None:
+    document = encode(Record(name=name, fields={"mask": bytes(100 * 2**20)})).document(5)
+    given = bson.decode(document) if way is decode_values else document
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+    def decode_limited() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (used + 2**24, used + 2**24))
+        with pytest.raises(MemoryError, match=rf"^there is not enough memory to decode record 5 \({told}\)$"):
+            way(given, 5)
+
+    assert in_child(decode_limited) == 0

@@ -145,9 +145,7 @@ def test_a_pickle_holds_the_manifest_and_no_handle(place: Path, path: Path) -> N
 
 
 @pytest.mark.parametrize("size", [0, -1])
-def test_a_size_of_less_than_a_byte_is_refused(place: Path, path: Path, size: int) -> None:
-    with pytest.raises(OptionError, match=f"max_bytes must be at least 1, got {size}"):
-        cache_of(place, path, max_bytes=size)
+def test_a_size_of_less_than_a_byte_is_refused(path: Path, size: int) -> None:
     with pytest.raises(OptionError, match=f"cache_bytes must be at least 1, got {size}"):
         MongoDataset("mongodb://localhost/a.b", cache=path, cache_bytes=size)
     with pytest.raises(OptionError, match="needs a cache, got 100"):

@@ -12,7 +12,7 @@ import numpy as np
 import simplejpeg
 from PIL import Image
 
-from dbloader._options import check_choice
+from dbloader._options import check_choice, whole_number
 from dbloader.errors import DamagedImageError, OptionError
 from dbloader.images.tiled.layout import find_lengths, not_tiled, read_header
 
@@ -99,10 +99,10 @@ def encode_tiled(
     Raises:
         NotTiledError: The image has another mode, or a tile has more than 65,535 bytes.
         OSError: Pillow cannot encode it, for example because a side has more than 65,535 pixels.
+        TypeError: ``quality`` is no int.
         OptionError: An option is out of its range.
     """
-    if not 1 <= quality <= 100:
-        raise OptionError(f"quality must be from 1 to 100, got {quality}")
+    quality = whole_number("quality", quality, 1, 100)
     check_choice("subsampling", subsampling, tuple(_SUBSAMPLINGS))
     if not isinstance(image, Image.Image):
         image = Image.fromarray(image)

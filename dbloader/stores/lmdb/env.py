@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import lmdb
 
+from dbloader._machine import total_memory
 from dbloader.stores.lmdb.readahead import ReadAhead
 
 if TYPE_CHECKING:
@@ -168,7 +169,7 @@ def _options(size: int, map_size: int | None) -> dict[str, Any]:
 
 def fits_memory(size: int) -> bool:
     """Return whether reading ahead pays: pages read early must still be in memory when they are needed."""
-    return size < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    return size < total_memory() // 2
 
 
 def _before_fork() -> None:

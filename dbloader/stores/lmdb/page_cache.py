@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from dbloader._machine import available_memory
 from dbloader.errors import PlaceError
 from dbloader.stores.lmdb.store import LMDBStore
 from dbloader.stores.mongo.uri import is_mongo
@@ -80,18 +80,3 @@ def warm(
     finally:
         os.close(file)
     return Warmed(store.place, nbytes, time.perf_counter() - started, available)
-
-
-def available_memory() -> int | None:
-    """Return the bytes that programs and the page cache can still get in this container; None if unknown."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration):
-        return None
-    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            return min(available, int(Path(file).read_text()))
-        except (OSError, ValueError):  # "max": no limit
-            continue
-    return available

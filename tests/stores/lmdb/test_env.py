@@ -193,9 +193,9 @@ def test_a_fork_waits_for_the_threads_that_read_and_others_wait_for_it() -> None
         assert entered.is_set()
 
 
-@pytest.mark.parametrize(("size", "pages", "ahead"), [(499, 100, True), (500, 100, False), (0, 1, True)])
+@pytest.mark.parametrize(("size", "memory", "ahead"), [(499, 1000, True), (500, 1000, False), (0, 10, True)])
 def test_reading_ahead_is_for_files_that_fit_into_half_of_the_memory(
-    monkeypatch: pytest.MonkeyPatch, size: int, pages: int, ahead: bool
+    monkeypatch: pytest.MonkeyPatch, size: int, memory: int, ahead: bool
 ) -> None:
-    monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 10, "SC_PHYS_PAGES": pages}.__getitem__)
+    monkeypatch.setattr("dbloader.stores.lmdb.env.total_memory", lambda: memory)
     assert env.fits_memory(size) == ahead

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from dbloader import Record, write_store
 from dbloader.errors import NotAStoreError, PlaceError, StoreNotFoundError
-from dbloader.stores.lmdb.page_cache import available_memory, warm
+from dbloader.stores.lmdb.page_cache import warm
 from tests.support.page_cache import empty_cache, pages_in_memory
 from tests.support.shell import Shell, check_error
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.fixture
@@ -50,21 +53,6 @@ def test_what_is_no_store_in_a_file_is_refused(tmp_path: Path) -> None:
         warm(tmp_path / "file")
     with pytest.raises(PlaceError, match=r"warmed by its server.*a copy in a file \(dbloader copy makes one\)"):
         warm("mongodb://user:secret@server/images.train")
-
-
-def test_a_container_has_no_more_memory_than_it_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    limit = ["max"]
-    read = Path.read_text
-
-    def read_text(path: Path) -> str:
-        return limit[0] if str(path).startswith("/sys/fs/cgroup") else read(path)
-
-    monkeypatch.setattr(Path, "read_text", read_text)
-    available = available_memory()
-    assert available is not None
-    assert available > 10**6
-    limit[0] = "1000\n"
-    assert available_memory() == 1000
 
 
 def test_the_command_tells_what_it_did(
