@@ -42,7 +42,7 @@ Examples:
   dbloader convert imagenet/train/ small.lmdb --short-side 256 --quality 90
   dbloader convert imagenet/train/ tiled.lmdb --tile
   dbloader convert photos/ captions.lmdb --list captions.csv
-  dbloader convert 'shards/train-{0000..0146}.tar' train.lmdb
+  dbloader convert 'shards/train-{000..146}.tar' train.lmdb
   dbloader convert imagenet/train/ mongodb://server/images.train
   dbloader convert mongodb://server/images.old train.lmdb --list listing.json
   dbloader convert imagenet/train/ train.lmdb --resume""",

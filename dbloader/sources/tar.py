@@ -18,10 +18,8 @@ import json
 import os
 import posixpath
 import re
-import tarfile
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any
 
 from typing_extensions import override
 
@@ -30,34 +28,18 @@ from dbloader.records.record import checked_field_name
 from dbloader.sources.base import Entry, Problem, Source, Tally, full_path, readable
 from dbloader.sources.folder import EXTENSIONS
 from dbloader.sources.labels import number_labels
+from dbloader.sources.tar_files import Sample, opened, samples
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from dbloader.sources.tar_files import TarredFile
 
 LABEL = "cls"
 _MAX_FIELD = 2**20
 """Bytes of a file beside the image, which the list of files keeps."""
 
-_COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"(\xb5/\xfd": "zstd"}
-# What tarfile raises for headers that lie.
-_WRONG = (tarfile.TarError, ValueError, EOFError, OverflowError, IndexError, KeyError)
-_BLOCK = 512
 _RANGE = re.compile(r"\{([0-9]+)\.\.([0-9]+)\}")
-
-
-class _File(NamedTuple):
-    """A file in a tar."""
-
-    path: str  # with surrogates for bytes that are not UTF-8; begins with the name of the inner tar, if there is one
-    start: int  # byte of the outer tar
-    size: int
-
-
-class _Sample(NamedTuple):
-    """The files with the same path up to the first dot of their name, of which one is the image."""
-
-    image: _File
-    others: dict[str, _File]  # by extension
 
 
 def find_tars(place: str | os.PathLike[str]) -> list[Path]:
@@ -91,9 +73,9 @@ def read_tars(place: str | os.PathLike[str], paths: Sequence[Path]) -> TarSource
     labels: dict[str, str] = {}  # for each text of a label, where it is first
     folders: set[str] = set()
     for path in paths:
-        with _opened(path) as file:
-            for sample in _samples(file, path, Tally()):
-                if isinstance(sample, _Sample):
+        with opened(path) as file:
+            for sample in samples(file, path, Tally()):
+                if isinstance(sample, Sample):
                     folders.add(posixpath.dirname(sample.image.path))
                     if LABEL in sample.others:
                         where = f"{readable(path)}, {readable(sample.image.path)}"
@@ -137,19 +119,19 @@ class TarSource(Source):
 
     @override
     def entries(self) -> Iterator[Entry | Problem]:
-        tally, unlabelled, samples = Tally(), 0, 0
+        tally, unlabelled, total = Tally(), 0, 0
         for path in self._paths:
-            with _opened(path) as file:
-                for sample in _samples(file, path, tally):
+            with opened(path) as file:
+                for sample in samples(file, path, tally):
                     entry = sample if isinstance(sample, Problem) else self._entry(file, path, sample)
                     if isinstance(entry, Entry):
-                        samples += 1
+                        total += 1
                         unlabelled += entry.label is None
                     yield entry
         self.skipped, self.hidden = tally.skipped, tally.hidden
-        self.warnings = (f"{unlabelled:,} of {samples:,} images have no label",) if unlabelled else ()
+        self.warnings = (f"{unlabelled:,} of {total:,} images have no label",) if unlabelled else ()
 
-    def _entry(self, file: IO[bytes], path: Path, sample: _Sample) -> Entry | Problem:
+    def _entry(self, file: IO[bytes], path: Path, sample: Sample) -> Entry | Problem:
         name = readable(sample.image.path)
         text = ""
         if self._shared is None and LABEL in sample.others:
@@ -170,7 +152,7 @@ class TarSource(Source):
         return Entry(name, os.fsencode(path.absolute()), self._labels.get(text), fields, span)
 
 
-def _field(file: IO[bytes], extension: str, found: _File) -> Any:
+def _field(file: IO[bytes], extension: str, found: TarredFile) -> Any:
     """Return the value of a field, from a file beside the image; ValueError if it has none."""
     if found.size > _MAX_FIELD:
         raise ValueError(f"{readable(found.path)} has {found.size:,} bytes, more than {_MAX_FIELD:,}")
@@ -179,105 +161,9 @@ def _field(file: IO[bytes], extension: str, found: _File) -> Any:
     return _text(file, found) if extension == "txt" else _read(file, found)
 
 
-def _text(file: IO[bytes], found: _File) -> str:
+def _text(file: IO[bytes], found: TarredFile) -> str:
     return readable(_read(file, found)).strip()
 
 
-def _read(file: IO[bytes], found: _File) -> bytes:
+def _read(file: IO[bytes], found: TarredFile) -> bytes:
     return os.pread(file.fileno(), min(found.size, _MAX_FIELD), found.start)
-
-
-def _is_image(path: str) -> bool:
-    return path.lower().endswith(EXTENSIONS)
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
-    """Open a tar; SourceError if it cannot be read or is compressed."""
-    try:
-        with path.open("rb") as file:
-            magic = file.read(8)
-            for start, kind in _COMPRESSED.items():
-                if magic.startswith(start):
-                    what = f"is compressed with {kind}, so that a file in it has no position: decompress it first"
-                    raise SourceError(f"{readable(path)}: {what}")
-            file.seek(0)
-            yield file
-    except OSError as error:
-        if isinstance(error, SourceError):
-            raise
-        raise SourceError(f"{readable(path)}: cannot be read: {error.strerror or error}") from error
-
-
-def _samples(file: IO[bytes], path: Path, tally: Tally) -> Iterator[_Sample | Problem]:
-    """Yield the samples of a tar, and a problem for each that cannot be one."""
-    group: dict[str, _File] = {}
-    key = ("", "")
-    for found in _files(file, readable(path), tally):
-        if isinstance(found, Problem):
-            yield found
-            continue
-        folder, name = posixpath.split(found.path)
-        stem, _, extension = name.partition(".")
-        if (folder, stem) != key or extension in group:
-            yield from _split(group, tally)
-            group, key = {}, (folder, stem)
-        group[extension] = found
-    yield from _split(group, tally)
-
-
-def _split(group: dict[str, _File], tally: Tally) -> Iterator[_Sample | Problem]:
-    """Yield what the files with one stem are: one sample, several images, or nothing."""
-    images = {extension: file for extension, file in group.items() if _is_image(file.path)}
-    others = {extension: file for extension, file in group.items() if extension not in images}
-    plain = [extension for extension in images if "." not in extension]
-    if others and len(images) > 1 and len(plain) == 1:  # such as jpg, seg.png, cls
-        image = images.pop(plain[0])
-        yield _Sample(image, {**others, **images})
-    elif others and len(images) > 1:
-        first = next(iter(images.values()))
-        yield Problem(readable(first.path), f"cannot be told from other images of its sample ({', '.join(images)})")
-    elif images:
-        for image in images.values():  # several: images whose names differ after the first dot
-            yield _Sample(image, others)
-    else:
-        for file in others.values():
-            tally.skip(os.fsencode(posixpath.basename(file.path)))
-
-
-def _files(file: IO[bytes], where: str, tally: Tally, prefix: str = "", start: int = 0) -> Iterator[_File | Problem]:
-    """Yield the files of a tar, and those of the tars in it. ``start`` is where it begins in the outer tar."""
-    try:
-        with tarfile.open(fileobj=file, mode="r:") as tar:
-            while (member := tar.next()) is not None:
-                tar.members.clear()  # type: ignore[attr-defined]  # tarfile would keep all headers
-                path = posixpath.normpath(prefix + member.name).lstrip("/")
-                name = posixpath.basename(path)
-                if member.isdir():
-                    continue
-                if name.startswith("."):
-                    tally.hidden += 1
-                elif not member.isreg() or member.issparse():
-                    kind = "a sparse file" if member.isreg() else "a link or device"
-                    if _is_image(path):
-                        yield Problem(readable(path), f"is {kind} in {where}, not a plain file")
-                    else:
-                        tally.skip(os.fsencode(name))
-                elif name.lower().endswith(".tar") and not prefix:
-                    inner = tar.extractfile(member)
-                    assert inner is not None  # it is a plain file
-                    yield from _files(inner, f"{where}, {readable(path)}", tally, f"{path[:-4]}/", member.offset_data)
-                else:
-                    yield _File(path, start + member.offset_data, member.size)
-            yield from _check_end(file, tar.offset, where)
-    except _WRONG as error:
-        yield Problem(where, f"is damaged, and files after that are missing: {error}")
-
-
-def _check_end(file: IO[bytes], offset: int, where: str) -> Iterator[Problem]:
-    """Yield a problem unless a tar ends as it should: tarfile takes a damaged header for the end."""
-    file.seek(offset)
-    if file.read(_BLOCK) != bytes(_BLOCK):
-        yield Problem(
-            where, f"has no end mark at byte {offset:,}: it is cut short or damaged, and files may be missing"
-        )

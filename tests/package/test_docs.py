@@ -15,6 +15,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -163,6 +164,10 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     make_imagefolder(tmp_path / "imagefolder")
     plant_photos(tmp_path / "imagenet" / "train", 6, width=400, height=300)
     plant_photos(tmp_path / "photos", 2)
+    (tmp_path / "shards").mkdir()
+    for number in range(147):
+        with tarfile.open(tmp_path / "shards" / f"train-{number:03}.tar", "w") as tar:
+            tar.add("photos/cat/0000.jpg", f"{number:06}.jpg")
     (tmp_path / "captions.csv").write_text("path,label,caption\ncat/0000.jpg,cat,a cat\n")
     (tmp_path / "listing.json").write_text(json.dumps({"path_list": ["cat/0000.jpg"], "label_list": [0]}))
     return tmp_path
