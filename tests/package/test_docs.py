@@ -8,6 +8,7 @@ Python blocks that follow each other run in one process.
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import os
@@ -168,6 +169,9 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for number in range(147):
         with tarfile.open(tmp_path / "shards" / f"train-{number:03}.tar", "w") as tar:
             tar.add("photos/cat/0000.jpg", f"{number:06}.jpg")
+            label = tarfile.TarInfo(f"{number:06}.cls")
+            label.size = 1
+            tar.addfile(label, io.BytesIO(b"3"))
     (tmp_path / "captions.csv").write_text("path,label,caption\ncat/0000.jpg,cat,a cat\n")
     (tmp_path / "listing.json").write_text(json.dumps({"path_list": ["cat/0000.jpg"], "label_list": [0]}))
     return tmp_path
