@@ -146,7 +146,7 @@ class TarSource(Source):
                 for extension, other in sample.others.items()
                 if extension != LABEL
             }
-        except (FieldError, ValueError) as error:
+        except (FieldError, ValueError, RecursionError) as error:
             return Problem(name, f"a file beside it cannot be a field: {error}")
         span = sample.image.start, sample.image.size
         return Entry(name, os.fsencode(path.absolute()), self._labels.get(text), fields, span)

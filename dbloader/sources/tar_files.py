@@ -99,8 +99,12 @@ def _files(
     """Yield the files of a tar, and those of the tars in it. ``start`` is where it begins in the outer tar."""
     try:
         with tarfile.open(fileobj=file, mode="r:") as tar:
+            before = -1
             while (member := tar.next()) is not None:
                 tar.members.clear()  # type: ignore[attr-defined]  # tarfile would keep all headers
+                if member.size < 0 or tar.offset <= before:
+                    raise tarfile.ReadError("a size is negative")  # some versions of tarfile would read it forever
+                before = tar.offset
                 path = posixpath.normpath(prefix + member.name).lstrip("/")
                 name = posixpath.basename(path)
                 if member.isdir():

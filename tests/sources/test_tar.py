@@ -170,13 +170,25 @@ def test_a_damaged_header_is_not_taken_for_the_end(shard: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "data"), [("1.json", b"{"), ("1.json", b'"\xff"'), ("1.big", bytes(2**20 + 1)), ("1.image", b"x")]
+    ("name", "data"),
+    [("1.json", b"{"), ("1.json", b"[" * 10**5), ("1.json", b'"\xff"'), ("1.big", bytes(2**20 + 1)), ("1.image", b"x")],
 )
 def test_a_file_that_cannot_be_a_field_rejects_its_sample(tmp_path: Path, name: str, data: bytes) -> None:
     source = source_of(pack(tmp_path / "x.tar", {"1.jpg": b"j", name: data, "2.jpg": b"j"}))
     ((rejected, reason),) = problems(source)
     assert rejected == "1.jpg"
     assert reason.startswith("a file beside it cannot be a field: ")
+
+
+def test_a_negative_size_ends_in_a_problem(shard: Path) -> None:
+    data = bytearray(shard.read_bytes())
+    data[1536 + 124 : 1536 + 136] = (-1024).to_bytes(12, "big", signed=True)  # GNU's numbers of base 256
+    header = data[1536:2048]
+    header[148:156] = b" " * 8
+    data[1536 + 148 : 1536 + 156] = b"%06o\0 " % sum(header)
+    shard.write_bytes(data)
+    ((where, reason),) = problems(source_of(shard))
+    assert (where, reason) == (str(shard), "is damaged, and files after that are missing: a size is negative")
 
 
 def test_several_images_of_one_sample_are_a_problem(tmp_path: Path) -> None:
