@@ -196,6 +196,16 @@ def test_several_images_of_one_sample_are_a_problem(tmp_path: Path) -> None:
     assert problems(source) == [("1.jpg", "cannot be told from other images of its sample (jpg, png)")]
 
 
+def test_no_file_is_lost_if_a_name_comes_again(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "x.tar", "w") as tar:
+        for data in (b"first", b"second"):
+            member = tarfile.TarInfo("1.jpg")
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    source = source_of(tmp_path / "x.tar")
+    assert list(source.read(entries(source), lambda _: None)) == [b"first", b"second"]
+
+
 def test_links_are_named(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "x.tar", "w") as tar:
         member = tarfile.TarInfo("a/1.jpg")
