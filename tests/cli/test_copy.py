@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from dbloader.cli.text import size
 from dbloader.conversion.convert import convert
 from dbloader.stores.open import open_store
@@ -13,8 +15,6 @@ from tests.support.images import Outcome, plant_kinds
 from tests.support.shell import check_error
 
 if TYPE_CHECKING:
-    import pytest
-
     from tests.support.mongo import Mongod
     from tests.support.shell import Shell
 
@@ -36,6 +36,7 @@ def test_a_copy_is_the_same_store_at_another_place(shell: Shell, store: Path, tm
     check_error(shell("copy", store), r"Missing argument 'DESTINATION'. \(see dbloader copy --help\)")
 
 
+@pytest.mark.slow
 def test_all_commands_take_a_place_in_mongodb(
     shell: Shell, root: Path, place: Path, tmp_path: Path, mongo_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

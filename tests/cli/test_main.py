@@ -206,6 +206,7 @@ def test_a_reader_that_stops_early_is_no_error(tmp_path: Path, place: Path) -> N
     assert (done.stdout.count("\n"), done.stderr) == (1, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closed", ["2>/dev/full", ">&- 2>&-", "2>&1 | true"])
 def test_the_status_tells_of_an_error_where_stderr_cannot(tmp_path: Path, closed: str) -> None:
     line = 'set -o pipefail; "$@" ' + closed

@@ -127,6 +127,7 @@ UNUSUAL = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("around", AROUND, ids=" ".join)
 def test_a_password_of_unusual_letters_is_not_printed_either(around: list[str], printed: Printed) -> None:
     for password in UNUSUAL:

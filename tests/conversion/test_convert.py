@@ -165,6 +165,7 @@ def test_damage_is_found_although_the_program_lets_pillow_pass_over_it(
     assert ImageFile.LOAD_TRUNCATED_IMAGES
 
 
+@pytest.mark.slow
 def test_a_conversion_that_ends_does_not_make_another_one_lenient(
     root: Path, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -137,6 +137,7 @@ def killed(source: str | Path, destination: str | Path, records: int, **options:
     assert in_child(copy) == -signal.SIGKILL
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["LMDB", "MongoDB"])
 def test_a_copy_that_is_killed_again_and_again_is_resumed(
     tmp_path: Path, source: Path, mongo_uri: str, kind: str
@@ -231,6 +232,7 @@ def test_columns_that_do_not_tell_of_the_records_end_the_copy(tmp_path: Path, so
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source.lmdb"]
 
 
+@pytest.mark.slow
 def test_a_store_may_be_copied_over_itself(source: Path, mongo_uri: str) -> None:
     before = make(mongo_uri)
     copy_store(mongo_uri, mongo_uri, overwrite=True)

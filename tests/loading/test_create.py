@@ -247,6 +247,7 @@ class Staged(LMDBDataset):
         return index, self.stage
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", ["threads", "processes"])
 def test_what_is_set_on_the_dataset_counts_from_the_next_epoch_on(place: Path, workers: str) -> None:
     options: dict[str, Any] = {**CPU, "batch_size": LENGTH, "transform": None, "mean": None, "std": None}

@@ -104,6 +104,7 @@ def test_it_goes_on_as_the_loader_alone_does(kind: str, received: int, workers: 
         assert behind[1] == [*behind[2], *behind[-1]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "workers"), [*((kind, 0) for kind in KINDS), ("mapped", 1)])
 def test_its_state_before_the_first_batch_is_the_beginning(kind: str, workers: int) -> None:
     def run(front: Any) -> list[list[list[int]]]:

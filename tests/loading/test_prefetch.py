@@ -75,6 +75,7 @@ def threads() -> list[BackgroundThread[Any]]:
 # The same batches
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_seed_gives_the_same_order_and_leaves_the_same_state_as_without_prefetching(workers: int) -> None:
     def epochs(prefetch: bool) -> list[Any]:

@@ -103,6 +103,7 @@ def test_no_layer_is_named_that_does_not_exist() -> None:
     assert set(ROWS) == {room(dotted(path)) for path in modules()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", modules(), ids=str)
 def test_no_import_goes_in_a_circle(path: Path) -> None:
     module = dotted(path)
@@ -130,6 +131,7 @@ def loaded(code: str, *arguments: str) -> set[str]:
     return set(done.stderr.split())
 
 
+@pytest.mark.slow
 def test_torch_is_not_imported_where_it_is_not_needed() -> None:
     program = """
 import dbloader, dbloader.cli, dbloader.loading.prefetch, dbloader.loading.compat

@@ -45,6 +45,7 @@ def test_a_test_that_leaks_fails_and_a_forked_child_that_hangs_is_ended_and_says
     assert 'test_wrong.py", line 4 in hang' in done.stderr
 
 
+@pytest.mark.slow
 def test_a_thread_that_is_left_is_named() -> None:
     may_end = threading.Event()
     thread = threading.Thread(target=may_end.wait, name="forgotten")
@@ -61,6 +62,7 @@ def test_a_thread_that_is_just_ending_is_waited_for() -> None:
         threading.Timer(0.02, may_end.set).start()
 
 
+@pytest.mark.slow
 def test_a_process_that_is_left_is_named() -> None:
     process = multiprocessing.get_context("fork").Process(target=signal.pause)
     with pytest.raises(LeakError, match=r"process \d+ \(.*python"), no_leaks(SHORT_S):
@@ -69,6 +71,7 @@ def test_a_process_that_is_left_is_named() -> None:
     process.join()
 
 
+@pytest.mark.slow
 def test_a_process_that_nobody_waited_for_is_named() -> None:
     processes = []
     with pytest.raises(LeakError, match=r"process \d+ \(ended, not waited for\)"), no_leaks():
@@ -81,6 +84,7 @@ def test_a_process_that_is_just_ending_is_waited_for() -> None:
         multiprocessing.get_context("fork").Process(target=threading.Event().wait, args=(0.02,)).start()
 
 
+@pytest.mark.slow
 def test_a_file_that_is_left_open_is_named(tmp_path: Path) -> None:
     path = tmp_path / "forgotten"
     with pytest.raises(LeakError, match=r"file descriptor \d+ \(.*/forgotten\)"), no_leaks(SHORT_S):
@@ -94,6 +98,7 @@ def test_a_file_that_was_open_before_may_be_deleted(tmp_path: Path) -> None:
         path.unlink()
 
 
+@pytest.mark.slow
 def test_what_only_garbage_holds_is_no_leak() -> None:
     class Holder:
         def __init__(self) -> None:

@@ -80,6 +80,7 @@ class TestPlaces:
 
 
 class TestMongod:
+    @pytest.mark.slow
     def test_killed_it_comes_back_with_what_was_journaled(self, mongod: Mongod, mongod_uri: str) -> None:
         before = find_resources()
         with mongod.client() as client:

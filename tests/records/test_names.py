@@ -31,6 +31,7 @@ def names_of(names: list[str]) -> Names:
     return join_names(iter(packed(names)), len(names))
 
 
+@pytest.mark.slow
 @given(NAMES, st.lists(st.integers(0, 39), max_size=60))
 def test_names_are_taken_in_the_order_asked_repeats_included(names: list[str], indices: list[int]) -> None:
     indices = [index for index in indices if index < len(names)]

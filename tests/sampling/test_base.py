@@ -77,6 +77,7 @@ def test_the_ordered_sampler_has_each_sample_on_one_rank_in_order(length: int, w
     assert len(shares[0]) - len(shares[-1]) <= 1
 
 
+@pytest.mark.slow
 @of_each_kind
 @pytest.mark.parametrize("length", [BLOCK, BLOCK + 5])
 def test_an_order_made_in_several_blocks_is_the_same(make: Callable[..., ResumableSampler], length: int) -> None:

@@ -153,6 +153,7 @@ def test_files_that_are_no_images_are_counted_by_extension(tmp_path: Path) -> No
     assert source.skipped == {".txt": 2, ".gz": 1, "": 1, ".\\xe9": 1, ".csv": 1}
 
 
+@pytest.mark.slow
 def test_counting_extensions_does_not_fill_the_memory(tmp_path: Path) -> None:
     plant(tmp_path, "cat/1.jpg", *(f"cat/part.{number:04}" for number in range(1003)))
     source = scan(tmp_path)
