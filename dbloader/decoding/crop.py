@@ -1,5 +1,8 @@
 """Crops of images: what part of an image is decoded, and how that becomes the output.
 
+``random_crop.py`` and ``center_crop.py`` choose the crop. ``jpeg.py`` decodes it, from the tiles that it touches if the
+file is tiled (``images/tiled/join.py``).
+
 Each step must run on the calling thread alone, since loaders run many threads. Loaders limit torch to one intra-op
 thread in their workers. Elsewhere torch would divide copies of more than 32,768 values between a team of threads for
 each calling thread: with teams of 8 on two cores, resizing a view took twice the CPU time, and mirroring ten times.

@@ -1,4 +1,7 @@
-"""Names of records, packed: UTF-8 bytes and offsets. No Python object exists for a name until it is asked for."""
+"""Names of records, packed: UTF-8 bytes and offsets. No Python object exists for a name until it is asked for.
+
+`Store.find` looks for a record by its name: in LMDB by the column ``name_hash``, in MongoDB by an index.
+"""
 
 from __future__ import annotations
 
