@@ -1,6 +1,6 @@
 """Open image files with Pillow: which formats, how many pixels, how many bits a value.
 
-Only ``open_pillow`` opens an image file with Pillow. Files are repaired in ``jpeg.py``, for `conversion.file_to_record`.
+Only ``open_pillow`` opens an image file with Pillow. `conversion.file_to_record` repairs files, by ``jpeg.py``.
 """
 
 from __future__ import annotations
