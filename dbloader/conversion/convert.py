@@ -21,6 +21,7 @@ from dbloader.images.pillow import max_pixels
 from dbloader.sources.base import Problem, full_path
 from dbloader.sources.folder import scan
 from dbloader.sources.listing import read_listing
+from dbloader.sources.other_lmdb import find_lmdb, read_lmdb
 from dbloader.sources.tar import find_tars, read_tars
 from dbloader.stores.mongo.uri import is_mongo
 from dbloader.stores.open import create_store
@@ -194,6 +195,9 @@ def _open_source(
         )
     if listing is not None:
         return read_listing(listing, source)
+    file = find_lmdb(source)
+    if file is not None:
+        return read_lmdb(source, file)
     tars = find_tars(source)
     return read_tars(source, tars) if tars else scan(source)
 

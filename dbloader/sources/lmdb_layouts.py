@@ -1,0 +1,80 @@
+"""The layouts of LMDB files that hold images: which keys are images, and what else is known of them."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+from dbloader._describe import short_repr
+from dbloader.errors import SourceError
+from dbloader.sources.base import Entry, readable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from dbloader.sources.base import Problem
+    from dbloader.sources.other_lmdb import Pairs
+
+    # Returns the number of values that are left out.
+    Entries = Generator[Entry | Problem, None, int]
+
+_IMAGES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"II*\0", b"MM\0*", b"RIFF")
+_LOOKED_AT = 20
+"""Values that are looked at to find an image."""
+
+
+class Layout(NamedTuple):
+    """How to read the images of a file."""
+
+    what: str  # for people
+    entries: Callable[[Pairs], Entries]
+    image: Callable[[bytes], bytes] = bytes  # the image file in a value; ValueError if there is none
+
+
+def find_layout(pairs: Pairs) -> Layout:
+    """Return the layout of a file; SourceError if it is none of those known."""
+    for find in _LAYOUTS:
+        layout = find(pairs)
+        if layout is not None:
+            return layout
+    where = readable(pairs.path)
+    key = next(pairs.keys(), None)
+    if key is None:
+        raise SourceError(f"{where}: is an LMDB file without any value")
+    value = short_repr((pairs.get(key) or b"")[:16])
+    raise SourceError(
+        f"{where}: is an LMDB file of no known layout: its first key is {short_repr(key)}, whose value begins with "
+        f"{value}; read it with the program that made it, and hand its images to dbloader.write_store"
+    )
+
+
+def _is_image(value: bytes | None) -> bool:
+    return value is not None and value.startswith(_IMAGES)
+
+
+def _name(key: bytes) -> str:
+    """Return a key as text: itself, or in hexadecimal if it is no text."""
+    try:
+        text = key.decode()
+    except UnicodeDecodeError:
+        return key.hex()
+    return text if text.isprintable() else key.hex()
+
+
+# --- image files, under any keys --------------------------------------------------------------------------------------
+
+
+def _plain(pairs: Pairs) -> Layout | None:
+    """LSUN and others: every value is an image file."""
+    if any(_is_image(pairs.get(key)) for key in islice(pairs.keys(), _LOOKED_AT)):
+        return Layout("image files under any keys", _plain_entries)
+    return None
+
+
+def _plain_entries(pairs: Pairs) -> Entries:
+    for key in pairs.keys():  # noqa: SIM118 - not a dict
+        yield Entry(_name(key), key, None, {})
+    return 0
+
+
+_LAYOUTS: tuple[Callable[[Pairs], Layout | None], ...] = (_plain,)
