@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dbloader._describe import short_repr
 from dbloader.errors import SourceError
-from dbloader.sources.base import Entry, readable
+from dbloader.sources.base import Entry, Problem, readable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Iterator
 
-    from dbloader.sources.base import Problem
     from dbloader.sources.other_lmdb import Pairs
 
     # Returns the number of values that are left out.
@@ -61,6 +60,44 @@ def _name(key: bytes) -> str:
     return text if text.isprintable() else key.hex()
 
 
+# --- texts to be read (CRNN, MORAN and others): num-samples, image-000000001, label-000000001 -------------------------
+
+
+def _ocr(pairs: Pairs) -> Layout | None:
+    if _number(pairs, b"num-samples") is None or pairs.size(b"image-%09d" % 1) is None:
+        return None
+    return Layout("images with texts (num-samples, image-000000001, label-000000001)", _ocr_entries)
+
+
+def _ocr_entries(pairs: Pairs) -> Entries:
+    count, left = pairs.count(), pairs.count() - 1
+    said = _number(pairs, b"num-samples") or 0
+    for number in range(1, min(said, count) + 1):
+        key = b"image-%09d" % number
+        if pairs.size(key) is None:
+            yield Problem(_name(key), "is not in the file")
+            continue
+        label = pairs.get(b"label-%09d" % number)
+        left -= 1 + (label is not None)
+        try:
+            yield Entry(_name(key), key, None, {} if label is None else {"text": label.decode()})
+        except UnicodeDecodeError:
+            yield Problem(_name(key), "its text is not valid UTF-8")
+    yield from _shortage("num-samples", said, count)
+    return left
+
+
+def _number(pairs: Pairs, key: bytes) -> int | None:
+    """Return a value that is a number in digits; None if there is none."""
+    value = pairs.get(key) or b""
+    return int(value) if len(value) < 19 and value.isdigit() else None
+
+
+def _shortage(key: str, said: int, count: int) -> Iterator[Problem]:
+    if said > count:
+        yield Problem(key, f"says {said:,}, but the file has only {count:,} values")
+
+
 # --- image files, under any keys --------------------------------------------------------------------------------------
 
 
@@ -77,4 +114,7 @@ def _plain_entries(pairs: Pairs) -> Entries:
     return 0
 
 
-_LAYOUTS: tuple[Callable[[Pairs], Layout | None], ...] = (_plain,)
+_LAYOUTS: tuple[Callable[[Pairs], Layout | None], ...] = (
+    _ocr,
+    _plain,
+)

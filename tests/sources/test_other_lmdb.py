@@ -123,3 +123,46 @@ def test_a_file_that_is_cut_short_is_refused(tmp_path: Path) -> None:
 def test_an_unknown_layout_is_refused(source_of: SourceOf, values: Mapping[bytes, bytes], message: str) -> None:
     with pytest.raises(SourceError, match=message):
         source_of(values)
+
+
+# --- texts ------------------------------------------------------------------------------------------------------------
+
+
+def ocr(count: int, said: int | None = None) -> dict[bytes, bytes]:
+    """As create_dataset of CRNN does."""
+    cache = {}
+    for number in range(1, count + 1):
+        cache[b"image-%09d" % number] = photo(number)
+        cache[b"label-%09d" % number] = f"w\u00f6rd {number}".encode()
+    cache[b"num-samples"] = str(said or count).encode()
+    return cache
+
+
+def test_texts_become_a_field(source_of: SourceOf) -> None:
+    source = source_of(ocr(12))
+    assert [(entry.name, entry.label, entry.fields) for entry in entries(source)] == [
+        (f"image-{number:09}", None, {"text": f"w\u00f6rd {number}"}) for number in range(1, 13)
+    ]
+    assert contents(source) == [photo(number) for number in range(1, 13)]
+    assert source.warnings == ()
+
+
+def test_images_without_text_other_values_and_missing_images_are_told(source_of: SourceOf) -> None:
+    values = {**ocr(4), b"lexicon-000000001": b"a,b", b"label-000000003": b"\xff"}
+    del values[b"image-000000002"], values[b"label-000000004"]
+    source = source_of(values)
+    assert problems(source) == [
+        ("image-000000002", "is not in the file"),
+        ("image-000000003", "its text is not valid UTF-8"),
+    ]
+    assert [entry.fields for entry in entries(source)] == [{"text": "w\u00f6rd 1"}, {}]
+    assert source.warnings == (
+        "2 other values of the file left out: it was read as images with texts "
+        "(num-samples, image-000000001, label-000000001)",
+    )
+
+
+def test_a_number_of_samples_that_lies_ends(source_of: SourceOf) -> None:
+    found = problems(source_of(ocr(2, said=10**17)))
+    assert found[-1] == ("num-samples", "says 100,000,000,000,000,000, but the file has only 5 values")
+    assert len(found) == 4
