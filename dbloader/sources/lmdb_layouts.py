@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from dbloader._describe import short_repr
 from dbloader.errors import SourceError
 from dbloader.sources.base import Entry, Problem, readable
+from dbloader.sources.lmdb_values import image_of, label_of, unpickled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
-    from dbloader.sources.other_lmdb import Pairs
+    from dbloader.sources.lmdb_pairs import Pairs
 
     # Returns the number of values that are left out.
     Entries = Generator[Entry | Problem, None, int]
@@ -98,6 +101,91 @@ def _shortage(key: str, said: int, count: int) -> Iterator[Problem]:
         yield Problem(key, f"says {said:,}, but the file has only {count:,} values")
 
 
+# --- StyleGAN2 in PyTorch: length, and 256-00000 for each size --------------------------------------------------------
+
+
+def _stylegan(pairs: Pairs) -> Layout | None:
+    """Of the sizes of each image, the largest is taken."""
+    if _number(pairs, b"length") is None:
+        return None
+    sizes = [size for size in (2**exponent for exponent in range(2, 14)) if pairs.size(b"%d-00000" % size) is not None]
+    if not sizes:
+        return None
+    what = f"images of {sizes[-1]} pixels (length, {sizes[-1]}-00000)"
+    return Layout(what, partial(_stylegan_entries, sizes[-1]))
+
+
+def _stylegan_entries(size: int, pairs: Pairs) -> Entries:
+    count, left = pairs.count(), pairs.count() - 1
+    said = _number(pairs, b"length") or 0
+    for number in range(min(said, count)):
+        key = b"%d-%05d" % (size, number)
+        there = pairs.size(key) is not None
+        left -= there
+        yield Entry(_name(key), key, None, {}) if there else Problem(_name(key), "is not in the file")
+    yield from _shortage("length", said, count)
+    return left
+
+
+# --- pickles, and other values under __keys__ and __len__ -------------------------------------------------------------
+
+_ABOUT = (b"__keys__", b"__len__")
+
+
+def _serialized(pairs: Pairs) -> Layout | None:
+    """Of values that are not pickles, SourceError says which they are."""
+    about = pairs.get(b"__keys__") or pairs.get(b"__len__")
+    values = (pairs.get(key) for key in islice(pairs.keys(), _LOOKED_AT) if key not in _ABOUT)
+    first = next((value for value in values if value), b"")
+    if _is_pickle(first) and (about is None or _is_pickle(about)):
+        return Layout("pickled images and labels", _pickled_entries, _pickled_image)
+    if about is None or _is_image(first):
+        return None
+    if about.startswith(b"\0\0\0\0"):  # numbers of tensors, then an IPC stream
+        by, how = "pyarrow.serialize, which pyarrow no longer has", "with pyarrow 14 or older, pyarrow.deserialize"
+    elif about[0] in (*range(0x90, 0xA0), 0xDC, 0xDD):
+        by, how = "msgpack, as tensorpack's LMDBSerializer does", "LMDBSerializer.load (tensorpack or dataflow)"
+    else:
+        return None
+    raise SourceError(
+        f"{readable(pairs.path)}: its values were serialized by {by}: read them with {how}, and hand each image "
+        "and label to dbloader.write_store"
+    )
+
+
+def _is_pickle(value: bytes) -> bool:
+    return value[:1] == b"\x80" and value[1:2] in (b"\2", b"\3", b"\4", b"\5") and value.endswith(b".")
+
+
+def _pickled_entries(pairs: Pairs) -> Entries:
+    """Yield the entries in the order of keys that are numbers, as of DataLoader, or else in LMDB's."""
+    count = pairs.count() - sum(pairs.size(key) is not None for key in _ABOUT)
+    left = count
+    numbered = (b"%d" % number for number in range(count))
+    for key in numbered if pairs.size(b"0") is not None else pairs.keys():
+        if key in _ABOUT:
+            continue
+        value = pairs.get(key)
+        left -= value is not None
+        try:
+            if value is None:
+                yield Problem(_name(key), "is not in the file")
+            else:
+                label, fields = label_of(unpickled(value))
+                yield Entry(_name(key), key, label, fields)
+        except ValueError as error:
+            yield Problem(_name(key), f"cannot be read: {error}")
+    with suppress(ValueError):
+        said = unpickled(pairs.get(b"__len__") or b"")
+        if isinstance(said, int):
+            yield from _shortage("__len__", said, count)
+    return left
+
+
+def _pickled_image(value: bytes) -> bytes:
+    return image_of(unpickled(value))
+
+
 # --- image files, under any keys --------------------------------------------------------------------------------------
 
 
@@ -116,5 +204,7 @@ def _plain_entries(pairs: Pairs) -> Entries:
 
 _LAYOUTS: tuple[Callable[[Pairs], Layout | None], ...] = (
     _ocr,
+    _stylegan,
+    _serialized,
     _plain,
 )

@@ -1,0 +1,151 @@
+"""Values of other programs' LMDB files that are more than an image file: pickles, and Caffe's Datum.
+
+A pickle is a program. Here a few instructions are allowed, which make plain values, and in place of numpy's functions
+there are stand-ins that only keep what they are given.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import pickletools
+import re
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from dbloader._describe import short_repr
+
+_MOST_INSTRUCTIONS = 1000
+"""Of a pickle. Bytes and a label have 10, an array and a label about 60; values nested without end have more."""
+
+_ALLOWED = re.compile(
+    "PROTO|FRAME|STOP|MARK|NONE|NEW(TRUE|FALSE)|BININT[12]?|LONG1|BINFLOAT|(SHORT_)?BINUNICODE|(SHORT_)?BINBYTES|BINBYTES8|"
+    "BYTEARRAY8|(EMPTY_)?TUPLE|TUPLE[123]|EMPTY_LIST|APPENDS?|(STACK_)?GLOBAL|REDUCE|BUILD|MEMOIZE|(LONG_)?BIN(PUT|GET)"
+)
+# What pickle and pickletools raise for data that lie.
+_WRONG = (
+    *(pickle.UnpicklingError, ValueError, TypeError, LookupError, AttributeError),
+    *(EOFError, OverflowError, MemoryError, RecursionError),
+)
+
+
+def unpickled(data: bytes) -> Any:
+    """Return the value of a pickle, with ndarrays; ValueError if it wants more than plain values and uint8 arrays."""
+    try:
+        for number, (code, argument, _) in enumerate(pickletools.genops(data)):
+            if not _ALLOWED.fullmatch(code.name):
+                raise ValueError(f"it has the instruction {code.name}, which plain values and arrays do not need")
+            if number >= _MOST_INSTRUCTIONS or ("PUT" in code.name and int(argument or 0) >= _MOST_INSTRUCTIONS):
+                raise ValueError(f"it has more than {_MOST_INSTRUCTIONS:,} instructions")
+        value = _Unpickler(io.BytesIO(data)).load()
+        if isinstance(value, (tuple, list)):
+            return tuple(part.array() if isinstance(part, _Array) else part for part in value)
+        return value.array() if isinstance(value, _Array) else value
+    except _WRONG as error:
+        raise ValueError(f"its pickle is refused: {error}") from error
+
+
+class _Type:
+    """Stands in for numpy's dtype."""
+
+    code, order = "", "|"
+
+    def __setstate__(self, state: Any) -> None:
+        self.order = state[1]
+
+
+class _Array:
+    """Stands in for numpy's ndarray."""
+
+    axes: Any = None
+    shape: Any
+    kind: Any
+    fortran: Any
+    data: Any
+
+    def __setstate__(self, state: Any) -> None:
+        _, self.shape, self.kind, self.fortran, self.data = state
+
+    def array(self) -> np.ndarray[Any, Any]:
+        if self.kind.code != "u1":
+            raise ValueError(f"its array is of type {short_repr(self.kind.code)}, not uint8")
+        pixels = np.frombuffer(self.data, np.uint8).reshape(self.shape, order="F" if self.fortran else "C")
+        return pixels if self.axes is None else pixels.transpose(self.axes)
+
+
+class _Unpickler(pickle.Unpickler):
+    """Hands out methods of its own, which a pickle cannot change."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        known: dict[str, Any] = {
+            "numpy.dtype": self._dtype,
+            "numpy.ndarray": None,  # only an argument of _reconstruct
+            "numpy.core.multiarray._reconstruct": self._reconstruct,
+            "numpy.core.multiarray.scalar": self._scalar,
+            "numpy.core.numeric._frombuffer": self._frombuffer,
+            "_codecs.encode": self._encode,  # how protocol 2 writes bytes
+        }
+        wanted = f"{module}.{name}"
+        try:
+            return known[wanted.replace("numpy._core.", "numpy.core.", 1)]
+        except KeyError:
+            raise pickle.UnpicklingError(f"it asks for {short_repr(wanted)}, which may run any code") from None
+
+    def _dtype(self, code: Any, *_: object) -> _Type:
+        made = _Type()
+        made.code = code
+        return made
+
+    def _reconstruct(self, *_: object) -> _Array:
+        return _Array()
+
+    def _frombuffer(self, data: Any, kind: Any, shape: Any, order: Any, axes: Any = None) -> _Array:
+        made = _Array()
+        made.axes = axes
+        made.__setstate__((1, shape, kind, order == "F", data))
+        return made
+
+    def _scalar(self, kind: Any, data: Any) -> int:
+        if kind.code[:1] not in ("i", "u"):
+            raise ValueError(f"its number is of type {short_repr(kind.code)}, not an integer")
+        return int.from_bytes(data, "big" if kind.order == ">" else "little", signed=kind.code[:1] == "i")
+
+    def _encode(self, text: Any, _: object) -> bytes:
+        return bytes(text.encode("latin1"))
+
+
+def image_of(value: Any) -> bytes:
+    """Return the image file in an unpickled value: its bytes, or an array of pixels, RGB if it has colors, as PNG."""
+    if isinstance(value, tuple) and value:
+        value = value[0]
+    if isinstance(value, (bytes, bytearray)):
+        return bytes(value)
+    if not isinstance(value, np.ndarray):
+        raise ValueError(f"a {type(value).__name__} stands where the image should be")  # noqa: TRY004
+    if value.ndim == 1 or (value.ndim == 2 and 1 in value.shape):  # of cv2.imencode, or np.frombuffer
+        return value.tobytes()
+    if value.ndim == 3 and value.shape[2] not in (1, 3, 4) and value.shape[0] in (1, 3, 4):
+        value = value.transpose(1, 2, 0)
+    return _png(value)
+
+
+def label_of(value: Any) -> tuple[int | None, dict[str, str]]:
+    """Return the label and fields of an unpickled value; ValueError if what is beside the image is no label."""
+    if not isinstance(value, tuple) or len(value) < 2:
+        return None, {}
+    label = value[1]
+    if len(value) > 2 or not isinstance(label, (int, str, type(None))):
+        raise ValueError(f"it is not an image and a label, but {', '.join(type(part).__name__ for part in value[:9])}")
+    return (None, {"text": label}) if isinstance(label, str) else (label, {})
+
+
+def _png(pixels: np.ndarray[Any, Any]) -> bytes:
+    if pixels.ndim == 3 and pixels.shape[2] == 1:
+        pixels = pixels[:, :, 0]
+    if not pixels.size or not (pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] in (3, 4))):
+        raise ValueError(f"an array of shape {pixels.shape} is no image")
+    file = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(pixels)).save(file, "PNG", compress_level=1)
+    return file.getvalue()
