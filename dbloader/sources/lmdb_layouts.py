@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from dbloader._describe import short_repr
 from dbloader.errors import SourceError
 from dbloader.sources.base import Entry, Problem, readable
-from dbloader.sources.lmdb_values import image_of, label_of, unpickled
+from dbloader.sources.lmdb_pairs import Layout, key_text
+from dbloader.sources.lmdb_values import image_of, image_of_datum, label_of, read_datum, unpickled
+from dbloader.stores.lmdb.keys import META, RECORDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
-    from dbloader.sources.lmdb_pairs import Pairs
+    from dbloader.sources.lmdb_pairs import Entries, Pairs
 
-    # Returns the number of values that are left out.
-    Entries = Generator[Entry | Problem, None, int]
 
 _IMAGES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"II*\0", b"MM\0*", b"RIFF")
 _LOOKED_AT = 20
 """Values that are looked at to find an image."""
-
-
-class Layout(NamedTuple):
-    """How to read the images of a file."""
-
-    what: str  # for people
-    entries: Callable[[Pairs], Entries]
-    image: Callable[[bytes], bytes] = bytes  # the image file in a value; ValueError if there is none
 
 
 def find_layout(pairs: Pairs) -> Layout:
@@ -40,6 +34,8 @@ def find_layout(pairs: Pairs) -> Layout:
         if layout is not None:
             return layout
     where = readable(pairs.path)
+    if pairs.size(RECORDS) is not None and pairs.size(META) is not None:
+        raise SourceError(f"{where}: is a dbloader store, or a part of one: to copy a store, use dbloader copy")
     key = next(pairs.keys(), None)
     if key is None:
         raise SourceError(f"{where}: is an LMDB file without any value")
@@ -52,15 +48,6 @@ def find_layout(pairs: Pairs) -> Layout:
 
 def _is_image(value: bytes | None) -> bool:
     return value is not None and value.startswith(_IMAGES)
-
-
-def _name(key: bytes) -> str:
-    """Return a key as text: itself, or in hexadecimal if it is no text."""
-    try:
-        text = key.decode()
-    except UnicodeDecodeError:
-        return key.hex()
-    return text if text.isprintable() else key.hex()
 
 
 # --- texts to be read (CRNN, MORAN and others): num-samples, image-000000001, label-000000001 -------------------------
@@ -78,14 +65,14 @@ def _ocr_entries(pairs: Pairs) -> Entries:
     for number in range(1, min(said, count) + 1):
         key = b"image-%09d" % number
         if pairs.size(key) is None:
-            yield Problem(_name(key), "is not in the file")
+            yield Problem(key_text(key), "is not in the file")
             continue
         label = pairs.get(b"label-%09d" % number)
         left -= 1 + (label is not None)
         try:
-            yield Entry(_name(key), key, None, {} if label is None else {"text": label.decode()})
+            yield Entry(key_text(key), key, None, {} if label is None else {"text": label.decode()})
         except UnicodeDecodeError:
-            yield Problem(_name(key), "its text is not valid UTF-8")
+            yield Problem(key_text(key), "its text is not valid UTF-8")
     yield from _shortage("num-samples", said, count)
     return left
 
@@ -122,7 +109,7 @@ def _stylegan_entries(size: int, pairs: Pairs) -> Entries:
         key = b"%d-%05d" % (size, number)
         there = pairs.size(key) is not None
         left -= there
-        yield Entry(_name(key), key, None, {}) if there else Problem(_name(key), "is not in the file")
+        yield Entry(key_text(key), key, None, {}) if there else Problem(key_text(key), "is not in the file")
     yield from _shortage("length", said, count)
     return left
 
@@ -169,12 +156,12 @@ def _pickled_entries(pairs: Pairs) -> Entries:
         left -= value is not None
         try:
             if value is None:
-                yield Problem(_name(key), "is not in the file")
+                yield Problem(key_text(key), "is not in the file")
             else:
                 label, fields = label_of(unpickled(value))
-                yield Entry(_name(key), key, label, fields)
+                yield Entry(key_text(key), key, label, fields)
         except ValueError as error:
-            yield Problem(_name(key), f"cannot be read: {error}")
+            yield Problem(key_text(key), f"cannot be read: {error}")
     with suppress(ValueError):
         said = unpickled(pairs.get(b"__len__") or b"")
         if isinstance(said, int):
@@ -184,6 +171,54 @@ def _pickled_entries(pairs: Pairs) -> Entries:
 
 def _pickled_image(value: bytes) -> bytes:
     return image_of(unpickled(value))
+
+
+# --- Caffe: Datum under 00000000_name ---------------------------------------------------------------------------------
+
+
+def _caffe(pairs: Pairs) -> Layout | None:
+    value = pairs.get(next(pairs.keys(), b"\0"))
+    if value is None or _is_image(value):
+        return None
+    try:
+        image_of_datum(value)
+    except ValueError:
+        return None
+    return Layout("Datums of Caffe", _caffe_entries, image_of_datum)
+
+
+def _caffe_entries(pairs: Pairs) -> Entries:
+    for key in pairs.keys():  # noqa: SIM118 - not a dict
+        try:
+            yield Entry(key_text(key), key, read_datum(pairs.get(key) or b"").label, {})
+        except ValueError as error:
+            yield Problem(key_text(key), f"cannot be read: {error}")
+    return 0
+
+
+# --- BasicSR: meta_info.txt beside data.mdb ---------------------------------------------------------------------------
+
+
+def _basicsr(pairs: Pairs) -> Layout | None:
+    """A line of the file has the name of an image, ``baboon.png (480,500,3) 1``; the key is without the extension."""
+    file = pairs.path.with_name("meta_info.txt")
+    if pairs.path.name != "data.mdb" or not file.is_file():
+        return None
+    return Layout("the images that meta_info.txt names", partial(_basicsr_entries, file))
+
+
+def _basicsr_entries(file: Path, pairs: Pairs) -> Entries:
+    left = pairs.count()
+    with file.open(encoding="utf-8", errors="backslashreplace") as lines:
+        for line in lines:
+            name = re.split(r" \(| [0-9]+$", line.strip())[0]
+            if not name:
+                continue
+            keys = (name.rpartition(".")[0], name)
+            key = next((key for text in keys if text and pairs.size(key := text.encode()) is not None), None)
+            left -= key is not None
+            yield Problem(name, "is not in the file") if key is None else Entry(name, key, None, {})
+    return max(left, 0)
 
 
 # --- image files, under any keys --------------------------------------------------------------------------------------
@@ -198,7 +233,7 @@ def _plain(pairs: Pairs) -> Layout | None:
 
 def _plain_entries(pairs: Pairs) -> Entries:
     for key in pairs.keys():  # noqa: SIM118 - not a dict
-        yield Entry(_name(key), key, None, {})
+        yield Entry(key_text(key), key, None, {})
     return 0
 
 
@@ -206,5 +241,7 @@ _LAYOUTS: tuple[Callable[[Pairs], Layout | None], ...] = (
     _ocr,
     _stylegan,
     _serialized,
+    _basicsr,
     _plain,
+    _caffe,
 )

@@ -1,4 +1,4 @@
-"""The keys and values of an LMDB file, as its layouts need them."""
+"""The keys and values of an LMDB file, and what a layout is."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import threading
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import lmdb
 
@@ -15,8 +15,13 @@ from dbloader.sources.base import readable
 from dbloader.stores.lmdb import env
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
     from pathlib import Path
+
+    from dbloader.sources.base import Entry, Problem
+
+    # Returns the number of values that are left out.
+    Entries = Generator[Entry | Problem, None, int]
 
 T = TypeVar("T")
 _BLOCK = 1000
@@ -94,7 +99,24 @@ class Pairs:
             return self._shared.env
 
 
+def key_text(key: bytes) -> str:
+    """Return a key as text: itself, or in hexadecimal if it is no text."""
+    try:
+        text = key.decode()
+    except UnicodeDecodeError:
+        return key.hex()
+    return text if text.isprintable() else key.hex()
+
+
 def _keys_from(key: bytes, txn: Any) -> list[bytes]:
     cursor = txn.cursor()
     there = cursor.set_range(key) if key else cursor.first()
     return [bytes(found) for found in islice(cursor.iternext_nodup(values=False), _BLOCK + 1)] if there else []
+
+
+class Layout(NamedTuple):
+    """How to read the images of a file."""
+
+    what: str  # for people
+    entries: Callable[[Pairs], Entries]
+    image: Callable[[bytes], bytes] = bytes  # the image file in a value; ValueError if there is none

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from dbloader.sources.base import Entry
-    from dbloader.sources.lmdb_layouts import Layout
+    from dbloader.sources.lmdb_pairs import Layout
 
 # mdb.c: a page begins with 16 bytes, then a meta page with this number.
 _MAGIC_AT, _MAGIC = 16, (0xBEEFC0DE).to_bytes(4, "little")
