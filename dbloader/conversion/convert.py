@@ -1,4 +1,4 @@
-"""Convert image files, from a folder, a listing, tar files or a collection, into a store."""
+"""Convert image files, from a folder, a listing, tar files, LMDB files or a collection, into a store."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def convert(
     resume: bool = False,
     progress: Callable[[Progress], object] = lambda _: None,
 ) -> Report:
-    """Make a store of an image folder, of tar files, or of the files that a listing names.
+    """Make a store of an image folder, of tar files, of an LMDB file, or of the files that a listing names.
 
     All of it runs in one process::
 
@@ -76,8 +76,9 @@ def convert(
 
     Args:
         source: Folder with a folder for each class; or tar files, as ``"shard-{000..127}.tar"``, one file, or a folder
-            that holds only them. With a listing: the folder that its paths start from, or the ``mongodb://`` place of
-            a collection that has a document with the bytes of each file.
+            that holds only them; or an LMDB file of another program, or the folder with its ``data.mdb``. With a
+            listing: the folder that its paths start from, or the ``mongodb://`` place of a collection that has a
+            document with the bytes of each file.
         destination: Place of the store.
         listing: JSON, CSV, TSV or JSON lines file that names the files, their labels and further fields.
         name_field: Of a collection in MongoDB, the field with a file's name; default ``"img_name"``.

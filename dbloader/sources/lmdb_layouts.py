@@ -35,7 +35,7 @@ def find_layout(pairs: Pairs) -> Layout:
             return layout
     where = readable(pairs.path)
     if pairs.size(RECORDS) is not None and pairs.size(META) is not None:
-        raise SourceError(f"{where}: is a dbloader store, or a part of one: to copy a store, use dbloader copy")
+        raise SourceError(f"{where}: is a dbloader store, not a folder of images (to copy a store, use dbloader copy)")
     key = next(pairs.keys(), None)
     if key is None:
         raise SourceError(f"{where}: is an LMDB file without any value")

@@ -40,7 +40,7 @@ def unpickled(data: bytes) -> Any:
                 raise ValueError(f"it has the instruction {code.name}, which plain values and arrays do not need")
             if number >= _MOST_INSTRUCTIONS or ("PUT" in code.name and int(argument or 0) >= _MOST_INSTRUCTIONS):
                 raise ValueError(f"it has more than {_MOST_INSTRUCTIONS:,} instructions")
-        value = _Unpickler(io.BytesIO(data)).load()
+        value = _Unpickler(data).load()
         if isinstance(value, (tuple, list)):
             return tuple(part.array() if isinstance(part, _Array) else part for part in value)
         return value.array() if isinstance(value, _Array) else value
@@ -79,6 +79,10 @@ class _Array:
 class _Unpickler(pickle.Unpickler):
     """Hands out methods of its own, which a pickle cannot change."""
 
+    def __init__(self, data: bytes) -> None:
+        super().__init__(io.BytesIO(data))
+        self._left = len(data)  # bytes that _encode may make: it could be called again and again
+
     def find_class(self, module: str, name: str) -> Any:
         known: dict[str, Any] = {
             "numpy.dtype": self._dtype,
@@ -96,6 +100,8 @@ class _Unpickler(pickle.Unpickler):
 
     def _dtype(self, code: Any, *_: object) -> _Type:
         made = _Type()
+        if not isinstance(code, str):  # nested, its repr could have no end
+            raise pickle.UnpicklingError("a dtype's code is no text")
         made.code = code
         return made
 
@@ -111,9 +117,14 @@ class _Unpickler(pickle.Unpickler):
     def _scalar(self, kind: Any, data: Any) -> int:
         if kind.code[:1] not in ("i", "u"):
             raise ValueError(f"its number is of type {short_repr(kind.code)}, not an integer")
+        if len(data) > 8:
+            raise ValueError(f"its number has {len(data)} bytes")
         return int.from_bytes(data, "big" if kind.order == ">" else "little", signed=kind.code[:1] == "i")
 
     def _encode(self, text: Any, _: object) -> bytes:
+        self._left -= len(text)
+        if self._left < 0:
+            raise ValueError("it makes more bytes than it has")
         return bytes(text.encode("latin1"))
 
 

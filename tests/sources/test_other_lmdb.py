@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import pickle
 import re
+import struct
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -240,6 +241,8 @@ def nested(levels: int) -> bytes:
 
 
 HUGE = b"\xff" * 7 + b"\x0f"
+ENCODE = b"c_codecs\nencode\nh\0\x8c\x06latin1\x86R"
+SCALAR = b"cnumpy.core.multiarray\nscalar\ncnumpy\ndtype\n"
 HOSTILE = [
     (pickle.dumps(Call(os.system, "touch hostile")), "it asks for 'posix.system', which may run any code"),
     (pickle.dumps(Call(eval, "1"), protocol=2), "it asks for '__builtin__.eval', which may run any code"),
@@ -261,6 +264,16 @@ HOSTILE = [
     (pickle.dumps((np.zeros((2, 2, 3), np.float32), 1)), "its array is of type 'f4', not uint8"),
     (pickle.dumps(np.array([{}], object)), "it has the instruction EMPTY_DICT"),
     (b"\x80\x04.", "stack underflow"),
+    # A text of 1 MiB of which bytes are made 150 times, and a dtype whose repr has 2**60 elements.
+    (
+        b"\x80\x04(X" + struct.pack("<I", 2**20) + b"a" * 2**20 + b"\x94" + ENCODE * 150 + b"t.",
+        "makes more bytes than it has",
+    ),
+    (b"\x80\x04" + SCALAR + b")" + b"".join(b"q%ch%c\x86" % (n, n) for n in range(60)) + b"\x85R.", "code is no text"),
+    (
+        b"\x80\x04cnumpy.core.multiarray\nscalar\ncnumpy\ndtype\n\x8c\x02i8\x85RB\xff\0\0\0" + b"a" * 255 + b"\x86R.",
+        "has 255 bytes",
+    ),
     (b"\x80\x04K\x01", "pickle exhausted before seeing STOP"),
 ]
 
@@ -419,5 +432,7 @@ def test_the_images_that_meta_info_names(tmp_path: Path) -> None:
 def test_a_store_is_not_a_source(tmp_path: Path) -> None:
     old = pack(tmp_path / "old.lmdb", {b"1": photo(1)})
     convert(old, tmp_path / "new.lmdb")
-    with pytest.raises(SourceError, match="is a dbloader store, or a part of one: to copy a store, use dbloader copy"):
+    with pytest.raises(
+        SourceError, match=r"is a dbloader store, not a folder of images \(to copy a store, use dbloader copy\)"
+    ):
         convert(tmp_path / "new.lmdb", tmp_path / "newer.lmdb")
