@@ -20,7 +20,7 @@ from dbloader import convert, open_store
 from dbloader.errors import SourceError
 from dbloader.sources.base import Entry, Problem
 from dbloader.sources.other_lmdb import find_lmdb, read_lmdb
-from tests.support.images import photo, picture
+from tests.support.images import WAIT_S, photo, picture
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -96,8 +96,13 @@ def test_more_keys_than_a_block_are_all_found_in_order(source_of: SourceOf) -> N
 def test_a_source_is_read_in_a_forked_child_and_after_pickling(source_of: SourceOf) -> None:
     source = source_of({b"a": photo(1), b"b": photo(2)})
     expected = contents(source)
-    with multiprocessing.get_context("fork").Pool(1) as pool:
-        assert pool.apply(contents, (source,)) == expected
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    child = context.Process(target=lambda: queue.put(contents(source)))  # inherits the open file
+    child.start()
+    child.join(WAIT_S)
+    assert child.exitcode == 0
+    assert queue.get() == expected
     copy = pickle.loads(pickle.dumps(source))  # noqa: S301 - its own
     assert contents(copy) == expected
     copy.close()
