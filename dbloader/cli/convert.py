@@ -127,8 +127,9 @@ def convert_command(*, quiet: bool, as_json: bool, **options: Any) -> int:
     MongoDB, in DATABASE.COLLECTION.report.jsonl where you are).
 
     SOURCE may also be tar files: shards of WebDataset, an image folder in a tar, or a tar of one tar for each class;
-    one file, 'shard-{000..127}.tar' in quotes, or a folder of them. Or it is a collection in MongoDB that has a
-    document with the bytes of each file which --list names.
+    one file, 'shard-{000..127}.tar' in quotes, or a folder of them. It may be an LMDB file of another program, or the
+    folder with its data.mdb. Or it is a collection in MongoDB that has a document with the bytes of each file which
+    --list names.
     """
     images = ImageFormat(**{field.name: options.pop(field.name) for field in fields(ImageFormat)})
     try:

@@ -1,4 +1,4 @@
-"""Convert image files, from a folder, a listing, tar files or a collection, into a store."""
+"""Convert image files, from a folder, a listing, tar files, LMDB files or a collection, into a store."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from dbloader.images.pillow import max_pixels
 from dbloader.sources.base import Problem, full_path
 from dbloader.sources.folder import scan
 from dbloader.sources.listing import read_listing
+from dbloader.sources.other_lmdb import find_lmdb, read_lmdb
 from dbloader.sources.tar import find_tars, read_tars
 from dbloader.stores.mongo.uri import is_mongo
 from dbloader.stores.open import create_store
@@ -52,7 +53,7 @@ def convert(
     resume: bool = False,
     progress: Callable[[Progress], object] = lambda _: None,
 ) -> Report:
-    """Make a store of an image folder, of tar files, or of the files that a listing names.
+    """Make a store of an image folder, of tar files, of an LMDB file, or of the files that a listing names.
 
     All of it runs in one process::
 
@@ -75,8 +76,9 @@ def convert(
 
     Args:
         source: Folder with a folder for each class; or tar files, as ``"shard-{000..127}.tar"``, one file, or a folder
-            that holds only them. With a listing: the folder that its paths start from, or the ``mongodb://`` place of
-            a collection that has a document with the bytes of each file.
+            that holds only them; or an LMDB file of another program, or the folder with its ``data.mdb``. With a
+            listing: the folder that its paths start from, or the ``mongodb://`` place of a collection that has a
+            document with the bytes of each file.
         destination: Place of the store.
         listing: JSON, CSV, TSV or JSON lines file that names the files, their labels and further fields.
         name_field: Of a collection in MongoDB, the field with a file's name; default ``"img_name"``.
@@ -194,6 +196,9 @@ def _open_source(
         )
     if listing is not None:
         return read_listing(listing, source)
+    file = find_lmdb(source)
+    if file is not None:
+        return read_lmdb(source, file)
     tars = find_tars(source)
     return read_tars(source, tars) if tars else scan(source)
 

@@ -57,7 +57,10 @@ class LMDBHandle:
             self.records = opened.open_db(RECORDS, create=False)
             self.meta = opened.open_db(META, create=False)
         except (lmdb.NotFoundError, lmdb.IncompatibleError) as error:
-            raise NotAStoreError(f"{place} is an LMDB file, but not a dbloader store") from error
+            raise NotAStoreError(
+                f"{place} is an LMDB file, but not a dbloader store; if another program stored images in it, "
+                f"dbloader convert {place} NEW.lmdb makes a store of them"
+            ) from error
         with opened.begin() as txn:
             data = txn.get(MANIFEST, db=self.meta)
             cached = txn.get(CACHE, db=self.meta) is not None

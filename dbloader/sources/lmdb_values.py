@@ -1,0 +1,227 @@
+"""Values of other programs' LMDB files that are more than an image file: pickles, and Caffe's Datum.
+
+A pickle is a program. Here a few instructions are allowed, which make plain values, and in place of numpy's functions
+there are stand-ins that only keep what they are given.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import pickletools
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from dbloader._describe import short_repr
+
+_MOST_INSTRUCTIONS = 1000
+"""Of a pickle. Bytes and a label have 10, an array and a label about 60; values nested without end have more."""
+
+_ALLOWED = re.compile(
+    "PROTO|FRAME|STOP|MARK|NONE|NEW(TRUE|FALSE)|BININT[12]?|LONG1|BINFLOAT|(SHORT_)?BINUNICODE|(SHORT_)?BINBYTES|BINBYTES8|"
+    "BYTEARRAY8|(EMPTY_)?TUPLE|TUPLE[123]|EMPTY_LIST|APPENDS?|(STACK_)?GLOBAL|REDUCE|BUILD|MEMOIZE|(LONG_)?BIN(PUT|GET)"
+)
+# What pickle and pickletools raise for data that lie.
+_WRONG = (
+    *(pickle.UnpicklingError, ValueError, TypeError, LookupError, AttributeError),
+    *(EOFError, OverflowError, MemoryError, RecursionError),
+)
+
+
+def unpickled(data: bytes) -> Any:
+    """Return the value of a pickle, with ndarrays; ValueError if it wants more than plain values and uint8 arrays."""
+    try:
+        for number, (code, argument, _) in enumerate(pickletools.genops(data)):
+            if not _ALLOWED.fullmatch(code.name):
+                raise ValueError(f"it has the instruction {code.name}, which plain values and arrays do not need")
+            if number >= _MOST_INSTRUCTIONS or ("PUT" in code.name and int(argument or 0) >= _MOST_INSTRUCTIONS):
+                raise ValueError(f"it has more than {_MOST_INSTRUCTIONS:,} instructions")
+        value = _Unpickler(data).load()
+        if isinstance(value, (tuple, list)):
+            return tuple(part.array() if isinstance(part, _Array) else part for part in value)
+        return value.array() if isinstance(value, _Array) else value
+    except _WRONG as error:
+        raise ValueError(f"its pickle is refused: {error}") from error
+
+
+class _Type:
+    """Stands in for numpy's dtype."""
+
+    code, order = "", "|"
+
+    def __setstate__(self, state: Any) -> None:
+        self.order = state[1]
+
+
+class _Array:
+    """Stands in for numpy's ndarray."""
+
+    axes: Any = None
+    shape: Any
+    kind: Any
+    fortran: Any
+    data: Any
+
+    def __setstate__(self, state: Any) -> None:
+        _, self.shape, self.kind, self.fortran, self.data = state
+
+    def array(self) -> np.ndarray[Any, Any]:
+        if self.kind.code != "u1":
+            raise ValueError(f"its array is of type {short_repr(self.kind.code)}, not uint8")
+        pixels = np.frombuffer(self.data, np.uint8).reshape(self.shape, order="F" if self.fortran else "C")
+        return pixels if self.axes is None else pixels.transpose(self.axes)
+
+
+class _Unpickler(pickle.Unpickler):
+    """Hands out methods of its own, which a pickle cannot change."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(io.BytesIO(data))
+        self._left = len(data)  # bytes that _encode may make: it could be called again and again
+
+    def find_class(self, module: str, name: str) -> Any:
+        known: dict[str, Any] = {
+            "numpy.dtype": self._dtype,
+            "numpy.ndarray": None,  # only an argument of _reconstruct
+            "numpy.core.multiarray._reconstruct": self._reconstruct,
+            "numpy.core.multiarray.scalar": self._scalar,
+            "numpy.core.numeric._frombuffer": self._frombuffer,
+            "_codecs.encode": self._encode,  # how protocol 2 writes bytes
+        }
+        wanted = f"{module}.{name}"
+        try:
+            return known[wanted.replace("numpy._core.", "numpy.core.", 1)]
+        except KeyError:
+            raise pickle.UnpicklingError(f"it asks for {short_repr(wanted)}, which may run any code") from None
+
+    def _dtype(self, code: Any, *_: object) -> _Type:
+        made = _Type()
+        if not isinstance(code, str):  # nested, its repr could have no end
+            raise pickle.UnpicklingError("a dtype's code is no text")
+        made.code = code
+        return made
+
+    def _reconstruct(self, *_: object) -> _Array:
+        return _Array()
+
+    def _frombuffer(self, data: Any, kind: Any, shape: Any, order: Any, axes: Any = None) -> _Array:
+        made = _Array()
+        made.axes = axes
+        made.__setstate__((1, shape, kind, order == "F", data))
+        return made
+
+    def _scalar(self, kind: Any, data: Any) -> int:
+        if kind.code[:1] not in ("i", "u"):
+            raise ValueError(f"its number is of type {short_repr(kind.code)}, not an integer")
+        if len(data) > 8:
+            raise ValueError(f"its number has {len(data)} bytes")
+        return int.from_bytes(data, "big" if kind.order == ">" else "little", signed=kind.code[:1] == "i")
+
+    def _encode(self, text: Any, _: object) -> bytes:
+        self._left -= len(text)
+        if self._left < 0:
+            raise ValueError("it makes more bytes than it has")
+        return bytes(text.encode("latin1"))
+
+
+def image_of(value: Any) -> bytes:
+    """Return the image file in an unpickled value: its bytes, or an array of pixels, RGB if it has colors, as PNG."""
+    if isinstance(value, tuple) and value:
+        value = value[0]
+    if isinstance(value, (bytes, bytearray)):
+        return bytes(value)
+    if not isinstance(value, np.ndarray):
+        raise ValueError(f"a {type(value).__name__} stands where the image should be")  # noqa: TRY004
+    if value.ndim == 1 or (value.ndim == 2 and 1 in value.shape):  # of cv2.imencode, or np.frombuffer
+        return value.tobytes()
+    if value.ndim == 3 and value.shape[2] not in (1, 3, 4) and value.shape[0] in (1, 3, 4):
+        value = value.transpose(1, 2, 0)
+    return _png(value)
+
+
+def label_of(value: Any) -> tuple[int | None, dict[str, str]]:
+    """Return the label and fields of an unpickled value; ValueError if what is beside the image is no label."""
+    if not isinstance(value, tuple) or len(value) < 2:
+        return None, {}
+    label = value[1]
+    if len(value) > 2 or not isinstance(label, (int, str, type(None))):
+        raise ValueError(f"it is not an image and a label, but {', '.join(type(part).__name__ for part in value[:9])}")
+    return (None, {"text": label}) if isinstance(label, str) else (label, {})
+
+
+def _png(pixels: np.ndarray[Any, Any]) -> bytes:
+    if pixels.ndim == 3 and pixels.shape[2] == 1:
+        pixels = pixels[:, :, 0]
+    if not pixels.size or not (pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] in (3, 4))):
+        raise ValueError(f"an array of shape {pixels.shape} is no image")
+    file = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(pixels)).save(file, "PNG", compress_level=1)
+    return file.getvalue()
+
+
+@dataclass
+class Datum:
+    """Caffe's Datum (caffe.proto)."""
+
+    channels: int = 0
+    height: int = 0
+    width: int = 0
+    data: bytes = b""
+    label: int | None = None
+    floats: bool = False
+    encoded: bool = False
+
+
+def read_datum(value: bytes) -> Datum:
+    """Return a Datum from its protobuf message; ValueError if it is not one."""
+    datum, at = Datum(), 0
+    while at < len(value):
+        tag, at = _varint(value, at)
+        field, kind = tag >> 3, tag & 7
+        if kind == 0 and field in (1, 2, 3, 5, 7):
+            number, at = _varint(value, at)
+            number -= 2**64 if number >= 2**63 else 0
+            setattr(datum, {1: "channels", 2: "height", 3: "width", 5: "label", 7: "encoded"}[field], number)
+        elif kind == 2 and field in (4, 6):
+            size, at = _varint(value, at)
+            if at + size > len(value):
+                raise ValueError("it is cut short")
+            if field == 4:
+                datum.data = value[at : at + size]
+            datum.floats |= field == 6
+            at += size
+        elif kind == 5 and field == 6:
+            datum.floats, at = True, at + 4
+        else:
+            raise ValueError(f"it is not a Datum: it has the field {field} of kind {kind}")
+    return datum
+
+
+def _varint(value: bytes, at: int) -> tuple[int, int]:
+    """Return an integer of a protobuf message, and the byte after it."""
+    number = 0
+    for length in range(10):
+        if at + length >= len(value):
+            raise ValueError("it is cut short")
+        byte = value[at + length]
+        number |= (byte & 127) << 7 * length
+        if byte < 128:
+            return number, at + length + 1
+    raise ValueError("a number has more than 10 bytes")
+
+
+def image_of_datum(value: bytes) -> bytes:
+    """Return the image file in a Datum, or its pixels as PNG; Caffe stores colors as BGR."""
+    datum = read_datum(value)
+    if datum.encoded:
+        return datum.data
+    if datum.floats:
+        raise ValueError("it has floats, not bytes")
+    shape = datum.channels, datum.height, datum.width
+    if datum.channels not in (1, 3) or len(datum.data) != datum.channels * datum.height * datum.width:
+        raise ValueError(f"{len(datum.data):,} bytes are no image of {shape} (channels, height, width)")
+    return _png(np.frombuffer(datum.data, np.uint8).reshape(shape)[::-1].transpose(1, 2, 0))

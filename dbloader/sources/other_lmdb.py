@@ -1,0 +1,87 @@
+"""Images in LMDB files that other programs made: one file, or a folder with ``data.mdb``.
+
+Every layout is found by its keys, and by the first bytes of some values: see ``lmdb_layouts``. The file is only read,
+without LMDB's locks: no other program may write to it meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from dbloader.errors import SourceError
+from dbloader.sources.base import Problem, Source, full_path
+from dbloader.sources.lmdb_layouts import find_layout
+from dbloader.sources.lmdb_pairs import Pairs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from dbloader.sources.base import Entry
+    from dbloader.sources.lmdb_pairs import Layout
+
+# mdb.c: a page begins with 16 bytes, then a meta page with this number.
+_MAGIC_AT, _MAGIC = 16, (0xBEEFC0DE).to_bytes(4, "little")
+
+
+def find_lmdb(place: str | os.PathLike[str]) -> Path | None:
+    """Return the LMDB file that a place names; None if it is not one."""
+    try:
+        path = Path(place)
+        path = path / "data.mdb" if path.is_dir() else path
+        if not path.is_file():
+            return None
+        with path.open("rb") as file:
+            return path if file.read(_MAGIC_AT + 4)[_MAGIC_AT:] == _MAGIC else None
+    except (OSError, ValueError):
+        return None  # scan says what is wrong with it
+
+
+def read_lmdb(place: str | os.PathLike[str], path: Path) -> LMDBSource:
+    """Return the source of the images in an LMDB file; SourceError if it has none, or they cannot be read."""
+    pairs = Pairs(path)
+    try:
+        pairs.check_size()
+        return LMDBSource(place, pairs, find_layout(pairs))
+    except BaseException:
+        pairs.close()
+        raise
+
+
+class LMDBSource(Source):
+    """The images in an LMDB file; made by ``read_lmdb``."""
+
+    def __init__(self, place: str | os.PathLike[str], pairs: Pairs, layout: Layout) -> None:
+        super().__init__(Path(os.sep), ())
+        self._place, self._pairs, self.layout = place, pairs, layout
+
+    @property
+    @override
+    def place(self) -> str:
+        return full_path(self._place)
+
+    @override
+    def entries(self) -> Iterator[Entry | Problem]:
+        left_out = yield from self.layout.entries(self._pairs)
+        of = f"{left_out:,} other value{'s' * (left_out != 1)} of the file left out"
+        self.warnings = (f"{of}: it was read as {self.layout.what}",) if left_out else ()
+
+    @override
+    def read(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Problem]:
+        for entry in entries:
+            try:
+                size = self._pairs.size(entry.path)
+                hold(size or 0)  # outside of a transaction: it may wait, and a fork waits for transactions
+                value = self._pairs.get(entry.path)
+                yield Problem(entry.name, "is not in the file") if value is None else self.layout.image(value)
+            except SourceError as error:
+                yield Problem(entry.name, str(error))
+            except ValueError as error:
+                yield Problem(entry.name, f"holds no image: {error}")
+
+    @override
+    def close(self) -> None:
+        self._pairs.close()

@@ -1,0 +1,443 @@
+"""LMDB files that other programs made, written here as those programs do."""
+
+from __future__ import annotations
+
+import io
+import multiprocessing
+import os
+import pickle
+import re
+import struct
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import lmdb
+import numpy as np
+import pytest
+from PIL import Image
+
+from dbloader import convert, open_store
+from dbloader.errors import SourceError
+from dbloader.sources.base import Entry, Problem
+from dbloader.sources.other_lmdb import find_lmdb, read_lmdb
+from tests.support.images import WAIT_S, photo, picture
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from dbloader.sources.other_lmdb import LMDBSource
+
+    SourceOf = Callable[[Mapping[bytes, bytes]], LMDBSource]
+
+
+def pack(path: Path, values: Mapping[bytes, bytes], *, subdir: bool = False) -> Path:
+    with lmdb.open(str(path), subdir=subdir, map_size=2**28) as env, env.begin(write=True) as txn:
+        for key, value in values.items():
+            txn.put(key, value)
+    return path
+
+
+@pytest.fixture
+def source_of(tmp_path: Path) -> Iterator[Callable[[Mapping[bytes, bytes]], LMDBSource]]:
+    opened: list[LMDBSource] = []
+
+    def source(values: Mapping[bytes, bytes]) -> LMDBSource:
+        path = pack(tmp_path / f"{len(opened)}.lmdb", values)
+        opened.append(read_lmdb(path, path))
+        return opened[-1]
+
+    yield source
+    for one in opened:
+        one.close()
+
+
+def entries(source: LMDBSource) -> list[Entry]:
+    return [item for item in source.entries() if isinstance(item, Entry)]
+
+
+def problems(source: LMDBSource) -> list[Problem]:
+    return [item for item in source.entries() if isinstance(item, Problem)]
+
+
+def contents(source: LMDBSource) -> list[bytes | Problem]:
+    return list(source.read(entries(source), lambda _: None))
+
+
+# --- image files ------------------------------------------------------------------------------------------------------
+
+
+def test_the_name_of_an_image_file_is_its_key(source_of: SourceOf) -> None:
+    values = {b"b-key": photo(1), "k\u00e4y".encode(): picture("PNG"), b"\0\1": photo(2), b"\xff": b"no image"}
+    source = source_of(values)
+    assert [entry.name for entry in entries(source)] == ["0001", "b-key", "k\u00e4y", "ff"]
+    assert contents(source) == [values[key] for key in sorted(values)]
+    assert source.warnings == ()
+
+
+@pytest.mark.parametrize("subdir", [False, True])
+def test_a_file_and_a_folder_are_converted(tmp_path: Path, *, subdir: bool) -> None:
+    images = {b"%03d" % number: photo(number) for number in range(40)}
+    old = pack(tmp_path / "old", {**images, b"bad": b"no image"}, subdir=subdir)
+    report = convert(old, tmp_path / "new.lmdb", workers=3)
+    assert (report.records, report.rejected) == (40, 1)
+    with open_store(tmp_path / "new.lmdb") as store:
+        assert {(record.name or "").encode(): record.image for record in store} == images
+        assert store.manifest.source["path"] == str(old)
+        assert all(record.label is None for record in store)
+
+
+def test_more_keys_than_a_block_are_all_found_in_order(source_of: SourceOf) -> None:
+    for count in (999, 1000, 1001, 1002, 2001):
+        values = {b"%05d" % number: b"\xff\xd8\xff" for number in range(count)}
+        assert [entry.path for entry in entries(source_of(values))] == sorted(values)
+
+
+def test_a_source_is_read_in_a_forked_child_and_after_pickling(source_of: SourceOf) -> None:
+    source = source_of({b"a": photo(1), b"b": photo(2)})
+    expected = contents(source)
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    child = context.Process(target=lambda: queue.put(contents(source)))  # inherits the open file
+    child.start()
+    child.join(WAIT_S)
+    assert child.exitcode == 0
+    assert queue.get() == expected
+    copy = pickle.loads(pickle.dumps(source))  # noqa: S301 - its own
+    assert contents(copy) == expected
+    copy.close()
+
+
+def test_hold_is_called_with_the_size(source_of: SourceOf) -> None:
+    source = source_of({b"a": photo(1)})
+    held: list[int] = []
+    assert list(source.read(entries(source), held.append)) == [photo(1)]
+    assert held == [len(photo(1))]
+
+
+def test_what_is_no_lmdb_file_is_left_to_others(tmp_path: Path) -> None:
+    (tmp_path / "short").write_bytes(b"1")
+    os.mkfifo(tmp_path / "pipe")
+    assert [find_lmdb(tmp_path / name) for name in ("", "short", "pipe", "none", "n\0")] == [None] * 5
+
+
+def test_a_file_that_is_cut_short_is_refused(tmp_path: Path) -> None:
+    path = pack(tmp_path / "old.lmdb", {b"%d" % number: photo(number) for number in range(20)})
+    os.truncate(path, path.stat().st_size // 2 // 4096 * 4096)
+    with pytest.raises(SourceError, match=r"is cut short: it has .* copy it again"):
+        read_lmdb(path, path)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [({}, "without any value"), ({b"k": b"value"}, r"no known layout: its first key is b'k', .* with b'value'")],
+)
+def test_an_unknown_layout_is_refused(source_of: SourceOf, values: Mapping[bytes, bytes], message: str) -> None:
+    with pytest.raises(SourceError, match=message):
+        source_of(values)
+
+
+# --- texts ------------------------------------------------------------------------------------------------------------
+
+
+def ocr(count: int, said: int | None = None) -> dict[bytes, bytes]:
+    """As create_dataset of CRNN does."""
+    cache = {}
+    for number in range(1, count + 1):
+        cache[b"image-%09d" % number] = photo(number)
+        cache[b"label-%09d" % number] = f"w\u00f6rd {number}".encode()
+    cache[b"num-samples"] = str(said or count).encode()
+    return cache
+
+
+def test_texts_become_a_field(source_of: SourceOf) -> None:
+    source = source_of(ocr(12))
+    assert [(entry.name, entry.label, entry.fields) for entry in entries(source)] == [
+        (f"image-{number:09}", None, {"text": f"w\u00f6rd {number}"}) for number in range(1, 13)
+    ]
+    assert contents(source) == [photo(number) for number in range(1, 13)]
+    assert source.warnings == ()
+
+
+def test_images_without_text_other_values_and_missing_images_are_told(source_of: SourceOf) -> None:
+    values = {**ocr(4), b"lexicon-000000001": b"a,b", b"label-000000003": b"\xff"}
+    del values[b"image-000000002"], values[b"label-000000004"]
+    source = source_of(values)
+    assert problems(source) == [
+        ("image-000000002", "is not in the file"),
+        ("image-000000003", "its text is not valid UTF-8"),
+    ]
+    assert [entry.fields for entry in entries(source)] == [{"text": "w\u00f6rd 1"}, {}]
+    assert source.warnings == (
+        "2 other values of the file left out: it was read as images with texts "
+        "(num-samples, image-000000001, label-000000001)",
+    )
+
+
+def test_a_number_of_samples_that_lies_ends(source_of: SourceOf) -> None:
+    found = problems(source_of(ocr(2, said=10**17)))
+    assert found[-1] == ("num-samples", "says 100,000,000,000,000,000, but the file has only 5 values")
+    assert len(found) == 4
+
+
+# --- pickles ----------------------------------------------------------------------------------------------------------
+
+
+def folder2lmdb(items: list[Any], dumps: Callable[[Any], bytes] = pickle.dumps, key: str = "{}") -> dict[bytes, bytes]:
+    """As the tutorials with ImageFolder and folder2lmdb.py do."""
+    keys = [key.format(number).encode("ascii") for number in range(len(items))]
+    values = {name: dumps(item) for name, item in zip(keys, items, strict=True)}
+    return {**values, b"__keys__": dumps(keys), b"__len__": dumps(len(keys))}
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+@pytest.mark.parametrize("key", ["{}", "{:08}", "image_{:03}"])
+def test_pickled_images_and_labels(source_of: SourceOf, key: str, protocol: int) -> None:
+    values = folder2lmdb([(photo(n), n % 5) for n in range(12)], partial(pickle.dumps, protocol=protocol), key)
+    source = source_of(values)
+    assert [(entry.name, entry.label) for entry in entries(source)] == [(key.format(n), n % 5) for n in range(12)]
+    assert contents(source) == [photo(n) for n in range(12)]
+    assert source.warnings == ()
+
+
+@pytest.mark.parametrize("protocol", [2, 4, 5])
+def test_pickled_arrays_become_png(source_of: SourceOf, protocol: int) -> None:
+    pixels = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
+    file = np.frombuffer(photo(3), np.uint8)
+    items: list[Any] = [
+        *((pixels, np.int64(-3)), [np.asfortranarray(pixels), 1], pixels[:, :, 0], pixels[:, :, :1]),
+        *((pixels.transpose(2, 0, 1), "a text"), (file, None), file[:, None]),
+    ]
+    source = source_of(folder2lmdb(items, partial(pickle.dumps, protocol=protocol)))
+    found = entries(source)
+    assert [entry.label for entry in found] == [-3, 1, None, None, None, None, None]
+    assert [entry.fields for entry in found if entry.fields] == [{"text": "a text"}]
+    *images, last, first = [content for content in contents(source) if isinstance(content, bytes)]
+    assert last == first == photo(3)
+    for data, expected in zip(images, (pixels, pixels, pixels[:, :, 0], pixels[:, :, 0], pixels), strict=True):
+        assert np.array_equal(np.asarray(Image.open(io.BytesIO(data))), expected)
+
+
+@pytest.mark.parametrize("order", [">", "<"])
+def test_labels_are_numbers_of_numpy_in_any_byte_order(source_of: SourceOf, order: str) -> None:
+    labels = [np.array(number, f"{order}i4")[()] for number in (-2, 77777)]
+    wrong = pickle.dumps((photo(1), np.float32(1)))
+    source = source_of({**folder2lmdb([(photo(1), label) for label in labels]), b"2": wrong})
+    assert [entry.label for entry in entries(source)] == [-2, 77777]
+    assert problems(source) == [
+        ("2", "cannot be read: its pickle is refused: its number is of type 'f4', not an integer")
+    ]
+
+
+class Call:
+    def __init__(self, function: Any, *arguments: Any) -> None:
+        self.what = function, arguments
+
+    def __reduce__(self) -> Any:
+        return self.what
+
+
+def dumps_but(made: bytes) -> Callable[[Any], bytes]:
+    return lambda value: made if value is made else pickle.dumps(value)
+
+
+def nested(levels: int) -> bytes:
+    return b"\x80\x04(" + b")" + b"\x85" * levels + b"t."
+
+
+HUGE = b"\xff" * 7 + b"\x0f"
+ENCODE = b"c_codecs\nencode\nh\0\x8c\x06latin1\x86R"
+SCALAR = b"cnumpy.core.multiarray\nscalar\ncnumpy\ndtype\n"
+HOSTILE = [
+    (pickle.dumps(Call(os.system, "touch hostile")), "it asks for 'posix.system', which may run any code"),
+    (pickle.dumps(Call(eval, "1"), protocol=2), "it asks for '__builtin__.eval', which may run any code"),
+    (pickle.dumps(Call(eval, "1")), "it asks for 'builtins.eval', which may run any code"),
+    (pickle.dumps((photo(1), Call(getattr, "", "join"))), "it asks for 'builtins.getattr', which may run any code"),
+    (
+        b"\x80\x04\x8c\x05numpy\x8c\x0ff2py.diagnose.x\x93.",
+        "it asks for 'numpy.f2py.diagnose.x', which may run any code",
+    ),
+    (b"\x80\x04\x8c\x05numpy\x8c\x04load\x93.", "it asks for 'numpy.load', which may run any code"),
+    (pickle.dumps({"a": 1}), "it has the instruction EMPTY_DICT, which plain values and arrays do not need"),
+    (nested(10**6), "it has more than 1,000 instructions"),
+    (b"\x80\x04r\xff\xff\xff\x7f.", "it has more than 1,000 instructions"),  # room for 2**31 values
+    (b"\x80\x04\x8e" + HUGE + b"\x01.", "expected"),
+    (b"\x80\x04\x96" + HUGE + b"\x01.", "expected"),
+    (b"\x80\x04cnumpy.core.multiarray\nscalar\n(K\x01K\x02tR.", "has no attribute 'code'"),
+    (b"\x80\x04cnumpy.core.multiarray\n_reconstruct\n)RK\x01b.", "cannot unpack"),
+    (b"\x80\x04cnumpy.core.multiarray\n_reconstruct\nN(K\x01K\x02tb.", "state is not a dictionary"),
+    (pickle.dumps((np.zeros((2, 2, 3), np.float32), 1)), "its array is of type 'f4', not uint8"),
+    (pickle.dumps(np.array([{}], object)), "it has the instruction EMPTY_DICT"),
+    (b"\x80\x04.", "stack underflow"),
+    # A text of 1 MiB of which bytes are made 150 times, and a dtype whose repr has 2**60 elements.
+    (
+        b"\x80\x04(X" + struct.pack("<I", 2**20) + b"a" * 2**20 + b"\x94" + ENCODE * 150 + b"t.",
+        "makes more bytes than it has",
+    ),
+    (b"\x80\x04" + SCALAR + b")" + b"".join(b"q%ch%c\x86" % (n, n) for n in range(60)) + b"\x85R.", "code is no text"),
+    (
+        b"\x80\x04cnumpy.core.multiarray\nscalar\ncnumpy\ndtype\n\x8c\x02i8\x85RB\xff\0\0\0" + b"a" * 255 + b"\x86R.",
+        "has 255 bytes",
+    ),
+    (b"\x80\x04K\x01", "pickle exhausted before seeing STOP"),
+]
+
+
+@pytest.mark.parametrize(("data", "reason"), HOSTILE)
+def test_a_hostile_pickle_is_refused_and_named(
+    source_of: SourceOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, reason: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = source_of(folder2lmdb([(photo(1), 1), data, (photo(2), 2)], dumps_but(data)))
+    ((name, said),) = problems(source)
+    assert name == "1"
+    assert said.startswith("cannot be read: its pickle is refused: ")
+    assert reason in said
+    assert [entry.label for entry in entries(source)] == [1, 2]
+    entry = Entry("1", b"1", None, {})
+    (refused,) = source.read([entry], lambda _: None)
+    assert isinstance(refused, Problem)
+    assert reason in refused.reason
+    assert not (tmp_path / "hostile").exists()
+
+
+def test_a_pickle_cannot_change_what_reads_the_next(source_of: SourceOf) -> None:
+    pixels = np.zeros((2, 2), np.uint8)
+    # BUILD with a pair (None, state) sets attributes of any object, also of a function; here the state is no dict.
+    for target in (b"numpy.core.multiarray\n_reconstruct\n", b"numpy\ndtype\n", b"numpy\nndarray\n"):
+        attack = b"\x80\x04c" + target + b"N(\x8c\x0c__defaults__K\x01t\x86b."
+        source = source_of(folder2lmdb([attack, (pixels, 1)], dumps_but(attack)))
+        assert [name for name, _ in problems(source)] == ["0"]
+        assert [entry.label for entry in entries(source)] == [1]
+
+
+@pytest.mark.parametrize(
+    ("item", "reason"),
+    [
+        ((photo(1), [1, 2]), "it is not an image and a label, but bytes, list"),
+        ((photo(1), 1, 2), "it is not an image and a label, but bytes, int, int"),
+    ],
+)
+def test_what_is_beside_the_image_must_be_a_label(source_of: SourceOf, item: Any, reason: str) -> None:
+    source = source_of(folder2lmdb([item, (photo(1), 1)]))
+    assert problems(source) == [("0", f"cannot be read: {reason}")]
+
+
+def test_values_without_an_image_are_rejected(source_of: SourceOf) -> None:
+    source = source_of(folder2lmdb([5, ("x", 1), np.zeros((2, 2, 7), np.uint8), np.zeros((0, 2), np.uint8)]))
+    assert [item.reason for item in contents(source) if isinstance(item, Problem)] == [
+        "holds no image: a int stands where the image should be",
+        "holds no image: a str stands where the image should be",
+        "holds no image: an array of shape (2, 2, 7) is no image",
+        "holds no image: an array of shape (0, 2) is no image",
+    ]
+
+
+def test_pickles_that_are_missing_are_told(source_of: SourceOf) -> None:
+    values = folder2lmdb([(photo(n), n) for n in range(4)])
+    del values[b"2"]
+    source = source_of({**values, b"other": pickle.dumps(1)})
+    assert problems(source) == [("2", "is not in the file")]
+    assert source.warnings == ("1 other value of the file left out: it was read as pickled images and labels",)
+    del values[b"1"]
+    assert problems(source_of(values))[-1] == ("__len__", "says 4, but the file has only 2 values")
+
+
+@pytest.mark.parametrize(
+    ("about", "value", "named"),
+    [
+        (bytes(8) + b"\xff\xff\xff\xff", bytes(8) + photo(1), "pyarrow.serialize, which pyarrow no longer has"),
+        (b"\x91\xc4\x0800000000", b"\x92\xc4\x01\xff\x03", "msgpack, as tensorpack's LMDBSerializer does"),
+    ],
+)
+def test_what_pyarrow_or_msgpack_wrote_is_named(source_of: SourceOf, about: bytes, value: bytes, named: str) -> None:
+    with pytest.raises(SourceError, match=re.escape(named) + ".*dbloader.write_store$"):
+        source_of({b"00000000": value, b"__keys__": about})
+
+
+# --- StyleGAN2 --------------------------------------------------------------------------------------------------------
+
+
+def test_of_the_sizes_of_stylegan_the_largest_is_taken(source_of: SourceOf) -> None:
+    values = {}
+    for number in range(3):  # as prepare_data.py does
+        for size in (128, 256):
+            values[f"{size}-{str(number).zfill(5)}".encode()] = photo(number, width=size // 8, height=size // 8)
+    source = source_of({**values, b"length": b"3"})
+    assert [entry.name for entry in entries(source)] == ["256-00000", "256-00001", "256-00002"]
+    assert contents(source) == [values[b"256-0000%d" % number] for number in range(3)]
+    what = "images of 256 pixels (length, 256-00000)"
+    assert source.warnings == (f"3 other values of the file left out: it was read as {what}",)
+    del values[b"256-00001"]
+    source = source_of({**values, b"length": b"99"})
+    assert problems(source)[0] == ("256-00001", "is not in the file")
+    assert problems(source)[-1] == ("length", "says 99, but the file has only 6 values")
+
+
+# --- Caffe ------------------------------------------------------------------------------------------------------------
+
+
+def varint(number: int) -> bytes:
+    number %= 2**64
+    return bytes([number]) if number < 128 else bytes([number & 127 | 128]) + varint(number >> 7)
+
+
+def datum(data: bytes, label: int, shape: tuple[int, int, int] = (0, 0, 0), *, encoded: bool = False) -> bytes:
+    """As protobuf writes the fields of caffe.proto: channels, height, width, data, label, encoded."""
+    dimensions = b"".join(varint(field << 3) + varint(size) for field, size in enumerate(shape, 1) if size)
+    return dimensions + b"\x22" + varint(len(data)) + data + b"\x28" + varint(label) + b"\x38\x01" * encoded
+
+
+def test_datums_of_caffe(source_of: SourceOf) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 4, 3), dtype=np.uint8)
+    values = {
+        b"00000000_cat/1.jpg": datum(photo(1), 300, encoded=True),
+        b"00000001_cat/2.jpg": datum(pixels[:, :, ::-1].transpose(2, 0, 1).tobytes(), -1, (3, 5, 4)),
+        b"00000002_dog/3.jpg": datum(pixels[:, :, 0].tobytes(), 0, (1, 5, 4)),
+        b"00000003_dog/4.jpg": b"\x08\x01\x28\x02" + b"\x35\0\0\x80\x3f" * 3,
+        b"00000004_dog/5.jpg": datum(b"123", 1, (3, 5, 4)),
+        b"00000005_dog/6.jpg": datum(b"123456", 1)[:-4],
+    }
+    source = source_of(values)
+    assert [(entry.name, entry.label) for entry in entries(source)] == [
+        (key.decode(), label) for key, label in zip(values, (300, -1, 0, 2, 1), strict=False)
+    ]
+    assert problems(source) == [("00000005_dog/6.jpg", "cannot be read: it is cut short")]
+    file, color, gray, *wrong = contents(source)
+    assert file == photo(1)
+    for data, expected in ((color, pixels), (gray, pixels[:, :, 0])):
+        assert isinstance(data, bytes)
+        assert np.array_equal(np.asarray(Image.open(io.BytesIO(data))), expected)
+    assert [item.reason for item in wrong if isinstance(item, Problem)] == [
+        "holds no image: it has floats, not bytes",
+        "holds no image: 3 bytes are no image of (3, 5, 4) (channels, height, width)",
+    ]
+
+
+# --- BasicSR ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_images_that_meta_info_names(tmp_path: Path) -> None:
+    images = {b"baboon": picture("PNG"), b"a b_s001": picture("PNG", 2), b"extra": photo(1)}
+    place = pack(tmp_path / "sr.lmdb", images, subdir=True)
+    # As make_lmdb_from_imgs does.
+    (place / "meta_info.txt").write_text("baboon.png (18,24,3) 1\na b_s001.png (18,24,3) 1\nnone.png (1,1,3) 1\n")
+    path = find_lmdb(place)
+    assert path is not None
+    source = read_lmdb(place, path)
+    assert [entry.name for entry in entries(source)] == ["baboon.png", "a b_s001.png"]
+    assert problems(source) == [("none.png", "is not in the file")]
+    assert contents(source) == [images[b"baboon"], images[b"a b_s001"]]
+    assert source.warnings == (
+        "1 other value of the file left out: it was read as the images that meta_info.txt names",
+    )
+    source.close()
+
+
+def test_a_store_is_not_a_source(tmp_path: Path) -> None:
+    old = pack(tmp_path / "old.lmdb", {b"1": photo(1)})
+    convert(old, tmp_path / "new.lmdb")
+    with pytest.raises(
+        SourceError, match=r"is a dbloader store, not a folder of images \(to copy a store, use dbloader copy\)"
+    ):
+        convert(tmp_path / "new.lmdb", tmp_path / "newer.lmdb")
