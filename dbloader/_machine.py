@@ -1,4 +1,4 @@
-"""Limits of the machine for this process: CPUs by affinity and quota, memory by control group.
+"""Limits of the machine for this process: CPUs by affinity and quota, memory by control group; and file systems.
 
 Containers are control groups (cgroups). The files are those of the kernel's documentation, admin-guide/cgroup-v2
 (``cpu.max``, ``memory.max``), and for version 1 scheduler/sched-bwc and admin-guide/cgroup-v1/memory. In all functions
@@ -8,6 +8,7 @@ Containers are control groups (cgroups). The files are those of the kernel's doc
 from __future__ import annotations
 
 import os
+import re
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -48,6 +49,26 @@ def available_memory(root: str | os.PathLike[str] = "/") -> int | None:
     except (OSError, StopIteration):
         return None
     return min([available, *_memory_limits(Path(root))])
+
+
+def file_system(path: str | os.PathLike[str], root: str | os.PathLike[str] = "/") -> str | None:
+    """Return the type of the file system that a file is on, such as "ext4" or "nfs4"; None if unknown.
+
+    The lines of ``proc/self/mountinfo`` are described in proc_pid_mountinfo(5). Of two mounts on one folder, the later
+    one is on top.
+    """
+    resolved = Path(path).resolve()
+    deepest, kind = -1, None
+    try:
+        text = os.fsdecode((Path(root) / "proc/self/mountinfo").read_bytes())
+    except OSError:
+        return None  # not Linux
+    for line in text.splitlines():
+        mount, _, source = line.partition(" - ")
+        folder = Path(re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), mount.split(" ")[4]))
+        if resolved.is_relative_to(folder) and len(folder.parts) >= deepest:
+            deepest, kind = len(folder.parts), source.split(" ")[0]
+    return kind
 
 
 def _memory_limits(root: Path) -> Iterator[int]:

@@ -27,7 +27,7 @@ FAILED = 2
 INTERRUPTED = 130  # 128 + SIGINT, as shells return it
 
 # Each command is in the module of its name, which is imported when the command is used: bench needs torch.
-_COMMANDS = ("convert", "info", "verify", "copy", "warm", "bench")
+_COMMANDS = ("convert", "info", "verify", "copy", "warm", "bench", "doctor")
 
 
 class _Commands(click.Group):
@@ -55,6 +55,7 @@ Examples:
   dbloader verify train.lmdb
   dbloader warm train.lmdb
   dbloader bench train.lmdb
+  dbloader doctor train.lmdb
 
 \b
 Then in Python:

@@ -26,6 +26,7 @@ LINES = [
     # Places as they should be, of a server that is not there.
     ["info", PLACE], ["info", PLACE, "--json"], ["info", PLACE, "--report"], ["info", "--json", PLACE],
     ["verify", PLACE], ["verify", "--quiet", PLACE], ["warm", PLACE], ["bench", PLACE],
+    ["doctor", PLACE], ["doctor", PLACE, "--json"], ["doctor", f"--json={PLACE}"],
     ["copy", PLACE, "x.lmdb"], ["copy", "old.lmdb", PLACE], ["copy", PLACE, PLACE],
     ["convert", "images", PLACE], ["convert", PLACE, "x.lmdb"], ["convert", PLACE, "x.lmdb", "--list", "all.csv"],
     ["convert", "images", PLACE, "--overwrite"], ["convert", "images", PLACE, "--resume"],
@@ -74,7 +75,8 @@ MISTYPED = [
 ]  # fmt: skip
 
 AROUND = [
-    ["info"], ["verify"], ["warm"], ["bench"], [], ["copy", "old.lmdb"], ["convert", "images"], ["info", "more"],
+    ["info"], ["doctor"], ["verify"], ["warm"], ["bench"], [], ["copy", "old.lmdb"], ["convert", "images"],
+    ["info", "more"],
     ["convert", "images", "x.lmdb", "--list"], ["convert", "images", "x.lmdb", "--check"],
 ]  # fmt: skip
 

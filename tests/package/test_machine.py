@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dbloader._machine import available_memory, cpu_count, total_memory
+from dbloader._machine import available_memory, cpu_count, file_system, total_memory
 
 CPUS = len(os.sched_getaffinity(0))
 HUGE = 9223372036854771712  # version 1 says so where there is no limit
@@ -105,3 +105,29 @@ def test_the_limits_of_this_process_are_within_those_of_the_machine() -> None:
     if Path("/proc/meminfo").exists():
         assert available is not None
         assert 10**6 < available <= total_memory()
+
+
+def mounts(root: Path, *folders_and_types: tuple[object, str]) -> Path:
+    """Return a folder with the mounts of a process, in their order."""
+    escaped = ((str(folder).replace(" ", r"\040"), kind) for folder, kind in folders_and_types)
+    lines = [f"9 1 0:9 / {folder} rw,relatime shared:1 - {kind} server:/x rw\n" for folder, kind in escaped]
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/self/mountinfo").write_text("".join(lines))
+    return root
+
+
+def test_a_file_is_on_the_deepest_mount_above_it_and_the_last_of_those(tmp_path: Path) -> None:
+    folder = tmp_path / "a b"
+    (folder / "c").mkdir(parents=True)
+    root = mounts(tmp_path / "root", ("/", "ext4"), (folder, "nfs4"), (folder, "cifs"), (tmp_path, "xfs"))
+    assert file_system(folder / "c/none.lmdb", root) == "cifs"
+    assert file_system(tmp_path / "a bc", root) == "xfs"
+    assert file_system("/", root) == "ext4"
+    (tmp_path / "link").symlink_to(folder)
+    assert file_system(tmp_path / "link/x.lmdb", root) == "cifs"
+
+
+def test_the_file_system_is_unknown_without_mountinfo(tmp_path: Path) -> None:
+    assert file_system(tmp_path, tmp_path) is None
+    if Path("/proc/self/mountinfo").exists():
+        assert file_system("/proc") == "proc"

@@ -69,6 +69,15 @@ def test_the_command_line_needs_no_torch(tmp_path: Path, environment: dict[str, 
     assert run(command("bench", place), environment, 2) == f"Error: bench {NEEDED}\n"
 
 
+def test_the_doctor_says_what_does_not_work_without_torch(environment: dict[str, str]) -> None:
+    done = subprocess.run(command("doctor"), env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr == ""
+    (line,) = [line for line in done.stdout.splitlines() if "torch  " in line]
+    assert line.startswith("warning  torch  ")
+    assert line.endswith("; pip install torch")
+    assert "CUDA devices are unknown" in line
+
+
 def test_converting_storing_and_reading_in_python_need_no_torch(tmp_path: Path, environment: dict[str, str]) -> None:
     root = plant_photos(tmp_path / "images", 6)
     script = """

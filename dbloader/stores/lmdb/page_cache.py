@@ -1,8 +1,9 @@
-"""Reading a store's file into the page cache, so that the first epoch is as fast as the later ones."""
+"""A store's file in the page cache: how much of it is there, and reading it in, so that the first epoch is fast."""
 
 from __future__ import annotations
 
 import os
+import random
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 # 1,325 MB/s, and 498 to 831 without asking ahead.
 _BLOCK = 8 * 2**20
 _AHEAD = 8 * _BLOCK
+_SAMPLES = 200
 
 
 class Warmed(NamedTuple):
@@ -80,3 +82,31 @@ def warm(
     finally:
         os.close(file)
     return Warmed(store.place, nbytes, time.perf_counter() - started, available)
+
+
+def cached_fraction(place: str | os.PathLike[str]) -> float | None:
+    """Return which part of a file is in the page cache, 0 to 1, from samples; None if the system does not say.
+
+    Does not wait for the disk, but makes the kernel read up to a page for each sample.
+    """
+    if not hasattr(os, "RWF_NOWAIT"):
+        return None  # not Linux
+    file = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)  # or the kernel would read around each sample
+        nbytes = os.fstat(file).st_size
+        # Others each time: the pages of these samples are in memory afterwards. Not from the training's generator.
+        offsets = random.Random().choices(range(nbytes), k=_SAMPLES) if nbytes else []
+        return sum(_is_cached(file, offset) for offset in offsets) / _SAMPLES
+    except OSError:
+        return None  # this file system cannot tell
+    finally:
+        os.close(file)
+
+
+def _is_cached(file: int, offset: int) -> bool:
+    try:
+        os.preadv(file, [bytearray(1)], offset, os.RWF_NOWAIT)
+    except BlockingIOError:
+        return False
+    return True

@@ -10,7 +10,7 @@ import pytest
 
 from dbloader import Record, write_store
 from dbloader.errors import NotAStoreError, PlaceError, StoreNotFoundError
-from dbloader.stores.lmdb.page_cache import warm
+from dbloader.stores.lmdb.page_cache import cached_fraction, warm
 from tests.support.page_cache import empty_cache, pages_in_memory
 from tests.support.shell import Shell, check_error
 
@@ -53,6 +53,25 @@ def test_what_is_no_store_in_a_file_is_refused(tmp_path: Path) -> None:
         warm(tmp_path / "file")
     with pytest.raises(PlaceError, match=r"warmed by its server.*a copy in a file \(dbloader copy makes one\)"):
         warm("mongodb://user:secret@server/images.train")
+
+
+def test_the_fraction_of_a_file_in_memory_is_told_without_reading_the_rest(place: Path) -> None:
+    warm(place)
+    assert cached_fraction(place) == 1
+    empty_cache(place)
+    # A sample may be in a page that an earlier one has asked for.
+    assert cached_fraction(place) == pytest.approx(0, abs=0.2)
+    assert cached_fraction(place) == pytest.approx(0, abs=0.3)
+
+
+def test_the_fraction_of_a_file_that_is_half_in_memory(place: Path) -> None:
+    empty_cache(place)
+    size = place.stat().st_size
+    with place.open("rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+        os.preadv(file.fileno(), [bytearray(size // 2)], 0)
+    assert cached_fraction(place) == pytest.approx(0.5, abs=0.2)
+    assert pages_in_memory(place).mean() < 0.7
 
 
 def test_the_command_tells_what_it_did(

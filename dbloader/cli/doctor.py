@@ -1,0 +1,51 @@
+"""``dbloader doctor``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from dbloader.cli.places import PlaceArgument
+from dbloader.cli.text import say, say_json
+from dbloader.loading.doctor import examine_machine
+from dbloader.loading.doctor_place import examine_place
+
+PROBLEM = 1
+
+
+@click.command(
+    "doctor",
+    short_help="Look for what stops or slows a training on this machine.",
+    epilog="""\b
+Exit status: 0 nothing is a problem; 1 something is; 2 PLACE cannot be looked at.
+
+\b
+Examples:
+  dbloader doctor train.lmdb
+  dbloader doctor mongodb://server/images.train
+  dbloader doctor train.lmdb --json | jq -r .state""",
+)
+@click.argument("place", type=PlaceArgument(), required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+def doctor_command(place: str | None, *, as_json: bool) -> int:
+    """Look for what stops or slows a training on this machine, or with the store PLACE, and tell what to do about it.
+
+    Each line is one finding: "ok"; a "warning", if it slows a training or stops some of its uses; or a "problem", if it
+    stops most. Looked at are versions, CPUs, memory, /dev/shm, open files, libjpeg-turbo and CUDA, and of PLACE the
+    file system, size and page cache, or the server. Nothing is changed or measured.
+    """
+    findings = examine_machine()
+    if place is not None:
+        findings += examine_place(place)
+    states = {finding.state for finding in findings}
+    state = next(state for state in ("problem", "warning", "ok") if state in states)
+    if as_json:
+        say_json({"state": state, "findings": [asdict(finding) for finding in findings]}, indent=2)
+    else:
+        width = max(len(finding.name) for finding in findings)
+        for finding in findings:
+            consequence = f" - {finding.consequence}" if finding.consequence else ""
+            remedy = f"; {finding.remedy}" if finding.remedy else ""
+            say(f"{finding.state:<7}  {finding.name:<{width}}  {finding.found}{consequence}{remedy}")
+    return PROBLEM if state == "problem" else 0

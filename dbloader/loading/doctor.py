@@ -1,0 +1,183 @@
+"""Look at what of this machine may stop or slow a training. Nothing is changed or measured.
+
+In all functions ``root`` is the folder in which ``proc``, ``sys`` and ``dev`` lie.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import sys
+import warnings
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from dbloader._machine import available_memory, cpu_count, total_memory
+from dbloader._version import __version__
+from dbloader.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_PACKAGES = ("lmdb", "pymongo", "Pillow", "numpy", "simplejpeg")
+# Four batches of 64 float images of 224 x 224 pixels: two of torch's workers, each two batches ahead.
+_LEAST_SHARED, _ENOUGH_SHARED = 4 * 64 * 3 * 224 * 224 * 4, 10**9
+_LEAST_FILES, _ENOUGH_FILES = 256, 1024
+_ENOUGH_MEMORY = 2 * 10**9
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found about one thing.
+
+    A warning slows a training or stops some of its uses; a problem stops most. ``consequence`` says what follows, and
+    ``remedy`` what to do about it; each is "" if there is nothing to say.
+    """
+
+    name: str
+    state: Literal["ok", "warning", "problem"]
+    found: str
+    consequence: str = ""
+    remedy: str = ""
+
+
+def megabytes(nbytes: int) -> str:
+    """Return a number of bytes as "0.3 MB", "24,684 MB"."""
+    return f"{nbytes / 1e6:,.{0 if nbytes >= 10**7 else 1}f} MB"
+
+
+def examine_machine(root: str | os.PathLike[str] = "/") -> list[Finding]:
+    """Return what was found about this machine. torch is imported if it is installed."""
+    base = Path(root)
+    found = [*_versions(), _start_method(), _cpus(base), _memory(base), _shared_memory(base), _open_files(), _jpeg()]
+    return [*found, *_cuda(base)]
+
+
+def _versions() -> Iterator[Finding]:
+    yield Finding("Python", "ok", ".".join(map(str, sys.version_info[:3])))
+    yield Finding("dbloader", "ok", __version__)
+    for package in _PACKAGES:
+        try:
+            yield Finding(package, "ok", metadata.version(package))
+        except metadata.PackageNotFoundError:
+            yield Finding(package, "problem", "not installed", "dbloader needs it", f"pip install {package}")
+
+
+def _start_method() -> Finding:
+    method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+    if method == "fork":
+        return Finding("worker start", "ok", method)
+    remedy = "start the training below if __name__ == '__main__'"
+    return Finding("worker start", "ok", method, "each worker process takes seconds to start", remedy)
+
+
+def _cpus(root: Path) -> Finding:
+    usable, present = cpu_count(root), os.cpu_count() or 1
+    found = f"{usable} of {present}"
+    if usable == 1:
+        return Finding("CPUs", "warning", found, "loading and training take turns", "give the job or container more")
+    return Finding("CPUs", "ok", found, "affinity or a quota excludes the others" if usable < present else "")
+
+
+def _memory(root: Path) -> Finding:
+    available, found = available_memory(root), megabytes(total_memory(root))
+    if available is None:
+        return Finding("memory", "ok", f"{found}; how much is available is unknown")
+    found += f", {megabytes(available)} available"
+    if available >= _ENOUGH_MEMORY:
+        return Finding("memory", "ok", found)
+    remedy = "end other programs, or give the container more"
+    return Finding("memory", "warning", found, "the system may kill a training with several workers", remedy)
+
+
+def _shared_memory(root: Path) -> Finding:
+    try:
+        status = os.statvfs(root / "dev/shm")
+    except OSError as error:
+        consequence = "worker processes cannot start, as their locks lie there"
+        return Finding("/dev/shm", "problem", str(error.strerror), consequence, "mount a tmpfs there")
+    free = status.f_bavail * status.f_frsize
+    found = f"{megabytes(status.f_blocks * status.f_frsize)}, {megabytes(free)} free"
+    if free >= _ENOUGH_SHARED:
+        return Finding("/dev/shm", "ok", found)
+    consequence = "workers of torch's DataLoader end with a bus error when their batches fill it"
+    remedy = "start the container with --shm-size=8g, or use create_loader, which needs little of it"
+    return Finding("/dev/shm", "problem" if free < _LEAST_SHARED else "warning", found, consequence, remedy)
+
+
+def _open_files() -> Finding:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = (sys.maxsize if limit == resource.RLIM_INFINITY else limit for limit in limits)
+    if soft >= _ENOUGH_FILES:
+        return Finding("open files", "ok", "no limit" if soft == sys.maxsize else f"at most {soft:,}")
+    remedy = (
+        f"ulimit -n {min(hard, 65536)}" if hard > soft else "raise the hard limit: docker run --ulimit nofile=65536"
+    )
+    consequence = "a training with several workers may fail with 'Too many open files'"
+    return Finding(
+        "open files", "problem" if soft < _LEAST_FILES else "warning", f"at most {soft:,}", consequence, remedy
+    )
+
+
+def _jpeg() -> Finding:
+    try:
+        import simplejpeg
+        from PIL import features
+    except ImportError as error:
+        return Finding(
+            "libjpeg-turbo", "problem", f"{error}", "no image can be decoded", "pip install simplejpeg Pillow"
+        )
+    # libjpeg-turbo has no function that tells, but only a build with SIMD knows this setting.
+    libraries = Path(simplejpeg.__file__).parent.glob("*.so")
+    has_simd = any(b"JSIMD_FORCENONE" in library.read_bytes() for library in libraries)
+    slow = "without SIMD, decoding takes several times as long"
+    if os.environ.get("JSIMD_FORCENONE") == "1":
+        return Finding("libjpeg-turbo", "warning", "SIMD is turned off", slow, "unset JSIMD_FORCENONE")
+    pillow = features.version_feature("libjpeg_turbo") if features.check_feature("libjpeg_turbo") else None
+    found = f"SIMD: {'yes' if has_simd else 'unknown'}; Pillow has {pillow or 'another libjpeg'}"
+    return Finding("libjpeg-turbo", "ok", found, "" if has_simd else slow)
+
+
+def _cuda(root: Path) -> Iterator[Finding]:
+    try:
+        import torch
+    except (ImportError, OSError) as error:  # OSError: a library of CUDA does not load
+        if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+            consequence = "training and dbloader bench need it, all else works; CUDA devices are unknown"
+            yield Finding("torch", "warning", "not installed", consequence, "pip install torch")
+        else:
+            yield Finding("torch", "problem", f"cannot be imported: {error}", "no training runs", "install torch again")
+        return
+    yield Finding("torch", "ok", torch.__version__)
+    with warnings.catch_warnings(record=True) as caught:  # torch says in a warning why it cannot use a device
+        warnings.simplefilter("always")
+        devices = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    if not devices:
+        found = f"no device, torch is made for {'CUDA ' + torch.version.cuda if torch.version.cuda else 'CPUs only'}"
+        found += "".join(f" ({' '.join(str(one.message).split())})" for one in caught[:1])
+        if not (root / "proc/driver/nvidia/version").exists():
+            yield Finding("CUDA", "ok", found)
+            return
+        remedy = "install torch for the driver's CUDA, or check CUDA_VISIBLE_DEVICES"
+        yield Finding("CUDA", "problem", found, "the training runs on CPUs, though an NVIDIA driver is here", remedy)
+    for index in devices:  # pragma: no cover - needs a CUDA device
+        yield _device(torch.device("cuda", index))
+
+
+def _device(device: Any) -> Finding:  # pragma: no cover - needs a CUDA device
+    import torch
+
+    from dbloader.device.hardware import open_hardware
+
+    try:
+        name = torch.cuda.get_device_name(device)
+        return Finding(str(device), "ok", f"{name}; {type(open_hardware(device)).__name__} decodes JPEGs")
+    except OptionError as error:
+        return Finding(str(device), "warning", name, "decode_on='device' does not work", str(error))
+    except RuntimeError as error:
+        return Finding(
+            str(device), "problem", str(error).partition("\n")[0], "no training runs on it", "see nvidia-smi"
+        )

@@ -1,0 +1,59 @@
+"""`dbloader doctor`: its lines, its JSON and its exit status."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dbloader.loading.doctor import Finding
+from tests.support.shell import check_error
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.shell import Shell
+
+OK = Finding("Python", "ok", "3.11.7")
+WARNING = Finding("CPUs", "warning", "1 of 2", "they take turns", "give it more")
+PROBLEM = Finding("/dev/shm", "problem", "missing", "no workers")
+
+
+def test_the_doctor_looks_at_the_machine_and_a_store(shell: Shell, store: Path) -> None:
+    machine, both = shell("doctor"), shell("doctor", store)
+    assert machine.stderr == both.stderr == ""
+    assert machine.status == both.status == (1 if "problem  " in machine.stdout else 0)
+    names = [line[:24].split()[1] for line in both.stdout.splitlines()]
+    assert names[: len(machine.stdout.splitlines())] == [line.split()[1] for line in machine.stdout.splitlines()]
+    assert f"{store} is on " in both.stdout
+    assert str(store) not in machine.stdout
+
+
+@pytest.mark.parametrize(
+    ("findings", "status", "state"),
+    [([OK], 0, "ok"), ([OK, WARNING], 0, "warning"), ([PROBLEM, WARNING, OK], 1, "problem")],
+)
+def test_the_worst_finding_decides_the_status(
+    shell: Shell, findings: list[Finding], status: int, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dbloader.cli.doctor.examine_machine", lambda: [*findings])
+    assert shell("doctor").status == status
+    outcome = shell("doctor", "--json")
+    assert (outcome.status, outcome.stderr) == (status, "")
+    assert json.loads(outcome.stdout) == {"state": state, "findings": [asdict(finding) for finding in findings]}
+
+
+def test_a_line_has_state_name_finding_consequence_and_remedy(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dbloader.cli.doctor.examine_machine", lambda: [OK, WARNING, PROBLEM])
+    assert shell("doctor").stdout.splitlines() == [
+        "ok       Python    3.11.7",
+        "warning  CPUs      1 of 2 - they take turns; give it more",
+        "problem  /dev/shm  missing - no workers",
+    ]
+
+
+def test_a_place_that_cannot_be_looked_at_is_an_error(shell: Shell) -> None:
+    check_error(shell("doctor", "none.lmdb"), "none.lmdb does not exist; dbloader convert makes a store")
+    check_error(shell("doctor", "mongodb://localhost/images", "--json"), "names no collection")

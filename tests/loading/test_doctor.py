@@ -1,0 +1,207 @@
+"""What `dbloader doctor` finds on this machine and on made-up ones, and of the place of a store."""
+
+from __future__ import annotations
+
+import os
+import resource
+from typing import TYPE_CHECKING
+
+import pytest
+import simplejpeg
+import torch
+
+from dbloader import Record, copy_store, write_store
+from dbloader.errors import NotAStoreError, PlaceError, StoreNotFoundError
+from dbloader.loading.doctor import Finding, examine_machine
+from dbloader.loading.doctor_place import examine_place
+from tests.support.children import from_child
+from tests.support.page_cache import empty_cache
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.mongo import Mongod, ReplicaSet
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    write_store((Record(image=os.urandom(10_000)) for _ in range(50)), tmp_path / "store.lmdb")
+    return tmp_path / "store.lmdb"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """The root of a made-up machine, on which nothing is known."""
+    (tmp_path / "root/proc/self").mkdir(parents=True)
+    (tmp_path / "root/dev").mkdir()
+    return tmp_path / "root"
+
+
+def one(findings: list[Finding], name: str) -> Finding:
+    (found,) = [finding for finding in findings if finding.name == name]
+    return found
+
+
+def place_on(root: Path, kind: str, place: Path) -> list[Finding]:
+    (root / "proc/self/mountinfo").write_text(f"1 1 0:1 / {place.parent} rw - {kind} x rw\n")
+    return examine_place(place, root)
+
+
+def test_this_machine() -> None:
+    findings = examine_machine()
+    names = [finding.name for finding in findings]
+    assert names[:7] == ["Python", "dbloader", "lmdb", "pymongo", "Pillow", "numpy", "simplejpeg"]
+    assert names[7:14] == ["worker start", "CPUs", "memory", "/dev/shm", "open files", "libjpeg-turbo", "torch"]
+    assert one(findings, "torch") == Finding("torch", "ok", torch.__version__)
+    for finding in findings:
+        assert finding.found
+        assert finding.state == "ok" or (finding.consequence and finding.remedy)
+
+
+def test_a_machine_without_shared_memory_cannot_start_workers(root: Path) -> None:
+    found = one(examine_machine(root), "/dev/shm")
+    assert (found.state, found.found, found.remedy) == ("problem", "No such file or directory", "mount a tmpfs there")
+
+
+def test_a_small_shared_memory_is_a_problem(root: Path, small_disk: Path) -> None:
+    (root / "dev/shm").symlink_to(small_disk)
+    found = one(examine_machine(root), "/dev/shm")
+    assert (found.state, found.found) == ("problem", "21 MB, 21 MB free")
+    assert "bus error" in found.consequence
+    assert "--shm-size" in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("soft", "state", "remedy"),
+    [(100, "problem", "ulimit -n 1500"), (1000, "warning", "ulimit -n 1500"), (1100, "ok", "")],
+)
+def test_few_descriptors_are_told_with_the_command_that_allows_more(soft: int, state: str, remedy: str) -> None:
+    def limited() -> Finding:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, 1500))
+        return one(examine_machine(), "open files")
+
+    found = from_child(limited)
+    assert (found.state, found.found, found.remedy) == (state, f"at most {soft:,}", remedy)
+
+
+def test_a_hard_limit_needs_another_remedy() -> None:
+    def limited() -> Finding:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+        return one(examine_machine(), "open files")
+
+    assert "raise the hard limit" in from_child(limited).remedy
+
+
+def test_little_memory_is_a_warning(root: Path) -> None:
+    (root / "proc/meminfo").write_text("MemAvailable: 1000000 kB\n")
+    found = one(examine_machine(root), "memory")
+    assert (found.state, found.found.endswith(" MB, 1,024 MB available")) == ("warning", True)
+    (root / "proc/meminfo").unlink()
+    assert one(examine_machine(root), "memory").found.endswith("; how much is available is unknown")
+
+
+def test_one_cpu_is_a_warning(root: Path) -> None:
+    (root / "proc/self/cgroup").write_text("0::/\n")
+    (root / "sys/fs/cgroup").mkdir(parents=True)
+    (root / "sys/fs/cgroup/cpu.max").write_text("100000 100000\n")
+    found = one(examine_machine(root), "CPUs")
+    assert (found.state, found.found) == ("warning", f"1 of {os.cpu_count()}")
+
+
+def test_simd_is_unknown_where_the_library_does_not_tell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(simplejpeg, "__file__", str(tmp_path / "__init__.py"))
+    found = one(examine_machine(), "libjpeg-turbo")
+    assert found.found.startswith("SIMD: unknown; ")
+    assert "several times as long" in found.consequence
+    (tmp_path / "_jpeg.so").write_bytes(b"..JSIMD_FORCENONE..")
+    assert one(examine_machine(), "libjpeg-turbo").found.startswith("SIMD: yes; ")
+    monkeypatch.setenv("JSIMD_FORCENONE", "1")
+    turned_off = one(examine_machine(), "libjpeg-turbo")
+    assert (turned_off.state, turned_off.remedy) == ("warning", "unset JSIMD_FORCENONE")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="torch sees a device")
+def test_a_driver_without_a_device_that_torch_sees_is_a_problem(root: Path) -> None:
+    assert one(examine_machine(root), "CUDA").state == "ok"
+    (root / "proc/driver/nvidia").mkdir(parents=True)
+    (root / "proc/driver/nvidia/version").touch()
+    found = one(examine_machine(root), "CUDA")
+    assert found.state == "problem"
+    assert found.found.startswith("no device, torch is made for ")
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_each_cuda_device_is_told_with_its_decoder() -> None:
+    found = one(examine_machine(), "cuda:0")
+    assert torch.cuda.get_device_name(0) in found.found
+    assert found.found.endswith(" decodes JPEGs") or "pip install" in found.remedy
+
+
+@pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "fuse.sshfs", "fuse", "9p"])
+def test_a_network_file_system_is_a_warning(root: Path, place: Path, kind: str) -> None:
+    found = one(place_on(root, kind, place), "file system")
+    assert (found.state, found.found) == ("warning", f"{place} is on {kind}")
+    assert found.remedy == "copy the file to a local disk"
+
+
+def test_a_local_file_system_is_none_and_a_container_layer_is(root: Path, place: Path) -> None:
+    assert one(place_on(root, "ext4", place), "file system") == Finding("file system", "ok", f"{place} is on ext4")
+    assert one(place_on(root, "fuseblk", place), "file system").state == "ok"
+    assert "goes with the container" in one(place_on(root, "overlay", place), "file system").consequence
+
+
+def test_a_file_larger_than_the_memory_is_a_warning(root: Path, place: Path) -> None:
+    assert one(examine_place(place), "file size").state == "ok"
+    (root / "proc/meminfo").write_text("MemAvailable: 300 kB\n")
+    found = one(examine_place(place, root), "file size")
+    assert (found.state, found.found) == ("warning", f"{place.stat().st_size / 1e6:.1f} MB, more than the memory")
+
+
+def test_a_file_that_is_not_in_memory_can_be_warmed(place: Path) -> None:
+    place.read_bytes()
+    assert one(examine_place(place), "page cache") == Finding("page cache", "ok", "100% of the file")
+    empty_cache(place)
+    found = one(examine_place(place), "page cache")
+    assert found.remedy == f"dbloader warm {place}"
+
+
+def test_no_store_and_no_place_are_errors(place: Path, tmp_path: Path) -> None:
+    with pytest.raises(StoreNotFoundError, match=r"none\.lmdb does not exist"):
+        examine_place(tmp_path / "none.lmdb")
+    (tmp_path / "text").write_text("text")
+    with pytest.raises(NotAStoreError, match="not an LMDB file"):
+        examine_place(tmp_path / "text")
+    with pytest.raises(PlaceError, match="names no collection"):
+        examine_place("mongodb://localhost/images")
+
+
+def test_a_server_answers_with_its_version(place: Path, mongod: Mongod, mongod_uri: str) -> None:
+    with pytest.raises(StoreNotFoundError):
+        examine_place(mongod_uri)
+    copy_store(place, mongod_uri)
+    server, topology = examine_place(mongod_uri)
+    with mongod.client() as client:
+        assert server.found.endswith(f" answers, version {client.server_info()['version']}")
+    assert (server.state, topology.state) == ("ok", "ok")
+    assert topology.found == "none, a standalone server"
+
+
+def test_a_replica_set_is_told_with_its_members(place: Path, replica_set: ReplicaSet, replica_set_uri: str) -> None:
+    copy_store(place, replica_set_uri)
+    assert one(examine_place(replica_set_uri), "replica set").found.endswith(", with 1 members")
+
+
+def test_a_server_that_refuses_the_password_or_is_away_is_a_problem_without_the_password(
+    mongod_with_users: Mongod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = mongod_with_users.place("images")
+    host = place.rpartition("@")[2]
+    monkeypatch.setattr("dbloader.stores.mongo.clients.SELECTION_SECONDS", 0.5)
+    for uri, what in (
+        (f"mongodb://root:hunter2-Zx@{host}", "refuses this user or password"),
+        ("mongodb://root:hunter2-Zx@127.0.0.1:1/a.b", "no server answers"),
+    ):
+        (found,) = examine_place(uri)
+        assert (found.state, what in found.found) == ("problem", True)
+        assert "hunter2-Zx" not in str(found)
