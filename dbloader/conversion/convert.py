@@ -92,7 +92,7 @@ def convert(
             ``damaged``.
         shuffle: Seed of a random order of the records; None for the source's order.
         overwrite: Replace the store at the destination, once the new one is finished.
-        resume: Continue an interrupted conversion; if there is none, start from the beginning, with a warning. Refused
+        resume: Continue an interrupted conversion. If nothing was interrupted, begin, with a warning. Refused
             if the files, or an option that decides the records, are not the same.
         progress: Called from the calling thread as the conversion advances.
 

@@ -34,7 +34,7 @@ class Structure:
     reason: str = ""  # what is missing or wrong, as a clause; empty when complete
     end: int = 0  # bytes up to and including the end marker, or as far as the data were understood
     frame: Frame | None = None  # None if it was not reached
-    last_scan_end: int = 0  # byte after the coded data of the last scan; 0 if there is none
+    last_scan_end: int = 0  # byte after the coded data of the last scan; 0 without a scan
 
     @property
     def coefficient_bytes(self) -> int:
@@ -108,7 +108,7 @@ def repair(data: bytes, structure: Structure) -> bytes:
 
 
 def find_warning(data: bytes) -> str:
-    """Return the error or warning with which libjpeg-turbo decodes a JPEG; "" if there is none."""
+    """Return the error or warning with which libjpeg-turbo decodes a JPEG; "" if it reports nothing."""
     try:
         # At an eighth of the size every code is still read, which is where damage shows, in less time and memory.
         simplejpeg.decode_jpeg(data, min_height=1, min_width=1, min_factor=8, strict=True)

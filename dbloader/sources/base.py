@@ -125,7 +125,7 @@ def _read_file(name: str, path: bytes, span: tuple[int, int] | None, hold: Calla
 
 
 def checked_root(folder: str | os.PathLike[str]) -> Path:
-    """Return the path of an existing folder; SourceError if there is none that can be read."""
+    """Return the path of a folder; SourceError if it does not exist or cannot be read."""
     if not os.fspath(folder):  # which pathlib takes for the working directory
         raise SourceError(f"the path of a folder is wanted, got {folder!r} (the working directory is '.')")
     root = Path(folder)

@@ -28,7 +28,7 @@ _LOOKED_AT = 20
 
 
 def find_layout(pairs: Pairs) -> Layout:
-    """Return the layout of a file; SourceError if it is none of those known."""
+    """Return the layout of a file; SourceError if it is not known."""
     for find in _LAYOUTS:
         layout = find(pairs)
         if layout is not None:
@@ -78,7 +78,7 @@ def _ocr_entries(pairs: Pairs) -> Entries:
 
 
 def _number(pairs: Pairs, key: bytes) -> int | None:
-    """Return a value that is a number in digits; None if there is none."""
+    """Return the value of a key if it is a number in digits; otherwise None."""
     value = pairs.get(key) or b""
     return int(value) if len(value) < 19 and value.isdigit() else None
 

@@ -119,4 +119,4 @@ class Layout(NamedTuple):
 
     what: str  # for people
     entries: Callable[[Pairs], Entries]
-    image: Callable[[bytes], bytes] = bytes  # the image file in a value; ValueError if there is none
+    image: Callable[[bytes], bytes] = bytes  # returns the image file in a value; ValueError if it has no image

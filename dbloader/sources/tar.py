@@ -18,6 +18,7 @@ import json
 import os
 import posixpath
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -65,7 +66,7 @@ def find_tars(place: str | os.PathLike[str]) -> list[Path]:
 
 
 def read_tars(place: str | os.PathLike[str], paths: Sequence[Path]) -> TarSource:
-    """Return the source of the images in tar files, in that order; SourceError if there is none.
+    """Return the source of the images in tar files, in that order; SourceError if they hold no image.
 
     Headers and labels are read here, for the classes, and again by each iteration. Memory holds the distinct labels and
     folders.
@@ -79,7 +80,8 @@ def read_tars(place: str | os.PathLike[str], paths: Sequence[Path]) -> TarSource
                     folders.add(posixpath.dirname(sample.image.path))
                     if LABEL in sample.others:
                         where = f"{readable(path)}, {readable(sample.image.path)}"
-                        labels.setdefault(_text(file, sample.others[LABEL]), where)
+                        with suppress(ValueError):  # the sample becomes a problem
+                            labels.setdefault(_label(file, sample.others[LABEL]), where)
     if not folders:
         raise SourceError(f"{readable(place)}: there is not one image in it: looked for {', '.join(EXTENSIONS)}")
     labels.pop("", None)
@@ -90,6 +92,8 @@ def read_tars(place: str | os.PathLike[str], paths: Sequence[Path]) -> TarSource
     while all(len(names) > shared for names in parts) and len({names[shared] for names in parts}) == 1:
         shared += 1
     classes = sorted({names[shared] for names in parts if len(names) > shared})
+    if len({*map(readable, classes)}) < len(classes):
+        raise SourceError(f"{readable(place)}: two of its folders have the same name, written as UTF-8; rename one")
     numbers = {name: label for label, name in enumerate(classes)}
     return TarSource(place, paths, tuple(map(readable, classes)), numbers, shared)
 
@@ -134,36 +138,43 @@ class TarSource(Source):
     def _entry(self, file: IO[bytes], path: Path, sample: Sample) -> Entry | Problem:
         name = readable(sample.image.path)
         text = ""
-        if self._shared is None and LABEL in sample.others:
-            text = _text(file, sample.others[LABEL])
-        elif self._shared is not None:
+        fields: dict[str, Any] = {}
+        try:
+            for extension, other in sample.others.items():
+                if extension == LABEL:
+                    text = _label(file, other)
+                    continue
+                field = checked_field_name(extension.replace(".", "_"))
+                if field in fields:
+                    raise FieldError(f"two files would be the field {field!r}")  # noqa: TRY301
+                fields[field] = _field(file, extension, other)
+        except (FieldError, ValueError, RecursionError) as error:
+            return Problem(name, f"a file beside it cannot be a field or label: {error}")
+        if self._shared is not None:
             text = (sample.image.path.split("/")[self._shared : -1] or [""])[0]
         if text and text not in self._labels:
             raise SourceError(f"{readable(path)}: was changed since it was first read")
-        try:
-            fields = {
-                checked_field_name(extension.replace(".", "_")): _field(file, extension, other)
-                for extension, other in sample.others.items()
-                if extension != LABEL
-            }
-        except (FieldError, ValueError, RecursionError) as error:
-            return Problem(name, f"a file beside it cannot be a field: {error}")
         span = sample.image.start, sample.image.size
         return Entry(name, os.fsencode(path.absolute()), self._labels.get(text), fields, span)
 
 
 def _field(file: IO[bytes], extension: str, found: TarredFile) -> Any:
-    """Return the value of a field, from a file beside the image; ValueError if it has none."""
-    if found.size > _MAX_FIELD:
-        raise ValueError(f"{readable(found.path)} has {found.size:,} bytes, more than {_MAX_FIELD:,}")
+    """Return the value of a field, from a file beside the image; ValueError if it cannot be read."""
+    data = _read(file, found)
     if extension == "json":
-        return json.loads(_read(file, found))
-    return _text(file, found) if extension == "txt" else _read(file, found)
+        return json.loads(data)
+    return data.decode() if extension == "txt" else data
 
 
-def _text(file: IO[bytes], found: TarredFile) -> str:
-    return readable(_read(file, found)).strip()
+def _label(file: IO[bytes], found: TarredFile) -> str:
+    """Return the text of a label, without the spaces and the line end around it; ValueError if it cannot be read."""
+    return _read(file, found).decode().strip()
 
 
 def _read(file: IO[bytes], found: TarredFile) -> bytes:
-    return os.pread(file.fileno(), min(found.size, _MAX_FIELD), found.start)
+    if found.size > _MAX_FIELD:
+        raise ValueError(f"{readable(found.path)} has {found.size:,} bytes, more than {_MAX_FIELD:,}")
+    data = os.pread(file.fileno(), found.size, found.start)
+    if len(data) < found.size:
+        raise ValueError(f"{readable(found.path)} is cut short")
+    return data

@@ -28,7 +28,7 @@ def test_files_and_numbers_come_back_as_they_were_given() -> None:
 
 
 class Encoding(Dataset[Any]):
-    """Gives a whole batch for an index, as a fetcher of batches does."""
+    """Return a whole batch for an index, as a fetcher of batches does."""
 
     def __len__(self) -> int:
         return 2

@@ -62,11 +62,11 @@ def test_a_tar_of_an_image_folder_gives_the_store_of_the_folder(tmp_path: Path) 
 
 def test_a_sample_of_webdataset_is_one_record(tmp_path: Path) -> None:
     image = photo(1)
-    first = {"a/1.jpg": image, "a/1.cls": b"7\n", "a/1.json": b'{"width": 3}', "a/1.txt": "a c\u00e4t".encode()}
+    first = {"a/1.jpg": image, "a/1.cls": b"7\n", "a/1.json": b'{"width": 3}', "a/1.txt": " a c\u00e4t\n".encode()}
     second = {"a/2.seg.png": b"mask", "a/2.PNG": image, "a/2.cls": b"0", "a/2.npy": b"\0\1"}
     source = source_of(pack(tmp_path / "x.tar", {**first, **second, "README.md": b"read"}))
     one, two = entries(source)
-    assert (one.name, one.label, one.fields) == ("a/1.jpg", 7, {"json": {"width": 3}, "txt": "a c\u00e4t"})
+    assert (one.name, one.label, one.fields) == ("a/1.jpg", 7, {"json": {"width": 3}, "txt": " a c\u00e4t\n"})
     assert (two.name, two.label, two.fields) == ("a/2.PNG", 0, {"npy": b"\0\1", "seg_png": b"mask"})
     assert list(source.read([one, two], lambda _: None)) == [image, image]
     assert source.classes == ()
@@ -159,6 +159,16 @@ def test_a_tar_that_is_cut_short_is_a_problem(shard: Path) -> None:
         assert problems(source) or len(read) < len(contents), length
 
 
+def test_a_label_or_field_that_is_cut_short_is_not_half_of_it(tmp_path: Path) -> None:
+    for name in ("1.cls", "1.txt"):
+        path = pack(tmp_path / "x.tar", {"0.jpg": b"j", "1.jpg": b"j", name: b"12"})
+        data = path.read_bytes()
+        path.write_bytes(data[: data.rindex(b"12") + 1])
+        source = source_of(path)
+        assert [entry.name for entry in source.entries() if isinstance(entry, Entry)] == ["0.jpg"]
+        assert ("1.jpg", f"a file beside it cannot be a field or label: {name} is cut short") in problems(source)
+
+
 def test_a_damaged_header_is_not_taken_for_the_end(shard: Path) -> None:
     data = bytearray(shard.read_bytes())
     data[2 * 1536 + 3] ^= 1
@@ -177,7 +187,7 @@ def test_a_file_that_cannot_be_a_field_rejects_its_sample(tmp_path: Path, name: 
     source = source_of(pack(tmp_path / "x.tar", {"1.jpg": b"j", name: data, "2.jpg": b"j"}))
     ((rejected, reason),) = problems(source)
     assert rejected == "1.jpg"
-    assert reason.startswith("a file beside it cannot be a field: ")
+    assert reason.startswith("a file beside it cannot be a field or label: ")
 
 
 def test_a_negative_size_ends_in_a_problem(shard: Path) -> None:
@@ -189,6 +199,21 @@ def test_a_negative_size_ends_in_a_problem(shard: Path) -> None:
     shard.write_bytes(data)
     ((where, reason),) = problems(source_of(shard))
     assert (where, reason) == (str(shard), "is damaged, and files after that are missing: a size is negative")
+
+
+def test_two_files_that_would_be_one_field_are_a_problem(tmp_path: Path) -> None:
+    source = source_of(pack(tmp_path / "x.tar", {"1.jpg": b"j", "1.a.b": b"1", "1.a_b": b"2", "2.jpg": b"j"}))
+    ((name, reason),) = problems(source)
+    assert (name, reason) == (
+        "1.jpg",
+        "a file beside it cannot be a field or label: two files would be the field 'a_b'",
+    )
+
+
+def test_two_folders_of_one_name_are_refused(tmp_path: Path) -> None:
+    path = pack(tmp_path / "x.tar", {"\udce9/1.jpg": b"j", "\\xe9/1.jpg": b"j"})
+    with pytest.raises(SourceError, match="two of its folders have the same name"):
+        source_of(path)
 
 
 def test_several_images_of_one_sample_are_a_problem(tmp_path: Path) -> None:

@@ -517,7 +517,7 @@ def test_the_same_records_under_other_class_names_keep_their_cache(mongo_uri: st
 
 
 def put_lmdb(path: Path, name: bytes | None) -> None:
-    """Put an LMDB file of another program there, which may have a sub-database of the name of one of ours."""
+    """Put an LMDB file of another program there, perhaps with a sub-database called like one of dbloader's."""
     with lmdb.open(str(path), subdir=False, max_dbs=2, lock=False) as other:
         database = other.open_db(name) if name else None
         with other.begin(write=True, db=database) as txn:
