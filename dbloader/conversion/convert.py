@@ -19,11 +19,7 @@ from dbloader.conversion.transcode import ImageFormat
 from dbloader.errors import ConversionError, OptionError
 from dbloader.images.pillow import max_pixels
 from dbloader.sources.base import Problem, full_path
-from dbloader.sources.folder import scan
-from dbloader.sources.listing import read_listing
-from dbloader.sources.other_lmdb import find_lmdb, read_lmdb
-from dbloader.sources.tar import find_tars, read_tars
-from dbloader.stores.mongo.uri import is_mongo
+from dbloader.sources.open import open_source
 from dbloader.stores.open import create_store
 
 if TYPE_CHECKING:
@@ -32,7 +28,6 @@ if TYPE_CHECKING:
 
     from dbloader.conversion.file_to_record import FileResult
     from dbloader.records.record import EncodedRecord
-    from dbloader.sources.base import Source
     from dbloader.stores.writer import Writer
 
 
@@ -120,7 +115,7 @@ def convert(
     started = time.monotonic()
     return_large_blocks()
     # The errors of the source come before a partial store is replaced.
-    found = _open_source(source, listing, name_field=name_field, image_field=image_field)
+    found = open_source(source, listing, name_field=name_field, image_field=image_field)
     with closing(found), create_store(destination, overwrite=overwrite, resume=resume, resumable=True) as writer:
         with FileList(found, writer.scratch, lambda count: progress(Progress(count, None, 0))) as files:
             writer.check_settings(
@@ -169,38 +164,6 @@ def _settings(converter: FileConverter, shuffle: int | None) -> dict[str, Any]:
     settings = {**converter.settings(), "shuffle": shuffle}
     settings["on_damaged"] = "keep" if settings.pop("keep_damaged") else "not keep"
     return {f"{name} (--{name.replace('_', '-')})": value for name, value in settings.items()}
-
-
-def _open_source(
-    source: str | os.PathLike[str],
-    listing: str | os.PathLike[str] | None,
-    *,
-    name_field: str | None,
-    image_field: str | None,
-) -> Source:
-    if is_mongo(source):
-        if listing is None:
-            raise OptionError(
-                "a collection in MongoDB needs a listing of the files to take and their labels: give one (--list), "
-                "or copy a store with dbloader copy"
-            )
-        from dbloader.sources.collection import read_collection  # importing pymongo takes longer than all the rest
-
-        return read_collection(
-            source, listing, name_field=name_field or "img_name", image_field=image_field or "bson_img"
-        )
-    if name_field is not None or image_field is not None:
-        raise OptionError(
-            "name_field (--name-field) and image_field (--image-field) are for a collection in MongoDB: give a "
-            "mongodb:// place as the source, or leave them out"
-        )
-    if listing is not None:
-        return read_listing(listing, source)
-    file = find_lmdb(source)
-    if file is not None:
-        return read_lmdb(source, file)
-    tars = find_tars(source)
-    return read_tars(source, tars) if tars else scan(source)
 
 
 def _write(writer: Writer, batch: list[FileResult], fail_on: Collection[str]) -> None:
