@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dbloader.decoding.center_crop import ResizeCenterCrop as ResizeCenterCrop
     from dbloader.decoding.random_crop import RandomResizedCrop as RandomResizedCrop
     from dbloader.errors import DBLoaderError as DBLoaderError
+    from dbloader.exports.export import export_store as export_store
     from dbloader.loading.create import create_loader as create_loader
     from dbloader.loading.prefetch import PrefetchLoader as PrefetchLoader
     from dbloader.loading.threads import ThreadLoader as ThreadLoader
@@ -42,6 +43,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "copy_store": "conversion.copy_store",
         "create_loader": "loading.create",
         "create_store": "stores.open",
+        "export_store": "exports.export",
         "open_store": "stores.open",
         "warm": "stores.lmdb.page_cache",
         "write_store": "conversion.write_store",

@@ -25,6 +25,7 @@ DBLoaderError
 ├── SourceError             (ValueError)         a folder or listing that cannot be converted
 │   └── SourceNotFoundError (FileNotFoundError)  there is no such folder or listing
 ├── ConversionError         (RuntimeError)       a bad file ended the conversion, as its options ask
+├── ExportError             (OSError)            files cannot be written, or cannot hold a record
 ├── LoaderError             (RuntimeError)       the loader would hang or silently lose batches
 └── OptionError             (ValueError)         an option is out of its range, or two exclude each other
 
@@ -134,6 +135,10 @@ class SourceNotFoundError(SourceError, FileNotFoundError):
 
 class ConversionError(DBLoaderError, RuntimeError):
     """A bad file ended the conversion, as its options ask."""
+
+
+class ExportError(DBLoaderError, OSError):
+    """Files cannot be written, or their format cannot hold a record."""
 
 
 class LoaderError(DBLoaderError, RuntimeError):

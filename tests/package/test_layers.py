@@ -20,7 +20,7 @@ LAYERS = (
     {"cli"},
     {"loading"},
     {"batches"},
-    {"conversion", "datasets"},
+    {"conversion", "datasets", "exports"},
     {"sources", "device"},
     {"stores", "decoding", "sampling"},
     {"records", "images"},

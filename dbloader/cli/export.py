@@ -1,0 +1,41 @@
+"""``dbloader export``."""
+
+from __future__ import annotations
+
+import click
+
+from dbloader.cli.meter import Meter
+from dbloader.cli.places import PlaceArgument
+from dbloader.cli.text import counted, say, say_json, size
+from dbloader.exports.export import FORMATS, export_store
+
+
+@click.command(
+    "export",
+    short_help="Write a store as files that other programs read.",
+    epilog="""\b
+Examples:
+  dbloader export train.lmdb images/""",
+)
+@click.argument("place", type=PlaceArgument())
+@click.argument("destination", type=click.Path())
+@click.option(
+    "--format",
+    type=click.Choice([*FORMATS]),
+    default="folder",
+    show_default=True,
+    help="What to write: an image folder, tar files for WebDataset, or Parquet files.",
+)
+@click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
+@click.option("--json", "as_json", is_flag=True, help="Print the facts as JSON.")
+def export_command(place: str, destination: str, *, format: str, quiet: bool, as_json: bool) -> None:  # noqa: A002
+    """Write all records of the store PLACE as files into the new folder DESTINATION.
+
+    dbloader convert DESTINATION makes the same store again. The folder appears when it is complete.
+    """
+    with Meter("Exporting", "records", quiet=quiet or as_json) as meter:
+        report = export_store(place, destination, format=format, progress=meter.update)
+    if as_json:
+        say_json(report._asdict(), indent=2)
+    elif not quiet:
+        say(f"{report.destination}: {counted(report.records, 'record')}, {size(report.image_bytes)} of images")
