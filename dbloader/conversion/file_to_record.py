@@ -15,6 +15,7 @@ from dbloader.images.info import UNREAD_TIFF, check_decodes, read_facts
 from dbloader.images.jpeg import State, examine, repair
 from dbloader.images.pillow import decoding_bytes
 from dbloader.records.record import Record, encode
+from dbloader.records.values import unpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -145,8 +146,10 @@ class FileConverter:
 def _record(entry: Entry, stored: Stored) -> Record:
     tiles = {} if stored.lengths is None else {TILES: stored.lengths}
     image_format, width, height = stored.facts[:3] if stored.facts else ("", None, None)
-    fields = {**entry.fields, **tiles}
-    return Record(entry.name, entry.label, stored.image, width, height, image_format or None, fields=fields)
+    fields = {**unpack(entry.fields), **tiles}  # arrays
+    name, before = fields.pop("name", ""), fields.pop("resized_from", None)  # of metadata
+    name = entry.name if name == "" else name
+    return Record(name, entry.label, stored.image, width, height, image_format or None, None, before, fields)
 
 
 def _facts(data: bytes) -> Facts:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import posixpath
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,3 +31,15 @@ class Exporter(ABC):
 
     def close(self) -> None:  # noqa: B027
         """Close all files, also after an error."""
+
+
+def new_file(folder: Path, name: str) -> BinaryIO:
+    """Create a file below a folder, and the folders on its way; OSError if anything is there, even a link."""
+    path = posixpath.join(os.fsencode(folder), name.encode())
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags, 0o666)
+    except FileNotFoundError:
+        os.makedirs(posixpath.dirname(path), exist_ok=True)  # noqa: PTH103 - bytes
+        descriptor = os.open(path, flags, 0o666)
+    return os.fdopen(descriptor, "wb")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import shutil
-from contextlib import closing
+from contextlib import closing, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dbloader._options import check_choice
-from dbloader.errors import ExportError
+from dbloader.errors import DBLoaderError, ExportError
 from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:
@@ -18,10 +20,19 @@ if TYPE_CHECKING:
 
 # Each format's class is in the module of its name, which is imported when it is used: Parquet needs pyarrow.
 FORMATS = {"folder": "FolderExporter", "webdataset": "WebDatasetExporter", "parquet": "ParquetExporter"}
+_MARKER = ".dbloader-export"  # in a folder that is not complete; locked as long as a process writes there
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class ExportReport(NamedTuple):
-    """What an export has written."""
+    """What an export has written.
+
+    Attributes:
+        destination: The folder.
+        records: Records of the store, all of which are in the folder.
+        image_bytes: Bytes of all images in the store.
+        warnings: Sentences for people: what is not as in the store, and what gives it back.
+    """
 
     destination: str
     records: int
@@ -38,7 +49,9 @@ def export_store(
 ) -> ExportReport:
     """Write all records of a store as files, which ``convert`` turns into the same store again.
 
-    The folder appears at the destination when it is complete. An error leaves nothing there.
+    The folder appears at the destination when it is complete, and its files are on the disk. Until then it is called
+    ``<destination>.partial``. An error leaves nothing; a process that is killed leaves the partial folder, which the
+    next export to this destination replaces.
 
     Args:
         place: Place of the store.
@@ -56,27 +69,62 @@ def export_store(
     target = Path(destination)
     with open_store(place) as store:
         total, nbytes = len(store), store.manifest.image_bytes
-        partial = _begin(target)
         try:
-            kind: Any = getattr(import_module(f"dbloader.exports.{format}"), FORMATS[format])
-            with closing(kind(store, partial)) as exporter:
-                for done, record in enumerate(store):
-                    progress(done, total)
-                    exporter.write(record)
-                exporter.finish()
+            partial, marker = _begin(target)
+            try:
+                kind: Any = getattr(import_module(f"dbloader.exports.{format}"), FORMATS[format])
+                with closing(kind(store, partial)) as exporter:
+                    for done, record in enumerate(store):
+                        progress(done, total)
+                        exporter.write(record)
+                    exporter.finish()
                 progress(total, total)
-            os.replace(partial, target)  # noqa: PTH105
-        except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
+                os.sync()  # all files are on the disk before the folder has its name; an fsync of each takes far longer
+                os.replace(partial, target)  # noqa: PTH105
+            except BaseException:
+                shutil.rmtree(partial, ignore_errors=True)
+                raise
+            finally:
+                os.close(marker)
+            (target / _MARKER).unlink()
+        except DBLoaderError:
             raise
+        except OSError as error:
+            remedy = "free some space, or choose" if error.errno in _NO_ROOM else "choose"
+            what = f"{target} cannot be written: {error.strerror or error}; {remedy} another destination"
+            raise ExportError(what) from error
     return ExportReport(str(target), total, nbytes, (*exporter.warnings,))
 
 
-def _begin(target: Path) -> Path:
-    """Return a new folder next to the destination; ExportError if something is there."""
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+def _begin(target: Path) -> tuple[Path, int]:
+    """Return a new folder next to the destination, and the descriptor of the marker in it, which is locked."""
+    if not target.name or target.name == ".." or target.is_symlink() or (target.exists() and not _is_empty(target)):
         raise ExportError(f"{target} exists already: move it away, or choose another destination")
     partial = target.with_name(f"{target.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    return partial
+    try:
+        partial.mkdir(parents=True)
+    except FileExistsError:
+        _remove_interrupted(partial)
+        partial.mkdir()
+    marker = os.open(partial / _MARKER, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
+    fcntl.flock(marker, fcntl.LOCK_EX)
+    return partial, marker
+
+
+def _is_empty(folder: Path) -> bool:
+    return folder.is_dir() and not any(folder.iterdir())
+
+
+def _remove_interrupted(partial: Path) -> None:
+    """Remove what an interrupted export has left; ExportError if it is something else, or an export is running."""
+    if partial.is_symlink() or not (_is_empty(partial) or (partial / _MARKER).is_file()):
+        raise ExportError(f"{partial} is in the way, and not of an interrupted export: move it away")
+    with suppress(FileNotFoundError):
+        marker = os.open(partial / _MARKER, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ExportError(f"another process is writing {partial} now: wait for it or end it") from error
+        finally:
+            os.close(marker)
+    shutil.rmtree(partial)

@@ -1,21 +1,176 @@
-"""An image folder: each file under its name, byte for byte."""
+"""An image folder: each file under its name, byte for byte.
+
+What the files and folders cannot say stands beside them. ``metadata.jsonl`` has a row for each record, with the column
+``file_name`` as Hugging Face's imagefolder wants it. ``classes.json`` has the names of the labels, in their order. Both
+are left out if the folder alone gives the same store again. docs/exporting.md describes the columns.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import errno
+import io
+import json
+import os
+import posixpath
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from bson.json_util import RELAXED_JSON_OPTIONS, dumps
+from PIL import Image
 from typing_extensions import override
 
-from dbloader.errors import ExportError
-from dbloader.exports.base import Exporter
+from dbloader.errors import ExportError, NotAnImageError
+from dbloader.exports.base import Exporter, new_file
+from dbloader.images.info import read_facts
+from dbloader.records.values import pack
+from dbloader.sources.folder import IMAGE_EXTENSIONS
+from dbloader.sources.metadata import CLASSES, FILE_NAME
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from dbloader.records.record import Record
+    from dbloader.stores.base import Store
+
+METADATA = "metadata.jsonl"
+_EXTENSION_OF = {"JPEG": ".jpg", "JPEG2000": ".jp2", "HEIF": ".heic"}  # those of other formats are called like them
+# Errors that another name would not have.
+_OF_THE_NAME = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)
+_TRIED_NAMES = 100
+_REMEDY = "choose another format (--format)"
 
 
 class FolderExporter(Exporter):
     """Writes an image folder."""
 
+    def __init__(self, store: Store, folder: Path) -> None:
+        super().__init__(store, folder)
+        self._classes = store.manifest.classes
+        # Otherwise a text does not tell which label it is.
+        self._by_name = len({*self._classes}) == len(self._classes) and "" not in self._classes
+        # Made before the images, so that none of them has their names.
+        self._metadata, self._names = new_file(folder, METADATA), new_file(folder, CLASSES)
+        self._order: tuple[str, ...] = ()  # of the last file: what the source of folders sorts it by
+        self._plain = bool(self._classes) and [*self._classes] == sorted({*self._classes})
+        self._plain = self._plain and all(map(self._made, self._classes))
+        self._raw = self._damaged = self._unknown = self._noted = 0
+
     @override
     def write(self, record: Record) -> None:
-        raise ExportError("not yet")
+        data, extension = self._file(record)
+        path = self._saved(record, data, extension)
+        name = self._class_of(record)
+        row: dict[str, Any] = {FILE_NAME: path, "label": name if self._by_name and name else record.label}
+        if record.name != path:
+            row["name"] = record.name
+        if record.resized_from is not None:
+            row["resized_from"] = [*record.resized_from]
+        order = (path.partition("/")[0], *posixpath.split(path))
+        is_plain = order[0] == name and len(row) == 2 and not record.fields and order > self._order
+        self._plain = self._plain and is_plain and path.lower().endswith(IMAGE_EXTENSIONS)
+        self._order = order
+        if FILE_NAME in record.fields:
+            raise ExportError(
+                f"record {record.index} has a field {FILE_NAME!r}, which is the column of {METADATA} for the file: "
+                f"{_REMEDY}"
+            )
+        row |= {key: pack(key, value) for key, value in record.fields.items()}
+        self._metadata.write(dumps(row, json_options=RELAXED_JSON_OPTIONS).encode() + b"\n")
+
+    @override
+    def finish(self) -> None:
+        self._names.write(json.dumps(self._classes).encode() + b"\n")
+        self.close()
+        for name in (METADATA, CLASSES) if self._plain else ():
+            (self.folder / name).unlink()
+        for count, one, many, what in (
+            (
+                self._raw,
+                "image is",
+                "images are",
+                "stored as pixels and written as PNG: convert --raw makes pixels again",
+            ),
+            (self._damaged, "image is", "images are", "damaged: convert --on-damaged keep takes damaged images"),
+            (self._unknown, "file is", "files are", "in no known image format: convert --check none takes any file"),
+            (
+                self._noted,
+                "record has",
+                "records have",
+                "no size and format, or not those of the image: convert notes these",
+            ),
+        ):
+            if count:
+                self.warnings.append(f"{count:,} {one if count == 1 else many} {what}")
+
+    @override
+    def close(self) -> None:
+        self._metadata.close()
+        self._names.close()
+
+    def _made(self, name: str) -> bool:
+        """Make the folder of a class; return False if a folder cannot have its name."""
+        if "/" in name or not _is_safe(name):
+            return False
+        try:
+            os.mkdir(posixpath.join(os.fsencode(self.folder), name.encode()))  # noqa: PTH102 - bytes
+        except OSError as error:
+            if error.errno not in _OF_THE_NAME:
+                raise
+            return False
+        return True
+
+    def _class_of(self, record: Record) -> str:
+        label = -1 if record.label is None else record.label
+        return self._classes[label] if 0 <= label < len(self._classes) else ""
+
+    def _file(self, record: Record) -> tuple[Any, str]:
+        """Return the bytes of a record's file, and the extension of their format; "" if it is not known."""
+        image = record.image
+        self._damaged += record.damaged is not None
+        if isinstance(image, np.ndarray):
+            if image.dtype != np.uint8 or not image.size or image.ndim < 2 or image.shape[2:] not in ((), (3,)):
+                raise ExportError(
+                    f"record {record.index} has an array of {image.dtype} of the shape {image.shape}, which is no "
+                    f"image of 8 bits, gray or RGB: {_REMEDY}"
+                )
+            self._raw += 1
+            file = io.BytesIO()
+            Image.fromarray(image).save(file, "PNG")
+            return file.getbuffer(), ".png"
+        if image is None:
+            raise ExportError(f"record {record.index} has no image, and is no file therefore: {_REMEDY}")
+        facts = None
+        with suppress(NotAnImageError):
+            facts = read_facts(bytes(image))
+        self._unknown += facts is None
+        self._noted += (record.format, record.width, record.height) != (facts[:3] if facts else (None, None, None))
+        return image, _EXTENSION_OF.get(facts.format, f".{facts.format.lower()}") if facts else ""
+
+    def _saved(self, record: Record, data: Any, extension: str) -> str:
+        """Write a file and return its path: the record's name, or a made-up one if no image file can have that."""
+        wanted, made_up = record.name or "", f"{record.index:09}"
+        if extension and not wanted.lower().endswith(IMAGE_EXTENSIONS):
+            wanted += extension
+        paths = [wanted] if record.name else []
+        paths += [f"{self._class_of(record)}/{made_up}{extension}", f"{made_up}{extension}"]
+        paths += [f"{made_up}-{number}{extension}" for number in range(_TRIED_NAMES)]
+        for path in filter(_is_safe, paths):
+            try:
+                file = new_file(self.folder, path)
+            except OSError as error:
+                if error.errno not in _OF_THE_NAME:
+                    raise
+                continue
+            with file:
+                file.write(data)
+            return path
+        raise ExportError(f"record {record.index}: {made_up}{extension} and {_TRIED_NAMES} more names are taken")
+
+
+def _is_safe(name: str) -> bool:
+    """Return whether a name is that of a file below the folder, for every program.
+
+    Hugging Face's datasets take a backslash for a slash. Hidden files, and ``..`` with them, are left out by many.
+    """
+    return not any(part[:1] in ("", ".") for part in name.split("/")) and not {"\\", "\0"} & {*name}

@@ -48,6 +48,7 @@ class Tally:
     hidden: int = 0
     not_utf8: int = 0
     not_utf8_example: str = ""
+    metadata: str = ""  # the first file that is called like one with metadata
 
     def skip(self, name: bytes) -> None:
         """Count a file that is no image, by its extension."""

@@ -1,8 +1,8 @@
 """A folder of images, with one folder for each class, in the order of torchvision's ImageFolder.
 
-Three differences are on purpose. Names that begin with a dot are left out (macOS puts a ``._x.jpg`` without an image
-next to each ``x.jpg`` that it copies). A folder that links lead to twice within one class is taken once, so that a loop
-ends. A class without images is kept, with a warning.
+Four differences are on purpose. Files of more formats are taken, such as GIF and HEIC. Names that begin with a dot are
+left out (macOS puts a ``._x.jpg`` without an image next to each ``x.jpg`` that it copies). A folder that links lead to
+twice within one class is taken once, so that a loop ends. A class without images is kept, with a warning.
 """
 
 from __future__ import annotations
@@ -25,7 +25,14 @@ if TYPE_CHECKING:
 
 # torchvision.datasets.folder.IMG_EXTENSIONS; upper case matches too.
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-_SUFFIXES = tuple(extension.encode() for extension in EXTENSIONS)
+HEIF_EXTENSIONS = (".heic", ".heif", ".hif")
+# Of the formats in images/pillow.py.
+IMAGE_EXTENSIONS = (
+    *EXTENSIONS, ".jpe", ".jfif", ".mpo", ".gif", ".apng", ".avif", ".jp2", ".j2k", ".jpc", ".jpf", ".jpx", ".j2c",
+    ".pbm", ".pnm", ".pfm", ".ico", ".qoi", ".pcx", ".tga", *HEIF_EXTENSIONS,
+)  # fmt: skip
+METADATA_FILES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")  # that Hugging Face's imagefolder reads
+_SUFFIXES = tuple(extension.encode() for extension in IMAGE_EXTENSIONS)
 _SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing", "dev", "eval"}
 _MAX_NAMED = 10  # classes named in a warning
 
@@ -93,7 +100,7 @@ class FolderSource(Source):
             found = "".join(f", found {count} {kind or 'without extension'}" for kind, count in others)
             raise SourceError(
                 f"{readable(self.root)}: there is not one image in its class folders: "
-                f"looked for {', '.join(EXTENSIONS)}{found}"
+                f"looked for {', '.join(IMAGE_EXTENSIONS)}{found}"
             )
 
     def _walk(self, folder: bytes, tally: Tally) -> Iterator[bytes | Problem]:
@@ -158,6 +165,8 @@ def _classify(entry: os.DirEntry[bytes], contents: _Contents, tally: Tally) -> N
         contents.images.append(entry.name)
     else:
         tally.skip(entry.name)
+        if readable(entry.name) in METADATA_FILES:
+            tally.metadata = tally.metadata or readable(entry.path)
 
 
 def _drop_clashes(contents: _Contents, tally: Tally) -> None:
@@ -202,9 +211,19 @@ def _last_warnings(classes: tuple[str, ...], filled: list[bool], tally: Tally) -
     empty = [name for name, has_images in zip(classes, filled, strict=True) if not has_images]
     if empty:
         yield f"{_count(len(empty), 'class has', 'classes have')} no images: {_named(empty)}"
+    if tally.metadata:
+        yield describe_unused(tally.metadata)
     if tally.not_utf8:
         names = _count(tally.not_utf8, "name is", "names are")
         yield f"{names} not valid UTF-8; the bytes that are not are written as in '{tally.not_utf8_example}'"
+
+
+def describe_unused(path: str) -> str:
+    """Return the warning that a metadata file is not used."""
+    return (
+        f"{path} is not used, as only metadata.csv or metadata.jsonl directly in the folder, with a column file_name, "
+        "would be: to take its values, join them with the labels in a listing (--list)"
+    )
 
 
 def _named(classes: Sequence[str]) -> str:

@@ -26,6 +26,7 @@ from dbloader.errors import FieldError, SourceError
 from dbloader.records.record import checked_field_name
 from dbloader.sources.base import Entry, Problem, Source, checked_root, readable
 from dbloader.sources.labels import number_labels
+from dbloader.sources.metadata import CLASSES, FILE_NAME, RECORD_COLUMNS, Listed, read_classes, top_folder
 from dbloader.sources.rows import is_text, read_header, read_rows
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ PATH_COLUMNS = ("path", "image", "file", "filename")
 LABEL_COLUMNS = ("label", "class", "target")
 _PATH_NAMES = " or ".join(PATH_COLUMNS)
 _NO_PATH = f"it has no path in a column called {_PATH_NAMES}"
+_NO_FILE_NAME = f"it has no path in the column {FILE_NAME!r}"
 
 
 class _Row(NamedTuple):
@@ -45,22 +47,31 @@ class _Row(NamedTuple):
     columns: tuple[str, ...]
 
 
-def read_listing(listing: str | os.PathLike[str], root: str | os.PathLike[str]) -> ListingSource:
+def read_listing(
+    listing: str | os.PathLike[str], root: str | os.PathLike[str], *, metadata: bool = False
+) -> ListingSource:
     """Return the source of the images that a listing names, whose paths start from the folder ``root``.
 
     It is read here, for mistakes that concern more than one row and for its classes, and again by each iteration.
-    Memory holds one row and the distinct labels, or all of a ``.json``.
+    Memory holds one row and the distinct labels, or all of a ``.json``. With ``metadata`` it is that of the folder, as
+    metadata.py says: no path may leave the folder, and without a column for the label the first folders of the paths
+    are the classes, if there are several.
     """
     listing, root, where = Path(listing), checked_root(root), readable(listing)
     first_of: dict[str, int] = {}  # for each label that is text, the first row that has it
     first = first_integer = first_problem = None
     rows = unlabelled = 0
-    for row in _rows(listing):
+    listed = Listed() if metadata else None
+    has_labels = not metadata
+    for row in _rows(listing, metadata=metadata):
         if isinstance(row, Problem):
             first_problem = first_problem or row
             continue
         rows += 1
         first = first or row
+        if listed is not None:
+            listed.add(row.path, row.number)
+            has_labels = has_labels or not {*row.columns}.isdisjoint(LABEL_COLUMNS)
         if isinstance(row.label, str):
             first_of.setdefault(row.label, row.number)
         elif row.label is None:
@@ -68,10 +79,14 @@ def read_listing(listing: str | os.PathLike[str], root: str | os.PathLike[str]) 
         else:
             first_integer = first_integer or row
     if first is None:
-        if first_problem is None:
+        if first_problem is None and not metadata:
             _check_header(read_header(listing), where)
         raise SourceError(f"{where}: no row of it can be used: {': '.join(first_problem or ['there are none'])}")
-    if first_integer and first_of:
+    classes = read_classes(listing) if metadata else None
+    by_folder = listed is not None and classes is None and not has_labels and listed.has_classes()
+    if listed is not None and by_folder:
+        first_of, unlabelled = listed.folders, 0
+    if first_integer and first_of and not classes:
         name, number = next(iter(first_of.items()))
         both = f"the label of row {first_integer.number} is the integer {first_integer.label}, of row {number} {name!r}"
         raise SourceError(f"{where}: {both}: give every row an integer or every row a name")
@@ -81,8 +96,17 @@ def read_listing(listing: str | os.PathLike[str], root: str | os.PathLike[str]) 
     elif unlabelled:
         warnings.append(f"{unlabelled} of {rows} rows have no label")
     first_rows = {name: f"row {number}" for name, number in first_of.items()}
-    classes, labels = number_labels(first_rows, where, may_be_integers=is_text(listing))
-    return ListingSource(root, classes, warnings, listing, labels)
+    if classes is None:
+        classes, labels = number_labels(first_rows, where, may_be_integers=is_text(listing) and not by_folder)
+    else:
+        labels = {name: label for label, name in enumerate(classes)}
+        for name in first_of.keys() - labels.keys():
+            raise SourceError(
+                f"{where}: the label of {first_rows[name]} is {name!r}, which is not in {CLASSES}: add it"
+            )
+    if listed is not None:
+        warnings += listed.warnings(root)
+    return ListingSource(root, classes, warnings, listing, labels, metadata=metadata, by_folder=by_folder)
 
 
 def _why_unlabelled(row: _Row) -> str:
@@ -101,28 +125,40 @@ class ListingSource(Source):
     """
 
     def __init__(
-        self, root: Path, classes: tuple[str, ...], warnings: list[str], listing: Path, labels: dict[str, int]
+        self,
+        root: Path,
+        classes: tuple[str, ...],
+        warnings: list[str],
+        listing: Path,
+        labels: dict[str, int],
+        *,
+        metadata: bool = False,
+        by_folder: bool = False,
     ) -> None:
         super().__init__(root, classes, warnings)
         self.listing = listing
         self.labels = labels
+        self._metadata = metadata
+        self._by_folder = by_folder
 
     @override
     def entries(self) -> Iterator[Entry | Problem]:
         below = posixpath.normpath(os.fsencode(self.root.absolute())).rstrip(b"/") + b"/"
-        for row in _rows(self.listing):
+        for row in _rows(self.listing, metadata=self._metadata):
             if isinstance(row, Problem):
                 yield row
                 continue
-            label = self.labels.get(row.label) if isinstance(row.label, str) else row.label
-            if (label is None) != (row.label is None):
+            given = top_folder(row.path) if self._by_folder else row.label
+            label = self.labels.get(given) if isinstance(given, str) else given
+            if (label is None) != (given is None):
                 raise SourceError(f"{readable(self.listing)}, row {row.number}: was changed since it was first read")
             name = posixpath.normpath(row.path).removeprefix(below)
             yield Entry(readable(name), row.path, label, row.fields)
 
 
-def _rows(listing: Path) -> Iterator[_Row | Problem]:
+def _rows(listing: Path, *, metadata: bool) -> Iterator[_Row | Problem]:
     """Yield each row, checked, or why it cannot be used."""
+    paths, no_path = ((FILE_NAME,), _NO_FILE_NAME) if metadata else (PATH_COLUMNS, _NO_PATH)
     for row in read_rows(listing):
         if isinstance(row, Problem):
             yield row
@@ -130,11 +166,13 @@ def _rows(listing: Path) -> Iterator[_Row | Problem]:
         number, values = row
         where = f"{readable(listing)}, row {number}"
         columns = tuple(values)
-        if not {*columns} & {*PATH_COLUMNS}:  # perhaps a table without a header, whose values are no names of fields
-            yield Problem(f"row {number}", _NO_PATH)
+        if not {*columns} & {*paths}:  # perhaps a table without a header, whose values are no names of fields
+            yield Problem(f"row {number}", no_path)
             continue
-        path_column, label_column = _checked_columns(columns, where)
+        path_column, label_column = _checked_columns(columns, where, metadata=metadata)
         path = _encoded(values.pop(path_column, None))
+        if metadata and isinstance(path, bytes):
+            path = _below(path)
         label = _checked_label(values.pop(label_column, None), where)
         yield Problem(f"row {number}", path) if isinstance(path, str) else _Row(number, path, label, values, columns)
 
@@ -146,15 +184,18 @@ def _check_header(header: tuple[str, ...], where: str) -> None:
     _checked_columns(header, f"{where}, header")
 
 
-def _checked_columns(columns: tuple[str, ...], where: str) -> tuple[str, str]:
+def _checked_columns(columns: tuple[str, ...], where: str, *, metadata: bool = False) -> tuple[str, str]:
     """Return the names of the path and label columns; a default name for one that is missing."""
     chosen = []
-    for what, names in (("path", PATH_COLUMNS), ("label", LABEL_COLUMNS)):
+    # In metadata, a column called label is the label, and class a further field beside it.
+    label_columns = LABEL_COLUMNS[:1] if metadata and LABEL_COLUMNS[0] in columns else LABEL_COLUMNS
+    for what, names in (("path", (FILE_NAME,) if metadata else PATH_COLUMNS), ("label", label_columns)):
         found = [column for column in columns if column in names]
         if len(found) > 1:
             raise SourceError(f"{where}: {found[0]!r} and {found[1]!r} may both be the {what}; rename or drop one")
         chosen.append(found[0] if found else names[0])
-    for column in (column for column in columns if column not in chosen):
+    known = [*chosen, *(RECORD_COLUMNS if metadata else ())]
+    for column in (column for column in columns if column not in known):
         try:
             checked_field_name(column)
         except FieldError as error:
@@ -184,3 +225,11 @@ def _encoded(path: object) -> bytes | str:
         if isinstance(path, str) and "\0" not in path:
             return path.encode("utf-8", "surrogateescape")  # a JSON may hold a name that is not UTF-8 like this
     return f"its path cannot be that of a file: {short_repr(path, 50)}"
+
+
+def _below(path: bytes) -> bytes | str:
+    """Return a path normalized, or why it is not below the folder of its metadata, which strangers may have made."""
+    path = posixpath.normpath(path)
+    if path.startswith((b"/", b"../")) or path in (b".", b".."):
+        return f"its path leaves the folder: {short_repr(readable(path), 50)}; give a listing (--list) to take it"
+    return path

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from dbloader.errors import OptionError
 from dbloader.sources.folder import scan
 from dbloader.sources.listing import read_listing
+from dbloader.sources.metadata import find_metadata
 from dbloader.sources.other_lmdb import find_lmdb, read_lmdb
 from dbloader.sources.tar import find_tars, read_tars
 from dbloader.stores.mongo.uri import is_mongo
@@ -46,6 +47,9 @@ def open_source(
         )
     if listing is not None:
         return read_listing(listing, source)
+    metadata = find_metadata(source)
+    if metadata is not None:
+        return read_listing(metadata, source, metadata=True)
     file = find_lmdb(source)
     if file is not None:
         return read_lmdb(source, file)

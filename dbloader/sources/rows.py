@@ -6,6 +6,8 @@ import csv
 import json
 from typing import TYPE_CHECKING, Any
 
+from bson.json_util import object_hook
+
 from dbloader._describe import short_repr
 from dbloader.errors import SourceError, SourceNotFoundError
 from dbloader.sources.base import Problem, readable
@@ -119,6 +121,16 @@ def _lines(listing: Path) -> Iterator[str]:
 
 def _parse(text: str, where: str) -> Any:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
+        return json.loads(text, object_hook=_extended)
+    except (ValueError, TypeError, RecursionError) as error:
         raise SourceError(f"{where}: is not JSON: {error}") from error
+
+
+def _extended(value: dict[str, Any]) -> Any:
+    """Return bytes, an array or a float for an object that stands for one in MongoDB's Extended JSON.
+
+    No other object could be a value of a record, whose keys begin with no dollar sign.
+    """
+    if value.keys() in ({"$binary"}, {"$numberDouble"}):
+        return object_hook(value)
+    return value

@@ -364,12 +364,12 @@ def test_a_folder_whose_only_class_is_a_broken_link_is_an_error_that_names_it(tm
 
 
 def test_a_folder_without_one_image_is_an_error_that_says_what_was_looked_for(tmp_path: Path) -> None:
-    plant(tmp_path, "cat/1.heic", "cat/2.heic", "cat/README", "dog/")
+    plant(tmp_path, "cat/1.psd", "cat/2.psd", "cat/README", "dog/")
     os.mkfifo(tmp_path / "cat/pipe.jpg")
     source = scan(tmp_path)
     stream = source.entries()
     assert next(stream).name == "cat/pipe.jpg"
-    with pytest.raises(SourceError, match=r"not one image .*\.webp, found 2 \.heic, found 1 without extension$"):
+    with pytest.raises(SourceError, match=r"not one image .*\.hif, found 2 \.psd, found 1 without extension$"):
         next(stream)
     assert source.skipped == {".heic": 2, "": 1}
     assert source.warnings == ("2 classes have no images: 'cat', 'dog'",)

@@ -1,0 +1,102 @@
+"""Metadata of a folder of images, as Hugging Face's imagefolder has it: ``metadata.csv`` or ``metadata.jsonl``.
+
+The column ``file_name`` names a file below the folder. ``dbloader export`` writes two more columns of its own, ``name``
+and ``resized_from``, and beside them the file ``classes.json``: the names of the labels, in their order.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import posixpath
+from array import array
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dbloader._describe import short_repr
+from dbloader.errors import SourceError
+from dbloader.sources.base import readable
+from dbloader.sources.folder import IMAGE_EXTENSIONS, METADATA_FILES, describe_unused
+from dbloader.sources.rows import read_header, read_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FILE_NAME = "file_name"
+CLASSES = "classes.json"
+RECORD_COLUMNS = ("name", "resized_from")
+_SUFFIXES = tuple(extension.encode() for extension in IMAGE_EXTENSIONS)
+
+
+def find_metadata(folder: str | os.PathLike[str]) -> Path | None:
+    """Return the metadata file in a folder; None if there is none that has the column ``file_name``."""
+    found = [path for name in METADATA_FILES if (path := Path(folder, name)).is_file() and FILE_NAME in _columns(path)]
+    if len(found) > 1:
+        names = " and ".join(path.name for path in found)
+        raise SourceError(f"{readable(folder)}: {names} both name the images: move one away")
+    return found[0] if found else None
+
+
+def _columns(path: Path) -> tuple[str, ...]:
+    if path.suffix != ".jsonl":
+        return read_header(path)
+    return tuple(next((row[1] for row in read_rows(path)), ()))
+
+
+def read_classes(metadata: Path) -> tuple[str, ...] | None:
+    """Return the names of the labels that are given beside a metadata file; None without them."""
+    path = metadata.with_name(CLASSES)
+    try:
+        names: Any = json.loads(path.read_bytes())
+        if isinstance(names, list) and all(isinstance(name, str) and name.encode() is not None for name in names):
+            return tuple(names)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise SourceError(f"{readable(path)}: cannot be read: {error}; mend it, or move it away") from error
+    raise SourceError(
+        f"{readable(path)}: must be a list of names, got {short_repr(names, 50)}; mend it, or move it away"
+    )
+
+
+class Listed:
+    """The files that the rows of a metadata file name."""
+
+    def __init__(self) -> None:
+        self._hashes = array("q")
+        self.folders: dict[str, int] = {}  # the first folder of their paths, "" without one; and its first row
+
+    def add(self, path: bytes, row: int) -> None:
+        """Add the normalized path of a row."""
+        self._hashes.append(hash(path))
+        self.folders.setdefault(top_folder(path), row)
+
+    def has_classes(self) -> bool:
+        """Return whether all files are in folders, and in several: a single one says nothing."""
+        return len(self.folders) > 1 and "" not in self.folders
+
+    def warnings(self, root: Path) -> Iterator[str]:
+        """Yield what is in the folder and not used: images that no row names, further metadata files."""
+        found, unused, top = array("q"), "", os.fsencode(root)
+        for folder, folders, files in os.walk(top):
+            folders[:] = [name for name in folders if not name.startswith(b".")]
+            below = posixpath.relpath(folder, top) if folder != top else b""
+            for name in files:
+                path = posixpath.join(below, name)
+                if name.lower().endswith(_SUFFIXES) and not name.startswith(b"."):
+                    found.append(hash(path))
+                elif below and readable(name) in METADATA_FILES:
+                    unused = unused or readable(path)
+        missing = len(np.setdiff1d(np.frombuffer(found, np.int64), np.frombuffer(self._hashes, np.int64)))
+        if missing:
+            images = f"{missing:,} image{' is' if missing == 1 else 's are'}"
+            yield f"{images} in the folder, but in no row of the metadata: left out"
+        if unused:
+            yield describe_unused(unused)
+
+
+def top_folder(path: bytes) -> str:
+    """Return the first folder of a path; "" without one."""
+    return readable(path.rpartition(b"/")[0].partition(b"/")[0])
