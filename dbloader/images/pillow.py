@@ -15,6 +15,7 @@ import numpy as np
 from PIL import Image, TiffImagePlugin
 
 from dbloader.errors import DamagedImageError, NotAnImageError, OptionError, PixelRangeError
+from dbloader.images.heif import heif_format, is_heif
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,12 +30,13 @@ FORMATS = (
 """Pillow's names of the formats that are opened, if this Pillow was built with them.
 
 They hold pixels and nothing else. Pillow opens others by running a program (EPS) or by drawing (WMF); some hold any
-other file (IPTC) or are not images. TGA comes last, since it is the only one without a signature.
+other file (IPTC) or are not images. TGA comes last, since it is the only one without a signature. HEIF is opened too,
+by `heif.py`.
 """
 
 # Most bytes that decoding holds for each pixel, measured with images of 15 megapixels in Pillow 13: libwebp, OpenJPEG
 # (RGBA takes 25 bytes) and AVIF (of 16 bits) keep copies. A TIFF may be one strip, or be turned.
-_DECODING = {"WEBP": 16, "AVIF": 16, "JPEG2000": 25, "QOI": 8, "TIFF": 8}
+_DECODING = {"WEBP": 16, "AVIF": 16, "HEIF": 16, "JPEG2000": 25, "QOI": 8, "TIFF": 8}
 _DECODING_MOST = 4
 
 LIMIT_VARIABLE = "DBLOADER_MAX_PIXELS"
@@ -58,13 +60,15 @@ def open_pillow(file: bytes | bytearray | memoryview | BinaryIO) -> ImageFile.Im
     """Open the bytes of an image file, or a file opened for reading; its pixels are not decoded yet.
 
     Raises:
-        NotAnImageError: It has more pixels than `max_pixels` allows, or is a TIFF whose planes Pillow misreads.
+        NotAnImageError: It has more pixels than `max_pixels` allows, is a TIFF whose planes Pillow misreads, or is HEIF
+            and pillow-heif is not installed.
         OSError: It is in none of the `FORMATS` (PIL.UnidentifiedImageError). Damaged headers raise others too.
     """
     max_pixels()  # raises Pillow's limit if the environment says so
     stream = io.BytesIO(file) if isinstance(file, (bytes, bytearray, memoryview)) else file
+    formats = heif_format(stream.read(12)) + _available()
     try:
-        image = Image.open(stream, formats=_available())
+        image = Image.open(stream, formats=formats)
     except Image.DecompressionBombError:
         raise NotAnImageError(_too_large()) from None
     try:
@@ -126,7 +130,7 @@ def may_be_image(data: bytes | memoryview) -> bool:
     start = bytes(data[:18])
     if len(start) < 16:  # Pillow passes as many to its signature tests; before version 12 some need them all
         return False
-    if any(accept(start[:16]) for accept in _signatures()):
+    if is_heif(start) or any(accept(start[:16]) for accept in _signatures()):
         return True
     # Truevision TGA 2.0, C.1: color map or none, kind of image, bits a pixel.
     return len(start) == 18 and start[1] in (0, 1) and start[2] in (1, 2, 3, 9, 10, 11) and start[16] in _TGA_BITS

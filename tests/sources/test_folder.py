@@ -371,7 +371,7 @@ def test_a_folder_without_one_image_is_an_error_that_says_what_was_looked_for(tm
     assert next(stream).name == "cat/pipe.jpg"
     with pytest.raises(SourceError, match=r"not one image .*\.hif, found 2 \.psd, found 1 without extension$"):
         next(stream)
-    assert source.skipped == {".heic": 2, "": 1}
+    assert source.skipped == {".psd": 2, "": 1}
     assert source.warnings == ("2 classes have no images: 'cat', 'dog'",)
 
 
