@@ -1,0 +1,131 @@
+"""An export is whole or not there, and replaces nothing but its own unfinished work."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dbloader.conversion.convert import convert
+from dbloader.errors import DamagedRecordError, ExportError, OptionError, StoreNotFoundError
+from dbloader.exports.base import new_file
+from dbloader.exports.export import export_store
+from tests.support.children import in_child
+from tests.support.images import plant_photos
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    convert(plant_photos(tmp_path / "images", 100, width=16, height=12), tmp_path / "out.lmdb")
+    shutil.rmtree(tmp_path / "images")
+    return tmp_path / "out.lmdb"
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def killed(place: Path, target: Path) -> int:
+    """Export in a process that is killed in the middle."""
+
+    def progress(done: int, _: int) -> None:
+        if done == 50:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return in_child(lambda: export_store(place, target, progress=progress))
+
+
+def test_an_export_that_is_killed_leaves_a_partial_folder_that_the_next_one_replaces(place: Path) -> None:
+    target = place.with_name("folder")
+    assert killed(place, target) == -signal.SIGKILL
+    assert names(place.parent) == ["folder.partial", "out.lmdb"]
+    export_store(place, target)
+    assert names(place.parent) == ["folder", "out.lmdb"]
+    assert names(target) == ["cat", "dog"]
+    assert len(names(target / "cat")) == 50
+
+
+def test_a_folder_that_another_process_writes_now_is_left_alone(place: Path) -> None:
+    target, seen = place.with_name("folder"), []
+
+    def progress(done: int, _: int) -> None:
+        if done == 50:
+            with pytest.raises(ExportError, match=r"another process is writing .*folder\.partial now: wait"):
+                export_store(place, target)
+            seen.append(done)
+
+    export_store(place, target, progress=progress)
+    assert seen == [50]
+    assert names(target) == ["cat", "dog"]
+
+
+@pytest.mark.parametrize("what", ["file", "folder", "link", "link to an export"])
+def test_what_is_not_an_unfinished_export_is_not_replaced(place: Path, what: str) -> None:
+    partial, other = place.with_name("folder.partial"), place.with_name("other")
+    if what == "file":
+        partial.write_text("mine")
+    elif what == "folder":
+        (partial / "mine").mkdir(parents=True)
+    else:
+        other.mkdir()
+        (other / (".dbloader-export" if what == "link to an export" else "mine")).touch()
+        partial.symlink_to(other)
+    with pytest.raises(ExportError, match=r"folder\.partial is in the way, and not of an interrupted export: move"):
+        export_store(place, place.with_name("folder"))
+    assert partial.is_symlink() or partial.is_file() or names(partial) == ["mine"]
+    assert not other.exists() or len(names(other)) == 1
+
+
+@pytest.mark.parametrize("what", ["file", "folder", "link", "dangling link"])
+def test_the_destination_may_not_exist_unless_it_is_an_empty_folder(place: Path, what: str) -> None:
+    target = place.with_name("folder")
+    if what == "file":
+        target.touch()
+    elif what == "folder":
+        (target / "mine").mkdir(parents=True)
+    else:
+        target.symlink_to(place.parent if what == "link" else "nowhere")
+    with pytest.raises(ExportError, match=r"folder exists already: move it away, or choose another destination$"):
+        export_store(place, target)
+    target = place.with_name("empty")
+    target.mkdir()
+    export_store(place, target)
+    assert names(target) == ["cat", "dog"]
+
+
+def test_an_error_leaves_nothing(place: Path) -> None:
+    with place.open("r+b") as file:
+        data = file.read()
+        file.seek(data.rindex(b"\xff\xd8\xff") + 100)
+        file.write(b"\0\0\0\0")
+    with pytest.raises(DamagedRecordError, match="is damaged"):
+        export_store(place, place.with_name("folder"))
+    with pytest.raises(StoreNotFoundError, match=r"nowhere\.lmdb"):
+        export_store(place.with_name("nowhere.lmdb"), place.with_name("folder"))
+    with pytest.raises(OptionError, match="format must be one of folder, "):
+        export_store(place, place.with_name("folder"), format="zip")
+    with pytest.raises(ExportError, match=r"out\.lmdb/folder cannot be written: Not a directory; choose another"):
+        export_store(place, place / "folder")
+    assert names(place.parent) == ["out.lmdb"]
+
+
+def test_a_full_disk_is_one_clear_error(place: Path, small_disk: Path) -> None:
+    with pytest.raises(ExportError, match=r"folder cannot be written: No space left on device; free some space, or"):
+        export_store(place, small_disk / "folder")
+    assert names(small_disk) == []
+
+
+def test_a_new_file_follows_no_link_and_replaces_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "b").write_text("mine")
+    for name in ("a", "b"):
+        with pytest.raises(FileExistsError, match="File exists"):
+            new_file(tmp_path, name)
+    assert names(tmp_path) == ["a", "b"]
+    assert (tmp_path / "b").read_text() == "mine"

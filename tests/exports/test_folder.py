@@ -1,0 +1,258 @@
+"""A folder that is exported is the image folder again, and converts to the same store."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import datasets
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from dbloader.conversion.convert import convert
+from dbloader.conversion.transcode import ImageFormat
+from dbloader.conversion.write_store import write_store
+from dbloader.errors import ExportError
+from dbloader.exports.export import export_store
+from dbloader.records.record import Record
+from dbloader.stores.open import open_store
+from tests.support.conversion import documents
+from tests.support.images import encoded, photo, picture, plant, plant_photos
+from tests.support.values import FIELD_NAMES, TEXT, VALUES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from dbloader.conversion.report import Report
+
+BESIDE = {"metadata.jsonl", "classes.json"}
+
+
+def record(name: str | None, label: int | None = 0, seed: int = 0, **fields: Any) -> Record:
+    return Record(name, label, photo(seed, 20, 10), 20, 10, "JPEG", fields=fields)
+
+
+def exported(tmp_path: Path, records: Sequence[Record], classes: tuple[str, ...] = ("cat", "dog")) -> Path:
+    """Export records and check that all of it is in the folder and converts to the same documents."""
+    write_store(records, tmp_path / "store.lmdb", classes=classes)
+    folder = tmp_path / "folder"
+    export_store(tmp_path / "store.lmdb", folder)
+    assert children(tmp_path) == {"store.lmdb", "folder"}
+    again(tmp_path, folder)
+    return folder
+
+
+def again(tmp_path: Path, folder: Path, **options: Any) -> Report:
+    """Convert an export, and check that the store is the same."""
+    report = convert(folder, tmp_path / "again.lmdb", **options)
+    with open_store(tmp_path / "again.lmdb") as store, open_store(tmp_path / "store.lmdb") as before:
+        assert store.manifest.digest == before.manifest.digest
+        assert store.manifest.classes == before.manifest.classes
+    assert documents(tmp_path / "again.lmdb") == documents(tmp_path / "store.lmdb")
+    return report
+
+
+def children(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metadata.jsonl").read_text().splitlines()]
+
+
+# --- the plain folder -----------------------------------------------------------------------------------------------
+
+
+def test_an_image_folder_comes_back_byte_for_byte_with_nothing_beside_it(tmp_path: Path) -> None:
+    plant_photos(tmp_path / "images", 8)
+    names = ["cat/a b.png", "cat/é\n😀.gif", "cat/a-b/2.jpg", "cat/a/1.jpg", "dog/%2e.bmp", "dog/-x.webp"]
+    plant(
+        tmp_path / "images",
+        {name: picture(name[-3:].upper().replace("JPG", "JPEG").replace("EBP", "WEBP")) for name in names},
+    )
+    (tmp_path / "images/empty").mkdir()
+    convert(tmp_path / "images", tmp_path / "store.lmdb")
+    report = export_store(tmp_path / "store.lmdb", tmp_path / "folder")
+    assert files(tmp_path / "folder") == files(tmp_path / "images")
+    assert children(tmp_path / "folder") == {"cat", "dog", "empty"}
+    assert (report.records, report.warnings) == (14, ())
+    assert again(tmp_path, tmp_path / "folder").warnings == ("1 class has no images: 'empty'",)
+
+
+@pytest.mark.parametrize(
+    ("records", "classes"),
+    [
+        ([record("dog/1.jpg", 1), record("cat/1.jpg")], ("cat", "dog")),  # in another order
+        ([record("cat/2.jpg"), record("cat/1.jpg")], ("cat", "dog")),
+        ([record("cat/a/1.jpg"), record("cat/1.jpg")], ("cat", "dog")),
+        ([record("cat/1.jpg", 1), record("dog/1.jpg", 0)], ("dog", "cat")),  # classes in another order
+        ([record("cat/1.jpg", 1)], ("cat", "dog")),  # of another class
+        ([record("cat/1.jpg", None)], ("cat", "dog")),
+        ([record("cat/1.jpg", 7)], ()),
+        ([record("cat/1.jpg", -7), record("cat/2.jpg", None)], ()),
+        ([record("cat/1.jpg", None)], ()),
+        ([record("cat/1.jpg"), record("cat/1.jpg", seed=1)], ("cat", "dog")),  # twice
+        ([record("cat/1.jpg"), record(None)], ("cat", "dog")),
+        ([record("cat/1.jpg", caption="a cat")], ("cat", "dog")),
+        ([record("cat/1")], ("cat", "dog")),
+        ([record("1.jpg")], ("cat", "dog")),
+        ([record("cat/1.jpg")], ("cat", "", "cat")),  # names that tell no label
+        ([record("cat/1.jpg")], ("cat", "a/b", "..", ".x", "metadata.jsonl")),  # names that no folder may have
+        ([Record("cat/1.jpg", 0, photo(), 40, 30, "JPEG", resized_from=(80, 60))], ("cat", "dog")),
+    ],
+)
+def test_what_a_folder_cannot_say_stands_beside_it(
+    tmp_path: Path, records: list[Record], classes: tuple[str, ...]
+) -> None:
+    folder = exported(tmp_path, records, classes)
+    assert children(folder) >= BESIDE
+    assert json.loads((folder / "classes.json").read_text()) == list(classes)
+
+
+def test_labels_are_names_for_other_programs(tmp_path: Path) -> None:
+    folder = exported(tmp_path, [record("b.jpg", 1, caption="a dog"), record("a.jpg", None)])
+    assert rows(folder) == [
+        {"file_name": "b.jpg", "label": "dog", "caption": "a dog"},
+        {"file_name": "a.jpg", "label": None},
+    ]
+
+
+# --- names ----------------------------------------------------------------------------------------------------------
+
+UNSAFE = [
+    *("/etc/x.jpg", "../x.jpg", "cat/../../x.jpg", "cat/../x.jpg", "..", ".", "cat//x.jpg", "cat/", "/", "./x.jpg"),
+    *("cat/.x.jpg", ".x/y.jpg", "a\0b.jpg", "a\\..\\x.jpg", "caf\\xe9.jpg", "c" * 300 + ".jpg", "d/" * 3000 + "x.jpg"),
+    *("metadata.jsonl/x.jpg", "classes.json/x.jpg", "cat/1.jpg/x.jpg"),
+]
+
+
+@pytest.mark.parametrize("name", UNSAFE, ids=lambda name: repr(name[:20]))
+def test_a_name_that_cannot_be_a_path_is_kept_in_the_metadata(tmp_path: Path, name: str) -> None:
+    folder = exported(tmp_path, [record("cat/1.jpg"), record(name, 1)])
+    assert rows(folder)[1] == {"file_name": "dog/000000001.jpg", "label": "dog", "name": name}
+    assert {*files(folder)} == {"cat/1.jpg", "dog/000000001.jpg", *BESIDE}
+
+
+def test_names_that_collide_get_files_of_their_own(tmp_path: Path) -> None:
+    names = ["dog/000000003.jpg", "dog/a.jpg/b.jpg", "dog/a.jpg", "dog/000000003.jpg", "000000003.jpg", "DOG/A.jpg"]
+    folder = exported(tmp_path, [record(name, 1, seed) for seed, name in enumerate(names)])
+    assert [(row["file_name"], row.get("name", "as it is")) for row in rows(folder)] == [
+        ("dog/000000003.jpg", "as it is"),
+        ("dog/a.jpg/b.jpg", "as it is"),
+        ("dog/000000002.jpg", "dog/a.jpg"),
+        ("000000003.jpg", "dog/000000003.jpg"),
+        ("dog/000000004.jpg", "000000003.jpg"),
+        ("DOG/A.jpg", "as it is"),
+    ]
+
+
+@pytest.mark.slow
+@settings(max_examples=60, deadline=None)
+@given(
+    names=st.lists(st.none() | TEXT.filter(bool) | st.text("./\\\0a", min_size=1, max_size=6), min_size=1, max_size=8),
+    fields=st.dictionaries(
+        FIELD_NAMES.filter(lambda name: name == name.strip() and name != "file_name"), VALUES, max_size=4
+    ),
+)
+def test_any_names_and_fields_come_back(
+    tmp_path_factory: pytest.TempPathFactory, names: list[str | None], fields: dict[str, Any]
+) -> None:
+    tmp_path = tmp_path_factory.mktemp("any")
+    exported(tmp_path, [record(name, seed % 2, seed, **fields) for seed, name in enumerate(names)])
+
+
+# --- images that are no files ---------------------------------------------------------------------------------------
+
+
+def test_pixels_become_png_and_pixels_again(tmp_path: Path) -> None:
+    plant_photos(tmp_path / "images", 3)
+    convert(tmp_path / "images", tmp_path / "store.lmdb", images=ImageFormat(raw=True, short_side=20))
+    report = export_store(tmp_path / "store.lmdb", tmp_path / "folder")
+    assert report.warnings == ("3 images are stored as pixels and written as PNG: convert --raw makes pixels again",)
+    with open_store(tmp_path / "store.lmdb") as store, Image.open(tmp_path / "folder/cat/0000.jpg") as image:
+        assert image.format == "PNG"
+        assert np.array_equal(np.asarray(image), store[0].image)  # type: ignore[arg-type]
+    again(tmp_path, tmp_path / "folder", images=ImageFormat(raw=True))
+
+
+@pytest.mark.parametrize("tile", [True, False])
+def test_smaller_and_tiled_images_come_back(tmp_path: Path, tile: bool) -> None:
+    plant_photos(tmp_path / "images", 3, width=200, height=150)
+    convert(tmp_path / "images", tmp_path / "store.lmdb", images=ImageFormat(short_side=100, tile=tile))
+    export_store(tmp_path / "store.lmdb", tmp_path / "folder")
+    again(tmp_path, tmp_path / "folder")
+
+
+def test_damaged_and_unknown_files_are_named_with_the_option_that_takes_them(tmp_path: Path) -> None:
+    plant(tmp_path / "images", {"cat/1.jpg": photo()[:-300], "cat/2.jpg": photo()})
+    convert(tmp_path / "images", tmp_path / "store.lmdb", on_damaged="keep")
+    report = export_store(tmp_path / "store.lmdb", tmp_path / "folder")
+    assert report.warnings == ("1 image is damaged: convert --on-damaged keep takes damaged images",)
+    again(tmp_path, tmp_path / "folder", on_damaged="keep")
+    plant(tmp_path / "images", {"cat/1.jpg": b"<svg/>"})
+    convert(tmp_path / "images", tmp_path / "store.lmdb", check="none", overwrite=True)
+    report = export_store(tmp_path / "store.lmdb", tmp_path / "other")
+    assert report.warnings == ("1 file is in no known image format: convert --check none takes any file",)
+    (tmp_path / "again.lmdb").unlink()
+    again(tmp_path, tmp_path / "other", check="none")
+
+
+def test_facts_that_differ_from_the_image_are_counted(tmp_path: Path) -> None:
+    write_store([Record("cat/1.jpg", 0, photo())], tmp_path / "store.lmdb", classes=("cat",))
+    report = export_store(tmp_path / "store.lmdb", tmp_path / "folder")
+    assert report.warnings == ("1 record has no size and format, or not those of the image: convert notes these",)
+
+
+@pytest.mark.parametrize(
+    ("image", "fields", "message"),
+    [
+        (None, {}, "record 0 has no image, and is no file"),
+        (np.zeros((2, 2), np.float32), {}, r"record 0 has an array of float32 of the shape \(2, 2\)"),
+        (np.zeros((2, 0, 3), np.uint8), {}, r"uint8 of the shape \(2, 0, 3\)"),
+        (photo(), {"file_name": "x"}, "record 0 has a field 'file_name'"),
+    ],
+)
+def test_what_a_folder_cannot_hold_is_an_error_that_names_another_format(
+    tmp_path: Path, image: Any, fields: dict[str, Any], message: str
+) -> None:
+    write_store([Record("cat/1.jpg", 0, image, fields=fields)], tmp_path / "store.lmdb")
+    with pytest.raises(ExportError, match=rf"{message}.*: choose another format \(--format\)$"):
+        export_store(tmp_path / "store.lmdb", tmp_path / "folder")
+    assert children(tmp_path) == {"store.lmdb"}
+
+
+# --- other programs -------------------------------------------------------------------------------------------------
+
+
+def load(folder: Path, cache: Path) -> Any:
+    return datasets.load_dataset("imagefolder", data_dir=str(folder), cache_dir=str(cache), split="train")
+
+
+@pytest.mark.slow
+def test_hugging_face_reads_an_export(tmp_path: Path) -> None:
+    png = encoded(Image.new("RGB", (3, 2), (9, 8, 7)), "PNG")
+    names = ["../a.png", "cat/b.png", "caf\\xe9.png", None]
+    records = [Record(name, n % 2, png, 3, 2, "PNG", fields={"n": n, "text": "x"}) for n, name in enumerate(names)]
+    found = load(exported(tmp_path, records), tmp_path / "cache")
+    assert [row["label"] for row in found] == ["cat", "dog", "cat", "dog"]
+    assert [(row["n"], row["text"], row["name"]) for row in found] == [
+        (0, "x", "../a.png"), (1, "x", None), (2, "x", "caf\\xe9.png"), (3, "x", None),
+    ]  # fmt: skip
+    assert all(row["image"].getpixel((0, 0)) == (9, 8, 7) for row in found)
+
+
+@pytest.mark.slow
+def test_hugging_face_reads_the_labels_of_a_plain_export(tmp_path: Path) -> None:
+    folder = exported(tmp_path, [record("cat/1.jpg"), record("cat/2.jpg"), record("dog/1.jpg", 1)])
+    assert not BESIDE & children(folder)
+    found = load(folder, tmp_path / "cache")
+    assert found.features["label"].names == ["cat", "dog"]
+    assert found["label"] == [0, 0, 1]
