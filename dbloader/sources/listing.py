@@ -170,7 +170,7 @@ def _rows(listing: Path, *, metadata: bool) -> Iterator[_Row | Problem]:
             yield Problem(f"row {number}", no_path)
             continue
         path_column, label_column = _checked_columns(columns, where, metadata=metadata)
-        path = _encoded(values.pop(path_column, None))
+        path = _encoded(values.pop(path_column, None), no_path)
         if metadata and isinstance(path, bytes):
             path = _below(path)
         label = _checked_label(values.pop(label_column, None), where)
@@ -217,10 +217,10 @@ def _checked_label(label: object, where: str) -> int | str | None:
     raise SourceError(f"{where}: a label is a 64-bit integer, a name or null, got {short_repr(label, 50)}")
 
 
-def _encoded(path: object) -> bytes | str:
+def _encoded(path: object, no_path: str) -> bytes | str:
     """Return the bytes of a path, or a reason why it cannot be one."""
     if path is None or path == "":
-        return _NO_PATH
+        return no_path
     with suppress(UnicodeEncodeError):
         if isinstance(path, str) and "\0" not in path:
             return path.encode("utf-8", "surrogateescape")  # a JSON may hold a name that is not UTF-8 like this

@@ -1,0 +1,206 @@
+"""The metadata file of a folder of images: who is found, what its rows become, and what is said of the rest."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import datasets
+import pytest
+
+from dbloader.conversion.convert import convert
+from dbloader.errors import SourceError
+from dbloader.sources.base import Entry, Problem
+from dbloader.sources.open import open_source
+from tests.support.conversion import events, records
+from tests.support.images import plant, plant_photos
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dbloader.sources.base import Source
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Two classes of two images."""
+    return plant(tmp_path / "images", dict.fromkeys(["cat/1.jpg", "cat/2.gif", "dog/1.png", "dog/2.heic"], b""))
+
+
+def opened(root: Path, name: str, content: str | list[Any]) -> Source:
+    text = content if isinstance(content, str) else "\n".join(map(json.dumps, content))
+    (root / name).write_text(text, encoding="utf-8")
+    return open_source(root, None, name_field=None, image_field=None)
+
+
+def found(source: Source) -> list[tuple[str, int | None, dict[str, Any]]]:
+    entries = list(source.entries())
+    assert not [item for item in entries if isinstance(item, Problem)]
+    return [(item.name, item.label, item.fields) for item in entries if isinstance(item, Entry)]
+
+
+ALL = ["dog/2.heic", "cat/1.jpg", "dog/1.png", "cat/2.gif"]
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_metadata_is_found_by_itself_and_its_columns_become_fields(root: Path, kind: str) -> None:
+    rows = [{"file_name": f"./{name}", "label": "ab"[n % 2], "caption": f"number {n}"} for n, name in enumerate(ALL)]
+    content: Any = rows
+    if kind == "csv":
+        content = "\n".join(["file_name,label,caption", *(",".join(row.values()) for row in rows)])
+    source = opened(root, f"metadata.{kind}", content)
+    assert source.classes == ("a", "b")
+    assert found(source) == [(name, n % 2, {"caption": f"number {n}"}) for n, name in enumerate(ALL)]
+    assert source.warnings == ()
+
+
+def test_without_a_label_the_classes_are_the_folders(root: Path) -> None:
+    source = opened(root, "metadata.jsonl", [{"file_name": name, "caption": name} for name in ALL])
+    assert source.classes == ("cat", "dog")
+    assert [(name, label) for name, label, _ in found(source)] == [*zip(ALL, [1, 0, 1, 0], strict=True)]
+    assert source.warnings == ()
+
+
+@pytest.mark.parametrize("names", [["1.jpg", "cat/1.jpg"], ["images/1.jpg", "images/2.jpg"]])
+def test_files_beside_folders_or_in_a_single_one_have_no_label(tmp_path: Path, names: list[str]) -> None:
+    root = plant(tmp_path, dict.fromkeys(names, b""))
+    source = opened(root, "metadata.jsonl", [{"file_name": name} for name in names])
+    assert found(source) == [(name, None, {}) for name in names]
+    assert source.classes == ()
+    [warning] = source.warnings
+    assert warning.startswith("no row has a label, as none of the columns 'file_name' is called one of 'label', ")
+
+
+def test_a_label_of_metadata_is_not_looked_for_in_folders(root: Path) -> None:
+    source = opened(root, "metadata.jsonl", [{"file_name": name, "label": None} for name in ALL])
+    assert [label for _, label, _ in found(source)] == [None] * 4
+    source = opened(root, "metadata.jsonl", [{"file_name": name, "class": 7, "path": "p"} for name in ALL])
+    assert [(label, fields) for _, label, fields in found(source)] == [(7, {"path": "p"})] * 4
+    source = opened(root, "metadata.jsonl", [{"file_name": name, "label": 5, "class": "x"} for name in ALL])
+    assert [(label, fields) for _, label, fields in found(source)] == [(5, {"class": "x"})] * 4
+
+
+def test_classes_are_taken_in_the_order_of_classes_json(root: Path) -> None:
+    (root / "classes.json").write_text('["dog", "emu", "cat"]')
+    rows = [{"file_name": name, "label": label} for name, label in zip(ALL, ["dog", "cat", 1, None], strict=True)]
+    source = opened(root, "metadata.jsonl", rows)
+    assert source.classes == ("dog", "emu", "cat")
+    assert [label for _, label, _ in found(source)] == [0, 2, 1, None]
+    rows.append({"file_name": "cat/1.jpg", "label": "cow"})
+    with pytest.raises(SourceError, match=r"the label of row 5 is 'cow', which is not in classes\.json: add it$"):
+        opened(root, "metadata.jsonl", rows)
+
+
+@pytest.mark.parametrize("content", ['{"a": 1}', "[1]", '["\\ud800"]', "[", "\xff", "[" * 100_000])
+def test_a_classes_json_that_is_no_list_of_names_is_an_error(root: Path, content: str) -> None:
+    (root / "classes.json").write_bytes(content.encode("latin-1"))
+    with pytest.raises(SourceError, match=r"classes\.json: .*; mend it, or move it away$"):
+        opened(root, "metadata.jsonl", [{"file_name": "cat/1.jpg"}])
+
+
+# --- what is not used -----------------------------------------------------------------------------------------------
+
+
+def test_images_that_no_row_names_are_counted(root: Path) -> None:
+    plant(root, dict.fromkeys(["cat/.hidden.jpg", ".git/1.jpg", "cat/notes.txt"], b""))
+    source = opened(root, "metadata.jsonl", [{"file_name": name, "label": 0} for name in ("cat//1.jpg", "gone.jpg")])
+    assert source.warnings == ("3 images are in the folder, but in no row of the metadata: left out",)
+
+
+@pytest.mark.parametrize("name", ["metadata.csv", "cat/metadata.csv", "cat/metadata.jsonl", "metadata.parquet"])
+def test_metadata_that_is_not_used_is_named(root: Path, name: str) -> None:
+    plant(root, {name: b"id,caption\n1,x\n"})
+    source = open_source(root, None, name_field=None, image_field=None)
+    assert len(found(source)) == 4
+    [warning] = source.warnings
+    assert warning.startswith(
+        f"{root}/{name} is not used, as only metadata.csv or metadata.jsonl directly in the folder"
+    )
+    if "/" in name:
+        source = opened(root, "metadata.jsonl", [{"file_name": name, "label": 1} for name in ALL])
+        [warning] = source.warnings
+        assert warning.startswith(f"{name} is not used, as only ")
+
+
+def test_two_metadata_files_are_an_error(root: Path) -> None:
+    (root / "metadata.csv").write_text("file_name\n1.jpg\n")
+    with pytest.raises(SourceError, match=r"metadata\.csv and metadata\.jsonl both name the images: move one away$"):
+        opened(root, "metadata.jsonl", [{"file_name": "cat/1.jpg"}])
+
+
+# --- mistakes, and strangers ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../secret.jpg", "cat/../../secret.jpg", "..", ".", "//x/y.jpg"])
+def test_no_path_leaves_the_folder(root: Path, path: str) -> None:
+    source = opened(root, "metadata.jsonl", [{"file_name": "cat/1.jpg", "label": 0}, {"file_name": path, "label": 0}])
+    first, problem = source.entries()
+    assert first.name == "cat/1.jpg"
+    assert isinstance(problem, Problem)
+    assert problem.name == "row 2"
+    assert problem.reason.startswith("its path leaves the folder: ")
+
+
+def test_mistakes_of_rows_and_of_the_file(root: Path) -> None:
+    source = opened(root, "metadata.jsonl", [{"file_name": "cat/1.jpg"}, {"caption": "x"}, {"file_name": None}])
+    assert [*source.entries()][1:] == [
+        Problem("row 2", "it has no path in the column 'file_name'"),
+        Problem("row 3", "it has no path in the column 'file_name'"),
+    ]
+    with pytest.raises(SourceError, match=r"metadata\.jsonl, row 1: rename the column 'width': "):
+        opened(root, "metadata.jsonl", [{"file_name": "cat/1.jpg", "width": 3}])
+    with pytest.raises(SourceError, match=r"metadata\.jsonl, row 1: is not JSON"):
+        opened(root, "metadata.jsonl", "{")
+    (root / "metadata.jsonl").unlink()
+    with pytest.raises(SourceError, match=r"metadata\.csv: no row of it can be used: there are none$"):
+        opened(root, "metadata.csv", "file_name,label\n")
+
+
+def test_values_that_json_lacks_are_read_and_wrong_ones_rejected(tmp_path: Path) -> None:
+    root = plant_photos(tmp_path / "images", 4, ("cat",))
+    values: list[Any] = [
+        {"$binary": {"base64": "AP8=", "subType": "00"}},
+        {"$numberDouble": "-Infinity"},
+        {"$binary": {"base64": "AP8=", "subType": "80"}},  # no array
+        {"$oid": "0123456789abcdef01234567"},
+    ]
+    rows = [{"file_name": f"cat/{n:04}.jpg", "label": 0, "x": value} for n, value in enumerate(values)]
+    (root / "metadata.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    report = convert(root, tmp_path / "out.lmdb")
+    assert [record.fields["x"] for record in records(report.place)] == [b"\x00\xff", float("-inf")]
+    assert [event["reason"][:32] for event in events(report.place)] == [
+        "one of its arrays cannot be read",
+        "field 'x' has a key that is no s",
+    ]
+    (root / "metadata.jsonl").write_text('{"file_name": "cat/0000.jpg", "x": {"$binary": 3}}')
+    with pytest.raises(SourceError, match=r"row 1: is not JSON: "):
+        convert(root, tmp_path / "other.lmdb")
+
+
+def test_the_columns_of_an_export_are_checked(tmp_path: Path) -> None:
+    root = plant_photos(tmp_path / "images", 5, ("cat",))
+    columns: list[dict[str, Any]] = [{"name": "x/y"}, {"name": None}, {"name": ""}, {"name": 5}, {"resized_from": [1]}]
+    rows = [{"file_name": f"cat/{n:04}.jpg", "label": 0, **column} for n, column in enumerate(columns)]
+    (root / "metadata.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    report = convert(root, tmp_path / "out.lmdb")
+    assert [record.name for record in records(report.place)] == ["x/y", None, "cat/0002.jpg"]
+    assert [(event["name"], event["reason"]) for event in events(report.place)] == [
+        ("cat/0003.jpg", "field 'name' must be a str, got 5"),
+        ("cat/0004.jpg", "field 'resized_from' must be (width, height), got [1]"),
+    ]
+
+
+@pytest.mark.slow
+def test_a_folder_that_hugging_face_reads_gives_the_same_images_and_values(tmp_path: Path) -> None:
+    root = plant_photos(tmp_path / "images", 6)
+    rows = [{"file_name": f"{('cat', 'dog')[n % 2]}/{n:04}.jpg", "label": n % 3, "text": f"t{n}"} for n in (3, 0, 4, 1)]
+    (root / "metadata.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    report = convert(root, tmp_path / "out.lmdb")
+    theirs = datasets.load_dataset("imagefolder", data_dir=str(root), cache_dir=str(tmp_path / "cache"), split="train")
+    theirs = theirs.cast_column("image", datasets.Image(decode=False))
+    ours = records(report.place)
+    assert [(record.label, record.fields) for record in ours] == [
+        (row["label"], {"text": row["text"]}) for row in theirs
+    ]
+    assert [record.name for record in ours] == [row["image"]["path"].partition("images/")[2] for row in theirs]
+    assert report.warnings == ("2 images are in the folder, but in no row of the metadata: left out",)
