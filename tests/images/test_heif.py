@@ -1,0 +1,118 @@
+"""HEIC photos are converted and decoded where pillow-heif is installed, and named with it where it is not."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pillow_heif
+import pytest
+from PIL import Image
+
+from dbloader.conversion.convert import convert
+from dbloader.conversion.transcode import ImageFormat
+from dbloader.decoding.exif import read_orientation
+from dbloader.decoding.pillow import decode_pil
+from dbloader.errors import NotAnImageError
+from dbloader.images.info import read_facts
+from dbloader.images.pillow import may_be_image
+from tests.support import jpegs
+from tests.support.conversion import events, records
+from tests.support.images import photo, plant
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def heic(seed: int = 0, images: int = 1, exif: bytes | None = None) -> bytes:
+    file: Any = pillow_heif.HeifFile()  # type: ignore[no-untyped-call]
+    for number in range(images):
+        file.add_from_pillow(jpegs.draw(64, 48, seed=seed + number))
+    out = io.BytesIO()
+    file.save(out, quality=90, exif=exif)
+    return out.getvalue()
+
+
+def deep() -> bytes:
+    out = io.BytesIO()
+    pillow_heif.encode("RGB;16", (8, 6), np.full((6, 8, 3), 2**15, "<u2").tobytes(), out)
+    return out.getvalue()
+
+
+def test_photos_in_folders_are_stored_byte_for_byte(tmp_path: Path) -> None:
+    files = {"cat/1.heic": heic(1), "cat/2.HEIF": heic(2), "cat/3.hif": heic(3), "cat/4.jpg": photo()}
+    plant(tmp_path / "images", files)
+    report = convert(tmp_path / "images", tmp_path / "out.lmdb")
+    stored = records(report.place)
+    assert {record.name: record.image for record in stored} == files
+    assert [(record.format, record.width, record.height) for record in stored[:3]] == [("HEIF", 64, 48)] * 3
+    small = convert(tmp_path / "images", tmp_path / "small.lmdb", images=ImageFormat(max_side=32))
+    assert [(record.width, record.height, record.resized_from) for record in records(small.place)[:3]] == [
+        (32, 24, (64, 48))
+    ] * 3
+
+
+def test_several_pictures_and_deep_values_are_remarked(tmp_path: Path) -> None:
+    plant(tmp_path / "images", {"cat/1.heic": heic(images=2), "cat/2.heic": deep()})
+    report = convert(tmp_path / "images", tmp_path / "out.lmdb")
+    assert [(event["name"], event["event"]) for event in events(report.place)] == [
+        ("cat/1.heic", "frames"),
+        ("cat/2.heic", "deep"),
+    ]
+    assert read_facts(deep()).depth == "10-bit"
+
+
+@pytest.mark.parametrize("cut", [400, 900, -5])
+def test_a_truncated_photo_is_rejected(tmp_path: Path, cut: int) -> None:
+    plant(tmp_path / "images", {"cat/1.heic": heic()[:cut], "cat/2.heic": heic()})
+    report = convert(tmp_path / "images", tmp_path / "out.lmdb")
+    assert (report.records, report.rejected) == (1, 1)
+
+
+def test_a_photo_is_decoded_upright() -> None:
+    exif = Image.Exif()
+    exif[274] = 6
+    turned = heic(exif=exif.tobytes())
+    assert read_facts(turned)[1:3] == (48, 64)
+    assert read_orientation(turned) == 1
+    upright = np.asarray(decode_pil(heic()).rotate(-90, expand=True)).astype(int)
+    assert np.abs(np.asarray(decode_pil(turned)).astype(int) - upright).mean() < 3
+    assert may_be_image(turned)
+
+
+PROGRAM = """
+import sys
+if sys.argv[2] == "without":
+    sys.modules["pillow_heif"] = None
+from dbloader import LMDBDataset, convert
+if sys.argv[3:]:
+    print(convert(sys.argv[3], sys.argv[1]).rejected)
+else:
+    print(LMDBDataset(sys.argv[1])[0][0].size)
+"""
+
+
+def run(*arguments: object) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=100
+    )
+    return done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_any_process_decodes_what_was_stored_or_names_the_package(tmp_path: Path) -> None:
+    plant(tmp_path / "images", {"cat/1.heic": heic(), "cat/2.jpg": photo()})
+    convert(tmp_path / "images", tmp_path / "out.lmdb")
+    assert run(tmp_path / "out.lmdb", "with") == "(64, 48)\n"
+    reason = "is HEIF (HEIC), which needs pillow-heif: pip install 'dbloader[heif]'"
+    assert f"the image {reason}" in run(tmp_path / "out.lmdb", "without")
+    assert run(tmp_path / "other.lmdb", "without", tmp_path / "images") == "1\n"
+    assert events(tmp_path / "other.lmdb") == [{"name": "cat/1.heic", "event": "rejected", "reason": reason}]
+
+
+def test_other_files_with_the_first_box_of_heif_are_not_taken_for_images() -> None:
+    with pytest.raises(NotAnImageError, match="is in no known image format"):
+        read_facts(b"\0\0\0\x18ftypheic" + bytes(100))
