@@ -26,15 +26,24 @@ Examples:
     show_default=True,
     help="What to write: an image folder, tar files for WebDataset, or Parquet files.",
 )
+@click.option("--croissant", is_flag=True, help="Describe an image folder in Croissant, in croissant.json.")
 @click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
 @click.option("--json", "as_json", is_flag=True, help="Print the facts as JSON.")
-def export_command(place: str, destination: str, *, format: str, quiet: bool, as_json: bool) -> None:  # noqa: A002
+def export_command(
+    place: str,
+    destination: str,
+    *,
+    format: str,  # noqa: A002
+    croissant: bool,
+    quiet: bool,
+    as_json: bool,
+) -> None:
     """Write all records of the store PLACE as files into the new folder DESTINATION.
 
     dbloader convert DESTINATION makes the same store again. The folder appears when it is complete.
     """
     with Meter("Exporting", "records", quiet=quiet or as_json) as meter:
-        report = export_store(place, destination, format=format, progress=meter.update)
+        report = export_store(place, destination, format=format, croissant=croissant, progress=meter.update)
     if as_json:
         say_json(report._asdict(), indent=2)
     elif not quiet:

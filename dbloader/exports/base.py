@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from dbloader.records.record import Record
     from dbloader.stores.base import Store
 
+CROISSANT = "croissant.json"
+
 
 class Exporter(ABC):
     """Writes all records of a store, in their order, into a folder that is empty at first but for hidden files."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import json
 import os
 import shutil
 from contextlib import closing, suppress
@@ -12,8 +13,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dbloader._options import check_choice
-from dbloader.errors import DBLoaderError, ExportError
+from dbloader._options import check_choice, checked_flag
+from dbloader.errors import DBLoaderError, ExportError, OptionError
+from dbloader.exports.base import CROISSANT, new_file
 from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:
@@ -46,6 +48,7 @@ def export_store(
     destination: str | os.PathLike[str],
     *,
     format: str = "folder",  # noqa: A002 - the word that everybody uses
+    croissant: bool = False,
     progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> ExportReport:
     """Write all records of a store as files, which ``convert`` turns into the same store again.
@@ -58,27 +61,37 @@ def export_store(
         place: Place of the store.
         destination: Folder to make. It may exist if it is empty.
         format: ``"folder"``, ``"webdataset"`` or ``"parquet"``.
+        croissant: Describe an image folder in Croissant, in the file ``croissant.json``.
         progress: Called with the number of records written, and of all records.
 
     Raises:
-        OptionError: ``format`` is not one of these.
+        TypeError: ``croissant`` is not a bool.
+        OptionError: ``format`` is not one of these, or not ``"folder"`` with ``croissant``.
         ExportError: Something is at the destination, or it cannot be written, or the format cannot hold a record.
         StoreError: The store cannot be read.
         DamagedRecordError: A record is damaged.
     """
     check_choice("format", format, [*FORMATS])
+    if checked_flag("croissant", croissant) and format != "folder":
+        raise OptionError(
+            f"croissant (--croissant) describes a folder of images: leave it out with the format {format}"
+        )
     target = Path(destination)
     with open_store(place) as store:
         total, nbytes = len(store), store.manifest.image_bytes
         try:
             partial, marker = _begin(target)
             try:
+                if croissant:  # before the images, so that none has its name
+                    new_file(partial, CROISSANT).close()
                 kind: Any = getattr(import_module(f"dbloader.exports.{format}"), FORMATS[format])
                 with closing(kind(store, partial)) as exporter:
                     for done, record in enumerate(store):
                         progress(done, total)
                         exporter.write(record)
                     exporter.finish()
+                if croissant:
+                    (partial / CROISSANT).write_text(json.dumps(exporter.describe(target.name), indent=1))
                 progress(total, total)
                 _sync(marker)
                 os.replace(partial, target)  # noqa: PTH105

@@ -8,6 +8,7 @@ are left out if the folder alone gives the same store again. docs/exporting.md d
 from __future__ import annotations
 
 import errno
+import hashlib
 import io
 import json
 import os
@@ -22,6 +23,7 @@ from typing_extensions import override
 
 from dbloader.errors import ExportError, NotAnImageError
 from dbloader.exports.base import Exporter, new_file
+from dbloader.exports.croissant import data_type, describe_folder
 from dbloader.images.info import read_facts
 from dbloader.records.values import pack
 from dbloader.sources.folder import IMAGE_EXTENSIONS
@@ -54,6 +56,8 @@ class FolderExporter(Exporter):
         self._order: tuple[str, ...] = ()  # of the last file: what the source of folders sorts it by
         self._plain = bool(self._classes) and [*self._classes] == sorted({*self._classes})
         self._plain = self._plain and all(map(self._made, self._classes))
+        # For the description.
+        self._digest, self._columns, self._extensions = hashlib.sha256(), dict[str, set[type]](), set[str]()
         self._raw = self._damaged = self._unknown = self._noted = 0
 
     @override
@@ -76,7 +80,12 @@ class FolderExporter(Exporter):
                 f"{_REMEDY}"
             )
         row |= {key: pack(key, value) for key, value in record.fields.items()}
-        self._metadata.write(dumps(row, json_options=RELAXED_JSON_OPTIONS).encode() + b"\n")
+        line = dumps(row, json_options=RELAXED_JSON_OPTIONS).encode() + b"\n"
+        self._metadata.write(line)
+        self._digest.update(line)
+        self._extensions.add(posixpath.splitext(path)[1])
+        for key, value in row.items():
+            self._columns.setdefault(key, set()).add(type(value))
 
     @override
     def finish(self) -> None:
@@ -102,6 +111,15 @@ class FolderExporter(Exporter):
         ):
             if count:
                 self.warnings.append(f"{count:,} {one if count == 1 else many} {what}")
+
+    def describe(self, name: str) -> dict[str, Any]:
+        """Return the description of the folder in Croissant, once it is finished."""
+        extensions = sorted(extension for extension in self._extensions if extension.lower() in IMAGE_EXTENSIONS)
+        patterns = [start + extension for extension in extensions for start in ("*", "**/*")]
+        columns = {column: data_type(types) for column, types in self._columns.items()}
+        table = None if self._plain else (METADATA, self._digest.hexdigest())
+        formats = [*self.store.manifest.formats, *(["PNG"] if self._raw else [])]
+        return describe_folder(name, formats, patterns, table, columns)
 
     @override
     def close(self) -> None:
