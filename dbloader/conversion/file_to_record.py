@@ -15,6 +15,7 @@ from dbloader.images.info import UNREAD_TIFF, check_decodes, read_facts
 from dbloader.images.jpeg import State, examine, repair
 from dbloader.images.pillow import decoding_bytes
 from dbloader.records.record import Record, encode
+from dbloader.records.values import unpack
 from dbloader.sources.base import KEPT_FIELDS
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ class FileConverter:
 def _record(entry: Entry, stored: Stored) -> Record:
     tiles = {} if stored.lengths is None else {TILES: stored.lengths}
     image_format, width, height = stored.facts[:3] if stored.facts else ("", None, None)
-    fields = {**entry.fields, **tiles}
+    fields = {**unpack(entry.fields), **tiles}  # from a list of files arrays come as in BSON
     kept = {"name": entry.name, **{name: fields.pop(name) for name in KEPT_FIELDS if name in fields}}
     return Record(
         label=entry.label, image=stored.image, width=width, height=height, format=image_format or None,

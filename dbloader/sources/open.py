@@ -8,8 +8,9 @@ from dbloader.errors import NotAStoreError, OptionError
 from dbloader.sources.folder import scan
 from dbloader.sources.listing import read_listing
 from dbloader.sources.other_lmdb import find_lmdb, is_store, read_lmdb
+from dbloader.sources.shards import find_shards
 from dbloader.sources.store import read_store
-from dbloader.sources.tar import find_tars, read_tars
+from dbloader.sources.tar import read_tars
 from dbloader.stores.mongo.uri import is_mongo
 
 if TYPE_CHECKING:
@@ -52,5 +53,5 @@ def open_source(
     file = find_lmdb(source)
     if file is not None:
         return read_store(file) if is_store(file) else read_lmdb(source, file)
-    tars = find_tars(source)
+    tars = find_shards(source, ".tar")
     return read_tars(source, tars) if tars else scan(source)

@@ -15,7 +15,12 @@ from tests.support.images import photo, picture, plant, plant_kinds, plant_photo
 if TYPE_CHECKING:
     from pathlib import Path
 
-FIELDS = {"caption": "a c\u00e4t", "mask": b"\0\1", "boxes": np.eye(3, dtype=np.float32), "more": [1, {"x": None}]}
+FIELDS: dict[str, Any] = {
+    "caption": "a c\u00e4t",
+    "mask": b"\0\1",
+    "boxes": np.eye(3, dtype=np.float32),
+    "more": [1, {"x": None}],
+}
 
 
 @pytest.fixture
