@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # Errors of the machine, not of the file: to continue would reject good files.
 _NOT_THE_FILE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 # A record is a BSON document, whose length is an int32; 64 kB are left for everything but the image.
-_MAX_BYTES = 2**31 - 2**16
+MAX_BYTES = 2**31 - 2**16
 _MAX_EXTENSIONS = 1000  # counted separately; files called x.0001, x.0002, … must not fill the memory
 
 # Of an image that was in a store before, ``fields`` has these as well; a name of None stands for none. Sources refuse
@@ -101,13 +101,14 @@ class Source(ABC):
         """
         for entry in entries:
             path = os.path.join(os.fsencode(self.root), entry.path)  # noqa: PTH118 - bytes
-            yield _read_file(entry.name, path, entry.span, hold)
+            yield read_file(entry.name, path, entry.span, hold)
 
     def close(self) -> None:  # noqa: B027 - most sources open nothing
         """Close what ``read`` has opened."""
 
 
-def _read_file(name: str, path: bytes, span: tuple[int, int] | None, hold: Callable[[int], object]) -> bytes | Problem:
+def read_file(name: str, path: bytes, span: tuple[int, int] | None, hold: Callable[[int], object]) -> bytes | Problem:
+    """Return the bytes of a file or of a span of it, or why they cannot be read; an OSError is not its fault."""
     try:
         # O_NONBLOCK: opening a named pipe would wait forever.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -118,8 +119,8 @@ def _read_file(name: str, path: bytes, span: tuple[int, int] | None, hold: Calla
                 return Problem(name, "is a folder, not a file")
             if not stat.S_ISREG(status.st_mode):
                 return Problem(name, "is not a regular file")
-            if size > _MAX_BYTES:
-                return Problem(name, f"has {size:,} bytes, more than a record can hold ({_MAX_BYTES:,})")
+            if size > MAX_BYTES:
+                return Problem(name, f"has {size:,} bytes, more than a record can hold ({MAX_BYTES:,})")
             hold(size)
             data = os.pread(descriptor, size, start)
             while len(data) < size and (more := os.pread(descriptor, size - len(data), start + len(data))):

@@ -1,9 +1,8 @@
-"""Labels that are given as text, integers or the names of classes, or by folders."""
+"""Labels that are given as text: integers, or the names of classes."""
 
 from __future__ import annotations
 
 import json
-import posixpath
 import re
 from typing import TYPE_CHECKING
 
@@ -36,26 +35,6 @@ def number_labels(
     _check_names(first, where)
     classes = tuple(sorted(first))
     return classes, {name: label for label, name in enumerate(classes)}
-
-
-def number_folders(folders: set[str], where: str) -> tuple[tuple[str, ...], dict[str, int], int]:
-    """Return the classes, sorted, and their labels, if folders are classes; and how many folders all images share.
-
-    The class of an image is the first folder below those that all share.
-    """
-    parts = [folder.split("/") if folder else [] for folder in folders]
-    shared = 0
-    while all(len(names) > shared for names in parts) and len({names[shared] for names in parts}) == 1:
-        shared += 1
-    classes = sorted({names[shared] for names in parts if len(names) > shared})
-    if len({*map(readable, classes)}) < len(classes):
-        raise SourceError(f"{where}: two of its folders have the same name, written as UTF-8; rename one")
-    return tuple(map(readable, classes)), {name: label for label, name in enumerate(classes)}, shared
-
-
-def top_folder(path: str, shared: int) -> str:
-    """Return the class of an image by ``number_folders``; "" without one."""
-    return ([*posixpath.dirname(path).split("/"), ""])[shared:][0]
 
 
 def read_classes(folder: Path) -> tuple[str, ...] | None:

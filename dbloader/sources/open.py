@@ -11,6 +11,7 @@ from dbloader.sources.other_lmdb import find_lmdb, is_store, read_lmdb
 from dbloader.sources.shards import find_shards
 from dbloader.sources.store import read_store
 from dbloader.sources.tar import read_tars
+from dbloader.sources.zip import read_zips
 from dbloader.stores.mongo.uri import is_mongo
 
 if TYPE_CHECKING:
@@ -53,5 +54,7 @@ def open_source(
     file = find_lmdb(source)
     if file is not None:
         return read_store(file) if is_store(file) else read_lmdb(source, file)
-    tars = find_shards(source, ".tar")
-    return read_tars(source, tars) if tars else scan(source)
+    tars, zips = find_shards(source, ".tar"), find_shards(source, ".zip")
+    if tars or zips:
+        return read_tars(source, tars) if tars else read_zips(source, zips)
+    return scan(source)

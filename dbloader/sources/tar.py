@@ -19,7 +19,6 @@ import json
 import os
 import posixpath
 from contextlib import suppress
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from bson import json_util
@@ -29,13 +28,15 @@ from dbloader._describe import short_repr
 from dbloader.errors import FieldError, SourceError
 from dbloader.records.record import checked_field_name
 from dbloader.records.values import checked_str, unpack
-from dbloader.sources.base import KEPT_FIELDS, Entry, Problem, Source, Tally, full_path, readable
+from dbloader.sources.archive import ArchiveSource, number_folders
+from dbloader.sources.base import KEPT_FIELDS, Entry, Problem, Tally, readable
 from dbloader.sources.folder import EXTENSIONS
-from dbloader.sources.labels import look_up_labels, number_folders, number_labels, read_classes, top_folder
+from dbloader.sources.labels import look_up_labels, number_labels, read_classes
 from dbloader.sources.tar_files import Sample, opened, samples
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from dbloader.sources.tar_files import TarredFile
 
@@ -68,49 +69,21 @@ def read_tars(place: str | os.PathLike[str], paths: Sequence[Path]) -> TarSource
         raise SourceError(f"{readable(place)}: there is not one image in it: looked for {', '.join(EXTENSIONS)}")
     labels.pop("", None)
     named = read_classes(paths[0].parent)
-    if named is not None and (labels or not named):
+    if named is not None:
         return TarSource(place, paths, named, look_up_labels(labels, named))
     if labels:
         return TarSource(place, paths, *number_labels(labels, readable(place)))
     return TarSource(place, paths, *number_folders(folders, readable(place)))
 
 
-class TarSource(Source):
-    """The images in tar files; made by ``read_tars``.
-
-    ``labels`` has the label of each text in a ``.cls``, or, if that is not None, of each folder below the ``shared``
-    first ones.
-    """
-
-    def __init__(
-        self,
-        place: str | os.PathLike[str],
-        paths: Sequence[Path],
-        classes: tuple[str, ...],
-        labels: dict[str, int],
-        shared: int | None = None,
-    ) -> None:
-        super().__init__(Path(os.sep), classes)
-        self._place, self._paths, self._labels, self._shared = place, paths, labels, shared
-
-    @property
-    @override
-    def place(self) -> str:
-        return full_path(self._place)
+class TarSource(ArchiveSource):
+    """The images in tar files; made by ``read_tars``."""
 
     @override
-    def entries(self) -> Iterator[Entry | Problem]:
-        tally, unlabelled, total = Tally(), 0, 0
-        for path in self._paths:
-            with opened(path) as file:
-                for sample in samples(file, path, tally):
-                    entry = sample if isinstance(sample, Problem) else self._entry(file, path, sample)
-                    if isinstance(entry, Entry):
-                        total += 1
-                        unlabelled += entry.label is None
-                    yield entry
-        self.skipped, self.hidden = tally.skipped, tally.hidden
-        self.warnings = (f"{unlabelled:,} of {total:,} images have no label",) if unlabelled else ()
+    def _found(self, path: Path, tally: Tally) -> Iterator[Entry | Problem]:
+        with opened(path) as file:
+            for sample in samples(file, path, tally):
+                yield sample if isinstance(sample, Problem) else self._entry(file, path, sample)
 
     def _entry(self, file: IO[bytes], path: Path, sample: Sample) -> Entry | Problem:
         name = readable(sample.image.path)
@@ -130,14 +103,10 @@ class TarSource(Source):
                 fields |= more
         except (FieldError, ValueError, RecursionError) as error:
             return Problem(name, f"a file beside it cannot be a field or label: {error}")
-        if self._shared is not None:
-            text = top_folder(sample.image.path, self._shared)
-        if text and text not in self._labels:
-            raise SourceError(f"{readable(path)}: was changed since it was first read")
         span = sample.image.start, sample.image.size
         if fields.get("name") is not None:
             name = fields.pop("name")
-        return Entry(name, os.fsencode(path.absolute()), self._labels.get(text), fields, span)
+        return Entry(name, os.fsencode(path.absolute()), self._label(path, sample.image.path, text), fields, span)
 
 
 def _field(file: IO[bytes], extension: str, found: TarredFile) -> Any:
