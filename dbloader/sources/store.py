@@ -29,20 +29,13 @@ _READ_BYTES = 8 * 2**20
 def read_store(place: str | os.PathLike[str]) -> StoreSource:
     """Return the source of the image files in a store; SourceError if there are none, StoreError if it is no store."""
     store = open_store(place)
+    source = StoreSource(store, store.place if is_mongo(place) else full_path(place))
     try:
-        _check_files(store)
-        return StoreSource(store, store.place if is_mongo(place) else full_path(place))
+        source.check()
     except BaseException:
-        store.close()
+        source.close()
         raise
-
-
-def _check_files(store: Store) -> None:
-    if not len(store):
-        raise SourceError(f"{store.place}: is a store without records; {_REMEDY}")
-    for item in _read(store, [Entry("record 0", b"0", None, {})]):
-        if isinstance(item, Problem) and item.reason.endswith(_REMEDY):  # not a damaged record: others may be intact
-            raise SourceError(f"{store.place}: its record 0 {item.reason}")
+    return source
 
 
 class StoreSource(Source):
@@ -52,16 +45,28 @@ class StoreSource(Source):
     """
 
     def __init__(self, store: Store, place: str) -> None:
-        manifest = store.manifest
-        self._tiled = bool(manifest.source.get("tile"))
-        tiled = "the store is of tiled images: they lose their tiles without tile (--tile); dbloader copy keeps them"
-        super().__init__(Path(os.sep), manifest.classes, [tiled] * self._tiled)
-        self._store, self._place = store, place
+        super().__init__(Path(os.sep), ())
+        self._store, self._place, self._is_tiled = store, place, False
 
     @property
     @override
     def place(self) -> str:
         return self._place
+
+    def check(self) -> None:
+        """Read what is known of all records; SourceError if they are not files."""
+        manifest = self._store.manifest
+        self.classes, self._is_tiled = manifest.classes, bool(manifest.source.get("tile"))
+        if self._is_tiled:
+            what = "they lose their tiles without tile (--tile); dbloader copy keeps them"
+            self.warnings = (f"the store is of tiled images: {what}",)
+        if not manifest.length:
+            raise SourceError(f"{self._place}: is a store without records; {_REMEDY}")
+        for item in self._load([Entry("record 0", b"0", None, {})]):
+            if isinstance(item, Problem) and item.reason.endswith(
+                _REMEDY
+            ):  # not a damaged record: others may be intact
+                raise SourceError(f"{self._place}: its record 0 {item.reason}")
 
     @override
     def entries(self) -> Iterator[Entry | Problem]:
@@ -80,46 +85,39 @@ class StoreSource(Source):
         for entry in entries:
             nbytes = entry.span[1] if entry.span else 0
             if block and size + nbytes > _READ_BYTES:
-                yield from self._loaded(block)
+                yield from self._load(block)
                 block, size = [], 0
             hold(nbytes)
             block.append(entry)
             size += nbytes
-        yield from self._loaded(block)
+        yield from self._load(block)
 
-    def _loaded(self, entries: Sequence[Entry]) -> Iterator[Loaded | Problem]:
-        for item in _read(self._store, entries):
-            if isinstance(item, Loaded) and self._tiled:
-                item.entry.fields.pop("tiles", None)
-            yield item
+    def _load(self, entries: Sequence[Entry]) -> Iterator[Loaded | Problem]:
+        """Yield the files of records and all their fields, or why there is no file."""
+        try:
+            records = self._store.read([int(entry.path.split()[0]) for entry in entries])
+        except DamagedRecordError as error:
+            if len(entries) == 1:
+                yield Problem(entries[0].name, str(error))
+            else:
+                for entry in entries:
+                    yield from self._load([entry])
+            return
+        for entry, record in zip(entries, records, strict=True):
+            if isinstance(record.image, bytes):
+                yield Loaded(entry._replace(fields=self._fields(record)), record.image)
+            else:
+                array = isinstance(record.image, np.ndarray)
+                what = "is an array of pixels, not an image file" if array else "has no image"
+                yield Problem(entry.name, f"{what}; {_REMEDY}")
+
+    def _fields(self, record: Record) -> dict[str, object]:
+        kept = {"damaged": record.damaged, "resized_from": record.resized_from}
+        fields = {**record.fields, **{name: value for name, value in kept.items() if value is not None}}
+        if self._is_tiled:
+            fields.pop("tiles", None)
+        return fields if record.name else {**fields, "name": None}
 
     @override
     def close(self) -> None:
         self._store.close()
-
-
-def _read(store: Store, entries: Sequence[Entry]) -> Iterator[Loaded | Problem]:
-    """Yield the files of records and all their fields, or why there is no file."""
-    try:
-        records = store.read([int(entry.path.split()[0]) for entry in entries])
-    except DamagedRecordError as error:
-        if len(entries) == 1:
-            yield Problem(entries[0].name, str(error))
-        else:
-            for entry in entries:
-                yield from _read(store, [entry])
-        return
-    for entry, record in zip(entries, records, strict=True):
-        if not isinstance(record.image, bytes):
-            kind = (
-                "is an array of pixels, not an image file" if isinstance(record.image, np.ndarray) else "has no image"
-            )
-            yield Problem(entry.name, f"{kind}; {_REMEDY}")
-        else:
-            yield Loaded(entry._replace(fields=_fields(record)), record.image)
-
-
-def _fields(record: Record) -> dict[str, object]:
-    kept = {"damaged": record.damaged, "resized_from": record.resized_from}
-    nameless = {} if record.name else {"name": None}
-    return {**record.fields, **nameless, **{name: value for name, value in kept.items() if value is not None}}
