@@ -43,6 +43,8 @@ Examples:
   dbloader convert imagenet/train/ tiled.lmdb --tile
   dbloader convert photos/ captions.lmdb --list captions.csv
   dbloader convert 'shards/train-{000..146}.tar' train.lmdb
+  dbloader convert photos.zip photos.lmdb
+  dbloader convert train.lmdb small.lmdb --short-side 256
   dbloader convert imagenet/train/ mongodb://server/images.train
   dbloader convert mongodb://server/images.old train.lmdb --list listing.json
   dbloader convert imagenet/train/ train.lmdb --resume""",
@@ -127,7 +129,8 @@ def convert_command(*, quiet: bool, as_json: bool, **options: Any) -> int:
     MongoDB, in DATABASE.COLLECTION.report.jsonl where you are).
 
     SOURCE may also be tar files: shards of WebDataset, an image folder in a tar, or a tar of one tar for each class;
-    one file, 'shard-{000..127}.tar' in quotes, or a folder of them. It may be an LMDB file of another program, or the
+    one file, 'shard-{000..127}.tar' in quotes, or a folder of them. Zip files of image folders are named in the same
+    ways. It may be a store, whose records keep all their fields. It may be an LMDB file of another program, or the
     folder with its data.mdb. Or it is a collection in MongoDB that has a document with the bytes of each file which
     --list names.
     """

@@ -1,4 +1,4 @@
-"""Convert image files, from a folder, a listing, tar files, LMDB files or a collection, into a store."""
+"""Convert image files, from a folder, a listing, an archive, an LMDB file, a collection or a store, into a store."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def convert(
     resume: bool = False,
     progress: Callable[[Progress], object] = lambda _: None,
 ) -> Report:
-    """Make a store of an image folder, of tar files, of an LMDB file, or of the files that a listing names.
+    """Make a store of an image folder, tar or zip files, an LMDB file, a store, or the files that a listing names.
 
     All of it runs in one process::
 
@@ -70,10 +70,11 @@ def convert(
     An interruption leaves the destination as it was; ``resume`` continues after the last commit.
 
     Args:
-        source: Folder with a folder for each class; or tar files, as ``"shard-{000..127}.tar"``, one file, or a folder
-            that holds only them; or an LMDB file of another program, or the folder with its ``data.mdb``. With a
-            listing: the folder that its paths start from, or the ``mongodb://`` place of a collection that has a
-            document with the bytes of each file.
+        source: Folder with a folder for each class; or tar or zip files, as ``"shard-{000..127}.tar"``, one file, or a
+            folder that holds only them; or the place of a store of image files, whose records keep all their fields; or
+            an LMDB file of another program, or the folder with its ``data.mdb``. With a listing: the folder that its
+            paths start from, or the ``mongodb://`` place of a collection that has a document with the bytes of each
+            file.
         destination: Place of the store.
         listing: JSON, CSV, TSV or JSON lines file that names the files, their labels and further fields.
         name_field: Of a collection in MongoDB, the field with a file's name; default ``"img_name"``.
@@ -84,7 +85,7 @@ def convert(
             is not stored. ``"none"`` checks nothing.
         on_bad: What to do with a file that cannot be read or is no image: ``"reject"`` (and report) it or ``"fail"``.
         on_damaged: What to do with a truncated image: ``"reject"``, ``"fail"``, or ``"keep"``: store it with a field
-            ``damaged``.
+            ``damaged``. One that has this field in a store keeps it.
         shuffle: Seed of a random order of the records; None for the source's order.
         overwrite: Replace the store at the destination, once the new one is finished.
         resume: Continue an interrupted conversion. If nothing was interrupted, begin, with a warning. Refused

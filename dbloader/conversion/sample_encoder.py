@@ -104,13 +104,14 @@ class SampleEncoder:
         return value
 
 
-def _label(value: Any) -> int | None:
+def _label(value: Any) -> Any:
     if isinstance(value, np.ndarray) and not value.shape and value.dtype.kind in "iu":
         return int(value)
-    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
-        return value
+    if value is None or (isinstance(value, (int, str)) and not isinstance(value, bool)):
+        return value  # write_store looks up the names of classes
     raise FieldError(
-        f"field 'label' must be an int, got {short_repr(value)}: put it into a field of its own, say 'target'"
+        f"field 'label' must be an int, or the name of a class, got {short_repr(value)}: put it into a field of its "
+        "own, say 'target'"
     )
 
 

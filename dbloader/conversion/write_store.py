@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from contextlib import closing, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dbloader._describe import short_repr
 from dbloader.conversion.sample_encoder import RecordBatch, SampleEncoder, checked_names
 from dbloader.conversion.stored_records import (
     common_source,
@@ -68,18 +70,20 @@ def write_store(
             scalars, are stored as the int, float or bool of their dtype, if there is one.
         place: Place of the store.
         fields: Names of a tuple's items, default ``("image", "label")``; a tuple may lack the last ones. ``image``,
-            ``label`` (an int), ``name`` (a str), ``width``, ``height``, ``format``, ``damaged`` and ``resized_from``
-            are the standard fields of a record; all others are stored as further fields.
+            ``label`` (an int, or the name of one of the classes), ``name`` (a str), ``width``, ``height``, ``format``,
+            ``damaged`` and ``resized_from`` are the standard fields of a record; all others are stored as further
+            fields.
         classes: Class names in the order of their labels, () for labels without names; default those of the dataset,
-            if it has any. Labels are not changed.
+            if it has any. Labels that are ints are not changed. Those that are names need the classes here: records
+            are stored as they come, so names cannot be sorted and numbered at the end.
         image_format: Pillow's name of the format for a PIL image in the field ``image``, default ``"PNG"``, which is
             lossless. PIL images in other fields, such as masks, are always encoded in PNG.
         quality: Quality in JPEG, WebP or AVIF, 1 to 100; default Pillow's.
         overwrite: Replace the store at the place, once the new one is finished.
 
     Raises:
-        FieldError: A sample holds what a record cannot, or a label that is none of the classes; the message names the
-            sample and the field.
+        FieldError: A sample holds what a record cannot, or a label that is none of the classes, or that is the name of
+            several; the message names the sample and the field.
         DamagedImageError: A PIL image does not decode.
         TypeError: ``quality`` or ``overwrite`` has the wrong type.
         OptionError: An option is out of its range, or the samples cannot be iterated, or there are none and
@@ -95,6 +99,7 @@ def write_store(
             "dataset, such as LMDBDataset(place)"
         )
     class_names = find_classes(samples) if classes is None else checked_names("classes", classes, "('cat', 'dog')")
+    numbers = {name: label for label, name in enumerate(class_names)}
     source = common_source(samples) if as_records else {"kind": "samples"}
     with (
         create_store(place, overwrite=overwrite) as writer,
@@ -102,7 +107,7 @@ def write_store(
     ):
         for number, record in enumerate(records):
             try:
-                checked = _checked(record, class_names)
+                checked = _checked(record, class_names, numbers)
                 writer.write([encode(checked)], depths=_depths(checked))
             except (FieldError, ImageError) as error:
                 raise type(error)(f"sample {number}: {error}") from error
@@ -181,9 +186,17 @@ def _depths(record: Record) -> dict[str, int]:
     return {}
 
 
-def _checked(record: Record | DBLoaderError, classes: Sequence[str]) -> Record:
+def _checked(record: Record | DBLoaderError, classes: Sequence[str], numbers: Mapping[str, int]) -> Record:
     if isinstance(record, DBLoaderError):
         raise record
+    label: Any = record.label
+    if isinstance(label, str):
+        if label not in numbers:
+            what = f"is none of the {len(classes)} classes: give all names in the order of their labels (classes=)"
+            raise FieldError(f"label {short_repr(label)} {what}, or put it into a field of its own")
+        if len(numbers) < len(classes) and classes.count(label) > 1:
+            raise FieldError(f"label {short_repr(label)} is the name of several classes: give labels that are ints")
+        record = replace(record, label=numbers[label])
     if classes and record.label is not None and not 0 <= record.label < len(classes):
         # finish() checks it too, but only after all samples.
         raise FieldError(

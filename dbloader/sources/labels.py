@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import re
+from typing import TYPE_CHECKING
 
 from dbloader._describe import short_repr
 from dbloader.errors import SourceError
+from dbloader.sources.base import readable
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CLASSES = "classes.json"
+"""Name of the file with the names of the classes, a list in the order of their labels, that export writes."""
+
+_MAX_BYTES = 2**26
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")  # 18 digits fit into 64 bits; longer ones are identifiers
 _NUMBER = re.compile(r"\s*[+-]?[0-9]{1,18}(?:\.[0-9]*)?\s*")
+_ANY_INTEGER = re.compile(r"-?[0-9]{1,19}")
 _DIGITS = re.compile(r"[0-9]+")
 
 
@@ -24,6 +35,38 @@ def number_labels(
     _check_names(first, where)
     classes = tuple(sorted(first))
     return classes, {name: label for label, name in enumerate(classes)}
+
+
+def read_classes(folder: Path) -> tuple[str, ...] | None:
+    """Return the names in the file ``CLASSES`` of a folder; None without it."""
+    path = folder / CLASSES
+    try:
+        with path.open("rb") as file:
+            names = json.loads(file.read(_MAX_BYTES))
+        if isinstance(names, list) and all(isinstance(name, str) and name.encode() is not None for name in names):
+            return tuple(names)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise SourceError(f"{readable(path)}: cannot be read: {error}; mend it, or move it away") from error
+    what = f"must be a list of names, got {short_repr(names, 50)}"
+    raise SourceError(f"{readable(path)}: {what}; mend it, or move it away")
+
+
+def look_up_labels(first: dict[str, str], classes: tuple[str, ...]) -> dict[str, int]:
+    """Return the label of each text, an integer or the name of one of the classes; SourceError if it is neither.
+
+    ``first`` says of each text where it is first, for messages.
+    """
+    known = {name: label for label, name in enumerate(classes)}
+    labels = {}
+    for text, where in first.items():
+        label = int(text) if _ANY_INTEGER.fullmatch(text) else known.get(text)
+        if label is None or not (0 <= label < len(classes) if classes else abs(label) < 2**63):
+            what = f"the number or name of one of the {len(classes):,} classes" if classes else "a 64-bit integer"
+            raise SourceError(f"{where}: its label {short_repr(text, 50)} is not {what} as {CLASSES} wants it")
+        labels[text] = label
+    return labels
 
 
 def _are_integers(first: dict[str, str], where: str) -> bool:

@@ -143,6 +143,30 @@ def test_a_label_without_a_class_is_refused_when_it_comes_not_at_the_end(tmp_pat
     assert [record.label for record in written(samples(), tmp_path)][2] == label
 
 
+def test_the_names_of_classes_are_labels(tmp_path: Path) -> None:
+    samples: list[Any] = [(IMAGE, "dog"), (IMAGE, 2), (IMAGE, None), Record(label="cat")]  # type: ignore[arg-type]
+    loader = DataLoader(Items(samples), 2, num_workers=1)
+    for source in (samples, Items(samples, classes=["dog", "cat", "ant"]), loader):
+        classes = None if hasattr(source, "classes") else ("dog", "cat", "ant")
+        labels = [record.label for record in written(source, tmp_path, classes=classes)]
+        assert labels == [0, 2, None, 1]
+    assert samples[3].label == "cat"
+
+
+@pytest.mark.parametrize(
+    ("classes", "told"),
+    [
+        (("a", "b"), "label 'c' is none of the 2 classes: give all names in the order of their labels"),
+        (None, "label 'c' is none of the 0 classes: give all names"),
+        (("c", "b", "c"), "label 'c' is the name of several classes: give labels that are ints"),
+    ],
+)
+def test_a_name_that_is_not_that_of_one_class_is_refused(tmp_path: Path, classes: Any, told: str) -> None:
+    with pytest.raises(FieldError, match=f"^sample 1: {told}"):
+        written([(IMAGE, 0), (IMAGE, "c")], tmp_path, classes=classes)
+    assert list(tmp_path.iterdir()) == []
+
+
 # When something is wrong
 
 

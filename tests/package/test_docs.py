@@ -14,6 +14,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -165,6 +166,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     make_imagefolder(tmp_path / "imagefolder")
     plant_photos(tmp_path / "imagenet" / "train", 6, width=400, height=300)
     plant_photos(tmp_path / "photos", 2)
+    shutil.make_archive(str(tmp_path / "photos"), "zip", tmp_path / "photos")
     (tmp_path / "shards").mkdir()
     for number in range(147):
         with tarfile.open(tmp_path / "shards" / f"train-{number:03}.tar", "w") as tar:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from dbloader.sources.base import Loaded
+
 DATA = bytes(range(256)) * 4
 
 
@@ -25,7 +27,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def read(root: Path, *names: str, hold: Callable[[int], object] = lambda _: None) -> list[bytes | Problem]:
+def read(root: Path, *names: str, hold: Callable[[int], object] = lambda _: None) -> list[bytes | Loaded | Problem]:
     return list(scan(root).read([Entry(name, name.encode(), None, {}) for name in names], hold))
 
 

@@ -13,7 +13,8 @@ import pytest
 from dbloader import convert, open_store
 from dbloader.errors import SourceError
 from dbloader.sources.base import Entry, Problem
-from dbloader.sources.tar import find_tars, read_tars
+from dbloader.sources.shards import find_shards
+from dbloader.sources.tar import read_tars
 from tests.support.images import photo, plant_photos
 
 if TYPE_CHECKING:
@@ -116,12 +117,12 @@ def test_the_class_is_the_inner_tar(tmp_path: Path) -> None:
 def test_shards_are_named_by_a_range_or_a_folder(tmp_path: Path) -> None:
     shards = [pack(tmp_path / f"s-{n:03}.tar", {f"{n}.jpg": b"j"}) for n in (9, 8, 10)]
     shards.sort()
-    assert find_tars(tmp_path / "s-{008..010}.tar") == shards
-    assert find_tars(tmp_path) == shards
-    assert find_tars(shards[0]) == [shards[0]]
+    assert find_shards(tmp_path / "s-{008..010}.tar", ".tar") == shards
+    assert find_shards(tmp_path, ".tar") == shards
+    assert find_shards(shards[0], ".tar") == [shards[0]]
     (tmp_path / "folder").mkdir()
-    assert find_tars(tmp_path) == []  # an image folder, in which a tar is left out
-    assert find_tars(tmp_path / "nothing") == []
+    assert find_shards(tmp_path, ".tar") == []  # an image folder, in which a tar is left out
+    assert find_shards(tmp_path / "nothing", ".tar") == []
     assert [entry.name for entry in entries(source_of(*shards))] == ["8.jpg", "9.jpg", "10.jpg"]
 
 

@@ -1,0 +1,137 @@
+"""Tar files as WebDataset (https://github.com/webdataset/webdataset) reads them.
+
+The files of a sample, of which only the first is always there::
+
+    cat/0001.jpg            the image; its path is the record's name, if no other record has that up to the first dot
+    cat/0001.cls            the label, an integer
+    cat/0001.fields.json    further fields; ``damaged`` and ``resized_from``; ``name``, if the path is another one
+
+The last is Extended JSON (https://www.mongodb.com/docs/manual/reference/mongodb-extended-json/), which has bytes and
+arrays. ``classes.json``, beside the tar files, has the names of the labels, in their order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import posixpath
+import re
+import tarfile
+from typing import TYPE_CHECKING
+
+import numpy as np
+from bson.json_util import RELAXED_JSON_OPTIONS, dumps
+from PIL import Image
+from typing_extensions import override
+
+from dbloader.errors import ExportError
+from dbloader.exports.base import Exporter
+from dbloader.records.values import pack
+from dbloader.sources.folder import EXTENSIONS
+from dbloader.sources.labels import CLASSES
+from dbloader.sources.tar import FIELDS, LABEL, MAX_FIELDS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dbloader.records.record import Record
+    from dbloader.stores.base import Store
+
+# A shard is full with so many samples or bytes: as small as WebDataset advises, and few enough files.
+_SAMPLES, _BYTES = 10_000, 500_000_000
+# A name that WebDataset and ``convert`` both take as the path of a file, and that no other record has by its index.
+_PATH = re.compile(r"(?!/|__[^/]*__/|record-\d)((?:[^\0\n]*/)?[^./\0\n]+)(?:\.[^./\0\n]*)?")
+_REMEDY = "choose another format (--format)"
+
+
+class WebDatasetExporter(Exporter):
+    """Writes tar files for WebDataset."""
+
+    def __init__(self, store: Store, folder: Path) -> None:
+        super().__init__(store, folder)
+        keys = (hashlib.blake2b(_key(name).encode(), digest_size=8).digest() for name in store.names())
+        hashes = np.frombuffer(b"".join(keys), np.uint64)
+        _, at, counts = np.unique(hashes, return_inverse=True, return_counts=True)
+        self._is_alone = counts[at] == 1
+        self._shards = self._samples = self._raw = 0
+        self._tar: tarfile.TarFile | None = None
+
+    @override
+    def write(self, record: Record) -> None:
+        image, extension = self._file(record)
+        key = _key(record.name or "")
+        if not key or not self._is_alone[record.index]:
+            key = f"record-{record.index:09}"
+        files = {key + extension: image}
+        if record.label is not None:
+            files[f"{key}.{LABEL}"] = b"%d" % record.label
+        kept = {"damaged": record.damaged, "resized_from": record.resized_from}
+        fields = {} if record.name == key + extension else {"name": record.name}
+        kept = {name: value for name, value in kept.items() if value is not None}
+        fields |= {name: pack(name, value) for name, value in {**kept, **record.fields}.items()}
+        if fields:
+            files[f"{key}.{FIELDS}"] = text = dumps(fields, json_options=RELAXED_JSON_OPTIONS).encode()
+            if len(text) > MAX_FIELDS:
+                what = f"{len(text):,} bytes of fields, of which convert takes {MAX_FIELDS:,} from a tar"
+                raise ExportError(f"{_describe(record)} has {what}: {_REMEDY}")
+        self._add(files)
+
+    def _file(self, record: Record) -> tuple[bytes, str]:
+        """Return the bytes of a record's file, and its extension."""
+        image = record.image
+        if isinstance(image, np.ndarray):
+            if image.dtype != np.uint8 or not image.size or image.ndim < 2 or image.shape[2:] not in ((), (3,)):
+                what = f"{image.dtype} of the shape {image.shape}, which is no image of 8 bits, gray or RGB"
+                raise ExportError(f"{_describe(record)} is an array of {what}: {_REMEDY}")
+            self._raw += 1
+            file = io.BytesIO()
+            Image.fromarray(image).save(file, "PNG")
+            return file.getvalue(), ".png"
+        if image is None:
+            raise ExportError(f"{_describe(record)} has no image, which a sample in a tar must have: {_REMEDY}")
+        extension = posixpath.splitext(record.name or "")[1]
+        if extension.lower() not in EXTENSIONS:
+            extension = {"JPEG": ".jpg"}.get(record.format or "", f".{record.format}".lower())
+        if extension.lower() not in EXTENSIONS:
+            what = f"is a file of the format {record.format or 'unknown'}, which convert does not find in a tar"
+            raise ExportError(f"{_describe(record)} {what}: {_REMEDY}")
+        return bytes(image), extension
+
+    def _add(self, files: dict[str, bytes]) -> None:
+        """Write the files of a sample, without times and owners: the same store gives the same bytes."""
+        if self._tar is None or self._samples == _SAMPLES or self._tar.offset >= _BYTES:
+            self.close()
+            self._tar = tarfile.open(self.folder / f"shard-{self._shards:06}.tar", "x")  # noqa: SIM115
+            self._shards, self._samples = self._shards + 1, 0
+        self._samples += 1
+        for path, data in files.items():
+            member = tarfile.TarInfo(path)
+            member.size = len(data)
+            self._tar.addfile(member, io.BytesIO(data))
+            self._tar.members.clear()  # type: ignore[attr-defined]  # it would keep all headers
+
+    @override
+    def finish(self) -> None:
+        self.close()
+        names = json.dumps(self.store.manifest.classes, ensure_ascii=False)
+        (self.folder / CLASSES).write_text(names + "\n", encoding="utf-8")
+        if self._raw:
+            what = "are stored as pixels and written as PNG: convert --raw gives the same store again"
+            self.warnings.append(f"{self._raw:,} images {what}")
+
+    @override
+    def close(self) -> None:
+        tar, self._tar = self._tar, None
+        if tar is not None:
+            tar.close()
+
+
+def _key(name: str) -> str:
+    """Return the part of a name that the files of its sample share; "" if it cannot be a path in a tar."""
+    found = _PATH.fullmatch(name)
+    return found[1] if found and posixpath.normpath(name) == name and not name.startswith("../") else ""
+
+
+def _describe(record: Record) -> str:
+    return f"record {record.index} ({record.name or 'without a name'})"

@@ -1,0 +1,123 @@
+"""The image files in a store, to be made smaller, tiled, shuffled or checked again."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from typing_extensions import override
+
+from dbloader.errors import DamagedRecordError, SourceError
+from dbloader.records.columns import NO_LABEL
+from dbloader.sources.base import Entry, Loaded, Problem, Source, full_path
+from dbloader.stores.mongo.uri import is_mongo
+from dbloader.stores.open import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from dbloader.records.record import Record
+    from dbloader.stores.base import Store
+
+_REMEDY = "dbloader copy copies a store as it is"
+_READ_BYTES = 8 * 2**20
+"""Bytes of images that are read at once."""
+
+
+def read_store(place: str | os.PathLike[str]) -> StoreSource:
+    """Return the source of the image files in a store; SourceError if there are none, StoreError if it is no store."""
+    store = open_store(place)
+    source = StoreSource(store, store.place if is_mongo(place) else full_path(place))
+    try:
+        source.check()
+    except BaseException:
+        source.close()
+        raise
+    return source
+
+
+class StoreSource(Source):
+    """The image files in a store, in its order; made by ``read_store``.
+
+    All that a record has is kept, but for the field ``tiles`` of tiled images, which are tiled again or decoded whole.
+    """
+
+    def __init__(self, store: Store, place: str) -> None:
+        super().__init__(Path(os.sep), ())
+        self._store, self._place, self._is_tiled = store, place, False
+
+    @property
+    @override
+    def place(self) -> str:
+        return self._place
+
+    def check(self) -> None:
+        """Read what is known of all records; SourceError if they are not files."""
+        manifest = self._store.manifest
+        self.classes, self._is_tiled = manifest.classes, bool(manifest.source.get("tile"))
+        if self._is_tiled:
+            what = "they lose their tiles without tile (--tile); dbloader copy keeps them"
+            self.warnings = (f"the store is of tiled images: {what}",)
+        if not manifest.length:
+            raise SourceError(f"{self._place}: is a store without records; {_REMEDY}")
+        for item in self._load([Entry("record 0", b"0", None, {})]):
+            if isinstance(item, Problem) and item.reason.endswith(
+                _REMEDY
+            ):  # not a damaged record: others may be intact
+                raise SourceError(f"{self._place}: its record 0 {item.reason}")
+
+    @override
+    def entries(self) -> Iterator[Entry | Problem]:
+        names = self._store.names()
+        columns = (self._store.column(name) for name in ("label", "nbytes", "crc32"))
+        for index, (label, nbytes, crc32) in enumerate(zip(*columns, strict=True)):
+            # With the checksum in the list of files, a resumed conversion notices that the store is another one.
+            path = b"%d %08x" % (index, crc32)
+            name = names[index] or f"record {index}"
+            yield Entry(name, path, None if label == NO_LABEL else int(label), {}, (0, int(nbytes)))
+
+    @override
+    def read(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[Loaded | Problem]:
+        block: list[Entry] = []
+        size = 0
+        for entry in entries:
+            nbytes = entry.span[1] if entry.span else 0
+            if block and size + nbytes > _READ_BYTES:
+                yield from self._load(block)
+                block, size = [], 0
+            hold(nbytes)
+            block.append(entry)
+            size += nbytes
+        yield from self._load(block)
+
+    def _load(self, entries: Sequence[Entry]) -> Iterator[Loaded | Problem]:
+        """Yield the files of records and all their fields, or why there is no file."""
+        try:
+            records = self._store.read([int(entry.path.split()[0]) for entry in entries])
+        except DamagedRecordError as error:
+            if len(entries) == 1:
+                yield Problem(entries[0].name, str(error))
+            else:
+                for entry in entries:
+                    yield from self._load([entry])
+            return
+        for entry, record in zip(entries, records, strict=True):
+            if isinstance(record.image, bytes):
+                yield Loaded(entry._replace(fields=self._fields(record)), record.image)
+            else:
+                array = isinstance(record.image, np.ndarray)
+                what = "is an array of pixels, not an image file" if array else "has no image"
+                yield Problem(entry.name, f"{what}; {_REMEDY}")
+
+    def _fields(self, record: Record) -> dict[str, object]:
+        kept = {"damaged": record.damaged, "resized_from": record.resized_from}
+        fields = {**record.fields, **{name: value for name, value in kept.items() if value is not None}}
+        if self._is_tiled:
+            fields.pop("tiles", None)
+        return fields if record.name else {**fields, "name": None}
+
+    @override
+    def close(self) -> None:
+        self._store.close()

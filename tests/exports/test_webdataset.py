@@ -1,0 +1,250 @@
+"""Tar files that WebDataset reads, and of which convert makes the same store again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import tarfile
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import webdataset
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dbloader import ImageFormat, Record, convert, export_store, open_store, write_store
+from dbloader.errors import ExportError, SourceError
+from dbloader.exports import webdataset as exporting
+from tests.support.conversion import events, records
+from tests.support.images import encoded, photo, picture, plant, plant_photos
+from tests.support.jpegs import draw
+from tests.support.samples import same
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+# WebDataset leaves the file of a shard to the garbage collector.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+FIELDS: dict[str, Any] = {
+    "caption": "a c\u00e4t\n", "mask": picture("PNG", 3), "boxes": np.eye(3, dtype=np.float32), "count": -(2**63),
+    "odd": [math.inf, -math.inf, math.nan, -0.0, None, True, {"x.y": b"", "z": [np.arange(3)]}], "score": 0.1,
+}  # fmt: skip
+
+
+def exported(store: Path) -> Path:
+    return store.parent / export_store(store, store.with_suffix(".shards"), format="webdataset").destination
+
+
+def samples(folder: Path) -> list[dict[str, Any]]:
+    """Return the samples as the real WebDataset decodes them."""
+    shards = sorted(map(str, folder.glob("*.tar")))
+    return [*webdataset.WebDataset(shards, shardshuffle=False).decode("pil")]
+
+
+def check_same(store: Path, **options: Any) -> None:
+    """Check that an export gives the same store again."""
+    convert(exported(store), store.with_suffix(".again"), **options)
+    with open_store(store) as first, open_store(store.with_suffix(".again")) as second:
+        assert [*second.names()] == [*first.names()]
+        assert second.manifest.digest == first.manifest.digest
+        assert second.manifest.classes == first.manifest.classes
+
+
+def test_webdataset_reads_images_labels_and_fields(tmp_path: Path) -> None:
+    files = [Record("cat/1.jpg", 1, photo(1), fields={"caption": "a cat"}), Record("dog/2.PNG", 0, picture("PNG"))]
+    write_store(files, tmp_path / "a.lmdb", classes=("dog", "cat"))
+    first, second = samples(exported(tmp_path / "a.lmdb"))
+    assert (first["__key__"], first["jpg"].size, first["cls"]) == ("cat/1", (40, 30), 1)
+    assert first["fields.json"] == {"caption": "a cat"}
+    assert (second["__key__"], second["png"].size, second["cls"]) == ("dog/2", (24, 18), 0)
+    assert second.keys() == {"__key__", "__url__", "__local_path__", "png", "cls"}
+    assert json.loads((tmp_path / "a.shards" / "classes.json").read_text()) == ["dog", "cat"]
+
+
+def test_a_folder_comes_back_with_its_empty_classes(tmp_path: Path) -> None:
+    root = plant_photos(tmp_path / "images", 9)
+    (root / "ant").mkdir()
+    convert(root, tmp_path / "a.lmdb")
+    check_same(tmp_path / "a.lmdb")
+
+
+def test_all_that_a_record_has_comes_back(tmp_path: Path) -> None:
+    files: list[dict[str, Any]] = [
+        {"name": "x.jpg", "label": 1, "image": photo(1), **FIELDS},
+        {"image": photo(2), "resized_from": (80, 60), "tiles": b"t"},
+        {"name": "x.jpg", "label": 2, "image": photo(3)},
+        {"name": "y.png", "label": 0, "image": photo(4), "damaged": "a mark"},
+        {"name": "y.jpg", "label": 0, "image": photo(5)},
+        {"name": "record-000000001.jpg", "label": 0, "image": photo(5)},
+        {"name": "alone", "label": 0, "image": photo(6)},
+    ]
+    write_store(files, tmp_path / "a.lmdb", classes=("b", "a", "7"))
+    check_same(tmp_path / "a.lmdb")
+    for before, after in zip(records(tmp_path / "a.lmdb"), records(tmp_path / "a.again"), strict=True):
+        assert list(after.fields) == list(before.fields)
+        assert all(same(after.fields[name], value) or name == "odd" for name, value in before.fields.items())
+    keys = [sample["__key__"] for sample in samples(tmp_path / "a.shards")]
+    assert keys == [*(f"record-{number:09}" for number in range(6)), "alone"]
+
+
+@pytest.mark.parametrize("labels", [(0, -5, 2**63 - 1, -(2**63) + 1), (None, None, None, None), (3, None, 3, 10**6)])
+def test_labels_without_names_come_back(tmp_path: Path, labels: Sequence[int | None]) -> None:
+    files = [{"name": f"{at % 2}/{at}.jpg", "label": label, "image": photo(at)} for at, label in enumerate(labels)]
+    write_store(files, tmp_path / "a.lmdb")
+    check_same(tmp_path / "a.lmdb")
+
+
+NAMES = st.text(st.sampled_from("ab./\\ \n\0_\u00e4-"), min_size=1, max_size=12) | st.sampled_from(
+    [
+        "../x.jpg",
+        "/etc/x.jpg",
+        "..",
+        "a/../b.jpg",
+        "__x__/a.jpg",
+        ".hidden.jpg",
+        "a//b.jpg",
+        "./a.jpg",
+        "a.tar",
+        "x" * 300,
+    ]
+)
+
+
+@given(names=st.lists(NAMES | st.builds("{}.jpg".format, NAMES), min_size=1, max_size=6))
+def test_any_name_comes_back_and_no_path_leads_out(tmp_path_factory: pytest.TempPathFactory, names: list[str]) -> None:
+    folder = tmp_path_factory.mktemp("names")
+    write_store([{"name": name, "label": 0, "image": photo(1)} for name in names], folder / "a.lmdb")
+    check_same(folder / "a.lmdb", check="structure")
+    for shard in (folder / "a.shards").glob("*.tar"):
+        with tarfile.open(shard) as tar:
+            paths = tar.getnames()
+    assert len({*paths}) == len(paths)
+    assert not [path for path in paths if path.startswith("/") or ".." in path.split("/")]
+    assert len(samples(folder / "a.shards")) == len(names)
+
+
+def test_the_same_store_gives_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exporting, "_SAMPLES", 4)
+    convert(plant_photos(tmp_path / "images", 10), tmp_path / "a.lmdb")
+    made = []
+    for name in ("1", "2"):
+        export_store(tmp_path / "a.lmdb", tmp_path / name, format="webdataset")
+        files = sorted((tmp_path / name).iterdir())
+        made.append({path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files})
+    assert made[0] == made[1]
+    assert list(made[0]) == ["classes.json", "shard-000000.tar", "shard-000001.tar", "shard-000002.tar"]
+    assert len(samples(tmp_path / "1")) == 10
+
+
+def test_pixels_become_pngs(tmp_path: Path) -> None:
+    root = plant_photos(tmp_path / "images", 3)
+    raw = ImageFormat(raw=True, short_side=20)
+    convert(root, tmp_path / "a.lmdb", images=raw)
+    report = export_store(tmp_path / "a.lmdb", tmp_path / "shards", format="webdataset")
+    assert report.warnings == (
+        "3 images are stored as pixels and written as PNG: convert --raw gives the same store again",
+    )
+    assert [sample["png"].size for sample in samples(tmp_path / "shards")] == [(27, 20)] * 3
+    check_same(tmp_path / "a.lmdb", images=ImageFormat(raw=True))
+
+
+@pytest.mark.parametrize(
+    ("record", "told"),
+    [
+        ({"name": "1.jpg"}, r"record 0 \(1\.jpg\) has no image"),
+        ({"image": np.zeros((2, 2, 3))}, r"record 0 \(without a name\) is an array of float64 of the shape \(2, 2, 3"),
+        ({"image": encoded(draw(24, 18), "GIF")}, "is a file of the format GIF, which convert does not find"),
+        ({"image": b"unknown"}, "is a file of the format unknown"),
+        ({"image": photo(1), "x": bytes(2**24)}, "has 22,369,6.. bytes of fields, of which convert"),
+    ],
+)  # fmt: skip
+def test_what_a_tar_cannot_hold_is_refused_and_another_format_named(
+    tmp_path: Path, record: dict[str, Any], told: str
+) -> None:
+    write_store([record], tmp_path / "a.lmdb")
+    with pytest.raises(ExportError, match=rf"{told}.*choose another format \(--format\)"):
+        exported(tmp_path / "a.lmdb")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.lmdb"]
+
+
+# --- shards of other programs, and of those who mean ill -------------------------------------------------------------
+
+
+def write_shards(folder: Path, *made: dict[str, Any]) -> Path:
+    """Write samples with the real writer."""
+    folder.mkdir()
+    with webdataset.ShardWriter(str(folder / "s-%06d.tar"), maxcount=2, verbose=0) as writer:
+        for number, sample in enumerate(made):
+            writer.write({"__key__": f"{number:04}", **sample})
+    return folder
+
+
+def test_shards_of_the_real_writer_are_converted(tmp_path: Path) -> None:
+    made = [
+        {"jpg": photo(n), "cls": n % 2, "json": {"n": n}, "txt": f"caption {n}", "x.npy": np.eye(2)} for n in range(5)
+    ]
+    report = convert(write_shards(tmp_path / "shards", *made), tmp_path / "a.lmdb")
+    assert (report.records, report.rejected) == (5, 0)
+    for n, record in enumerate(records(tmp_path / "a.lmdb")):
+        assert (record.name, record.label, record.image) == (f"{n:04}.jpg", n % 2, photo(n))
+        assert {*record.fields} == {"json", "txt", "x_npy"}
+        assert (record.fields["json"], record.fields["txt"]) == ({"n": n}, f"caption {n}")
+
+
+def test_classes_json_names_the_labels_of_any_shards(tmp_path: Path) -> None:
+    shards = write_shards(tmp_path / "shards", {"jpg": photo(1), "cls": "dog"}, {"jpg": photo(2), "cls": 2})
+    plant(shards, {"classes.json": b'["cat", "dog", "ant"]'})
+    convert(shards, tmp_path / "a.lmdb")
+    assert [record.label for record in records(tmp_path / "a.lmdb")] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (b'["cat"]', "its label '1' is not the number or name of one of the 1 classes as classes.json wants it"),
+        (b"[]", "its label 'dog' is not a 64-bit integer as classes.json wants it"),
+        (b'{"0": "cat"}', "must be a list of names, got .*; mend it, or move it away"),
+        (b'["\\ud800"]', "cannot be read: 'utf-8' codec can't encode"),
+        (b"[" * 10**5, "cannot be read"),
+    ],
+)
+def test_classes_that_do_not_fit_are_refused(tmp_path: Path, names: bytes, told: str) -> None:
+    shards = write_shards(tmp_path / "shards", {"jpg": photo(1), "cls": "dog" if names == b"[]" else 1})
+    plant(shards, {"classes.json": names})
+    with pytest.raises(SourceError, match=told):
+        convert(shards, tmp_path / "a.lmdb")
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        (b"[]", "must be an object"),
+        (b"{", "is not Extended JSON"),
+        (b"[" * 10**6, "is not Extended JSON"),
+        (b'{"x": {"$binary": {"base64": "AAAA", "subType": "80"}}}', "is not Extended JSON: DamagedRecordError"),
+        (b'{"x": {"$oid": "1"}}', "is not Extended JSON"),
+        (b'{"x": {"$oid": "0123456789abcdef01234567"}}', "has the type bson.objectid.ObjectId"),
+        (b'{"x": 9223372036854775808}', "more than 64 bits"),
+        (b'{"label": 3}', "'label' is a field of every record's own"),
+        (b'{"a.b": 3}', "may not be empty, hold '.'"),
+        (b'{"name": ""}', "has an empty name"),
+        (b'{"name": 3}', "field 'name' must be a str"),
+        (b'{"name": "\\ud800"}', "is not valid Unicode"),
+        (b'{"resized_from": [1]}', r"must be \(width, height\)"),
+        (b'{"txt": 3}', "two files would be the field 'txt'"),
+        (bytes(2**24 + 1), "more than 16,777,216"),
+    ],
+)  # fmt: skip
+def test_fields_that_cannot_be_those_of_a_record_reject_it(tmp_path: Path, fields: bytes, told: str) -> None:
+    shards = write_shards(tmp_path / "shards", {"jpg": photo(1), "fields.json": fields, "txt": "x"}, {"jpg": photo(2)})
+    report = convert(shards, tmp_path / "a.lmdb")
+    assert (report.records, report.rejected) == (1, 1)
+    (event,) = events(tmp_path / "a.lmdb")
+    assert told.replace("\\", "") in event["reason"]
