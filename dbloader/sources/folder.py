@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # torchvision.datasets.folder.IMG_EXTENSIONS; upper case matches too.
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 _SUFFIXES = tuple(extension.encode() for extension in EXTENSIONS)
-_SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing", "dev", "eval"}
+SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing", "dev", "eval"}
 _MAX_NAMED = 10  # classes named in a warning
 
 
@@ -190,7 +190,7 @@ def _first_warnings(root: Path, classes: tuple[str, ...], loose: int) -> Iterato
     where = readable(root)
     if loose:
         yield f"{_count(loose, 'image', 'images')} directly in {where} left out: outside of every class folder"
-    if _SPLITS.issuperset(name.lower() for name in classes):
+    if SPLITS.issuperset(name.lower() for name in classes):
         command = shlex.join([posixpath.join(where, classes[0]), f"{classes[0]}.lmdb"])
         yield (
             f"the classes are called {_named(classes)}: these look like splits; convert each by itself: "

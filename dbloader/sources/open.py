@@ -8,6 +8,7 @@ from dbloader.errors import OptionError
 from dbloader.sources.folder import scan
 from dbloader.sources.listing import read_listing
 from dbloader.sources.other_lmdb import find_lmdb, read_lmdb
+from dbloader.sources.parquet import find_parquet, read_parquet
 from dbloader.sources.tar import find_tars, read_tars
 from dbloader.stores.mongo.uri import is_mongo
 
@@ -49,5 +50,8 @@ def open_source(
     file = find_lmdb(source)
     if file is not None:
         return read_lmdb(source, file)
+    parquet = find_parquet(source)
+    if parquet:
+        return read_parquet(source, parquet)
     tars = find_tars(source)
     return read_tars(source, tars) if tars else scan(source)

@@ -17,7 +17,6 @@ from __future__ import annotations
 import json
 import os
 import posixpath
-import re
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -29,6 +28,7 @@ from dbloader.records.record import checked_field_name
 from dbloader.sources.base import Entry, Problem, Source, Tally, full_path, readable
 from dbloader.sources.folder import EXTENSIONS
 from dbloader.sources.labels import number_labels
+from dbloader.sources.shards import expand_range
 from dbloader.sources.tar_files import Sample, opened, samples
 
 if TYPE_CHECKING:
@@ -40,8 +40,6 @@ LABEL = "cls"
 _MAX_FIELD = 2**20
 """Bytes of a file beside the image, which the list of files keeps."""
 
-_RANGE = re.compile(r"\{([0-9]+)\.\.([0-9]+)\}")
-
 
 def find_tars(place: str | os.PathLike[str]) -> list[Path]:
     """Return the tar files that a place names, in order; an empty list if it is not a place of tar files.
@@ -50,12 +48,7 @@ def find_tars(place: str | os.PathLike[str]) -> list[Path]:
     """
     text = os.fspath(place)
     if text.lower().endswith(".tar") and not os.path.isdir(text):  # noqa: PTH112 - the path may be any str
-        found = _RANGE.search(text)
-        if found is None or os.path.exists(text):  # noqa: PTH110
-            return [Path(text)]
-        first, last = found.groups()
-        numbers = range(int(first), int(last) + 1)
-        return [Path(_RANGE.sub(str(number).zfill(len(first)), text, count=1)) for number in numbers]
+        return expand_range(text)
     try:
         with os.scandir(text) as entries:
             inside = list(entries)
