@@ -39,3 +39,5 @@ def export_command(place: str, destination: str, *, format: str, quiet: bool, as
         say_json(report._asdict(), indent=2)
     elif not quiet:
         say(f"{report.destination}: {counted(report.records, 'record')}, {size(report.image_bytes)} of images")
+        for warning in report.warnings:
+            say(f"Warning: {warning}", err=True)

@@ -15,6 +15,7 @@ from dbloader.images.info import UNREAD_TIFF, check_decodes, read_facts
 from dbloader.images.jpeg import State, examine, repair
 from dbloader.images.pillow import decoding_bytes
 from dbloader.records.record import Record, encode
+from dbloader.sources.base import KEPT_FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,7 +90,10 @@ class FileConverter:
         return result
 
     def _fill(self, result: FileResult, entry: Entry, data: bytes, hold: Callable[[int], object]) -> None:
+        marked = entry.fields.get("damaged")  # when it was stored before
         try:
+            if marked:
+                raise DamagedImageError(marked)  # noqa: TRY301
             data, image = self._check(result, data, hold)
             temporary, kept = self.images._memory(image) if image else (0, 0)
             if kept:
@@ -101,7 +105,7 @@ class FileConverter:
                     stored = Stored(data, None, untiled="is in no known image format" if self.images.tile else "")
                 record = _record(entry, stored)
                 if image and stored.reencoded:
-                    record.resized_from = image.width, image.height
+                    record.resized_from = record.resized_from or (image.width, image.height)
                 result.record = encode(record)
             remarks = {
                 "untiled": stored.untiled,
@@ -110,11 +114,11 @@ class FileConverter:
             }
             result.events |= {event: reason for event, reason in remarks.items() if reason}
             result.depth = stored.facts.depth if stored.facts else ""
-            if record.resized_from is not None:
-                resized = record.resized_from != (record.width, record.height)
+            if image and stored.reencoded:
+                resized = (image.width, image.height) != (record.width, record.height)
                 result.changes = ("resized",) if resized else ("reencoded",)
         except DamagedImageError as error:
-            if not self.keep_damaged:
+            if self.images.raw or not (marked or self.keep_damaged):
                 raise
             result.events = {"damaged": f"{error} (stored nevertheless)"}
             facts = _facts_or_none(data)
@@ -146,7 +150,11 @@ def _record(entry: Entry, stored: Stored) -> Record:
     tiles = {} if stored.lengths is None else {TILES: stored.lengths}
     image_format, width, height = stored.facts[:3] if stored.facts else ("", None, None)
     fields = {**entry.fields, **tiles}
-    return Record(entry.name, entry.label, stored.image, width, height, image_format or None, fields=fields)
+    kept = {"name": entry.name, **{name: fields.pop(name) for name in KEPT_FIELDS if name in fields}}
+    return Record(
+        label=entry.label, image=stored.image, width=width, height=height, format=image_format or None,
+        fields=fields, **kept,
+    )  # fmt: skip
 
 
 def _facts(data: bytes) -> Facts:

@@ -14,7 +14,7 @@ from PIL import ImageFile
 
 from dbloader.conversion.file_to_record import FileResult
 from dbloader.conversion.memory_budget import MemoryBudget
-from dbloader.sources.base import Entry, Problem
+from dbloader.sources.base import Entry, Loaded, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,6 +58,8 @@ def convert_in_order(
                 results.append(FileResult.rejected(item, item.reason))
             elif isinstance(data := next(contents), Problem):
                 results.append(FileResult.rejected(item, data.reason))
+            elif isinstance(data, Loaded):
+                results.append(converter.convert(*data, hold))
             else:
                 results.append(converter.convert(item, data, hold))
         return results

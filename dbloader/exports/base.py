@@ -13,11 +13,12 @@ if TYPE_CHECKING:
 
 
 class Exporter(ABC):
-    """Writes all records of a store, in their order, into a folder that is empty at first."""
+    """Writes all records of a store, in their order, into a folder that is empty at first but for hidden files."""
 
     def __init__(self, store: Store, folder: Path) -> None:
         self.store = store
         self.folder = folder
+        self.warnings: list[str] = []  # sentences for people, complete after ``finish``: what is not as in the store
 
     @abstractmethod
     def write(self, record: Record) -> None:

@@ -26,6 +26,7 @@ class ExportReport(NamedTuple):
     destination: str
     records: int
     image_bytes: int
+    warnings: tuple[str, ...]
 
 
 def export_store(
@@ -68,7 +69,7 @@ def export_store(
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
-    return ExportReport(str(target), total, nbytes)
+    return ExportReport(str(target), total, nbytes, (*exporter.warnings,))
 
 
 def _begin(target: Path) -> Path:

@@ -22,6 +22,10 @@ NOT_THE_FILE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _MAX_BYTES = 2**31 - 2**16
 _MAX_EXTENSIONS = 1000  # counted separately; files called x.0001, x.0002, … must not fill the memory
 
+# Of an image that was in a store before, ``fields`` has these as well; a name of None stands for none. Sources refuse
+# them as names of further fields.
+KEPT_FIELDS = ("name", "damaged", "resized_from")
+
 
 class Entry(NamedTuple):
     """A file to be converted."""
@@ -29,8 +33,15 @@ class Entry(NamedTuple):
     name: str  # path below the root, POSIX, always valid UTF-8: the name of the record
     path: bytes  # file to open, byte for byte as the file system has it, below the source's root or absolute
     label: int | None  # index of the class, or the integer of a listing; None without a label
-    fields: dict[str, Any]  # further fields of the record; empty from a folder
+    fields: dict[str, Any]  # further fields of the record, and KEPT_FIELDS; empty from a folder
     span: tuple[int, int] | None = None  # the first byte and the number of bytes in the file at path; None for all
+
+
+class Loaded(NamedTuple):
+    """A file whose fields are known only when it is read."""
+
+    entry: Entry
+    data: bytes
 
 
 class Problem(NamedTuple):
@@ -82,7 +93,7 @@ class Source(ABC):
     def entries(self) -> Iterator[Entry | Problem]:
         """Yield every file to convert, and every problem, in order; SourceError if the source is unusable."""
 
-    def read(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Problem]:
+    def read(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Loaded | Problem]:
         """Yield the bytes of each entry's file, or why it cannot be read; any thread may call it.
 
         ``hold`` is called with the number of bytes, before they are read where it is known by then. An OSError is not
@@ -136,7 +147,7 @@ def checked_root(folder: str | os.PathLike[str]) -> Path:
     except OSError as error:
         raise SourceError(f"{readable(root)}: the folder cannot be read: {error.strerror}") from error
     if not stat.S_ISDIR(mode):
-        raise SourceError(f"{readable(root)}: is a file, not a folder of images (to copy a store, use dbloader copy)")
+        raise SourceError(f"{readable(root)}: is a file, not a folder of images, and of no kind that is known")
     return root
 
 

@@ -13,7 +13,6 @@ from dbloader.errors import SourceError
 from dbloader.sources.base import Entry, Problem, readable
 from dbloader.sources.lmdb_pairs import Layout, key_text
 from dbloader.sources.lmdb_values import image_of, image_of_datum, label_of, read_datum, unpickled
-from dbloader.stores.lmdb.keys import META, RECORDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,8 +33,6 @@ def find_layout(pairs: Pairs) -> Layout:
         if layout is not None:
             return layout
     where = readable(pairs.path)
-    if pairs.size(RECORDS) is not None and pairs.size(META) is not None:
-        raise SourceError(f"{where}: is a dbloader store, not a folder of images (to copy a store, use dbloader copy)")
     key = next(pairs.keys(), None)
     if key is None:
         raise SourceError(f"{where}: is an LMDB file without any value")

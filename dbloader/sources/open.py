@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dbloader.errors import OptionError
+from dbloader.errors import NotAStoreError, OptionError
 from dbloader.sources.folder import scan
 from dbloader.sources.listing import read_listing
-from dbloader.sources.other_lmdb import find_lmdb, read_lmdb
+from dbloader.sources.other_lmdb import find_lmdb, is_store, read_lmdb
 from dbloader.sources.parquet import find_parquet, read_parquet
+from dbloader.sources.store import read_store
 from dbloader.sources.tar import find_tars, read_tars
 from dbloader.stores.mongo.uri import is_mongo
 
@@ -29,27 +30,29 @@ def open_source(
 
     A place says what it is by what is there, in the order of these lines; a folder of images is the last.
     """
-    if is_mongo(source):
-        if listing is None:
-            raise OptionError(
-                "a collection in MongoDB needs a listing of the files to take and their labels: give one (--list), "
-                "or copy a store with dbloader copy"
-            )
+    if (name_field is not None or image_field is not None) and (listing is None or not is_mongo(source)):
+        raise OptionError(
+            "name_field (--name-field) and image_field (--image-field) are for a collection in MongoDB: give a "
+            "mongodb:// place as the source, with a listing (--list), or leave them out"
+        )
+    if is_mongo(source) and listing is not None:
         from dbloader.sources.collection import read_collection  # importing pymongo takes longer than all the rest
 
         return read_collection(
             source, listing, name_field=name_field or "img_name", image_field=image_field or "bson_img"
         )
-    if name_field is not None or image_field is not None:
-        raise OptionError(
-            "name_field (--name-field) and image_field (--image-field) are for a collection in MongoDB: give a "
-            "mongodb:// place as the source, or leave them out"
-        )
+    if is_mongo(source):
+        try:
+            return read_store(source)
+        except NotAStoreError as error:
+            raise OptionError(
+                f"{error}; a collection of files needs a listing of those to take and their labels: give one (--list)"
+            ) from error
     if listing is not None:
         return read_listing(listing, source)
     file = find_lmdb(source)
     if file is not None:
-        return read_lmdb(source, file)
+        return read_store(file) if is_store(file) else read_lmdb(source, file)
     parquet = find_parquet(source)
     if parquet:
         return read_parquet(source, parquet)

@@ -16,6 +16,7 @@ from dbloader.errors import SourceError
 from dbloader.sources.base import Problem, Source, full_path
 from dbloader.sources.lmdb_layouts import find_layout
 from dbloader.sources.lmdb_pairs import Pairs
+from dbloader.stores.lmdb.keys import META, RECORDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -38,6 +39,15 @@ def find_lmdb(place: str | os.PathLike[str]) -> Path | None:
             return path if file.read(_MAGIC_AT + 4)[_MAGIC_AT:] == _MAGIC else None
     except (OSError, ValueError):
         return None  # scan says what is wrong with it
+
+
+def is_store(path: Path) -> bool:
+    """Return whether an LMDB file is a store of dbloader, finished or not."""
+    pairs = Pairs(path)
+    try:
+        return pairs.size(RECORDS) is not None and pairs.size(META) is not None
+    finally:
+        pairs.close()
 
 
 def read_lmdb(place: str | os.PathLike[str], path: Path) -> LMDBSource:

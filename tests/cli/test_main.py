@@ -49,7 +49,6 @@ SUGGESTION = r" Did you mean 'convert'\?" if hasattr(click, "NoSuchCommand") els
         (["convert", "images", "new.lmdb", "more"], r"unexpected extra argument \('?more'?\)"),
         (["convert", "file.txt", "new.lmdb"], "file.txt: is a file, not a folder of images"),
         (["convert", "images", "."], r"\. is a folder; a store is one file: name one, such as \./train\.lmdb"),
-        (["convert", "old.lmdb", "new.lmdb"], r"not a folder of images \(to copy a store, use dbloader copy"),
         (["convert", "images", "old.lmdb"], r"old.lmdb exists already; overwrite \(--overwrite\) replaces it"),
         (["convert", "images", "file.txt", "--overwrite"], "file.txt is not a dbloader store and will not be overwri"),
         (["convert", "images", "old.lmdb", "--resume"], "old.lmdb is finished already: there is nothing to resume"),

@@ -241,7 +241,7 @@ def test_a_collection_is_converted_into_another_one(old: Old, monkeypatch: pytes
 
 
 def test_a_collection_needs_a_listing_and_only_a_collection_has_fields(old: Old, tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=r"needs a listing of the files to take.*dbloader copy"):
+    with pytest.raises(OptionError, match=r"is not a dbloader store.*; a collection of files needs a listing"):
         convert(old.uri, tmp_path / "out.lmdb")
     with pytest.raises(
         OptionError,

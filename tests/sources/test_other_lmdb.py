@@ -433,12 +433,3 @@ def test_the_images_that_meta_info_names(tmp_path: Path) -> None:
         "1 other value of the file left out: it was read as the images that meta_info.txt names",
     )
     source.close()
-
-
-def test_a_store_is_not_a_source(tmp_path: Path) -> None:
-    old = pack(tmp_path / "old.lmdb", {b"1": photo(1)})
-    convert(old, tmp_path / "new.lmdb")
-    with pytest.raises(
-        SourceError, match=r"is a dbloader store, not a folder of images \(to copy a store, use dbloader copy\)"
-    ):
-        convert(tmp_path / "new.lmdb", tmp_path / "newer.lmdb")
