@@ -12,12 +12,12 @@ from dbloader.errors import FieldError, SourceError
 from dbloader.records.record import checked_field_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
 IMAGES = ("image", "img", "jpg", "jpeg", "png", "webp", "picture", "photo", "image_bytes", "bytes")
 LABELS = ("label", "labels", "class", "target", "cls")
 OWN = b"dbloader"
-"""Key of a schema's metadata in exports of dbloader: nothing about their columns has to be guessed."""
+"""Key of a schema's metadata in what dbloader wrote: nothing about its columns has to be guessed."""
 
 _KEPT = (
     types.is_null, types.is_boolean, types.is_integer, types.is_floating, types.is_string, types.is_large_string,
@@ -31,140 +31,137 @@ class Columns(NamedTuple):
     image: str
     path: str | None  # column of the image's path, such as "image.path"; None without one
     label: str | None
-    classes: tuple[str, ...] | None  # names of a ClassLabel; None without one
+    classes: tuple[str, ...]  # names of a ClassLabel
     fields: dict[str, tuple[str, Any]]  # by column: the name of the field, and the type that its values are read as
     absent: frozenset[str]  # columns in which null says that the record has no such field
     is_own: bool
     warnings: tuple[str, ...]
 
-    @property
-    def without_image(self) -> list[str]:
-        """All that is not bytes of the image."""
-        return [name for name in (self.path, self.label, *self.fields) if name is not None]
-
 
 def find_columns(schema: Any, where: str) -> Columns:
-    """Return what the columns of a schema are; SourceError if no column, or none for certain, is the image."""
-    names = schema.names
-    if len({*names}) < len(names):
+    """Return what the columns of a schema are; SourceError if the image is not among them, or not for certain."""
+    kinds = {field.name: field.type for field in schema}
+    if len(kinds) < len(schema.names):
         raise SourceError(f"{where}: two of its columns have the same name: rename one")
-    own = _metadata(schema, OWN)
-    is_own = own is not None and "image" in names
-    features = ((_metadata(schema, b"huggingface") or {}).get("info") or {}).get("features") or {}
-    kinds = {name: features[name].get("_type") for name in names if isinstance(features.get(name), dict)}
+    is_own = OWN in (schema.metadata or {}) and _may_be_image(kinds.get("image", pa.null()))
+    features = _metadata(schema, b"huggingface", "info", "features")
     warnings: list[str] = []
-    image = "image" if is_own else _image(schema, kinds, where, warnings)
-    labels = [name for name in names if kinds.get(name) == "ClassLabel"]
-    label: str | None
-    if is_own:
-        label = "label" if "label" in names else None
-    else:
-        by_name = [name for name in LABELS if name in names and name != image and _is_label(schema.field(name).type)]
-        label = _first(labels, LABELS) or next(iter(labels or by_name), None)
-        if len(labels) > 1:
-            warnings.append(f"of the columns of classes, {_some(labels)}, {label!r} is the label; others became fields")
-    class_names = features[label].get("names") if label in labels else None
+
+    images = ["image"] if is_own else _of_feature(features, "Image", kinds, _may_be_image)
+    images = images or [name for name, kind in kinds.items() if types.is_struct(kind) and _may_be_image(kind)]
+    images = images or [name for name, kind in kinds.items() if _is_bytes(kind)]
+    images = images or [name for name in IMAGES if types.is_string(kinds.get(name, pa.null()))]
+    image = _choose(images, IMAGES, "image", warnings)
+    if image is None:
+        which = f"{_some(images)} may each be it" if images else f"it has {_some([*kinds])}"
+        raise SourceError(f"{where}: no column is the image for certain; {which}: call it 'image'")
+
+    classes = _of_feature(features, "ClassLabel", kinds, types.is_integer)
+    by_name = [name for name in LABELS if name in kinds and name != image and _may_be_label(kinds[name])]
+    labels = [name for name in ("label",) if name in kinds] if is_own else classes or by_name[:1]
+    label = _choose(labels, (*LABELS, *labels), "label", warnings)
+    names = features[label].get("names") if label in classes else None
+
     fields: dict[str, tuple[str, Any]] = {}
-    for name in names:
-        if name not in (image, label):
-            as_text: list[str] = []
-            field = _field_name(name, names)
-            fields[name] = field, _as_read(schema.field(name).type, as_text)
-            try:
-                pa.array([], schema.field(name).type).cast(fields[name][1])
-            except (pa.ArrowException, ValueError, TypeError) as error:
-                what = f"the column {name!r} has the type {schema.field(name).type}, which cannot be a field"
-                raise SourceError(f"{where}: {what}: leave it out of the file") from error
-            if field != name:
-                warnings.append(f"the column {name!r} became the field {field!r}: no field may have its name")
-            if as_text:
-                warnings.append(f"the values of the column {name!r} of the type {as_text[0]} became text")
+    for name, kind in kinds.items():
+        if name in (image, label):
+            continue
+        field = name if is_own else _field_name(name, kinds)
+        if field != name:
+            warnings.append(f"the column {name!r} became the field {field!r}: no field may have its name")
+        odd: list[str] = []
+        fields[name] = field, _as_read(kind, odd)
+        if odd:
+            warnings.append(f"the values of the column {name!r}, of the type {odd[0]}, became text")
+        try:
+            pa.array([], kind).cast(fields[name][1])
+        except (pa.ArrowException, ValueError, TypeError) as error:
+            raise SourceError(
+                f"{where}: the column {name!r} has the type {kind}, which cannot be a field: leave it out of the file"
+            ) from error
+    absent = _metadata(schema, OWN).get("absent")
     return Columns(
         image,
-        _path(image, schema.field(image).type),
+        image if types.is_string(kinds[image]) else f"{image}.path" if _has_path(kinds[image]) else None,
         label,
-        tuple(map(str, class_names)) if isinstance(class_names, list) else None,
+        tuple(map(str, names)) if isinstance(names, list) else (),
         fields,
-        frozenset(map(str, (own or {}).get("absent") or ())),
+        frozenset(map(str, absent)) if isinstance(absent, list) else frozenset(),
         is_own,
         tuple(warnings),
     )
 
 
-def _image(schema: Any, kinds: dict[str, Any], where: str, warnings: list[str]) -> str:
-    names = schema.names
-    kind_of = {name: schema.field(name).type for name in names}
-    found = [
-        name
-        for name, kind in kind_of.items()
-        if kinds.get(name) == "Image" and (_has_bytes(kind) or types.is_string(kind))
-    ]
-    found = found or [name for name, kind in kind_of.items() if types.is_struct(kind) and _has_bytes(kind)]
-    found = found or [name for name, kind in kind_of.items() if _has_bytes(kind)]
-    found = found or [name for name, kind in kind_of.items() if types.is_string(kind) and name in IMAGES]
-    image = found[0] if len(found) == 1 else _first(found, IMAGES)
-    if image is None:
-        which = f"{_some(found)} may all be the image" if found else f"none of {_some(names)} holds images"
-        raise SourceError(f"{where}: of its columns, {which}: name the one to take 'image'")
-    if len(found) > 1:
-        warnings.append(f"of the columns of images, {_some(found)}, {image!r} is the image; others became fields")
-    return image
+def _of_feature(features: dict[str, Any], feature: str, kinds: dict[str, Any], fits: Any) -> list[str]:
+    """Return the columns that Hugging Face's features say to be of a kind, if their types fit."""
+    said = {name: of for name, of in features.items() if isinstance(of, dict) and name in kinds}
+    return [name for name, of in said.items() if of.get("_type") == feature and fits(kinds[name])]
 
 
-def _path(image: str, kind: Any) -> str | None:
-    if types.is_struct(kind):
-        return f"{image}.path" if "path" in kind.names and types.is_string(kind.field("path").type) else None
-    return image if types.is_string(kind) else None
+def _choose(found: Sequence[str], preferred: Sequence[str], what: str, warnings: list[str]) -> str | None:
+    """Return the only one of some columns, or the first of the preferred ones; None without it."""
+    chosen = found[0] if len(found) == 1 else next((name for name in preferred if name in found), None)
+    if len(found) > 1 and chosen is not None:
+        warnings.append(f"of the columns {_some(found)}, {chosen!r} became the {what}, and the others became fields")
+    return chosen
 
 
-def _has_bytes(kind: Any) -> bool:
-    """Return whether values of a type are bytes, or a struct that has some, as Hugging Face stores images."""
-    if types.is_struct(kind):
-        return "bytes" in kind.names and _has_bytes(kind.field("bytes").type)
+def _is_bytes(kind: Any) -> bool:
     return bool(types.is_binary(kind) or types.is_large_binary(kind))
 
 
-def _is_label(kind: Any) -> bool:
+def _has_path(kind: Any) -> bool:
+    return types.is_struct(kind) and "path" in kind.names and types.is_string(kind.field("path").type)
+
+
+def _may_be_image(kind: Any) -> bool:
+    """Return whether values of a type may be bytes, a path, or both in a struct, as Hugging Face has them."""
+    if types.is_struct(kind):
+        return "bytes" in kind.names and _is_bytes(kind.field("bytes").type)
+    return _is_bytes(kind) or types.is_string(kind)
+
+
+def _may_be_label(kind: Any) -> bool:
     return bool(types.is_integer(kind) or types.is_string(kind) or types.is_large_string(kind))
 
 
-def _as_read(kind: Any, as_text: list[str]) -> Any:
-    """Return the type that values are read as, which a record can hold; adds types that become text to ``as_text``."""
-    if isinstance(kind, pa.BaseExtensionType):  # such as datasets' Array2D, once datasets is imported
-        return _as_read(kind.storage_type, as_text)
+def _as_read(kind: Any, odd: list[str]) -> Any:
+    """Return the type that values are read as, which a record can hold; adds a type that becomes text to ``odd``."""
+    if isinstance(kind, pa.BaseExtensionType):  # such as Array2D, once datasets is imported
+        return _as_read(kind.storage_type, odd)
     if types.is_dictionary(kind):
-        return _as_read(kind.value_type, as_text)
+        return _as_read(kind.value_type, odd)
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        return pa.list_(_as_read(kind.value_type, as_text))
+        return pa.list_(_as_read(kind.value_type, odd))
     if types.is_struct(kind):
-        return pa.struct([(field.name, _as_read(field.type, as_text)) for field in kind])
+        return pa.struct([(field.name, _as_read(field.type, odd)) for field in kind])
     if any(is_kept(kind) for is_kept in _KEPT):
         return kind
-    as_text.append(str(kind))
+    odd.append(str(kind))
     return pa.string()
 
 
-def _field_name(column: str, others: Sequence[str]) -> str:
-    """Return the name of a column's field: the column's, changed if no field may have it."""
+def _field_name(column: str, others: dict[str, Any]) -> str:
+    """Return the name of a column's field: the column's, or one like it if no field may have that."""
     try:
         return checked_field_name(column)
     except FieldError:
-        name = column.translate({ord(character): "_" for character in ".$\0"}) + "_"
+        name = column.translate(dict.fromkeys(map(ord, ".$\0"), "_")) + "_"
         while name in others:
             name += "_"
         return name
 
 
-def _metadata(schema: Any, key: bytes) -> dict[str, Any] | None:
+def _metadata(schema: Any, key: bytes, *path: str) -> dict[str, Any]:
+    """Return an object in the metadata of a schema; an empty one if it is not there."""
     try:
         found = json.loads((schema.metadata or {})[key])
+        json.dumps(found, ensure_ascii=False).encode()  # no lone surrogates
     except (KeyError, ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def _first(names: Iterable[str], preferred: Sequence[str]) -> str | None:
-    return next((name for name in preferred if name in names), None)
+        return {}
+    for part in path:
+        found = found.get(part) if isinstance(found, dict) else None
+    return found if isinstance(found, dict) else {}
 
 
 def _some(names: Sequence[str]) -> str:

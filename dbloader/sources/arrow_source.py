@@ -23,43 +23,38 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from dbloader.sources.arrow_columns import Columns
+    from dbloader.sources.base import Loaded
 
-_ROWS = 256
-"""Rows whose fields are in memory at once."""
+_ROWS = 256  # whose fields are in memory at once
 
 
 def read_arrow(place: str | os.PathLike[str], paths: Sequence[Path]) -> ArrowSource:
     """Return the source of the images in Parquet or Arrow files; SourceError if their columns are not alike.
 
-    Paths and labels that are text are read here, to see whether paths are distinct, and for the classes. Memory holds
-    8 bytes for each row, and the distinct labels.
+    Paths, and labels that are text, are read here: to see whether paths are distinct, and for the classes. Memory
+    holds 8 bytes for each row, and the distinct labels.
     """
     files, hashes = Files(), array("q")
     first: dict[str, str] = {}  # for each text of a label, where it is first
-    columns: Columns | None = None
+    columns = find_columns(files.open(paths[0]).schema, readable(paths[0]))
     for path in paths:
-        file = files.open(path)
-        found = find_columns(file.schema, readable(path))
-        columns = columns or found
-        if found != columns:
-            raise SourceError(
-                f"{readable(path)}: its columns, their types or classes are not those of {readable(paths[0])}: "
-                "convert each by itself"
-            )
+        file, where = files.open(path), readable(path)
+        if find_columns(file.schema, where) != columns:
+            raise SourceError(f"{where}: has other columns or classes than {readable(paths[0])}: convert it by itself")
         is_text = columns.label is not None and not types.is_integer(file.schema.field(columns.label).type)
-        wanted = [*[columns.path] * (not columns.is_own), *[columns.label] * is_text]
-        for block in range(len(file.rows) if any(wanted) else 0):
+        wanted = [
+            name for name in (columns.label if is_text else None, None if columns.is_own else columns.path) if name
+        ]
+        for block in range(len(file.rows) if wanted else 0):
             with suppress(*UNREADABLE):  # its rows become a problem
-                for batch in file.batches(block, [*filter(None, wanted)], 16 * _ROWS):
+                for batch in file.batches(block, wanted, 16 * _ROWS):
                     if is_text:
-                        texts = filter(None, pc.unique(batch.column(columns.label)).to_pylist())
-                        first.update((text, readable(path)) for text in texts if text not in first)
+                        texts = pc.unique(batch.column(columns.label)).to_pylist()
+                        first = {**dict.fromkeys(filter(None, texts), where), **first}
                     hashes.extend(hash(name) for name in _paths(batch, columns) if name)
-    if columns is None:
-        raise SourceError(f"{readable(place)}: there are no Parquet or Arrow files in it")
-    classes, labels = number_labels(first, readable(place), may_be_integers=False) if first else ((), {})
-    distinct = columns.is_own or len(np.unique(np.frombuffer(hashes, np.int64))) == len(hashes)
-    return ArrowSource(place, paths, columns, files, columns.classes or classes, labels, distinct=distinct)
+    classes, labels = number_labels(first, readable(place), may_be_integers=False) if first else (columns.classes, {})
+    distinct = len(np.unique(np.frombuffer(hashes, np.int64))) == len(hashes)
+    return ArrowSource(place, paths, columns, files, classes, labels, distinct=distinct)
 
 
 class ArrowSource(Source):
@@ -90,50 +85,48 @@ class ArrowSource(Source):
 
     @override
     def entries(self) -> Iterator[Entry | Problem]:
-        total = unlabelled = 0
-        stems = {path.stem for path in self._paths}
+        columns, total, unlabelled = self._columns, 0, 0
+        wanted = [name for name in (columns.path, columns.label, *columns.fields) if name is not None]
+        has_stems = len({path.stem for path in self._paths}) == len(self._paths)
         for path in self._paths:
-            where = readable(path.stem if len(stems) == len(self._paths) else path).lstrip("/")
-            file = self._files.open(path)
-            before = 0  # rows of the file
+            where = readable(path.stem if has_stems else path).lstrip("/")
+            file, number = self._files.open(path), 0  # of the row in the file
             for block, rows in enumerate(file.rows):
-                row = 0
+                row, end = 0, number + rows
                 try:
-                    for batch in file.batches(block, self._columns.without_image, _ROWS):
-                        for name, label, fields in self._rows(batch, f"{where}/{{:06}}", before + row):
+                    for batch in file.batches(block, wanted, _ROWS):
+                        for name, label, fields in self._rows(batch, where, number):
                             if isinstance(label, Problem):
                                 yield label
                             else:
                                 yield Entry(name, os.fsencode(path.absolute()), label, fields, (block, row))
-                                total, unlabelled = total + 1, unlabelled + (label is None)
-                            row += 1
+                            total, unlabelled = total + 1, unlabelled + (label is None)
+                            row, number = row + 1, number + 1
                     if row < rows:
-                        raise ValueError("they are missing")
+                        raise ValueError("they are not there")
                 except UNREADABLE as error:
                     _check_machine(error)
-                    missing = f"rows {before + row} to {before + rows - 1}"
-                    yield Problem(f"{where}, {missing}", f"cannot be read and are left out: {why(error)}")
-                before += rows
-        unnamed = () if self._distinct else ("paths of images occur several times: the row stands before each",)
+                    yield Problem(f"{where}, rows {number} to {end - 1}", f"cannot be read: {why(error)}")
+                number = end
         few = (f"{unlabelled:,} of {total:,} images have no label",) if unlabelled else ()
-        self.warnings = (*self._columns.warnings, *unnamed, *few)
+        same = () if self._distinct else ("paths of images occur again: the names of records begin with file and row",)
+        self.warnings = (*columns.warnings, *same, *few)
 
-    def _rows(self, batch: Any, made_up: str, start: int) -> Iterator[tuple[str, Any, dict[str, Any]]]:
+    def _rows(self, batch: Any, where: str, number: int) -> Iterator[tuple[str, int | Problem | None, dict[str, Any]]]:
         """Yield the name, the label, or a problem instead of it, and the fields of each row."""
         columns = self._columns
-        fields = [(name, column, batch.column(column).cast(kind)) for column, (name, kind) in columns.fields.items()]
-        values = [(name, column in columns.absent, cast.to_pylist()) for name, column, cast in fields]
         paths = _paths(batch, columns)
-        labels = [None] * batch.num_rows if columns.label is None else batch.column(columns.label).to_pylist()
+        labels = [None] * len(batch) if columns.label is None else batch.column(columns.label).to_pylist()
+        values = [
+            (field, column in columns.absent, batch.column(column).cast(kind).to_pylist())
+            for column, (field, kind) in columns.fields.items()
+        ]
         for at, (path, label) in enumerate(zip(paths, labels, strict=True)):
-            name = made_up.format(start + at)
-            if path:
-                name = path if self._distinct else f"{name}/{path.lstrip('/')}"
-            yield (
-                name,
-                self._label(label, name),
-                {key: column[at] for key, absent, column in values if not (absent and column[at] is None)},
-            )
+            name = path if path and self._distinct else f"{where}/{number + at:06}{'/' * bool(path)}{path or ''}"
+            fields = {field: column[at] for field, absent, column in values if not absent or column[at] is not None}
+            if columns.is_own and path is None:
+                fields["name"] = None
+            yield name, self._label(label, name), fields
 
     def _label(self, label: int | str | None, name: str) -> int | Problem | None:
         if isinstance(label, str):
@@ -141,43 +134,37 @@ class ArrowSource(Source):
                 raise SourceError(f"{self.place}: was changed since it was first read")
             return self._labels.get(label)
         count = len(self.classes)
-        if label is None or (count and label == -1):  # Hugging Face's test splits
+        if label is None or (count and label == -1):  # Hugging Face's sign for none, as in the test splits of many
             return None
-        if (count and not 0 <= label < count) or abs(label) >= 2**63:
-            of = f"one of the {count} classes (0 to {count - 1})" if count else "an integer of 64 bits"
-            return Problem(name, f"its label {label} is not {of}")
+        if abs(label) >= 2**63 or (count and not 0 <= label < count):
+            wanted = f"from 0 to {count - 1}, as it has {count:,} classes" if count else "of 64 bits"
+            return Problem(name, f"its label is {label}, not {wanted}")
         return label
 
     @override
-    def read(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Problem]:
+    def read(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Loaded | Problem]:
         for entry in entries:
-            assert entry.span is not None  # entries() gives it
             try:
-                value = self._files.value(Path(os.fsdecode(entry.path)), *entry.span, self._columns.image)
+                value = self._files.value(Path(os.fsdecode(entry.path)), *(entry.span or (0, 0)), self._columns.image)
             except (SourceError, *UNREADABLE) as error:
                 _check_machine(error)
                 yield Problem(entry.name, f"cannot be read: {why(error)}")
                 continue
-            found = value["bytes"] if value.is_valid and types.is_struct(value.type) else value
-            path = None
-            if not found.is_valid and value.is_valid and self._columns.path:
-                path = value["path"].as_py()
-            elif found.is_valid and types.is_string(found.type):
-                path = found.as_py()
-            if path:
-                yield self._read_path(entry, path, hold)
-            elif found.is_valid:
-                data = found.as_buffer()
-                hold(data.size)
-                yield data.to_pybytes()
+            data, path = value, None
+            if value.is_valid and types.is_struct(value.type):
+                data, path = value["bytes"], value["path"].as_py() if self._columns.path else None
+            elif types.is_string(value.type):
+                data, path = None, value.as_py()
+            if data is not None and data.is_valid:
+                buffer = data.as_buffer()
+                hold(len(buffer))
+                yield buffer.to_pybytes()
+            elif not path:
+                yield Problem(entry.name, "has neither bytes nor a path")
+            elif os.path.isabs(path) or ".." in Path(path).parts or "\0" in path:  # noqa: PTH117
+                yield Problem(entry.name, f"has only a path, {path!r}, which is not below {readable(self.root)}")
             else:
-                yield Problem(entry.name, "its row has no image")
-
-    def _read_path(self, entry: Entry, path: str, hold: Callable[[int], object]) -> bytes | Problem:
-        """Return the file at a path that stands in the place of its bytes."""
-        if os.path.isabs(path) or ".." in Path(path).parts or "\0" in path:  # noqa: PTH117
-            return Problem(entry.name, f"its row has only a path, which is not below {readable(self.root)}: {path!r}")
-        return next(super().read([entry._replace(path=os.fsencode(path), span=None)], hold))
+                yield from super().read([entry._replace(path=path.encode(), span=None)], hold)
 
     @override
     def close(self) -> None:
@@ -187,13 +174,13 @@ class ArrowSource(Source):
 def _paths(batch: Any, columns: Columns) -> list[str | None]:
     """Return the path of each image; None without one."""
     if columns.path is None:
-        return [None] * batch.num_rows
+        return [None] * len(batch)
     column = batch.column(columns.image)
     paths: list[str | None] = (pc.struct_field(column, "path") if types.is_struct(column.type) else column).to_pylist()
     return paths
 
 
-def _check_machine(error: BaseException) -> None:
+def _check_machine(error: Exception) -> None:
     """Raise an error that is not the file's fault: to continue would reject good files."""
     if isinstance(error, MemoryError) or getattr(error, "errno", None) in NOT_THE_FILE:
         raise error
