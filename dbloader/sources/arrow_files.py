@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 import threading
 from array import array
-from collections import OrderedDict
+from collections import Counter, OrderedDict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import types
 
 from dbloader.errors import SourceError
-from dbloader.sources.base import readable
+from dbloader.sources.base import NOT_THE_FILE, readable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
 UNREADABLE = (pa.ArrowException, OSError, ValueError, TypeError, LookupError, MemoryError, RecursionError)
@@ -22,10 +26,11 @@ UNREADABLE = (pa.ArrowException, OSError, ValueError, TypeError, LookupError, Me
 
 # https://arrow.apache.org/docs/format/Columnar.html#ipc-streaming-format
 _END = b"\xff\xff\xff\xff\0\0\0\0"
-_PIECE = 32 * 2**20  # bytes of images that are decoded at once, in a row group that has more than twice as many
-_PIECES = 3  # kept of such a row group: threads that take turns ask for rows a little out of their order
-_HELD = 96 * 2**20  # bytes of decoded images that are kept of all blocks
-_STARTS = 20  # times that a row group of many pieces is read from its start
+_LARGE = 64 * 2**20  # bytes of the images of a block that are decoded into a temporary file, not into memory
+_PIECE = 16 * 2**20  # of those that are decoded at once
+_IN_MEMORY, _ON_DISK = 96 * 2**20, 8 * 2**30  # bytes of decoded images that are kept of all blocks
+_TIMES = 3  # that a large block is decoded
+_BYTES, _PATH, _NONE = range(3)
 _FILES = 4  # whose headers are kept
 
 
@@ -38,12 +43,11 @@ class ParquetFile:
         groups = map(self._metadata.row_group, range(self._metadata.num_row_groups))
         self.rows = array("Q", [group.num_rows for group in groups])
 
-    def rows_at_once(self, block: int, column: str) -> int:
-        """Return how many rows of a block to decode at once, by the bytes that a column has."""
-        group, rows = self._metadata.row_group(block), self.rows[block]
+    def image_bytes(self, block: int, column: str) -> int:
+        """Return the bytes of a column of a block once it is decoded."""
+        group = self._metadata.row_group(block)
         parts = map(group.column, range(group.num_columns))
-        size = sum(part.total_uncompressed_size for part in parts if part.path_in_schema.startswith(column))
-        return max(1, int(rows * _PIECE // size) if size > 2 * _PIECE else rows)
+        return sum(int(part.total_uncompressed_size) for part in parts if part.path_in_schema.startswith(column))
 
     def batches(self, block: int, columns: Sequence[str], rows: int) -> Iterator[Any]:
         """Yield columns of a block, so many rows at once; ``image.path`` is a part of a column."""
@@ -71,10 +75,10 @@ class ArrowFile:
         stream.seek(0)
         self._data = stream.read_buffer()  # a view of the map
 
-    def rows_at_once(self, block: int, column: str) -> int:
-        """Return the number of rows of a block, whatever the column."""
-        del column
-        return max(1, self.rows[block])
+    def image_bytes(self, block: int, column: str) -> int:
+        """Return 0: nothing has to be decoded."""
+        del block, column
+        return 0
 
     def batches(self, block: int, columns: Sequence[str], rows: int) -> Iterator[Any]:
         """Yield the columns of a block which ``columns`` names or has parts of, so many rows at once."""
@@ -88,40 +92,73 @@ class ArrowFile:
 
 
 class _Block:
-    """The images of a block, in pieces that are decoded one after the other."""
+    """The images of a block, decoded at the first use: into memory, or into a temporary file if they are large."""
 
     def __init__(self, file: ParquetFile | ArrowFile, block: int, column: str) -> None:
-        self._file, self._block, self._column = file, block, column
-        self._rows = file.rows_at_once(block, column)
-        self._lock = threading.Lock()
-        self._pieces: OrderedDict[int, Any] = OrderedDict()
-        self._batches: Iterator[Any] = iter(())
-        self._next, self._starts = 2**63, 0
-        self.nbytes = 0
+        self._batches = partial(file.batches, block, [column])
+        self._rows, self.size = file.rows[block], file.image_bytes(block, column)
+        self.is_large = self.size > _LARGE
+        self._lock, self._begun, self._error = threading.Lock(), False, "it has not as many rows as it says"
+        self._values: list[Any] = []
+        # Of the temporary file: where each image ends, after 0; and which rows have a path instead, or nothing.
+        self._file: Any = None
+        self._ends, self._kinds = array("Q", [0]), bytearray()
 
-    def value(self, row: int) -> Any:
-        piece, offset = divmod(row, self._rows)
+    def __del__(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def read(self, row: int, hold: Callable[[int], object]) -> bytes | str | None:
+        """Return the bytes or the path in a row; None if it has neither. One of ``UNREADABLE`` if it is damaged."""
         with self._lock:
-            if piece not in self._pieces and piece < self._next:
-                self._batches, self._next = self._file.batches(self._block, [self._column], self._rows), 0
-                self._starts += 1
-                if self._starts > _STARTS:
-                    raise ValueError(
-                        f"its row group {self._block} is too large to be read in a random order: leave shuffle "
-                        "(--shuffle) out, or write row groups of 100 images"
-                    )
-            while piece not in self._pieces:
-                batch = next(self._batches, None)
-                if batch is None or len(batch) != min(
-                    self._rows, self._file.rows[self._block] - self._next * self._rows
-                ):
-                    raise ValueError("it has not as many rows as it says")
-                self._pieces[self._next] = batch.column(self._column)
-                self._next += 1
-                while len(self._pieces) > _PIECES:
-                    self._pieces.popitem(last=False)
-            self.nbytes = sum(part.nbytes for part in self._pieces.values())
-            return self._pieces[piece][offset]
+            if not self._begun:
+                self._begun = True
+                try:
+                    self._decode()
+                except UNREADABLE as error:
+                    check_machine(error)
+                    self._error = why(error)
+        if row >= max(len(self._values), len(self._kinds)):
+            raise ValueError(self._error)
+        if not self.is_large:
+            return _content(self._values[row], hold)
+        start, end = self._ends[row], self._ends[row + 1]
+        hold(end - start)
+        data = os.pread(self._file.fileno(), end - start, start)
+        return data if self._kinds[row] == _BYTES else data.decode() if self._kinds[row] == _PATH else None
+
+    def _decode(self) -> None:
+        if not self.is_large:
+            for batch in self._batches(max(1, self._rows)):
+                self._values += batch.column(0)
+            return
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - __del__ closes it
+        for batch in self._batches(max(1, int(self._rows * _PIECE // self.size))):
+            for value in batch.column(0):
+                content = _content(value, lambda _: None)
+                data = content.encode() if isinstance(content, str) else content or b""
+                try:
+                    self._file.write(data)
+                    self._file.flush()
+                except OSError as error:
+                    where = f"{tempfile.gettempdir()}: cannot hold a row group of {self.size:,} bytes"
+                    raise SourceError(f"{where}: {error.strerror}; set TMPDIR to a folder with room") from error
+                self._ends.append(self._ends[-1] + len(data))
+                self._kinds.append(_NONE if content is None else _PATH if isinstance(content, str) else _BYTES)
+
+
+def _content(value: Any, hold: Callable[[int], object]) -> bytes | str | None:
+    """Return the bytes or the path that a value of the column of images has."""
+    path: str | None = None
+    if value.is_valid and types.is_struct(value.type):
+        path, value = value["path"].as_py() if "path" in value.type.names else None, value["bytes"]
+    elif types.is_string(value.type):
+        path, value = value.as_py(), pa.scalar(None, pa.binary())
+    if not value.is_valid:
+        return path or None
+    data: Any = value.as_buffer()
+    hold(len(data))
+    return bytes(data)
 
 
 class Files:
@@ -131,6 +168,7 @@ class Files:
         self._lock = threading.Lock()
         self._files: OrderedDict[Path, ParquetFile | ArrowFile] = OrderedDict()
         self._blocks: OrderedDict[tuple[Path, int], _Block] = OrderedDict()
+        self._times: Counter[tuple[Path, int]] = Counter()  # that a large block was decoded
 
     def __reduce__(self) -> tuple[type[Files], tuple[()]]:
         return Files, ()
@@ -150,20 +188,40 @@ class Files:
             self._files.popitem(last=False)
         return found
 
-    def value(self, path: Path, block: int, row: int, column: str) -> Any:
-        """Return the value in a row of a block; SourceError, or one of ``UNREADABLE``, if it cannot be read."""
+    def read(self, path: Path, block: int, row: int, column: str, hold: Callable[[int], object]) -> bytes | str | None:
+        """Return the bytes or the path of an image; None if there is neither.
+
+        Raises:
+            SourceError: No image of this file, or no image in this order, can be read.
+            Exception: One of ``UNREADABLE``; others may be read.
+        """
+        key = path, block
         with self._lock:
-            shared = self._blocks.pop((path, block), None) or _Block(self._open(path), block, column)
-            self._blocks[path, block] = shared
-            while len(self._blocks) > 1 and sum(other.nbytes for other in self._blocks.values()) > _HELD:
-                self._blocks.popitem(last=False)
-        return shared.value(row)
+            shared = self._blocks.pop(key, None)
+            if shared is None:
+                shared = _Block(self._open(path), block, column)
+                self._times[key] += shared.is_large
+                if self._times[key] > _TIMES:
+                    what = f"its row groups, such as {block} of {shared.size:,} bytes, are too large for a random order"
+                    raise SourceError(f"{readable(path)}: {what}: leave shuffle (--shuffle) out")
+            self._blocks[key] = shared
+            for is_large, limit in ((False, _IN_MEMORY), (True, _ON_DISK)):
+                kept = [key for key, held in self._blocks.items() if held.is_large == is_large]
+                while len(kept) > 2 and sum(self._blocks[key].size for key in kept) > limit:
+                    del self._blocks[kept.pop(0)]
+        return shared.read(row, hold)
 
     def close(self) -> None:
         """Close all files; the next use opens them again."""
         with self._lock:
             self._files.clear()
             self._blocks.clear()
+
+
+def check_machine(error: Exception) -> None:
+    """Raise an error that is not the file's fault: to continue would reject good files."""
+    if isinstance(error, (MemoryError, SourceError)) or getattr(error, "errno", None) in NOT_THE_FILE:
+        raise error
 
 
 def why(error: BaseException) -> str:

@@ -15,8 +15,8 @@ from typing_extensions import override
 
 from dbloader.errors import SourceError
 from dbloader.sources.arrow_columns import find_columns
-from dbloader.sources.arrow_files import UNREADABLE, Files, why
-from dbloader.sources.base import NOT_THE_FILE, Entry, Problem, Source, full_path, readable
+from dbloader.sources.arrow_files import UNREADABLE, Files, check_machine, why
+from dbloader.sources.base import Entry, Problem, Source, full_path, readable
 from dbloader.sources.labels import number_labels
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class ArrowSource(Source):
                     if row < rows:
                         raise ValueError("they are not there")
                 except UNREADABLE as error:
-                    _check_machine(error)
+                    check_machine(error)
                     yield Problem(f"{where}, rows {number} to {end - 1}", f"cannot be read: {why(error)}")
                 number = end
         few = (f"{unlabelled:,} of {total:,} images have no label",) if unlabelled else ()
@@ -144,27 +144,21 @@ class ArrowSource(Source):
     @override
     def read(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Loaded | Problem]:
         for entry in entries:
+            block, row = entry.span or (0, 0)
             try:
-                value = self._files.value(Path(os.fsdecode(entry.path)), *(entry.span or (0, 0)), self._columns.image)
-            except (SourceError, *UNREADABLE) as error:
-                _check_machine(error)
+                found = self._files.read(Path(os.fsdecode(entry.path)), block, row, self._columns.image, hold)
+            except UNREADABLE as error:
+                check_machine(error)
                 yield Problem(entry.name, f"cannot be read: {why(error)}")
                 continue
-            data, path = value, None
-            if value.is_valid and types.is_struct(value.type):
-                data, path = value["bytes"], value["path"].as_py() if self._columns.path else None
-            elif types.is_string(value.type):
-                data, path = None, value.as_py()
-            if data is not None and data.is_valid:
-                buffer = data.as_buffer()
-                hold(len(buffer))
-                yield buffer.to_pybytes()
-            elif not path:
+            if isinstance(found, bytes):
+                yield found
+            elif found is None:
                 yield Problem(entry.name, "has neither bytes nor a path")
-            elif os.path.isabs(path) or ".." in Path(path).parts or "\0" in path:  # noqa: PTH117
-                yield Problem(entry.name, f"has only a path, {path!r}, which is not below {readable(self.root)}")
+            elif os.path.isabs(found) or ".." in Path(found).parts or "\0" in found:  # noqa: PTH117
+                yield Problem(entry.name, f"has only a path, {found!r}, which is not below {readable(self.root)}")
             else:
-                yield from super().read([entry._replace(path=path.encode(), span=None)], hold)
+                yield from super().read([entry._replace(path=found.encode(), span=None)], hold)
 
     @override
     def close(self) -> None:
@@ -178,9 +172,3 @@ def _paths(batch: Any, columns: Columns) -> list[str | None]:
     column = batch.column(columns.image)
     paths: list[str | None] = (pc.struct_field(column, "path") if types.is_struct(column.type) else column).to_pylist()
     return paths
-
-
-def _check_machine(error: Exception) -> None:
-    """Raise an error that is not the file's fault: to continue would reject good files."""
-    if isinstance(error, MemoryError) or getattr(error, "errno", None) in NOT_THE_FILE:
-        raise error
