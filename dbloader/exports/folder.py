@@ -27,7 +27,8 @@ from dbloader.exports.croissant import data_type, describe_folder
 from dbloader.images.info import read_facts
 from dbloader.records.values import pack
 from dbloader.sources.folder import IMAGE_EXTENSIONS
-from dbloader.sources.metadata import CLASSES, FILE_NAME
+from dbloader.sources.labels import CLASSES
+from dbloader.sources.metadata import FILE_NAME
 
 if TYPE_CHECKING:
     from pathlib import Path

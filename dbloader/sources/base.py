@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
 # Errors of the machine, not of the file: to continue would reject good files.
-_NOT_THE_FILE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+NOT_THE_FILE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 # A record is a BSON document, whose length is an int32; 64 kB are left for everything but the image.
 MAX_BYTES = 2**31 - 2**16
 _MAX_EXTENSIONS = 1000  # counted separately; files called x.0001, x.0002, … must not fill the memory
@@ -132,7 +132,7 @@ def read_file(name: str, path: bytes, span: tuple[int, int] | None, hold: Callab
         finally:
             os.close(descriptor)
     except OSError as error:
-        if error.errno in _NOT_THE_FILE:
+        if error.errno in NOT_THE_FILE:
             raise
         return Problem(name, f"cannot be read: {error.strerror or error}")
 

@@ -33,7 +33,7 @@ IMAGE_EXTENSIONS = (
 )  # fmt: skip
 METADATA_FILES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")  # that Hugging Face's imagefolder reads
 _SUFFIXES = tuple(extension.encode() for extension in IMAGE_EXTENSIONS)
-_SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing", "dev", "eval"}
+SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing", "dev", "eval"}
 _MAX_NAMED = 10  # classes named in a warning
 
 
@@ -199,7 +199,7 @@ def _first_warnings(root: Path, classes: tuple[str, ...], loose: int) -> Iterato
     where = readable(root)
     if loose:
         yield f"{_count(loose, 'image', 'images')} directly in {where} left out: outside of every class folder"
-    if _SPLITS.issuperset(name.lower() for name in classes):
+    if SPLITS.issuperset(name.lower() for name in classes):
         command = shlex.join([posixpath.join(where, classes[0]), f"{classes[0]}.lmdb"])
         yield (
             f"the classes are called {_named(classes)}: these look like splits; convert each by itself: "

@@ -25,8 +25,8 @@ from dbloader._describe import short_repr
 from dbloader.errors import FieldError, SourceError
 from dbloader.records.record import checked_field_name
 from dbloader.sources.base import Entry, Problem, Source, checked_root, readable
-from dbloader.sources.labels import number_labels
-from dbloader.sources.metadata import CLASSES, FILE_NAME, RECORD_COLUMNS, Listed, read_classes, top_folder
+from dbloader.sources.labels import CLASSES, number_labels, read_classes
+from dbloader.sources.metadata import FILE_NAME, RECORD_COLUMNS, Listed, top_folder
 from dbloader.sources.rows import is_text, read_header, read_rows
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def read_listing(
         if first_problem is None and not metadata:
             _check_header(read_header(listing), where)
         raise SourceError(f"{where}: no row of it can be used: {': '.join(first_problem or ['there are none'])}")
-    classes = read_classes(listing) if metadata else None
+    classes = read_classes(listing.parent) if metadata else None
     by_folder = listed is not None and classes is None and not has_labels and listed.has_classes()
     if listed is not None and by_folder:
         first_of, unlabelled = listed.folders, 0

@@ -6,16 +6,14 @@ and ``resized_from``, and beside them the file ``classes.json``: the names of th
 
 from __future__ import annotations
 
-import json
 import os
 import posixpath
 from array import array
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dbloader._describe import short_repr
 from dbloader.errors import SourceError
 from dbloader.sources.base import readable
 from dbloader.sources.folder import IMAGE_EXTENSIONS, METADATA_FILES, describe_unused
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FILE_NAME = "file_name"
-CLASSES = "classes.json"
 RECORD_COLUMNS = ("name", "resized_from")
 _SUFFIXES = tuple(extension.encode() for extension in IMAGE_EXTENSIONS)
 
@@ -43,22 +40,6 @@ def _columns(path: Path) -> tuple[str, ...]:
     if path.suffix != ".jsonl":
         return read_header(path)
     return tuple(next((row[1] for row in read_rows(path)), ()))
-
-
-def read_classes(metadata: Path) -> tuple[str, ...] | None:
-    """Return the names of the labels that are given beside a metadata file; None without them."""
-    path = metadata.with_name(CLASSES)
-    try:
-        names: Any = json.loads(path.read_bytes())
-        if isinstance(names, list) and all(isinstance(name, str) and name.encode() is not None for name in names):
-            return tuple(names)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, RecursionError) as error:
-        raise SourceError(f"{readable(path)}: cannot be read: {error}; mend it, or move it away") from error
-    raise SourceError(
-        f"{readable(path)}: must be a list of names, got {short_repr(names, 50)}; mend it, or move it away"
-    )
 
 
 class Listed:

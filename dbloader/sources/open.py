@@ -9,6 +9,7 @@ from dbloader.sources.folder import scan
 from dbloader.sources.listing import read_listing
 from dbloader.sources.metadata import find_metadata
 from dbloader.sources.other_lmdb import find_lmdb, is_store, read_lmdb
+from dbloader.sources.parquet import find_parquet, read_parquet
 from dbloader.sources.shards import find_shards
 from dbloader.sources.store import read_store
 from dbloader.sources.tar import read_tars
@@ -58,6 +59,9 @@ def open_source(
     file = find_lmdb(source)
     if file is not None:
         return read_store(file) if is_store(file) else read_lmdb(source, file)
+    parquet = find_parquet(source)
+    if parquet:
+        return read_parquet(source, parquet)
     tars, zips = find_shards(source, ".tar"), find_shards(source, ".zip")
     if tars or zips:
         return read_tars(source, tars) if tars else read_zips(source, zips)

@@ -1,0 +1,209 @@
+"""Parquet files as Hugging Face's datasets writes and reads them: a folder of shards that have the same columns.
+
+``image`` is a struct of the file's bytes and its path, which is the record's name. ``label`` is a ClassLabel with the
+classes of the store. Each further field is a column. Under its own key of the schema's metadata, dbloader says what
+the columns cannot: docs/parquet.md.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image
+from typing_extensions import override
+
+from dbloader.errors import ExportError
+from dbloader.exports.base import Exporter
+from dbloader.stores.base import READ_AT_ONCE
+
+try:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+except ImportError as error:
+    raise ExportError("writing Parquet needs pyarrow: pip install 'dbloader[parquet]'") from error
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dbloader.records.record import Record
+    from dbloader.stores.base import Store
+
+_GROUP_ROWS, _GROUP_BYTES = 100, 64 * 2**20  # rows of a row group as datasets has them; the bytes bound the memory
+_SHARD_BYTES = 500 * 10**6  # likewise
+_IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+_TYPES = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string(), bytes: pa.binary()}
+
+
+class ParquetExporter(Exporter):
+    """Writes shards of about 500 MB, after reading all records once for the types of their fields."""
+
+    def __init__(self, store: Store, folder: Path) -> None:
+        super().__init__(store, folder)
+        self._types: dict[str, Any] = {}  # of the columns of fields
+        counts: dict[str, int] = {}
+        for start in range(0, len(store), READ_AT_ONCE):
+            with store.borrow(range(start, min(start + READ_AT_ONCE, len(store)))) as records:
+                for record in records:
+                    self._add_types(record)
+                    counts.update({name: counts.get(name, 0) + 1 for name in _fields(record)})
+        self._absent = [name for name, count in counts.items() if count < len(store)]
+        self._schema = self._make_schema()
+        self._rows: list[dict[str, Any]] = []
+        self._group_bytes = self._shard_bytes = self._shards = 0
+        self._reordered = self._pixels = self._empty = self._unknown = 0
+        self._writer: Any = None
+        (folder / "data").mkdir()
+
+    def _add_types(self, record: Record) -> None:
+        before = ""
+        for name, value in _fields(record).items():
+            try:
+                kind = _type_of(value)
+                if name in self._types:
+                    self._types[name] = _merged(self._types[name], kind)
+                else:  # after the field that it follows in this record
+                    order = [*self._types]
+                    order.insert(order.index(before) + 1 if before else 0, name)
+                    self._types = {key: self._types.get(key, kind) for key in order}
+            except ValueError as error:
+                raise ExportError(
+                    f"record {record.index} ({record.name}): its field {name!r} {error}, which a column of Parquet "
+                    "cannot hold: write it otherwise, or choose another format (--format)"
+                ) from error
+            before = name
+
+    def _make_schema(self) -> Any:
+        columns = [("image", _IMAGE)]
+        features: dict[str, Any] = {"image": {"_type": "Image"}}
+        manifest = self.store.manifest
+        if manifest.labelled or manifest.classes:
+            columns.append(("label", pa.int64()))
+            names = {"names": [*manifest.classes], "_type": "ClassLabel"}
+            features["label"] = names if manifest.classes else _feature(pa.int64())
+        columns += self._types.items()
+        features |= {name: _feature(kind) for name, kind in self._types.items()}
+        metadata = {"huggingface": {"info": {"features": features}}, "dbloader": {"absent": self._absent}}
+        return pa.schema(columns, {key: json.dumps(value) for key, value in metadata.items()})
+
+    @override
+    def write(self, record: Record) -> None:
+        fields, image = _fields(record), self._file(record)
+        for name in self._absent:
+            if name in fields and fields[name] is None:
+                raise ExportError(
+                    f"record {record.index} ({record.name}): its field {name!r} is None, and other records lack it, "
+                    "which Parquet cannot tell apart: choose another format (--format)"
+                )
+        self._reordered += [*fields] != [name for name in self._types if name in fields]
+        column = None if image is None and record.name is None else {"bytes": image, "path": record.name}
+        self._rows.append({**fields, "image": column, "label": record.label})
+        self._group_bytes += sum(len(value) for value in (image or b"", *fields.values()) if _has_length(value))
+        if len(self._rows) >= _GROUP_ROWS or self._group_bytes >= _GROUP_BYTES:
+            self._write_group()
+
+    def _file(self, record: Record) -> bytes | None:
+        """Return the bytes of the image file of a record."""
+        image = record.image
+        if image is None:
+            self._empty += 1
+        elif isinstance(image, np.ndarray):
+            if image.dtype != np.uint8 or not image.size or image.ndim < 2 or image.shape[2:] not in ((), (3,)):
+                raise ExportError(
+                    f"record {record.index} ({record.name}): its array of {image.dtype} of the shape {image.shape} is "
+                    "no image of 8 bits, gray or RGB: choose another format (--format)"
+                )
+            file = io.BytesIO()
+            Image.fromarray(image).save(file, "PNG", compress_level=1)
+            self._pixels += 1
+            return file.getvalue()
+        else:
+            self._unknown += record.format is None
+        return image if image is None else bytes(image)
+
+    def _write_group(self) -> None:
+        if self._writer is None:
+            path = self.folder / "data" / f"{self._shards:05}"
+            self._writer = pq.ParquetWriter(path, self._schema, use_dictionary=False, write_page_checksum=True)
+            self._shards += 1
+        try:
+            self._writer.write_table(pa.Table.from_pylist(self._rows, self._schema))
+        except pa.ArrowException as error:
+            raise ExportError(f"{self.folder}: cannot be written: {error}; choose another format (--format)") from error
+        self._shard_bytes += self._group_bytes
+        self._rows, self._group_bytes = [], 0
+        if self._shard_bytes >= _SHARD_BYTES:
+            self.close()
+
+    @override
+    def finish(self) -> None:
+        if self._rows or not self._shards:
+            self._write_group()
+        self.close()
+        for shard in range(self._shards):
+            name = f"train-{shard:05}-of-{self._shards:05}.parquet"
+            (self.folder / "data" / f"{shard:05}").rename(self.folder / "data" / name)
+        for count, what in (
+            (self._pixels, "stored as pixels and written as PNG: convert --raw gives the same store again"),
+            (self._unknown, "in no known image format: convert --check none gives the same store again"),
+            (self._empty, "without an image: convert leaves them out"),
+            (self._reordered, "with fields in another order than others: convert gives all the same order"),
+        ):
+            if count:
+                self.warnings.append(f"{count:,} record{' is' if count == 1 else 's are'} {what}")
+
+    @override
+    def close(self) -> None:
+        writer, self._writer, self._shard_bytes = self._writer, None, 0
+        if writer is not None:
+            writer.close()
+
+
+def _fields(record: Record) -> dict[str, Any]:
+    """Return the fields of a record, and what it says of an image that is not the file as it was."""
+    kept = {"damaged": record.damaged, "resized_from": record.resized_from and [*record.resized_from]}
+    return {**record.fields, **{name: value for name, value in kept.items() if value is not None}}
+
+
+def _type_of(value: Any) -> Any:
+    """Return the type of a column with a value; ValueError if there is none that gives the same value back."""
+    if value is None:
+        return pa.null()
+    if isinstance(value, list):
+        kind = pa.null()
+        for item in value:
+            kind = _merged(kind, _type_of(item))
+        return pa.list_(kind)
+    if isinstance(value, dict) and value:
+        return pa.struct([(name, _type_of(item)) for name, item in value.items()])
+    if type(value) not in _TYPES:
+        raise ValueError("is an empty dict" if value == {} else f"holds a {type(value).__name__}")
+    return _TYPES[type(value)]
+
+
+def _merged(first: Any, second: Any) -> Any:
+    """Return the type of a column with values of two types; ValueError if they cannot be in one."""
+    if pa.types.is_null(second) or first.equals(second):
+        return first
+    if pa.types.is_null(first):
+        return second
+    if pa.types.is_list(first) and pa.types.is_list(second):
+        return pa.list_(_merged(first.value_type, second.value_type))
+    if pa.types.is_struct(first) and pa.types.is_struct(second) and first.names == second.names:
+        return pa.struct([(name, _merged(first.field(name).type, second.field(name).type)) for name in first.names])
+    raise ValueError(f"is {second} here and {first} before")
+
+
+def _feature(kind: Any) -> Any:
+    """Return the feature of Hugging Face for a type."""
+    if pa.types.is_list(kind):
+        return [_feature(kind.value_type)]
+    if pa.types.is_struct(kind):
+        return {field.name: _feature(field.type) for field in kind}
+    return {"dtype": {"double": "float64"}.get(str(kind), str(kind)), "_type": "Value"}
+
+
+def _has_length(value: Any) -> bool:
+    return isinstance(value, (bytes, str))

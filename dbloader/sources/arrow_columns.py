@@ -1,0 +1,168 @@
+"""Which column of a table is the image, which one the label, and how the others become fields."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+from pyarrow import types
+
+from dbloader.errors import FieldError, SourceError
+from dbloader.records.record import checked_field_name
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+IMAGES = ("image", "img", "jpg", "jpeg", "png", "webp", "picture", "photo", "image_bytes", "bytes")
+LABELS = ("label", "labels", "class", "target", "cls")
+OWN = b"dbloader"
+"""Key of a schema's metadata in what dbloader wrote: nothing about its columns has to be guessed."""
+
+_KEPT = (
+    types.is_null, types.is_boolean, types.is_integer, types.is_floating, types.is_string, types.is_large_string,
+    types.is_binary, types.is_large_binary, types.is_fixed_size_binary,
+)  # fmt: skip
+
+
+class Columns(NamedTuple):
+    """What the columns of a table are."""
+
+    image: str
+    path: str | None  # column of the image's path, such as "image.path"; None without one
+    label: str | None
+    classes: tuple[str, ...]  # names of a ClassLabel
+    fields: dict[str, tuple[str, Any]]  # by column: the name of the field, and the type that its values are read as
+    absent: frozenset[str]  # columns in which null says that the record has no such field
+    is_own: bool
+    warnings: tuple[str, ...]
+
+
+def find_columns(schema: Any, where: str) -> Columns:
+    """Return what the columns of a schema are; SourceError if the image is not among them, or not for certain."""
+    kinds = {field.name: field.type for field in schema}
+    if len(kinds) < len(schema.names):
+        raise SourceError(f"{where}: two of its columns have the same name: rename one")
+    is_own = OWN in (schema.metadata or {}) and _may_be_image(kinds.get("image", pa.null()))
+    features = _metadata(schema, b"huggingface", "info", "features")
+    warnings: list[str] = []
+
+    images = ["image"] if is_own else _of_feature(features, "Image", kinds, _may_be_image)
+    images = images or [name for name, kind in kinds.items() if types.is_struct(kind) and _may_be_image(kind)]
+    images = images or [name for name, kind in kinds.items() if _is_bytes(kind)]
+    images = images or [name for name in IMAGES if types.is_string(kinds.get(name, pa.null()))]
+    image = _choose(images, IMAGES, "image", warnings)
+    if image is None:
+        which = f"{_some(images)} may each be it" if images else f"it has {_some([*kinds])}"
+        raise SourceError(f"{where}: no column is the image for certain; {which}: call it 'image'")
+
+    classes = _of_feature(features, "ClassLabel", kinds, types.is_integer)
+    by_name = [name for name in LABELS if name in kinds and name != image and _may_be_label(kinds[name])]
+    labels = [name for name in ("label",) if name in kinds] if is_own else classes or by_name[:1]
+    label = _choose(labels, (*LABELS, *labels), "label", warnings)
+    names = features[label].get("names") if label in classes else None
+
+    fields: dict[str, tuple[str, Any]] = {}
+    for name, kind in kinds.items():
+        if name in (image, label):
+            continue
+        field = name if is_own else _field_name(name, kinds)
+        if field != name:
+            warnings.append(f"the column {name!r} became the field {field!r}: no field may have its name")
+        odd: list[str] = []
+        fields[name] = field, _as_read(kind, odd)
+        if odd:
+            warnings.append(f"the values of the column {name!r}, of the type {odd[0]}, became text")
+        try:
+            pa.array([], kind).cast(fields[name][1])
+        except (pa.ArrowException, ValueError, TypeError) as error:
+            raise SourceError(
+                f"{where}: the column {name!r} has the type {kind}, which cannot be a field: leave it out of the file"
+            ) from error
+    absent = _metadata(schema, OWN).get("absent")
+    return Columns(
+        image,
+        image if types.is_string(kinds[image]) else f"{image}.path" if _has_path(kinds[image]) else None,
+        label,
+        tuple(map(str, names)) if isinstance(names, list) else (),
+        fields,
+        frozenset(map(str, absent)) if isinstance(absent, list) else frozenset(),
+        is_own,
+        tuple(warnings),
+    )
+
+
+def _of_feature(features: dict[str, Any], feature: str, kinds: dict[str, Any], fits: Any) -> list[str]:
+    """Return the columns that Hugging Face's features say to be of a kind, if their types fit."""
+    said = {name: of for name, of in features.items() if isinstance(of, dict) and name in kinds}
+    return [name for name, of in said.items() if of.get("_type") == feature and fits(kinds[name])]
+
+
+def _choose(found: Sequence[str], preferred: Sequence[str], what: str, warnings: list[str]) -> str | None:
+    """Return the only one of some columns, or the first of the preferred ones; None without it."""
+    chosen = found[0] if len(found) == 1 else next((name for name in preferred if name in found), None)
+    if len(found) > 1 and chosen is not None:
+        warnings.append(f"of the columns {_some(found)}, {chosen!r} became the {what}, and the others became fields")
+    return chosen
+
+
+def _is_bytes(kind: Any) -> bool:
+    return bool(types.is_binary(kind) or types.is_large_binary(kind))
+
+
+def _has_path(kind: Any) -> bool:
+    return types.is_struct(kind) and "path" in kind.names and types.is_string(kind.field("path").type)
+
+
+def _may_be_image(kind: Any) -> bool:
+    """Return whether values of a type may be bytes, a path, or both in a struct, as Hugging Face has them."""
+    if types.is_struct(kind):
+        return "bytes" in kind.names and _is_bytes(kind.field("bytes").type)
+    return _is_bytes(kind) or types.is_string(kind)
+
+
+def _may_be_label(kind: Any) -> bool:
+    return bool(types.is_integer(kind) or types.is_string(kind) or types.is_large_string(kind))
+
+
+def _as_read(kind: Any, odd: list[str]) -> Any:
+    """Return the type that values are read as, which a record can hold; adds a type that becomes text to ``odd``."""
+    if isinstance(kind, pa.BaseExtensionType):  # such as Array2D, once datasets is imported
+        return _as_read(kind.storage_type, odd)
+    if types.is_dictionary(kind):
+        return _as_read(kind.value_type, odd)
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return pa.list_(_as_read(kind.value_type, odd))
+    if types.is_struct(kind):
+        return pa.struct([(field.name, _as_read(field.type, odd)) for field in kind])
+    if any(is_kept(kind) for is_kept in _KEPT):
+        return kind
+    odd.append(str(kind))
+    return pa.string()
+
+
+def _field_name(column: str, others: dict[str, Any]) -> str:
+    """Return the name of a column's field: the column's, or one like it if no field may have that."""
+    try:
+        return checked_field_name(column)
+    except FieldError:
+        name = column.translate(dict.fromkeys(map(ord, ".$\0"), "_")) + "_"
+        while name in others:
+            name += "_"
+        return name
+
+
+def _metadata(schema: Any, key: bytes, *path: str) -> dict[str, Any]:
+    """Return an object in the metadata of a schema; an empty one if it is not there."""
+    try:
+        found = json.loads((schema.metadata or {})[key])
+        json.dumps(found, ensure_ascii=False).encode()  # no lone surrogates
+    except (KeyError, ValueError, RecursionError):
+        return {}
+    for part in path:
+        found = found.get(part) if isinstance(found, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:10])) + (", …" if len(names) > 10 else "")

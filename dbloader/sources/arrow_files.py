@@ -1,0 +1,229 @@
+"""The rows of Parquet and Arrow files, block by block, and the images of blocks, which threads share."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from array import array
+from collections import Counter, OrderedDict
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import types
+
+from dbloader.errors import SourceError
+from dbloader.sources.base import NOT_THE_FILE, readable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+UNREADABLE = (pa.ArrowException, OSError, ValueError, TypeError, LookupError, MemoryError, RecursionError)
+"""Exceptions that pyarrow raises for a file that is damaged or hostile."""
+
+# https://arrow.apache.org/docs/format/Columnar.html#ipc-streaming-format
+_END = b"\xff\xff\xff\xff\0\0\0\0"
+_LARGE = 64 * 2**20  # bytes of the images of a block that are decoded into a temporary file, not into memory
+_PIECE = 16 * 2**20  # of those that are decoded at once
+_IN_MEMORY, _ON_DISK = 96 * 2**20, 8 * 2**30  # bytes of decoded images that are kept of all blocks
+_TIMES = 3  # that a large block is decoded
+_BYTES, _PATH, _NONE = range(3)
+_FILES = 4  # whose headers are kept
+
+
+class ParquetFile:
+    """A Parquet file, whose blocks are its row groups."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._metadata = path, pq.read_metadata(path)
+        self.schema = self._metadata.schema.to_arrow_schema()
+        groups = map(self._metadata.row_group, range(self._metadata.num_row_groups))
+        self.rows = array("Q", [group.num_rows for group in groups])
+
+    def image_bytes(self, block: int, column: str) -> int:
+        """Return the bytes of a column of a block once it is decoded."""
+        group = self._metadata.row_group(block)
+        parts = map(group.column, range(group.num_columns))
+        return sum(int(part.total_uncompressed_size) for part in parts if part.path_in_schema.startswith(column))
+
+    def batches(self, block: int, columns: Sequence[str], rows: int) -> Iterator[Any]:
+        """Yield columns of a block, so many rows at once; ``image.path`` is a part of a column."""
+        # Without buffer_size, all of a column is read before its first row.
+        options = {"buffer_size": 2**20, "pre_buffer": False, "page_checksum_verification": True}
+        with pq.ParquetFile(self._path, metadata=self._metadata, **options) as file:
+            yield from file.iter_batches(rows, row_groups=[block], columns=[*columns], use_threads=False)
+
+
+class ArrowFile:
+    """A file of an Arrow stream, whose blocks are its record batches; their values stay in the file until used."""
+
+    def __init__(self, path: Path) -> None:
+        stream = pa.memory_map(str(path))
+        self.schema = pa.ipc.read_schema(stream)
+        self._starts, self.rows = array("Q"), array("Q")
+        while stream.tell() < stream.size() - len(_END):
+            self._starts.append(stream.tell())
+            message = pa.ipc.read_message(stream)
+            if message.type != "record batch":
+                raise ValueError(f"it has a {message.type}, which dbloader cannot read: write it as Parquet")
+            self.rows.append(pa.ipc.read_record_batch(message, self.schema).num_rows)
+        if stream.read() != _END:
+            raise ValueError("it is cut short: copy it again")
+        stream.seek(0)
+        self._data = stream.read_buffer()  # a view of the map
+
+    def image_bytes(self, block: int, column: str) -> int:
+        """Return 0: nothing has to be decoded."""
+        del block, column
+        return 0
+
+    def batches(self, block: int, columns: Sequence[str], rows: int) -> Iterator[Any]:
+        """Yield the columns of a block which ``columns`` names or has parts of, so many rows at once."""
+        message = pa.ipc.read_message(pa.BufferReader(self._data.slice(self._starts[block])))
+        batch = pa.ipc.read_record_batch(message, self.schema)
+        wanted = [*columns, *(column.rpartition(".")[0] for column in columns)]
+        batch = batch.select([name for name in batch.schema.names if name in wanted])
+        batch.validate(full=True)  # its offsets may lead anywhere
+        for start in range(0, batch.num_rows, rows):
+            yield batch.slice(start, rows)
+
+
+class _Block:
+    """The images of a block, decoded at the first use: into memory, or into a temporary file if they are large."""
+
+    def __init__(self, file: ParquetFile | ArrowFile, block: int, column: str) -> None:
+        self._batches = partial(file.batches, block, [column])
+        self._rows, self.size = file.rows[block], file.image_bytes(block, column)
+        self.is_large = self.size > _LARGE
+        self._lock, self._begun, self._error = threading.Lock(), False, "it has not as many rows as it says"
+        self._values: list[Any] = []
+        # Of the temporary file: where each image ends, after 0; and which rows have a path instead, or nothing.
+        self._file: Any = None
+        self._ends, self._kinds = array("Q", [0]), bytearray()
+
+    def __del__(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def read(self, row: int, hold: Callable[[int], object]) -> bytes | str | None:
+        """Return the bytes or the path in a row; None if it has neither. One of ``UNREADABLE`` if it is damaged."""
+        with self._lock:
+            if not self._begun:
+                self._begun = True
+                try:
+                    self._decode()
+                except UNREADABLE as error:
+                    check_machine(error)
+                    self._error = why(error)
+        if row >= max(len(self._values), len(self._kinds)):
+            raise ValueError(self._error)
+        if not self.is_large:
+            return _content(self._values[row], hold)
+        start, end = self._ends[row], self._ends[row + 1]
+        hold(end - start)
+        data = os.pread(self._file.fileno(), end - start, start)
+        return data if self._kinds[row] == _BYTES else data.decode() if self._kinds[row] == _PATH else None
+
+    def _decode(self) -> None:
+        if not self.is_large:
+            for batch in self._batches(max(1, self._rows)):
+                self._values += batch.column(0)
+            return
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - __del__ closes it
+        for batch in self._batches(max(1, int(self._rows * _PIECE // self.size))):
+            for value in batch.column(0):
+                content = _content(value, lambda _: None)
+                data = content.encode() if isinstance(content, str) else content or b""
+                try:
+                    self._file.write(data)
+                    self._file.flush()
+                except OSError as error:
+                    where = f"{tempfile.gettempdir()}: cannot hold a row group of {self.size:,} bytes"
+                    raise SourceError(f"{where}: {error.strerror}; set TMPDIR to a folder with room") from error
+                self._ends.append(self._ends[-1] + len(data))
+                self._kinds.append(_NONE if content is None else _PATH if isinstance(content, str) else _BYTES)
+
+
+def _content(value: Any, hold: Callable[[int], object]) -> bytes | str | None:
+    """Return the bytes or the path that a value of the column of images has."""
+    path: str | None = None
+    if value.is_valid and types.is_struct(value.type):
+        path, value = value["path"].as_py() if "path" in value.type.names else None, value["bytes"]
+    elif types.is_string(value.type):
+        path, value = value.as_py(), pa.scalar(None, pa.binary())
+    if not value.is_valid:
+        return path or None
+    data: Any = value.as_buffer()
+    hold(len(data))
+    return bytes(data)
+
+
+class Files:
+    """Files and their images, opened and decoded when any thread asks for them; a pickle has none of them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._files: OrderedDict[Path, ParquetFile | ArrowFile] = OrderedDict()
+        self._blocks: OrderedDict[tuple[Path, int], _Block] = OrderedDict()
+        self._times: Counter[tuple[Path, int]] = Counter()  # that a large block was decoded
+
+    def __reduce__(self) -> tuple[type[Files], tuple[()]]:
+        return Files, ()
+
+    def open(self, path: Path) -> ParquetFile | ArrowFile:
+        """Return a file; SourceError if it cannot be read."""
+        with self._lock:
+            return self._open(path)
+
+    def _open(self, path: Path) -> ParquetFile | ArrowFile:
+        try:
+            found = self._files.pop(path, None) or (ArrowFile if path.suffix == ".arrow" else ParquetFile)(path)
+        except UNREADABLE as error:
+            raise SourceError(f"{readable(path)}: cannot be read: {why(error)}") from error
+        self._files[path] = found
+        if len(self._files) > _FILES:
+            self._files.popitem(last=False)
+        return found
+
+    def read(self, path: Path, block: int, row: int, column: str, hold: Callable[[int], object]) -> bytes | str | None:
+        """Return the bytes or the path of an image; None if there is neither.
+
+        Raises:
+            SourceError: No image of this file, or no image in this order, can be read.
+            Exception: One of ``UNREADABLE``; others may be read.
+        """
+        key = path, block
+        with self._lock:
+            shared = self._blocks.pop(key, None)
+            if shared is None:
+                shared = _Block(self._open(path), block, column)
+                self._times[key] += shared.is_large
+                if self._times[key] > _TIMES:
+                    what = f"its row groups, such as {block} of {shared.size:,} bytes, are too large for a random order"
+                    raise SourceError(f"{readable(path)}: {what}: leave shuffle (--shuffle) out")
+            self._blocks[key] = shared
+            for is_large, limit in ((False, _IN_MEMORY), (True, _ON_DISK)):
+                kept = [key for key, held in self._blocks.items() if held.is_large == is_large]
+                while len(kept) > 2 and sum(self._blocks[key].size for key in kept) > limit:
+                    del self._blocks[kept.pop(0)]
+        return shared.read(row, hold)
+
+    def close(self) -> None:
+        """Close all files; the next use opens them again."""
+        with self._lock:
+            self._files.clear()
+            self._blocks.clear()
+
+
+def check_machine(error: Exception) -> None:
+    """Raise an error that is not the file's fault: to continue would reject good files."""
+    if isinstance(error, (MemoryError, SourceError)) or getattr(error, "errno", None) in NOT_THE_FILE:
+        raise error
+
+
+def why(error: BaseException) -> str:
+    """Return the message of an error of pyarrow, in one line."""
+    return " ".join(str(error).split())[:200] or type(error).__name__

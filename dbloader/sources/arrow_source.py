@@ -1,0 +1,174 @@
+"""Images in the rows of Parquet and Arrow files."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow.compute as pc
+from pyarrow import types
+from typing_extensions import override
+
+from dbloader.errors import SourceError
+from dbloader.sources.arrow_columns import find_columns
+from dbloader.sources.arrow_files import UNREADABLE, Files, check_machine, why
+from dbloader.sources.base import Entry, Problem, Source, full_path, readable
+from dbloader.sources.labels import number_labels
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from dbloader.sources.arrow_columns import Columns
+    from dbloader.sources.base import Loaded
+
+_ROWS = 256  # whose fields are in memory at once
+
+
+def read_arrow(place: str | os.PathLike[str], paths: Sequence[Path]) -> ArrowSource:
+    """Return the source of the images in Parquet or Arrow files; SourceError if their columns are not alike.
+
+    Paths, and labels that are text, are read here: to see whether paths are distinct, and for the classes. Memory
+    holds 8 bytes for each row, and the distinct labels.
+    """
+    files, hashes = Files(), array("q")
+    first: dict[str, str] = {}  # for each text of a label, where it is first
+    columns = find_columns(files.open(paths[0]).schema, readable(paths[0]))
+    for path in paths:
+        file, where = files.open(path), readable(path)
+        if find_columns(file.schema, where) != columns:
+            raise SourceError(f"{where}: has other columns or classes than {readable(paths[0])}: convert it by itself")
+        is_text = columns.label is not None and not types.is_integer(file.schema.field(columns.label).type)
+        wanted = [
+            name for name in (columns.label if is_text else None, None if columns.is_own else columns.path) if name
+        ]
+        for block in range(len(file.rows) if wanted else 0):
+            with suppress(*UNREADABLE):  # its rows become a problem
+                for batch in file.batches(block, wanted, 16 * _ROWS):
+                    if is_text:
+                        texts = pc.unique(batch.column(columns.label)).to_pylist()
+                        first = {**dict.fromkeys(filter(None, texts), where), **first}
+                    hashes.extend(hash(name) for name in _paths(batch, columns) if name)
+    classes, labels = number_labels(first, readable(place), may_be_integers=False) if first else (columns.classes, {})
+    distinct = len(np.unique(np.frombuffer(hashes, np.int64))) == len(hashes)
+    return ArrowSource(place, paths, columns, files, classes, labels, distinct=distinct)
+
+
+class ArrowSource(Source):
+    """The images in the rows of Parquet or Arrow files; made by ``read_arrow``.
+
+    ``labels`` has the label of each text. Where paths are ``distinct``, they are the names of the images.
+    """
+
+    def __init__(
+        self,
+        place: str | os.PathLike[str],
+        paths: Sequence[Path],
+        columns: Columns,
+        files: Files,
+        classes: tuple[str, ...],
+        labels: dict[str, int],
+        *,
+        distinct: bool,
+    ) -> None:
+        super().__init__(Path(place) if Path(place).is_dir() else paths[0].absolute().parent, classes)
+        self._place, self._paths, self._columns, self._files = place, paths, columns, files
+        self._labels, self._distinct = labels, distinct
+
+    @property
+    @override
+    def place(self) -> str:
+        return full_path(self._place)
+
+    @override
+    def entries(self) -> Iterator[Entry | Problem]:
+        columns, total, unlabelled = self._columns, 0, 0
+        wanted = [name for name in (columns.path, columns.label, *columns.fields) if name is not None]
+        has_stems = len({path.stem for path in self._paths}) == len(self._paths)
+        for path in self._paths:
+            where = readable(path.stem if has_stems else path).lstrip("/")
+            file, number = self._files.open(path), 0  # of the row in the file
+            for block, rows in enumerate(file.rows):
+                row, end = 0, number + rows
+                try:
+                    for batch in file.batches(block, wanted, _ROWS):
+                        for name, label, fields in self._rows(batch, where, number):
+                            if isinstance(label, Problem):
+                                yield label
+                            else:
+                                yield Entry(name, os.fsencode(path.absolute()), label, fields, (block, row))
+                            total, unlabelled = total + 1, unlabelled + (label is None)
+                            row, number = row + 1, number + 1
+                    if row < rows:
+                        raise ValueError("they are not there")
+                except UNREADABLE as error:
+                    check_machine(error)
+                    yield Problem(f"{where}, rows {number} to {end - 1}", f"cannot be read: {why(error)}")
+                number = end
+        few = (f"{unlabelled:,} of {total:,} images have no label",) if unlabelled else ()
+        same = () if self._distinct else ("paths of images occur again: the names of records begin with file and row",)
+        self.warnings = (*columns.warnings, *same, *few)
+
+    def _rows(self, batch: Any, where: str, number: int) -> Iterator[tuple[str, int | Problem | None, dict[str, Any]]]:
+        """Yield the name, the label, or a problem instead of it, and the fields of each row."""
+        columns = self._columns
+        paths = _paths(batch, columns)
+        labels = [None] * len(batch) if columns.label is None else batch.column(columns.label).to_pylist()
+        values = [
+            (field, column in columns.absent, batch.column(column).cast(kind).to_pylist())
+            for column, (field, kind) in columns.fields.items()
+        ]
+        for at, (path, label) in enumerate(zip(paths, labels, strict=True)):
+            name = path if path and self._distinct else f"{where}/{number + at:06}{'/' * bool(path)}{path or ''}"
+            fields = {field: column[at] for field, absent, column in values if not absent or column[at] is not None}
+            if columns.is_own and path is None:
+                fields["name"] = None
+            yield name, self._label(label, name), fields
+
+    def _label(self, label: int | str | None, name: str) -> int | Problem | None:
+        if isinstance(label, str):
+            if label and label not in self._labels:
+                raise SourceError(f"{self.place}: was changed since it was first read")
+            return self._labels.get(label)
+        count = len(self.classes)
+        if label is None or (count and label == -1):  # Hugging Face's sign for none, as in the test splits of many
+            return None
+        if abs(label) >= 2**63 or (count and not 0 <= label < count):
+            wanted = f"from 0 to {count - 1}, as it has {count:,} classes" if count else "of 64 bits"
+            return Problem(name, f"its label is {label}, not {wanted}")
+        return label
+
+    @override
+    def read(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Loaded | Problem]:
+        for entry in entries:
+            block, row = entry.span or (0, 0)
+            try:
+                found = self._files.read(Path(os.fsdecode(entry.path)), block, row, self._columns.image, hold)
+            except UNREADABLE as error:
+                check_machine(error)
+                yield Problem(entry.name, f"cannot be read: {why(error)}")
+                continue
+            if isinstance(found, bytes):
+                yield found
+            elif found is None:
+                yield Problem(entry.name, "has neither bytes nor a path")
+            elif os.path.isabs(found) or ".." in Path(found).parts or "\0" in found:  # noqa: PTH117
+                yield Problem(entry.name, f"has only a path, {found!r}, which is not below {readable(self.root)}")
+            else:
+                yield from super().read([entry._replace(path=found.encode(), span=None)], hold)
+
+    @override
+    def close(self) -> None:
+        self._files.close()
+
+
+def _paths(batch: Any, columns: Columns) -> list[str | None]:
+    """Return the path of each image; None without one."""
+    if columns.path is None:
+        return [None] * len(batch)
+    column = batch.column(columns.image)
+    paths: list[str | None] = (pc.struct_field(column, "path") if types.is_struct(column.type) else column).to_pylist()
+    return paths
