@@ -63,11 +63,12 @@ def make_plan(names: RecordNames, options: Mapping[str, Any]) -> Plan:
     old = np.concatenate([store.column("label") for store in names.stores])
     keep = _select(names, options)
     new, classes = _unite_labels(names, old, keep, options)
-    repeated = [*names.repeated(keep)] if len(names.stores) > 1 else []
-    if repeated:
-        shown = ", ".join(map(short_repr, repeated[:_SHOWN]))
-        what = f"{len(repeated):,} records have the name of a record of an earlier source: {shown}; all are copied"
-        warnings.warn(what, UserWarning, stacklevel=4)
+    if len(names.stores) > 1:
+        repeated = names.repeated(keep)
+        if first := [*islice(repeated, _SHOWN)]:
+            count = len(first) + sum(1 for _ in repeated)
+            what = f"{count:,} records have the name of a record of an earlier source: {', '.join(map(repr, first))}"
+            warnings.warn(f"{what}{', …' * (count > len(first))}; all are copied", UserWarning, stacklevel=4)
     positions = np.flatnonzero(keep)
     changed = None if np.array_equal(new[keep], old[keep]) else new
     if options["split"] is None:

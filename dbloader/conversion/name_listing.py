@@ -95,7 +95,8 @@ class NameListing:
         """A sentence about the names that no record has; "" if all were found."""
         shown = ", ".join(map(short_repr, self._examples)) + ", …" * (self._missing > _EXAMPLES)
         stores = " or ".join(store.place for store in self._names.stores)
-        return f"{self._where} has {self._missing:,} names that are not in {stores}: {shown}" if self._missing else ""
+        what = f"{self._where}: {self._missing:,} of its rows name no record of {stores}: {shown}"
+        return what if self._missing else ""
 
     def find(self) -> Array:
         """Return whether each record is named: bool, shape (records,)."""
