@@ -15,6 +15,7 @@ from tests.support.conversion import documents, events, records, verified
 from tests.support.images import photo, plant, plant_kinds, plant_photos
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from dbloader.records.manifest import Manifest
@@ -49,7 +50,7 @@ def names(store: Path, **options: Any) -> list[str | None]:
     return [record.name for record in copied(store, **options)[0]]
 
 
-def converted(tmp_path: Path, chosen: dict[str, str | None]) -> tuple[str, tuple[str, ...]]:
+def converted(tmp_path: Path, chosen: Mapping[str, str | None]) -> tuple[str, tuple[str, ...]]:
     """Convert the files of the store again, with these labels; return the digest and the classes."""
     rows = [{"path": name, "label": label} for name, label in chosen.items()]
     convert(
@@ -237,10 +238,10 @@ def test_labels_of_a_listing_of_all_records_are_those_of_a_conversion_with_it(st
     chosen = {name: f"group {number % 4}" for number, name in enumerate(labels_of(store))}
     rows = [{"name": name, "label": label} for name, label in reversed(chosen.items())]
     _, manifest = copied(store, labels=listing(tmp_path, "labels.jsonl", *rows))
-    assert (manifest.digest, manifest.classes) == converted(tmp_path, dict(chosen))
+    assert (manifest.digest, manifest.classes) == converted(tmp_path, chosen)
     rows = [{"name": name, "class": None if label == "group 3" else label} for name, label in chosen.items()]
     _, manifest = copied(store, labels=listing(tmp_path, "labels.jsonl", *rows))
-    wanted: dict[str, str | None] = {name: None if label == "group 3" else label for name, label in chosen.items()}
+    wanted = {name: None if label == "group 3" else label for name, label in chosen.items()}
     assert (manifest.digest, manifest.classes) == converted(tmp_path, wanted)
 
 
