@@ -239,7 +239,7 @@ def test_labels_of_a_listing_of_all_records_are_those_of_a_conversion_with_it(st
     rows = [{"name": name, "label": label} for name, label in reversed(chosen.items())]
     _, manifest = copied(store, labels=listing(tmp_path, "labels.jsonl", *rows))
     assert (manifest.digest, manifest.classes) == converted(tmp_path, chosen)
-    rows = [{"name": name, "class": None if label == "group 3" else label} for name, label in chosen.items()]
+    rows = [{"name": name, "class": "" if label == "group 3" else label} for name, label in chosen.items()]
     _, manifest = copied(store, labels=listing(tmp_path, "labels.jsonl", *rows))
     wanted = {name: None if label == "group 3" else label for name, label in chosen.items()}
     assert (manifest.digest, manifest.classes) == converted(tmp_path, wanted)
