@@ -13,7 +13,7 @@ import numpy as np
 
 from dbloader._describe import short_repr
 from dbloader.conversion.name_listing import NameListing
-from dbloader.errors import OptionError, SourceError
+from dbloader.errors import OptionError
 from dbloader.records.columns import NO_LABEL
 from dbloader.sampling.rng import bits, derive_keys
 from dbloader.sources.base import readable
@@ -81,12 +81,9 @@ def _select(names: RecordNames, options: Mapping[str, Any]) -> Array:
     stores = names.stores
     keep = np.ones(names.starts[-1], bool)
     if options["select"]:
-        keep &= _required(listing := NameListing(options["select"], names), listing.find())
+        keep &= NameListing(options["select"], names).find()
     if options["drop"]:
-        listing = NameListing(options["drop"], names)
-        keep &= ~listing.find()
-        if listing.missing:
-            warnings.warn(listing.missing, UserWarning, stacklevel=5)
+        keep &= ~NameListing(options["drop"], names, must_exist=False).find()
     for condition in options["where"]:
         match = _CONDITION.fullmatch(condition)
         if not match:
@@ -108,12 +105,6 @@ def _select(names: RecordNames, options: Mapping[str, Any]) -> Array:
     return keep
 
 
-def _required(listing: NameListing, found: Any) -> Any:
-    if listing.missing:
-        raise SourceError(f"{listing.missing}; take them out of the listing, or give the store that has them too")
-    return found
-
-
 def _unite_labels(
     names: RecordNames, old: Array, keep: Array, options: Mapping[str, Any]
 ) -> tuple[Array, tuple[str, ...]]:
@@ -127,7 +118,7 @@ def _unite_labels(
         for store in names.stores
     ]
     if options["labels"]:
-        given, values, own = _required(listing := NameListing(options["labels"], names), listing.labels())
+        given, values, own = NameListing(options["labels"], names).labels()
         labels, origin = np.where(given, values, old), np.where(given, count, origin)
         classes.append(own or (classes[0] if len({*classes}) == 1 else ()))  # integers are those of the stores' classes
         places.append(readable(options["labels"]))

@@ -7,6 +7,7 @@ counts the records of all stores, one store after the other.
 from __future__ import annotations
 
 import posixpath
+import warnings
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -82,21 +83,16 @@ class RecordNames:
 
 
 class NameListing:
-    """A listing of records that are to be selected, dropped or labeled."""
+    """A listing of records that are to be selected, dropped or labeled.
 
-    def __init__(self, listing: str | os.PathLike[str], names: RecordNames) -> None:
+    A name that no record has is an error once all is read, or a warning without ``must_exist``.
+    """
+
+    def __init__(self, listing: str | os.PathLike[str], names: RecordNames, *, must_exist: bool = True) -> None:
         self._listing = Path(listing)
         self._where = readable(listing)
         self._names = names
-        self._missing, self._examples = 0, list[str]()
-
-    @property
-    def missing(self) -> str:
-        """A sentence about the names that no record has; "" if all were found."""
-        shown = ", ".join(map(short_repr, self._examples)) + ", …" * (self._missing > _EXAMPLES)
-        stores = " or ".join(store.place for store in self._names.stores)
-        what = f"{self._where}: {self._missing:,} of its rows name no record of {stores}: {shown}"
-        return what if self._missing else ""
+        self._must_exist = must_exist
 
     def find(self) -> Array:
         """Return whether each record is named: bool, shape (records,)."""
@@ -138,6 +134,7 @@ class NameListing:
 
     def _rows(self) -> Iterator[tuple[int, dict[str, Any], list[int]]]:
         """Yield the number and the columns of each row, and the positions of the records that it names."""
+        missing, examples = 0, list[str]()
         is_lines = self._listing.suffix.lower() == ".txt"
         for item in read_lines(self._listing) if is_lines else read_rows(self._listing):
             if isinstance(item, Problem):
@@ -153,9 +150,16 @@ class NameListing:
                 self._fail(where, f"has nothing in a column called {' or '.join(_NAME_COLUMNS)} or index")
             else:
                 found = self._names.find(name) or self._names.find(posixpath.normpath(name))
-                self._missing += not found
-                self._examples += [name] if not found and self._missing <= _EXAMPLES else []
+                missing += not found
+                examples += [name] if not found and missing <= _EXAMPLES else []
             yield number, row, found
+        if missing:
+            shown = ", ".join(map(short_repr, examples)) + ", …" * (missing > _EXAMPLES)
+            stores = " or ".join(store.place for store in self._names.stores)
+            what = f"{self._where}: {missing:,} of its rows name no record of {stores}: {shown}"
+            if self._must_exist:
+                raise SourceError(f"{what}; take them out of the listing, or give the store that has them too")
+            warnings.warn(what, UserWarning, stacklevel=7)
 
     def _checked_index(self, index: Any, name: str | None, where: str) -> int:
         """Return the index of a record of the first store, if it has the name."""
