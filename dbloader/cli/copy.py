@@ -2,44 +2,143 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import click
 
 from dbloader.cli.meter import Meter
 from dbloader.cli.places import PlaceArgument
-from dbloader.cli.text import counted, say, size
+from dbloader.cli.text import counted, say, say_json, size
 from dbloader.conversion.copy_store import copy_store
 from dbloader.stores.open import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @click.command(
     "copy",
-    short_help="Copy a store to another place.",
+    short_help="Copy stores: all records or some, several into one, or divided.",
     epilog="""\b
+LISTING is a .txt with the name of a record on each line, or a .jsonl, .json, .csv or .tsv with a
+column "name" or "path", or "index" for the position in the first SOURCE.
+CONDITION is width, height, nbytes (of the image) or label, then <, <=, >, >=, == or !=, then an
+integer. A record without the value does not fulfil it.
+
+\b
 Examples:
   dbloader copy mongodb://server/images.train cache.lmdb
-  dbloader copy train.lmdb mongodb://server/images.copy""",
+  dbloader copy train.lmdb mongodb://server/images.copy
+  dbloader copy first.lmdb second.lmdb merged.lmdb
+  dbloader copy all.lmdb train.lmdb val.lmdb --split 0.9,0.1 --seed 0
+  dbloader copy train.lmdb clean.lmdb --drop bad.txt --where 'width>=32'
+  dbloader copy train.lmdb cats.lmdb --class cat
+  dbloader copy train.lmdb pets.lmdb --rename-class cat=pet --rename-class dog=pet
+  dbloader copy train.lmdb fixed.lmdb --labels labels.csv""",
 )
-@click.argument("source", type=PlaceArgument())
+@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=PlaceArgument())
 @click.argument("destination", type=PlaceArgument())
+@click.option("--select", metavar="LISTING", type=click.Path(), help="Copy the records that a listing names.")
+@click.option("--drop", metavar="LISTING", type=click.Path(), help="Leave out the records that a listing names.")
+@click.option(
+    "--class",
+    "classes",
+    metavar="NAME",
+    multiple=True,
+    help="Copy the records of a class; may be repeated. Only these classes are left, with labels from 0 on.",
+)
+@click.option("--where", metavar="CONDITION", multiple=True, help="Copy the records that fulfil this; may be repeated.")
+@click.option(
+    "--labels",
+    metavar="LISTING",
+    type=click.Path(),
+    help='Take labels, integers or names of classes, from a listing that has a column "label" too.',
+)
+@click.option(
+    "--rename-class",
+    metavar="OLD=NEW",
+    multiple=True,
+    help="Give a class another name, or that of another class, which unites them; may be repeated.",
+)
+@click.option(
+    "--split",
+    metavar="F,F,...",
+    help="Divide the records at random by these fractions, each class alike; the last arguments are the destinations, "
+    "one for each.",
+)
+@click.option("--seed", metavar="N", type=int, help="Seed of --split.  [default: 0]")
 @click.option("--overwrite", is_flag=True, help="Replace the store at DESTINATION once the copy is finished.")
 @click.option("--resume", is_flag=True, help="Continue an interrupted copy; begin if none was interrupted.")
 @click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
-def copy_command(source: str, destination: str, *, overwrite: bool, resume: bool, quiet: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print the facts as a JSON list, one item for each destination.")
+def copy_command(
+    sources: Sequence[str],
+    destination: str,
+    *,
+    rename_class: Sequence[str],
+    split: str | None,
+    seed: int | None,
+    quiet: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
     """Make at DESTINATION the same store that is at SOURCE, each a file or a mongodb:// place.
 
     The records are the same, byte for byte, and each is checked on its way. MongoDataset(SOURCE, cache=DESTINATION)
     reads from a copy in a file on this machine, and so does LMDBDataset(DESTINATION).
+
+    Several SOURCEs become one store, their classes united by name. With options the copy holds the records that fulfil
+    all of --select, --drop, --class and --where, in their order, or has other labels. Sources never change.
     """
+    places = [*sources, destination]
+    fractions = None if split is None else _fractions(split)
+    if seed is not None and fractions is None:
+        raise click.UsageError("--seed is the seed of --split: give --split too")
+    count = 1 if fractions is None else len(fractions)
+    if len(places) <= count:
+        raise click.UsageError(f"--split {split} wants a SOURCE and {count} destinations, got {len(places)} arguments")
+    targets: Any = places[-count:]
     try:
-        with Meter("Copying", "records", quiet=quiet) as meter:
-            manifest = copy_store(source, destination, overwrite=overwrite, resume=resume, progress=meter.update)
+        with Meter("Copying", "records", quiet=quiet or as_json) as meter:
+            made: Any = copy_store(
+                places[:-count],
+                targets if fractions else destination,
+                rename_classes=_renamed(rename_class),
+                split=fractions,
+                seed=seed or 0,
+                progress=meter.update,
+                **options,
+            )
     except KeyboardInterrupt as error:
         error.args = ("committed records are kept; --resume continues after them",)
         raise
-    if not quiet:
-        with open_store(destination) as store:
+    facts = []
+    for target, manifest in zip(targets, made if fractions else [made], strict=True):
+        with open_store(target) as store:
             place = store.place
-        say(
-            f"{place}: {counted(manifest.length, 'record')}, {size(manifest.image_bytes)} of images; "
-            f"digest {manifest.digest}"
+        facts.append(
+            {"place": place, **{name: getattr(manifest, name) for name in ("length", "image_bytes", "digest")}}
         )
+        if not quiet and not as_json:
+            records, images = counted(manifest.length, "record"), size(manifest.image_bytes)
+            say(f"{place}: {records}, {images} of images; digest {manifest.digest}")
+    if as_json:
+        say_json(facts, indent=2)
+
+
+def _fractions(split: str) -> list[float]:
+    try:
+        return [float(part) for part in split.split(",")]
+    except ValueError:
+        raise click.UsageError(f"--split: fractions such as 0.9,0.1 are wanted, got {split!r}") from None
+
+
+def _renamed(pairs: Sequence[str]) -> dict[str, str]:
+    """Return the new name of each class in ``OLD=NEW``."""
+    renamed: dict[str, str] = {}
+    for pair in pairs:
+        old, _, new = pair.partition("=")
+        if not old or not new or old in renamed:
+            raise click.UsageError(f"--rename-class: OLD=NEW is wanted, each OLD once, got {pair!r}")
+        renamed[old] = new
+    return renamed

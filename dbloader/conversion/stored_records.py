@@ -66,11 +66,13 @@ def common_source(samples: Any) -> dict[str, Any]:
     parts = list(_parts(samples))
     if not all(map(gives_records, parts)):
         return {"kind": "samples"}
-    first, *others = (part.manifest.source for part in parts)
-    common = {
-        key: value for key, value in first.items() if all(key in other and other[key] == value for other in others)
-    }
-    return {**common, "kind": "records"}
+    return {**common_values([part.manifest.source for part in parts]), "kind": "records"}
+
+
+def common_values(sources: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return what some manifests' ``source`` have in common, such as how the images were checked."""
+    first, *others = sources
+    return {key: value for key, value in first.items() if all(key in other and other[key] == value for other in others)}
 
 
 def find_classes(samples: Any) -> tuple[str, ...]:

@@ -108,7 +108,7 @@ def write_store(
         for number, record in enumerate(records):
             try:
                 checked = _checked(record, class_names, numbers)
-                writer.write([encode(checked)], depths=_depths(checked))
+                writer.write([encode(checked)], depths=count_depth(checked))
             except (FieldError, ImageError) as error:
                 raise type(error)(f"sample {number}: {error}") from error
         if overwrite and not writer.length:
@@ -176,7 +176,7 @@ def _each(samples: Any) -> Iterator[Any]:
         )
 
 
-def _depths(record: Record) -> dict[str, int]:
+def count_depth(record: Record) -> dict[str, int]:
     """Return the depth of a record's image and the count 1; empty without an image of a known format."""
     image = record.image
     if isinstance(image, np.ndarray):

@@ -16,7 +16,7 @@ from bson.int64 import Int64
 from isal.isal_zlib import crc32
 
 from dbloader._describe import short_repr
-from dbloader.errors import FieldError
+from dbloader.errors import DamagedRecordError, FieldError
 from dbloader.records.document import CRC32, HEAD, ID, IMAGE, IMAGE_TAG, MAX_DOCUMENT, TAIL, bound_crc32
 from dbloader.records.values import INT64_MIN, UINT32_MAX, array_bytes, checked_int, checked_size, checked_str, pack
 
@@ -66,7 +66,7 @@ class EncodedRecord(NamedTuple):
         nbytes: Bytes of the image, 0 without one.
     """
 
-    elements: tuple[bytes, ...]
+    elements: tuple[bytes | memoryview, ...]
     crc32: int
     name: str | None
     label: int | None
@@ -125,6 +125,21 @@ def encode(record: Record) -> EncodedRecord:
         elements, checksum, record.name, record.label, record.width, record.height, nbytes, record.format,
         tuple(record.fields),
     )  # fmt: skip
+
+
+def relabel(record: EncodedRecord, label: int | None) -> EncodedRecord:
+    """Return a record with another label. The image and all other elements stay the same bytes."""
+    old, new = (_first_elements(record.name, value) for value in (record.label, label))
+    content = b"".join(record.elements)
+    if not content.startswith(old):
+        raise DamagedRecordError(f"record {record.name!r} does not begin with its name and label")
+    rest = memoryview(content)[len(old) :]
+    return record._replace(elements=(new, rest), label=label, crc32=crc32(rest, crc32(new)))
+
+
+def _first_elements(name: str | None, label: int | None) -> bytes:
+    values = {"name": name, "label": None if label is None else Int64(label)}
+    return bson.encode({key: value for key, value in values.items() if value is not None})[4:-1]
 
 
 def checked_field_name(name: object) -> str:

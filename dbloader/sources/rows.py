@@ -31,6 +31,13 @@ def read_rows(listing: Path) -> Iterator[tuple[int, dict[str, Any]] | Problem]:
         yield row
 
 
+def read_lines(listing: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield the number of each line of a text file that is not empty, and the line as a column ``name``."""
+    for number, line in enumerate(_lines(listing), 1):
+        if name := line.rstrip("\r\n"):
+            yield number, {"name": name}
+
+
 def is_text(listing: Path) -> bool:
     """Return whether all values of a listing are text: of a CSV or TSV."""
     return listing.suffix.lower() in (".csv", ".tsv")

@@ -1,0 +1,198 @@
+"""Decide what a copy holds, from the columns alone: which records of which stores, with which labels."""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+import re
+import warnings
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from dbloader._describe import short_repr
+from dbloader.conversion.name_listing import NameListing
+from dbloader.errors import OptionError
+from dbloader.records.columns import NO_LABEL
+from dbloader.sampling.rng import bits, derive_keys
+from dbloader.sources.base import readable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from dbloader.conversion.name_listing import RecordNames
+
+    Array = np.ndarray[Any, Any]
+
+_CONDITION = re.compile(r"\s*(width|height|nbytes|label)\s*(<=|>=|==|!=|<|>)\s*(-?[0-9]{1,18})\s*")
+_COMPARE = {
+    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
+}  # fmt: skip
+_UNKNOWN = {"label": NO_LABEL, "width": 0, "height": 0}  # what a column holds for a record without the value
+_ROUNDING = 1e-6  # of the sum of fractions
+_SHOWN = 5
+
+
+class Plan(NamedTuple):
+    """What each destination gets. A position counts the records of all sources, one source after the other.
+
+    Attributes:
+        parts: For each destination the positions of its records, ascending.
+        labels: int64, shape (records of all sources,): the new labels; None if all keep theirs.
+        classes: The class names of every destination.
+        complete: Whether there is one destination, and it gets all records.
+    """
+
+    parts: list[Any]
+    labels: Array | None
+    classes: tuple[str, ...]
+    complete: bool
+
+    def digest(self, number: int) -> str:
+        """Return a SHA-256, in hex, of what one destination gets."""
+        positions = np.asarray(self.parts[number], "<i8")
+        digest = hashlib.sha256("\0".join(self.classes).encode() + b"\0")
+        digest.update(positions.tobytes())
+        digest.update(b"" if self.labels is None else self.labels[positions].astype("<i8").tobytes())
+        return digest.hexdigest()
+
+
+def make_plan(names: RecordNames, options: Mapping[str, Any]) -> Plan:
+    """Return what a copy of some stores holds; for the options see ``copy_store``."""
+    old = np.concatenate([store.column("label") for store in names.stores])
+    keep = _select(names, options)
+    new, classes = _unite_labels(names, old, keep, options)
+    if len(names.stores) > 1:
+        repeated = names.repeated(keep)
+        if first := [*islice(repeated, _SHOWN)]:
+            count = len(first) + sum(1 for _ in repeated)
+            what = f"{count:,} records have the name of a record of an earlier source: {', '.join(map(repr, first))}"
+            warnings.warn(f"{what}{', …' * (count > len(first))}; all are copied", UserWarning, stacklevel=4)
+    positions = np.flatnonzero(keep)
+    changed = None if np.array_equal(new[keep], old[keep]) else new
+    if options["split"] is None:
+        return Plan([positions], changed, classes, complete=len(positions) == len(keep))
+    return Plan(_split(positions, new[positions], options["split"], options["seed"]), changed, classes, complete=False)
+
+
+def _select(names: RecordNames, options: Mapping[str, Any]) -> Array:
+    """Return whether each record fulfils all conditions: bool, shape (records,)."""
+    stores = names.stores
+    keep = np.ones(names.starts[-1], bool)
+    if options["select"]:
+        keep &= NameListing(options["select"], names).find()
+    if options["drop"]:
+        keep &= ~NameListing(options["drop"], names, must_exist=False).find()
+    for condition in options["where"]:
+        match = _CONDITION.fullmatch(condition)
+        if not match:
+            raise OptionError(
+                "where (--where) compares width, height, nbytes or label with an integer by <, <=, >, >=, == or !=, "
+                f"such as 'width<64', got {short_repr(condition)}"
+            )
+        name, compare, number = match.groups()
+        values = np.concatenate([store.column(name).astype(np.int64) for store in stores])
+        keep &= _COMPARE[compare](values, int(number)) & (values != _UNKNOWN.get(name, -1))
+    if options["classes"]:
+        _check_known("classes (--class)", options["classes"], [store.manifest.classes for store in stores])
+        for start, store in zip(names.starts, stores, strict=False):
+            labels = [at for at, name in enumerate(store.manifest.classes) if name in options["classes"]]
+            keep[start : start + len(store)] &= np.isin(store.column("label"), labels)
+    if len(keep) and not keep.any():
+        places = ", ".join(store.place for store in stores)
+        raise OptionError(f"there is nothing to copy: no record of {places} fulfils all conditions")
+    return keep
+
+
+def _unite_labels(
+    names: RecordNames, old: Array, keep: Array, options: Mapping[str, Any]
+) -> tuple[Array, tuple[str, ...]]:
+    """Return the new label of each record, and the names of the classes. Classes of one name become one."""
+    # Labels come from the stores, and from the listing if there is one; each of these has class names of its own.
+    count, wanted = len(names.stores), options["classes"]
+    labels, origin = old, np.repeat(np.arange(count), np.diff(names.starts))
+    places = [store.place for store in names.stores]
+    classes: list[tuple[str | None, ...]] = [
+        tuple(name if not wanted or name in wanted else None for name in store.manifest.classes)
+        for store in names.stores
+    ]
+    if options["labels"]:
+        given, values, own = NameListing(options["labels"], names).labels()
+        labels, origin = np.where(given, values, old), np.where(given, count, origin)
+        classes.append(own or (classes[0] if len({*classes}) == 1 else ()))  # integers are those of the stores' classes
+        places.append(readable(options["labels"]))
+        if given[keep].all():  # it decides the classes too, as it does in a conversion
+            classes[:-1] = [()] * count
+    has_label = keep & (labels != NO_LABEL)
+    bare = [at for at, own in enumerate(classes) if not own and np.any(has_label & (origin == at))]
+    if bare and any(classes):
+        named = places[next(at for at, own in enumerate(classes) if own)]
+        raise OptionError(
+            f"the labels of {named} have class names, those of {places[bare[0]]} are integers: give each record the "
+            "name of its class by a listing (--labels)"
+        )
+    united, tables = _unite_classes(classes, places, options["rename_classes"])
+    new = labels.copy()
+    for at, table in enumerate(tables):
+        if len(table):
+            mine = has_label & (origin == at)
+            inside = mine & (labels >= 0) & (labels < len(table))
+            new[inside] = table[labels[inside]]
+            if (wrong := mine & (~inside | (new < 0))).any():
+                raise OptionError(f"{places[at]}: the label {labels[wrong][0]} is none of the classes")
+    return new, united
+
+
+def _unite_classes(
+    classes: Sequence[Sequence[str | None]], places: Sequence[str], rename: Mapping[str, str]
+) -> tuple[tuple[str, ...], list[Array]]:
+    """Return all class names, and for each origin of labels a table from them to the new labels; None is left out.
+
+    If the names of each are sorted, as those of an image folder are, so are the new ones.
+    """
+    known = [[name for name in own if name is not None] for own in classes]
+    _check_known("rename_classes (--rename-class)", rename, known)
+    if len({*map(tuple, known)} - {()}) <= 1 and not rename and [*map(len, known)] == [*map(len, classes)]:
+        return tuple(next(filter(None, known), ())), [np.arange(len(own)) for own in known]
+    for own, place in zip(known, places, strict=True):
+        if twice := next((name for name in own if own.count(name) > 1), None):
+            raise OptionError(
+                f"{place}: two of its classes are called {twice!r}, so they cannot be told by their names"
+            )
+    renamed = dict.fromkeys(rename.get(name, name) for name in chain(*known))
+    united = tuple(sorted(renamed) if all(own == sorted(own) for own in known) else renamed)
+    label = {name: number for number, name in enumerate(united)}
+    return united, [
+        np.array([-1 if name is None else label[rename.get(name, name)] for name in own], np.int64) for own in classes
+    ]
+
+
+def _split(positions: Array, labels: Array, fractions: Sequence[float], seed: int) -> list[Array]:
+    """Divide positions at random into parts of some fractions, each label in these proportions.
+
+    Each part has its share of all records, rounded, and of each label to within one or two records.
+    """
+    if any(not 0 < part < 1 for part in fractions) or abs(sum(fractions) - 1) > _ROUNDING:
+        raise OptionError(f"split (--split) must be fractions of the records whose sum is 1, got {[*fractions]}")
+    shares = np.array(fractions) * len(positions)
+    sizes = np.floor(shares).astype(np.int64)
+    sizes[np.argsort(sizes - shares, kind="stable")[: len(positions) - sizes.sum()]] += 1
+    if not sizes.all():
+        raise OptionError(f"split (--split) leaves a part without a record: there are {len(positions)} to divide")
+    # A sequence of parts in which each is spread evenly, along the records in a random order of labels.
+    evenly = np.concatenate([(np.arange(size) + 0.5) / size for size in sizes.tolist()])
+    sequence = np.repeat(np.arange(len(sizes)), sizes)[np.argsort(evenly, kind="stable")]
+    of_label = bits(labels, derive_keys(2, "split", seed, "label"))
+    of_record = bits(positions, derive_keys(2, "split", seed, "record"))
+    part = np.empty_like(sequence)
+    part[np.lexsort((of_record, of_label))] = sequence
+    return [positions[part == number] for number in range(len(sizes))]
+
+
+def _check_known(option: str, names: Iterable[str], known: Iterable[Iterable[str]]) -> None:
+    there = {*chain.from_iterable(known)}
+    for name in names:
+        if name not in there:
+            shown = ", ".join(map(repr, islice(sorted(there), _SHOWN))) + ", …" * (len(there) > _SHOWN)
+            raise OptionError(f"{option}: there is no class {name!r}; the classes are {shown or 'without names'}")

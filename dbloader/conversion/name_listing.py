@@ -1,0 +1,177 @@
+"""Find records by their names in one or more stores: those that a listing names.
+
+A ``.txt`` has a name on each line. Any other listing has a column ``name``, or one of a path, or ``index``. A position
+counts the records of all stores, one store after the other.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import warnings
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from dbloader._describe import short_repr
+from dbloader.errors import SourceError
+from dbloader.records.columns import NO_LABEL, name_hash
+from dbloader.sources.base import Problem, readable
+from dbloader.sources.labels import number_labels
+from dbloader.sources.listing import LABEL_COLUMNS, PATH_COLUMNS
+from dbloader.sources.rows import is_text, read_lines, read_rows
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator, Sequence
+
+    from dbloader.records.names import Names
+    from dbloader.stores.base import Store
+
+    Array = np.ndarray[Any, Any]
+
+_NAME_COLUMNS = ("name", *PATH_COLUMNS)
+_EXAMPLES = 3
+
+
+class RecordNames:
+    """The names of the records of some stores, in memory when they are used: 16 bytes a record, and the names."""
+
+    def __init__(self, stores: Sequence[Store]) -> None:
+        self.stores = stores
+        self.starts: list[int] = np.cumsum([0, *map(len, stores)]).tolist()
+
+    @cached_property
+    def _names(self) -> list[Names]:
+        return [store.names() for store in self.stores]
+
+    @cached_property
+    def _hashes(self) -> Array:
+        return np.concatenate([store.column("name_hash") for store in self.stores])
+
+    @cached_property
+    def _order(self) -> tuple[Array, Array]:
+        order = np.argsort(self._hashes, kind="stable")
+        return order, self._hashes[order]
+
+    def store_of(self, position: int) -> int:
+        """Return the number of the store that has a record."""
+        return int(np.searchsorted(self.starts, position, "right")) - 1
+
+    def name(self, position: int) -> str:
+        """Return the name of a record; "" if it has none."""
+        store = self.store_of(position)
+        return self._names[store][position - self.starts[store]]
+
+    def find(self, name: str) -> list[int]:
+        """Return the positions of all records with a name, ascending."""
+        order, hashes = self._order
+        wanted = np.uint32(name_hash(name.encode("utf-8", "surrogateescape")))
+        first, stop = (np.searchsorted(hashes, wanted, side) for side in ("left", "right"))
+        return [position for position in order[first:stop].tolist() if name and self.name(position) == name]
+
+    def repeated(self, keep: Array) -> Iterator[str]:
+        """Yield the name of each record that one of an earlier store has too; of those with a True in ``keep``."""
+        hashes = np.where(keep, self._hashes, 0)  # 0 is that of no name
+        values, counts = np.unique(hashes, return_counts=True)
+        for position in np.flatnonzero(np.isin(hashes, values[(counts > 1) & (values > 0)])).tolist():
+            name = self.name(position)
+            first = next(other for other in self.find(name) if keep[other])
+            if first < self.starts[self.store_of(position)]:
+                yield name
+
+
+class NameListing:
+    """A listing of records that are to be selected, dropped or labeled.
+
+    A name that no record has is an error once all is read, or a warning without ``must_exist``.
+    """
+
+    def __init__(self, listing: str | os.PathLike[str], names: RecordNames, *, must_exist: bool = True) -> None:
+        self._listing = Path(listing)
+        self._where = readable(listing)
+        self._names = names
+        self._must_exist = must_exist
+
+    def find(self) -> Array:
+        """Return whether each record is named: bool, shape (records,)."""
+        found = np.zeros(self._names.starts[-1], bool)
+        for _, _, positions in self._rows():
+            found[positions] = True
+        return found
+
+    def labels(self) -> tuple[Array, Array, tuple[str, ...]]:
+        """Return whether each record is named, its label there, and the names of these labels, () for integers."""
+        given = np.zeros(self._names.starts[-1], bool)
+        labels = np.full(len(given), NO_LABEL)
+        first: dict[str, str] = {}  # of each label that is text, the first row that has it
+        numbers: dict[str, int] = {}
+        integer = ""
+        for number, row, positions in self._rows():
+            where = f"{self._where}, row {number}"
+            column = next((column for column in LABEL_COLUMNS if column in row), None)
+            label = row[column] if column else self._fail(where, f"has no column called {' or '.join(LABEL_COLUMNS)}")
+            value = NO_LABEL
+            if isinstance(label, str) and label:
+                first.setdefault(label, f"row {number}")
+                value = numbers.setdefault(label, len(numbers))
+            elif type(label) is int and abs(label) < 2**63:
+                value, integer = label, integer or f"row {number}"
+            elif label not in (None, ""):
+                self._fail(where, f"a label is a 64-bit integer, a name or null, got {short_repr(label, 50)}")
+            if np.any(given[positions] & (labels[positions] != value)):
+                self._fail(where, "gives a record another label than an earlier row")
+            given[positions], labels[positions] = True, value
+        if first and integer:
+            both = f"the label of {integer} is an integer, of {next(iter(first.values()))} a name"
+            self._fail(self._where, f"{both}: give every row an integer or every row a name")
+        classes, known = number_labels(first, self._where, may_be_integers=is_text(self._listing))
+        if first:
+            some = labels != NO_LABEL
+            labels[some] = np.array([known[text] for text in numbers])[labels[some]]
+        return given, labels, classes
+
+    def _rows(self) -> Iterator[tuple[int, dict[str, Any], list[int]]]:
+        """Yield the number and the columns of each row, and the positions of the records that it names."""
+        missing, examples = 0, list[str]()
+        is_lines = self._listing.suffix.lower() == ".txt"
+        for item in read_lines(self._listing) if is_lines else read_rows(self._listing):
+            if isinstance(item, Problem):
+                self._fail(f"{self._where}, {item.name}", item.reason)
+            number, row = item
+            where = f"{self._where}, row {number}"
+            name = next((row[column] for column in _NAME_COLUMNS if row.get(column) not in (None, "")), None)
+            if name is not None and not isinstance(name, str):
+                self._fail(where, f"a name is text, got {short_repr(name, 50)}")
+            if row.get("index") not in (None, ""):
+                found = [self._checked_index(row["index"], name, where)]
+            elif name is None:
+                self._fail(where, f"has nothing in a column called {' or '.join(_NAME_COLUMNS)} or index")
+            else:
+                found = self._names.find(name) or self._names.find(posixpath.normpath(name))
+                missing += not found
+                examples += [name] if not found and missing <= _EXAMPLES else []
+            yield number, row, found
+        if missing:
+            shown = ", ".join(map(short_repr, examples)) + ", …" * (missing > _EXAMPLES)
+            stores = " or ".join(store.place for store in self._names.stores)
+            what = f"{self._where}: {missing:,} of its rows name no record of {stores}: {shown}"
+            if self._must_exist:
+                raise SourceError(f"{what}; take them out of the listing, or give the store that has them too")
+            warnings.warn(what, UserWarning, stacklevel=7)
+
+    def _checked_index(self, index: Any, name: str | None, where: str) -> int:
+        """Return the index of a record of the first store, if it has the name."""
+        store = self._names.stores[0]
+        if isinstance(index, str) and index.isdecimal():
+            index = int(index[:20])  # longer ones are no index either
+        if type(index) is not int or not 0 <= index < len(store):
+            self._fail(where, f"{store.place} has no record {short_repr(index, 50)}")
+        if name not in (None, self._names.name(index)):
+            is_named = f"record {index} of {store.place} is {self._names.name(index)!r}, not {short_repr(name)}"
+            self._fail(where, f"{is_named}: the listing is of another store")
+        return index
+
+    def _fail(self, where: str, what: str) -> NoReturn:
+        raise SourceError(f"{where}: {what}")

@@ -1,0 +1,294 @@
+"""Copies of some records, or with other labels: what a conversion of just these files would make."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from dbloader import ImageFormat, Record, convert, copy_store, create_store, open_store
+from dbloader.errors import OptionError, SourceError
+from dbloader.records.record import encode
+from tests.support.conversion import documents, events, records, verified
+from tests.support.images import photo, plant, plant_kinds, plant_photos
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from dbloader.records.manifest import Manifest
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A store of 30 photographs in three classes, ten of them wide, and of some that were repaired or rejected."""
+    root = plant_photos(tmp_path / "images", 20, classes=("cat", "dog"))
+    plant(root, {f"eel/{number}.jpg": photo(number, 80, 30) for number in range(10)})
+    plant_kinds(root, "no end marker", "half", "text")
+    convert(root, tmp_path / "all.lmdb")
+    return tmp_path / "all.lmdb"
+
+
+def listing(folder: Path, name: str, *rows: Any) -> Path:
+    """Write a listing: lines of a .txt or .csv, objects of a .jsonl."""
+    lines = rows if not name.endswith("jsonl") else map(json.dumps, rows)
+    (folder / name).write_text("".join(f"{line}\n" for line in lines))
+    return folder / name
+
+
+def copied(store: Path, **options: Any) -> tuple[list[Record], Manifest]:
+    """Copy, verify, and return what is in the copy."""
+    place = store.with_name("copy.lmdb")
+    manifest = copy_store(store, place, overwrite=True, **options)
+    assert verified(place) == manifest.digest
+    return records(place), manifest
+
+
+def names(store: Path, **options: Any) -> list[str | None]:
+    return [record.name for record in copied(store, **options)[0]]
+
+
+def converted(tmp_path: Path, chosen: Mapping[str, str | None]) -> tuple[str, tuple[str, ...]]:
+    """Convert the files of the store again, with these labels; return the digest and the classes."""
+    rows = [{"path": name, "label": label} for name, label in chosen.items()]
+    convert(
+        tmp_path / "images", tmp_path / "again.lmdb", listing=listing(tmp_path, "again.jsonl", *rows), overwrite=True
+    )
+    with open_store(tmp_path / "again.lmdb") as again:
+        return again.manifest.digest, again.manifest.classes
+
+
+def labels_of(store: Path) -> dict[str, str | None]:
+    with open_store(store) as opened:
+        classes, labels = opened.manifest.classes, opened.column("label").tolist()
+        return {name: classes[label] for name, label in zip(opened.names(), labels, strict=True)}
+
+
+# Which records
+
+
+def test_records_are_selected_and_dropped_by_listings_of_every_kind(store: Path, tmp_path: Path) -> None:
+    everything = names(store)
+    two = ["cat/0000.jpg", "dog/0001.jpg"]
+    at = [everything.index(name) for name in two]
+    for chosen in (
+        listing(tmp_path, "two.txt", "./dog/0001.jpg", "", *two),
+        listing(tmp_path, "two.csv", "path,weight", *(f"{name},1" for name in two)),
+        listing(tmp_path, "two.jsonl", *({"name": name, "path": "elsewhere"} for name in two)),
+        listing(tmp_path, "at.jsonl", {"index": at[1]}, {"index": at[0], "name": two[0]}),
+        listing(tmp_path, "at.csv", "index,name", f"{at[0]},", f"{at[1]},{two[1]}"),
+    ):
+        assert names(store, select=chosen) == two
+        assert names(store, drop=chosen) == [name for name in everything if name not in two]
+    report = listing(tmp_path, "report.jsonl", *events(store)[:1])
+    assert names(store, select=listing(tmp_path, "three.txt", *two, "cat/0002.jpg"), drop=report) == [
+        *two[:1],
+        "cat/0002.jpg",
+        two[1],
+    ]
+
+
+def test_a_name_that_is_nowhere_is_an_error_if_wanted_and_a_warning_if_not(store: Path, tmp_path: Path) -> None:
+    few = listing(tmp_path, "few.txt", "cat/0000.jpg", "a", "b", "c", "d")
+    told = r"few\.txt: 4 of its rows name no record of .*all\.lmdb: 'a', 'b', 'c', …"
+    with pytest.raises(SourceError, match=told):
+        copied(store, select=few)
+    with pytest.warns(UserWarning, match=told):
+        assert len(names(store, drop=few)) == len(names(store)) - 1
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"index": 32}, r"row 1: .*all.lmdb has no record 32"),
+        ({"index": True}, r"row 1: .*all.lmdb has no record True"),
+        ({"index": 0, "name": "x"}, r"row 1: record 0 of .*all.lmdb is 'cat/000.jpg', not 'x': the listing is of ano"),
+        ({"weight": 1}, "row 1: has nothing in a column called name or path or "),
+        ({"name": 7}, "row 1: a name is text, got 7"),
+    ],
+)
+def test_a_row_that_names_no_record_clearly_is_an_error(store: Path, tmp_path: Path, row: Any, message: str) -> None:
+    with pytest.raises(SourceError, match=message):
+        copied(store, drop=listing(tmp_path, "bad.jsonl", row))
+
+
+def test_all_records_of_a_name_are_meant(tmp_path: Path) -> None:
+    with create_store(tmp_path / "twice.lmdb") as writer:
+        writer.write(encode(Record(name, 1)) for name in ("a", "b", "a", None))
+        writer.finish()
+    assert names(tmp_path / "twice.lmdb", select=listing(tmp_path, "a.txt", "a")) == ["a", "a"]
+    assert names(tmp_path / "twice.lmdb", drop=listing(tmp_path, "a.txt", "a")) == ["b", None]
+
+
+def test_conditions_compare_columns_and_all_must_hold(store: Path) -> None:
+    wide = [name for name in labels_of(store) if name.startswith("eel/")]
+    assert names(store, where=["width>=80"]) == names(store, where=["width > 40", " height==30 "]) == wide
+    assert names(store, where=["width!=80", "label<1"]) == names(store, classes=["cat"])
+    assert len(names(store, where=["nbytes>-1", "label<=2"])) == 32
+    for wrong in ("width", "width=3", "size>3", "width<3.5", "width<len", "width<1; label<2"):
+        with pytest.raises(OptionError, match=r"where \(--where\) compares width, .* got "):
+            copied(store, where=[wrong])
+    with pytest.raises(OptionError, match=r"where must be names, such as"):
+        copied(store, where="width<3")
+
+
+def test_a_record_without_the_value_fulfils_no_condition(tmp_path: Path) -> None:
+    with create_store(tmp_path / "few.lmdb") as writer:
+        writer.write([encode(Record("a", 3, width=5, height=5)), encode(Record("b"))])
+        writer.finish()
+    for condition in ("width<9", "width!=9", "height<9", "label!=9", "label<9"):
+        assert names(tmp_path / "few.lmdb", where=[condition]) == ["a"]
+    assert names(tmp_path / "few.lmdb", where=["nbytes==0"]) == ["a", "b"]
+
+
+def test_nothing_left_is_an_error_and_nothing_is_written(store: Path) -> None:
+    with pytest.raises(OptionError, match=r"there is nothing to copy: no record of .*all\.lmdb fulfils all conditions"):
+        copy_store(store, store.with_name("none.lmdb"), where=["width>900"])
+    assert not [*store.parent.glob("none*")]
+
+
+def test_a_selection_keeps_all_classes_and_only_what_the_report_says_of_its_records(store: Path) -> None:
+    before = labels_of(store)
+    some, manifest = copied(store, where=["width==80"])
+    assert manifest.classes == ("cat", "dog", "eel")
+    assert {record.label for record in some} == {2}
+    assert (manifest.outcome, manifest.depths) == ({"repaired": 0, "rejected": 0}, {"8-bit": 10})
+    repaired = next(event["name"] for event in events(store) if event["event"] == "repaired")
+    _, manifest = copied(store, classes=[str(before[repaired])])
+    assert manifest.outcome == {"repaired": 1, "rejected": 0}
+    assert [event["name"] for event in events(store.with_name("copy.lmdb"))] == [repaired]
+
+
+def test_a_selection_says_where_it_is_from_and_copies_what_all_was_checked_with(store: Path, tmp_path: Path) -> None:
+    drop = listing(tmp_path, "drop.txt", "cat/0000.jpg")
+    _, manifest = copied(store, drop=drop, where=["width>3"], rename_classes={"cat": "pet"})
+    assert manifest.source["path"] == str(store)
+    assert manifest.source["check"] == "decode"
+    chosen = {"drop": str(drop), "where": ["width>3"], "rename_classes": {"cat": "pet"}}
+    assert manifest.source["copy"].items() >= chosen.items()
+    assert manifest.created != "then"
+
+
+def test_a_selection_counts_what_was_done_to_its_files(tmp_path: Path) -> None:
+    deep = np.arange(600, dtype="<u2").reshape(20, 30)
+    from PIL import Image
+
+    root = plant(tmp_path / "images", {"cat/0.jpg": photo(0, 90, 60), "cat/1.jpg": photo(1, 20, 20)})
+    Image.fromarray(deep).save(root / "cat" / "2.png")
+    convert(root, tmp_path / "all.lmdb", images=ImageFormat(short_side=30))
+    with open_store(tmp_path / "all.lmdb") as opened:
+        assert opened.manifest.depths == {"16-bit": 1, "8-bit": 2}
+    for name, outcome, depths in (
+        ("cat/0.jpg", {"resized": 1, "deep": 0}, {"8-bit": 1}),
+        ("cat/1.jpg", {"deep": 0}, {"8-bit": 1}),
+        ("cat/2.png", {"deep": 1}, {"16-bit": 1}),
+    ):
+        _, manifest = copied(tmp_path / "all.lmdb", select=listing(tmp_path, "one.txt", name))
+        assert ({**manifest.outcome}, manifest.depths) == (outcome, depths)
+
+
+def test_lines_about_files_of_one_name_stay_with_their_records(tmp_path: Path) -> None:
+    lines = [{"name": "a", "event": "repaired", "reason": reason} for reason in ("first", "second")]
+    with create_store(tmp_path / "twice.lmdb") as writer:
+        writer.write([encode(Record("a", label)) for label in (0, 1)], events=lines, outcome={"repaired": 2})
+        writer.finish()
+    _, manifest = copied(tmp_path / "twice.lmdb", where=["label==1"])
+    assert manifest.outcome == {"repaired": 1}
+    assert [line["reason"] for line in events(tmp_path / "copy.lmdb")] == ["second"]
+
+
+# Labels and classes
+
+
+def test_a_copy_of_classes_is_what_a_conversion_of_their_folders_is(store: Path, tmp_path: Path) -> None:
+    chosen = {name: label for name, label in labels_of(store).items() if label != "cat"}
+    _, manifest = copied(store, classes=["eel", "dog"])
+    assert (manifest.digest, manifest.classes) == converted(tmp_path, chosen)
+    with pytest.raises(
+        OptionError, match=r"classes \(--class\): there is no class 'cow'; the classes are 'cat', 'dog'"
+    ):
+        copied(store, classes=["cow"])
+
+
+@pytest.mark.parametrize("rename", [{"cat": "zebra"}, {"cat": "dog"}, {"cat": "dog", "dog": "cat"}, {"eel": "aal"}])
+def test_renamed_classes_are_as_if_the_files_had_been_converted_with_these_names(
+    store: Path, tmp_path: Path, rename: dict[str, str]
+) -> None:
+    chosen = {name: rename.get(str(label), label) for name, label in labels_of(store).items()}
+    _, manifest = copied(store, rename_classes=rename)
+    assert (manifest.digest, manifest.classes) == converted(tmp_path, chosen)
+    assert manifest.outcome == {"repaired": 1, "rejected": 2}  # all records are there, so all of the report is
+    with pytest.raises(OptionError, match=r"rename_classes \(--rename-class\): there is no class 'cow'"):
+        copied(store, rename_classes={"cow": "cat"})
+
+
+def test_classes_that_are_not_sorted_keep_their_order(tmp_path: Path) -> None:
+    with create_store(tmp_path / "a.lmdb") as writer:
+        writer.write(encode(Record(f"{label}", label)) for label in (0, 1, 2))
+        writer.finish(classes=("z", "b", "a"))
+    some, manifest = copied(tmp_path / "a.lmdb", rename_classes={"b": "c"})
+    assert (manifest.classes, [record.label for record in some]) == (("z", "c", "a"), [0, 1, 2])
+    some, manifest = copied(tmp_path / "a.lmdb", classes=["a", "b"])
+    assert (manifest.classes, [record.label for record in some]) == (("b", "a"), [0, 1])
+
+
+def test_labels_of_a_listing_of_all_records_are_those_of_a_conversion_with_it(store: Path, tmp_path: Path) -> None:
+    chosen = {name: f"group {number % 4}" for number, name in enumerate(labels_of(store))}
+    rows = [{"name": name, "label": label} for name, label in reversed(chosen.items())]
+    _, manifest = copied(store, labels=listing(tmp_path, "labels.jsonl", *rows))
+    assert (manifest.digest, manifest.classes) == converted(tmp_path, chosen)
+    rows = [{"name": name, "class": "" if label == "group 3" else label} for name, label in chosen.items()]
+    _, manifest = copied(store, labels=listing(tmp_path, "labels.jsonl", *rows))
+    wanted = {name: None if label == "group 3" else label for name, label in chosen.items()}
+    assert (manifest.digest, manifest.classes) == converted(tmp_path, wanted)
+
+
+def test_records_that_a_listing_of_labels_does_not_name_keep_theirs(store: Path, tmp_path: Path) -> None:
+    wanted: dict[str, str | None] = {**labels_of(store), "cat/0000.jpg": "dog", "cat/0002.jpg": "bee"}
+    rows = ["path,label", "cat/0000.jpg,dog", "cat/0002.jpg,bee"]
+    _, manifest = copied(store, labels=listing(tmp_path, "labels.csv", *rows))
+    assert (manifest.digest, manifest.classes) == converted(tmp_path, wanted)
+    some, manifest = copied(store, labels=listing(tmp_path, "labels.csv", "path,label", "cat/000.jpg,1"))
+    assert manifest.classes == ("cat", "dog", "eel")  # an integer is that of a class
+    assert [record.label for record in some][:2] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("rows", "error", "message"),
+    [
+        ([{"name": "cat/0000.jpg", "label": 3}], OptionError, "bad.jsonl: the label 3 is none of the classes"),
+        ([{"name": "x", "label": 1}], SourceError, "1 of its rows name no record"),
+        ([{"name": "cat/0000.jpg"}], SourceError, "row 1: has no column called label or class or target"),
+        ([{"name": "cat/0000.jpg", "label": 1.5}], SourceError, "row 1: a label is a 64-bit integer, a name or null"),
+        ([{"index": 0, "label": "a"}, {"index": 0, "label": "b"}], SourceError, "row 2: gives a record another label"),
+        (
+            [{"index": 0, "label": "a"}, {"index": 1, "label": 1}],
+            SourceError,
+            "the label of row 2 is an integer, of ro",
+        ),
+    ],
+)
+def test_a_listing_with_wrong_labels_is_an_error(
+    store: Path, tmp_path: Path, rows: list[Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        copied(store, labels=listing(tmp_path, "bad.jsonl", *rows))
+
+
+def test_only_the_label_of_a_record_changes(tmp_path: Path) -> None:
+    image = np.asfortranarray(np.arange(12, dtype=">u2").reshape(3, 4))
+    before = [
+        Record("a", 0, b"\xff\xd8", 5, 6, "JPEG", "cut", (7, 8), {"n": 2**40, "list": [[1, 2.5], None]}),
+        Record(None, 1, image, fields={"mask": np.zeros((2, 2), bool)}),
+        Record("c", None, b"", fields={"label_": 3}),
+    ]
+    with create_store(tmp_path / "a.lmdb") as writer:
+        writer.write(map(encode, before))
+        writer.finish()
+    rows = [{"index": 0, "label": None}, {"index": 1, "label": 7}, {"index": 2, "label": -1}]
+    copied(tmp_path / "a.lmdb", labels=listing(tmp_path, "l.jsonl", *rows))
+    for record, label in zip(before, (None, 7, -1), strict=True):
+        record.label = label
+    assert documents(tmp_path / "copy.lmdb") == [encode(record).document(i) for i, record in enumerate(before)]

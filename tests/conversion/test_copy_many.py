@@ -1,0 +1,268 @@
+"""Several stores copied into one, and one divided among several: each record once, interrupted or not."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import dbloader.stores.writer as writing
+from dbloader import Record, convert, copy_store, create_store, open_store, write_store
+from dbloader.errors import DamagedRecordError, OptionError, StoreError, StoreExistsError
+from dbloader.records.manifest import Manifest
+from dbloader.records.record import encode
+from dbloader.stores.lmdb.keys import RECORDS, record_key
+from tests.contracts.records import make_records
+from tests.conversion.test_copy_store import make, tamper
+from tests.support.children import in_child
+from tests.support.conversion import documents, events, records, verified
+from tests.support.images import photo, plant, plant_photos
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+# Python >= 3.12 warns of every fork of a process with threads, which every client of a server has.
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+
+
+def write(place: Path, labels: Sequence[int | None], classes: tuple[str, ...] = (), prefix: str = "") -> Path:
+    with create_store(place) as writer:
+        writer.write(encode(Record(f"{prefix}{number}", label)) for number, label in enumerate(labels))
+        writer.finish(classes=classes)
+    return place
+
+
+def named(place: Path) -> list[tuple[str | None, str | None]]:
+    """Return the name and the name of the class of each record."""
+    with open_store(place) as store:
+        classes = store.manifest.classes
+        return [(record.name, None if record.label is None else classes[record.label]) for record in store]
+
+
+# Several into one
+
+
+def test_folders_converted_apart_and_merged_are_what_they_are_converted_together(tmp_path: Path) -> None:
+    first, second = (
+        plant_photos(tmp_path / part, 20, classes) for part, classes in (("a", ("b", "d")), ("b", ("a", "d")))
+    )
+    plant(first, {"b/cut.jpg": photo()[:-2], "d/text.jpg": b"text"})
+    for name, root in (("a", first), ("b", second)):
+        convert(root, tmp_path / f"{name}.lmdb")
+    with pytest.warns(UserWarning, match=r"10 records have the name of a record of an earlier source: 'd/0001.jpg', "):
+        merged = copy_store([tmp_path / "a.lmdb", tmp_path / "b.lmdb"], tmp_path / "ab.lmdb")
+    assert verified(tmp_path / "ab.lmdb") == merged.digest
+    assert merged.classes == ("a", "b", "d")
+    assert named(tmp_path / "ab.lmdb") == [*named(tmp_path / "a.lmdb"), *named(tmp_path / "b.lmdb")]
+    assert [record.image for record in records(tmp_path / "ab.lmdb")][-20:] == [
+        r.image for r in records(tmp_path / "b.lmdb")
+    ]
+    assert events(tmp_path / "ab.lmdb") == [*events(tmp_path / "a.lmdb"), *events(tmp_path / "b.lmdb")]
+    assert merged.outcome == {"repaired": 1, "rejected": 1}
+    assert merged.depths == {"8-bit": merged.length}
+    assert merged.source["path"] == f"{tmp_path / 'a.lmdb'}, {tmp_path / 'b.lmdb'}"
+    rows = "".join(f"{place}/{name},{label}\n" for place in "ab" for name, label in named(tmp_path / f"{place}.lmdb"))
+    (tmp_path / "all.csv").write_text(f"path,class\n{rows}")
+    again = convert(tmp_path, tmp_path / "again.lmdb", listing=tmp_path / "all.csv")
+    with open_store(tmp_path / "again.lmdb") as one, open_store(tmp_path / "ab.lmdb") as other:
+        assert one.manifest.classes == other.manifest.classes
+        assert one.column("label").tolist() == other.column("label").tolist()
+        assert again.records == len(other)
+
+
+def test_a_merge_to_a_server_and_of_stores_there_is_the_same(tmp_path: Path, mongo_uri: str) -> None:
+    make(tmp_path / "a.lmdb", 100)
+    make(f"{mongo_uri}.b", 100, seed=1)
+    with pytest.warns(UserWarning, match="have the name of a record of an earlier source"):
+        there = copy_store([tmp_path / "a.lmdb", f"{mongo_uri}.b"], mongo_uri)
+    with pytest.warns(UserWarning, match="have the name of a record of an earlier source"):
+        here = copy_store([tmp_path / "a.lmdb", f"{mongo_uri}.b"], tmp_path / "ab.lmdb")
+    assert documents(tmp_path / "ab.lmdb") == documents(mongo_uri) == [
+        encode(record).document(index) for index, record in enumerate(make_records(100) + make_records(100, 1))
+    ]  # fmt: skip
+    assert (here.digest, here.outcome, here.events) == (there.digest, {"repaired": 10, "rejected": 0}, 10)
+    assert verified(mongo_uri) == here.digest
+    parts = copy_store(mongo_uri, [f"{mongo_uri}.t", tmp_path / "v.lmdb"], split=(0.75, 0.25), seed=3)
+    assert [part.length for part in parts] == [150, 50]
+    assert [verified(f"{mongo_uri}.t"), verified(tmp_path / "v.lmdb")] == [part.digest for part in parts]
+
+
+def test_classes_that_are_not_sorted_are_united_in_the_order_of_the_sources(tmp_path: Path) -> None:
+    one = write(tmp_path / "1.lmdb", [0, 1, None], ("dog", "cat"), "a")
+    two = write(tmp_path / "2.lmdb", [0, 1], ("ant", "cat"), "b")
+    empty = write(tmp_path / "3.lmdb", [None], (), "c")
+    assert copy_store([one, two, empty], tmp_path / "out.lmdb").classes == ("dog", "cat", "ant")
+    assert [label for _, label in named(tmp_path / "out.lmdb")] == ["dog", "cat", None, "ant", "cat", None]
+
+
+def test_labels_that_cannot_be_united_are_named_with_the_remedy(tmp_path: Path) -> None:
+    one = write(tmp_path / "1.lmdb", [0, 1], ("dog", "cat"), "a")
+    two = write(tmp_path / "2.lmdb", [0, 1], (), "b")
+    told = r"labels of .*1\.lmdb have class names, those of .*2\.lmdb are integers: give .* by a listing \(--labels\)"
+    with pytest.raises(OptionError, match=told):
+        copy_store([one, two], tmp_path / "out.lmdb")
+    (tmp_path / "labels.csv").write_text("name,label\nb0,cat\nb1,dog\na0,dog\na1,cat\n")
+    copy_store([one, two], tmp_path / "out.lmdb", labels=tmp_path / "labels.csv")
+    assert named(tmp_path / "out.lmdb") == [("a0", "dog"), ("a1", "cat"), ("b0", "cat"), ("b1", "dog")]
+    three = write(tmp_path / "3.lmdb", [5, 7], (), "c")
+    assert copy_store([two, three], tmp_path / "integers.lmdb").label_counts == {0: 1, 1: 1, 5: 1, 7: 1}
+    twice = write(tmp_path / "4.lmdb", [0, 1], ("crane", "crane"), "d")
+    with pytest.raises(OptionError, match=r"4\.lmdb: two of its classes are called 'crane'"):
+        copy_store([one, twice], tmp_path / "out.lmdb", overwrite=True)
+    assert copy_store(twice, tmp_path / "some.lmdb", where=["label==1"]).label_counts == {1: 1}
+
+
+# One into several
+
+
+@pytest.mark.parametrize("fractions", [(0.9, 0.1), (0.5, 0.5), (0.7, 0.2, 0.1), (1 / 3, 1 / 3, 1 / 3)])
+def test_each_record_is_in_one_part_and_each_label_in_proportion(tmp_path: Path, fractions: tuple[float, ...]) -> None:
+    labels = [number % 10 if number < 900 else 10 + number % 50 for number in range(1000)]  # of 90 and of 2 records
+    write(tmp_path / "all.lmdb", labels)
+    places = [tmp_path / f"{number}.lmdb" for number in range(len(fractions))]
+    parts = copy_store(tmp_path / "all.lmdb", places, split=fractions, seed=1)
+    assert all(abs(part.length - fraction * 1000) < 1 for part, fraction in zip(parts, fractions, strict=True))
+    found = [[int(record.name or "") for record in records(place)] for place in places]
+    assert sorted(number for part in found for number in part) == [*range(1000)]
+    assert all(part == sorted(part) for part in found)
+    for part, fraction in zip(found, fractions, strict=True):
+        counts = Counter(labels[number] for number in part)
+        assert all(abs(counts[label] - fraction * (90 if label < 10 else 2)) <= 2 for label in range(60))
+    again = [place.with_suffix(".again") for place in places]
+    assert [part.digest for part in copy_store(tmp_path / "all.lmdb", again, split=fractions, seed=1)] == [
+        part.digest for part in parts
+    ]
+    other = copy_store(tmp_path / "all.lmdb", again, split=fractions, seed=2, overwrite=True)
+    assert all(one.digest != two.digest for one, two in zip(other, parts, strict=True))
+
+
+def test_a_split_is_the_same_on_every_machine(tmp_path: Path) -> None:
+    write(tmp_path / "all.lmdb", [number % 3 for number in range(30)], ("a", "b", "c"))
+    copy_store(tmp_path / "all.lmdb", [tmp_path / "t.lmdb", tmp_path / "v.lmdb"], split=[0.8, 0.2], seed=0)
+    assert [record.name for record in records(tmp_path / "v.lmdb")] == ["6", "8", "10", "16", "24", "29"]
+
+
+def test_the_parts_of_a_selection_share_its_classes_and_say_what_they_are(tmp_path: Path) -> None:
+    write(tmp_path / "all.lmdb", [number % 3 for number in range(30)], ("a", "b", "c"))
+    places = [tmp_path / "t.lmdb", tmp_path / "v.lmdb"]
+    parts = copy_store(tmp_path / "all.lmdb", places, split=[0.75, 0.25], classes=["a", "c"])
+    assert [(part.classes, part.length) for part in parts] == [(("a", "c"), 15), (("a", "c"), 5)]
+    for number, part in enumerate(parts):
+        told = {"split": [0.75, 0.25], "seed": 0, "part": number, "classes": ["a", "c"]}
+        assert part.source["copy"].items() >= told.items()
+
+
+@pytest.mark.parametrize(
+    ("fractions", "count", "message"),
+    [
+        ([0.9, 0.2], 2, r"split \(--split\) must be fractions of the records whose sum is 1, got \[0.9, 0.2\]"),
+        ([1.5, -0.5], 2, "whose sum is 1"),
+        ([float("nan"), 0.5], 2, "whose sum is 1"),
+        ([0.9, 0.1], 2, r"split \(--split\) leaves a part without a record: there are 2 to divide"),
+        ([0.9, 0.1], 1, r"split \(--split\): there must be a destination for each of 2 parts, got 1"),
+    ],
+)
+def test_a_split_that_cannot_be_is_an_error(tmp_path: Path, fractions: list[float], count: int, message: str) -> None:
+    write(tmp_path / "all.lmdb", [0, 1])
+    with pytest.raises(OptionError, match=message):
+        copy_store(tmp_path / "all.lmdb", [tmp_path / f"{number}.lmdb" for number in range(count)], split=fractions)
+    assert [path.name for path in tmp_path.iterdir()] == ["all.lmdb"]
+
+
+def test_a_destination_that_is_taken_is_noticed_before_anything_is_written(tmp_path: Path) -> None:
+    make(tmp_path / "all.lmdb")
+    taken = write(tmp_path / "v.lmdb", [0])
+    with pytest.raises(StoreExistsError, match=r"v\.lmdb exists already; overwrite \(--overwrite\) replaces it"):
+        copy_store(tmp_path / "all.lmdb", [tmp_path / "t.lmdb", taken], split=[0.5, 0.5])
+    with pytest.raises(StoreError, match=r"t\.lmdb"):
+        copy_store(tmp_path / "all.lmdb", [tmp_path / "t.lmdb", tmp_path / "t.lmdb"], split=[0.5, 0.5])
+    assert {path.name for path in tmp_path.iterdir()} == {"all.lmdb", "v.lmdb"}
+
+
+def test_damage_leaves_every_destination_as_it_was(tmp_path: Path) -> None:
+    make(tmp_path / "all.lmdb")
+    old = write(tmp_path / "t.lmdb", [0])
+    document = documents(tmp_path / "all.lmdb")[200]
+    tamper(tmp_path / "all.lmdb", RECORDS, record_key(200), document[:-30] + b"\0" + document[-29:])
+    for seed in range(2):
+        with pytest.raises(DamagedRecordError, match=r"record 200 .* is damaged"):
+            copy_store(tmp_path / "all.lmdb", [old, tmp_path / "v.lmdb"], split=[0.5, 0.5], seed=seed, overwrite=True)
+    assert len(records(old)) == 1
+    assert not (tmp_path / "v.lmdb").exists()
+
+
+# Interrupted
+
+
+def killed(at: int, sources: Any, destinations: Any, **options: Any) -> None:
+    """Copy in a process that is killed when so many records are copied, or with -1 between two finished stores."""
+
+    def die(done: int, _: int) -> None:
+        if done >= at >= 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def copy() -> None:
+        writing.COMMIT_BYTES = 1
+        finish, finished = writing.Writer.finish, list[Manifest]()
+
+        def finish_one(writer: writing.Writer, **facts: Any) -> Manifest:
+            if at < 0 and finished:
+                os.kill(os.getpid(), signal.SIGKILL)
+            finished.append(finish(writer, **facts))
+            return finished[0]
+
+        writing.Writer.finish = finish_one  # type: ignore[method-assign,assignment]
+        copy_store(sources, destinations, progress=die, **options)
+
+    assert in_child(copy) == -signal.SIGKILL
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*have the name of a record:UserWarning")
+def test_a_merge_that_is_killed_is_resumed_to_the_same_store(tmp_path: Path, mongo_uri: str) -> None:
+    sources = [tmp_path / "a.lmdb", tmp_path / "b.lmdb"]
+    for seed, one in enumerate(sources):
+        make(one, seed=seed)
+    whole = copy_store(sources, tmp_path / "whole.lmdb", rename_classes={"b": "z"})
+    place: Any
+    for place in (tmp_path / "copy.lmdb", mongo_uri):
+        for number, at in enumerate((64, 320, 600)):
+            killed(at, sources, place, rename_classes={"b": "z"}, resume=number > 0)
+        with pytest.raises(StoreExistsError, match="was begun with another choice of records and labels"):
+            copy_store(sources, place, rename_classes={"b": "y"}, resume=True)
+        told: list[tuple[int, int]] = []
+        manifest = copy_store(
+            sources, place, rename_classes={"b": "z"}, resume=True, progress=lambda *done, told=told: told.append(done)
+        )
+        assert told[0] >= (256, 600)
+        assert (manifest.digest, manifest.outcome, manifest.depths) == (whole.digest, whole.outcome, whole.depths)
+        assert events(place) == events(tmp_path / "whole.lmdb")
+        assert verified(place) == whole.digest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at", [64, 256, 300, -1])
+def test_a_split_that_is_killed_is_resumed_to_the_same_stores(tmp_path: Path, mongo_uri: str, at: int) -> None:
+    make(tmp_path / "all.lmdb")
+    options: Any = {"split": [0.6, 0.4], "seed": 5}
+    whole = copy_store(tmp_path / "all.lmdb", [tmp_path / "t.lmdb", tmp_path / "v.lmdb"], **options)
+    places: list[Any] = [tmp_path / "train.lmdb", mongo_uri]
+    killed(at, tmp_path / "all.lmdb", places, **options)
+    assert places[0].exists() == (at < 0)
+    parts = copy_store(tmp_path / "all.lmdb", places, resume=True, **options)
+    for place, part, wanted in zip(places, parts, whole, strict=True):
+        assert verified(place) == part.digest == wanted.digest
+        assert (part.outcome, part.depths, part.events) == (wanted.outcome, wanted.depths, wanted.events)
+    with pytest.raises(StoreExistsError, match="is finished already: there is nothing to resume"):
+        copy_store(tmp_path / "all.lmdb", places, resume=True, **options)
+
+
+def test_a_store_of_samples_is_divided_like_any_other(tmp_path: Path) -> None:
+    write_store([(b"x" * number, number % 2) for number in range(1, 21)], tmp_path / "all.lmdb")
+    parts = copy_store(tmp_path / "all.lmdb", [tmp_path / "t.lmdb", tmp_path / "v.lmdb"], split=[0.5, 0.5])
+    assert [part.label_counts for part in parts] == [{0: 5, 1: 5}, {0: 5, 1: 5}]
+    assert [part.outcome for part in parts] == [{}, {}]
