@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from dbloader.errors import DamagedStoreError
-from dbloader.stores.base import READ_AT_ONCE
+from dbloader.stores.damage import READ_AT_ONCE
 from dbloader.stores.open import create_store, open_store
 
 if TYPE_CHECKING:

@@ -66,7 +66,7 @@ class EncodedRecord(NamedTuple):
         nbytes: Bytes of the image, 0 without one.
     """
 
-    elements: tuple[bytes, ...]
+    elements: tuple[bytes | memoryview, ...]
     crc32: int
     name: str | None
     label: int | None
