@@ -65,10 +65,11 @@ def verify_command(place: str, *, quiet: bool, as_json: bool, **options: Any) ->
         return DAMAGED if count else 0
     for problem in report["first"][:_NAMED]:
         complain(problem["reason"] or f"{problem['name'] or problem['index']}: {problem['difference']}")
-    if not quiet:
-        compared = "".join(f"; {number:,} {kind}" for kind, number in report["compared"].items())
+    compared = "".join(f"; {number:,} {kind}" for kind, number in report["compared"].items())
+    what = f"{report['place']}: {counted(report['records'], 'record')}"
+    if count > 1 or (count and compared):
         found = ", ".join(f"{number:,} {kind}" for kind, number in report["problems"].items())
-        result = f"problems: {found}" if count else "all undamaged"
-        what = f"{report['place']}: {counted(report['records'], 'record')}, {result}{compared}"
-        say(f"{what}; digest {report['digest']}", err=bool(count))
+        complain(f"{what}, {counted(count, 'problem')} ({found}){compared}")
+    elif not count and not quiet:
+        say(f"{what}, all undamaged{compared}; digest {report['digest']}")
     return DAMAGED if count else 0
