@@ -10,7 +10,10 @@ if TYPE_CHECKING:
     from dbloader._version import __version__ as __version__
     from dbloader.conversion.convert import convert as convert
     from dbloader.conversion.copy_store import copy_store as copy_store
+    from dbloader.conversion.diff_stores import diff_stores as diff_stores
+    from dbloader.conversion.repair_store import repair_store as repair_store
     from dbloader.conversion.transcode import ImageFormat as ImageFormat
+    from dbloader.conversion.verify_store import verify_store as verify_store
     from dbloader.conversion.write_store import write_store as write_store
     from dbloader.datasets.lmdb import LMDBDataset as LMDBDataset
     from dbloader.datasets.mongo import MongoDataset as MongoDataset
@@ -43,8 +46,11 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "copy_store": "conversion.copy_store",
         "create_loader": "loading.create",
         "create_store": "stores.open",
+        "diff_stores": "conversion.diff_stores",
         "export_store": "exports.export",
         "open_store": "stores.open",
+        "repair_store": "conversion.repair_store",
+        "verify_store": "conversion.verify_store",
         "warm": "stores.lmdb.page_cache",
         "write_store": "conversion.write_store",
     },

@@ -2,46 +2,74 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
+from dbloader.cli.isolated import isolated
 from dbloader.cli.meter import Meter
 from dbloader.cli.places import PlaceArgument
-from dbloader.cli.text import complain, counted, say
+from dbloader.cli.text import complain, counted, say, say_json
 from dbloader.errors import DamagedRecordError, DamagedStoreError
-from dbloader.stores.open import open_store
 
 DAMAGED = 1
+_NAMED = 10
 
 
 @click.command(
     "verify",
     short_help="Check that a store is complete and undamaged.",
     epilog="""\b
-Exit status: 0 the store is undamaged; 1 it is damaged, and the message says where; 2 it could
-not be opened.
+Exit status: 0 nothing is wrong; 1 something is, and the messages say what; 2 the store could not
+be opened.
 
 \b
-Example:
-  dbloader verify train.lmdb""",
+Examples:
+  dbloader verify train.lmdb
+  dbloader verify train.lmdb --decode
+  dbloader verify train.lmdb --against imagefolder/""",
 )
 @click.argument("place", type=PlaceArgument())
+@click.option("--decode", is_flag=True, help="Decode every image too.")
+@click.option(
+    "--against",
+    metavar="SOURCE",
+    type=PlaceArgument(),
+    help="Compare names, labels and bytes with the files that the store was converted from, or with another store.",
+)
+@click.option("--list", "listing", metavar="FILE", type=click.Path(), help="Listing of SOURCE, if it needs one.")
+@click.option("--output", "-o", metavar="FILE", type=click.Path(), help="Write all problems to FILE, as JSON lines.")
+@click.option("--workers", metavar="N", type=int, help="Threads that decode and compare.  [default: one per CPU]")
 @click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
-def verify_command(place: str, *, quiet: bool) -> int:
-    """Read the whole store PLACE, and compare each record with its checksum and the store with its digest."""
+@click.option("--json", "as_json", is_flag=True, help="Print the facts and the first 1,000 problems as JSON.")
+def verify_command(place: str, *, quiet: bool, as_json: bool, **options: Any) -> int:
+    """Read the whole store PLACE, and compare each record with its checksum and the store with its digest.
+
+    The first ten problems are printed; --output writes all. It has the index and name of each record, as
+    dbloader copy --drop takes them.
+    """
     try:
-        with open_store(place) as store, Meter("Verifying", "records", quiet=quiet) as meter:
-            done, total = 0, len(store)
-
-            def count(more: int) -> None:
-                nonlocal done
-                done += more
-                meter.update(done, total)
-
-            count(0)
-            digest = store.verify(count)
+        with Meter("Verifying", "records", quiet=quiet or as_json) as meter:
+            report = isolated(
+                "conversion.verify_store.verify_store",
+                place,
+                progress=lambda title, done, total: meter.update(done, total, title=title),
+                **options,
+            )
     except (DamagedRecordError, DamagedStoreError) as error:
         complain(str(error))
         return DAMAGED
-    if not quiet:
-        say(f"{store.place}: {counted(total, 'record')}, all undamaged; digest {digest}")
-    return 0
+    count = sum(report["problems"].values())
+    if as_json:
+        say_json(report, indent=2)
+        return DAMAGED if count else 0
+    for problem in report["first"][:_NAMED]:
+        complain(problem["reason"] or f"{problem['name'] or problem['index']}: {problem['difference']}")
+    compared = "".join(f"; {number:,} {kind}" for kind, number in report["compared"].items())
+    what = f"{report['place']}: {counted(report['records'], 'record')}"
+    if count > 1 or (count and compared):
+        found = ", ".join(f"{number:,} {kind}" for kind, number in report["problems"].items())
+        complain(f"{what}, {counted(count, 'problem')} ({found}){compared}")
+    elif not count and not quiet:
+        say(f"{what}, all undamaged{compared}; digest {report['digest']}")
+    return DAMAGED if count else 0

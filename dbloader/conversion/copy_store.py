@@ -22,7 +22,7 @@ from dbloader.records.columns import NO_LABEL
 from dbloader.records.decode import decode
 from dbloader.records.record import relabel
 from dbloader.sources.base import full_path
-from dbloader.stores.base import READ_AT_ONCE
+from dbloader.stores.damage import READ_AT_ONCE
 from dbloader.stores.mongo.uri import is_mongo
 from dbloader.stores.open import create_store, open_store
 

@@ -8,7 +8,7 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from PIL import ImageFile
 
@@ -17,7 +17,7 @@ from dbloader.conversion.memory_budget import MemoryBudget
 from dbloader.sources.base import Entry, Loaded, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from concurrent.futures import Future
 
     import numpy as np
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from dbloader.conversion.file_list import FileList
     from dbloader.conversion.file_to_record import FileConverter
     from dbloader.sources.base import Source
+
+    Hold = Callable[[int], object]
+
+Result = TypeVar("Result")
 
 TASK_FILES = 16
 """Files of one task: enough that handing it to a thread costs nothing, few enough that all threads have work."""
@@ -44,11 +48,9 @@ def convert_in_order(
     converter: FileConverter, source: Source, files: FileList, order: range | np.ndarray[Any, Any], workers: int
 ) -> Iterator[list[FileResult]]:
     """Yield the results of the items at the positions in ``order``, in that order, one task's at a time."""
-    budget = MemoryBudget(MEMORY_LIMIT)
 
-    def convert(task: int) -> list[FileResult]:
-        items = [files[position] for position in order[task * TASK_FILES : (task + 1) * TASK_FILES]]
-        hold = partial(budget.take, task)
+    def convert(part: slice, hold: Hold, budget: MemoryBudget) -> list[FileResult]:
+        items = [files[position] for position in order[part]]
         contents = source.read([item for item in items if isinstance(item, Entry)], hold)
         results = []
         for item in items:
@@ -64,14 +66,26 @@ def convert_in_order(
                 results.append(converter.convert(item, data, hold))
         return results
 
+    return work_in_order(convert, len(order), workers)
+
+
+def work_in_order(
+    work: Callable[[slice, Hold, MemoryBudget], list[Result]], count: int, workers: int
+) -> Iterator[list[Result]]:
+    """Yield what a function returns for each part of ``count`` positions, in order; threads call it ahead.
+
+    The function calls ``hold`` with the number of bytes that it takes.
+    """
+    budget = MemoryBudget(MEMORY_LIMIT)
     executor = ThreadPoolExecutor(workers, thread_name_prefix="dbloader-convert")
-    running: deque[tuple[int, Future[list[FileResult]]]] = deque()
+    running: deque[tuple[int, Future[list[Result]]]] = deque()
     try:
         with _strict_pillow():
-            for task in range(-(-len(order) // TASK_FILES)):
+            for task in range(-(-count // TASK_FILES)):
                 if len(running) > max(_TASKS_AHEAD, 2 * workers):
                     yield from _oldest(running, budget)
-                running.append((task, executor.submit(convert, task)))
+                part = slice(task * TASK_FILES, min((task + 1) * TASK_FILES, count))
+                running.append((task, executor.submit(work, part, partial(budget.take, task), budget)))
             while running:
                 yield from _oldest(running, budget)
     finally:
@@ -79,7 +93,7 @@ def convert_in_order(
         executor.shutdown(cancel_futures=True)
 
 
-def _oldest(running: deque[tuple[int, Future[list[FileResult]]]], budget: MemoryBudget) -> Iterator[list[FileResult]]:
+def _oldest(running: deque[tuple[int, Future[list[Result]]]], budget: MemoryBudget) -> Iterator[list[Result]]:
     task, future = running.popleft()
     yield future.result()
     budget.give_back(task)

@@ -74,11 +74,11 @@ def decode_values(values: Mapping[str, Any], index: int) -> Record:
     return _record(dict(values), index)
 
 
-def decode_encoded(document: bytes, index: int) -> EncodedRecord:
-    """Return the record in a document as ``encode`` returned it, after the same checks."""
-    record = decode(document, index)
+def decode_encoded(document: bytes | memoryview, index: int) -> EncodedRecord:
+    """Return the record in a document as ``encode`` returned it, after the same checks; a view of a memoryview."""
+    record = decode(document, index, view=True)
     image = record.image
-    if image is not None and not isinstance(image, bytes):
+    if isinstance(image, np.ndarray):
         image = bson.decode(document)["image"]  # the bytes of an array
     return EncodedRecord(
         (document[HEAD.size : -TAIL.size],), crc32_of(document), record.name, record.label, record.width,

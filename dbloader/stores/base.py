@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, overload
 
 from dbloader.errors import DamagedRecordError, DamagedStoreError, RecordIndexError
-from dbloader.records.columns import CHUNK, COLUMNS, DTYPES, ColumnChunk, join_values
+from dbloader.records.columns import CHUNK, DTYPES, join_values
 from dbloader.records.decode import decode, decode_encoded
 from dbloader.records.document import open_sealed
-from dbloader.records.manifest import Summary
 from dbloader.records.names import join_names, name_at
-from dbloader.stores.totals import Totals
+from dbloader.stores.damage import READ_AT_ONCE, REMEDY, find_damage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -25,11 +23,6 @@ if TYPE_CHECKING:
     from dbloader.records.names import Names
     from dbloader.records.record import EncodedRecord, Record
     from dbloader.stores.handle import Handle
-
-_REMEDY = "convert again, or copy the store again from the original"
-
-READ_AT_ONCE = 64
-"""Records per call where all records are read: enough to hide the cost of a call or a round trip."""
 
 
 class Store(ABC):
@@ -86,6 +79,11 @@ class Store(ABC):
     def documents(self, indices: Sequence[int]) -> list[bytes]:
         """Return the BSON documents of records, unverified; otherwise like ``read``."""
 
+    @contextmanager
+    def borrow_documents(self, indices: Sequence[int]) -> Iterator[Iterator[tuple[bytes | memoryview, int]]]:
+        """Yield documents like ``documents``, each with its index, valid only until the ``with`` block ends."""
+        yield zip(self.documents(indices), indices, strict=True)
+
     def column(self, name: str) -> np.ndarray[Any, Any]:
         """Return one value of all records, as an array of shape (len,) that owns its memory.
 
@@ -134,6 +132,8 @@ class Store(ABC):
     def verify(self, progress: Callable[[int], object] = lambda _: None) -> str:
         """Read every record and line of the report, compare them with the manifest, and return the digest.
 
+        Stops at the first damage; ``dbloader.verify_store`` finds all.
+
         Args:
             progress: Called with the number of records verified since the last call.
 
@@ -141,35 +141,18 @@ class Store(ABC):
             DamagedRecordError: A record is not what was written.
             DamagedStoreError: The columns, the report or the manifest do not agree with the records.
         """
-        summary, totals = Summary(), Totals()
-        for number, start in enumerate(range(0, len(self), CHUNK)):
-            chunk, stop = ColumnChunk(), min(start + CHUNK, len(self))
-            for first in range(start, stop, READ_AT_ONCE):
-                indices = range(first, min(first + READ_AT_ONCE, stop))
-                for index, document in zip(indices, self.documents(indices), strict=True):
-                    record = self.verified(document, index)
-                    chunk.append(record)
-                    totals.add(record)
-                progress(len(indices))
-            packed, handle = chunk.pack(), self._open()
-            for name in COLUMNS:
-                if packed[name] != handle.chunk(name, number):
-                    what = f"its column {name} does not fit the {len(chunk)} records from {start} on"
-                    raise DamagedStoreError(f"{self.place}: {what}; {_REMEDY}")
-            summary.add(packed)
-        lines, outcome = Counter(event["event"] for event in self.events()), self.manifest.outcome
-        facts = {**summary.facts(), "formats": totals.formats, "fields": totals.fields, "events": lines.total()}
-        facts["outcome"] = {**outcome, **{kind: lines[kind] for kind in lines if kind in outcome}}
-        if any(not 0 <= label < len(self.manifest.classes) for label in summary.labels or ()):
-            facts["classes"] = ()  # a label has no class, so no class may have a name
-        for name, value in facts.items():
-            if value != getattr(self.manifest, name):
-                what = f"the {name} in its manifest does not agree with its records"
-                raise DamagedStoreError(f"{self.place}: {what}; {_REMEDY}")
-        return str(facts["digest"])
+        damage = next(find_damage(self, progress), None)
+        if damage is not None:
+            try:
+                raise damage.error
+            finally:
+                del damage  # or the error would keep this frame, and this frame the error
+        return self.manifest.digest
 
-    def verified(self, document: bytes, index: int) -> EncodedRecord:
+    def verified(self, document: bytes | memoryview, index: int) -> EncodedRecord:
         """Return the record in a document from ``documents``, verified, for storing it elsewhere as it is.
+
+        It is a view of a memoryview, as ``borrow_documents`` yields them.
 
         Raises:
             DamagedRecordError: It is not what was written. The message names place, index and name.
@@ -194,7 +177,7 @@ class Store(ABC):
             name = self.name(index) or "without a name"
         except (DamagedStoreError, DamagedRecordError):
             name = "its name is damaged too"
-        return DamagedRecordError(f"record {index} ({name}) of {self.place} is damaged: {what}; {_REMEDY}")
+        return DamagedRecordError(f"record {index} ({name}) of {self.place} is damaged: {what}; {REMEDY}")
 
     def _event(self, document: bytes | memoryview | None, number: int) -> dict[str, Any]:
         """Return a line of the report, verified."""
@@ -209,7 +192,7 @@ class Store(ABC):
             what = "it has no name, event and reason"
         if not document:
             what = "it is missing"
-        raise DamagedStoreError(f"{self.place}: event {number} of its report is damaged: {what}; {_REMEDY}")
+        raise DamagedStoreError(f"{self.place}: event {number} of its report is damaged: {what}; {REMEDY}")
 
     def _check_index(self, index: int) -> None:
         if not 0 <= index < len(self):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
-from dbloader import open_store
-from tests.support.images import Outcome
+from dbloader import convert, open_store
+from tests.support.images import Outcome, photo, plant
 from tests.support.shell import check_error
 
 if TYPE_CHECKING:
@@ -34,3 +35,31 @@ def test_a_store_that_is_cut_short_has_status_1_and_one_that_cannot_be_opened_2(
     check_error(shell("verify", "mongodb://127.0.0.1:1/images"), "names no collection", 2)
     store.write_bytes(store.read_bytes()[:-1])
     check_error(shell("verify", store), "is cut short", 1)
+
+
+def test_ten_problems_are_named_and_all_counted_and_written(shell: Shell, root: Path, store: Path) -> None:
+    for name in ("cat/0000.jpg", *(f"dog/{number:04}.jpg" for number in range(1, 12, 2))):
+        (root / name).unlink()
+    plant(root, {f"cat/new {number}\x1b.jpg": photo(number) for number in range(5)})
+    output = store.with_name("problems.jsonl")
+    outcome = shell("verify", store, "--against", root, "--decode", "--output", output, "--quiet")
+    *named, last = outcome.stderr.splitlines()
+    assert (outcome.status, outcome.stdout, len(named)) == (1, "", 10)
+    assert named[0] == f"Error: cat/new 0\\x1b.jpg is not in {store}"
+    assert last == f"Error: {store}: 12 records, 12 problems (5 missing, 7 extra); 5 same"
+    assert len(output.read_text().splitlines()) == 12
+    report = json.loads(shell("verify", store, "--against", root, "--json").stdout)
+    assert report["problems"] == {"missing": 5, "extra": 7}
+    assert len(report["first"]) == 12
+
+
+def test_images_that_do_not_decode_have_status_1(shell: Shell, root: Path, place: Path) -> None:
+    plant(root, {"dog/half.jpg": photo(1)[:-200]})
+    convert(root, place, check="none")
+    assert shell("verify", place).status == 0
+    message = r"record 12 \(dog/half.jpg\) of .*out.lmdb is damaged: more than its end marker is missing"
+    check_error(shell("verify", place, "--decode"), message, 1)
+
+
+def test_a_source_that_is_not_there_has_status_2(shell: Shell, store: Path) -> None:
+    check_error(shell("verify", store, "--against", store.with_name("none")), "there is no such folder", 2)

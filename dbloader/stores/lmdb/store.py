@@ -39,7 +39,7 @@ class LMDBStore(Store):
 
     @override
     def read(self, indices: Sequence[int]) -> list[Record]:
-        with self._documents(indices) as documents:
+        with self.borrow_documents(indices) as documents:
             # Each document is decoded in the map. Only the values of the record are copied.
             return [self._decode(document, index) for document, index in documents]
 
@@ -54,12 +54,12 @@ class LMDBStore(Store):
     @override
     @contextmanager
     def borrow(self, indices: Sequence[int]) -> Iterator[Iterator[Record]]:
-        with self._documents(indices) as documents:
+        with self.borrow_documents(indices) as documents:
             yield (self._decode(document, index, view=True) for document, index in documents)
 
     @override
     def documents(self, indices: Sequence[int]) -> list[bytes]:
-        with self._documents(indices) as documents:
+        with self.borrow_documents(indices) as documents:
             return [bytes(document) for document, _ in documents]
 
     @override
@@ -85,9 +85,9 @@ class LMDBStore(Store):
     def close(self) -> None:
         self.handle = None
 
+    @override
     @contextmanager
-    def _documents(self, indices: Sequence[int]) -> Iterator[Iterator[tuple[memoryview, int]]]:
-        """Yield the documents of records and their indices, as views into the map, valid until the block ends."""
+    def borrow_documents(self, indices: Sequence[int]) -> Iterator[Iterator[tuple[memoryview, int]]]:
         handle = self._open()
         with env.gate, handle.begin() as txn:
             yield self._look_up(txn, handle, indices)

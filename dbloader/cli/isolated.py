@@ -1,0 +1,79 @@
+"""Run a function in a process of its own: reading a damaged LMDB file can end the process."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+from dataclasses import asdict
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from dbloader.errors import DamagedStoreError, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from multiprocessing.connection import Connection
+
+# Signals of what LMDB does with damaged pages: reading behind the end of the file, wild pointers, failed assertions.
+_CRASHES = (signal.SIGBUS, signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE)
+
+
+def isolated(function: str, place: str, *arguments: Any, progress: Callable[..., object], **options: Any) -> Any:
+    """Return what a function of dbloader returns for a place, a dataclass as a dict; raise what it raises.
+
+    Args:
+        function: Its module and its name, as in ``"stores.open.open_store"``, which only the other process imports.
+        place: Its first argument.
+        arguments: The others.
+        progress: Called here with what the function calls its own ``progress`` with.
+        options: Its keyword arguments.
+
+    Raises:
+        DamagedStoreError: The process was ended by a signal of a crash.
+        StoreError: Another signal ended it.
+    """
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_run, args=(sender, function, (place, *arguments), options), daemon=True)
+    process.start()
+    sender.close()
+    last = ""
+    try:
+        while True:
+            kind, value = receiver.recv()
+            if kind == "error":
+                raise value
+            if kind == "result":
+                return value
+            last = f"after {value[-2]:,} of {value[-1]:,} records "
+            progress(*value)
+    except EOFError:
+        process.join()
+        code = process.exitcode or 0
+        name = signal.Signals(-code).name if code < 0 else f"status {code}"
+        if -code in _CRASHES:
+            what = f"{place} is damaged: {last}reading it ended the process with {name}"
+            raise DamagedStoreError(f"{what}; copy it again from the original") from None
+        raise StoreError(f"the process that read {place} was ended {last}by {name}") from None
+    finally:
+        receiver.close()
+        process.terminate()
+        process.join()
+        process.close()
+
+
+def _run(sender: Connection, function: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to this process too; the command ends it
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was written aside is removed
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # where LMDB prints its failed assertions
+    module, _, name = function.rpartition(".")
+    try:
+        called = getattr(import_module(f"dbloader.{module}"), name)
+        result = called(*arguments, progress=lambda *done: sender.send(("progress", done)), **options)
+        sender.send(("result", asdict(result)))
+    except BrokenPipeError:
+        pass  # the command has ended
+    except Exception as error:
+        sender.send(("error", error))

@@ -1,0 +1,96 @@
+"""Compare a store with the files that it was made of."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dbloader.conversion.file_list import FileList
+from dbloader.conversion.parallel import work_in_order
+from dbloader.conversion.record_matcher import RecordMatcher
+from dbloader.conversion.transcode import TILES
+from dbloader.errors import DamagedRecordError, ImageError
+from dbloader.images.jpeg import State, examine, repair
+from dbloader.records.columns import name_hash
+from dbloader.sources.base import Entry, Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dbloader.conversion.findings import Findings
+    from dbloader.conversion.memory_budget import MemoryBudget
+    from dbloader.conversion.parallel import Hold
+    from dbloader.sources.base import Source
+    from dbloader.stores.base import Store
+
+
+def compare_files(
+    store: Store, source: Source, findings: Findings, workers: int, progress: Callable[[int, int], object]
+) -> dict[str, int]:
+    """Add to the findings which files of a source are not in a store as they are, and which records are in no file.
+
+    Returns the counts of ``VerifyReport.compared``.
+    """
+    names, compared = store.names(), Counter[str]()
+    rejected = {event["name"] for event in store.events() if event["event"] == "rejected"}
+    left = np.ones(len(store), bool)
+    matcher = RecordMatcher(store.column("name_hash"), left)
+    with FileList(source, None, lambda count: progress(0, count)) as files:
+        records = np.full(len(files), -1)  # by the position of the file
+        for position in range(len(files)):
+            name = files[position].name
+            index = matcher.take(np.uint32(name_hash(name.encode())), lambda at: names[at] == name)  # noqa: B023
+            if index is not None:
+                records[position] = index
+            elif name in rejected:
+                compared["rejected"] += 1
+            else:
+                findings.add("missing", index=None, name=name, reason=f"{name} is not in {store.place}")
+        for index in map(int, np.flatnonzero(left)):
+            name = names[index]
+            findings.add("extra", index=index, name=name, reason=f"record {index} ({name}) is of none of the files")
+        order, done = np.flatnonzero(records >= 0), 0
+
+        def compare(part: slice, hold: Hold, budget: MemoryBudget) -> list[tuple[int, str, str, str]]:
+            items = [files[position] for position in order[part]]
+            contents = source.read([item for item in items if isinstance(item, Entry)], hold)
+            results = []
+            for item, index in zip(items, records[order[part]].tolist(), strict=True):
+                data = item if isinstance(item, Problem) or budget.closed else next(contents)
+                kind, reason = _compare(store, index, item, data)
+                results.append((index, item.name, kind, reason))
+            return results
+
+        for batch in work_in_order(compare, len(order), workers):
+            for index, name, kind, reason in batch:
+                if reason:
+                    findings.add(kind, index=index, name=name, reason=f"record {index} ({name}) {reason}")
+                else:
+                    compared[kind] += 1
+            done += len(batch)
+            progress(done, len(order))
+    return dict(compared)
+
+
+def _compare(store: Store, index: int, item: Entry | Problem, data: object) -> tuple[str, str]:
+    """Return the kind of a comparison, and what is wrong; "" if nothing is."""
+    if not isinstance(data, bytes):
+        return "missing", f"is in the store, but its file {getattr(data, 'reason', '')}"
+    try:
+        (record,) = store.read([index])
+    except DamagedRecordError:
+        return "damaged", ""  # which was found before
+    if isinstance(item, Entry) and item.label != record.label:
+        return "label", f"has the label {record.label}, but its file {item.label}"
+    if record.image == data:
+        return "same", ""
+    if not isinstance(record.image, bytes) or record.resized_from is not None or TILES in record.fields:
+        return "changed", ""
+    structure = examine(data)
+    with suppress(ImageError):
+        if structure.state is State.NO_END and repair(data, structure) == record.image:
+            return "repaired", ""
+    return "bytes", f"has {len(record.image):,} bytes that are not the {len(data):,} of its file"

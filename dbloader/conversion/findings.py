@@ -1,0 +1,55 @@
+"""What a check found: counted by kind, the first ones kept, and all of them written to a file."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import os
+
+    from typing_extensions import Self
+
+_KEPT = 1000
+
+
+class Findings:
+    """Findings about records, in a ``with`` block; the file appears when the block is left without an error.
+
+    Attributes:
+        counts: Findings by kind.
+        first: The first thousand, as ``add`` takes them.
+    """
+
+    def __init__(self, output: str | os.PathLike[str] | None) -> None:
+        self.counts: Counter[str] = Counter()
+        self.first: list[dict[str, Any]] = []
+        self._path = None if output is None else Path(output)
+        self._aside = Path(f"{output}.partial")
+
+    def add(self, *kinds: str, listed: bool = True, **row: Any) -> None:
+        """Count a finding by its kinds; the file leaves it out unless it is ``listed``."""
+        self.counts.update(kinds)
+        row["difference"] = ", ".join(kinds)
+        if len(self.first) < _KEPT:
+            self.first.append(row)
+        if self._path is not None and listed:
+            self._file.write(json.dumps(row) + "\n")
+
+    def __enter__(self) -> Self:
+        if self._path is not None:
+            self._file = self._aside.open("w", encoding="utf-8")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        if self._path is None:
+            return
+        self._file.close()
+        if kind is None:
+            self._aside.replace(self._path)
+        else:
+            with suppress(OSError):
+                self._aside.unlink()

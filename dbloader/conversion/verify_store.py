@@ -1,0 +1,123 @@
+"""Verify a store: find all damage, decode its images, and compare it with its source or with another store."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from dbloader._machine import cpu_count
+from dbloader._options import whole_number
+from dbloader.conversion.compare_files import compare_files
+from dbloader.conversion.diff_stores import compare_stores
+from dbloader.conversion.findings import Findings
+from dbloader.conversion.memory_budget import return_large_blocks
+from dbloader.conversion.stored_images import examine_images
+from dbloader.errors import NotAStoreError, StoreNotFoundError
+from dbloader.sources.open import open_source
+from dbloader.stores.damage import find_damage
+from dbloader.stores.open import open_store
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyReport:
+    """The result of verifying a store.
+
+    Attributes:
+        place: The store.
+        digest: Its content digest.
+        records: Its records.
+        problems: Problems by kind: ``damaged`` (a record, a column, the report or the manifest), ``undecodable``, and
+            of a comparison ``missing``, ``extra``, ``bytes`` and ``label``; with a store those of ``DiffReport``.
+        first: The first thousand: ``index``, ``name``, ``difference`` (the kind), ``reason``.
+        compared: Files of a comparison: ``same``, ``repaired`` (the same but for the end marker), ``rejected`` (not
+            stored, as the store's report says), ``damaged`` (the record) and ``changed`` (resized, tiled or raw: only
+            names and labels are compared); with a store ``same`` and ``moved``.
+    """
+
+    place: str
+    digest: str
+    records: int
+    problems: dict[str, int]
+    first: list[dict[str, Any]] = field(default_factory=list)
+    compared: dict[str, int] = field(default_factory=dict)
+
+
+def verify_store(
+    place: str | os.PathLike[str],
+    *,
+    decode: bool = False,
+    against: str | os.PathLike[str] | None = None,
+    listing: str | os.PathLike[str] | None = None,
+    output: str | os.PathLike[str] | None = None,
+    workers: int | None = None,
+    progress: Callable[[str, int, int], object] = lambda title, done, total: None,
+) -> VerifyReport:
+    """Read a whole store, and report all that is wrong with it.
+
+    A damaged LMDB file can make LMDB end the process. ``dbloader verify`` reads it in a process of its own.
+
+    Args:
+        place: Place of the store.
+        decode: Decode every image too.
+        against: The source that the store was converted from, of any kind that ``convert`` takes, whose files are
+            compared with the records of the same names; or another store, which is compared as ``diff_stores`` does.
+        listing: Listing of that source, if it needs one.
+        output: File of JSON lines to write, one for each problem.
+        workers: Threads that decode and compare; None for one per CPU.
+        progress: Called with what is done, the number of records or files, and of all of them.
+
+    Raises:
+        StoreError: The store cannot be opened.
+        SourceError: The source cannot be read.
+    """
+    workers = whole_number("workers", workers, 1, none=True) or cpu_count()
+    return_large_blocks()
+    with open_store(place) as store, Findings(output) as findings:
+        total, done = len(store), 0
+
+        def count(more: int) -> None:
+            nonlocal done
+            done += more
+            progress("Verifying", done, total)
+
+        for damage in find_damage(store, count):
+            findings.add("damaged", index=damage.index, name=damage.name, reason=str(damage.error))
+        readable = done == total  # or its length is not to be believed
+        for batch in examine_images(store, workers) if decode and readable else ():
+            for image in batch:
+                if image.event and not image.is_document:
+                    reason = f"record {image.index} ({image.name or 'without a name'}) of {store.place} {image.reason}"
+                    findings.add("undecodable", index=image.index, name=image.name, reason=reason)
+            progress("Decoding", batch[-1].index + 1, total)
+        compared = {}
+        if against is not None and readable:
+            step = partial(progress, "Comparing")
+            if listing is None and _is_store(against):
+                with open_store(against) as other:
+                    compared = dict(zip(("same", "moved"), compare_stores(store, other, findings, workers, step)))  # noqa: B905
+            else:
+                source = open_source(against, listing, name_field=None, image_field=None)
+                with closing(source):
+                    compared = compare_files(store, source, findings, workers, step)
+    return VerifyReport(
+        place=store.place,
+        digest=store.manifest.digest,
+        records=total,
+        problems=dict(findings.counts),
+        first=findings.first,
+        compared=compared,
+    )
+
+
+def _is_store(place: str | os.PathLike[str]) -> bool:
+    try:
+        with open_store(place) as store:
+            return len(store) >= 0
+    except (NotAStoreError, StoreNotFoundError):
+        return False

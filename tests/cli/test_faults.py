@@ -1,0 +1,140 @@
+"""Real LMDB files, truncated and flipped at random: `dbloader verify` always says so, in words, and never crashes."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import struct
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dbloader import Record, create_store, open_store
+from dbloader.records.record import encode
+from tests.support.images import photo, run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.support.shell import Shell
+
+TRIALS = int(os.environ.get("DBLOADER_TRIALS", "20"))  # of each fault; a trial takes about half a second
+PAGE = 4096
+_BRANCH, _LEAF, _OVERFLOW, _META = 1, 2, 4, 8  # mdb.c: P_BRANCH and others
+
+
+def pages_of(content: bytes, *kinds: int) -> list[int]:
+    """Return the first bytes of the pages of some kinds, of those whose head LMDB reads."""
+    found, at = [], 0
+    while at < len(content):
+        flags, count = struct.unpack_from("<10xHI", content, at)
+        if flags in kinds:
+            found.append(at)
+        at += PAGE * (count if flags == _OVERFLOW else 1)
+    return found
+
+
+def cut(content: bytearray, rng: random.Random) -> None:
+    del content[rng.randrange(len(content)) :]
+
+
+def flip(content: bytearray, rng: random.Random) -> None:
+    content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+
+
+def wipe(content: bytearray, rng: random.Random) -> None:
+    at = rng.randrange(0, len(content), PAGE)
+    content[at : at + PAGE] = rng.choice([bytes(PAGE), rng.randbytes(PAGE)])
+
+
+def flip_in(*kinds: int) -> Callable[[bytearray, random.Random], None]:
+    """Return a fault of the numbers that LMDB follows: the heads of pages and of their nodes."""
+
+    def fault(content: bytearray, rng: random.Random) -> None:
+        at = rng.choice(pages_of(content, *kinds))
+        spots = [*range(16)]
+        if _META not in kinds and _OVERFLOW not in kinds:
+            for node in struct.unpack_from(
+                f"<{(struct.unpack_from('<12xH', content, at)[0] - 16) // 2}H", content, at + 16
+            ):
+                spots += range(node, min(node + 24, PAGE))
+        else:
+            spots = [*range(152 if _META in kinds else 16)]
+        for _ in range(rng.choice([1, 1, 4])):
+            content[at + rng.choice(spots)] ^= 1 << rng.randrange(8)
+
+    return fault
+
+
+FAULTS = {
+    "cut short": cut,
+    "bit flipped anywhere": flip,
+    "page wiped": wipe,
+    "bits flipped in a meta page": flip_in(_META),
+    "bits flipped in branch pages": flip_in(_BRANCH),
+    "bits flipped in leaf pages": flip_in(_LEAF),
+    "bits flipped in heads of large values": flip_in(_OVERFLOW),
+}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of 400 records, of which some lie in leaf pages and the others in pages of their own."""
+    place = tmp_path_factory.mktemp("faults") / "whole.lmdb"
+    with create_store(place) as writer:
+        for number in range(400):
+            image = photo(number % 10, 30 + number % 3 * 200, 40)
+            writer.write([encode(Record(name=f"class/{number}.jpg", label=number % 7, image=image))])
+        writer.finish()
+    return place
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_at_a_random_place_is_reported_or_changed_nothing(
+    fault: str, whole: Path, tmp_path: Path, shell: Shell, record_property: Callable[[str, object], None]
+) -> None:
+    place, rng, found = tmp_path / "faulty.lmdb", random.Random(fault), Counter[str]()
+    with open_store(whole) as store:
+        undamaged = f"{place}: 400 records, all undamaged; digest {store.manifest.digest}\n"
+    content = whole.read_bytes()
+    for _ in range(TRIALS):
+        faulty = bytearray(content)
+        FAULTS[fault](faulty, rng)
+        place.write_bytes(faulty)
+        outcome = shell("verify", place)
+        lines = outcome.stderr.splitlines()
+        if outcome.status == 0:
+            assert (outcome.stdout, outcome.stderr) == (undamaged, "")
+            found["changed nothing that is read"] += 1
+            continue
+        assert outcome.status in (1, 2)
+        assert outcome.stdout == ""
+        assert 1 <= len(lines) <= 11
+        assert all(re.match(r"Error: .*faulty\.lmdb", line) for line in lines)
+        crash = re.search("ended the process with (SIG[A-Z]+)", lines[-1])
+        found[crash[1] if crash else f"status {outcome.status}"] += 1
+    record_property(fault, dict(found))
+    assert found.total() == TRIALS
+
+
+def test_a_file_that_ends_the_process_is_reported_as_damaged(whole: Path, tmp_path: Path) -> None:
+    place = tmp_path / "faulty.lmdb"
+    content = bytearray(whole.read_bytes())
+    for page in pages_of(content, _BRANCH):
+        content[page + 12] = 18  # one node, where LMDB asserts at least two
+    place.write_bytes(content)
+    for arguments in (["verify", place], ["diff", whole, place], ["repair", place, tmp_path / "new.lmdb"]):
+        outcome = run(*arguments)
+        assert outcome.status == (1 if arguments[0] == "verify" else 2)
+        assert outcome.stdout == ""
+        assert re.fullmatch(
+            r"Error: .*lmdb is damaged: .*reading it ended the process with SIG\w+; copy it again from the original\n",
+            outcome.stderr,
+        )
+    shutil.copy(whole, place)
+    assert run("verify", place).status == 0

@@ -1,0 +1,164 @@
+"""Verifying: all damage is found, images are decoded, and a store is compared with its source or another store."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dbloader import convert, open_store, verify_store
+from dbloader.conversion.transcode import ImageFormat
+from dbloader.records.columns import CHUNK
+from tests.contracts.records import make_records, small_records, write
+from tests.support.images import photo, picture, plant, plant_photos
+from tests.support.lmdb_files import change_manifest, chunk_at, put_chunk, tamper, tamper_with_records
+from tests.support.mongo_stores import database_of, records_in
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.mongo import Server
+
+
+def named(report: Any) -> list[tuple[int | None, str | None, str]]:
+    return [(row["index"], row["name"], row["difference"]) for row in report.first]
+
+
+def test_all_damaged_records_are_named_and_the_others_still_read(tmp_path: Path) -> None:
+    place = tmp_path / "store.lmdb"
+    write(place, small_records(CHUNK + 200))
+    tamper_with_records(place, {3: b"x", 64: None, 65: None, CHUNK + 7: b""})
+    steps: list[int] = []
+    report = verify_store(
+        place, output=tmp_path / "bad.jsonl", progress=lambda _, done, total: steps.append(done * (total > 0))
+    )
+    assert [(index, name) for index, name, _ in named(report)] == [
+        (index, f"{index}.jpg") for index in (3, 64, 65, CHUNK + 7)
+    ]
+    assert report.problems == {"damaged": 4}
+    assert steps[-1] == report.records == CHUNK + 200
+    rows = [json.loads(line) for line in (tmp_path / "bad.jsonl").read_text().splitlines()]
+    assert rows == report.first
+    assert "it is missing" in rows[1]["reason"]
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_records_and_columns_of_a_chunk_are_found_damaged_together(tmp_path: Path) -> None:
+    place = tmp_path / "store.lmdb"
+    write(place, make_records(20))
+    tamper_with_records(place, {3: b"x", 5: None})
+    for column, at in (("label", 8 * 4), ("name", -3)):
+        chunk = bytearray(chunk_at(place, column, 0))
+        chunk[at] ^= 1
+        put_chunk(place, column, 0, bytes(chunk))
+    tamper(place, b"meta", {b"column/width/" + bytes(8): b"?"})
+    report = verify_store(place)
+    assert [index for index, _, _ in named(report)] == [3, 5, None, None, None]
+    reasons = "\n".join(row["reason"] for row in report.first)
+    for what in ("column name does not fit", "column label does not fit", "column width is missing or damaged"):
+        assert what in reasons
+    # What is wrong with the columns of damaged records alone is no problem of its own.
+    write(place, make_records(20), overwrite=True)
+    tamper_with_records(place, {3: b"x"})
+    chunk = bytearray(chunk_at(place, "label", 0))
+    chunk[8 * 3] ^= 1
+    put_chunk(place, "label", 0, bytes(chunk))
+    assert [index for index, _, _ in named(verify_store(place))] == [3]
+
+
+def test_a_manifest_that_promises_records_without_end_is_one_problem(tmp_path: Path) -> None:
+    place = tmp_path / "store.lmdb"
+    write(place, make_records(20))
+    change_manifest(place, length=10**12)
+    report = verify_store(place, decode=True, against=tmp_path)
+    assert [row["reason"].split(": ")[1][:12] for row in report.first] == ["its manifest"]
+
+
+def test_damaged_records_in_mongodb_are_all_named(mongo_uri: str, mongo_server: Server) -> None:
+    write(mongo_uri, make_records(100))
+    with database_of(mongo_server, mongo_uri) as database:
+        records_in(database).delete_many({"_id": {"$in": [7, 70]}})
+    assert [index for index, _, _ in named(verify_store(mongo_uri))] == [7, 70]
+
+
+def test_images_that_do_not_decode_are_named(tmp_path: Path) -> None:
+    whole = photo(1)
+    files = {
+        "cat/whole.jpg": whole,
+        "cat/no end.jpg": whole[:-2],
+        "cat/half.jpg": whole[: len(whole) // 2],
+        "cat/half.png": picture("PNG")[:-40],
+        "cat/text.jpg": b"a text",
+    }
+    convert(plant(tmp_path / "images", files), tmp_path / "store.lmdb", check="none")
+    report = verify_store(tmp_path / "store.lmdb", decode=True)
+    assert sorted(row["name"] for row in report.first) == sorted({*files} - {"cat/whole.jpg"})
+    assert report.problems == {"undecodable": 4}
+    assert all(row["name"] in row["reason"] and str(row["index"]) in row["reason"] for row in report.first)
+    assert verify_store(tmp_path / "store.lmdb").problems == {}
+
+
+def test_images_that_were_repaired_tiled_or_made_arrays_decode(tmp_path: Path) -> None:
+    plant(tmp_path / "images", {"cat/a.jpg": photo(1)[:-2], "cat/b.png": picture("PNG")})
+    for number, images in enumerate((ImageFormat(), ImageFormat(tile=True, quality=80), ImageFormat(raw=True))):
+        convert(tmp_path / "images", tmp_path / f"{number}.lmdb", images=images)
+        assert verify_store(tmp_path / f"{number}.lmdb", decode=True, workers=2).problems == {}
+
+
+def test_a_store_is_compared_with_its_folder(tmp_path: Path) -> None:
+    root = plant_photos(tmp_path / "images", 40)
+    plant(root, {"cat/no end.jpg": photo(77)[:-2], "cat/bad.jpg": b"no image"})
+    convert(root, tmp_path / "store.lmdb", shuffle=1)
+    report = verify_store(tmp_path / "store.lmdb", against=root)
+    assert report.problems == {}
+    assert report.compared == {"rejected": 1, "same": 40, "repaired": 1}
+    (root / "cat" / "0000.jpg").unlink()
+    plant(root, {"cat/0002.jpg": photo(78), "cat/new.jpg": photo(79)})
+    (root / "cat" / "0004.jpg").rename(root / "dog" / "0004.jpg")
+    (root / "ant").mkdir()  # now cat has the label 1, and dog 2
+    report = verify_store(tmp_path / "store.lmdb", against=root)
+    found = {(name, kind) for _, name, kind in named(report)}
+    assert {("cat/0000.jpg", "extra"), ("cat/0004.jpg", "extra"), ("dog/0004.jpg", "missing")} <= found
+    assert {("cat/new.jpg", "missing"), ("cat/0006.jpg", "label"), ("dog/0001.jpg", "label")} <= found
+    (root / "ant").rmdir()
+    found = {(name, kind) for _, name, kind in named(verify_store(tmp_path / "store.lmdb", against=root))}
+    assert ("cat/0002.jpg", "bytes") in found
+    assert len(found) == 5
+
+
+def test_a_listing_that_names_a_file_twice_is_compared(tmp_path: Path) -> None:
+    root = plant_photos(tmp_path / "images", 3)
+    names = [str(path.relative_to(root)) for path in sorted(root.rglob("*.jpg"))] * 3
+    listing = tmp_path / "listing.json"
+    listing.write_text(json.dumps({"path_list": names, "label_list": [0, 1, 2] * 3}))
+    convert(root, tmp_path / "store.lmdb", listing=listing)
+    report = verify_store(tmp_path / "store.lmdb", against=root, listing=listing)
+    assert (report.problems, report.compared) == ({}, {"same": 9})
+
+
+def test_of_resized_images_only_names_are_compared(tmp_path: Path) -> None:
+    root = plant_photos(tmp_path / "images", 4)
+    plant(root, {"cat/small.png": picture("PNG")})
+    convert(root, tmp_path / "store.lmdb", images=ImageFormat(short_side=20))
+    report = verify_store(tmp_path / "store.lmdb", against=root)
+    assert (report.problems, report.compared) == ({}, {"changed": 4, "same": 1})
+
+
+def test_a_store_is_compared_with_another_one(tmp_path: Path, mongo_uri: str) -> None:
+    root = plant_photos(tmp_path / "images", 10)
+    convert(root, tmp_path / "store.lmdb")
+    convert(root, f"{mongo_uri}.train")
+    report = verify_store(tmp_path / "store.lmdb", against=f"{mongo_uri}.train")
+    assert (report.problems, report.compared) == ({}, {"same": 10, "moved": 0})
+    (root / "cat" / "0000.jpg").unlink()
+    convert(root, f"{mongo_uri}.train", overwrite=True)
+    report = verify_store(tmp_path / "store.lmdb", against=f"{mongo_uri}.train")
+    assert (report.problems, report.compared) == ({"only in A": 1}, {"same": 0, "moved": 9})
+
+
+def test_a_number_of_workers_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="workers"):
+        verify_store(tmp_path / "store.lmdb", workers=0)
+    with open_store(tmp_path / "store.lmdb") as store:
+        assert store.place
