@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import torch
     from typing_extensions import Self
 
+    from dbloader.batches.skipped import SkipLimit
     from dbloader.device.preparation import Preparation
     from dbloader.device.transfer import Transfer
     from dbloader.loading.background import BackgroundThread
@@ -83,6 +84,7 @@ class PrefetchLoader(LoaderProxy, Generic[T]):
         depth: int = 2,
         *,
         preparation: Callable[..., Any] | None = None,
+        _skip_limit: SkipLimit | None = None,  # that of a loader of create_loader
     ) -> None:
         given: Any = loader
         if not isinstance(given, Iterable) or isinstance(given, (str, bytes)):
@@ -108,6 +110,7 @@ class PrefetchLoader(LoaderProxy, Generic[T]):
                 "only a loader with one of dbloader's samplers, or a state_dict of its own, can be resumed, "
                 f"got {type(loader).__name__}"
             )
+        self._skip_limit = _skip_limit
         self._iterated = False
         self._forget_iterators()
 
@@ -131,7 +134,13 @@ class PrefetchLoader(LoaderProxy, Generic[T]):
         self._iterated = True
         # With batch_size=None a DataLoader may give samples or batches: nobody knows.
         batched = getattr(self._loader, "batch_sampler", self) is not None
-        iteration = Iteration(self._make_iterator, self._transfer, self.preparation, counts_samples=batched)
+        iteration = Iteration(
+            self._make_iterator,
+            self._transfer,
+            self.preparation,
+            counts_samples=batched,
+            skip_limit=self._skip_limit,
+        )
         self._clock = iteration.clock
         if self._checkpoint is None:
             iteration.start()
