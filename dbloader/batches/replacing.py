@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import functools
+import itertools
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -61,41 +61,32 @@ class ReplacingBatchFetcher(OuterBatchFetcher):
         assert isinstance(indices, SeededIndices), "create_loader takes no other order"
         tested = [at for at, index in enumerate(indices) if index in self._suspects] if self._suspects else []
         chosen, skipped = self._replace(indices, tested, call_now)
-        finish: Finish | None = None
+        begun: Finish | None = None
         with suppress(*DAMAGE):
-            finish = self._begin(chosen, submit, size)
-        return functools.partial(self._finish, finish, skipped, indices, submit, size)
+            begun = self._begin(chosen, submit, size)
 
-    def _finish(
-        self,
-        finish: Finish | None,
-        skipped: list[SkippedSample],
-        indices: SeededIndices,
-        submit: Submit,
-        size: int,
-    ) -> TimedBatch:
-        batch = None
-        with suppress(*DAMAGE):
-            batch = None if finish is None else finish()
-        if batch is None:
+        def finish() -> TimedBatch:
+            if begun is not None:
+                with suppress(*DAMAGE):
+                    return dataclasses.replace(begun(), skipped=skipped)
             # The error does not say which sample of the batch it is about, and it may not be the only one.
-            chosen, skipped = self._replace(indices, range(len(indices)), submit)
-            batch = self._begin(chosen, submit, size)()
-        return dataclasses.replace(batch, skipped=tuple(skipped)) if skipped else batch
+            again, found = self._replace(indices, range(len(indices)), submit)
+            return dataclasses.replace(self._begin(again, submit, size)(), skipped=found)
+
+        return finish
 
     def _replace(
         self, indices: SeededIndices, tested: Iterable[int], submit: Submit
-    ) -> tuple[SeededIndices, list[SkippedSample]]:
-        """Return the indices without the damaged ones of those that are tested, which also come."""
+    ) -> tuple[SeededIndices, tuple[SkippedSample, ...]]:
+        """Return the indices with others in place of the damaged ones of those that are tested; return these, too."""
         chosen, skipped = [*indices], []
-        reasons = [(at, submit(self._find_damage, indices[at], indices, at)) for at in tested]
-        for at, reason in reasons:
-            damage = reason.result()
+        for at, future in [(at, submit(self._find_damage, indices[at], indices, at)) for at in tested]:
+            damage = future.result()
             if damage is not None:
                 skipped.append(damage)
                 self._suspects.add(damage.index)
                 chosen[at] = self._find_next(indices, at, damage)
-        return SeededIndices(chosen, indices.seed, indices.epoch, indices.positions), skipped
+        return SeededIndices(chosen, indices.seed, indices.epoch, indices.positions), tuple(skipped)
 
     def _find_damage(self, index: int, indices: SeededIndices, at: int) -> SkippedSample | None:
         """Return what is wrong with the sample at an index, with the random numbers of a place in the batch."""
@@ -110,22 +101,25 @@ class ReplacingBatchFetcher(OuterBatchFetcher):
         """Return the index of the sample that takes a place in the batch, where the one there is damaged."""
         sampler, first = self._limit.sampler, [damage]
         order = sampler._order(indices.seed, indices.epoch)
-        for step in range(1, sampler.length):
-            self._limit.check(step, sampler.length, first)
-            index = int(order(np.array([(indices.positions[at] + step) % sampler.length]))[0])
+        for count in itertools.count(1):
+            self._limit.check(count, sampler.length, first)  # after a whole epoch, it raises an error
+            index = int(order(np.array([(indices.positions[at] + count) % sampler.length]))[0])
             other = self._find_damage(index, indices, at)
             if other is None:
-                return index
+                break
             first = [*first, other][:3]
-        raise self._limit.error(sampler.length, sampler.length, first)
+        return index
+
+
+def find_store(dataset: Any, index: int = 0) -> tuple[StoreDataset | None, int]:
+    """Return the store's dataset inside of Subsets, if there is one, and the index in it of a sample."""
+    while type(dataset) is Subset:
+        dataset, index = dataset.dataset, dataset.indices[index]
+    return (dataset if isinstance(dataset, StoreDataset) else None), index
 
 
 def _find_name(dataset: Any, index: int) -> str | None:
-    """Return the name of the record of a sample, if it can be found."""
-    while type(dataset) is Subset:
-        dataset, index = dataset.dataset, dataset.indices[index]
-    if not isinstance(dataset, StoreDataset):
-        return None
+    store, index = find_store(dataset, index)
     with suppress(DBLoaderError):  # the name is damaged too
-        return dataset.store.name(dataset._positions([index])[0])
+        return None if store is None else store.store.name(store._positions([index])[0])
     return None

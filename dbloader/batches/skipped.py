@@ -16,13 +16,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SkippedSample:
-    """A damaged sample in whose place a loader gave another one.
-
-    Attributes:
-        index: Its index in the dataset of the loader.
-        name: The name of its record; None if that has none, or is not known.
-        reason: What is wrong with it.
-    """
+    """A damaged sample: its index in the loader's dataset, the name of its record if known, and what is wrong."""
 
     index: int
     name: str | None
@@ -34,11 +28,11 @@ class SkippedSample:
 
 
 class SkipLimit:
-    """Warns about each damaged sample once, and ends an iteration that skips more than a share of its samples.
+    """Warns about each damaged sample once, and raises an error when they are too large a share of an epoch.
 
     Args:
         sampler: The order of the samples.
-        max_skipped: Largest share, 0 to 1, of the samples of an epoch.
+        max_skipped: The largest share, 0 to 1.
         place: Where the store of the samples is; None if they come from elsewhere.
     """
 
@@ -49,7 +43,7 @@ class SkipLimit:
         self._warned: set[int] = set()
 
     def receive(self, new: Sequence[SkippedSample], count: int, first: Sequence[SkippedSample]) -> None:
-        """Warn about the new ones of this process's skipped samples; raise LoaderError if ``count`` is too many."""
+        """Warn about newly skipped samples of this process; raise LoaderError if that makes too many of them."""
         for sample in new:
             if sample.index not in self._warned:
                 self._warned.add(sample.index)
@@ -58,14 +52,10 @@ class SkipLimit:
         self.check(count, len(self.sampler), first)
 
     def check(self, count: int, total: int, first: Sequence[SkippedSample]) -> None:
-        """Raise LoaderError if ``count`` of ``total`` samples, the first of which are given, are too many."""
-        if count / total > self._max_skipped:
-            raise self.error(count, total, first)
-
-    def error(self, count: int, total: int, first: Sequence[SkippedSample]) -> LoaderError:
-        """Return the error for that."""
-        return LoaderError(
-            f"too many samples are damaged, {count:,} of the {total:,} of an epoch ({100 * count / total:.3g} %, "
-            f"max_skipped={self._max_skipped:g}), such as {'; '.join(map(str, first[:3]))}{self._remedy}; "
-            "convert the images again without them, or pass a larger max_skipped"
-        )
+        """Raise LoaderError if ``count`` of ``total`` samples, the first of which are given, are all or too many."""
+        if count / total > self._max_skipped or count == total:
+            raise LoaderError(
+                f"too many samples are damaged, {count:,} of the {total:,} of an epoch ({100 * count / total:.3g} %, "
+                f"max_skipped={self._max_skipped:g}), such as {'; '.join(map(str, first[:3]))}{self._remedy}; "
+                "convert the images again without them, or pass a larger max_skipped"
+            )

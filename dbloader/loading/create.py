@@ -8,7 +8,8 @@ import torch
 
 from dbloader._options import check_choice, checked_flag, real_number, whole_number
 from dbloader.batches.create import create_fetcher
-from dbloader.batches.replacing import ReplacingBatchFetcher
+from dbloader.batches.replacing import ReplacingBatchFetcher, find_store
+from dbloader.batches.skipped import SkipLimit
 from dbloader.device.decode import DeviceDecoder
 from dbloader.device.preparation import Preparation
 from dbloader.device.transfer import resolve_device
@@ -18,7 +19,6 @@ from dbloader.loading.defaults import (
     cpu_share,
     create_batch_sampler,
     create_normalization,
-    create_skip_limit,
     decoder_of,
     default_transform,
     height_and_width,
@@ -28,6 +28,7 @@ from dbloader.loading.defaults import (
 from dbloader.loading.prefetch import PrefetchLoader
 from dbloader.loading.processes import ProcessLoader
 from dbloader.loading.threads import ThreadLoader
+from dbloader.sampling.base import ResumableSampler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -173,7 +174,13 @@ def create_loader(
     if on_error == "skip":
         if decode_on == "device":
             raise OptionError("on_error='skip' needs decode_on='workers': damage that a device finds comes too late")
-        skip_limit = create_skip_limit(dataset, batches.sampler, max_skipped)
+        if not isinstance(batches.sampler, ResumableSampler):
+            name = type(batches.sampler).__name__
+            raise OptionError(
+                f"on_error='skip' needs one of dbloader's samplers, which know the next index, got {name}"
+            )
+        store, _ = find_store(dataset)
+        skip_limit = SkipLimit(batches.sampler, max_skipped, None if store is None else store.root)
         # The tester collates one sample to its number, whatever collate_fn makes of several.
         fetcher = ReplacingBatchFetcher(fetcher, create_fetcher(decoded, len, transform=transform), skip_limit)
     steps: list[Any] = create_normalization(mean, std, dtype, channels_last=channels_last)
@@ -202,10 +209,8 @@ def create_loader(
             persistent_workers=persistent_workers,
             held_batches=3 if use_prefetcher else 0,
         )
-    return PrefetchLoader(
-        loader,
-        device,
-        2 if use_prefetcher else 0,
-        preparation=Preparation(*steps) if steps else None,
-        _skip_limit=skip_limit,
+    prefetched: PrefetchLoader[Any] = PrefetchLoader(
+        loader, device, 2 if use_prefetcher else 0, preparation=Preparation(*steps) if steps else None
     )
+    prefetched._skip_limit = skip_limit
+    return prefetched

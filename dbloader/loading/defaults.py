@@ -15,7 +15,6 @@ from torch.utils.data import ConcatDataset, IterableDataset, Subset
 from dbloader._machine import cpu_count
 from dbloader._options import check_choice
 from dbloader.batches.shared_memory import SharedBatchPool
-from dbloader.batches.skipped import SkipLimit
 from dbloader.datasets.store import StoreDataset
 from dbloader.decoding.center_crop import ResizeCenterCrop
 from dbloader.decoding.decoder import Decoder, check_size
@@ -151,18 +150,6 @@ def create_batch_sampler(
             "batches are left out in training: pass a smaller one, or drop_last=False"
         )
     return batches
-
-
-def create_skip_limit(dataset: Any, sampler: Any, max_skipped: float) -> SkipLimit:
-    """Return the limit of the damaged samples that a loader with an order may skip."""
-    if not isinstance(sampler, ResumableSampler):
-        raise OptionError(
-            "on_error='skip' needs one of dbloader's samplers, such as ShuffleSampler, whose next index can be "
-            f"computed, got {type(sampler).__name__}"
-        )
-    while isinstance(dataset, Subset):
-        dataset = dataset.dataset
-    return SkipLimit(sampler, max_skipped, dataset.root if isinstance(dataset, StoreDataset) else None)
 
 
 def cpu_share() -> int:

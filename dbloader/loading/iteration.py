@@ -17,7 +17,7 @@ from dbloader.loading.checkpoint import Position
 from dbloader.loading.stats import Clock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from dbloader.batches.skipped import SkipLimit, SkippedSample
     from dbloader.device.preparation import Preparation
@@ -33,7 +33,7 @@ class BatchInTransit(NamedTuple):
     batch: Any
     snapshot: State | None
     samples: int
-    skipped: Sequence[SkippedSample]
+    skipped: tuple[SkippedSample, ...]
 
 
 class Iteration(Iterator[BatchInTransit]):
@@ -41,8 +41,7 @@ class Iteration(Iterator[BatchInTransit]):
 
     The producer, which is the background thread if there is one, calls ``next()`` and ``close()``: make a batch, send
     it to the device, prepare it. The consumer calls ``start()``, ``receive()`` and ``finish()``.
-    ``counts_samples`` says whether the items of the loader are batches, whose samples can be counted. ``skip_limit``
-    is that of a loader that skips damaged samples.
+    ``counts_samples`` says whether the items of the loader are batches, whose samples can be counted.
     """
 
     def __init__(
@@ -52,7 +51,6 @@ class Iteration(Iterator[BatchInTransit]):
         preparation: Preparation | None,
         *,
         counts_samples: bool = True,
-        skip_limit: SkipLimit | None = None,
     ) -> None:
         self.clock = Clock()
         self._make_iterator: Callable[[], tuple[Iterator[Any], Position]] | None = make_iterator
@@ -62,7 +60,7 @@ class Iteration(Iterator[BatchInTransit]):
         self._preparation = preparation
         self._image = "image" if preparation is None else preparation.image
         self._counts_samples = counts_samples
-        self._skip_limit = skip_limit
+        self.skip_limit: SkipLimit | None = None  # of a loader that skips damaged samples
         self._number = 0
         self._failed = False
 
@@ -80,7 +78,7 @@ class Iteration(Iterator[BatchInTransit]):
             snapshot = self._position.snapshot()
             made = now()
             self.clock.add_batch(batch, made - began)
-            skipped: Sequence[SkippedSample] = ()
+            skipped: tuple[SkippedSample, ...] = ()
             if type(batch) is TimedBatch:
                 batch, samples, skipped = batch.batch, batch.samples, batch.skipped
             else:
@@ -111,10 +109,8 @@ class Iteration(Iterator[BatchInTransit]):
     def receive(self, in_transit: BatchInTransit) -> Any:
         """Count a batch as received and return it, in the consumer's thread."""
         self._failed = False
-        if in_transit.skipped and self._skip_limit is not None:  # first, as too many make this an error
-            stats = self.clock.stats
-            stats.skip(in_transit.skipped)
-            self._skip_limit.receive(in_transit.skipped, stats.skipped, stats.skipped_samples)
+        if in_transit.skipped and self.skip_limit is not None:  # first, as too many make this an error
+            self.skip_limit.receive(in_transit.skipped, *self.clock.stats.skip(in_transit.skipped))
         self._position.receive(in_transit.snapshot)
         if in_transit.samples:
             self.clock.stats.samples = in_transit.samples + (self.clock.stats.samples or 0)

@@ -84,7 +84,6 @@ class PrefetchLoader(LoaderProxy, Generic[T]):
         depth: int = 2,
         *,
         preparation: Callable[..., Any] | None = None,
-        _skip_limit: SkipLimit | None = None,  # that of a loader of create_loader
     ) -> None:
         given: Any = loader
         if not isinstance(given, Iterable) or isinstance(given, (str, bytes)):
@@ -110,7 +109,7 @@ class PrefetchLoader(LoaderProxy, Generic[T]):
                 "only a loader with one of dbloader's samplers, or a state_dict of its own, can be resumed, "
                 f"got {type(loader).__name__}"
             )
-        self._skip_limit = _skip_limit
+        self._skip_limit: SkipLimit | None = None  # that of create_loader
         self._iterated = False
         self._forget_iterators()
 
@@ -134,13 +133,8 @@ class PrefetchLoader(LoaderProxy, Generic[T]):
         self._iterated = True
         # With batch_size=None a DataLoader may give samples or batches: nobody knows.
         batched = getattr(self._loader, "batch_sampler", self) is not None
-        iteration = Iteration(
-            self._make_iterator,
-            self._transfer,
-            self.preparation,
-            counts_samples=batched,
-            skip_limit=self._skip_limit,
-        )
+        iteration = Iteration(self._make_iterator, self._transfer, self.preparation, counts_samples=batched)
+        iteration.skip_limit = self._skip_limit
         self._clock = iteration.clock
         if self._checkpoint is None:
             iteration.start()

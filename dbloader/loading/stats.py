@@ -10,13 +10,8 @@ from dbloader._machine import cpu_count
 from dbloader.batches.timed import TimedBatch, now
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from dbloader.batches.skipped import SkippedSample
     from dbloader.batches.timed import Work
-
-# Enough to look into; each has a name and a reason, and an epoch may skip many thousands.
-_MOST_LISTED = 100
 
 _DOING = {"read": "reading", "decode": "decoding", "collate": "collating"}
 
@@ -100,10 +95,11 @@ class Stats:
     def _step_s(self) -> float:
         return self.computed_s / self.steps
 
-    def skip(self, samples: Sequence[SkippedSample]) -> None:
-        """Count samples that were skipped."""
+    def skip(self, samples: tuple[SkippedSample, ...]) -> tuple[int, tuple[SkippedSample, ...]]:
+        """Count samples that were skipped, and return the number of all so far and the first of them."""
         self.skipped += len(samples)
-        self.skipped_samples = (*self.skipped_samples, *samples)[:_MOST_LISTED]
+        self.skipped_samples = (self.skipped_samples + samples)[:100]
+        return self.skipped, self.skipped_samples
 
     def __str__(self) -> str:
         skipped = f"{self.skipped:,} damaged sample{'' if self.skipped == 1 else 's'} skipped" if self.skipped else None

@@ -282,7 +282,7 @@ def test_a_name_with_control_characters_does_not_reach_the_terminal() -> None:
 def test_at_most_a_hundred_samples_are_listed() -> None:
     stats = Stats()
     for _ in range(3):
-        stats.skip([SkippedSample(n, None, "bad") for n in range(60)])
+        stats.skip(tuple(SkippedSample(n, None, "bad") for n in range(60)))
     assert (stats.skipped, len(stats.skipped_samples)) == (180, 100)
 
 
