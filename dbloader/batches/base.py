@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from torch.utils.data import default_collate
+from typing_extensions import override
 
 from dbloader._describe import stop_iteration_error
 from dbloader.datasets.store import StoreDataset
@@ -69,6 +70,27 @@ class BatchFetcher(ABC):
     def __getitems__(self, indices: Sequence[int]) -> TimedBatch:
         """Make a batch in this thread; the worker processes of a DataLoader call this."""
         return self.begin(indices, call_now, max(1, len(indices)))()
+
+
+class OuterBatchFetcher(BatchFetcher):
+    """Makes the batches of a dataset with the fetcher of another one, or with other indices."""
+
+    def __init__(self, dataset: Any, fetcher: BatchFetcher) -> None:
+        self.dataset = dataset
+        self._fetcher = fetcher
+        self.releases_gil = fetcher.releases_gil
+        self.image_nbytes = fetcher.image_nbytes
+
+    @override
+    def snapshot(self) -> BatchFetcher:
+        fetcher = copy.copy(self)
+        fetcher._fetcher = self._fetcher.snapshot()
+        return fetcher
+
+    def _begin(self, indices: Sequence[int], submit: Submit, size: int) -> Finish:
+        self._fetcher.pin_memory = self.pin_memory
+        self._fetcher.shared_pool = self.shared_pool
+        return self._fetcher.begin(indices, submit, size)
 
 
 def collate_with_images(dataset: StoreDataset, indices: Sequence[int], images: Any, rest: list[Any]) -> Any:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import Subset
 from typing_extensions import override
 
-from dbloader.batches.base import BatchFetcher
+from dbloader.batches.base import OuterBatchFetcher
 from dbloader.batches.collate import RecordBatchFetcher, SampleBatchFetcher
 from dbloader.batches.encoded import EncodedBatchFetcher
 from dbloader.batches.tensors import TensorBatchFetcher
@@ -19,7 +18,7 @@ from dbloader.sampling.rng import SeededIndices
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from dbloader.batches.base import Finish, Submit
+    from dbloader.batches.base import BatchFetcher, Finish, Submit
 
 
 def create_fetcher(
@@ -57,26 +56,12 @@ def create_fetcher(
     return SampleBatchFetcher(dataset, transform, collate_fn)
 
 
-class SubsetBatchFetcher(BatchFetcher):
+class SubsetBatchFetcher(OuterBatchFetcher):
     """Makes the batches of a Subset with the fetcher of the whole dataset, and the Subset's positions."""
-
-    def __init__(self, subset: Subset[Any], fetcher: BatchFetcher) -> None:
-        self.dataset = subset
-        self._fetcher = fetcher
-        self.releases_gil = fetcher.releases_gil
-        self.image_nbytes = fetcher.image_nbytes
-
-    @override
-    def snapshot(self) -> BatchFetcher:
-        fetcher = copy.copy(self)
-        fetcher._fetcher = self._fetcher.snapshot()
-        return fetcher
 
     @override
     def begin(self, indices: Sequence[int], submit: Submit, size: int) -> Finish:
-        self._fetcher.pin_memory = self.pin_memory
-        self._fetcher.shared_pool = self.shared_pool
         chosen = [self.dataset.indices[index] for index in indices]
         if isinstance(indices, SeededIndices):
             chosen = SeededIndices(chosen, indices.seed, indices.epoch, indices.positions)
-        return self._fetcher.begin(chosen, submit, size)
+        return self._begin(chosen, submit, size)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from dbloader.batches.skipped import SkippedSample
+
 now = time.perf_counter
 
 
@@ -40,12 +42,14 @@ class TimedBatch:
     """A batch on its way from a worker, with the number of its samples and the time that it took to make it.
 
     ``serial`` is the seconds of ``work`` in the thread that asks for the batches, which more workers would not share.
+    ``skipped`` are the damaged samples in whose place it has others.
     """
 
     batch: Any
     work: Work
     samples: int
     serial: float = 0.0
+    skipped: tuple[SkippedSample, ...] = ()
 
     def pin_memory(self, device: Any = None) -> Self:
         """Return the same with the batch in pinned memory; a DataLoader calls this."""

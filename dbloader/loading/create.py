@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from dbloader._options import check_choice, checked_flag, whole_number
+from dbloader._options import check_choice, checked_flag, real_number, whole_number
 from dbloader.batches.create import create_fetcher
+from dbloader.batches.replacing import ReplacingBatchFetcher, find_store
+from dbloader.batches.skipped import SkipLimit
 from dbloader.device.decode import DeviceDecoder
 from dbloader.device.preparation import Preparation
 from dbloader.device.transfer import resolve_device
@@ -26,6 +28,7 @@ from dbloader.loading.defaults import (
 from dbloader.loading.prefetch import PrefetchLoader
 from dbloader.loading.processes import ProcessLoader
 from dbloader.loading.threads import ThreadLoader
+from dbloader.sampling.base import ResumableSampler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -56,6 +59,8 @@ def create_loader(
     distributed: bool | None = None,
     seed: int = 0,
     drop_last: bool | None = None,
+    on_error: Literal["raise", "skip"] = "raise",
+    max_skipped: float = 0.01,
     num_workers: int | None = None,
     workers: Literal["auto", "threads", "processes"] = "auto",
     persistent_workers: bool = True,
@@ -111,6 +116,11 @@ def create_loader(
         distributed: Whether the processes of torch.distributed share the samples; None: if it is initialized.
         seed: Of the order and all random numbers; the same in all processes.
         drop_last: Leave out the last batch if it has fewer samples; None: in training.
+        on_error: ``"raise"`` the error of a damaged record or image, or ``"skip"`` it: the next sample of the order
+            that is not damaged takes its place, with the place's random numbers, so batches keep their number and size.
+            Each one is warned about once, and ``stats()`` counts and lists them. Skipped is what raises
+            DamagedRecordError, DamagedImageError or NotAnImageError; all other errors are raised. See docs/loading.md.
+        max_skipped: Largest share, 0 to 1, of this process's samples of an epoch that ``"skip"`` accepts.
         num_workers: None for one per CPU that this process may use (in a container, of its quota), shared by
             torchrun's processes on a machine. 0 makes the batches in the background thread.
         workers: ``"threads"`` start at once, need little memory, and suit the stores' datasets with decoders, which
@@ -124,6 +134,7 @@ def create_loader(
     Raises:
         OptionError: An option is out of its range or does not fit another; the dataset has no samples; the device is
             not present. From ``next()``: a record without a label in a batch of (image, label).
+        LoaderError: From ``next()``: more samples were skipped than ``max_skipped`` accepts.
         TypeError: An option has the wrong type, such as a str or a number in place of True or False.
     """
     check_dataset(dataset)
@@ -136,6 +147,8 @@ def create_loader(
     size = height_and_width(input_size)
     check_choice("workers", workers, ("auto", "threads", "processes"))
     check_choice("decode_on", decode_on, ("workers", "device"))
+    check_choice("on_error", on_error, ("raise", "skip"))
+    max_skipped = real_number("max_skipped", max_skipped, most=1)
     if transform is not None and transform != "auto" and not callable(transform):
         raise TypeError(f"transform must be 'auto', a callable or None, got {transform!r}")
     if collate_fn is not None and not callable(collate_fn):
@@ -157,6 +170,19 @@ def create_loader(
         drop_last=is_training if drop_last is None else drop_last,
     )
     fetcher = create_fetcher(decoded, collate_fn, transform=transform, encoded=decode_on == "device")
+    skip_limit = None
+    if on_error == "skip":
+        if decode_on == "device":
+            raise OptionError("on_error='skip' needs decode_on='workers': damage that a device finds comes too late")
+        if not isinstance(batches.sampler, ResumableSampler):
+            name = type(batches.sampler).__name__
+            raise OptionError(
+                f"on_error='skip' needs one of dbloader's samplers, which know the next index, got {name}"
+            )
+        store, _ = find_store(dataset)
+        skip_limit = SkipLimit(batches.sampler, max_skipped, None if store is None else store.root)
+        # The tester collates one sample to its number, whatever collate_fn makes of several.
+        fetcher = ReplacingBatchFetcher(fetcher, create_fetcher(decoded, len, transform=transform), skip_limit)
     steps: list[Any] = create_normalization(mean, std, dtype, channels_last=channels_last)
     if decode_on == "device" and device is not None:
         steps.insert(0, DeviceDecoder(decoder_of(decoded), device))
@@ -183,6 +209,8 @@ def create_loader(
             persistent_workers=persistent_workers,
             held_batches=3 if use_prefetcher else 0,
         )
-    return PrefetchLoader(
+    prefetched: PrefetchLoader[Any] = PrefetchLoader(
         loader, device, 2 if use_prefetcher else 0, preparation=Preparation(*steps) if steps else None
     )
+    prefetched._skip_limit = skip_limit
+    return prefetched

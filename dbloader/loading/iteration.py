@@ -19,6 +19,7 @@ from dbloader.loading.stats import Clock
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from dbloader.batches.skipped import SkipLimit, SkippedSample
     from dbloader.device.preparation import Preparation
     from dbloader.device.transfer import Transfer
     from dbloader.loading.checkpoint import State
@@ -32,6 +33,7 @@ class BatchInTransit(NamedTuple):
     batch: Any
     snapshot: State | None
     samples: int
+    skipped: tuple[SkippedSample, ...]
 
 
 class Iteration(Iterator[BatchInTransit]):
@@ -58,6 +60,7 @@ class Iteration(Iterator[BatchInTransit]):
         self._preparation = preparation
         self._image = "image" if preparation is None else preparation.image
         self._counts_samples = counts_samples
+        self.skip_limit: SkipLimit | None = None  # of a loader that skips damaged samples
         self._number = 0
         self._failed = False
 
@@ -75,8 +78,9 @@ class Iteration(Iterator[BatchInTransit]):
             snapshot = self._position.snapshot()
             made = now()
             self.clock.add_batch(batch, made - began)
+            skipped: tuple[SkippedSample, ...] = ()
             if type(batch) is TimedBatch:
-                batch, samples = batch.batch, batch.samples
+                batch, samples, skipped = batch.batch, batch.samples, batch.skipped
             else:
                 samples = count_samples(batch, self._image)
             batch = self._prepare(batch, samples)
@@ -92,7 +96,7 @@ class Iteration(Iterator[BatchInTransit]):
             # torch reports a worker that it finds dead, but not one that dies while its batch is fetched from it.
             raise LoaderError(f"DataLoader worker (pid {worker.pid}) exited unexpectedly: {error}") from error
         self._number += 1
-        return BatchInTransit(batch, snapshot, samples if self._counts_samples else 0)
+        return BatchInTransit(batch, snapshot, samples if self._counts_samples else 0, skipped)
 
     def _prepare(self, batch: Any, samples: int) -> Any:
         prepare = None
@@ -105,6 +109,8 @@ class Iteration(Iterator[BatchInTransit]):
     def receive(self, in_transit: BatchInTransit) -> Any:
         """Count a batch as received and return it, in the consumer's thread."""
         self._failed = False
+        if in_transit.skipped and self.skip_limit is not None:  # first, as too many make this an error
+            self.skip_limit.receive(in_transit.skipped, *self.clock.stats.skip(in_transit.skipped))
         self._position.receive(in_transit.snapshot)
         if in_transit.samples:
             self.clock.stats.samples = in_transit.samples + (self.clock.stats.samples or 0)
@@ -199,7 +205,7 @@ class SynchronousBatches(Iterator[T]):
         asked = clock.start_waiting()
         try:
             self._iteration.start()
-            in_transit = next(self._iteration)
+            batch: T = self._iteration.receive(next(self._iteration))
         except BaseException as error:
             self._iteration.finish(error)
             self.close()
@@ -207,7 +213,6 @@ class SynchronousBatches(Iterator[T]):
         finally:
             clock.stop_waiting(asked)
         clock.receive()
-        batch: T = self._iteration.receive(in_transit)
         return batch
 
     def close(self, reason: str | None = None) -> None:

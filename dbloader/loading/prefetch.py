@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import torch
     from typing_extensions import Self
 
+    from dbloader.batches.skipped import SkipLimit
     from dbloader.device.preparation import Preparation
     from dbloader.device.transfer import Transfer
     from dbloader.loading.background import BackgroundThread
@@ -108,6 +109,7 @@ class PrefetchLoader(LoaderProxy, Generic[T]):
                 "only a loader with one of dbloader's samplers, or a state_dict of its own, can be resumed, "
                 f"got {type(loader).__name__}"
             )
+        self._skip_limit: SkipLimit | None = None  # that of create_loader
         self._iterated = False
         self._forget_iterators()
 
@@ -132,6 +134,7 @@ class PrefetchLoader(LoaderProxy, Generic[T]):
         # With batch_size=None a DataLoader may give samples or batches: nobody knows.
         batched = getattr(self._loader, "batch_sampler", self) is not None
         iteration = Iteration(self._make_iterator, self._transfer, self.preparation, counts_samples=batched)
+        iteration.skip_limit = self._skip_limit
         self._clock = iteration.clock
         if self._checkpoint is None:
             iteration.start()

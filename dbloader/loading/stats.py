@@ -10,6 +10,7 @@ from dbloader._machine import cpu_count
 from dbloader.batches.timed import TimedBatch, now
 
 if TYPE_CHECKING:
+    from dbloader.batches.skipped import SkippedSample
     from dbloader.batches.timed import Work
 
 _DOING = {"read": "reading", "decode": "decoding", "collate": "collating"}
@@ -25,6 +26,8 @@ class Stats:
     Attributes:
         batches: Batches received.
         samples: Samples in them, or None where that is not known.
+        skipped: Damaged samples that were skipped, with ``create_loader(on_error="skip")``.
+        skipped_samples: The first 100 of them, each with its index, name and reason.
         steps: Batches that the consumer has finished its work with.
         first_s: Seconds until the first batch was there: the start of the workers, which is not counted as waiting.
         waited_s: Seconds that the consumer waited for all other batches.
@@ -42,6 +45,8 @@ class Stats:
 
     batches: int = 0
     samples: int | None = None
+    skipped: int = 0
+    skipped_samples: tuple[SkippedSample, ...] = ()
     steps: int = 0
     first_s: float = 0.0
     waited_s: float = 0.0
@@ -90,7 +95,17 @@ class Stats:
     def _step_s(self) -> float:
         return self.computed_s / self.steps
 
+    def skip(self, samples: tuple[SkippedSample, ...]) -> tuple[int, tuple[SkippedSample, ...]]:
+        """Count samples that were skipped, and return the number of all so far and the first of them."""
+        self.skipped += len(samples)
+        self.skipped_samples = (self.skipped_samples + samples)[:100]
+        return self.skipped, self.skipped_samples
+
     def __str__(self) -> str:
+        skipped = f"{self.skipped:,} damaged sample{'' if self.skipped == 1 else 's'} skipped" if self.skipped else None
+        return "; ".join(filter(None, (self._verdict(), skipped)))
+
+    def _verdict(self) -> str:
         if self.batches < 2:
             return "too few batches to tell: take at least two"
         waited = f"waited for data {100 * self.waiting:.{0 if self.waiting >= 0.1 else 1}f} % of the time"

@@ -1,0 +1,210 @@
+"""create_loader(on_error="skip"): which samples are skipped, who is told, and where it ends."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import Dataset, Subset
+
+from dbloader import LMDBDataset, Record, create_loader, write_store
+from dbloader.batches.skipped import SkippedSample
+from dbloader.errors import (
+    DamagedImageError,
+    DamagedRecordError,
+    DamagedStoreError,
+    LoaderError,
+    OptionError,
+    PixelRangeError,
+    StoreNotFoundError,
+    StoreUnreachableError,
+)
+from dbloader.loading.stats import Stats
+from tests.support.damaged import (
+    CUT,
+    DAMAGED,
+    ENGINES,
+    FLIPPED,
+    LENGTH,
+    ORDER,
+    SKIP,
+    UNKNOWN,
+    all_of,
+    expected,
+    name_of,
+    write_damaged,
+)
+from tests.support.samples import same
+
+pytestmark = pytest.mark.filterwarnings("ignore:skipped the damaged sample:UserWarning")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_damaged(tmp_path_factory.mktemp("stores"))
+
+
+# Who is told
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=str)
+def test_the_stats_count_and_list_what_was_skipped_of_all_workers(place: Path, engine: Any) -> None:
+    with LMDBDataset(place) as dataset:
+        loader = create_loader(dataset, **{**SKIP, **engine})
+        batches = iter(loader)
+        counts = [loader.stats().skipped for _ in batches]
+        assert counts == [0, 2, 2, 2, 2, 3]  # when the batch is received, however much was prepared ahead
+        stats = loader.stats()
+        loader.close()
+    assert [(sample.index, sample.name) for sample in stats.skipped_samples] == [(n, name_of(n)) for n in DAMAGED]
+    cut, unknown, flipped = (sample.reason for sample in stats.skipped_samples)
+    assert cut.startswith("the image does not decode: ")
+    assert unknown.startswith("the image is in no known format: it begins with b'no i'")
+    assert flipped.startswith(f"record {FLIPPED} ({name_of(FLIPPED)}) of {place} is damaged: its CRC-32 is ")
+    assert str(stats).endswith("; 3 damaged samples skipped")
+
+
+def test_each_damaged_sample_is_warned_about_once_in_one_line(place: Path) -> None:
+    with LMDBDataset(place) as dataset, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for use_prefetcher in (True, False):
+            caught.clear()
+            loader = create_loader(dataset, **SKIP, use_prefetcher=use_prefetcher)
+            for _ in range(2):
+                for _ in loader:
+                    pass
+            assert [warning.filename for warning in caught] == [__file__] * 3
+            for index, warning in zip(DAMAGED, caught, strict=True):
+                text = str(warning.message)
+                assert text.startswith(f"skipped the damaged sample {index} ({name_of(index)}): ")
+                assert text.endswith(f"; dbloader verify {place} --decode names all damaged records")
+                assert "\n" not in text
+
+
+def test_a_name_with_control_characters_does_not_reach_the_terminal() -> None:
+    assert str(SkippedSample(3, "a\x1b[2J\nb.jpg", "bad")) == r"sample 3 (a\x1b[2J\nb.jpg): bad"
+    assert str(SkippedSample(3, "Grüße.jpg", "bad")) == "sample 3 (Grüße.jpg): bad"
+    assert str(SkippedSample(3, None, "bad")) == "sample 3: bad"
+
+
+def test_at_most_a_hundred_samples_are_listed() -> None:
+    stats = Stats()
+    for _ in range(3):
+        stats.skip(tuple(SkippedSample(n, None, "bad") for n in range(60)))
+    assert (stats.skipped, len(stats.skipped_samples)) == (180, 100)
+
+
+# Where it ends
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=str)
+def test_above_the_share_the_batch_is_an_error_at_its_place(place: Path, engine: Any) -> None:
+    with LMDBDataset(place) as dataset:
+        loader: Any = create_loader(dataset, **{**SKIP, **engine, "max_skipped": 2 / LENGTH})
+        batches = iter(loader)
+        assert same([[*next(batches)] for _ in range(5)], expected(0)[:5])
+        message = (
+            rf"too many samples are damaged, 3 of the 24 of an epoch \(12.5 %, max_skipped=0.0833\d*\), such as "
+            rf"sample {CUT} .*; sample {UNKNOWN} .*; sample {FLIPPED} .*; dbloader verify {place} --decode names all"
+        )
+        with pytest.raises(LoaderError, match=message):
+            next(batches)
+        assert loader.state_dict()["position"] == 20  # that batch was not received
+        with pytest.raises(StopIteration):
+            next(batches)
+        loader.close()
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=str)
+@pytest.mark.parametrize("max_skipped", [0, 0.5, 1])
+def test_a_store_with_nothing_but_damaged_records_ends_with_an_error(
+    tmp_path: Path, engine: Any, max_skipped: float
+) -> None:
+    write_store([Record(name_of(n), n, b"no image") for n in range(8)], tmp_path / "s.lmdb")
+    with LMDBDataset(tmp_path / "s.lmdb") as dataset:
+        loader = create_loader(dataset, **{**SKIP, **engine, "max_skipped": max_skipped})
+        with pytest.raises(LoaderError, match=r"too many samples are damaged, [158] of the 8 of an epoch"):
+            next(iter(loader))
+        loader.close()
+
+
+def test_the_count_begins_again_with_each_epoch(place: Path) -> None:
+    with LMDBDataset(place) as dataset:
+        loader = create_loader(dataset, **{**SKIP, "max_skipped": 3 / LENGTH})
+        for _ in range(3):
+            assert len([*loader]) == 6
+
+
+def test_where_nothing_is_damaged_nothing_changes(place: Path) -> None:
+    with LMDBDataset(place) as store:
+        part = Subset(store, [index for index in range(LENGTH) if index not in DAMAGED])
+        skipping = create_loader(part, **{**SKIP, "max_skipped": 0})
+        raising = create_loader(part, **{**SKIP, "on_error": "raise"})
+        assert same(all_of(skipping), all_of(raising))
+        assert skipping.stats().skipped == 0
+        assert "skipped" not in str(skipping.stats())
+
+
+def test_by_default_the_error_comes_out(place: Path) -> None:
+    with LMDBDataset(place) as dataset:
+        loader = create_loader(dataset, **{**SKIP, "on_error": "raise", "batch_size": 6})
+        with pytest.raises(DamagedImageError, match="the image does not decode"):
+            next(iter(loader))
+
+
+class Failing(Dataset[Any]):
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __len__(self) -> int:
+        return LENGTH
+
+    def __getitem__(self, index: int) -> Any:
+        if index == CUT:
+            raise self.error
+        return torch.zeros(3, 4, 4, dtype=torch.uint8), index
+
+
+NO_DAMAGE = (
+    ValueError, KeyError, OSError, MemoryError, OptionError, PixelRangeError, DamagedStoreError, StoreNotFoundError,
+    StoreUnreachableError,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", NO_DAMAGE)
+def test_mistakes_lack_of_memory_and_lost_stores_are_always_raised(kind: type[Exception]) -> None:
+    loader = create_loader(Failing(kind("of a test")), **SKIP, transform=None)
+    with pytest.raises(kind, match="of a test"):
+        all_of(loader)
+
+
+def test_a_dataset_of_your_own_says_by_the_error_that_a_sample_is_damaged() -> None:
+    loader = create_loader(Failing(DamagedRecordError("of a test")), **SKIP, transform=None)
+    assert [label for _, labels in loader for label in labels.tolist()][4:7] == [ORDER[4], ORDER[6], ORDER[6]]
+    (skipped,) = loader.stats().skipped_samples
+    assert skipped == SkippedSample(CUT, None, "of a test")
+
+
+def test_a_bug_of_a_transform_is_raised_in_a_batch_with_damage_too(place: Path) -> None:
+    def transform(image: Any) -> Any:
+        raise ZeroDivisionError("of a test")
+
+    with LMDBDataset(place) as dataset, pytest.raises(ZeroDivisionError, match="of a test"):
+        all_of(create_loader(dataset, **SKIP, transform=transform))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"on_error": "ignore"}, OptionError, "on_error must be one of raise, skip, got 'ignore'"),
+        ({"max_skipped": 1.5}, OptionError, "max_skipped must be at least 0 and at most 1, got 1.5"),
+        ({"max_skipped": True}, TypeError, "max_skipped must be a number, got True"),
+        ({"sampler": [1, 2]}, OptionError, "on_error='skip' needs one of dbloader's samplers, .*, got list"),
+        ({"decode_on": "device", "device": "cpu"}, OptionError, "on_error='skip' needs decode_on='workers'"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_right_is_refused(place: Path, options: Any, error: type[Exception], message: str) -> None:
+    with LMDBDataset(place) as dataset, pytest.raises(error, match=message):
+        create_loader(dataset, **{**SKIP, "drop_last": False, **options})
