@@ -15,6 +15,7 @@ from dbloader.images.info import UNREAD_TIFF, check_decodes, read_facts
 from dbloader.images.jpeg import State, examine, repair
 from dbloader.images.pillow import decoding_bytes
 from dbloader.records.record import Record, encode
+from dbloader.sources.boxes import fit_boxes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,7 +100,7 @@ class FileConverter:
                     stored = self.images._transcode(data, image)
                 else:
                     stored = Stored(data, None, untiled="is in no known image format" if self.images.tile else "")
-                record = _record(entry, stored)
+                record = _record(entry, stored, image)
                 if image and stored.reencoded:
                     record.resized_from = image.width, image.height
                 result.record = encode(record)
@@ -119,7 +120,7 @@ class FileConverter:
             result.events = {"damaged": f"{error} (stored nevertheless)"}
             facts = _facts_or_none(data)
             result.depth = facts.depth if facts else ""
-            record = _record(entry, Stored(data, facts))
+            record = _record(entry, Stored(data, facts), facts)
             record.damaged = str(error)
             result.record = encode(record)
 
@@ -142,10 +143,14 @@ class FileConverter:
         return data, image
 
 
-def _record(entry: Entry, stored: Stored) -> Record:
+def _record(entry: Entry, stored: Stored, image: Facts | None) -> Record:
     tiles = {} if stored.lengths is None else {TILES: stored.lengths}
     image_format, width, height = stored.facts[:3] if stored.facts else ("", None, None)
     fields = {**entry.fields, **tiles}
+    if entry.boxes_in is not None and image and stored.facts:
+        fields |= fit_boxes(entry, image[1:3], stored.facts[1:3])
+    elif entry.boxes_in is not None:
+        raise FieldError("is in no known image format, so its boxes cannot be compared with its size")
     return Record(entry.name, entry.label, stored.image, width, height, image_format or None, fields=fields)
 
 

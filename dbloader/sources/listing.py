@@ -109,7 +109,7 @@ class ListingSource(Source):
 
     @override
     def entries(self) -> Iterator[Entry | Problem]:
-        below = posixpath.normpath(os.fsencode(self.root.absolute())).rstrip(b"/") + b"/"
+        prefix = prefix_of(self.root)
         for row in _rows(self.listing):
             if isinstance(row, Problem):
                 yield row
@@ -117,8 +117,17 @@ class ListingSource(Source):
             label = self.labels.get(row.label) if isinstance(row.label, str) else row.label
             if (label is None) != (row.label is None):
                 raise SourceError(f"{readable(self.listing)}, row {row.number}: was changed since it was first read")
-            name = posixpath.normpath(row.path).removeprefix(below)
-            yield Entry(readable(name), row.path, label, row.fields)
+            yield Entry(name_below(row.path, prefix), row.path, label, row.fields)
+
+
+def prefix_of(root: Path) -> bytes:
+    """Return what absolute paths below a folder begin with, for ``name_below``."""
+    return posixpath.normpath(os.fsencode(root.absolute())).rstrip(b"/") + b"/"
+
+
+def name_below(path: bytes, prefix: bytes) -> str:
+    """Return the name of the record of a file: its normalized path, without the folder that it is in."""
+    return readable(posixpath.normpath(path).removeprefix(prefix))
 
 
 def _rows(listing: Path) -> Iterator[_Row | Problem]:
@@ -134,7 +143,7 @@ def _rows(listing: Path) -> Iterator[_Row | Problem]:
             yield Problem(f"row {number}", _NO_PATH)
             continue
         path_column, label_column = _checked_columns(columns, where)
-        path = _encoded(values.pop(path_column, None))
+        path = encoded_path(values.pop(path_column, None))
         label = _checked_label(values.pop(label_column, None), where)
         yield Problem(f"row {number}", path) if isinstance(path, str) else _Row(number, path, label, values, columns)
 
@@ -176,7 +185,7 @@ def _checked_label(label: object, where: str) -> int | str | None:
     raise SourceError(f"{where}: a label is a 64-bit integer, a name or null, got {short_repr(label, 50)}")
 
 
-def _encoded(path: object) -> bytes | str:
+def encoded_path(path: object) -> bytes | str:
     """Return the bytes of a path, or a reason why it cannot be one."""
     if path is None or path == "":
         return _NO_PATH

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dbloader.errors import OptionError
+from dbloader.sources.annotations import read_annotations
 from dbloader.sources.folder import scan
 from dbloader.sources.listing import read_listing
 from dbloader.sources.other_lmdb import find_lmdb, read_lmdb
@@ -45,7 +46,7 @@ def open_source(
             "mongodb:// place as the source, or leave them out"
         )
     if listing is not None:
-        return read_listing(listing, source)
+        return read_annotations(listing, source) or read_listing(listing, source)
     file = find_lmdb(source)
     if file is not None:
         return read_lmdb(source, file)

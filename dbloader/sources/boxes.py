@@ -1,0 +1,53 @@
+"""Boxes of the objects in an image, as fields of its record."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dbloader.errors import FieldError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dbloader.sources.base import Entry
+
+BOXES, LABELS = "boxes", "box_labels"
+FRACTIONS, OWN_SIZE = (1, 1), (0, 0)  # values of Entry.boxes_in
+_ROUNDING = 1.0  # pixels that a box may reach beyond its image before it is wrong
+
+
+def box_fields(boxes: Sequence[Sequence[float]], labels: Sequence[int]) -> dict[str, Any]:
+    """Return the fields of some boxes (x_min, y_min, x_max, y_max) and the labels of their classes."""
+    return {BOXES: np.array(boxes, np.float32).reshape(-1, 4), LABELS: np.array(labels, np.int64)}
+
+
+def is_number(value: object) -> bool:
+    """Return whether a value is a number that a coordinate may be."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e9
+
+
+def fit_boxes(entry: Entry, size: tuple[int, int], stored: tuple[int, int]) -> dict[str, Any]:
+    """Return the fields of an entry, with its boxes in pixels of the image as it is stored.
+
+    ``size`` and ``stored`` are width and height in pixels, of the file and as stored. A box that reaches beyond the
+    image by less than a pixel is cut at the edge.
+
+    Raises:
+        FieldError: A box is outside of the image or turned round, or the image has not the size of its annotations.
+    """
+    wanted = tuple(entry.boxes_in or ())
+    if not wanted or not len(entry.fields[BOXES]):
+        return entry.fields
+    if wanted not in (FRACTIONS, OWN_SIZE, size):
+        told, found = (f"{width} x {height}" for width, height in (wanted, size))
+        raise FieldError(f"has {found} pixels, but its annotations are those of an image of {told}")
+    boxes = entry.fields[BOXES] * np.array([*size, *size] if wanted == FRACTIONS else 1.0)
+    low, high, edge = boxes[:, :2], boxes[:, 2:], np.array(size)
+    right = (low >= -_ROUNDING) & (high <= edge + _ROUNDING) & (low <= high)
+    if not right.all():
+        at = int(np.flatnonzero(~right.all(axis=1))[0])
+        raise FieldError(f"its box {at}, {boxes[at].round(2).tolist()}, is not within its {size[0]} x {size[1]} pixels")
+    boxes = np.clip(boxes, 0, [*size, *size]) * np.array([*stored, *stored]) / np.array([*size, *size])
+    return {**entry.fields, BOXES: boxes.astype(np.float32)}
