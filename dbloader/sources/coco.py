@@ -7,7 +7,6 @@ image and its annotations are decoded when their turn has come.
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import re
 from array import array
@@ -41,28 +40,25 @@ def read_coco(listing: Path, root: Path) -> CocoSource | None:
     found = {key: array("q") for key in _LISTS}  # of each object its id, its first byte and the one behind it
     images_of, names = array("q"), dict[int, str]()
     with listing.open("rb") as file:
-        if not file.read(1):
-            return None
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            try:
-                for key, value, begin, end in _members(_Scanner(data)):
-                    keys.add(key)
-                    if key.removesuffix("_list") in PATH_COLUMNS:
-                        return None
-                    if key not in _LISTS or begin == end:
-                        continue
-                    where = f"{readable(listing)}, {key}, item {len(found[key]) // 3 + 1}"
-                    found[key].extend((_id(value, "id", where), begin, end))
-                    if key == "annotations":
-                        images_of.append(_id(value, "image_id", where))
-                    elif key == "categories":
-                        names[value["id"]] = _category(json.loads(data[begin:end]), where)
-            except (ValueError, RecursionError) as error:
-                if "images" not in keys:
+        try:
+            for key, value, begin, end in _members(_Scanner(file.fileno())):
+                keys.add(key)
+                if key.removesuffix("_list") in PATH_COLUMNS:
                     return None
-                if isinstance(error, SourceError):
-                    raise
-                raise SourceError(f"{readable(listing)}: is not JSON: {error}") from error
+                if key not in _LISTS or begin == end:
+                    continue
+                where = f"{readable(listing)}, {key}, item {len(found[key]) // 3 + 1}"
+                found[key].extend((_id(value, "id", where), begin, end))
+                if key == "annotations":
+                    images_of.append(_id(value, "image_id", where))
+                elif key == "categories":
+                    names[value["id"]] = _category(json.loads(os.pread(file.fileno(), end - begin, begin)), where)
+        except (ValueError, RecursionError) as error:
+            if "images" not in keys:
+                return None
+            if isinstance(error, SourceError):
+                raise
+            raise SourceError(f"{readable(listing)}: is not JSON: {error}") from error
     if "images" not in keys:
         return None
     rows = {key: np.array(values, np.int64).reshape(-1, 3) for key, values in found.items()}
@@ -155,16 +151,16 @@ class CocoSource(Source):
 class _Scanner:
     """Reads JSON a window at a time, as Latin-1: each byte is a character, and JSON's structure is ASCII."""
 
-    def __init__(self, data: mmap.mmap) -> None:
-        self._data = data
-        self._begin = len(BOM_UTF8) if data[: len(BOM_UTF8)] == BOM_UTF8 else 0  # byte of the file
+    def __init__(self, file: int) -> None:
+        self._file, self._size = file, os.fstat(file).st_size
+        self._begin = len(BOM_UTF8) if os.pread(file, len(BOM_UTF8), 0) == BOM_UTF8 else 0  # byte of the file
         self._text, self._at = "", 0
 
     def _read_on(self) -> bool:
         """Drop the text that is behind, and double the rest; return False at the end of the file."""
         ahead = len(self._text) - self._at
         self._begin, self._at = self._begin + self._at, 0
-        self._text = self._data[self._begin : self._begin + max(_WINDOW, 2 * ahead)].decode("latin-1")
+        self._text = os.pread(self._file, max(_WINDOW, 2 * ahead), self._begin).decode("latin-1")
         return len(self._text) > ahead
 
     def peek(self) -> str:
@@ -194,7 +190,7 @@ class _Scanner:
                 if not self._read_on():
                     raise ValueError(f"{error} of what begins at byte {self._begin:,}") from error
                 continue
-            if end < len(self._text) or self._begin + end == len(self._data):
+            if end < len(self._text) or self._begin + end >= self._size:
                 begin, self._at = self._at, end
                 return value, self._begin + begin, self._begin + end
             self._read_on()  # a number may go on
