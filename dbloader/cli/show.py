@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from dbloader.records.record import Record
 
 _INDEX = re.compile("[0-9]{1,18}")
+_FACTS = ("index", "name", "label", "format", "width", "height", "damaged", "resized_from")
 _ELEMENTS = 400  # of an array that is shown in full
 _LETTERS = 100  # of a value on the terminal
 
@@ -83,18 +84,12 @@ def _facts(record: Record, class_name: str | None) -> dict[str, Any]:
             exif = read_exif(image)
         except (ImageError, OptionError) as error:
             exif = {"error": str(error)}
+    facts = {name: getattr(record, name) for name in _FACTS}
     return {
-        "index": record.index,
-        "name": record.name,
-        "label": record.label,
+        **facts,
         "class": class_name,
-        "format": record.format,
-        "width": record.width,
-        "height": record.height,
         "bytes": len(image) if isinstance(image, bytes) else None,
         "array": _plain(image) if isinstance(image, np.ndarray) else None,
-        "damaged": record.damaged,
-        "resized_from": record.resized_from,
         "fields": {name: _plain(value) for name, value in record.fields.items()},
         "exif": {name: _plain(value) for name, value in exif.items()},
         "jpeg": jpeg,
@@ -121,18 +116,15 @@ def _write(record: Record, output: str) -> str:
         raise click.ClickException(
             f"record {record.index} has no image file to write: its image is an array, or missing"
         )
-    path = Path(output)
     try:
-        file = path.open("xb")
-    except FileExistsError as error:
-        raise click.ClickException(f"{path} exists already: choose another FILE") from error
-    try:
-        with file:
+        with Path(output).open("xb") as file:
             file.write(record.image)
+    except FileExistsError as error:
+        raise click.ClickException(f"{output} exists already: choose another FILE") from error
     except BaseException:
-        path.unlink()
+        Path(output).unlink(missing_ok=True)  # a part of the image
         raise
-    return str(path)
+    return output
 
 
 def _half_blocks(record: Record) -> Iterator[str]:

@@ -19,18 +19,14 @@ _MAX_NAMED = 1000  # problems, of which all are counted
 
 
 class DryRun(NamedTuple):
-    """What a conversion would find.
+    """What a conversion would find; the rest as in its Report.
 
     Attributes:
-        source: Where the files are.
         files: Files that would be read.
         boxes: Boxes of objects in them.
-        labels: Files by class, or by label if labels have no names; or boxes by class. None if there are too many.
+        labels: Files or boxes by class, or by label if labels have no names; None of more than 65,536 labels.
         rejected: Problems that are known before a file is read.
         problems: Name and reason of the first 1,000 of them.
-        warnings: Sentences about the source as a whole, for people.
-        skipped: Files left out because they are no images, by extension, the most frequent first.
-        hidden: Files and folders left out because their name begins with a dot.
     """
 
     source: str
@@ -45,21 +41,16 @@ class DryRun(NamedTuple):
 
 
 def dry_run(
-    source: str | os.PathLike[str],
-    *,
-    listing: str | os.PathLike[str] | None = None,
-    name_field: str | None = None,
-    image_field: str | None = None,
-    progress: Callable[[int], object] = lambda _: None,
+    source: str | os.PathLike[str], *, progress: Callable[[int], object] = lambda _: None, **options: Any
 ) -> DryRun:
-    """Return what ``convert`` with the same arguments would find; SourceError or OptionError like it.
+    """Return what ``convert`` would find with the same ``listing``, ``name_field`` and ``image_field``.
 
-    ``progress`` is called with the number of files found so far, every thousand files.
+    ``progress`` is called with the number of files found so far.
     """
     files = boxes = rejected = 0
     labels: Counter[Any] = Counter()
     problems = []
-    with closing(open_source(source, listing, name_field=name_field, image_field=image_field)) as found:
+    with closing(open_source(source, **options)) as found:
         for item in found.entries():
             if isinstance(item, Problem):
                 rejected += 1
@@ -71,10 +62,8 @@ def dry_run(
             boxes += 0 if item.boxes_in is None else len(some)
             if len(labels) <= MAX_COUNTED_LABELS:
                 labels.update(some)
-            if files % 1000 == 0:
-                progress(files)
+            progress(files)
         named = [*enumerate(found.classes)] or [(label, str(label)) for label in sorted(labels.keys() - {None})]
-        counts = {name: labels[label] for label, name in named}
-        skipped = dict(sorted(found.skipped.items(), key=lambda item: (-item[1], item[0])))
-        few = counts if len(labels) <= MAX_COUNTED_LABELS else None
-        return DryRun(found.place, files, boxes, few, rejected, problems, tuple(found.warnings), skipped, found.hidden)
+        counts = {name: labels[label] for label, name in named} if len(labels) <= MAX_COUNTED_LABELS else None
+        skipped = dict(found.skipped.most_common())
+        return DryRun(found.place, files, boxes, counts, rejected, problems, found.warnings, skipped, found.hidden)

@@ -32,7 +32,7 @@ def fit_boxes(entry: Entry, size: tuple[int, int], stored: tuple[int, int]) -> d
     """Return the fields of an entry, with its boxes in pixels of the image as it is stored.
 
     ``size`` and ``stored`` are width and height in pixels, of the file and as stored. A box that reaches beyond the
-    image by less than a pixel is cut at the edge.
+    image by at most a pixel is cut at the edge.
 
     Raises:
         FieldError: A box is outside of the image or turned round, or the image has not the size of its annotations.

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    import numpy.typing as npt
+    _Array = np.ndarray[Any, np.dtype[np.int64]]
+    _Rows = dict[str, _Array]
 
 _WINDOW = 2**20  # characters that are decoded at a time; more for a larger object
 _SPACES = re.compile(r"[ \t\r\n]*")
@@ -52,7 +53,10 @@ def read_coco(listing: Path, root: Path) -> CocoSource | None:
                 if key == "annotations":
                     images_of.append(_id(value, "image_id", where))
                 elif key == "categories":
-                    names[value["id"]] = _category(json.loads(os.pread(file.fileno(), end - begin, begin)), where)
+                    name = json.loads(os.pread(file.fileno(), end - begin, begin)).get("name")
+                    if not isinstance(name, str) or name in names.values():
+                        raise SourceError(f"{where}: must have a name of its own, got {short_repr(name)}")
+                    names[value["id"]] = name
         except (ValueError, RecursionError) as error:
             if "images" not in keys:
                 return None
@@ -66,10 +70,7 @@ def read_coco(listing: Path, root: Path) -> CocoSource | None:
         ids, counts = np.unique(values[:, 0], return_counts=True)
         if len(ids) < len(values):
             raise SourceError(f"{readable(listing)}: two {key} have the id {ids[counts > 1][0]}: number them anew")
-    categories = dict(sorted(names.items()))
-    if len({*categories.values()}) < len(categories):
-        raise SourceError(f"{readable(listing)}: two categories have the same name: {', '.join(categories.values())}")
-    return CocoSource(root, listing, categories, rows["images"], rows["annotations"], np.array(images_of, np.int64))
+    return CocoSource(root, listing, dict(sorted(names.items())), rows, np.array(images_of, np.int64))
 
 
 def _id(value: Any, key: str, where: str) -> int:
@@ -79,32 +80,16 @@ def _id(value: Any, key: str, where: str) -> int:
     return number
 
 
-def _category(value: dict[str, Any], where: str) -> str:
-    name = value.get("name")
-    if not isinstance(name, str) or not name.strip():
-        raise SourceError(f"{where}: must have a name, got {short_repr(name)}")
-    return name
-
-
 class CocoSource(Source):
     """The images of a COCO file, in its order, with their boxes; made by ``read_coco``."""
 
-    def __init__(
-        self,
-        root: Path,
-        listing: Path,
-        categories: dict[int, str],
-        images: npt.NDArray[np.int64],
-        annotations: npt.NDArray[np.int64],
-        images_of: npt.NDArray[np.int64],
-    ) -> None:
+    def __init__(self, root: Path, listing: Path, categories: dict[int, str], rows: _Rows, images_of: _Array) -> None:
         super().__init__(root, tuple(categories.values()))
         self.listing = listing
         self._prefix = prefix_of(root)
         self._labels = {number: label for label, number in enumerate(categories)}
-        self._images = images
         order = np.argsort(images_of, kind="stable")
-        self._annotations, self._images_of = annotations[order], images_of[order]
+        self._images, self._annotations, self._images_of = rows["images"], rows["annotations"][order], images_of[order]
 
     @override
     def entries(self) -> Iterator[Entry | Problem]:

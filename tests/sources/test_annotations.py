@@ -183,9 +183,9 @@ def test_annotations_without_an_image_and_images_without_a_file_are_named(root: 
         ({"images": ["0.jpg"]}, "images, item 1: must be an object"),
         ({"annotations": [{"id": 1}]}, "annotations, item 1: must be an object with an integer as its image_id"),
         ({"annotations": [{"id": 1, "image_id": 10}] * 2}, "two annotations have the id 1"),
-        ({"categories": [{"id": 1, "name": "x"}] * 2}, "two categories have the id 1"),
-        ({"categories": [{"id": 1, "name": "x"}, {"id": 2, "name": "x"}]}, "two categories have the same name: x, x"),
-        ({"categories": [{"id": 1}]}, "categories, item 1: must have a name, got None"),
+        ({"categories": [{"id": 1, "name": "x"}, {"id": 1, "name": "y"}]}, "two categories have the id 1"),
+        ({"categories": [{"id": 1, "name": "x"}, {"id": 2, "name": "x"}]}, "categories, item 2: must have a name of its own, got 'x'"),
+        ({"categories": [{"id": 1}]}, "categories, item 1: must have a name of its own, got None"),
     ],
 )
 def test_a_coco_file_that_contradicts_itself_is_refused(changes: dict[str, Any], message: str, root: Path) -> None:
