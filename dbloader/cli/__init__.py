@@ -27,7 +27,9 @@ FAILED = 2
 INTERRUPTED = 130  # 128 + SIGINT, as shells return it
 
 # Each command is in the module of its name, which is imported when the command is used: bench needs torch.
-_COMMANDS = ("convert", "info", "verify", "diff", "repair", "copy", "export", "warm", "bench", "doctor")
+_COMMANDS = (
+    "convert", "info", "ls", "show", "verify", "diff", "repair", "copy", "export", "warm", "bench", "doctor",
+)  # fmt: skip
 
 
 class _Commands(click.Group):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dbloader.cli.dry_run import print_left_out, show_dry_run
 from dbloader.cli.meter import Meter
 from dbloader.cli.places import PlaceArgument
 from dbloader.cli.text import counted, say, say_json, size
@@ -24,8 +25,7 @@ if TYPE_CHECKING:
 
 SOME_REJECTED = 1
 
-# Files, and kinds of files left out, named one by one on the terminal; the report file names all files.
-_NAMED = 10
+_NAMED = 10  # files on the terminal; the report file names all
 
 
 @click.command(
@@ -47,6 +47,8 @@ Examples:
   dbloader convert train.lmdb small.lmdb --short-side 256
   dbloader convert imagenet/train/ mongodb://server/images.train
   dbloader convert mongodb://server/images.old train.lmdb --list listing.json
+  dbloader convert coco/train2017/ train.lmdb --list coco/annotations/instances_train2017.json
+  dbloader convert imagenet/train/ train.lmdb --dry-run
   dbloader convert imagenet/train/ train.lmdb --resume""",
 )
 @click.argument("source", type=PlaceArgument())
@@ -56,7 +58,8 @@ Examples:
     "listing",
     metavar="FILE",
     type=click.Path(),
-    help="Take files, labels and further fields from a .json, .jsonl, .csv or .tsv file; its paths start from SOURCE.",
+    help="Take files, labels and further fields from a .json, .jsonl, .csv or .tsv file; its paths start from SOURCE. "
+    "Or take boxes: a COCO .json, the folder of VOC's .xml files, a file of its ImageSets, or YOLO's data.yaml.",
 )
 @click.option("--name-field", metavar="FIELD", help="Field of a collection with a file's name.  [default: img_name]")
 @click.option("--image-field", metavar="FIELD", help="Field of a collection with a file's bytes.  [default: bson_img]")
@@ -118,9 +121,10 @@ Examples:
     help="Continue an interrupted conversion, with the same options; begin if none was interrupted. "
     "Without --overwrite, a finished store is replaced only if the interrupted conversion was to replace it.",
 )
+@click.option("--dry-run", is_flag=True, help="Only say what would be converted; read no image and write nothing.")
 @click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-def convert_command(*, quiet: bool, as_json: bool, **options: Any) -> int:
+def convert_command(*, dry_run: bool, quiet: bool, as_json: bool, **options: Any) -> int:
     """Turn SOURCE, a folder with one folder of images for each class, into the store DESTINATION.
 
     A store is one file, such as train.lmdb, or mongodb://host/database.collection. Every image is checked and stored as
@@ -135,6 +139,9 @@ def convert_command(*, quiet: bool, as_json: bool, **options: Any) -> int:
     --list names.
     """
     images = ImageFormat(**{field.name: options.pop(field.name) for field in fields(ImageFormat)})
+    if dry_run:
+        source = {name: options[name] for name in ("source", "listing", "name_field", "image_field")}
+        return SOME_REJECTED if show_dry_run(source, quiet=quiet, as_json=as_json) else 0
     try:
         with Meter("Looking for images", "images", quiet=quiet or as_json) as meter:
             report = convert(**options, images=images, progress=lambda progress: _show(progress, meter))
@@ -185,14 +192,7 @@ def _print(report: Report, *, raw: bool) -> None:
             say("  " + text.format(f"{count:,}", files=report.files))
     if report.report_file:
         _print_events(report)
-    if report.skipped:
-        kinds = [f"{extension or 'no extension'} {count:,}" for extension, count in report.skipped.items()]
-        kinds[_NAMED:] = [f"{len(kinds) - _NAMED:,} more"] if len(kinds) > _NAMED else []
-        say(f"  left out  {counted(sum(report.skipped.values()), 'file')} of other kinds ({', '.join(kinds)})")
-    if report.hidden:
-        say(f"  left out  {counted(report.hidden, 'hidden file')} (names that begin with a dot)")
-    for warning in report.warnings:
-        say(f"Warning: {warning}", err=True)
+    print_left_out(report)
 
 
 def _print_events(report: Report) -> None:

@@ -40,6 +40,11 @@ def complain(message: str) -> None:
     say(f"Error: {' '.join(redacted(message).splitlines())}", err=True)
 
 
+def draw(line: str) -> None:
+    """Print one line of a picture, with the commands to a terminal that are its colors."""
+    click.echo(line)
+
+
 def say_json(value: Any, *, indent: int | None = None) -> None:
     """Print a value as JSON, in ASCII, so that a terminal obeys none of it."""
     click.echo(json.dumps(value, indent=indent).replace("\x7f", "\\u007f"))  # DEL, which JSON need not escape

@@ -76,7 +76,8 @@ def convert(
             paths start from, or the ``mongodb://`` place of a collection that has a document with the bytes of each
             file.
         destination: Place of the store.
-        listing: JSON, CSV, TSV or JSON lines file that names the files, their labels and further fields.
+        listing: JSON, CSV, TSV or JSON lines file that names the files, their labels and further fields; or
+            annotations of COCO, VOC or YOLO (docs/annotations.md).
         name_field: Of a collection in MongoDB, the field with a file's name; default ``"img_name"``.
         image_field: Of a collection in MongoDB, the field with a file's bytes; default ``"bson_img"``.
         images: How images are stored, such as ``ImageFormat(short_side=256)``; None for the files as they are.

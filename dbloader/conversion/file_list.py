@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import bson
 import numpy as np
+from bson.binary import Binary
 
+from dbloader.records.values import pack, unpack
 from dbloader.sampling.rng import STEP, mix
 from dbloader.sources.base import Entry, Problem
 
@@ -59,7 +61,10 @@ class FileList:
     def __getitem__(self, position: int) -> Entry | Problem:
         start, end = self._ends[position], self._ends[position + 1]
         document = bson.decode(os.pread(self._data.fileno(), end - start, start))
-        return Problem(**document) if "reason" in document else Entry(**document)
+        if "reason" in document:
+            return Problem(**document)
+        fields = {name: unpack(value) if type(value) is Binary else value for name, value in document["fields"].items()}
+        return Entry(**{**document, "fields": fields})
 
     def __enter__(self) -> Self:
         return self
@@ -82,6 +87,8 @@ def permutation(length: int, seed: int) -> np.ndarray[Any, Any]:
 
 def _encoded(item: Entry | Problem) -> bytes:
     try:
+        if isinstance(item, Entry) and item.boxes_in is not None:  # whose fields are arrays
+            item = item._replace(fields={name: pack(name, value) for name, value in item.fields.items()})
         return bson.encode(item._asdict())
     except (bson.errors.BSONError, OverflowError, ValueError, RecursionError) as error:
         # Only the further fields of a listing can be of any kind.

@@ -17,6 +17,7 @@ from dbloader.images.pillow import decoding_bytes
 from dbloader.records.record import Record, encode
 from dbloader.records.values import unpack
 from dbloader.sources.base import KEPT_FIELDS
+from dbloader.sources.boxes import BOXES, LABELS, OWN_SIZE, fit_boxes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -104,7 +105,7 @@ class FileConverter:
                     stored = self.images._transcode(data, image)
                 else:
                     stored = Stored(data, None, untiled="is in no known image format" if self.images.tile else "")
-                record = _record(entry, stored)
+                record = _record(entry, stored, image)
                 if image and stored.reencoded:
                     record.resized_from = record.resized_from or (image.width, image.height)
                 result.record = encode(record)
@@ -124,7 +125,7 @@ class FileConverter:
             result.events = {"damaged": f"{error} (stored nevertheless)"}
             facts = _facts_or_none(data)
             result.depth = facts.depth if facts else ""
-            record = _record(entry, Stored(data, facts))
+            record = _record(entry, Stored(data, facts), facts)
             record.damaged = str(error)
             result.record = encode(record)
 
@@ -147,13 +148,20 @@ class FileConverter:
         return data, image
 
 
-def _record(entry: Entry, stored: Stored) -> Record:
+def _record(entry: Entry, stored: Stored, image: Facts | None) -> Record:
     tiles = {} if stored.lengths is None else {TILES: stored.lengths}
     image_format, width, height = stored.facts[:3] if stored.facts else ("", None, None)
     fields = {**unpack(entry.fields), **tiles}  # from a list of files arrays come as in BSON
     kept = {name: fields.pop(name) for name in KEPT_FIELDS if name in fields}
     if kept.get("name", "") == "":  # a CSV has no other way to leave it out
         kept["name"] = entry.name
+    boxes_in = entry.boxes_in
+    if boxes_in is None and stored.reencoded and {BOXES, LABELS} <= fields.keys():  # of a store that is made smaller
+        boxes_in = OWN_SIZE
+    if boxes_in is not None and image and stored.facts:
+        fields = fit_boxes(fields, boxes_in, image[1:3], stored.facts[1:3])
+    elif boxes_in is not None:
+        raise FieldError("is in no known image format, so its boxes cannot be compared with its size")
     return Record(
         label=entry.label, image=stored.image, width=width, height=height, format=image_format or None,
         fields=fields, **kept,

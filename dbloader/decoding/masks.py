@@ -23,11 +23,16 @@ def changes_size(decode: object) -> bool:
 
 
 def refuse_masks(image: Any, others: Mapping[str, Any], sample: str) -> None:
-    """Raise OptionError if something beside an image that is about to be cropped has its size, such as a mask.
+    """Raise OptionError if something beside an image that is about to be cropped has its size, or is its boxes.
 
     ``image`` is a file, an array (height, width, ...), a tensor (height, width, ...) or (..., height, width), or a PIL
     image. ``others`` are the other values of the sample, by name; dicts, lists and tuples are searched.
     """
+    if getattr(others.get("boxes"), "shape", ())[-1:] == (4,):
+        raise OptionError(
+            f"'boxes' of {sample} are of the whole image, and only the image would be cropped: leave 'boxes' out, or "
+            "crop both yourself (in create_loader transform=None and a collate_fn that does so)"
+        )
     suspects = {name: sizes for name, value in others.items() if (sizes := _sizes(value))}
     if not suspects:  # the usual case: finding the size of the image costs more
         return

@@ -35,6 +35,8 @@ class Entry(NamedTuple):
     label: int | None  # index of the class, or the integer of a listing; None without a label
     fields: dict[str, Any]  # further fields of the record, and KEPT_FIELDS; empty from a folder
     span: tuple[int, int] | None = None  # the first byte and the number of bytes in the file at path; None for all
+    # Width and height of the image that fields["boxes"] are for; (1, 1) for fractions, (0, 0) if unknown.
+    boxes_in: tuple[int, int] | None = None  # None without boxes
 
 
 class Loaded(NamedTuple):

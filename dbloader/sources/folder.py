@@ -64,6 +64,11 @@ def scan(folder: str | os.PathLike[str]) -> FolderSource:
     return FolderSource(root, identity, contents, tally)
 
 
+def scan_all(root: Path) -> FolderSource:
+    """Return the source of all images below a folder, of one class; their names begin with ``./``."""
+    return FolderSource(root, _identity(os.fsencode(root)), _Contents([b"."], [], []), Tally())
+
+
 class FolderSource(Source):
     """The images in a folder of class folders; made by ``scan``.
 

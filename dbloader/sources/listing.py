@@ -143,7 +143,7 @@ class ListingSource(Source):
 
     @override
     def entries(self) -> Iterator[Entry | Problem]:
-        below = posixpath.normpath(os.fsencode(self.root.absolute())).rstrip(b"/") + b"/"
+        prefix = prefix_of(self.root)
         for row in _rows(self.listing, metadata=self._metadata):
             if isinstance(row, Problem):
                 yield row
@@ -152,8 +152,17 @@ class ListingSource(Source):
             label = self.labels.get(given) if isinstance(given, str) else given
             if (label is None) != (given is None):
                 raise SourceError(f"{readable(self.listing)}, row {row.number}: was changed since it was first read")
-            name = posixpath.normpath(row.path).removeprefix(below)
-            yield Entry(readable(name), row.path, label, row.fields)
+            yield Entry(name_below(row.path, prefix), row.path, label, row.fields)
+
+
+def prefix_of(root: Path) -> bytes:
+    """Return what absolute paths below a folder begin with, for ``name_below``."""
+    return posixpath.normpath(os.fsencode(root.absolute())).rstrip(b"/") + b"/"
+
+
+def name_below(path: bytes, prefix: bytes) -> str:
+    """Return the name of the record of a file: its normalized path, without the folder that it is in."""
+    return readable(posixpath.normpath(path).removeprefix(prefix))
 
 
 def _rows(listing: Path, *, metadata: bool) -> Iterator[_Row | Problem]:
@@ -170,7 +179,7 @@ def _rows(listing: Path, *, metadata: bool) -> Iterator[_Row | Problem]:
             yield Problem(f"row {number}", no_path)
             continue
         path_column, label_column = _checked_columns(columns, where, metadata=metadata)
-        path = _encoded(values.pop(path_column, None), no_path)
+        path = encoded_path(values.pop(path_column, None), no_path)
         if metadata and isinstance(path, bytes):
             path = _below(path)
         label = _checked_label(values.pop(label_column, None), where)
@@ -217,7 +226,7 @@ def _checked_label(label: object, where: str) -> int | str | None:
     raise SourceError(f"{where}: a label is a 64-bit integer, a name or null, got {short_repr(label, 50)}")
 
 
-def _encoded(path: object, no_path: str) -> bytes | str:
+def encoded_path(path: object, no_path: str = _NO_PATH) -> bytes | str:
     """Return the bytes of a path, or a reason why it cannot be one."""
     if path is None or path == "":
         return no_path

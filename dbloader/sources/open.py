@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dbloader.errors import NotAStoreError, OptionError
+from dbloader.sources.annotations import read_annotations
 from dbloader.sources.folder import scan
 from dbloader.sources.listing import read_listing
 from dbloader.sources.metadata import find_metadata
@@ -52,7 +53,7 @@ def open_source(
                 f"{error}; a collection of files needs a listing of those to take and their labels: give one (--list)"
             ) from error
     if listing is not None:
-        return read_listing(listing, source)
+        return read_annotations(listing, source) or read_listing(listing, source)
     metadata = find_metadata(source)
     if metadata is not None:
         return read_listing(metadata, source, metadata=True)

@@ -1,9 +1,10 @@
 """What the documentation shows runs, what it links to is there, and the page of the command line is up to date.
 
 A block of ```python or ```bash directly below the comment ``<!-- run -->`` is run: all of one page in their order, in
-one folder, which has an ``imagefolder/`` of 40 JPEGs in the classes ``cat`` and ``dog``, one of them damaged. A page
-about MongoDB has a server in the place of ``mongodb://server/images``, with a collection ``old`` of image files.
-Python blocks that follow each other run in one process.
+one folder, which has an ``imagefolder/`` of 40 JPEGs in the classes ``cat`` and ``dog``, one of them damaged, and a
+``coco/`` of three JPEGs with boxes in the formats of COCO, VOC and YOLO. A page about MongoDB has a server in the place
+of ``mongodb://server/images``, with a collection ``old`` of image files. Python blocks that follow each other run in
+one process.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from dbloader import convert
 from dbloader.cli import group
 from dbloader.stores.mongo.uri import parse
 from tests.support.children import run_script
-from tests.support.images import photo, plant, plant_photos, subcommands
+from tests.support.images import photo, plant, plant_coco, plant_photos, subcommands
 from tests.support.shell import Shell
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ def run(language: str, code: str, folder: Path) -> tuple[int, str]:
 @pytest.mark.parametrize("page", [page for page in PAGES if [*blocks(page)]], ids=name)
 def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path, mongo_uri: str) -> None:
     make_imagefolder(tmp_path / "imagefolder")
+    plant_coco(tmp_path / "coco")
     (tmp_path / "listing.json").write_text(json.dumps({"path_list": ["cat/000.jpg"], "label_list": [0]}))
     fill_collection(f"{mongo_uri}.old", tmp_path / "imagefolder")
     for language, group_of in itertools.groupby(blocks(page), key=lambda block: block.language):
@@ -176,6 +178,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             tar.addfile(label, io.BytesIO(b"3"))
     (tmp_path / "captions.csv").write_text("path,label,caption\ncat/0000.jpg,cat,a cat\n")
     (tmp_path / "listing.json").write_text(json.dumps({"path_list": ["cat/0000.jpg"], "label_list": [0]}))
+    plant_coco(tmp_path / "coco")
     return tmp_path
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import socket
 import subprocess
@@ -53,6 +54,25 @@ def plant(root: Path, files: Mapping[str, bytes]) -> Path:
 def plant_photos(root: Path, count: int, classes: tuple[str, ...] = ("cat", "dog"), **options: Any) -> Path:
     """Make a folder of whole photographs, no two alike."""
     return plant(root, {f"{classes[n % len(classes)]}/{n:04}.jpg": photo(n, **options) for n in range(count)})
+
+
+def plant_coco(root: Path) -> Path:
+    """Make three photographs, the first of a dog and a cat, with annotations as COCO, VOC and YOLO write them."""
+    plant(
+        root, {f"{folder}/{n:04}.jpg": photo(n, 64, 48) for n in range(3) for folder in ("train2017", "images/train")}
+    )
+    boxes = [{"id": 1, "image_id": 0, "category_id": 18, "bbox": [8, 12, 32, 24], "area": 700.5, "iscrowd": 0}]
+    boxes += [{"id": 2, "image_id": 0, "category_id": 17, "bbox": [0, 0, 16, 48], "area": 500, "iscrowd": 0}]
+    images = [{"id": n, "file_name": f"{n:04}.jpg", "width": 64, "height": 48} for n in range(3)]
+    categories = [{"id": 17, "name": "cat"}, {"id": 18, "name": "dog"}]
+    whole = json.dumps({"images": images, "annotations": boxes, "categories": categories})
+    box = "<xmin>9</xmin><ymin>13</ymin><xmax>40</xmax><ymax>36</ymax>"
+    xml = (
+        f"<annotation><filename>0000.jpg</filename><object><name>dog</name><bndbox>{box}</bndbox></object></annotation>"
+    )
+    labels = {"data.yaml": b"names: [cat, dog]\n", "labels/train/0000.txt": b"1 0.375 0.5 0.5 0.5\n"}
+    files = {"annotations/instances_train2017.json": whole.encode(), "Annotations/0000.xml": xml.encode(), **labels}
+    return plant(root, files)
 
 
 def multi_picture(seed: int = 0) -> bytes:

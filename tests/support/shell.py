@@ -46,12 +46,12 @@ def check_error(outcome: Outcome, message: str, status: int = 2) -> None:
     assert re.fullmatch(rf"Error: .*(?:{message}).*\n", outcome.stderr), outcome.stderr
 
 
-def on_terminal(*arguments: str | Path, columns: int = 100) -> Outcome:
-    """Run a command whose stderr is a terminal of some columns."""
+def on_terminal(*arguments: str | Path, columns: int = 100, output: bool = False) -> Outcome:
+    """Run a command whose stderr is a terminal of some columns, and with ``output`` its stdout too."""
     ours, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
     try:
-        with running(command(*arguments), stdout=subprocess.PIPE, stderr=its) as process:
+        with running(command(*arguments), stdout=its if output else subprocess.PIPE, stderr=its) as process:
             os.close(its)
             shown = b""
             with suppress(OSError):  # raised on Linux when the other end is closed
@@ -60,4 +60,4 @@ def on_terminal(*arguments: str | Path, columns: int = 100) -> Outcome:
             stdout, _ = process.communicate(timeout=WAIT_S)
     finally:
         os.close(ours)
-    return Outcome(process.returncode, stdout, shown.decode())
+    return Outcome(process.returncode, stdout or "", shown.decode())

@@ -1,0 +1,151 @@
+"""``dbloader show``."""
+
+from __future__ import annotations
+
+import math
+import re
+import shutil
+import sys
+from numbers import Real
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import numpy as np
+from PIL import Image
+
+from dbloader.cli.ls import class_of
+from dbloader.cli.places import PlaceArgument
+from dbloader.cli.text import draw, say, say_json, size
+from dbloader.errors import DamagedImageError, ImageError, OptionError
+from dbloader.images.pillow import open_pillow, scale_to_8_bits, translate_errors
+from dbloader.images.structure import describe_jpeg, read_exif
+from dbloader.stores.open import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dbloader.records.record import Record
+
+_INDEX = re.compile("[0-9]{1,18}")
+_FACTS = ("index", "name", "label", "format", "width", "height", "damaged", "resized_from")
+_ELEMENTS = 400  # of an array that is shown in full
+_LETTERS = 100  # of a value on the terminal
+
+
+@click.command(
+    "show",
+    short_help="Show one record of a store.",
+    epilog="""\b
+Examples:
+  dbloader show train.lmdb 0
+  dbloader show train.lmdb cat/000.jpg --json | jq -r .format
+  dbloader show train.lmdb 0 --output first.jpg""",
+)
+@click.argument("place", type=PlaceArgument())
+@click.argument("record")
+@click.option("--output", metavar="FILE", type=click.Path(), help="Write the image into a new file, as it is stored.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+def show_command(place: str, record: str, *, output: str | None, as_json: bool) -> None:
+    """Show a record of the store PLACE: its fields, the EXIF of its image, and how its JPEG is made.
+
+    RECORD is its index, or its name. On a terminal its image is drawn too.
+    """
+    with open_store(place) as store:
+        found = store[int(record) if _INDEX.fullmatch(record) else store.find(record)]
+        facts = {"place": store.place, **_facts(found, class_of(found.label, store.manifest.classes))}
+    if output is not None:
+        facts["output"] = _write(found, output)
+    if as_json:
+        say_json(facts, indent=2)
+        return
+    rows = [(title, value) for title, value in facts.items() if not isinstance(value, dict)]
+    for part in ("fields", "exif", "jpeg"):
+        rows += [(f"{part} {name}", value) for name, value in facts[part].items()]
+    width = max(len(title) for title, _ in rows)
+    for title, value in rows:
+        text = str(value)
+        if title == "jpeg segments":
+            text = ", ".join(f"{segment['marker']} {size(segment['bytes'])}" for segment in value)
+        elif len(text) > _LETTERS:
+            text = f"{text[: _LETTERS - 1]}…"
+        if value is not None:
+            say(f"{title:<{width}}  {text}")
+    if sys.stdout.isatty() and found.image is not None:
+        for line in _half_blocks(found):
+            draw(line)
+
+
+def _facts(record: Record, class_name: str | None) -> dict[str, Any]:
+    image, jpeg, exif = record.image, {}, {}
+    if isinstance(image, bytes):
+        jpeg = describe_jpeg(image)
+        try:
+            exif = read_exif(image)
+        except (ImageError, OptionError) as error:
+            exif = {"error": str(error)}
+    facts = {name: getattr(record, name) for name in _FACTS}
+    return {
+        **facts,
+        "class": class_name,
+        "bytes": len(image) if isinstance(image, bytes) else None,
+        "array": _plain(image) if isinstance(image, np.ndarray) else None,
+        "fields": {name: _plain(value) for name, value in record.fields.items()},
+        "exif": {name: _plain(value) for name, value in exif.items()},
+        "jpeg": jpeg,
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it: an array as lists, and bytes, a large array or no number as a text."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, Real):  # a fraction of EXIF may be one of 0
+        return float(value) if math.isfinite(value) else str(value)
+    if isinstance(value, np.ndarray) and (value.size > _ELEMENTS or value.dtype.kind not in "biuf"):
+        return f"{value.dtype} array of shape {value.shape}"
+    if isinstance(value, dict):
+        return {str(name): _plain(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return [_plain(one) for one in (value.tolist() if isinstance(value, np.ndarray) else value)]
+    return size(len(value)) if isinstance(value, bytes) else str(value)
+
+
+def _write(record: Record, output: str) -> str:
+    if not isinstance(record.image, bytes):
+        raise click.ClickException(
+            f"record {record.index} has no image file to write: its image is an array, or missing"
+        )
+    try:
+        with Path(output).open("xb") as file:
+            file.write(record.image)
+    except FileExistsError as error:
+        raise click.ClickException(f"{output} exists already: choose another FILE") from error
+    except BaseException:
+        Path(output).unlink(missing_ok=True)  # a part of the image
+        raise
+    return output
+
+
+def _half_blocks(record: Record) -> Iterator[str]:
+    """Yield the lines of a picture in 24-bit color: a letter is two pixels, one above the other."""
+    data: Any = record.image
+    try:
+        with translate_errors("the image does not decode"):
+            image = Image.fromarray(data) if isinstance(data, np.ndarray) else scale_to_8_bits(open_pillow(data))
+            image = image.convert("RGB")
+    except DamagedImageError as error:
+        yield str(error)
+        return
+    columns, lines = shutil.get_terminal_size()
+    image.thumbnail((columns, 2 * max(1, lines - 2)))
+    pixels = np.asarray(image.crop((0, 0, image.width, image.height + image.height % 2)))
+    for top, bottom in zip(pixels[::2].tolist(), pixels[1::2].tolist(), strict=True):
+        colors = (
+            f"38;2;{above};48;2;{below}" for above, below in zip(map(_color, top), map(_color, bottom), strict=True)
+        )
+        yield "".join(f"\x1b[{color}m▀" for color in colors) + "\x1b[0m"
+
+
+def _color(pixel: list[int]) -> str:
+    return ";".join(map(str, pixel))

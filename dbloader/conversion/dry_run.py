@@ -1,0 +1,69 @@
+"""Say what a conversion would convert, without reading an image or writing anything."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dbloader.records.manifest import MAX_COUNTED_LABELS
+from dbloader.sources.base import Problem
+from dbloader.sources.boxes import LABELS
+from dbloader.sources.open import open_source
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable
+
+_MAX_NAMED = 1000  # problems, of which all are counted
+
+
+class DryRun(NamedTuple):
+    """What a conversion would find; the rest as in its Report.
+
+    Attributes:
+        files: Files that would be read.
+        boxes: Boxes of objects in them.
+        labels: Files or boxes by class, or by label if labels have no names; None of more than 65,536 labels.
+        rejected: Problems that are known before a file is read.
+        problems: Name and reason of the first 1,000 of them.
+    """
+
+    source: str
+    files: int
+    boxes: int
+    labels: dict[str, int] | None
+    rejected: int
+    problems: list[dict[str, str]]
+    warnings: tuple[str, ...]
+    skipped: dict[str, int]
+    hidden: int
+
+
+def dry_run(
+    source: str | os.PathLike[str], *, progress: Callable[[int], object] = lambda _: None, **options: Any
+) -> DryRun:
+    """Return what ``convert`` would find with the same ``listing``, ``name_field`` and ``image_field``.
+
+    ``progress`` is called with the number of files found so far.
+    """
+    files = boxes = rejected = 0
+    labels: Counter[Any] = Counter()
+    problems = []
+    with closing(open_source(source, **options)) as found:
+        for item in found.entries():
+            if isinstance(item, Problem):
+                rejected += 1
+                if rejected <= _MAX_NAMED:
+                    problems.append(item._asdict())
+                continue
+            files += 1
+            some = [item.label] if item.boxes_in is None else item.fields[LABELS].tolist()
+            boxes += 0 if item.boxes_in is None else len(some)
+            if len(labels) <= MAX_COUNTED_LABELS:
+                labels.update(some)
+            progress(files)
+        named = [*enumerate(found.classes)] or [(label, str(label)) for label in sorted(labels.keys() - {None})]
+        counts = {name: labels[label] for label, name in named} if len(labels) <= MAX_COUNTED_LABELS else None
+        skipped = dict(found.skipped.most_common())
+        return DryRun(found.place, files, boxes, counts, rejected, problems, found.warnings, skipped, found.hidden)

@@ -1,0 +1,56 @@
+"""Boxes of the objects in an image, as fields of its record."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dbloader._describe import short_repr
+from dbloader.errors import FieldError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+BOXES, LABELS = "boxes", "box_labels"
+FRACTIONS, OWN_SIZE = (1, 1), (0, 0)  # values of Entry.boxes_in
+_ROUNDING = 1.0  # pixels that a box may reach beyond its image before it is wrong
+
+
+def box_fields(boxes: Sequence[Sequence[float]], labels: Sequence[int]) -> dict[str, Any]:
+    """Return the fields of some boxes (x_min, y_min, x_max, y_max) and the labels of their classes."""
+    return {BOXES: np.array(boxes, np.float32).reshape(-1, 4), LABELS: np.array(labels, np.int64)}
+
+
+def is_number(value: object) -> bool:
+    """Return whether a value is a number that a coordinate may be."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e9
+
+
+def fit_boxes(
+    fields: dict[str, Any], boxes_in: tuple[int, int], size: tuple[int, int], stored: tuple[int, int]
+) -> dict[str, Any]:
+    """Return fields with their boxes in pixels of the image as it is stored.
+
+    ``boxes_in`` is that of the entry. ``size`` and ``stored`` are width and height in pixels, of the file and as
+    stored. A box that reaches beyond the image by at most a pixel is cut at the edge.
+
+    Raises:
+        FieldError: A box is outside of the image or turned round, or the image has not the size of its annotations.
+    """
+    given = np.asarray(fields[BOXES])
+    if not len(given):
+        return fields
+    if given.ndim != 2 or given.shape[1] != 4 or given.dtype.kind not in "iuf":
+        raise FieldError(f"its field {BOXES!r} must be an array of shape (boxes, 4), got {short_repr(fields[BOXES])}")
+    if boxes_in not in (FRACTIONS, OWN_SIZE, size):
+        told, found = (f"{width} x {height}" for width, height in (boxes_in, size))
+        raise FieldError(f"has {found} pixels, but its annotations are those of an image of {told}")
+    boxes = given * np.array([*size, *size] if boxes_in == FRACTIONS else 1.0)
+    low, high, edge = boxes[:, :2], boxes[:, 2:], np.array(size)
+    right = (low >= -_ROUNDING) & (high <= edge + _ROUNDING) & (low <= high)
+    if not right.all():
+        at = int(np.flatnonzero(~right.all(axis=1))[0])
+        raise FieldError(f"its box {at}, {boxes[at].round(2).tolist()}, is not within its {size[0]} x {size[1]} pixels")
+    boxes = np.clip(boxes, 0, [*size, *size]) * np.array([*stored, *stored]) / np.array([*size, *size])
+    return {**fields, BOXES: boxes.astype(np.float32)}

@@ -1,0 +1,200 @@
+"""COCO's annotations: a JSON object with lists of images, annotations and categories.
+
+Such a file may have hundreds of MB. It is scanned once for where each object lies, and 32 bytes of each are kept. An
+image and its annotations are decoded when their turn has come.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from array import array
+from codecs import BOM_UTF8
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from typing_extensions import override
+
+from dbloader._describe import short_repr
+from dbloader.errors import SourceError
+from dbloader.sources.base import Entry, Problem, Source, readable
+from dbloader.sources.boxes import OWN_SIZE, box_fields, is_number
+from dbloader.sources.listing import PATH_COLUMNS, encoded_path, name_below, prefix_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    _Array = np.ndarray[Any, np.dtype[np.int64]]
+    _Rows = dict[str, _Array]
+
+_WINDOW = 2**20  # characters that are decoded at a time; more for a larger object
+_SPACES = re.compile(r"[ \t\r\n]*")
+_LISTS = ("images", "annotations", "categories")
+_decode = json.JSONDecoder().raw_decode
+
+
+def read_coco(listing: Path, root: Path) -> CocoSource | None:
+    """Return the source of the images of a COCO file; None if it is no COCO file, which has a list of images."""
+    keys: set[str] = set()
+    found = {key: array("q") for key in _LISTS}  # of each object its id, its first byte and the one behind it
+    images_of, names = array("q"), dict[int, str]()
+    with listing.open("rb") as file:
+        try:
+            for key, value, begin, end in _members(_Scanner(file.fileno())):
+                keys.add(key)
+                if key.removesuffix("_list") in PATH_COLUMNS:
+                    return None
+                if key not in _LISTS or begin == end:
+                    continue
+                where = f"{readable(listing)}, {key}, item {len(found[key]) // 3 + 1}"
+                found[key].extend((_id(value, "id", where), begin, end))
+                if key == "annotations":
+                    images_of.append(_id(value, "image_id", where))
+                elif key == "categories":
+                    name = json.loads(os.pread(file.fileno(), end - begin, begin)).get("name")
+                    if not isinstance(name, str) or name in names.values():
+                        raise SourceError(f"{where}: must have a name of its own, got {short_repr(name)}")
+                    names[value["id"]] = name
+        except (ValueError, RecursionError) as error:
+            if "images" not in keys:
+                return None
+            if isinstance(error, SourceError):
+                raise
+            raise SourceError(f"{readable(listing)}: is not JSON: {error}") from error
+    if "images" not in keys:
+        return None
+    rows = {key: np.array(values, np.int64).reshape(-1, 3) for key, values in found.items()}
+    for key, values in rows.items():
+        ids, counts = np.unique(values[:, 0], return_counts=True)
+        if len(ids) < len(values):
+            raise SourceError(f"{readable(listing)}: two {key} have the id {ids[counts > 1][0]}: number them anew")
+    return CocoSource(root, listing, dict(sorted(names.items())), rows, np.array(images_of, np.int64))
+
+
+def _id(value: Any, key: str, where: str) -> int:
+    number = value.get(key) if isinstance(value, dict) else None
+    if type(number) is not int or not -(2**63) <= number < 2**63:
+        raise SourceError(f"{where}: must be an object with an integer as its {key}, got {short_repr(value)}")
+    return number
+
+
+class CocoSource(Source):
+    """The images of a COCO file, in its order, with their boxes; made by ``read_coco``."""
+
+    def __init__(self, root: Path, listing: Path, categories: dict[int, str], rows: _Rows, images_of: _Array) -> None:
+        super().__init__(root, tuple(categories.values()))
+        self.listing = listing
+        self._prefix = prefix_of(root)
+        self._labels = {number: label for label, number in enumerate(categories)}
+        order = np.argsort(images_of, kind="stable")
+        self._images, self._annotations, self._images_of = rows["images"], rows["annotations"][order], images_of[order]
+
+    @override
+    def entries(self) -> Iterator[Entry | Problem]:
+        begins, ends = (np.searchsorted(self._images_of, self._images[:, 0], side) for side in ("left", "right"))
+        with self.listing.open("rb") as file:
+            for (number, first, last), begin, end in zip(self._images.tolist(), begins, ends, strict=True):
+                spans = [(first, last), *self._annotations[begin:end, 1:].tolist()]
+                texts = [os.pread(file.fileno(), last - first, first) for first, last in spans]
+                try:
+                    image, *annotations = map(json.loads, texts)
+                    yield self._entry(number, image, annotations, f"[{b', '.join(texts[1:]).decode()}]")
+                except (ValueError, AttributeError) as error:
+                    reason = f"image {number} or one of its annotations is not what it was when it was first read"
+                    raise SourceError(f"{readable(self.listing)}: {reason}: {error}") from error
+        for row in np.flatnonzero(~np.isin(self._images_of, self._images[:, 0])).tolist():
+            reason = f"no image has the id {self._images_of[row]} that it names"
+            yield Problem(f"annotation {self._annotations[row, 0]}", reason)
+
+    def _entry(
+        self, number: int, image: dict[str, Any], annotations: list[dict[str, Any]], text: str
+    ) -> Entry | Problem:
+        path = encoded_path(image.get("file_name"))
+        if isinstance(path, str):
+            return Problem(f"image {number}", f"its file_name is no path: {short_repr(image.get('file_name'), 50)}")
+        name, boxes, labels = name_below(path, self._prefix), [], []
+        for annotation in annotations:
+            box, category = annotation.get("bbox"), annotation.get("category_id")
+            if not isinstance(box, list) or len(box) != 4 or not all(map(is_number, box)):
+                reason = f"must have a bbox of four numbers, got {short_repr(box, 50)}"
+            elif type(category) is not int or category not in self._labels:
+                reason = f"has a category_id that no category has: {short_repr(category, 50)}"
+            else:
+                x, y, width, height = box
+                boxes.append((x, y, x + width, y + height))
+                labels.append(self._labels[category])
+                continue
+            return Problem(name, f"its annotation {annotation['id']} {reason}")
+        crowds = np.array([bool(annotation.get("iscrowd")) for annotation in annotations], np.int64)
+        fields = {**box_fields(boxes, labels), "iscrowd": crowds, "image_id": number, "annotations": text}
+        size: Any = image.get("width"), image.get("height")
+        return Entry(name, path, None, fields, boxes_in=size if all(map(is_number, size)) else OWN_SIZE)
+
+
+class _Scanner:
+    """Reads JSON a window at a time, as Latin-1: each byte is a character, and JSON's structure is ASCII."""
+
+    def __init__(self, file: int) -> None:
+        self._file, self._size = file, os.fstat(file).st_size
+        self._begin = len(BOM_UTF8) if os.pread(file, len(BOM_UTF8), 0) == BOM_UTF8 else 0  # byte of the file
+        self._text, self._at = "", 0
+
+    def _read_on(self) -> bool:
+        """Drop the text that is behind, and double the rest; return False at the end of the file."""
+        ahead = len(self._text) - self._at
+        self._begin, self._at = self._begin + self._at, 0
+        self._text = os.pread(self._file, max(_WINDOW, 2 * ahead), self._begin).decode("latin-1")
+        return len(self._text) > ahead
+
+    def peek(self) -> str:
+        """Return the next character that is no space; "" at the end of the file."""
+        while True:
+            self._at = _SPACES.match(self._text, self._at).end()  # type: ignore[union-attr] # it matches anything
+            if self._at < len(self._text):
+                return self._text[self._at]
+            if not self._read_on():
+                return ""
+
+    def take(self, characters: str) -> str:
+        """Return the next character, which must be one of these."""
+        found = self.peek()
+        if not found or found not in characters:
+            raise ValueError(f"one of {characters!r} is wanted at byte {self._begin + self._at:,}, not {found!r}")
+        self._at += 1
+        return found
+
+    def value(self) -> tuple[Any, int, int]:
+        """Return the next value, and its first byte and the one behind it."""
+        self.peek()
+        while True:
+            try:
+                value, end = _decode(self._text, self._at)
+            except ValueError as error:
+                if not self._read_on():
+                    raise ValueError(f"{error} of what begins at byte {self._begin:,}") from error
+                continue
+            if end < len(self._text) or self._begin + end >= self._size:
+                begin, self._at = self._at, end
+                return value, self._begin + begin, self._begin + end
+            self._read_on()  # a number may go on
+
+
+def _members(scanner: _Scanner) -> Iterator[tuple[str, Any, int, int]]:
+    """Yield each key of an object; with its value, or each item of its list, and where that begins and ends."""
+    scanner.take("{")
+    while scanner.peek() != "}":
+        key = str(scanner.value()[0])
+        scanner.take(":")
+        yield key, None, 0, 0
+        if scanner.peek() != "[":
+            yield key, *scanner.value()
+        elif scanner.take("[") and scanner.peek() == "]":
+            scanner.take("]")
+        else:
+            yield key, *scanner.value()
+            while scanner.take(",]") == ",":
+                yield key, *scanner.value()
+        if scanner.peek() != "}":
+            scanner.take(",")

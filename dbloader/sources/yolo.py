@@ -1,0 +1,112 @@
+"""YOLO's annotations: a text file for each image, with a line for each box."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from dbloader._describe import short_repr
+from dbloader.errors import SourceError
+from dbloader.sources.base import Entry, Problem, Source, readable
+from dbloader.sources.boxes import FRACTIONS, box_fields
+from dbloader.sources.folder import scan_all
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_PLAIN = r"""(?:'[^'\\]*'|"[^"\\]*"|\w[^\\'"#:,\[\]{}]*)"""  # a text in YAML that needs no more rules than these
+_CLASSES_TXT = "give a classes.txt with a name in each line"
+
+
+def read_yolo(listing: Path, root: Path) -> YOLOSource:
+    """Return the source of the images in a folder; a ``data.yaml`` or ``classes.txt`` has the names of the classes.
+
+    The labels of ``images/train/x.jpg`` are ``labels/train/x.txt``; in a path without ``images``, ``x.txt`` beside it.
+    """
+    try:
+        text = listing.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SourceError(f"{readable(listing)}: cannot be read: {error}") from error
+    if listing.suffix.lower() == ".txt":
+        names = [line.strip() for line in text.splitlines() if line.strip()]
+    else:
+        names = _read_names(text, readable(listing))
+    if len({*names}) < len(names):
+        raise SourceError(f"{readable(listing)}: two of its classes have the same name: {short_repr(names)}")
+    parts = [*root.absolute().parts]
+    at = len(parts) - 1 - parts[::-1].index("images") if "images" in parts else len(parts)
+    labels = Path(*parts[:at], *["labels"][: len(parts) - at], *parts[at + 1 :])
+    return YOLOSource(root, tuple(names), labels)
+
+
+def _read_names(text: str, where: str) -> list[str]:
+    """Return the ``names`` of a YAML file: a list in brackets, or a list or map with a name in each line."""
+    block = re.search(r"^names[ \t]*:((?:.*\n?)(?:[ \t\-#].*\n?|\n)*)", text, re.MULTILINE)
+    value = re.sub(r"(?m)(?:^|[ \t])#.*$", "", block[1]).strip() if block else ""
+    inline = re.fullmatch(rf"\[\s*({_PLAIN})((?:,\s*{_PLAIN})*),?\s*\]", value)
+    found = [inline[1], *re.findall(rf",\s*({_PLAIN})", inline[2])] if inline else []
+    for line in [] if inline else filter(str.strip, value.splitlines()):
+        item = re.fullmatch(rf"[ \t]*(?:-|(\d+):)[ \t]+({_PLAIN})", line)
+        if not item or (item[1] and int(item[1]) != len(found)):
+            raise SourceError(f"{where}: its names are no simple list: {short_repr(line)}; {_CLASSES_TXT}")
+        found.append(item[2])
+    if not found:
+        raise SourceError(f"{where}: it has no names of classes; {_CLASSES_TXT}")
+    return [name.strip().strip("'\"") for name in found]
+
+
+class YOLOSource(Source):
+    """All images in a folder, with the boxes of their label files; made by ``read_yolo``."""
+
+    def __init__(self, root: Path, classes: tuple[str, ...], labels: Path) -> None:
+        super().__init__(root, classes)
+        self._labels = os.fsencode(labels)
+
+    @override
+    def entries(self) -> Iterator[Entry | Problem]:
+        images, files, labelled = scan_all(self.root), set(), False
+        for item in images.entries():
+            if isinstance(item, Problem):
+                yield item
+                continue
+            path = posixpath.normpath(item.path)
+            file = posixpath.splitext(path)[0] + b".txt"
+            files.add(hash(file))
+            try:
+                boxes, labels = self._read(file)
+                labelled = True
+            except FileNotFoundError:
+                boxes, labels = [], []  # an image without objects
+            except (OSError, ValueError) as error:
+                yield Problem(readable(path), f"its labels {readable(file)} cannot be used: {error}")
+                continue
+            yield Entry(readable(path), path, None, box_fields(boxes, labels), boxes_in=FRACTIONS)
+        self.skipped, self.hidden, self.warnings = images.skipped, images.hidden, images.warnings
+        if not labelled:
+            raise SourceError(f"{readable(self._labels)}: there is no .txt file in it for any image of {self.place}")
+        for folder, _, names in os.walk(self._labels):
+            for name in sorted(names):
+                file = posixpath.relpath(posixpath.join(folder, name), self._labels)
+                if name.endswith(b".txt") and name != b"classes.txt" and hash(file) not in files:
+                    yield Problem(readable(file), "labels an image that is not there")
+
+    def _read(self, file: bytes) -> tuple[list[list[float]], list[int]]:
+        boxes, labels = [], []
+        with Path(os.fsdecode(posixpath.join(self._labels, file))).open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                values = line.split()
+                if not values:
+                    continue
+                if len(values) != 5:
+                    raise ValueError(f"line {number} must be a class and x, y, width, height, got {short_repr(line)}")
+                label, (x, y, width, height) = int(values[0]), map(float, values[1:])
+                if not 0 <= label < len(self.classes):
+                    raise ValueError(f"line {number} has the class {label}, and there are {len(self.classes)}")
+                labels.append(label)
+                boxes.append([x - width / 2, y - height / 2, x + width / 2, y + height / 2])
+        return boxes, labels

@@ -1,0 +1,37 @@
+"""Every command has --json, with which it prints JSON and nothing else."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.images import run, subcommands
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# A store is in place of STORE, a new place of NEW, and a folder of images of FOLDER.
+ARGUMENTS = {
+    "convert": ("FOLDER", "NEW"),
+    "show": ("STORE", "0"),
+    "copy": ("STORE", "NEW"),
+    "export": ("STORE", "NEW"),
+    "bench": ("STORE", "--seconds", "0.01", "--rounds", "1", "--workers", "1"),
+}
+LINES = ("ls",)  # of JSON, one for each record
+MISSING = ("copy", "verify", "export")  # which get theirs elsewhere
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", subcommands())
+def test_a_command_prints_valid_json_only(name: str, root: Path, store: Path, tmp_path: Path) -> None:
+    words = {"STORE": str(store), "NEW": str(tmp_path / "new"), "FOLDER": str(root)}
+    arguments = [words.get(word, word) for word in ARGUMENTS.get(name, ("STORE",))]
+    outcome = run(name, *arguments, "--json")
+    if name in MISSING and ("not yet" in outcome.stderr or "No such option" in outcome.stderr):
+        pytest.skip("not yet")
+    assert (outcome.stderr, outcome.stdout.isascii()) == ("", True)
+    for text in outcome.stdout.splitlines() if name in LINES else [outcome.stdout]:
+        assert isinstance(json.loads(text, parse_constant=pytest.fail), dict)

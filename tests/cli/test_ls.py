@@ -1,0 +1,81 @@
+"""`dbloader ls`: the records of a store, a line each."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dbloader import Record, create_store, open_store
+from dbloader.records.record import encode
+from tests.support.images import command
+from tests.support.shell import check_error
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.shell import Shell
+
+
+def test_ls_lists_the_records_in_their_order(shell: Shell, store: Path) -> None:
+    outcome = shell("ls", store)
+    assert (outcome.status, outcome.stderr) == (0, "")
+    with open_store(store) as opened:
+        expected = [
+            [str(n), ("cat", "dog")[record.label or 0], "40x30", f"{len(record.image or b''):,}", record.name]
+            for n, record in enumerate(opened)
+        ]
+    assert [line.split() for line in outcome.stdout.splitlines()] == expected
+
+
+def test_ls_lists_one_class_and_prints_json_lines(shell: Shell, store: Path) -> None:
+    lines = [json.loads(line) for line in shell("ls", store, "--class", "dog", "--json").stdout.splitlines()]
+    assert [line["index"] for line in lines] == [6, 7, 8, 9, 10, 11]
+    with open_store(store) as opened:
+        nbytes = len(opened[6].image or b"")
+    assert lines[0] == {
+        "index": 6, "name": "dog/0001.jpg", "label": 1, "class": "dog", "width": 40, "height": 30, "bytes": nbytes,
+    }  # fmt: skip
+
+
+def test_ls_of_records_without_names_labels_and_images(shell: Shell, place: Path) -> None:
+    with create_store(place) as writer:
+        writer.write(map(encode, (Record(), Record("a\x1b[2J\n.jpg", label=-7), Record(label=-7))))
+        writer.finish()
+    assert shell("ls", place).stdout == (
+        "       0  -                 -            0\n"
+        "       1  -7                -            0  a\\x1b[2J\\n.jpg\n"
+        "       2  -7                -            0\n"
+    )
+    assert len(shell("ls", place, "--class", "-7").stdout.splitlines()) == 2
+    assert json.loads(shell("ls", place, "--json").stdout.splitlines()[0]) == {
+        "index": 0, "name": None, "label": None, "class": None, "width": None, "height": None, "bytes": 0,
+    }  # fmt: skip
+    check_error(shell("ls", place, "--class", "cat"), "no class is called 'cat': the labels are integers")
+
+
+def test_a_class_that_is_not_there_is_an_error(shell: Shell, store: Path) -> None:
+    check_error(shell("ls", store, "--class", "owl"), "no class is called 'owl': such as 'cat'")
+
+
+@pytest.mark.slow
+def test_the_first_lines_come_without_the_rest_being_read(place: Path) -> None:
+    with create_store(place) as writer:
+        writer.write(encode(Record(f"{number}.jpg", label=number % 2)) for number in range(20_000))
+        writer.finish()
+    # The last chunk of names is damaged, so whatever reads it fails.
+    data = bytearray(place.read_bytes())
+    at = data.index(b"19998.jpg19999.jpg")
+    data[at] ^= 1
+    place.write_bytes(data)
+    with subprocess.Popen(command("ls", place), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        first = [process.stdout.readline() for _ in range(3)]
+        assert process.stderr is not None
+        rest, message = process.stdout.read(), process.stderr.read()
+    assert [line.split()[-1] for line in first] == ["0.jpg", "1.jpg", "2.jpg"]
+    assert process.returncode == 2
+    assert rest.count("\n") == 4 * 4096 - 3
+    assert "its column name is missing or damaged" in message

@@ -1,0 +1,155 @@
+"""`dbloader show`: one record of a store."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from PIL.TiffImagePlugin import IFDRational
+
+from dbloader import ImageFormat, Record, convert, create_store, open_store
+from dbloader.records.record import encode
+from tests.support import jpegs
+from tests.support.images import command, encoded, photo, plant
+from tests.support.shell import check_error, on_terminal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.shell import Shell
+
+
+def facts(shell: Shell, *arguments: object) -> Any:
+    outcome = shell("show", *arguments, "--json")
+    assert (outcome.status, outcome.stderr) == (0, "")
+    return json.loads(outcome.stdout)
+
+
+def store_of(place: Path, *records: Record) -> Path:
+    with create_store(place) as writer:
+        writer.write(map(encode, records))
+        writer.finish(classes=("cat", "dog"))
+    return place
+
+
+def test_a_record_is_shown_by_its_index_and_by_its_name(shell: Shell, store: Path) -> None:
+    outcome = shell("show", store, 7)
+    assert (outcome.status, outcome.stderr) == (0, "")
+    assert shell("show", store, "dog/0003.jpg").stdout == outcome.stdout
+    rows = dict(re.findall(r"^(.*?)  +(.*)$", outcome.stdout, re.MULTILINE))
+    with open_store(store) as opened:
+        nbytes = len(opened[7].image or b"")
+    assert rows.pop("jpeg segments").startswith("APP0 18 bytes, DQT ")
+    assert rows == {
+        "place": str(store), "index": "7", "name": "dog/0003.jpg", "label": "1", "class": "dog", "format": "JPEG",
+        "width": "40", "height": "30", "bytes": str(nbytes), "jpeg structure": "complete",
+        "jpeg process": "baseline, 8 bits", "jpeg subsampling": "4:2:0", "jpeg restart_interval": "0",
+    }  # fmt: skip
+    check_error(shell("show", store, "12"), "no record 12 in .*, which has 12")
+    check_error(shell("show", store, "owl.jpg"), "no record of .* is named 'owl.jpg'")
+
+
+def test_fields_of_all_kinds_are_shown_as_json(shell: Shell, place: Path) -> None:
+    fields = {
+        "boxes": np.array([[1, 2, 3, 4.5]], np.float32), "none": np.zeros((0, 4)), "nan": float("nan"), "raw": b"123",
+        "mask": np.zeros((30, 40), np.uint8), "list": [1, {"a": (True, None)}, np.array([float("inf")])],
+        "long": "x" * 300,
+    }  # fmt: skip
+    store_of(place, Record(label=1, fields=fields))
+    shown = facts(shell, place, 0)
+    assert shown["fields"] == {
+        "boxes": [[1, 2, 3, 4.5]], "none": [], "nan": "nan", "raw": "3 bytes", "mask": "uint8 array of shape (30, 40)",
+        "list": [1, {"a": [True, None]}, ["inf"]], "long": "x" * 300,
+    }  # fmt: skip
+    assert (shown["class"], shown["name"], shown["bytes"], shown["jpeg"]) == ("dog", None, None, {})
+    assert f"fields long   {'x' * 99}…\n" in shell("show", place, 0).stdout
+
+
+def test_exif_is_shown_by_name(shell: Shell, place: Path) -> None:
+    exif = Image.Exif()
+    exif[0x010F], exif[0x0112] = "Came\x1bra", 6
+    exif.get_ifd(0x8769).update({0x829A: IFDRational(1, 250), 0x9286: b"\0\1"})
+    store_of(place, Record(image=encoded(jpegs.draw(24, 18), "JPEG", exif=exif)))
+    shown = facts(shell, place, 0)
+    assert shown["exif"] == {"Make": "Came\x1bra", "Orientation": 6, "ExposureTime": 0.004, "UserComment": "2 bytes"}
+    assert shown["jpeg"]["segments"][1]["marker"] == "APP1"
+    assert "\nexif Make              Came\\x1bra\n" in shell("show", place, 0).stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"progressive": True, "subsampling": 0}, {"process": "progressive, 8 bits", "subsampling": "4:4:4"}),
+        ({"subsampling": 1, "restart_marker_blocks": 3}, {"subsampling": "4:2:2", "restart_interval": 3}),
+    ],
+)
+def test_the_structure_of_a_jpeg_is_shown(
+    options: dict[str, Any], expected: dict[str, Any], shell: Shell, place: Path
+) -> None:
+    data = encoded(jpegs.draw(80, 40), "JPEG", **options)
+    jpeg = facts(shell, store_of(place, Record(image=data)), 0)["jpeg"]
+    assert expected.items() <= jpeg.items()
+    assert jpeg["structure"] == "complete"
+    end = 2
+    for segment in jpeg["segments"]:
+        assert segment["begin"] == end
+        end += segment["bytes"]
+    assert (end, jpeg["segments"][-1]["marker"]) == (len(data), "EOI")
+
+
+def test_tiles_gray_and_damage_are_shown(shell: Shell, tmp_path: Path, place: Path) -> None:
+    root = plant(tmp_path / "images", {"cat/0.jpg": photo(1, 128, 64)})
+    convert(root, tmp_path / "tiled.lmdb", images=ImageFormat(tile=True, quality=90))
+    tiles = {"tile_width": 32, "tile_height": 16, "across": 4, "down": 4}
+    assert facts(shell, tmp_path / "tiled.lmdb", 0)["jpeg"]["tiles"] == tiles
+    gray = jpegs.encode(jpegs.draw(24, 18, "L"))
+    store_of(place, Record(image=gray), Record(image=gray[:-2]), Record(image=photo()[:100]), Record(image=b"GIF8"))
+    assert facts(shell, place, 0)["jpeg"]["subsampling"] == "gray"
+    assert facts(shell, place, 1)["jpeg"]["structure"] == "the end marker is missing"
+    cut = facts(shell, place, 2)
+    assert "is cut short" in cut["jpeg"]["structure"]
+    assert "error" in cut["exif"]
+    assert facts(shell, place, 3)["jpeg"] == {}
+
+
+def test_the_image_is_written_as_it_is_and_never_over_another_file(shell: Shell, store: Path, tmp_path: Path) -> None:
+    file = tmp_path / "out.jpg"
+    assert shell("show", store, 3, "--output", file).status == 0
+    with open_store(store) as opened:
+        assert file.read_bytes() == opened[3].image
+    check_error(shell("show", store, 4, "--output", file), "out.jpg exists already: choose another FILE")
+    with open_store(store) as opened:
+        assert file.read_bytes() == opened[3].image
+    pixels = store_of(tmp_path / "raw.lmdb", Record(image=np.zeros((4, 4, 3), np.uint8)))
+    check_error(shell("show", pixels, 0, "--output", tmp_path / "no"), "has no image file to write")
+    assert not (tmp_path / "no").exists()
+
+
+def terminal(store: Path, record: str) -> str:
+    shown = on_terminal("show", store, record, columns=100, output=True).stderr
+    return shown.replace("\r\n", "\n")
+
+
+@pytest.mark.slow
+def test_the_image_is_drawn_on_a_terminal_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")  # some library has set it to 80
+    red = store_of(
+        tmp_path / "red.lmdb", Record("\x1b[2J", image=encoded(Image.new("RGB", (4, 3), (250, 1, 2)), "PNG"))
+    )
+    shown = terminal(red, "0")
+    assert "\x1b[2J" not in shown
+    last = shown.splitlines()[-2:]
+    both = "\x1b[38;2;250;1;2;48;2;250;1;2m▀"
+    assert last == [both * 4 + "\x1b[0m", both.replace("48;2;250;1;2", "48;2;0;0;0") * 4 + "\x1b[0m"]
+    array = store_of(tmp_path / "raw.lmdb", Record(image=np.full((2, 300, 3), 7, np.uint8)))
+    assert terminal(array, "0").count("▀") == 100
+    bad = store_of(tmp_path / "bad.lmdb", Record(image=b"no image"), Record(label=1))
+    assert terminal(bad, "0").splitlines()[-1].startswith("the image does not decode: ")
+    assert "decode" not in terminal(bad, "1")
+    piped = subprocess.run(command("show", red, "0"), capture_output=True, text=True, check=True)
+    assert "\x1b" not in piped.stdout
