@@ -166,7 +166,7 @@ def test_a_size_that_lies_asks_for_no_memory(tmp_path: Path) -> None:
     path.write_bytes(member.tobuf() + b"x")
     source = source_of(path)
     held: list[int] = []
-    entry, problem = source.entries()
+    problem, entry = source.entries()
     assert isinstance(entry, Entry)
     assert isinstance(problem, Problem)
     assert "is damaged, and files after that are missing" in problem.reason
