@@ -122,9 +122,14 @@ def mongod_on_small_disk(tmp_path: Path) -> Iterator[tuple[Mongod, Path]]:
 
 @pytest.mark.parametrize("number", range(max(2, TIMES // 8)))
 def test_a_server_whose_disk_is_full_loses_nothing(
-    whole: Whole, mongod_on_small_disk: tuple[Mongod, Path], tmp_path: Path, number: int
+    whole: Whole,
+    mongod_on_small_disk: tuple[Mongod, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
 ) -> None:
     server, folder = mongod_on_small_disk
+    monkeypatch.chdir(tmp_path)  # where the report is written
     place = server.place("full") + "?timeoutMS=3000"
     filler = folder if number % 2 else fill_disk(folder, 2**16)  # before it begins, or while it writes
     with converting(whole, place, log=tmp_path / "log") as process:

@@ -62,7 +62,8 @@ def record_seeds() -> list[bytes]:
         Record(),
     ]
     documents = [encode(record).document(_INDEX) for record in records]
-    return [part for whole in documents for part in (b"\0" + whole, b"\xff" + whole[HEAD.size : -TAIL.size])]
+    found = b"\xff\x05image\0\xfe\xff\xff\xff\0\x02\0\x01\0\0\0\0"  # by fuzzing: an image of -2 bytes
+    return [found, *(part for whole in documents for part in (b"\0" + whole, b"\xff" + whole[HEAD.size : -TAIL.size]))]
 
 
 # ---- Manifest, columns, lines of the report
@@ -119,4 +120,5 @@ def manifest_seeds() -> list[bytes]:
         b"\xa0" + names,
         b"\xd0" + column,
         b"\xd2" + names,
+        bytes.fromhex("a003000300000003000000050000000500000007000000612e6a7067c3bc"),  # found by fuzzing
     ]
