@@ -103,7 +103,8 @@ def write_report(place: str | os.PathLike[str], path: Path, events: int, *, repl
             if replaces:  # otherwise it may be that of the same place on another server
                 path.unlink(missing_ok=True)
             return "", []
-        with open_store(place) as store, aside.open("w", encoding="utf-8") as file:
+        aside.unlink(missing_ok=True)  # it could be a link to any file
+        with open_store(place) as store, aside.open("x", encoding="utf-8") as file:
             file.writelines(json.dumps(event) + "\n" for event in store.events())
         aside.replace(path)
     except OSError as error:

@@ -140,7 +140,8 @@ def find_image(document: bytes | memoryview) -> tuple[int, int, Image | None]:
         return at, at, None
     tag, length, subtype = IMAGE.unpack_from(document, at)
     end = at + IMAGE.size + length
-    if tag != IMAGE_TAG or subtype not in (BINARY_SUBTYPE, USER_DEFINED_SUBTYPE) or end > len(document):
+    whole = length >= 0 and end <= len(document)
+    if tag != IMAGE_TAG or subtype not in (BINARY_SUBTYPE, USER_DEFINED_SUBTYPE) or not whole:
         return at, at, None
     return at, end, Image(memoryview(document)[at + IMAGE.size : end], subtype == USER_DEFINED_SUBTYPE)
 

@@ -101,7 +101,8 @@ def fits_names(chunk: bytes | memoryview, count: int) -> bool:
     if len(chunk) < head or np.frombuffer(chunk, _OFFSET, 1)[0] != count:
         return False
     offsets = np.frombuffer(chunk, _OFFSET, count + 1, _OFFSET.itemsize)
-    return len(chunk) == head + int(offsets[-1]) and bool(np.all(offsets[1:] >= offsets[:-1]))
+    ascending = offsets[0] == 0 and bool(np.all(offsets[1:] >= offsets[:-1]))
+    return ascending and len(chunk) == head + int(offsets[-1])
 
 
 def names_in(chunk: bytes | memoryview) -> list[bytes]:

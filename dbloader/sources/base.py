@@ -124,9 +124,10 @@ def read_file(name: str, path: bytes, span: tuple[int, int] | None, hold: Callab
                 return Problem(name, "is not a regular file")
             if size > MAX_BYTES:
                 return Problem(name, f"has {size:,} bytes, more than a record can hold ({MAX_BYTES:,})")
-            hold(size)
-            data = os.pread(descriptor, size, start)
-            while len(data) < size and (more := os.pread(descriptor, size - len(data), start + len(data))):
+            there = min(size, max(status.st_size - start, 0))  # the header of a tar may lie
+            hold(there)
+            data = os.pread(descriptor, there, start)
+            while len(data) < there and (more := os.pread(descriptor, there - len(data), start + len(data))):
                 data += more
             if span and len(data) < size:
                 return Problem(name, f"is cut short: {readable(path)} ends after {len(data):,} of its {size:,} bytes")

@@ -127,7 +127,7 @@ def _serialized(pairs: Pairs) -> Layout | None:
         return None
     if about.startswith(b"\0\0\0\0"):  # numbers of tensors, then an IPC stream
         by, how = "pyarrow.serialize, which pyarrow no longer has", "pyarrow.deserialize of pyarrow 11 or older"
-    elif about[0] in (*range(0x90, 0xA0), 0xDC, 0xDD):
+    elif about and about[0] in (*range(0x90, 0xA0), 0xDC, 0xDD):
         by, how = "msgpack, as tensorpack's LMDBSerializer does", "LMDBSerializer.load (tensorpack or dataflow)"
     else:
         return None

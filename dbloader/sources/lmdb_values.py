@@ -39,7 +39,8 @@ def unpickled(data: bytes) -> Any:
             if not _ALLOWED.fullmatch(code.name):
                 raise ValueError(f"it has the instruction {code.name}, which plain values and arrays do not need")
             if number >= _MOST_INSTRUCTIONS or ("PUT" in code.name and int(argument or 0) >= _MOST_INSTRUCTIONS):
-                raise ValueError(f"it has more than {_MOST_INSTRUCTIONS:,} instructions")
+                what = "load it yourself, and hand the image to dbloader.write_store"
+                raise ValueError(f"it has more than {_MOST_INSTRUCTIONS:,} instructions: {what}")
         value = _Unpickler(data).load()
         if isinstance(value, (tuple, list)):
             return tuple(part.array() if isinstance(part, _Array) else part for part in value)
@@ -76,7 +77,7 @@ class _Array:
         return pixels if self.axes is None else pixels.transpose(self.axes)
 
 
-class _Unpickler(pickle.Unpickler):
+class _Unpickler(pickle.Unpickler):  # noqa: TID251 - of allowed instructions only, and finds no class or function
     """Hands out methods of its own, which a pickle cannot change."""
 
     def __init__(self, data: bytes) -> None:

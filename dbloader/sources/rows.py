@@ -68,7 +68,8 @@ def _read_csv(listing: Path) -> Iterator[Row]:
                 yield Problem(f"row {number}", f"the header has {len(header)} fields, it has {len(values)}")
             number = lines.line_num + 1
     except csv.Error as error:
-        raise SourceError(f"{readable(listing)}, row {number}: cannot be read: {error}") from error
+        way = "; values of any length fit into a .jsonl" if "limit" in str(error) else ""
+        raise SourceError(f"{readable(listing)}, row {number}: cannot be read: {error}{way}") from error
 
 
 def _read_jsonl(listing: Path) -> Iterator[Row]:

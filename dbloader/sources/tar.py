@@ -141,7 +141,10 @@ def _label(file: IO[bytes], found: TarredFile) -> str:
 
 def _read(file: IO[bytes], found: TarredFile, most: int = _MAX_FIELD) -> bytes:
     if found.size > most:
-        raise ValueError(f"{readable(found.path)} has {found.size:,} bytes, more than {most:,}")
+        raise ValueError(
+            f"{readable(found.path)} has {found.size:,} bytes, more than {most:,}: extract the tar and "
+            "convert the folder, or hand its samples to dbloader.write_store"
+        )
     data = os.pread(file.fileno(), found.size, found.start)
     if len(data) < found.size:
         raise ValueError(f"{readable(found.path)} is cut short")

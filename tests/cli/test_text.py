@@ -6,10 +6,13 @@ import ast
 import itertools
 import json
 import os
+import re
+import tarfile
 import unicodedata
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+import lmdb
 import pytest
 
 import dbloader.cli
@@ -17,8 +20,11 @@ from dbloader import Record, create_store
 from dbloader.cli.text import counted, printable, size
 from dbloader.records.record import encode
 from tests.support.images import photo, plant
+from tests.support.shell import on_terminal
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.support.shell import Shell
 
 # Clears the screen; C1's CSI; overrides and isolates the direction of writing; ends a line in each of the possible
@@ -105,6 +111,61 @@ def test_a_folder_full_of_commands_is_converted_and_printed_without(run: Safe, t
     listing = Path(f"l{name}.csv")
     listing.write_text(f'path,label,"{name}"\nk{NOT_UTF8}/none.jpg,"{name}",1\n', errors="surrogateescape")
     run("convert", root, "l.lmdb", "--list", str(listing), status=2)
+
+
+def hostile_listing(folder: Path) -> tuple[str, ...]:
+    plant(folder, {f"images/a{HOSTILE}.jpg": photo(), "images/b.jpg": b"text"})
+    rows = [{"path": f"a{HOSTILE}.jpg", "label": f"k{HOSTILE}"}, {"path": "b.jpg", "label": "z"}, {"path": HOSTILE}]
+    Path("l.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return "images", "--list", "l.jsonl"
+
+
+def hostile_tar(folder: Path) -> tuple[str, ...]:
+    plant(folder, {f"i/k{HOSTILE}/0.jpg": photo(), f"i/z/{HOSTILE}.jpg": b"text", f"i/z/1.{HOSTILE}": b""})
+    (folder / "i/z/link.jpg").symlink_to(HOSTILE)
+    name = f"t{HOSTILE}.tar"
+    with tarfile.open(name, "w") as tar:
+        tar.add("i")
+    return (name,)
+
+
+def hostile_lmdb(folder: Path) -> tuple[str, ...]:
+    name = f"old{HOSTILE}.lmdb"
+    with lmdb.open(str(folder / name), subdir=False) as env, env.begin(write=True) as txn:
+        for key, value in ((b"a", photo()), (HOSTILE.encode(), photo(1)), (b"b" + HOSTILE.encode(), b"text")):
+            txn.put(key, value)
+    return (name,)
+
+
+@pytest.mark.parametrize("make", [hostile_listing, hostile_tar, hostile_lmdb])
+def test_a_source_full_of_commands_is_converted_and_printed_without(
+    run: Safe, tmp_path: Path, make: Callable[[Path], tuple[str, ...]]
+) -> None:
+    source, *options = make(tmp_path)
+    assert "rejected" in run("convert", source, "o.lmdb", *options, status=1)
+    report = run("convert", source, "o.lmdb", *options, "--overwrite", "--json", status=1)
+    assert json.loads(report)["rejected"] > 0
+    run("convert", source, "none.lmdb", *options, "--on-bad", "fail", status=2)
+    for command in (["info"], ["info", "--json"], ["info", "--report"], ["verify"], ["warm"]):
+        run(command[0], "o.lmdb", *command[1:])
+
+
+@pytest.mark.slow
+def test_a_machine_is_looked_at_and_a_store_measured_without_obeying_names(run: Safe, tmp_path: Path) -> None:
+    name = f"o{HOSTILE}.lmdb"
+    run("convert", *hostile_listing(tmp_path)[:1], name, "--list", "l.jsonl", status=1)
+    for options in ((), ("--json",)):
+        run("bench", name, "--workers", "1", "--seconds", "0.1", "--rounds", "1", "--batch-size", "1", *options)
+        assert run.shell("doctor", name, *options).status in (0, 1)
+        check(run.shell("doctor", name, *options).stdout)
+
+
+def test_the_bar_on_a_terminal_shows_no_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    source, *_ = hostile_tar(tmp_path)
+    shown = on_terminal("convert", source, f"o{HOSTILE}.lmdb")
+    check(re.sub(r"\r|\x1b\[A", "", shown.stderr))  # what tqdm itself sends: to the start of the line, a line up
+    assert "Looking for images" in shown.stderr
 
 
 ARGUMENTS = [

@@ -10,45 +10,38 @@ import os
 import random
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dbloader.conversion.convert import convert
-from dbloader.errors import NotAStoreError, StoreExistsError, StoreNotFoundError
 from dbloader.records.manifest import Summary
 from dbloader.stores.lmdb import partial
 from dbloader.stores.lmdb.partial import PartialFile
-from dbloader.stores.open import open_store
-from tests.support.crash import check_whole, converting, kill, make_whole, wait_until
-from tests.support.images import WAIT_S, plant_photos
+from tests.support.crash import (
+    check_nothing_is_lost,
+    check_resumed,
+    check_whole,
+    converting,
+    kill,
+    make_old,
+    make_whole,
+    resume,
+    wait_until,
+)
+from tests.support.images import WAIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.support.crash import Whole
+    from tests.support.crash import Old, Whole
 
 KILLS = int(os.environ.get("DBLOADER_KILLS", "8"))
 pytestmark = pytest.mark.slow
 
 
-class Old(NamedTuple):
-    """A finished store that a new one is to replace."""
-
-    place: Path
-    digest: str
-    data: bytes
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     return make_whole(tmp_path_factory.mktemp("crash"))
-
-
-def make_old(folder: Path) -> Old:
-    place = folder / "out.lmdb"
-    report = convert(plant_photos(folder / "old images", 5), place)
-    return Old(place, report.digest, place.read_bytes())
 
 
 def killed(whole: Whole, place: Path, option: str | None, seconds: float) -> bool:
@@ -61,28 +54,9 @@ def killed(whole: Whole, place: Path, option: str | None, seconds: float) -> boo
         return kill(process)
 
 
-def check_nothing_is_lost(place: Path, old: Old | None) -> None:
-    """Look at the destination after a kill: absent, or the old store, byte for byte."""
-    if old:
-        assert place.read_bytes() == old.data
-        with open_store(place) as store:
-            assert store.verify() == old.digest
-    else:
-        assert not place.exists()
-        with pytest.raises((NotAStoreError, StoreNotFoundError), match=r"unfinished conversion|does not exist"):
-            len(open_store(place))
-
-
 def is_finished(place: Path, old: Old | None) -> bool:
     """Whether a conversion that was killed had put its store in place already."""
     return place.exists() and not (old and place.read_bytes() == old.data)
-
-
-def check_resumed(whole: Whole, place: Path) -> None:
-    check_whole(whole, place)
-    assert Path(f"{place}.report.jsonl").read_text() == whole.report
-    for left in (f"{place}.partial", f"{place}.report.jsonl.partial"):
-        assert not Path(left).exists()
 
 
 @pytest.mark.parametrize("number", range(KILLS))
@@ -108,17 +82,6 @@ def test_a_conversion_killed_at_any_moment_can_be_resumed(whole: Whole, tmp_path
         check_nothing_is_lost(place, old)
         resume(whole, place)
         check_resumed(whole, place)
-
-
-def resume(whole: Whole, place: Path) -> int:
-    """Finish a conversion that was killed, and return the number of files that it had done."""
-    try:
-        return convert(whole.root, place, resume=True).resumed_at
-    except StoreExistsError as error:
-        # It was to replace a store and was killed before its first commit, so nothing tells that it was to.
-        if "there is nothing to resume" not in str(error):
-            raise
-        return convert(whole.root, place, overwrite=True).resumed_at
 
 
 # Moments: the function that is called next, and how often it was called before.

@@ -134,6 +134,7 @@ def with_elements(elements: bytes) -> bytes:
     ("elements", "message"),
     [
         (b"\x02name\0\xff\xff\xff\x7fabc", "^its BSON cannot be decoded: "),
+        (b"\x05image\0\xfe\xff\xff\xff\0\x02\0\x01\0\0\0\0", "^its BSON cannot be decoded: "),  # of -2 bytes
         (bson.encode({"mask": [Binary(b"no npy file", 0x80)]})[4:-1], "^one of its arrays cannot be read: "),
     ],
 )

@@ -73,6 +73,12 @@ def test_names_come_out_of_a_chunk_as_they_went_in(names: list[str]) -> None:
     assert is_whole("name", chunk, len(names))
 
 
+@pytest.mark.parametrize("offsets", [[1, 2, 3], [0, 2, 1], [0, 1, 4]])
+def test_a_chunk_whose_offsets_leave_out_bytes_is_not_whole(offsets: list[int]) -> None:
+    assert is_whole("name", np.array([2, 0, 1, 3], "<u4").tobytes() + b"abc", 2)
+    assert not is_whole("name", np.array([2, *offsets], "<u4").tobytes() + b"abc", 2)
+
+
 @pytest.mark.parametrize("count", [0, 1, 3, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 5])
 def test_names_are_a_sequence_of_str(count: int) -> None:
     expected = [f"{number}/ü" * (number % 3) for number in range(count)]

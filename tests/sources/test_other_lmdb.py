@@ -130,7 +130,11 @@ def test_a_file_that_is_cut_short_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("values", "message"),
-    [({}, "without any value"), ({b"k": b"value"}, r"no known layout: its first key is b'k', .* with b'value'")],
+    [
+        ({}, "without any value"),
+        ({b"k": b"value"}, r"no known layout: its first key is b'k', .* with b'value'"),
+        ({b"__len__": b""}, r"no known layout: its first key is b'__len__', whose value begins with b''"),
+    ],
 )
 def test_an_unknown_layout_is_refused(source_of: SourceOf, values: Mapping[bytes, bytes], message: str) -> None:
     with pytest.raises(SourceError, match=message):

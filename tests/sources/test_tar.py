@@ -160,6 +160,22 @@ def test_a_tar_that_is_cut_short_is_a_problem(shard: Path) -> None:
         assert problems(source) or len(read) < len(contents), length
 
 
+def test_a_size_that_lies_asks_for_no_memory(tmp_path: Path) -> None:
+    member = tarfile.TarInfo("0.jpg")
+    member.size = 2**31 - 2**17
+    path = tmp_path / "x.tar"
+    path.write_bytes(member.tobuf() + b"x")
+    source = source_of(path)
+    held: list[int] = []
+    problem, entry = source.entries()
+    assert isinstance(entry, Entry)
+    assert isinstance(problem, Problem)
+    assert "is damaged, and files after that are missing" in problem.reason
+    (content,) = source.read([entry], held.append)
+    assert content == ("0.jpg", f"is cut short: {path} ends after 1 of its 2,147,352,576 bytes")
+    assert held == [1]
+
+
 def test_a_label_or_field_that_is_cut_short_is_not_half_of_it(tmp_path: Path) -> None:
     for name in ("1.cls", "1.txt"):
         path = pack(tmp_path / "x.tar", {"0.jpg": b"j", "1.jpg": b"j", name: b"12"})

@@ -12,9 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import pytest
+
 import dbloader.stores.writer
 from dbloader.cli import main
 from dbloader.conversion.convert import convert
+from dbloader.errors import NotAStoreError, StoreExistsError, StoreNotFoundError
 from dbloader.stores.open import open_store
 from tests.support.conversion import documents
 from tests.support.images import WAIT_S, plant_kinds, plant_photos
@@ -24,6 +27,14 @@ if TYPE_CHECKING:
     from multiprocessing.context import ForkProcess
 
 FILES = 400
+
+
+class Old(NamedTuple):
+    """A finished store that a new one is to replace."""
+
+    place: Path
+    digest: str
+    data: bytes
 
 
 class Whole(NamedTuple):
@@ -48,6 +59,42 @@ def check_whole(whole: Whole, place: str | Path) -> None:
         assert store.verify() == store.manifest.digest == whole.digest
         assert store.documents(range(len(store))) == whole.documents
         assert [json.dumps(event, ensure_ascii=False) for event in store.events()] == whole.report.splitlines()
+
+
+def make_old(folder: Path) -> Old:
+    place = folder / "out.lmdb"
+    report = convert(plant_photos(folder / "old images", 5), place)
+    return Old(place, report.digest, place.read_bytes())
+
+
+def check_nothing_is_lost(place: Path, old: Old | None) -> None:
+    """Look at the destination after a kill: absent, or the old store, byte for byte."""
+    if old:
+        assert place.read_bytes() == old.data
+        with open_store(place) as store:
+            assert store.verify() == old.digest
+    else:
+        assert not place.exists()
+        with pytest.raises((NotAStoreError, StoreNotFoundError), match=r"unfinished conversion|does not exist"):
+            len(open_store(place))
+
+
+def check_resumed(whole: Whole, place: Path) -> None:
+    check_whole(whole, place)
+    assert Path(f"{place}.report.jsonl").read_text() == whole.report
+    for left in (f"{place}.partial", f"{place}.report.jsonl.partial"):
+        assert not Path(left).exists()
+
+
+def resume(whole: Whole, place: Path) -> int:
+    """Finish a conversion that was killed, and return the number of files that it had done."""
+    try:
+        return convert(whole.root, place, resume=True).resumed_at
+    except StoreExistsError as error:
+        # It was to replace a store and was killed before its first commit, so nothing tells that it was to.
+        if "there is nothing to resume" not in str(error):
+            raise
+        return convert(whole.root, place, overwrite=True).resumed_at
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import lmdb
 
-from dbloader.errors import DamagedStoreError, StoreFullError, StoreLockedError
+from dbloader.errors import DamagedStoreError, StoreAccessError, StoreFullError, StoreLockedError
 from dbloader.stores.lmdb.errors import NO_ROOM, translate, translate_refusal
 from dbloader.stores.lmdb.keys import META, PARTIAL, RECORDS
 
@@ -57,8 +57,10 @@ class PartialFile:
         """Open the file, create it if needed, and lock it for this process, or raise StoreLockedError."""
         while True:
             try:
-                fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
             except OSError as error:
+                if self.path.is_symlink():  # somebody else's: it could lead to any file
+                    raise StoreAccessError(f"{self.path} is a symbolic link: remove it") from error
                 raise translate_refusal(error, self.place) from error
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

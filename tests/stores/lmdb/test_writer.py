@@ -103,6 +103,18 @@ def test_a_link_that_leads_in_a_circle_is_not_replaced(tmp_path: Path) -> None:
     assert place.readlink() == other
 
 
+@pytest.mark.parametrize("options", [{}, {"overwrite": True}, {"resume": True}])
+def test_what_a_link_leads_to_that_stands_in_the_way_is_not_written_to(
+    tmp_path: Path, options: dict[str, bool]
+) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"precious")
+    (tmp_path / "store.lmdb.partial").symlink_to(victim)
+    with pytest.raises(StoreAccessError, match=r"store\.lmdb\.partial is a symbolic link: remove it"):
+        write_nothing(tmp_path / "store.lmdb", **options)
+    assert victim.read_bytes() == b"precious"
+
+
 def test_a_link_at_the_place_stays_and_what_it_leads_to_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     link, target = tmp_path / "store.lmdb", tmp_path / "disk" / "real.lmdb"

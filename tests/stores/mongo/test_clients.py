@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote_plus
 
@@ -14,11 +17,11 @@ from dbloader.errors import PlaceError, StoreAccessError
 from dbloader.stores.mongo.uri import parse
 from tests.contracts.records import documents_of, make_records, write
 from tests.support.children import from_child
-from tests.support.images import plant_photos
+from tests.support.images import command, plant_photos, running
 from tests.support.shell import Shell
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
     from pymongo import MongoClient
 
@@ -110,6 +113,44 @@ def test_a_password_comes_from_the_environment_or_a_file(
                 assert len(store) == 4
     finally:
         mongod_with_users.drop("dbloader_users")
+
+
+@pytest.mark.slow
+def test_a_password_is_in_no_list_of_processes_and_in_no_file(mongod_with_users: Mongod, tmp_path: Path) -> None:
+    plant_photos(tmp_path / "images", 300)
+    (tmp_path / "images/cat/bad.jpg").write_bytes(b"text")  # for a report
+    file = tmp_path / "password"
+    file.write_text(PASSWORD)
+    file.chmod(0o600)
+    place = f"mongodb://root@127.0.0.1:{mongod_with_users.port}/dbloader_users.listed?authSource=admin"
+    environment = {**os.environ, "DBLOADER_MONGODB_PASSWORD_FILE": str(file), "TMPDIR": str(tmp_path)}
+    listed = set()
+    try:
+        log = tmp_path / "log"
+        with (
+            log.open("w") as out,
+            running(
+                command("convert", "images", place), cwd=tmp_path, env=environment, stdout=out, stderr=out
+            ) as process,
+        ):
+            while process.poll() is None:
+                listed |= set(commands_of_processes())
+        assert process.returncode == 1, log.read_text()
+        assert any(place in text for text in listed)
+        file.unlink()
+        texts = [path.read_bytes().decode("latin-1") for path in tmp_path.rglob("*") if path.is_file()]
+        assert len(texts) > 300
+        for secret in (PASSWORD, quote_plus(PASSWORD)):
+            assert not [text for text in (*listed, *texts) if secret in text]
+    finally:
+        mongod_with_users.drop("dbloader_users")
+
+
+def commands_of_processes() -> Iterator[str]:
+    """The command line of each process of the machine, as ps shows it."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            yield path.read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
 
 
 def test_converting_with_a_password_from_the_environment_shows_it_nowhere(

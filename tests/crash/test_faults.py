@@ -1,0 +1,280 @@
+"""Faults other than kills: disks that are full or read-only, converters and readers that meet at one place.
+
+DBLOADER_KILLS says how many times each happens (8 if it is not set; 2 with servers).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+import random
+import subprocess
+import time
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pymongo.errors import PyMongoError
+
+from dbloader import LMDBDataset, create_store
+from dbloader.conversion.convert import convert
+from dbloader.errors import NotAStoreError, StoreError, StoreNotFoundError
+from dbloader.stores.open import open_store
+from tests.support.crash import (
+    check_nothing_is_lost,
+    check_resumed,
+    check_whole,
+    converting,
+    make_old,
+    make_whole,
+    resume,
+)
+from tests.support.images import WAIT_S, plant_photos, run
+from tests.support.lmdb_files import fill_disk
+from tests.support.mongo import Mongod, needing_a_server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.crash import Whole
+
+TIMES = int(os.environ.get("DBLOADER_KILLS", "8"))
+
+pytestmark = [
+    pytest.mark.slow,
+    # Python >= 3.12 warns of every fork of a process with threads, which every client of a server has.
+    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    return make_whole(tmp_path_factory.mktemp("faults"))
+
+
+# ---- Disks
+
+
+@pytest.fixture(scope="module")
+def needed(whole: Whole, tmp_path_factory: pytest.TempPathFactory) -> int:
+    """How many bytes a conversion with many commits takes."""
+    folder = tmp_path_factory.mktemp("needed")
+    with converting(whole, folder / "out.lmdb", log=folder / "log") as process:
+        process.join(WAIT_S)
+    return (folder / "out.lmdb").stat().st_size
+
+
+def leave_free(folder: Path, nbytes: int) -> Path:
+    """Fill a file system but for some bytes, and return the file that does."""
+    filler = folder / "filler"
+    status = os.statvfs(folder)
+    filler.write_bytes(bytes(max(0, status.f_bavail * status.f_frsize - nbytes)))
+    return filler
+
+
+def mount(folder: Path, options: str) -> None:
+    command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("no file system can be mounted here")
+
+
+@pytest.mark.parametrize("number", range(TIMES))
+@pytest.mark.parametrize("replacing", [False, True], ids=["fresh", "overwrite"])
+def test_a_disk_that_is_full_at_any_moment_loses_nothing(
+    whole: Whole, needed: int, small_disk: Path, tmp_path: Path, number: int, replacing: bool
+) -> None:
+    place = small_disk / "out.lmdb"
+    old = make_old(small_disk) if replacing else None
+    options = ["--overwrite"] if old else []
+    # Half of the times it is full near the end: at the columns, the manifest, the report.
+    share = number / TIMES if number % 2 else 0.9 + 0.2 * number / TIMES
+    filler = leave_free(small_disk, round(needed * share))
+    with converting(whole, place, *options, log=tmp_path / "log") as process:
+        process.join(WAIT_S)
+        status = process.exitcode
+    said = (tmp_path / "log").read_text().splitlines()
+    if status == 2:
+        assert len(said) == 1, said
+        assert "No space left" in said[0] or "no room is left" in said[0]
+        check_nothing_is_lost(place, old)
+        filler.unlink()
+        resume(whole, place)
+        check_resumed(whole, place)
+    else:  # only the report beside the store had no room, as a warning says
+        assert status == 1
+        assert [line.partition(": ")[0] for line in said] in ([], ["Warning"]), said
+        check_whole(whole, place)
+
+
+@pytest.fixture
+def mongod_on_small_disk(tmp_path: Path) -> Iterator[tuple[Mongod, Path]]:
+    folder = tmp_path / "server"
+    folder.mkdir()
+    mount(folder, "size=600m")
+    try:
+        with needing_a_server(), Mongod(folder / "mongod") as server:
+            yield server, folder
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+@pytest.mark.parametrize("number", range(max(2, TIMES // 8)))
+def test_a_server_whose_disk_is_full_loses_nothing(
+    whole: Whole,
+    mongod_on_small_disk: tuple[Mongod, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+) -> None:
+    server, folder = mongod_on_small_disk
+    monkeypatch.chdir(tmp_path)  # where the report is written
+    place = server.place("full") + "?timeoutMS=3000"
+    filler = folder if number % 2 else fill_disk(folder, 2**16)  # before it begins, or while it writes
+    with converting(whole, place, log=tmp_path / "log") as process:
+        if number % 2:
+            process.join(0.05 * number)
+            filler = fill_disk(folder, 2**16)
+        with server.client() as client, suppress(PyMongoError):
+            while process.exitcode is None:
+                client.admin.command("fsync")  # as the server does every minute
+                process.join(0.02)
+        process.join(WAIT_S)
+        status = process.exitcode
+    filler.unlink()
+    server.restore()
+    said = (tmp_path / "log").read_text()
+    if status == 2:
+        assert len(said.splitlines()) == 1
+        assert "no room is left" in said or "server" in said, said
+        with pytest.raises((NotAStoreError, StoreNotFoundError), match=r"unfinished conversion|does not exist|nothing"):
+            len(open_store(place))
+        convert(whole.root, place, resume=True)
+    check_whole(whole, place)
+
+
+@pytest.fixture
+def read_only(tmp_path: Path) -> Iterator[Path]:
+    """A read-only file system with a store, a folder of images, and an unfinished conversion."""
+    folder = tmp_path / "media"
+    folder.mkdir()
+    mount(folder, "size=64m")
+    try:
+        convert(plant_photos(folder / "images", 20), folder / "store.lmdb")
+        with create_store(folder / "begun.lmdb", resumable=True) as writer:
+            writer.commit()
+        subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
+        yield folder
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+def test_a_store_on_read_only_media_is_read_and_nothing_is_written_beside_it(read_only: Path, tmp_path: Path) -> None:
+    before = sorted(path.name for path in read_only.iterdir())
+    place = str(read_only / "store.lmdb")
+    for command in (("info", place), ("verify", place), ("warm", place), ("copy", place, str(tmp_path / "copy.lmdb"))):
+        assert run(*command).status == 0, command
+    with LMDBDataset(place) as dataset:
+        assert [dataset[index][1] for index in range(20)] == [0] * 10 + [1] * 10
+    assert run("convert", str(read_only / "images"), str(tmp_path / "again.lmdb"), cwd=tmp_path).status == 0
+    assert (tmp_path / "again.lmdb").stat().st_size == Path(place).stat().st_size
+    for name, options in (("new.lmdb", ()), ("store.lmdb", ("--overwrite",)), ("begun.lmdb", ("--resume",))):
+        refused = run("convert", str(read_only / "images"), str(read_only / name), *options)
+        assert refused.status == 2
+        assert "Read-only file system" in refused.stderr
+        assert len(refused.stderr.splitlines()) == 1
+    assert sorted(path.name for path in read_only.iterdir()) == before
+
+
+# ---- Several processes at one place
+
+
+@pytest.mark.parametrize("number", range(TIMES))
+def test_of_two_converters_that_begin_at_once_one_makes_the_store(whole: Whole, tmp_path: Path, number: int) -> None:
+    race(whole, str(tmp_path / "out.lmdb"), tmp_path, number)
+
+
+@pytest.mark.parametrize("number", range(max(2, TIMES // 4)))
+def test_of_two_converters_to_a_server_that_begin_at_once_one_makes_the_store(
+    whole: Whole, tmp_path: Path, mongod_uri: str, number: int
+) -> None:
+    race(whole, mongod_uri, tmp_path, number)
+
+
+def race(whole: Whole, place: str, folder: Path, seed: int) -> None:
+    generator = random.Random(seed)
+    options = [] if seed % 2 else ["--overwrite"]
+    with ExitStack() as stack:
+        processes = []
+        for name in "abc":
+            (folder / name).mkdir()
+            begun = converting(whole, place, *options, log=folder / name / "log")
+            processes.append(stack.enter_context(begun))
+            time.sleep(generator.uniform(0, 0.1))  # a race has no moments to wait for
+        for process in processes:
+            process.join(WAIT_S)
+        statuses = [process.exitcode for process in processes]
+    said = [(folder / name / "log").read_text() for name in "abc"]
+    for status, text in zip(statuses, said, strict=True):
+        if status == 2:
+            assert len(text.splitlines()) == 1
+            assert "is writing" in text or "exists already" in text
+        else:
+            assert (status, text) == (1, "")  # some files are rejected
+    assert statuses.count(1) >= 1
+    assert statuses.count(1) == 1 or options
+    check_whole(whole, place)
+
+
+@pytest.mark.parametrize("number", range(max(2, TIMES // 4)))
+@pytest.mark.parametrize("kind", ["lmdb", "mongodb"])
+def test_a_store_that_is_replaced_while_it_is_read_is_never_mixed(
+    tmp_path: Path, request: pytest.FixtureRequest, kind: str, number: int
+) -> None:
+    place = str(tmp_path / "out.lmdb") if kind == "lmdb" else request.getfixturevalue("mongod_uri")
+    roots = [plant_photos(tmp_path / name, 60, width=48 + 8 * at) for at, name in enumerate("ab")]
+    digests = [convert(root, place, overwrite=True).digest for root in roots]
+    context = multiprocessing.get_context("fork")
+    done = context.Event()
+    receiver, sender = context.Pipe(duplex=False)
+    reader = context.Process(target=read_on, args=(place, done, sender, number))
+    reader.start()
+    try:
+        for at in range(6):
+            convert(roots[at % 2], place, overwrite=True)
+        done.set()
+        assert receiver.poll(WAIT_S)
+        found, errors = receiver.recv()
+        reader.join(WAIT_S)
+        assert reader.exitcode == 0
+    finally:
+        reader.kill()
+        reader.join()
+    assert {digest for digest, _ in found} <= set(digests)
+    assert len({*found}) == len({digest for digest, _ in found})  # the same records each time
+    assert len(found) > 1
+    assert kind == "mongodb" or not errors
+    for error in errors:  # a server keeps the last store that was replaced, not those before
+        assert "replaced" in error or "removed" in error, error
+
+
+def read_on(place: str, done: Any, sender: Any, seed: int) -> None:
+    """Open a store and read it record by record, again and again; send digests and errors."""
+    generator = random.Random(seed)
+    found: list[tuple[str, str]] = []  # the digest of the store, and of what was read
+    errors: list[str] = []
+    while not done.is_set() or not found:
+        try:
+            with open_store(place) as store:
+                digest = store.manifest.digest
+                seen = hashlib.sha256()
+                for start in range(0, len(store), 7):
+                    documents = store.documents(range(start, min(start + 7, len(store))))
+                    seen.update(b"".join(documents))
+                    time.sleep(generator.uniform(0, 0.01))
+                assert store.verify() == digest
+                found.append((digest, seen.hexdigest()))
+        except StoreError as error:
+            errors.append(str(error))
+    sender.send((found, errors))

@@ -1,0 +1,168 @@
+"""Sources of strangers: listings, tar files, and LMDB files of other programs."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import struct
+import tarfile
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import lmdb
+import numpy as np
+
+from dbloader.errors import FieldError, SourceError
+from dbloader.records.record import Record, encode
+from dbloader.sources.base import Entry, Problem
+from dbloader.sources.listing import read_listing
+from dbloader.sources.lmdb_values import image_of, image_of_datum, label_of, unpickled
+from dbloader.sources.other_lmdb import read_lmdb
+from dbloader.sources.tar import read_tars
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from dbloader.sources.base import Source
+
+_SUFFIXES = (".csv", ".tsv", ".json", ".jsonl")
+
+
+def listing(data: bytes, folder: Path) -> None:
+    """The first byte chooses the kind of listing."""
+    path = folder / f"listing{_SUFFIXES[(data[:1] or b'0')[0] % len(_SUFFIXES)]}"
+    path.write_bytes(data[1:])
+    with suppress(SourceError):
+        source = read_listing(path, folder)
+        items = list(source.entries())
+        assert repr(list(source.entries())) == repr(items)
+        _check_entries(source, items)
+
+
+def listing_seeds() -> list[bytes]:
+    table = 'path,label,caption\na.jpg,cat,"x, ""y"""\r\nb/ü.jpg,dog,\n'
+    rows: list[dict[str, Any]] = [{"path": "a.jpg", "label": 3, "box": [1, 2.5, None]}, {"path": "ü", "label": None}]
+    columns = {"path_list": ["a", "b"], "label_list": ["cat", "dog"]}
+    texts = [
+        "0" + table, "1" + table.replace(",", "\t"), "0path,label\na,001\nb,120\n", "1image\tclass\na\t1\nb\t-7\n",
+        "2" + json.dumps(columns), "2" + json.dumps(rows), "3" + "\n".join(map(json.dumps, rows)),
+    ]  # fmt: skip
+    return [text.encode() for text in texts]
+
+
+def tar(data: bytes, folder: Path) -> None:
+    """The first byte says whether checksums of headers are made right."""
+    path = folder / "images.tar"
+    path.write_bytes(data[1:] if data[:1] < b"\x80" else _with_checksums(data[1:]))
+    with suppress(SourceError):
+        source = read_tars(path, [path])
+        items = list(source.entries())
+        assert repr(list(source.entries())) == repr(items)
+        _check_entries(source, items)
+        _read(source, items, path.stat().st_size)
+
+
+def _with_checksums(data: bytes) -> bytes:
+    blocks = [data[start : start + 512] for start in range(0, len(data), 512)]
+    for number, block in enumerate(blocks):
+        if block[257:262] == b"ustar" and len(block) == 512:
+            unsigned = sum(block[:148]) + 8 * 0x20 + sum(block[156:])
+            blocks[number] = block[:148] + b"%06o\0 " % unsigned + block[156:]
+    return b"".join(blocks)
+
+
+def _tarred(files: dict[str, bytes], tar_format: int = tarfile.GNU_FORMAT) -> bytes:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w", format=tar_format) as out:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            out.addfile(member, io.BytesIO(data))
+    return made.getvalue()[: -(-out.offset // 512) * 512 + 1024]
+
+
+def tar_seeds() -> list[bytes]:
+    shard = {"0.jpg": b"image", "0.cls": b"3", "0.json": b'{"a": [1]}', "0.txt": "ü".encode(), "1.png": b"x"}
+    inner = _tarred({"cat/0.jpg": b"image", "cat/._0.jpg": b"", "dog/1.jpg": b"x"})
+    long = {f"{'d' * 120}/0.jpg": b"image"}
+    tars = [
+        _tarred(shard), _tarred({"cat.tar": inner}), inner, _tarred(long), _tarred(long, tarfile.PAX_FORMAT),
+    ]  # fmt: skip
+    return [kind + made for made in tars for kind in (b"\0", b"\xff")]
+
+
+def other_lmdb(data: bytes, folder: Path) -> None:
+    """The first byte says whether the rest is a pickle, a Datum, or keys and values, each after its length."""
+    kind, data = data[:1], data[1:]
+    if kind < b"\x60":
+        with suppress(ValueError):
+            label_of(unpickled(data))
+        with suppress(ValueError):
+            image_of(unpickled(data))
+    elif kind < b"\x90":
+        with suppress(ValueError):
+            image_of_datum(data)
+    else:
+        path = folder / "old.lmdb"
+        path.unlink(missing_ok=True)
+        with lmdb.open(str(path), subdir=False, lock=False, sync=False) as env, env.begin(write=True) as txn:
+            for key, value in _pairs(data):
+                txn.put(key[:500] or b"0", value)
+        with suppress(SourceError):
+            source = read_lmdb(path, path)
+            try:
+                items = list(source.entries())
+                _check_entries(source, items)
+                _read(source, items, 2**31)
+            finally:
+                source.close()
+
+
+def _pairs(data: bytes) -> Iterable[tuple[bytes, bytes]]:
+    parts, at = [], 0
+    while at + 2 <= len(data):
+        (size,) = struct.unpack_from("<H", data, at)
+        parts.append(data[at + 2 : at + 2 + size])
+        at += 2 + size
+    return zip(parts[::2], parts[1::2], strict=False)
+
+
+def _packed(values: dict[bytes, bytes]) -> bytes:
+    return b"\xff" + b"".join(struct.pack("<H", len(part)) + part for pair in values.items() for part in pair)
+
+
+def other_lmdb_seeds() -> list[bytes]:
+    pixels = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
+    values: list[Any] = [(b"image", 3), (pixels, "text"), [pixels[0], None], np.asfortranarray(pixels), np.int64(3)]
+    pickles = [pickle.dumps(value, protocol) for value in values for protocol in (2, 4, 5)]
+    datum = b"\x08\x03\x10\x02\x18\x02\x22\x0c" + pixels.tobytes() + b"\x28\x05"
+    files = [
+        {b"num-samples": b"1", b"image-000000001": b"\xff\xd8\xff", b"label-000000001": b"text"},
+        {b"length": b"2", b"4-00000": b"\xff\xd8\xff", b"4-00001": b"x"},
+        {b"0": pickles[0], b"1": pickles[1], b"__len__": pickle.dumps(2), b"__keys__": pickle.dumps([b"0", b"1"])},
+        {b"00000000_a": datum}, {b"a": b"\x89PNG", b"\xff": b"x"}, {b"__len__": b"\0\0\0\0"}, {b"__keys__": b"\x93"},
+    ]  # fmt: skip
+    return [*(b"\0" + data for data in pickles), b"\x60" + datum, *map(_packed, files)]
+
+
+def _check_entries(source: Source, items: list[Any]) -> None:
+    """Names and fields are valid text and values that a record can hold, or a FieldError says why not."""
+    for item in items:
+        assert isinstance(item, Problem | Entry)
+        item.name.encode()
+        if isinstance(item, Problem):
+            item.reason.encode()
+        elif item.label is None or abs(item.label) < 2**63:
+            with suppress(FieldError):
+                encode(Record(item.name, item.label, fields=item.fields))
+    for text in (*source.classes, *source.warnings):
+        text.encode()
+
+
+def _read(source: Source, items: list[Any], most: int) -> None:
+    held: list[int] = []
+    for data in source.read([item for item in items if isinstance(item, Entry)], held.append):
+        assert isinstance(data, Problem) or len(data) <= most
+    assert max(held, default=0) <= most

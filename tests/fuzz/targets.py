@@ -1,0 +1,59 @@
+"""Readers of data from strangers, each as a function of one input.
+
+A target raises only if a promise is broken: another error than the documented ones, or values that differ where they
+must be equal. Whoever runs it bounds its time and memory.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from tests.fuzz.images import jpeg, jpeg_seeds
+from tests.fuzz.records import manifest, manifest_seeds, record, record_seeds
+from tests.fuzz.sources import listing, listing_seeds, other_lmdb, other_lmdb_seeds, tar, tar_seeds
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+class Target(NamedTuple):
+    """A reader and what to begin with."""
+
+    run: Callable[[bytes, Path], None]  # the folder is for files, and belongs to one process
+    seeds: Callable[[], list[bytes]]
+
+
+TARGETS = {
+    "jpeg": Target(jpeg, jpeg_seeds),
+    "record": Target(record, record_seeds),
+    "manifest": Target(manifest, manifest_seeds),
+    "listing": Target(listing, listing_seeds),
+    "tar": Target(tar, tar_seeds),
+    "lmdb": Target(other_lmdb, other_lmdb_seeds),
+}
+
+
+def mutate(rng: random.Random, inputs: list[bytes]) -> bytes:
+    """Return an input with some bytes flipped, overwritten, cut out, repeated or taken from another one."""
+    data = bytearray(rng.choice(inputs))
+    for _ in range(rng.choice([1, 1, 2, 4, 16])):
+        at, size = rng.randrange(len(data) + 1), rng.choice([1, 1, 2, 4, 8, 64])
+        other = rng.choice(inputs)
+        start = rng.randrange(len(other) + 1)
+        new = rng.choice(
+            [
+                rng.randbytes(size),
+                bytes(size),
+                b"\xff" * size,
+                b"\x7f" + b"\xff" * (size - 1),
+                b"",
+                other[start : start + size],
+            ]
+        )
+        if rng.random() < 0.1:
+            del data[at:]
+        else:
+            data[at : at + rng.choice([0, len(new), size])] = new
+    return bytes(data)

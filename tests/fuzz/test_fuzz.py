@@ -1,0 +1,48 @@
+"""Readers of data from strangers keep their promises for any bytes; scripts/fuzz looks for more of them."""
+
+from __future__ import annotations
+
+import random
+import resource
+import warnings
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz.run import MEBIBYTES, NAMES, kept, steps_of
+from tests.fuzz.targets import TARGETS, mutate
+from tests.support.children import in_child
+
+INPUTS = 3000
+
+
+def test_every_target_is_listed_and_has_kept_inputs() -> None:
+    assert (*TARGETS,) == NAMES
+    assert all(len(kept(name)) > 5 for name in NAMES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_no_input_breaks_a_promise(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DBLOADER_MAX_PIXELS", "1000000")  # read once in a process: here in the child
+    target, last = TARGETS[name], tmp_path / "input"
+    inputs = [*target.seeds(), *kept(name)]
+    rng = random.Random(name)
+
+    def run() -> None:
+        warnings.simplefilter("ignore")  # Pillow's
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + MEBIBYTES * 2**20,) * 2)
+        for number in range(len(inputs) + INPUTS):
+            data = inputs[number] if number < len(inputs) else mutate(rng, inputs)
+            last.write_bytes(data)  # a crash of the interpreter leaves it too
+            target.run(data, tmp_path)
+
+    status = in_child(run)
+    assert status == 0, f"scripts/fuzz {name} --input FILE, of the bytes {last.read_bytes().hex()}"
+
+
+def test_an_input_reaches_lines_that_another_one_does_not() -> None:
+    simple, other = (steps_of("listing", b"0" + text) for text in (b"path,label\na,1\n", b"path,label\na,1\nb,x\n"))
+    assert simple
+    assert other - simple
