@@ -36,7 +36,6 @@ Examples:
     type=click.Path(),
     help="Write the records of A that differ, or that B lacks, to FILE, as JSON lines.",
 )
-@click.option("--workers", metavar="N", type=int, help="Threads that compare.  [default: one per CPU]")
 @click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
 @click.option("--json", "as_json", is_flag=True, help="Print the facts and the first 1,000 differences as JSON.")
 def diff_command(a: str, b: str, *, quiet: bool, as_json: bool, **options: Any) -> int:

@@ -26,7 +26,6 @@ Example:
 )
 @click.argument("place", type=PlaceArgument())
 @click.argument("destination", type=PlaceArgument())
-@click.option("--workers", metavar="N", type=int, help="Threads that examine images.  [default: one per CPU]")
 @click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
 @click.option("--json", "as_json", is_flag=True, help="Print the facts as JSON.")
 def repair_command(place: str, destination: str, *, quiet: bool, as_json: bool, **options: Any) -> int:

@@ -39,7 +39,6 @@ Examples:
 )
 @click.option("--list", "listing", metavar="FILE", type=click.Path(), help="Listing of SOURCE, if it needs one.")
 @click.option("--output", "-o", metavar="FILE", type=click.Path(), help="Write all problems to FILE, as JSON lines.")
-@click.option("--workers", metavar="N", type=int, help="Threads that decode and compare.  [default: one per CPU]")
 @click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
 @click.option("--json", "as_json", is_flag=True, help="Print the facts and the first 1,000 problems as JSON.")
 def verify_command(place: str, *, quiet: bool, as_json: bool, **options: Any) -> int:

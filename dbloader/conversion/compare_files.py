@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dbloader._machine import cpu_count
 from dbloader.conversion.file_list import FileList
 from dbloader.conversion.parallel import work_in_order
 from dbloader.conversion.record_matcher import RecordMatcher
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def compare_files(
-    store: Store, source: Source, findings: Findings, workers: int, progress: Callable[[int, int], object]
+    store: Store, source: Source, findings: Findings, progress: Callable[[int, int], object]
 ) -> dict[str, int]:
     """Add to the findings which files of a source are not in a store as they are, and which records are in no file.
 
@@ -64,7 +65,7 @@ def compare_files(
                 results.append((index, item.name, kind, reason))
             return results
 
-        for batch in work_in_order(compare, len(order), workers):
+        for batch in work_in_order(compare, len(order), cpu_count()):
             for index, name, kind, reason in batch:
                 if reason:
                     findings.add(kind, index=index, name=name, reason=f"record {index} ({name}) {reason}")

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from dbloader._machine import cpu_count
-from dbloader._options import whole_number
 from dbloader.conversion.findings import Findings
 from dbloader.conversion.memory_budget import return_large_blocks
 from dbloader.conversion.stored_images import examine_images
@@ -51,7 +49,6 @@ def repair_store(
     source: str | os.PathLike[str],
     destination: str | os.PathLike[str],
     *,
-    workers: int | None = None,
     progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> RepairReport:
     """Make a store of all records of another one whose images are whole, or lack only their end marker.
@@ -64,14 +61,12 @@ def repair_store(
     Args:
         source: Place of the store.
         destination: Place of the new store.
-        workers: Threads that examine images; None for one per CPU.
         progress: Called with the number of records examined, and of all records.
 
     Raises:
         StoreError: The source cannot be read, or the destination cannot be written, or is taken.
         ConversionError: Not one record is whole.
     """
-    workers = whole_number("workers", workers, 1, none=True) or cpu_count()
     return_large_blocks()
     with open_store(source) as store, create_store(destination) as writer:
         total, old, repaired = len(store), store.manifest, 0
@@ -90,7 +85,7 @@ def repair_store(
                             writer.write([], events=[event], outcome={event["event"]: 1})
                 except DamagedStoreError as error:
                     rejected.add("damaged", index=None, name=None, reason=str(error))
-                for batch in examine_images(store, workers):
+                for batch in examine_images(store):
                     events = [
                         {"name": done.name or "", "event": done.event, "reason": done.reason}
                         for done in batch

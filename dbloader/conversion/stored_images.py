@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dbloader._machine import cpu_count
 from dbloader.conversion.file_to_record import FileConverter, FileResult
 from dbloader.conversion.parallel import work_in_order
 from dbloader.errors import DamagedRecordError, DamagedStoreError, ImageError
@@ -48,7 +49,7 @@ class Examined:
     is_document: bool = False
 
 
-def examine_images(store: Store, workers: int) -> Iterator[list[Examined]]:
+def examine_images(store: Store) -> Iterator[list[Examined]]:
     """Yield all records in order, each after its image was examined and decoded; arrays need not be."""
     converter = FileConverter()
 
@@ -60,7 +61,7 @@ def examine_images(store: Store, workers: int) -> Iterator[list[Examined]]:
             results.append(_examine(store, index, converter, hold))
         return results
 
-    return work_in_order(examine, len(store), workers)
+    return work_in_order(examine, len(store), cpu_count())
 
 
 def _examine(store: Store, index: int, converter: FileConverter, hold: Hold) -> Examined:

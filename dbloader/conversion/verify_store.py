@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dbloader._machine import cpu_count
-from dbloader._options import whole_number
 from dbloader.conversion.compare_files import compare_files
 from dbloader.conversion.diff_stores import compare_stores
 from dbloader.conversion.findings import Findings
@@ -55,7 +53,6 @@ def verify_store(
     against: str | os.PathLike[str] | None = None,
     listing: str | os.PathLike[str] | None = None,
     output: str | os.PathLike[str] | None = None,
-    workers: int | None = None,
     progress: Callable[[str, int, int], object] = lambda title, done, total: None,
 ) -> VerifyReport:
     """Read a whole store, and report all that is wrong with it.
@@ -69,14 +66,12 @@ def verify_store(
             compared with the records of the same names; or another store, which is compared as ``diff_stores`` does.
         listing: Listing of that source, if it needs one.
         output: File of JSON lines to write, one for each problem.
-        workers: Threads that decode and compare; None for one per CPU.
         progress: Called with what is done, the number of records or files, and of all of them.
 
     Raises:
         StoreError: The store cannot be opened.
         SourceError: The source cannot be read.
     """
-    workers = whole_number("workers", workers, 1, none=True) or cpu_count()
     return_large_blocks()
     with open_store(place) as store, Findings(output) as findings:
         total, done = len(store), 0
@@ -89,7 +84,7 @@ def verify_store(
         for damage in find_damage(store, count):
             findings.add("damaged", index=damage.index, name=damage.name, reason=str(damage.error))
         readable = done == total  # or its length is not to be believed
-        for batch in examine_images(store, workers) if decode and readable else ():
+        for batch in examine_images(store) if decode and readable else ():
             for image in batch:
                 if image.event and not image.is_document:
                     reason = f"record {image.index} ({image.name or 'without a name'}) of {store.place} {image.reason}"
@@ -100,11 +95,11 @@ def verify_store(
             step = partial(progress, "Comparing")
             if listing is None and _is_store(against):
                 with open_store(against) as other:
-                    compared = dict(zip(("same", "moved"), compare_stores(store, other, findings, workers, step)))  # noqa: B905
+                    compared = dict(zip(("same", "moved"), compare_stores(store, other, findings, step)))  # noqa: B905
             else:
                 source = open_source(against, listing, name_field=None, image_field=None)
                 with closing(source):
-                    compared = compare_files(store, source, findings, workers, step)
+                    compared = compare_files(store, source, findings, step)
     return VerifyReport(
         place=store.place,
         digest=store.manifest.digest,

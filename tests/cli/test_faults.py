@@ -27,7 +27,7 @@ PAGE = 4096
 _BRANCH, _LEAF, _OVERFLOW, _META = 1, 2, 4, 8  # mdb.c: P_BRANCH and others
 
 
-def pages_of(content: bytes, *kinds: int) -> list[int]:
+def pages_of(content: bytes | bytearray, *kinds: int) -> list[int]:
     """Return the first bytes of the pages of some kinds, of those whose head LMDB reads."""
     found, at = [], 0
     while at < len(content):
@@ -129,7 +129,7 @@ def test_a_file_that_ends_the_process_is_reported_as_damaged(whole: Path, tmp_pa
         content[page + 12] = 18  # one node, where LMDB asserts at least two
     place.write_bytes(content)
     for arguments in (["verify", place], ["diff", whole, place], ["repair", place, tmp_path / "new.lmdb"]):
-        outcome = run(*arguments)
+        outcome = run(*map(str, arguments))
         assert outcome.status == (1 if arguments[0] == "verify" else 2)
         assert outcome.stdout == ""
         assert re.fullmatch(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dbloader import convert, open_store
-from tests.support.images import Outcome, command, photo, plant, plant_photos, running, wait_until
+from tests.support.images import Outcome, command, photo, plant, running, wait_until
 from tests.support.shell import check_error
 
 if TYPE_CHECKING:
@@ -47,9 +47,10 @@ def test_what_is_repaired_and_rejected_is_counted_with_status_1(shell: Shell, ro
 
 @pytest.mark.slow
 def test_ctrl_c_leaves_nothing_and_ends_the_other_process(tmp_path: Path) -> None:
-    root = plant_photos(tmp_path / "images", 300, width=900, height=700)
+    large = photo(1, 1200, 900)  # the same one many times: drawing takes longer than examining
+    root = plant(tmp_path / "images", {f"cat/{number}.jpg": large for number in range(1500)})
     convert(root, tmp_path / "store.lmdb", check="none")
-    arguments = command("repair", tmp_path / "store.lmdb", tmp_path / "new.lmdb", "--workers", "1")
+    arguments = command("repair", tmp_path / "store.lmdb", tmp_path / "new.lmdb")
     with running(arguments, stderr=subprocess.PIPE) as process:
         assert wait_until(process, (tmp_path / "new.lmdb.quarantine.partial").exists)
         process.send_signal(signal.SIGINT)

@@ -30,10 +30,10 @@ def places(tmp_path: Path) -> tuple[Path, Path]:
     return tmp_path / "a.lmdb", tmp_path / "b.lmdb"
 
 
-def compared(places: tuple[Path, Path], a: list[Record], b: list[Record], **options: bool) -> DiffReport:
+def compared(places: tuple[Path, Path], a: list[Record], b: list[Record], pixels: bool = False) -> DiffReport:
     for place, records in zip(places, (a, b), strict=True):
         write(place, records, overwrite=True)
-    return diff_stores(*places, **options)
+    return diff_stores(*places, pixels=pixels)
 
 
 def test_copies_are_identical_also_in_mongodb(places: tuple[Path, Path], mongo_uri: str) -> None:

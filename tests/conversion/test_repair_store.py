@@ -43,7 +43,7 @@ def test_what_is_whole_or_can_be_made_whole_is_in_the_new_store(
     tmp_path: Path, source: Path, files: dict[str, bytes]
 ) -> None:
     before = source.read_bytes()
-    report = repair_store(source, tmp_path / "new.lmdb", workers=2)
+    report = repair_store(source, tmp_path / "new.lmdb")
     assert (report.records, report.repaired, report.rejected, report.damaged) == (3, 1, 3, 0)
     assert {record.name: record.image for record in records(tmp_path / "new.lmdb")} == {
         "cat/a.jpg": files["cat/a.jpg"],

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
-from dbloader import convert, open_store, verify_store
+from dbloader import convert, verify_store
 from dbloader.conversion.transcode import ImageFormat
 from dbloader.records.columns import CHUNK
 from tests.contracts.records import make_records, small_records, write
@@ -103,7 +101,7 @@ def test_images_that_were_repaired_tiled_or_made_arrays_decode(tmp_path: Path) -
     plant(tmp_path / "images", {"cat/a.jpg": photo(1)[:-2], "cat/b.png": picture("PNG")})
     for number, images in enumerate((ImageFormat(), ImageFormat(tile=True, quality=80), ImageFormat(raw=True))):
         convert(tmp_path / "images", tmp_path / f"{number}.lmdb", images=images)
-        assert verify_store(tmp_path / f"{number}.lmdb", decode=True, workers=2).problems == {}
+        assert verify_store(tmp_path / f"{number}.lmdb", decode=True).problems == {}
 
 
 def test_a_store_is_compared_with_its_folder(tmp_path: Path) -> None:
@@ -155,10 +153,3 @@ def test_a_store_is_compared_with_another_one(tmp_path: Path, mongo_uri: str) ->
     convert(root, f"{mongo_uri}.train", overwrite=True)
     report = verify_store(tmp_path / "store.lmdb", against=f"{mongo_uri}.train")
     assert (report.problems, report.compared) == ({"only in A": 1}, {"same": 0, "moved": 9})
-
-
-def test_a_number_of_workers_that_is_none_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="workers"):
-        verify_store(tmp_path / "store.lmdb", workers=0)
-    with open_store(tmp_path / "store.lmdb") as store:
-        assert store.place

@@ -195,6 +195,8 @@ def test_the_examples_of_a_command_run(command: click.Command, shop: Path, mongo
             (shop / words[2]).unlink(missing_ok=True)  # --resume goes on with what is there, or begins
         else:
             convert("imagefolder", words[1], overwrite=True)
+            if words[0] == "diff":
+                convert("imagefolder", words[2], overwrite=True)
         if words[0] == "bench":  # a process of its own: workers that are forked from a test have its handlers
             program = [sys.executable, "-m", "dbloader", *words, "--seconds", "0.01", "--rounds", "1"]
             ran = subprocess.run(program, capture_output=True, text=True, timeout=WAIT_S, check=False)
