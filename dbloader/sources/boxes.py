@@ -38,7 +38,7 @@ def fit_boxes(
     Raises:
         FieldError: A box is outside of the image or turned round, or the image has not the size of its annotations.
     """
-    given = np.asarray(fields[BOXES])
+    given, boxes_in = np.asarray(fields[BOXES]), (boxes_in[0], boxes_in[1])  # a list, from the list of files
     if not len(given):
         return fields
     if given.ndim != 2 or given.shape[1] != 4 or given.dtype.kind not in "iuf":
