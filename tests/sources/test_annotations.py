@@ -107,7 +107,7 @@ def test_a_coco_file_may_have_any_layout_and_no_annotations(root: Path) -> None:
 def test_objects_are_found_across_the_windows_in_which_a_coco_file_is_read(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    listing = coco(root, box(10, 1, 2, 3, 4), box(11, 5, 6, 7, 8), box(11, 9.25, 1, 1, 1))
+    listing = coco(root, box(10, 1, 2, 3, 4), box(11, 5, 6, 7, 8), box(11, 9.25, 1, 1, 1), version=1234567)
     expected = [str(entry) for entry in entries(listing, root)]
     for size in (1, 2, 3, 7, 50):
         monkeypatch.setattr("dbloader.sources.coco._WINDOW", size)
