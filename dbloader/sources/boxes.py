@@ -11,10 +11,21 @@ from dbloader.errors import FieldError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 BOXES, LABELS = "boxes", "box_labels"
 FRACTIONS, OWN_SIZE = (1, 1), (0, 0)  # values of Entry.boxes_in
+_MAX_BYTES = 2**24  # of the annotations of one image, whose objects take some ten times as much memory
 _ROUNDING = 1.0  # pixels that a box may reach beyond its image before it is wrong
+
+
+def read_annotation(path: Path) -> bytes:
+    """Return the annotation file of one image; ValueError if it is too large to be one."""
+    with path.open("rb") as file:
+        data = file.read(_MAX_BYTES + 1)
+    if len(data) > _MAX_BYTES:
+        raise ValueError(f"it has more than {_MAX_BYTES:,} bytes")
+    return data
 
 
 def box_fields(boxes: Sequence[Sequence[float]], labels: Sequence[int]) -> dict[str, Any]:

@@ -12,14 +12,13 @@ from typing_extensions import override
 from dbloader._describe import short_repr
 from dbloader.errors import SourceError
 from dbloader.sources.base import Entry, Problem, Source, readable
-from dbloader.sources.boxes import OWN_SIZE, box_fields
+from dbloader.sources.boxes import OWN_SIZE, box_fields, read_annotation
 from dbloader.sources.listing import encoded_path, name_below, prefix_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-_MAX_BYTES = 2**24  # of an XML file, whose elements take some ten times as much memory
 _CORNERS = ("xmin", "ymin", "xmax", "ymax")
 
 
@@ -61,7 +60,7 @@ class VOCSource(Source):
                 continue
             try:
                 yield _entry(found, path, name_below(path, prefix), labels)
-            except (ValueError, KeyError) as error:
+            except (ValueError, RecursionError) as error:
                 yield Problem(name_below(path, prefix), f"its annotation {readable(file)} {error}")
 
 
@@ -96,11 +95,7 @@ class _Tree(ET.TreeBuilder):
 def _parse(path: Path) -> ET.Element | str:
     """Return the root of an XML file, or the reason why it cannot be used."""
     try:
-        with path.open("rb") as file:
-            data = file.read(_MAX_BYTES + 1)
-        if len(data) > _MAX_BYTES:
-            return f"has more than {_MAX_BYTES:,} bytes"
-        return ET.fromstring(data, ET.XMLParser(target=_Tree()))
+        return ET.fromstring(read_annotation(path), ET.XMLParser(target=_Tree()))
     except OSError as error:
         return f"cannot be read: {error.strerror}"
     except (ET.ParseError, ValueError, LookupError) as error:

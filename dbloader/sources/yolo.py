@@ -13,7 +13,7 @@ from typing_extensions import override
 from dbloader._describe import short_repr
 from dbloader.errors import SourceError
 from dbloader.sources.base import Entry, Problem, Source, readable
-from dbloader.sources.boxes import FRACTIONS, box_fields
+from dbloader.sources.boxes import FRACTIONS, box_fields, read_annotation
 from dbloader.sources.folder import scan_all
 
 if TYPE_CHECKING:
@@ -89,7 +89,8 @@ class YOLOSource(Source):
         self.skipped, self.hidden, self.warnings = images.skipped, images.hidden, images.warnings
         if not labelled:
             raise SourceError(f"{readable(self._labels)}: there is no .txt file in it for any image of {self.place}")
-        for folder, _, names in os.walk(self._labels):
+        for folder, folders, names in os.walk(self._labels):
+            folders.sort()
             for name in sorted(names):
                 file = posixpath.relpath(posixpath.join(folder, name), self._labels)
                 if name.endswith(b".txt") and name != b"classes.txt" and hash(file) not in files:
@@ -97,16 +98,16 @@ class YOLOSource(Source):
 
     def _read(self, file: bytes) -> tuple[list[list[float]], list[int]]:
         boxes, labels = [], []
-        with Path(os.fsdecode(posixpath.join(self._labels, file))).open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, 1):
-                values = line.split()
-                if not values:
-                    continue
-                if len(values) != 5:
-                    raise ValueError(f"line {number} must be a class and x, y, width, height, got {short_repr(line)}")
-                label, (x, y, width, height) = int(values[0]), map(float, values[1:])
-                if not 0 <= label < len(self.classes):
-                    raise ValueError(f"line {number} has the class {label}, and there are {len(self.classes)}")
-                labels.append(label)
-                boxes.append([x - width / 2, y - height / 2, x + width / 2, y + height / 2])
+        text = read_annotation(Path(os.fsdecode(posixpath.join(self._labels, file)))).decode()
+        for number, line in enumerate(text.splitlines(), 1):
+            values = line.split()
+            if not values:
+                continue
+            if len(values) != 5:
+                raise ValueError(f"line {number} must be a class and x, y, width, height, got {short_repr(line)}")
+            label, (x, y, width, height) = int(values[0]), map(float, values[1:])
+            if not 0 <= label < len(self.classes):
+                raise ValueError(f"line {number} has the class {label}, and there are {len(self.classes)}")
+            labels.append(label)
+            boxes.append([x - width / 2, y - height / 2, x + width / 2, y + height / 2])
         return boxes, labels

@@ -107,11 +107,25 @@ def test_a_coco_file_may_have_any_layout_and_no_annotations(root: Path) -> None:
 def test_objects_are_found_across_the_windows_in_which_a_coco_file_is_read(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    listing = coco(root, box(10, 1, 2, 3, 4), box(11, 5, 6, 7, 8), box(11, 9.25, 1, 1, 1))
+    listing = coco(root, box(10, 1, 2, 3, 4), box(11, 5, 6, 7, 8), box(11, 9.25, 1, 1, 1), version=1234567)
     expected = [str(entry) for entry in entries(listing, root)]
     for size in (1, 2, 3, 7, 50):
         monkeypatch.setattr("dbloader.sources.coco._WINDOW", size)
         assert [str(entry) for entry in entries(listing, root)] == expected
+
+
+@pytest.mark.slow
+def test_a_collection_and_a_shuffled_or_resumed_conversion_have_the_same_boxes(
+    root: Path, tmp_path: Path, mongo_uri: str
+) -> None:
+    listing = coco(root, box(10, 1, 2, 3, 4), box(11, 5, 6, 7, 8))
+    digest = convert(root, tmp_path / "out.lmdb", listing=listing).digest
+    assert convert(root, f"{mongo_uri}.boxes", listing=listing, workers=1).digest == digest
+    plant(root, {"1.jpg": b"bad"})
+    with pytest.raises(ConversionError, match=r"1.jpg: .*fix the file and resume"):
+        convert(root, tmp_path / "again.lmdb", listing=listing, on_bad="fail")
+    plant(root, {"1.jpg": photo(1, 64, 48)})
+    assert convert(root, tmp_path / "again.lmdb", listing=listing, on_bad="fail", resume=True).digest == digest
 
 
 @pytest.mark.slow
@@ -184,7 +198,10 @@ def test_annotations_without_an_image_and_images_without_a_file_are_named(root: 
         ({"annotations": [{"id": 1}]}, "annotations, item 1: must be an object with an integer as its image_id"),
         ({"annotations": [{"id": 1, "image_id": 10}] * 2}, "two annotations have the id 1"),
         ({"categories": [{"id": 1, "name": "x"}, {"id": 1, "name": "y"}]}, "two categories have the id 1"),
-        ({"categories": [{"id": 1, "name": "x"}, {"id": 2, "name": "x"}]}, "categories, item 2: must have a name of its own, got 'x'"),
+        (
+            {"categories": [{"id": 1, "name": "x"}, {"id": 2, "name": "x"}]},
+            "categories, item 2: must have a name of its own, got 'x'",
+        ),
         ({"categories": [{"id": 1}]}, "categories, item 1: must have a name of its own, got None"),
     ],
 )
@@ -299,7 +316,12 @@ BOMB = '<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;">]>'
         (b"<annotation>", "0.xml", "is not XML that can be used: no element found"),
         (b'<?xml version="1.0" encoding="klingon"?><a/>', "0.xml", "is not XML that can be used: unknown encoding"),
         (xml(name=""), "0.xml", "names no image in a <filename>"),
-        (b" " * (2**24 + 1), "0.xml", "has more than 16,777,216 bytes"),
+        (b" " * (2**24 + 1), "0.xml", "is not XML that can be used: it has more than 16,777,216 bytes"),
+        (
+            b"<a><filename>0.jpg</filename>" + b"<b>" * 5000 + b"</b>" * 5000 + b"</a>",
+            "0.jpg",
+            "maximum recursion depth",
+        ),
         (
             xml(thing("cat", 1, 2, 3)),
             "0.jpg",
