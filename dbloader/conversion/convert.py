@@ -70,7 +70,8 @@ def convert(
     An interruption leaves the destination as it was; ``resume`` continues after the last commit.
 
     Args:
-        source: Folder with a folder for each class; or tar files, as ``"shard-{000..127}.tar"``, one file, or a folder
+        source: Folder with a folder for each class, or with a ``metadata.csv`` or ``metadata.jsonl`` that names its
+            images, as `export_store` writes it; or tar files, as ``"shard-{000..127}.tar"``, one file, or a folder
             that holds only them; or an LMDB file of another program, or the folder with its ``data.mdb``. With a
             listing: the folder that its paths start from, or the ``mongodb://`` place of a collection that has a
             document with the bytes of each file.

@@ -25,6 +25,7 @@ from dbloader._describe import short_repr
 from dbloader.errors import FieldError, SourceError
 from dbloader.records.record import checked_field_name
 from dbloader.sources.base import Entry, Problem, Source, checked_root, readable
+from dbloader.sources.folder import first_warnings
 from dbloader.sources.labels import number_labels
 from dbloader.sources.metadata import CLASSES, FILE_NAME, RECORD_COLUMNS, Listed, read_classes, top_folder
 from dbloader.sources.rows import is_text, read_header, read_rows
@@ -105,7 +106,7 @@ def read_listing(
                 f"{where}: the label of {first_rows[name]} is {name!r}, which is not in {CLASSES}: add it"
             )
     if listed is not None:
-        warnings += listed.warnings(root)
+        warnings += [*(first_warnings(root, classes) if by_folder else ()), *listed.warnings(root)]
     return ListingSource(root, classes, warnings, listing, labels, metadata=metadata, by_folder=by_folder)
 
 
