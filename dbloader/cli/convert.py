@@ -126,6 +126,8 @@ def convert_command(*, quiet: bool, as_json: bool, **options: Any) -> int:
     complete; each file that is not in it is named, with the reason, here and in DESTINATION.report.jsonl (of a store in
     MongoDB, in DATABASE.COLLECTION.report.jsonl where you are).
 
+    A metadata.csv or metadata.jsonl in SOURCE, with a column file_name, names the images, labels and further fields.
+
     SOURCE may also be tar files: shards of WebDataset, an image folder in a tar, or a tar of one tar for each class;
     one file, 'shard-{000..127}.tar' in quotes, or a folder of them. It may be an LMDB file of another program, or the
     folder with its data.mdb. Or it is a collection in MongoDB that has a document with the bytes of each file which
