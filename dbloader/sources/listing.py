@@ -62,8 +62,8 @@ def read_listing(
     first_of: dict[str, int] = {}  # for each label that is text, the first row that has it
     first = first_integer = first_problem = None
     rows = unlabelled = 0
-    listed = Listed() if metadata else None
-    has_labels = not metadata
+    listed, has_labels = Listed() if metadata else None, not metadata
+    folders: dict[str, int] = {}  # for each first folder of a path without a label, the first row that has it
     for row in _rows(listing, metadata=metadata):
         if isinstance(row, Problem):
             first_problem = first_problem or row
@@ -71,8 +71,10 @@ def read_listing(
         rows += 1
         first = first or row
         if listed is not None:
-            listed.add(row.path, row.number)
+            listed.add(row.path)
             has_labels = has_labels or not {*row.columns}.isdisjoint(LABEL_COLUMNS)
+            if not has_labels:
+                folders.setdefault(top_folder(row.path), row.number)
         if isinstance(row.label, str):
             first_of.setdefault(row.label, row.number)
         elif row.label is None:
@@ -84,9 +86,9 @@ def read_listing(
             _check_header(read_header(listing), where)
         raise SourceError(f"{where}: no row of it can be used: {': '.join(first_problem or ['there are none'])}")
     classes = read_classes(listing) if metadata else None
-    by_folder = listed is not None and classes is None and not has_labels and listed.has_classes()
-    if listed is not None and by_folder:
-        first_of, unlabelled = listed.folders, 0
+    by_folder = classes is None and not has_labels and len(folders) > 1 and "" not in folders
+    if by_folder:
+        first_of, unlabelled = folders, 0
     if first_integer and first_of and not classes:
         name, number = next(iter(first_of.items()))
         both = f"the label of row {first_integer.number} is the integer {first_integer.label}, of row {number} {name!r}"
