@@ -132,6 +132,8 @@ def convert_command(*, dry_run: bool, quiet: bool, as_json: bool, **options: Any
     complete; each file that is not in it is named, with the reason, here and in DESTINATION.report.jsonl (of a store in
     MongoDB, in DATABASE.COLLECTION.report.jsonl where you are).
 
+    A metadata.csv or metadata.jsonl in SOURCE, with a column file_name, names the images, labels and further fields.
+
     SOURCE may also be tar files: shards of WebDataset, an image folder in a tar, or a tar of one tar for each class;
     one file, 'shard-{000..127}.tar' in quotes, or a folder of them. Zip files of image folders are named in the same
     ways. It may be a store, whose records keep all their fields. It may be an LMDB file of another program, or the

@@ -70,11 +70,12 @@ def convert(
     An interruption leaves the destination as it was; ``resume`` continues after the last commit.
 
     Args:
-        source: Folder with a folder for each class; or tar or zip files, as ``"shard-{000..127}.tar"``, one file, or a
-            folder that holds only them; or the place of a store of image files, whose records keep all their fields; or
-            an LMDB file of another program, or the folder with its ``data.mdb``. With a listing: the folder that its
-            paths start from, or the ``mongodb://`` place of a collection that has a document with the bytes of each
-            file.
+        source: Folder with a folder for each class, or with a ``metadata.csv`` or ``metadata.jsonl`` that names its
+            images; or tar, zip or Parquet files: ``"shard-{000..127}.tar"``, one file, or a folder that holds only
+            them; or the place of a store of image files, whose records keep all their fields; or what Hugging Face's
+            ``save_to_disk`` wrote; or an LMDB file of another program, or the folder with its ``data.mdb``. With a
+            listing: the folder that its paths start from, or the ``mongodb://`` place of a collection that has a
+            document with the bytes of each file.
         destination: Place of the store.
         listing: JSON, CSV, TSV or JSON lines file that names the files, their labels and further fields; or
             annotations of COCO, VOC or YOLO (docs/annotations.md).

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dbloader._options import check_choice, checked_flag
 from dbloader.errors import DBLoaderError, ExportError, OptionError
 from dbloader.exports.base import CROISSANT, new_file
+from dbloader.stores.mongo.uri import is_mongo
 from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:
@@ -76,6 +77,8 @@ def export_store(
         raise OptionError(
             f"croissant (--croissant) describes a folder of images: leave it out with the format {format}"
         )
+    if is_mongo(destination):
+        raise ExportError("export makes a folder, not a store: give a path, or copy the store (dbloader copy)")
     target = Path(destination)
     with open_store(place) as store:
         total, nbytes = len(store), store.manifest.image_bytes

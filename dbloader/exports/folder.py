@@ -72,19 +72,18 @@ class FolderExporter(Exporter):
         if record.resized_from is not None:
             row["resized_from"] = [*record.resized_from]
         order = (path.partition("/")[0], *posixpath.split(path))
-        is_plain = order[0] == name and len(row) == 2 and not record.fields and order > self._order
-        self._plain = self._plain and is_plain and path.lower().endswith(IMAGE_EXTENSIONS)
-        self._order = order
+        is_image = path.lower().endswith(IMAGE_EXTENSIONS)
+        is_plain = is_image and order[0] == name and len(row) == 2 and not record.fields and order > self._order
+        self._plain, self._order = self._plain and is_plain, order
+        if is_image:
+            self._extensions.add(posixpath.splitext(path)[1])
         if FILE_NAME in record.fields:
-            raise ExportError(
-                f"record {record.index} has a field {FILE_NAME!r}, which is the column of {METADATA} for the file: "
-                f"{_REMEDY}"
-            )
+            taken = f"which is the column of {METADATA} for the file"
+            raise ExportError(f"record {record.index} has a field {FILE_NAME!r}, {taken}: {_REMEDY}")
         row |= {key: pack(key, value) for key, value in record.fields.items()}
         line = dumps(row, json_options=RELAXED_JSON_OPTIONS).encode() + b"\n"
         self._metadata.write(line)
         self._digest.update(line)
-        self._extensions.add(posixpath.splitext(path)[1])
         for key, value in row.items():
             self._columns.setdefault(key, set()).add(type(value))
 
@@ -94,29 +93,18 @@ class FolderExporter(Exporter):
         self.close()
         for name in (METADATA, CLASSES) if self._plain else ():
             (self.folder / name).unlink()
-        for count, one, many, what in (
-            (
-                self._raw,
-                "image is",
-                "images are",
-                "stored as pixels and written as PNG: convert --raw makes pixels again",
-            ),
-            (self._damaged, "image is", "images are", "damaged: convert --on-damaged keep takes damaged images"),
-            (self._unknown, "file is", "files are", "in no known image format: convert --check none takes any file"),
-            (
-                self._noted,
-                "record has",
-                "records have",
-                "no size and format, or not those of the image: convert notes these",
-            ),
+        for what, count, remedy in (
+            ("stored as pixels, written as PNG", self._raw, "convert --raw makes pixels of them"),
+            ("damaged", self._damaged, "convert --on-damaged keep takes them"),
+            ("in no known image format", self._unknown, "convert --check none takes them"),
+            ("without the size and format of their image", self._noted, "convert adds these, which changes the digest"),
         ):
             if count:
-                self.warnings.append(f"{count:,} {one if count == 1 else many} {what}")
+                self.warnings.append(f"records {what}: {count:,} ({remedy})")
 
     def describe(self, name: str) -> dict[str, Any]:
         """Return the description of the folder in Croissant, once it is finished."""
-        extensions = sorted(extension for extension in self._extensions if extension.lower() in IMAGE_EXTENSIONS)
-        patterns = [start + extension for extension in extensions for start in ("*", "**/*")]
+        patterns = [start + extension for extension in sorted(self._extensions) for start in ("*", "**/*")]
         columns = {column: data_type(types) for column, types in self._columns.items()}
         table = None if self._plain else (METADATA, self._digest.hexdigest())
         formats = [*self.store.manifest.formats, *(["PNG"] if self._raw else [])]

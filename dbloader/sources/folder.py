@@ -83,7 +83,7 @@ class FolderSource(Source):
         self._problems = contents.problems
         self._tally = tally
         classes = tuple(readable(name) for name in contents.folders)
-        super().__init__(root, classes, _first_warnings(root, classes, len(contents.images)))
+        super().__init__(root, classes, first_warnings(root, classes, len(contents.images)))
         self._first_warnings = self.warnings
 
     @override
@@ -200,7 +200,8 @@ def _order(path: bytes) -> str:
     return path.decode("utf-8", "surrogateescape")
 
 
-def _first_warnings(root: Path, classes: tuple[str, ...], loose: int) -> Iterator[str]:
+def first_warnings(root: Path, classes: tuple[str, ...], loose: int = 0) -> Iterator[str]:
+    """Yield warnings about class folders that look like splits, and about images outside of them."""
     where = readable(root)
     if loose:
         yield f"{_count(loose, 'image', 'images')} directly in {where} left out: outside of every class folder"

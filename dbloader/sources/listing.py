@@ -25,6 +25,7 @@ from dbloader._describe import short_repr
 from dbloader.errors import FieldError, SourceError
 from dbloader.records.record import checked_field_name
 from dbloader.sources.base import Entry, Problem, Source, checked_root, readable
+from dbloader.sources.folder import first_warnings
 from dbloader.sources.labels import CLASSES, number_labels, read_classes
 from dbloader.sources.metadata import FILE_NAME, RECORD_COLUMNS, Listed, top_folder
 from dbloader.sources.rows import is_text, read_header, read_rows
@@ -61,8 +62,8 @@ def read_listing(
     first_of: dict[str, int] = {}  # for each label that is text, the first row that has it
     first = first_integer = first_problem = None
     rows = unlabelled = 0
-    listed = Listed() if metadata else None
-    has_labels = not metadata
+    listed, has_labels = Listed() if metadata else None, not metadata
+    folders: dict[str, int] = {}  # for each first folder of a path without a label, the first row that has it
     for row in _rows(listing, metadata=metadata):
         if isinstance(row, Problem):
             first_problem = first_problem or row
@@ -70,8 +71,10 @@ def read_listing(
         rows += 1
         first = first or row
         if listed is not None:
-            listed.add(row.path, row.number)
+            listed.add(row.path)
             has_labels = has_labels or not {*row.columns}.isdisjoint(LABEL_COLUMNS)
+            if not has_labels:
+                folders.setdefault(top_folder(row.path), row.number)
         if isinstance(row.label, str):
             first_of.setdefault(row.label, row.number)
         elif row.label is None:
@@ -83,9 +86,9 @@ def read_listing(
             _check_header(read_header(listing), where)
         raise SourceError(f"{where}: no row of it can be used: {': '.join(first_problem or ['there are none'])}")
     classes = read_classes(listing.parent) if metadata else None
-    by_folder = listed is not None and classes is None and not has_labels and listed.has_classes()
-    if listed is not None and by_folder:
-        first_of, unlabelled = listed.folders, 0
+    by_folder = classes is None and not has_labels and len(folders) > 1 and "" not in folders
+    if by_folder:
+        first_of, unlabelled = folders, 0
     if first_integer and first_of and not classes:
         name, number = next(iter(first_of.items()))
         both = f"the label of row {first_integer.number} is the integer {first_integer.label}, of row {number} {name!r}"
@@ -105,7 +108,7 @@ def read_listing(
                 f"{where}: the label of {first_rows[name]} is {name!r}, which is not in {CLASSES}: add it"
             )
     if listed is not None:
-        warnings += listed.warnings(root)
+        warnings += [*(first_warnings(root, classes) if by_folder else ()), *listed.warnings(root)]
     return ListingSource(root, classes, warnings, listing, labels, metadata=metadata, by_folder=by_folder)
 
 

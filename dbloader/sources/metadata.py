@@ -47,16 +47,10 @@ class Listed:
 
     def __init__(self) -> None:
         self._hashes = array("q")
-        self.folders: dict[str, int] = {}  # the first folder of their paths, "" without one; and its first row
 
-    def add(self, path: bytes, row: int) -> None:
+    def add(self, path: bytes) -> None:
         """Add the normalized path of a row."""
         self._hashes.append(hash(path))
-        self.folders.setdefault(top_folder(path), row)
-
-    def has_classes(self) -> bool:
-        """Return whether all files are in folders, and in several: a single one says nothing."""
-        return len(self.folders) > 1 and "" not in self.folders
 
     def warnings(self, root: Path) -> Iterator[str]:
         """Yield what is in the folder and not used: images that no row names, further metadata files."""

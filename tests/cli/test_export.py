@@ -28,12 +28,14 @@ def test_quiet_prints_nothing_and_json_the_facts(shell: Shell, tmp_path: Path) -
     done = shell("export", tmp_path / "store.lmdb", tmp_path / "b", "--json")
     facts = json.loads(done.stdout)
     assert facts["destination"] == str(tmp_path / "b")
-    assert facts["warnings"] == ["1 record has no size and format, or not those of the image: convert notes these"]
+    assert facts["warnings"] == [
+        "records without the size and format of their image: 1 (convert adds these, which changes the digest)"
+    ]
 
 
 def test_warnings_go_to_stderr_and_errors_are_one_line(shell: Shell, tmp_path: Path) -> None:
     write_store([Record("\x1b[2J.jpg", 0, photo())], tmp_path / "store.lmdb")
     done = shell("export", tmp_path / "store.lmdb", tmp_path / "\x1b[2J")
-    assert done.stderr.startswith("Warning: 1 record has no size and format")
+    assert done.stderr.startswith("Warning: records without the size and format of their image: 1")
     assert "\x1b" not in done.stdout
     check_error(shell("export", tmp_path / "store.lmdb", tmp_path / "\x1b[2J"), r"\\x1b\[2J exists already: move it")

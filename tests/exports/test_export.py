@@ -112,6 +112,8 @@ def test_an_error_leaves_nothing(place: Path) -> None:
         export_store(place, place.with_name("folder"), format="zip")
     with pytest.raises(ExportError, match=r"out\.lmdb/folder cannot be written: Not a directory; choose another"):
         export_store(place, place / "folder")
+    with pytest.raises(ExportError, match="export makes a folder, not a store: give a path, or copy the store"):
+        export_store(place, "mongodb://user:password@server/images.train")
     assert names(place.parent) == ["out.lmdb"]
 
 

@@ -176,7 +176,7 @@ def test_pixels_become_png_and_pixels_again(tmp_path: Path) -> None:
     plant_photos(tmp_path / "images", 3)
     convert(tmp_path / "images", tmp_path / "store.lmdb", images=ImageFormat(raw=True, short_side=20))
     report = export_store(tmp_path / "store.lmdb", tmp_path / "folder")
-    assert report.warnings == ("3 images are stored as pixels and written as PNG: convert --raw makes pixels again",)
+    assert report.warnings == ("records stored as pixels, written as PNG: 3 (convert --raw makes pixels of them)",)
     with open_store(tmp_path / "store.lmdb") as store, Image.open(tmp_path / "folder/cat/0000.jpg") as image:
         assert image.format == "PNG"
         assert np.array_equal(np.asarray(image), store[0].image)  # type: ignore[arg-type]
@@ -195,12 +195,12 @@ def test_damaged_and_unknown_files_are_named_with_the_option_that_takes_them(tmp
     plant(tmp_path / "images", {"cat/1.jpg": photo()[:-300], "cat/2.jpg": photo()})
     convert(tmp_path / "images", tmp_path / "store.lmdb", on_damaged="keep")
     report = export_store(tmp_path / "store.lmdb", tmp_path / "folder")
-    assert report.warnings == ("1 image is damaged: convert --on-damaged keep takes damaged images",)
+    assert report.warnings == ("records damaged: 1 (convert --on-damaged keep takes them)",)
     again(tmp_path, tmp_path / "folder", on_damaged="keep")
     plant(tmp_path / "images", {"cat/1.jpg": b"<svg/>"})
     convert(tmp_path / "images", tmp_path / "store.lmdb", check="none", overwrite=True)
     report = export_store(tmp_path / "store.lmdb", tmp_path / "other")
-    assert report.warnings == ("1 file is in no known image format: convert --check none takes any file",)
+    assert report.warnings == ("records in no known image format: 1 (convert --check none takes them)",)
     (tmp_path / "again.lmdb").unlink()
     again(tmp_path, tmp_path / "other", check="none")
 
@@ -208,7 +208,8 @@ def test_damaged_and_unknown_files_are_named_with_the_option_that_takes_them(tmp
 def test_facts_that_differ_from_the_image_are_counted(tmp_path: Path) -> None:
     write_store([Record("cat/1.jpg", 0, photo())], tmp_path / "store.lmdb", classes=("cat",))
     report = export_store(tmp_path / "store.lmdb", tmp_path / "folder")
-    assert report.warnings == ("1 record has no size and format, or not those of the image: convert notes these",)
+    what = "records without the size and format of their image: 1"
+    assert report.warnings == (f"{what} (convert adds these, which changes the digest)",)
 
 
 @pytest.mark.parametrize(

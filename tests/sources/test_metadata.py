@@ -61,6 +61,12 @@ def test_without_a_label_the_classes_are_the_folders(root: Path) -> None:
     assert source.warnings == ()
 
 
+def test_folders_that_look_like_splits_are_warned_of(tmp_path: Path) -> None:
+    root = plant(tmp_path, dict.fromkeys(["train/1.jpg", "test/1.jpg"], b""))
+    source = opened(root, "metadata.jsonl", [{"file_name": "train/1.jpg"}, {"file_name": "test/1.jpg"}])
+    assert source.warnings[0].startswith("the classes are called 'test', 'train': these look like splits")
+
+
 @pytest.mark.parametrize("names", [["1.jpg", "cat/1.jpg"], ["images/1.jpg", "images/2.jpg"]])
 def test_files_beside_folders_or_in_a_single_one_have_no_label(tmp_path: Path, names: list[str]) -> None:
     root = plant(tmp_path, dict.fromkeys(names, b""))
