@@ -179,7 +179,7 @@ def _type_of(value: Any) -> Any:
     if isinstance(value, dict) and value:
         return pa.struct([(name, _type_of(item)) for name, item in value.items()])
     if type(value) not in _TYPES:
-        raise ValueError("is an empty dict" if value == {} else f"holds a {type(value).__name__}")
+        raise ValueError("is an empty dict" if isinstance(value, dict) else f"holds a {type(value).__name__}")
     return _TYPES[type(value)]
 
 
