@@ -231,7 +231,7 @@ def test_images_may_be_files_below_the_folder(tmp_path: Path) -> None:
         ({"a": [1], "b": ["x"]}, "no column is the image for certain; it has 'a', 'b': call it 'image'"),
         ({"a": [b"1"], "b": [b"2"]}, "no column is the image for certain; 'a', 'b' may each be it: call it 'image'"),
         ({"image": [b"1"], "b": pa.array([[(1, 2)]], pa.map_(pa.int8(), pa.int8()))},
-         "the column 'b' has the type map<int8, int8>, which cannot be a field: leave it out of the file"),
+         "the column 'b' has the type map<int8, int8 ('b')>, which cannot be a field: leave it out of the file"),
     ],
 )  # fmt: skip
 def test_a_table_whose_columns_cannot_be_told_is_refused(tmp_path: Path, columns: Any, message: str) -> None:
