@@ -127,7 +127,8 @@ def convert_command(*, quiet: bool, as_json: bool, **options: Any) -> int:
     MongoDB, in DATABASE.COLLECTION.report.jsonl where you are).
 
     SOURCE may also be tar files: shards of WebDataset, an image folder in a tar, or a tar of one tar for each class;
-    one file, 'shard-{000..127}.tar' in quotes, or a folder of them. It may be an LMDB file of another program, or the
+    one file, 'shard-{000..127}.tar' in quotes, or a folder of them. It may be Parquet files, given like tar files, or a
+    folder that save_to_disk of Hugging Face's datasets wrote. It may be an LMDB file of another program, or the
     folder with its data.mdb. Or it is a collection in MongoDB that has a document with the bytes of each file which
     --list names.
     """
