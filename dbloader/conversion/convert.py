@@ -72,8 +72,8 @@ def convert(
     Args:
         source: Folder with a folder for each class; or tar files, as ``"shard-{000..127}.tar"``, one file, or a folder
             that holds only them; or Parquet files, likewise; or an LMDB file of another program, or the
-            folder with its ``data.mdb``. With a listing: the folder that its paths start from, or the ``mongodb://`` place of a collection that has a
-            document with the bytes of each file.
+            folder with its ``data.mdb``. With a listing: the folder that its paths start from, or the
+            ``mongodb://`` place of a collection that has a document with the bytes of each file.
         destination: Place of the store.
         listing: JSON, CSV, TSV or JSON lines file that names the files, their labels and further fields.
         name_field: Of a collection in MongoDB, the field with a file's name; default ``"img_name"``.
