@@ -83,8 +83,9 @@ class ParquetExporter(Exporter):
             columns.append(("label", pa.int64()))
             names = {"names": [*manifest.classes], "_type": "ClassLabel"}
             features["label"] = names if manifest.classes else _feature(pa.int64())
-        columns += self._types.items()
-        features |= {name: _feature(kind) for name, kind in self._types.items()}
+        types = {name: _without_null(kind) for name, kind in self._types.items()}
+        columns += types.items()
+        features |= {name: _feature(kind) for name, kind in types.items()}
         metadata = {"huggingface": {"info": {"features": features}}, "dbloader": {"absent": self._absent}}
         return pa.schema(columns, {key: json.dumps(value) for key, value in metadata.items()})
 
@@ -179,7 +180,7 @@ def _type_of(value: Any) -> Any:
     if isinstance(value, dict) and value:
         return pa.struct([(name, _type_of(item)) for name, item in value.items()])
     if type(value) not in _TYPES:
-        raise ValueError("is an empty dict" if value == {} else f"holds a {type(value).__name__}")
+        raise ValueError("is an empty dict" if isinstance(value, dict) else f"holds a {type(value).__name__}")
     return _TYPES[type(value)]
 
 
@@ -194,6 +195,15 @@ def _merged(first: Any, second: Any) -> Any:
     if pa.types.is_struct(first) and pa.types.is_struct(second) and first.names == second.names:
         return pa.struct([(name, _merged(first.field(name).type, second.field(name).type)) for name in first.names])
     raise ValueError(f"is {second} here and {first} before")
+
+
+def _without_null(kind: Any) -> Any:
+    """Return a type with text where all values are None: pyarrow 26 cannot read nulls of a struct in a list."""
+    if pa.types.is_list(kind):
+        return pa.list_(_without_null(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, _without_null(field.type)) for field in kind])
+    return pa.string() if pa.types.is_null(kind) else kind
 
 
 def _feature(kind: Any) -> Any:

@@ -73,7 +73,7 @@ class ArrowFile:
         if stream.read() != _END:
             raise ValueError("it is cut short: copy it again")
         stream.seek(0)
-        self._data = stream.read_buffer()  # a view of the map
+        self._data = stream.read_buffer(stream.size())  # a view of the map
 
     def image_bytes(self, block: int, column: str) -> int:
         """Return 0: nothing has to be decoded."""

@@ -1,0 +1,177 @@
+"""Parquet files that an export writes: what datasets reads in them, and that convert makes the same store again."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from dbloader import ImageFormat, Record, convert, create_store, open_store
+from dbloader.errors import ExportError
+from dbloader.exports import parquet
+from dbloader.exports.export import export_store
+from dbloader.records.record import encode
+from tests.support.conversion import records
+from tests.support.hugging_face import run_datasets
+from tests.support.images import encoded, photo, plant_photos
+from tests.support.jpegs import draw
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CLASSES = ("cat", 'a "dög"/\n', "")
+
+
+def store_of(place: Path, *made: Record, classes: tuple[str, ...] = CLASSES) -> str:
+    with create_store(place, overwrite=True) as writer:
+        writer.write([encode(record) for record in made])
+        return writer.finish(classes=classes).digest
+
+
+def record(number: int, **values: Any) -> Record:
+    standard = {"label": number % 3, "image": photo(number), "width": 40, "height": 30, "format": "JPEG"}
+    return Record(**{"name": f"a/ü {number}.jpg", **standard, **values})
+
+
+def varied(number: int) -> Record:
+    fields: dict[str, Any] = {
+        "int": number - 3, "float": -0.0 if number else float("inf"), "text": f"ü\0{number}", "yes": number > 2,
+        "bytes": b"\xff" * number, "none": None, "empty": [], "nulls": [None],
+        "boxes": [{"x": 1.5, "on": None, "tags": ["a"] * n} for n in range(number)],
+        "some": None if number == 1 else {"a": 2**62, "b": [[number]]},
+        **({"rare": "here"} if number % 4 == 1 else {}), "last": 1.0,
+    }  # fmt: skip
+    return record(
+        number,
+        name=None if number == 5 else f"c/{number}.jpg",
+        label=None if number == 4 else number % 3,
+        resized_from=(80, 60) if number == 2 else None,
+        fields=fields,
+    )
+
+
+def exported(tmp_path: Path) -> Path:
+    export_store(tmp_path / "s.lmdb", tmp_path / "out", format="parquet")
+    return tmp_path / "out"
+
+
+def test_convert_gives_the_same_store(tmp_path: Path) -> None:
+    digest = store_of(tmp_path / "s.lmdb", *map(varied, range(9)))
+    report = convert(exported(tmp_path), tmp_path / "again.lmdb")
+    assert records(tmp_path / "again.lmdb") == [*records(tmp_path / "s.lmdb")]
+    assert report.digest == digest
+    with open_store(tmp_path / "again.lmdb") as store:
+        assert store.manifest.classes == CLASSES
+
+
+def test_an_image_folder_comes_back_through_several_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = convert(plant_photos(tmp_path / "images", 50), tmp_path / "s.lmdb", images=ImageFormat(short_side=20))
+    monkeypatch.setattr(parquet, "_GROUP_ROWS", 7)
+    monkeypatch.setattr(parquet, "_SHARD_BYTES", 10_000)
+    files = sorted(path.name for path in (exported(tmp_path) / "data").iterdir())
+    assert files == [f"train-{number:05}-of-{len(files):05}.parquet" for number in range(len(files))]
+    assert len(files) > 1
+    assert pq.read_metadata(tmp_path / "out" / "data" / files[0]).row_group(0).num_rows == 7
+    assert convert(tmp_path / "out", tmp_path / "again.lmdb", workers=3).digest == first.digest
+
+
+def test_names_that_occur_again_and_fields_called_like_labels_come_back(tmp_path: Path) -> None:
+    made = [record(n, name="same.jpg", label=None, fields={"target": n, "img": b"x"}) for n in range(3)]
+    digest = store_of(tmp_path / "s.lmdb", *made, classes=())
+    assert convert(exported(tmp_path), tmp_path / "again.lmdb").digest == digest
+
+
+def test_a_marked_image_stays_marked(tmp_path: Path) -> None:
+    digest = store_of(tmp_path / "s.lmdb", record(0), record(1, image=photo(1)[:-300], damaged="is cut short"))
+    assert convert(exported(tmp_path), tmp_path / "again.lmdb").digest == digest
+
+
+READ = """
+found = load_dataset("parquet", data_files="out/data/*.parquet")["train"]
+same = load_dataset("out")["train"]
+assert found.features == same.features and same[1] == found[1]
+features = {name: str(feature) for name, feature in found.features.items()}
+row = {name: value for name, value in found[1].items() if name not in ("image", "bytes")}
+print(json.dumps([found.features["label"].names, features, row, found[1]["image"].size, found[1]["image"].format,
+    found.cast_column("image", Image(decode=False))[1]["image"]["path"], found["label"][:6]]))
+"""
+
+
+@pytest.mark.slow
+def test_datasets_reads_images_classes_and_fields(tmp_path: Path) -> None:
+    store_of(tmp_path / "s.lmdb", *map(varied, range(9)))
+    exported(tmp_path)
+    names, features, row, *image = json.loads(run_datasets(tmp_path, READ))
+    assert names == [*CLASSES]
+    assert (features["int"], features["bytes"]) == ("Value('int64')", "Value('binary')")
+    assert features["boxes"] == "List({'x': Value('float64'), 'on': Value('string'), 'tags': List(Value('string'))})"
+    assert image == [[40, 30], "JPEG", "c/1.jpg", [0, 1, 2, 0, None, 2]]
+    expected = varied(1).fields
+    del expected["bytes"]
+    assert row == {**expected, "label": 1, "resized_from": None}
+
+
+def test_pixels_become_png(tmp_path: Path) -> None:
+    folder = plant_photos(tmp_path / "images", 3)
+    (folder / "cat" / "gray.png").write_bytes(encoded(draw(24, 18, "L"), "PNG"))
+    digest = convert(folder, tmp_path / "s.lmdb", images=ImageFormat(raw=True)).digest
+    assert export_store(tmp_path / "s.lmdb", tmp_path / "out", format="parquet").warnings == (
+        "4 records are stored as pixels and written as PNG: convert --raw gives the same store again",
+    )
+    assert convert(tmp_path / "out", tmp_path / "again.lmdb", images=ImageFormat(raw=True)).digest == digest
+
+
+def test_what_convert_leaves_out_or_changes_is_said(tmp_path: Path) -> None:
+    made = [
+        record(0, image=None, fields={"a": 1, "b": 1}),
+        record(1, image=b"no image", format=None, fields={"b": 2, "a": 2}),
+        Record(fields={"a": 3}),
+    ]
+    store_of(tmp_path / "s.lmdb", *made)
+    assert export_store(tmp_path / "s.lmdb", tmp_path / "out", format="parquet").warnings == (
+        "1 record is in no known image format: convert --check none gives the same store again",
+        "2 records are without an image: convert leaves them out",
+        "1 record is with fields in another order than others: convert gives all the same order",
+    )
+    assert convert(tmp_path / "out", tmp_path / "again.lmdb", check="none").rejected == 2
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([1, 1.5], "field 'x' is double here and int64 before"),
+        ([["a"], [b"a"]], "field 'x' is binary here and string before"),
+        ([{"a": 1}, {"b": 1}], r"field 'x' is struct<b: int64> here and struct<a: int64> before"),
+        ([True, 1], "field 'x' is int64 here and bool before"),
+        ([{}, {}], "field 'x' is an empty dict"),
+        ([np.zeros(3), 1], "field 'x' holds a ndarray"),
+    ],
+)
+def test_fields_that_a_column_cannot_hold_are_refused(tmp_path: Path, values: list[Any], message: str) -> None:
+    store_of(tmp_path / "s.lmdb", *(record(n, fields={"x": value}) for n, value in enumerate(values)))
+    with pytest.raises(
+        ExportError, match=rf"record [01] \(a/ü [01]\.jpg\): its {message}.*, which a column of Parquet"
+    ):
+        exported(tmp_path)
+    assert not (tmp_path / "out").exists()
+
+
+def test_none_and_no_field_are_not_mixed_up(tmp_path: Path) -> None:
+    store_of(tmp_path / "s.lmdb", record(0, fields={"x": None}), record(1))
+    with pytest.raises(ExportError, match=r"its field 'x' is None, and other records lack it, which Parquet cannot"):
+        exported(tmp_path)
+
+
+def test_arrays_that_are_no_images_are_refused(tmp_path: Path) -> None:
+    store_of(tmp_path / "s.lmdb", Record("a", image=np.zeros((3, 4), np.float32)))
+    with pytest.raises(ExportError, match=r"record 0 \(a\): its array of float32 of the shape \(3, 4\) is no image"):
+        exported(tmp_path)
+
+
+def test_an_empty_store_is_an_empty_file(tmp_path: Path) -> None:
+    store_of(tmp_path / "s.lmdb")
+    (file,) = (exported(tmp_path) / "data").iterdir()
+    assert pq.read_table(file).num_rows == 0

@@ -1,0 +1,368 @@
+"""Parquet files and Arrow files: which column becomes what, and what is damaged or cannot be told."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+import pickle
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dbloader import convert, open_store
+from dbloader.errors import SourceError
+from dbloader.sources import arrow_files
+from dbloader.sources.base import Entry, Problem
+from dbloader.sources.parquet import find_parquet, read_parquet
+from tests.support.conversion import interrupt, peak_of_conversion, records
+from tests.support.hugging_face import run_datasets
+from tests.support.images import photo, plant, plant_photos, run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dbloader.sources.base import Source
+
+
+def table(features: dict[str, Any] | None = None, **columns: Any) -> pa.Table:
+    made = pa.table(columns)
+    info = {"info": {"features": features}}
+    return made if features is None else made.replace_schema_metadata({"huggingface": json.dumps(info)})
+
+
+def write(path: Path, made: pa.Table | None = None, rows: int = 100, **columns: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns) if made is None else made, path, row_group_size=rows)
+    return path
+
+
+def images(count: int, paths: bool = True) -> list[dict[str, Any]]:
+    return [{"bytes": photo(n), "path": f"{n}.jpg" if paths else None} for n in range(count)]
+
+
+def source_of(*paths: Path) -> Source:
+    return read_parquet(paths[0], paths)
+
+
+def entries(source: Source) -> list[Entry]:
+    found = list(source.entries())
+    assert not [item for item in found if isinstance(item, Problem)]
+    return [item for item in found if isinstance(item, Entry)]
+
+
+def contents(source: Source) -> list[object]:
+    return list(source.read([item for item in source.entries() if isinstance(item, Entry)], lambda _: None))
+
+
+# --- what Hugging Face's datasets writes ------------------------------------------------------------------------------
+
+MAKE = """
+images = [{"bytes": open(f"{n}.jpg", "rb").read(), "path": f"{n}.jpg"} for n in range(7)]
+features = Features({"image": Image(), "label": ClassLabel(names=["dog", "cat"]), "text": Value("string"),
+    "boxes": List({"x": Value("float64")}), "grid": Array2D((2, 2), "float32"), "width": Value("int64")})
+rows = [{"image": image, "label": n % 2 if n else -1, "text": None if n == 3 else f"t{n}", "boxes": [{"x": 0.5}] * n,
+    "grid": [[1, 2], [3, n]], "width": 5} for n, image in enumerate(images)]
+made = Dataset.from_list(rows, features)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("save", "place"),
+    [
+        ("made.to_parquet('x.parquet')", "x.parquet"),
+        ("made.save_to_disk('disk', num_shards=3)", "disk"),
+        ("DatasetDict(train=made).save_to_disk('disk')", "disk"),
+    ],
+)
+def test_what_datasets_writes_is_converted(tmp_path: Path, save: str, place: str) -> None:
+    plant(tmp_path, {f"{n}.jpg": photo(n) for n in range(7)})
+    run_datasets(tmp_path, MAKE + save)
+    report = convert(tmp_path / place, tmp_path / "out.lmdb")
+    assert report.warnings == (
+        "the column 'width' became the field 'width_': no field may have its name",
+        "1 of 7 images have no label",
+    )
+    found = records(tmp_path / "out.lmdb")
+    assert [(record.name, record.image, record.label) for record in found] == [
+        (f"{n}.jpg", photo(n), n % 2 if n else None) for n in range(7)
+    ]
+    assert [record.fields for record in found] == [
+        {
+            "text": None if n == 3 else f"t{n}",
+            "boxes": [{"x": 0.5}] * n,
+            "grid": [[1.0, 2.0], [3.0, n]],
+            "width_": 5,
+        }
+        for n in range(7)
+    ]
+    with open_store(tmp_path / "out.lmdb") as store:
+        assert store.manifest.classes == ("dog", "cat")
+
+
+# --- places -----------------------------------------------------------------------------------------------------------
+
+
+def test_files_are_named_by_a_range_a_folder_or_their_content(tmp_path: Path) -> None:
+    names = [f"train-{n:05}-of-00002.parquet" for n in range(2)]
+    shards = [write(tmp_path / "hub" / "data" / name, image=[photo(n)]) for n, name in enumerate(names)]
+    plant(tmp_path / "hub", {"README.md": b"read", ".git/x": b""})
+    assert find_parquet(tmp_path / "hub") == find_parquet(tmp_path / "hub" / "data") == shards
+    assert find_parquet(tmp_path / "hub" / "data" / "train-{00000..00001}-of-00002.parquet") == shards
+    without = shards[0].rename(tmp_path / "blob")
+    assert find_parquet(without) == [without]
+    with pytest.raises(SourceError, match=r"only 1 of 2 files of the split 'train' are there: download the others"):
+        find_parquet(tmp_path / "hub")
+
+
+@pytest.mark.parametrize("name", ["", "none", "n\0", "images"])
+def test_what_is_no_parquet_is_left_to_others(tmp_path: Path, name: str) -> None:
+    plant(tmp_path / "images", {"cat/1.jpg": photo(1), "metadata.parquet": b""})
+    assert find_parquet(tmp_path / name) == []
+
+
+def test_several_splits_are_never_mixed(tmp_path: Path) -> None:
+    for name in ("train-00000-of-00002", "train-00001-of-00002", "odd-00000-of-00001"):
+        write(tmp_path / "hub" / f"{name}.parquet", image=[photo(1)])
+    write(tmp_path / "plain" / "test.parquet", image=[photo(1)])
+    write(tmp_path / "plain" / "train.parquet", image=[photo(1)])
+    plant(tmp_path / "disk", {"dataset_dict.json": b'{"splits": ["train", "test"]}', "train/x": b"", "test/x": b""})
+    for folder, splits, example in (
+        ("hub", "odd, train", "odd-00000-of-00001.parquet'"),
+        ("plain", "test, train", "test.parquet'"),
+        ("disk", "train, test", "disk/train"),
+    ):
+        with pytest.raises(SourceError, match=rf"has several splits \({splits}\): convert each .* such as .*{example}"):
+            convert(tmp_path / folder, tmp_path / "out.lmdb")
+
+
+# --- columns ----------------------------------------------------------------------------------------------------------
+
+
+def test_columns_are_found_by_their_names_and_types(tmp_path: Path) -> None:
+    columns = {
+        "id": [1, 2, 3], "img": [photo(n) for n in range(3)], "class": ["dog", "cat", ""], "x.y": [b"a", None, b"c"],
+        "when": [datetime.datetime(2020, 1, 2)] * 3, "price": [decimal.Decimal("1.50")] * 3,
+        "kind": pa.array(["a", "b", "a"]).dictionary_encode(),
+    }  # fmt: skip
+    source = source_of(write(tmp_path / "x.parquet", **columns))
+    found = entries(source)
+    assert source.classes == ("cat", "dog")
+    assert [(entry.name, entry.label) for entry in found] == [("x/000000", 1), ("x/000001", 0), ("x/000002", None)]
+    assert found[1].fields == {
+        "id": 2, "x_y_": None, "when": "2020-01-02 00:00:00.000000", "price": "1.50", "kind": "b",
+    }  # fmt: skip
+    assert contents(source) == columns["img"]
+    assert source.warnings == (
+        "of the columns 'img', 'x.y', 'img' became the image, and the others became fields",
+        "the column 'x.y' became the field 'x_y_': no field may have its name",
+        "the values of the column 'when', of the type timestamp[us], became text",
+        "the values of the column 'price', of the type decimal128(3, 2), became text",
+        "1 of 3 images have no label",
+    )
+
+
+def test_integers_stay_the_labels_that_they_are(tmp_path: Path) -> None:
+    source = source_of(write(tmp_path / "x.parquet", image=images(3), label=[7, -1, None]))
+    assert source.classes == ()
+    assert [entry.label for entry in entries(source)] == [7, -1, None]
+
+
+def test_of_two_columns_of_classes_one_is_the_label(tmp_path: Path) -> None:
+    fine, coarse = ({"_type": "ClassLabel", "names": names} for names in (["a", "b"], ["c"]))
+    made = table({"fine": fine, "coarse": coarse}, image=images(2), fine=[0, 1], coarse=[0, 0])
+    source = source_of(write(tmp_path / "x.parquet", made))
+    assert [(entry.label, entry.fields) for entry in entries(source)] == [(0, {"coarse": 0}), (1, {"coarse": 0})]
+    assert source.classes == ("a", "b")
+    assert source.warnings == (
+        "of the columns 'fine', 'coarse', 'fine' became the label, and the others became fields",
+    )
+
+
+def test_a_label_without_a_class_is_a_problem(tmp_path: Path) -> None:
+    made = table({"label": {"_type": "ClassLabel", "names": ["a"]}}, image=images(3), label=[0, -1, 1])
+    source = source_of(write(tmp_path / "x.parquet", made))
+    first, second, problem = source.entries()
+    assert isinstance(first, Entry)
+    assert isinstance(second, Entry)
+    assert (first.label, second.label) == (0, None)
+    assert problem == ("2.jpg", "its label is 1, not from 0 to 0, as it has 1 classes")
+
+
+def test_paths_that_occur_again_do_not_become_names_alone(tmp_path: Path) -> None:
+    source = source_of(write(tmp_path / "x.parquet", image=[images(1)[0]] * 2 + images(2)[1:] + images(1, paths=False)))
+    assert [entry.name for entry in entries(source)] == [
+        "x/000000/0.jpg",
+        "x/000001/0.jpg",
+        "x/000002/1.jpg",
+        "x/000003",
+    ]
+    assert source.warnings[0] == "paths of images occur again: the names of records begin with file and row"
+
+
+def test_images_may_be_files_below_the_folder(tmp_path: Path) -> None:
+    plant(tmp_path / "a", {"b/1.jpg": photo(1)})
+    plant(tmp_path, {"secret.jpg": b"x"})
+    paths = ["b/1.jpg", "b/2.jpg", "../secret.jpg", f"{tmp_path}/secret.jpg"]
+    structs = [{"bytes": None, "path": path} for path in paths]
+    for kind, column in (("structs", [*structs, None]), ("texts", [*paths, None])):
+        made = (
+            pa.table({"image": pa.array(column, pa.struct([("bytes", pa.binary()), ("path", pa.string())]))})
+            if kind == "structs"
+            else pa.table({"image": column})
+        )
+        source = source_of(write(tmp_path / "a" / f"{kind}.parquet", made))
+        first, *problems = contents(source)
+        assert first == photo(1)
+        assert problems == [
+            ("b/2.jpg", "cannot be read: No such file or directory"),
+            *((path, f"has only a path, {path!r}, which is not below {tmp_path / 'a'}") for path in paths[2:]),
+            (f"{kind}/000004", "has neither bytes nor a path"),
+        ]
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"a": [1], "b": ["x"]}, "no column is the image for certain; it has 'a', 'b': call it 'image'"),
+        ({"a": [b"1"], "b": [b"2"]}, "no column is the image for certain; 'a', 'b' may each be it: call it 'image'"),
+        ({"image": [b"1"], "b": pa.array([[(1, 2)]], pa.map_(pa.int8(), pa.int8()))},
+         "the column 'b' has the type map<int8, int8 ('b')>, which cannot be a field: leave it out of the file"),
+    ],
+)  # fmt: skip
+def test_a_table_whose_columns_cannot_be_told_is_refused(tmp_path: Path, columns: Any, message: str) -> None:
+    with pytest.raises(SourceError) as caught:
+        source_of(write(tmp_path / "x.parquet", **columns))
+    assert str(caught.value) == f"{tmp_path / 'x.parquet'}: {message}"
+
+
+def test_shards_with_other_columns_are_refused(tmp_path: Path) -> None:
+    first = write(tmp_path / "1.parquet", image=[b"1"], x=[1])
+    with pytest.raises(SourceError, match=r"2\.parquet: has other columns or classes than .*1\.parquet: convert it by"):
+        source_of(first, write(tmp_path / "2.parquet", image=[b"1"], x=["1"]))
+
+
+# --- any order, any size ----------------------------------------------------------------------------------------------
+
+
+def test_row_groups_of_any_size_and_order_give_the_same_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = plant_photos(tmp_path / "images", 60)
+    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.jpg"))
+    column = [{"bytes": (folder / name).read_bytes(), "path": name} for name in names]
+    made = table(
+        {"label": {"_type": "ClassLabel", "names": ["cat", "dog"]}},
+        image=column,
+        label=[int("dog" in name) for name in names],
+    )
+    expected = convert(folder, tmp_path / "a.lmdb").digest
+    shuffled = convert(folder, tmp_path / "b.lmdb", shuffle=1).digest
+    write(tmp_path / "x.parquet", made, rows=7)
+    for large in (2**30, 1):  # the second one decodes into temporary files
+        monkeypatch.setattr(arrow_files, "_LARGE", large)
+        for rows in (7, 60):
+            write(tmp_path / "x.parquet", made, rows=rows)
+            assert convert(tmp_path / "x.parquet", tmp_path / "c.lmdb", overwrite=True, workers=3).digest == expected
+        interrupt(tmp_path / "x.parquet", tmp_path / "d.lmdb", 32, shuffle=1, overwrite=True)
+        report = convert(tmp_path / "x.parquet", tmp_path / "d.lmdb", shuffle=1, overwrite=True, resume=True)
+        assert report.digest == shuffled
+
+
+def test_many_large_row_groups_in_a_random_order_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrow_files, "_LARGE", 1)
+    monkeypatch.setattr(arrow_files, "_ON_DISK", 1)
+    write(tmp_path / "x.parquet", image=images(60), rows=5)
+    with pytest.raises(SourceError, match=r"too large for a random order: leave shuffle \(--shuffle\) out"):
+        convert(tmp_path / "x.parquet", tmp_path / "out.lmdb", shuffle=1)
+    assert convert(tmp_path / "x.parquet", tmp_path / "out.lmdb", workers=4, overwrite=True).records == 60
+
+
+@pytest.mark.slow
+def test_a_row_group_of_any_size_takes_bounded_memory(tmp_path: Path) -> None:
+    data = photo(1, 700, 500)
+    column = [data + n.to_bytes(4, "big") for n in range(4000)]
+    assert sum(map(len, column)) > 300e6
+    options = {"row_group_size": 4000, "use_dictionary": False, "write_batch_size": 8}  # pages of about 1 MB
+    pq.write_table(pa.table({"image": column}), tmp_path / "x.parquet", **options)
+    contents(source_of(write(tmp_path / "small.parquet", image=column[:9])))  # imports what is needed
+    assert peak_of_conversion(tmp_path / "x.parquet", tmp_path / "out.lmdb", check="none") < 200e6
+
+
+def test_a_pickled_source_reads_the_same(tmp_path: Path) -> None:
+    source = source_of(write(tmp_path / "x.parquet", image=images(3)))
+    expected = contents(source)
+    copy = pickle.loads(pickle.dumps(source))  # noqa: S301 - its own
+    assert contents(copy) == expected == [photo(n) for n in range(3)]
+
+
+# --- damage -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_that_is_cut_short_is_refused_in_one_line(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.parquet", image=images(9))
+    data = path.read_bytes()
+    for length in (0, 3, 100, len(data) - 100, len(data) - 1):
+        path.write_bytes(data[:length])
+        done = run("convert", path, tmp_path / "out.lmdb") if length == 100 else None
+        with pytest.raises(SourceError, match=r"x\.parquet: cannot be read: [^\n]+$"):
+            source_of(path)
+        assert done is None or (done.status, len(done.stderr.splitlines())) == (2, 1)
+
+
+def test_an_arrow_stream_that_is_cut_short_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.arrow"
+    made = pa.table({"image": [photo(n) for n in range(9)]})
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, made.schema) as writer:
+        writer.write_table(made, max_chunksize=2)
+    assert len(contents(source_of(path))) == 9
+    data = path.read_bytes()
+    for length in range(0, len(data), 97):
+        path.write_bytes(data[:length])
+        with pytest.raises(SourceError, match=r"x\.arrow: cannot be read: "):
+            source_of(path)
+    path.write_bytes(data[:-8])  # at the end of a record batch
+    with pytest.raises(SourceError, match="is cut short: copy it again"):
+        source_of(path)
+
+
+def test_damaged_bytes_are_found_and_only_their_rows_are_lost(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    made = pa.table({"image": [bytes([n]) * 1000 for n in range(40)], "x": [b"field %d" % n * 100 for n in range(40)]})
+    pq.write_table(made, path, row_group_size=10, compression="none", use_dictionary=False, write_page_checksum=True)
+    data = path.read_bytes()
+    for byte, lost in ((bytes([15]) * 1000, "image"), (b"field 25" * 100, "x")):
+        path.write_bytes(data.replace(byte, b"?" + byte[1:]))
+        source = source_of(path)
+        items = list(source.entries())
+        found = list(source.read([item for item in items if isinstance(item, Entry)], lambda _: None))
+        if lost == "image":
+            assert [item for item in found if isinstance(item, bytes)] == [
+                bytes([n]) * 1000 for n in range(40) if n // 10 != 1
+            ]
+            assert sum("CRC checksum" in item.reason for item in found if isinstance(item, Problem)) == 10
+        else:
+            (problem,) = (item for item in items if isinstance(item, Problem))
+            assert problem.name == "x, rows 20 to 29"
+            assert len(found) == 30
+
+
+def test_random_damage_never_ends_in_another_error(tmp_path: Path) -> None:
+    made = table(
+        {"label": {"_type": "ClassLabel", "names": ["a", "b"]}}, image=images(6), label=[0, 1] * 3, s=["x"] * 6
+    )
+    data = bytearray(write(tmp_path / "x.parquet", made, rows=2).read_bytes())
+    with pa.OSFile(str(tmp_path / "x.arrow"), "wb") as file, pa.ipc.new_stream(file, made.schema) as writer:
+        writer.write_table(made)
+    for name in ("x.parquet", "x.arrow"):
+        data = bytearray((tmp_path / name).read_bytes())
+        for at in [*range(0, len(data), len(data) // 60)]:
+            data[at] ^= 0xFF
+            (tmp_path / name).write_bytes(data)
+            data[at] ^= 0xFF
+            with suppress(SourceError):
+                contents(source_of(tmp_path / name))

@@ -1,0 +1,31 @@
+"""Programs that use Hugging Face's datasets, each in a process of its own: it keeps settings, threads and a cache."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WAIT_S = 100
+
+_BEGIN = """
+import io, json
+import datasets
+from datasets import Array2D, ClassLabel, Dataset, DatasetDict, Features, Image, List, Value, load_dataset
+datasets.disable_progress_bars()
+"""
+
+
+def run_datasets(folder: Path, program: str) -> str:
+    """Run a program in a folder and return what it printed."""
+    settings = {"HF_HOME": str(folder / ".hf"), "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", _BEGIN + program],
+        cwd=folder, env={**os.environ, **settings}, capture_output=True, text=True, timeout=WAIT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
