@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dbloader.errors import NotAStoreError, OptionError
+from dbloader.errors import NotAStoreError, OptionError, SourceError
+from dbloader.sources.base import readable
 from dbloader.sources.folder import scan
 from dbloader.sources.listing import read_listing
 from dbloader.sources.other_lmdb import find_lmdb, is_store, read_lmdb
@@ -55,6 +56,8 @@ def open_source(
     if file is not None:
         return read_store(file) if is_store(file) else read_lmdb(source, file)
     tars, zips = find_shards(source, ".tar"), find_shards(source, ".zip")
+    if tars and zips:
+        raise SourceError(f"{readable(source)}: holds tar files and zip files: put each kind into a folder of its own")
     if tars or zips:
         return read_tars(source, tars) if tars else read_zips(source, zips)
     return scan(source)

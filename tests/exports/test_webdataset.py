@@ -143,6 +143,11 @@ def test_the_same_store_gives_the_same_bytes(tmp_path: Path, monkeypatch: pytest
     assert len(samples(tmp_path / "1")) == 10
 
 
+def test_a_store_without_records_becomes_a_folder_with_its_classes(tmp_path: Path) -> None:
+    write_store([], tmp_path / "a.lmdb", classes=("a", "b"))
+    assert [path.name for path in exported(tmp_path / "a.lmdb").iterdir()] == ["classes.json"]
+
+
 def test_pixels_become_pngs(tmp_path: Path) -> None:
     root = plant_photos(tmp_path / "images", 3)
     raw = ImageFormat(raw=True, short_side=20)

@@ -88,6 +88,16 @@ def test_several_zips_are_named_by_a_range_or_a_folder(tmp_path: Path) -> None:
     assert found == [(f"{n % 2}/{n}.jpg", n % 2, photo(n)) for n in range(9, 12)]
 
 
+def test_a_folder_that_holds_other_images_too_is_refused(tmp_path: Path) -> None:
+    pack(tmp_path / "x.zip", {"a/1.jpg": photo(1)})
+    (tmp_path / "x.tar").touch()
+    with pytest.raises(SourceError, match="holds tar files and zip files: put each kind into a folder"):
+        convert(tmp_path, tmp_path.parent / "out.lmdb")
+    (tmp_path / "x.tar").rename(tmp_path / "2.jpg")
+    with pytest.raises(SourceError, match=r"there are no folders in it.*\(1 image lies directly in it\)"):
+        convert(tmp_path, tmp_path.parent / "out.lmdb")
+
+
 @pytest.mark.parametrize("place", ["x-{0..99999999999}.zip", "x-{5..3}.tar", "x-{000..1000000}.zip"])
 def test_a_range_that_no_memory_holds_is_refused(tmp_path: Path, place: str) -> None:
     with pytest.raises(SourceError, match=r"its range names [\d,]+ files: give one of 1 to 1,000,000"):
