@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import webdataset
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dbloader import ImageFormat, Record, convert, export_store, open_store, write_store
@@ -117,6 +117,7 @@ NAMES = st.text(st.sampled_from("ab./\\ \n\0_\u00e4-"), min_size=1, max_size=12)
 )
 
 
+@settings(deadline=None, max_examples=40)
 @given(names=st.lists(NAMES | st.builds("{}.jpg".format, NAMES), min_size=1, max_size=6))
 def test_any_name_comes_back_and_no_path_leads_out(tmp_path_factory: pytest.TempPathFactory, names: list[str]) -> None:
     folder = tmp_path_factory.mktemp("names")
