@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dbloader.errors import NotAStoreError, OptionError
+from dbloader.errors import NotAStoreError, OptionError, SourceError
 from dbloader.sources.annotations import read_annotations
+from dbloader.sources.base import readable
 from dbloader.sources.folder import scan
 from dbloader.sources.listing import read_listing
 from dbloader.sources.metadata import find_metadata
@@ -64,6 +65,8 @@ def open_source(
     if parquet:
         return read_parquet(source, parquet)
     tars, zips = find_shards(source, ".tar"), find_shards(source, ".zip")
+    if tars and zips:
+        raise SourceError(f"{readable(source)}: holds tar files and zip files: put each kind into a folder of its own")
     if tars or zips:
         return read_tars(source, tars) if tars else read_zips(source, zips)
     return scan(source)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dbloader.errors import SourceError
 from dbloader.sources.base import readable
+from dbloader.sources.folder import EXTENSIONS
 
 _RANGE = re.compile(r"\{([0-9]{1,18})\.\.([0-9]{1,18})\}")
 _MOST = 1_000_000
@@ -16,7 +17,7 @@ _MOST = 1_000_000
 def find_shards(place: str | os.PathLike[str], extension: str) -> list[Path]:
     """Return the files with an extension that a place names, in order; an empty list if it is no such place.
 
-    It is one file, ``shards/{000..127}.tar``, or a folder that holds such files and no folders.
+    It is one file, ``shards/{000..127}.tar``, or a folder that holds such files, no images and no folders.
     """
     text = os.fspath(place)
     if text.lower().endswith(extension) and not os.path.isdir(text):  # noqa: PTH112 - the path may be any str
@@ -25,7 +26,8 @@ def find_shards(place: str | os.PathLike[str], extension: str) -> list[Path]:
         with os.scandir(text) as entries:
             inside = list(entries)
         names = sorted(entry.name for entry in inside if entry.name.lower().endswith(extension) and entry.is_file())
-        return [] if any(entry.is_dir() for entry in inside) else [Path(text, name) for name in names]
+        is_folder = any(entry.is_dir() or entry.name.lower().endswith(EXTENSIONS) for entry in inside)
+        return [] if is_folder else [Path(text, name) for name in names]
     except OSError:
         return []  # scan says what is wrong with it
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import webdataset
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dbloader import ImageFormat, Record, convert, export_store, open_store, write_store
@@ -117,6 +117,7 @@ NAMES = st.text(st.sampled_from("ab./\\ \n\0_\u00e4-"), min_size=1, max_size=12)
 )
 
 
+@settings(deadline=None, max_examples=40)
 @given(names=st.lists(NAMES | st.builds("{}.jpg".format, NAMES), min_size=1, max_size=6))
 def test_any_name_comes_back_and_no_path_leads_out(tmp_path_factory: pytest.TempPathFactory, names: list[str]) -> None:
     folder = tmp_path_factory.mktemp("names")
@@ -141,6 +142,11 @@ def test_the_same_store_gives_the_same_bytes(tmp_path: Path, monkeypatch: pytest
     assert made[0] == made[1]
     assert list(made[0]) == ["classes.json", "shard-000000.tar", "shard-000001.tar", "shard-000002.tar"]
     assert len(samples(tmp_path / "1")) == 10
+
+
+def test_a_store_without_records_becomes_a_folder_with_its_classes(tmp_path: Path) -> None:
+    write_store([], tmp_path / "a.lmdb", classes=("a", "b"))
+    assert [path.name for path in exported(tmp_path / "a.lmdb").iterdir()] == ["classes.json"]
 
 
 def test_pixels_become_pngs(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
+import tracemalloc
 import zipfile
 from typing import TYPE_CHECKING, Any
 
@@ -88,6 +89,16 @@ def test_several_zips_are_named_by_a_range_or_a_folder(tmp_path: Path) -> None:
     assert found == [(f"{n % 2}/{n}.jpg", n % 2, photo(n)) for n in range(9, 12)]
 
 
+def test_a_folder_that_holds_other_images_too_is_refused(tmp_path: Path) -> None:
+    pack(tmp_path / "x.zip", {"a/1.jpg": photo(1)})
+    (tmp_path / "x.tar").touch()
+    with pytest.raises(SourceError, match="holds tar files and zip files: put each kind into a folder"):
+        convert(tmp_path, tmp_path.parent / "out.lmdb")
+    (tmp_path / "x.tar").rename(tmp_path / "2.jpg")
+    with pytest.raises(SourceError, match=r"there are no folders in it.*\(1 image lies directly in it\)"):
+        convert(tmp_path, tmp_path.parent / "out.lmdb")
+
+
 @pytest.mark.parametrize("place", ["x-{0..99999999999}.zip", "x-{5..3}.tar", "x-{000..1000000}.zip"])
 def test_a_range_that_no_memory_holds_is_refused(tmp_path: Path, place: str) -> None:
     with pytest.raises(SourceError, match=r"its range names [\d,]+ files: give one of 1 to 1,000,000"):
@@ -111,22 +122,26 @@ def test_zips_of_over_4_gb_and_behind_a_program_are_read(tmp_path: Path) -> None
     data = (tmp_path / "x.zip").read_bytes()
     (tmp_path / "x.zip").write_bytes(b"#!/bin/sh\n" * 50 + data)
     assert contents(source_of(tmp_path / "x.zip")) == [image]
-    long = _with_zip64_directory(data)
-    with zipfile.ZipFile(io.BytesIO(long)) as file:
-        assert file.testzip() is None
-    (tmp_path / "x.zip").write_bytes(long)
-    assert contents(source_of(tmp_path / "x.zip")) == [image]
+    for sizes in (True, False):
+        long = _with_zip64_directory(data, sizes=sizes)
+        with zipfile.ZipFile(io.BytesIO(long)) as file:
+            assert file.testzip() is None
+        (tmp_path / "x.zip").write_bytes(long)
+        assert contents(source_of(tmp_path / "x.zip")) == [image]
 
 
-def _with_zip64_directory(data: bytes) -> bytes:
-    """Return a zip of one file with a directory as it is where offsets and counts have over 32 bits."""
+def _with_zip64_directory(data: bytes, *, sizes: bool) -> bytes:
+    """Return a zip of one file with a directory as it is where counts and offsets, or sizes too, have over 32 bits."""
     end = data.rindex(b"PK\5\6")
     size, start = struct.unpack_from("<2L", data, end + 12)
     entry = bytearray(data[start : start + size])
     (name,) = struct.unpack_from("<H", entry, 28)
     packed, whole = struct.unpack_from("<2L", entry, 20)
-    entry[20:28], entry[42:46] = b"\xff" * 8, b"\xff" * 4
-    extra = struct.pack("<2HH", 7, 2, 0) + struct.pack("<2H3Q", 1, 24, whole, packed, 0)
+    entry[42:46] = b"\xff" * 4
+    numbers = (whole, packed, 0) if sizes else (0,)
+    if sizes:
+        entry[20:28] = b"\xff" * 8
+    extra = struct.pack("<2HH", 7, 2, 0) + struct.pack(f"<2H{len(numbers)}Q", 1, 8 * len(numbers), *numbers)
     entry[30:32] = struct.pack("<H", len(extra))
     entry = entry[: 46 + name] + extra
     end64 = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, 1, 1, len(entry), start)
@@ -191,11 +206,16 @@ def test_a_bomb_is_not_unpacked_beyond_the_size_that_it_says(tmp_path: Path, mon
     size = data.index(struct.pack("<L", 10**7), data.index(b"PK\1\2"))
     data[size : size + 4] = struct.pack("<L", 1000)
     path.write_bytes(data)
+    tracemalloc.start()
     bomb, other = contents(source_of(path))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 10**6
     assert bomb == ("1.jpg", f"is damaged in {path}: its size or its CRC-32 is another one")
     assert other == photo(2)
     held: list[int] = []
     list(source_of(path).read(entries(source_of(path))[:1], held.append))
+    assert 1000 in held
     assert sum(held) < 20_000
     monkeypatch.setattr(zips, "MAX_BYTES", 999)
     assert contents(source_of(path))[0] == ("1.jpg", "has 1,000 bytes, more than a record can hold (999)")
