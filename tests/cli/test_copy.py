@@ -85,6 +85,7 @@ def test_a_split_tells_of_each_part(shell: Shell, store: Path, tmp_path: Path) -
         (["--rename-class", "cat=a", "--rename-class", "cat=b"], "each OLD once, got 'cat=b'"),
         (["--where", "__import__('os')"], r"where \(--where\) compares width"),
         (["--select", "none.txt"], "none.txt: the listing cannot be read: No such file"),
+        (["--drop", ""], r"a listing is one of .*, got ''"),
         (["--select", "none.xyz"], "none.xyz: a listing is one of .*, got '.xyz'"),
     ],
 )
