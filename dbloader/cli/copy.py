@@ -28,13 +28,13 @@ integer. A record without the value does not fulfil it.
 \b
 Examples:
   dbloader copy mongodb://server/images.train cache.lmdb
-  dbloader copy train.lmdb mongodb://server/images.copy
+  dbloader copy all.lmdb mongodb://server/images.copy
   dbloader copy first.lmdb second.lmdb merged.lmdb
   dbloader copy all.lmdb train.lmdb val.lmdb --split 0.9,0.1 --seed 0
-  dbloader copy train.lmdb clean.lmdb --drop bad.txt --where 'width>=32'
-  dbloader copy train.lmdb cats.lmdb --class cat
-  dbloader copy train.lmdb pets.lmdb --rename-class cat=pet --rename-class dog=pet
-  dbloader copy train.lmdb fixed.lmdb --labels labels.csv""",
+  dbloader copy all.lmdb clean.lmdb --drop bad.txt --where 'width>=32'
+  dbloader copy all.lmdb cats.lmdb --class cat
+  dbloader copy all.lmdb pets.lmdb --rename-class cat=pet --rename-class dog=pet
+  dbloader copy all.lmdb fixed.lmdb --labels labels.csv""",
 )
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=PlaceArgument())
 @click.argument("destination", type=PlaceArgument())

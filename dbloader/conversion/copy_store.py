@@ -7,6 +7,7 @@ import os
 from collections import Counter, defaultdict
 from contextlib import ExitStack, suppress
 from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -107,11 +108,11 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
         wanted = "one destination without split" if split is None else f"a destination for each of {len(split)} parts"
         raise OptionError(f"split (--split): there must be {wanted}, got {len(places)}")
     options: dict[str, Any] = {
-        "select": select,
-        "drop": drop,
+        "select": None if select is None else Path(select),  # an empty path is true then, and an error later
+        "drop": None if drop is None else Path(drop),
         "classes": checked_names("classes", classes, "('cat', 'dog')"),
         "where": checked_names("where", where, "('width<64', 'label==3')"),
-        "labels": labels,
+        "labels": None if labels is None else Path(labels),
         "rename_classes": dict(rename_classes or {}),
         "split": None if split is None else tuple(map(float, split)),
         "seed": whole_number("seed", seed),
@@ -257,9 +258,7 @@ def _each(places: Place | Sequence[Place]) -> list[Place]:
 
 def _plain(value: Any) -> Any:
     """Return the value of an option as a manifest holds it."""
-    if isinstance(value, (str, os.PathLike)):
-        return full_path(value)
-    return list(value) if isinstance(value, tuple) else value
+    return full_path(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
 
 
 def _checksums(store: Store) -> np.ndarray[Any, Any]:

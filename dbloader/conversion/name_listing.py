@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import posixpath
 import warnings
+from bisect import bisect_right
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -57,7 +58,7 @@ class RecordNames:
 
     def store_of(self, position: int) -> int:
         """Return the number of the store that has a record."""
-        return int(np.searchsorted(self.starts, position, "right")) - 1
+        return bisect_right(self.starts, position) - 1
 
     def name(self, position: int) -> str:
         """Return the name of a record; "" if it has none."""
@@ -68,7 +69,7 @@ class RecordNames:
         """Return the positions of all records with a name, ascending."""
         order, hashes = self._order
         wanted = np.uint32(name_hash(name.encode("utf-8", "surrogateescape")))
-        first, stop = (np.searchsorted(hashes, wanted, side) for side in ("left", "right"))
+        first, stop = hashes.searchsorted(wanted), hashes.searchsorted(wanted, "right")
         return [position for position in order[first:stop].tolist() if name and self.name(position) == name]
 
     def repeated(self, keep: Array) -> Iterator[str]:

@@ -36,6 +36,66 @@ def test_a_copy_is_the_same_store_at_another_place(shell: Shell, store: Path, tm
     check_error(shell("copy", store), r"Missing argument 'SOURCE...'. \(see dbloader copy --help\)")
 
 
+@pytest.mark.filterwarnings("always:.*name no record:UserWarning")
+def test_the_options_select_merge_and_rename(shell: Shell, store: Path, tmp_path: Path) -> None:
+    copy, (drop, labels) = tmp_path / "copy.lmdb", (tmp_path / name for name in ("drop.txt", "labels.csv"))
+    drop.write_text("cat/0000.jpg\ndog/0001.jpg\n")
+    labels.write_text("name,label\ncat/0002.jpg,dog\n")
+    options = [
+        "--drop",
+        drop,
+        "--labels",
+        labels,
+        "--where",
+        "width>3",
+        "--where",
+        "label<2",
+        "--rename-class",
+        "dog=a=b",
+    ]
+    outcome = shell("copy", store, copy, *options, "--json")
+    (facts,) = json.loads(outcome.stdout)
+    assert (facts["place"], facts["length"], outcome.stderr) == (str(copy), 10, "")
+    with open_store(copy) as opened:
+        assert (opened.manifest.classes, opened.manifest.label_counts) == (("a=b", "cat"), {0: 6, 1: 4})
+        assert (facts["digest"], facts["image_bytes"]) == (opened.verify(), opened.manifest.image_bytes)
+    assert shell("copy", copy, store, tmp_path / "all.lmdb", "--class", "cat", "--select", labels).stdout.startswith(
+        f"{tmp_path / 'all.lmdb'}: 1 record, "
+    )
+    drop.write_text("\x1b[2J\n")
+    outcome = shell("copy", store, tmp_path / "rest.lmdb", "--drop", drop, "-q")
+    assert outcome == Outcome(0, "", f"Warning: {drop}: 1 of its rows name no record of {store}: '\\x1b[2J'\n")
+
+
+def test_a_split_tells_of_each_part(shell: Shell, store: Path, tmp_path: Path) -> None:
+    parts = [tmp_path / "train.lmdb", tmp_path / "val.lmdb"]
+    lines = shell("copy", store, *parts, "--split", "0.75,0.25", "--seed", 3).stdout.splitlines()
+    assert [line.partition(",")[0] for line in lines] == [f"{parts[0]}: 9 records", f"{parts[1]}: 3 records"]
+    facts = json.loads(shell("copy", store, *parts, "--split", "0.5,0.5", "--overwrite", "--json").stdout)
+    assert [(part["place"], part["length"]) for part in facts] == [(str(place), 6) for place in parts]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--seed", "3"], "--seed is the seed of --split: give --split too"),
+        (["--split", "0.5,half"], "--split: fractions such as 0.9,0.1 are wanted, got '0.5,half'"),
+        (["--split", "0.5,0.5"], "--split 0.5,0.5 wants a SOURCE and 2 destinations, got 2 arguments"),
+        (["--rename-class", "cat"], "--rename-class: OLD=NEW is wanted, each OLD once, got 'cat'"),
+        (["--rename-class", "cat=a", "--rename-class", "cat=b"], "each OLD once, got 'cat=b'"),
+        (["--where", "__import__('os')"], r"where \(--where\) compares width"),
+        (["--select", "none.txt"], "none.txt: the listing cannot be read: No such file"),
+        (["--drop", ""], r"a listing is one of .*, got ''"),
+        (["--select", "none.xyz"], "none.xyz: a listing is one of .*, got '.xyz'"),
+    ],
+)
+def test_a_wrong_option_is_one_line(
+    shell: Shell, store: Path, tmp_path: Path, options: list[str], message: str
+) -> None:
+    check_error(shell("copy", store, tmp_path / "copy.lmdb", *options), message)
+    assert not (tmp_path / "copy.lmdb").exists()
+
+
 @pytest.mark.slow
 def test_all_commands_take_a_place_in_mongodb(
     shell: Shell, root: Path, place: Path, tmp_path: Path, mongo_uri: str, monkeypatch: pytest.MonkeyPatch

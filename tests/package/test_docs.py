@@ -177,6 +177,9 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             label.size = 1
             tar.addfile(label, io.BytesIO(b"3"))
     (tmp_path / "captions.csv").write_text("path,label,caption\ncat/0000.jpg,cat,a cat\n")
+    (tmp_path / "bad.txt").write_text("cat/000.jpg\n")
+    (tmp_path / "labels.csv").write_text("name,label\ncat/000.jpg,dog\n")
+    convert("photos", "second.lmdb")  # to be merged with another store
     (tmp_path / "listing.json").write_text(json.dumps({"path_list": ["cat/0000.jpg"], "label_list": [0]}))
     plant_coco(tmp_path / "coco")
     return tmp_path
