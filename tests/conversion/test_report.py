@@ -33,6 +33,15 @@ def test_a_report_that_cannot_be_written_is_a_warning_and_the_store_is_there(roo
     assert siblings(place) == {"out.lmdb", "out.lmdb.report.jsonl"}
 
 
+def test_a_report_is_not_written_to_what_a_link_leads_to(root: Path, place: Path) -> None:
+    plant(root, {"cat/0.jpg": photo(), "cat/1.jpg": b"text"})
+    victim = root / "victim"
+    victim.write_text("precious")
+    Path(f"{place}.report.jsonl.partial").symlink_to(victim)
+    assert Path(convert(root, place).report_file).read_text().count("\n") == 1
+    assert victim.read_text() == "precious"
+
+
 def test_a_report_without_events_is_no_file_and_an_older_one_is_removed(root: Path, place: Path) -> None:
     plant(root, {"cat/0.jpg": photo(), "cat/1.jpg": b"text"})
     assert convert(root, place).report_file == f"{place}.report.jsonl"

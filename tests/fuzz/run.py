@@ -16,6 +16,7 @@ import tempfile
 import time
 import warnings
 from hashlib import sha256
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,8 @@ def main() -> int:
     if asked.input:
         run_target(names[0], asked.input.read_bytes())
         return 0
+    if find_spec("atheris") is None:
+        parser.error("atheris is not installed here: .venv/bin/pip install atheris (Linux, Python 3.11 to 3.13)")
     print("| target | inputs | minutes | kept inputs | crashes |\n| --- | --- | --- | --- | --- |", flush=True)
     crashes = [crash for name in names for crash in fuzz(name, asked.minutes, keep=asked.keep)]
     for crash in crashes:
