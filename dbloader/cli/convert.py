@@ -134,11 +134,11 @@ def convert_command(*, dry_run: bool, quiet: bool, as_json: bool, **options: Any
 
     A metadata.csv or metadata.jsonl in SOURCE, with a column file_name, names the images, labels and further fields.
 
-    SOURCE may also be tar, zip or Parquet files: one file, 'shard-{000..127}.tar' in quotes, or a folder of them. Tar files
-    are shards of WebDataset, an image folder in a tar, or a tar of one tar for each class; a zip is an image folder.
-    It may be a folder that save_to_disk of Hugging Face's datasets wrote; an LMDB file of another program, or the folder
-    with its data.mdb; or a store, whose records keep all their fields. Or it is a collection in MongoDB that has a
-    document with the bytes of each file which --list names.
+    SOURCE may also be tar, zip or Parquet files: one file, 'shard-{000..127}.tar' in quotes, or a folder of them. Tar
+    files are shards of WebDataset, an image folder in a tar, or a tar of one tar for each class; a zip is an image
+    folder. It may be a folder that save_to_disk of Hugging Face's datasets wrote; an LMDB file of another program, or
+    the folder with its data.mdb; or a store, whose records keep all their fields. Or it is a collection in MongoDB that
+    has a document with the bytes of each file which --list names.
     """
     images = ImageFormat(**{field.name: options.pop(field.name) for field in fields(ImageFormat)})
     if dry_run:

@@ -15,7 +15,9 @@ from dbloader.exports.export import FORMATS, export_store
     short_help="Write a store as files that other programs read.",
     epilog="""\b
 Examples:
-  dbloader export train.lmdb images/""",
+  dbloader export train.lmdb images/
+  dbloader export train.lmdb shards/ --format webdataset
+  dbloader export train.lmdb parquet/ --format parquet""",
 )
 @click.argument("place", type=PlaceArgument())
 @click.argument("destination", type=click.Path())

@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from dbloader.errors import ExportError
 from dbloader.exports.base import Exporter
-from dbloader.stores.base import READ_AT_ONCE
+from dbloader.stores.damage import READ_AT_ONCE
 
 try:
     import pyarrow as pa

@@ -21,7 +21,6 @@ ARGUMENTS = {
     "bench": ("STORE", "--seconds", "0.01", "--rounds", "1", "--workers", "1"),
 }
 LINES = ("ls",)  # of JSON, one for each record
-MISSING = ("copy", "verify", "export")  # which get theirs elsewhere
 
 
 @pytest.mark.slow
@@ -30,8 +29,6 @@ def test_a_command_prints_valid_json_only(name: str, root: Path, store: Path, tm
     words = {"STORE": str(store), "NEW": str(tmp_path / "new"), "FOLDER": str(root)}
     arguments = [words.get(word, word) for word in ARGUMENTS.get(name, ("STORE",))]
     outcome = run(name, *arguments, "--json")
-    if name in MISSING and ("not yet" in outcome.stderr or "No such option" in outcome.stderr):
-        pytest.skip("not yet")
     assert (outcome.stderr, outcome.stdout.isascii()) == ("", True)
     for text in outcome.stdout.splitlines() if name in LINES else [outcome.stdout]:
         assert isinstance(json.loads(text, parse_constant=pytest.fail), dict)
