@@ -17,6 +17,8 @@ ARGUMENTS = {
     "convert": ("FOLDER", "NEW"),
     "show": ("STORE", "0"),
     "copy": ("STORE", "NEW"),
+    "diff": ("STORE", "STORE"),
+    "repair": ("STORE", "NEW"),
     "export": ("STORE", "NEW"),
     "bench": ("STORE", "--seconds", "0.01", "--rounds", "1", "--workers", "1"),
 }
@@ -31,4 +33,4 @@ def test_a_command_prints_valid_json_only(name: str, root: Path, store: Path, tm
     outcome = run(name, *arguments, "--json")
     assert (outcome.stderr, outcome.stdout.isascii()) == ("", True)
     for text in outcome.stdout.splitlines() if name in LINES else [outcome.stdout]:
-        assert isinstance(json.loads(text, parse_constant=pytest.fail), dict)
+        assert isinstance(json.loads(text, parse_constant=pytest.fail), (dict, list))
