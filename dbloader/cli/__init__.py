@@ -55,6 +55,8 @@ Examples:
   dbloader convert imagefolder/ mongodb://server/images.train
   dbloader info train.lmdb
   dbloader verify train.lmdb
+  dbloader copy train.lmdb cats.lmdb --class cat
+  dbloader export train.lmdb images/
   dbloader warm train.lmdb
   dbloader bench train.lmdb
   dbloader doctor train.lmdb

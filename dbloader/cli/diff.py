@@ -34,7 +34,7 @@ Examples:
     "-o",
     metavar="FILE",
     type=click.Path(),
-    help="Write the records of A that differ, or that B lacks, to FILE, as JSON lines.",
+    help="Write the records of A that differ, or that B lacks, to the new file FILE, as JSON lines.",
 )
 @click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
 @click.option("--json", "as_json", is_flag=True, help="Print the facts and the first 1,000 differences as JSON.")

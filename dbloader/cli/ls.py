@@ -60,5 +60,5 @@ def _label(name: str, classes: Sequence[str]) -> int:
         return classes.index(name)
     if not classes and re.fullmatch("-?[0-9]{1,18}", name):
         return int(name)
-    known = f"such as {classes[0]!r}; dbloader info --json names all" if classes else "the labels are integers"
-    raise click.BadParameter(f"no class is called {name!r}: {known}", param_hint="'--class'")
+    known = f"one is {classes[0]!r}; dbloader info --json names all" if classes else "the labels are integers"
+    raise click.BadParameter(f"no class is called {name!r}; {known}", param_hint="'--class'")

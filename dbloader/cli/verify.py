@@ -38,7 +38,9 @@ Examples:
     help="Compare names, labels and bytes with the files that the store was converted from, or with another store.",
 )
 @click.option("--list", "listing", metavar="FILE", type=click.Path(), help="Listing of SOURCE, if it needs one.")
-@click.option("--output", "-o", metavar="FILE", type=click.Path(), help="Write all problems to FILE, as JSON lines.")
+@click.option(
+    "--output", "-o", metavar="FILE", type=click.Path(), help="Write all problems to the new file FILE, as JSON lines."
+)
 @click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
 @click.option("--json", "as_json", is_flag=True, help="Print the facts and the first 1,000 problems as JSON.")
 def verify_command(place: str, *, quiet: bool, as_json: bool, **options: Any) -> int:
@@ -63,7 +65,8 @@ def verify_command(place: str, *, quiet: bool, as_json: bool, **options: Any) ->
         say_json(report, indent=2)
         return DAMAGED if count else 0
     for problem in report["first"][:_NAMED]:
-        complain(problem["reason"] or f"{problem['name'] or problem['index']}: {problem['difference']}")
+        what = problem["name"] or f"record {problem['index']}"
+        complain(problem.get("reason") or f"{what}: {problem['difference']}")
     compared = "".join(f"; {number:,} {kind}" for kind, number in report["compared"].items())
     what = f"{report['place']}: {counted(report['records'], 'record')}"
     if count > 1 or (count and compared):

@@ -107,6 +107,10 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
     if len(places) != (1 if split is None else len(split)):
         wanted = "one destination without split" if split is None else f"a destination for each of {len(split)} parts"
         raise OptionError(f"split (--split): there must be {wanted}, got {len(places)}")
+    if len(set(map(str, places))) < len(places):
+        raise OptionError(
+            "split (--split): each part needs a place of its own, and two of the destinations are the same"
+        )
     options: dict[str, Any] = {
         "select": None if select is None else Path(select),  # an empty path is true then, and an error later
         "drop": None if drop is None else Path(drop),

@@ -72,11 +72,12 @@ def diff_stores(
         a: Place of a store.
         b: Place of another one.
         pixels: Decode the images whose bytes differ, and compare their pixels.
-        output: File of JSON lines to write, one for each record of A that differs or that B lacks. Records that only
+        output: New file of JSON lines, one for each record of A that differs or that B lacks. Records that only
             moved are not in it.
         progress: Called with the number of records compared, and of all whose checksums differ.
 
     Raises:
+        OptionError: ``output`` exists.
         StoreError: One of the stores cannot be read.
         DamagedRecordError: A record is damaged.
     """

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    import os
+from dbloader.errors import OptionError
 
+if TYPE_CHECKING:
     from typing_extensions import Self
 
 _KEPT = 1000
 
 
 class Findings:
-    """Findings about records, in a ``with`` block; the file appears when the block is left without an error.
+    """Findings about records, in a ``with`` block; a new file appears when the block is left without an error.
 
     Attributes:
         counts: Findings by kind.
@@ -41,6 +42,8 @@ class Findings:
 
     def __enter__(self) -> Self:
         if self._path is not None:
+            if os.path.lexists(self._path):  # it may be the store itself, by a slip
+                raise OptionError(f"output (--output) must be a new file, and {self._path} exists: move it away")
             self._file = self._aside.open("w", encoding="utf-8")
         return self
 

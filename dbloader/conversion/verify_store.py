@@ -12,7 +12,7 @@ from dbloader.conversion.diff_stores import compare_stores
 from dbloader.conversion.findings import Findings
 from dbloader.conversion.memory_budget import return_large_blocks
 from dbloader.conversion.stored_images import examine_images
-from dbloader.errors import NotAStoreError, StoreNotFoundError
+from dbloader.errors import NotAStoreError, OptionError, StoreNotFoundError
 from dbloader.sources.open import open_source
 from dbloader.stores.damage import find_damage
 from dbloader.stores.open import open_store
@@ -65,13 +65,16 @@ def verify_store(
         against: The source that the store was converted from, of any kind that ``convert`` takes, whose files are
             compared with the records of the same names; or another store, which is compared as ``diff_stores`` does.
         listing: Listing of that source, if it needs one.
-        output: File of JSON lines to write, one for each problem.
+        output: New file of JSON lines, one for each problem.
         progress: Called with what is done, the number of records or files, and of all of them.
 
     Raises:
+        OptionError: ``output`` exists, or ``listing`` is given without ``against``.
         StoreError: The store cannot be opened.
         SourceError: The source cannot be read.
     """
+    if listing is not None and against is None:
+        raise OptionError("listing (--list) belongs to a source to compare with: give that too (--against)")
     return_large_blocks()
     with open_store(place) as store, Findings(output) as findings:
         total, done = len(store), 0

@@ -226,4 +226,6 @@ def check_machine(error: Exception) -> None:
 
 def why(error: BaseException) -> str:
     """Return the message of an error of pyarrow, in one line."""
+    if isinstance(error, FileNotFoundError):
+        return "No such file or directory"
     return " ".join(str(error).split())[:200] or type(error).__name__

@@ -152,7 +152,10 @@ def checked_root(folder: str | os.PathLike[str]) -> Path:
     except OSError as error:
         raise SourceError(f"{readable(root)}: the folder cannot be read: {error.strerror}") from error
     if not stat.S_ISDIR(mode):
-        raise SourceError(f"{readable(root)}: is a file, not a folder of images, and of no kind that is known")
+        raise SourceError(
+            f"{readable(root)}: is a file, not a folder of images, and not one that can be converted: those "
+            "are tar, zip, Parquet and LMDB files, not compressed (as .tar.gz) and without a listing (--list)"
+        )
     return root
 
 

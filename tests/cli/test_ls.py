@@ -53,11 +53,11 @@ def test_ls_of_records_without_names_labels_and_images(shell: Shell, place: Path
     assert json.loads(shell("ls", place, "--json").stdout.splitlines()[0]) == {
         "index": 0, "name": None, "label": None, "class": None, "width": None, "height": None, "bytes": 0,
     }  # fmt: skip
-    check_error(shell("ls", place, "--class", "cat"), "no class is called 'cat': the labels are integers")
+    check_error(shell("ls", place, "--class", "cat"), "no class is called 'cat'; the labels are integers")
 
 
 def test_a_class_that_is_not_there_is_an_error(shell: Shell, store: Path) -> None:
-    check_error(shell("ls", store, "--class", "owl"), "no class is called 'owl': such as 'cat'")
+    check_error(shell("ls", store, "--class", "owl"), "no class is called 'owl'; one is 'cat'")
 
 
 @pytest.mark.slow

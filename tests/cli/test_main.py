@@ -111,7 +111,7 @@ def test_an_interruption_is_one_line_and_status_130(shell: Shell, monkeypatch: p
 
     monkeypatch.setattr("dbloader.cli.convert.convert", interrupt)
     monkeypatch.setattr("dbloader.cli.copy.copy_store", interrupt)
-    monkeypatch.setattr("dbloader.cli.verify.open_store", interrupt)
+    monkeypatch.setattr("dbloader.cli.verify.isolated", interrupt)
     told = "Interrupted: committed records are kept; --resume continues after them\n"
     for command_name in ("convert", "copy"):
         assert shell(command_name, "images", "out.lmdb") == Outcome(130, "", told)

@@ -63,3 +63,24 @@ def test_images_that_do_not_decode_have_status_1(shell: Shell, root: Path, place
 
 def test_a_source_that_is_not_there_has_status_2(shell: Shell, store: Path) -> None:
     check_error(shell("verify", store, "--against", store.with_name("none")), "there is no such folder", 2)
+
+
+def test_what_differs_from_another_store_is_named(shell: Shell, root: Path, store: Path) -> None:
+    (root / "cat" / "0000.jpg").unlink()
+    other = store.with_name("other.lmdb")
+    convert(root, other)
+    outcome = shell("verify", store, "--against", other)
+    assert outcome.stderr.splitlines()[0] == "Error: cat/0000.jpg: only in A"
+    assert (outcome.status, len(outcome.stderr.splitlines())) == (1, 2)
+
+
+def test_output_never_replaces_a_file(shell: Shell, store: Path) -> None:
+    before = store.read_bytes()
+    for arguments in (("verify", store), ("diff", store, store)):
+        check_error(shell(*arguments, "--output", store), r"must be a new file, and .*out\.lmdb exists", 2)
+    assert store.read_bytes() == before
+    assert not store.with_name("out.lmdb.partial").exists()
+
+
+def test_a_listing_needs_a_source_to_compare_with(shell: Shell, store: Path) -> None:
+    check_error(shell("verify", store, "--list", "x.csv"), r"give that too \(--against\)", 2)

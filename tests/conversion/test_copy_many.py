@@ -140,6 +140,12 @@ def test_each_record_is_in_one_part_and_each_label_in_proportion(tmp_path: Path,
     assert all(one.digest != two.digest for one, two in zip(other, parts, strict=True))
 
 
+def test_two_parts_of_a_split_at_one_place_are_refused(tmp_path: Path) -> None:
+    write(tmp_path / "all.lmdb", [0, 1, 0, 1])
+    with pytest.raises(OptionError, match="two of the destinations are the same"):
+        copy_store(tmp_path / "all.lmdb", [tmp_path / "t.lmdb"] * 2, split=[0.5, 0.5])
+
+
 def test_a_split_is_the_same_on_every_machine(tmp_path: Path) -> None:
     write(tmp_path / "all.lmdb", [number % 3 for number in range(30)], ("a", "b", "c"))
     copy_store(tmp_path / "all.lmdb", [tmp_path / "t.lmdb", tmp_path / "v.lmdb"], split=[0.8, 0.2], seed=0)

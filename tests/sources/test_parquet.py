@@ -314,6 +314,11 @@ def test_a_file_that_is_cut_short_is_refused_in_one_line(tmp_path: Path) -> None
         assert done is None or (done.status, len(done.stderr.splitlines())) == (2, 1)
 
 
+def test_a_file_that_is_not_there_is_named_once(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"none\.parquet: cannot be read: No such file or directory$"):
+        source_of(tmp_path / "none.parquet")
+
+
 def test_an_arrow_stream_that_is_cut_short_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.arrow"
     made = pa.table({"image": [photo(n) for n in range(9)]})

@@ -164,7 +164,7 @@ class PartialFile:
             kept = self.committed and self.resumable
             return StoreFullError(
                 f"no room is left for {self.place}: "
-                + ("free some space and resume (--resume)" if kept else "nothing was written")
+                + ("free some space and resume (--resume)" if kept else "nothing was written; free some space")
             )
         return found
 
