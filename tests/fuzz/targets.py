@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tests.fuzz.images import jpeg, jpeg_seeds
 from tests.fuzz.records import manifest, manifest_seeds, record, record_seeds
-from tests.fuzz.sources import listing, listing_seeds, other_lmdb, other_lmdb_seeds, tar, tar_seeds
+from tests.fuzz.sources import (
+    listing,
+    listing_seeds,
+    other_lmdb,
+    other_lmdb_seeds,
+    tar,
+    tar_seeds,
+    zip_seeds,
+    zipped,
+)
 
 if TYPE_CHECKING:
     import random
@@ -31,6 +40,7 @@ TARGETS = {
     "manifest": Target(manifest, manifest_seeds),
     "listing": Target(listing, listing_seeds),
     "tar": Target(tar, tar_seeds),
+    "zip": Target(zipped, zip_seeds),
     "lmdb": Target(other_lmdb, other_lmdb_seeds),
 }
 
