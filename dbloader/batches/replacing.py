@@ -6,24 +6,26 @@ import copy
 import dataclasses
 import itertools
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-from torch.utils.data import Subset
 from typing_extensions import override
 
 from dbloader.batches.base import OuterBatchFetcher, call_now
+from dbloader.batches.create import SubsetBatchFetcher
 from dbloader.batches.skipped import SkippedSample
 from dbloader.datasets.store import StoreDataset
 from dbloader.errors import DamagedImageError, DamagedRecordError, DBLoaderError, NotAnImageError
 from dbloader.sampling.rng import SeededIndices
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from dbloader.batches.base import BatchFetcher, Finish, Submit
     from dbloader.batches.skipped import SkipLimit
     from dbloader.batches.timed import TimedBatch
+
+T = TypeVar("T")
 
 # The errors that are about one sample and no mistake of the program. All others are raised.
 DAMAGE = (DamagedRecordError, DamagedImageError, NotAnImageError)
@@ -61,14 +63,12 @@ class ReplacingBatchFetcher(OuterBatchFetcher):
         assert isinstance(indices, SeededIndices), "create_loader takes no other order"
         tested = [at for at, index in enumerate(indices) if index in self._suspects] if self._suspects else []
         chosen, skipped = self._replace(indices, tested, call_now)
-        begun: Finish | None = None
-        with suppress(*DAMAGE):
-            begun = self._begin(chosen, submit, size)
+        begun = _try(self._begin, chosen, submit, size)
 
         def finish() -> TimedBatch:
-            if begun is not None:
-                with suppress(*DAMAGE):
-                    return dataclasses.replace(begun(), skipped=skipped)
+            batch = None if begun is None else _try(begun)
+            if batch is not None:
+                return dataclasses.replace(batch, skipped=skipped)
             # The error does not say which sample of the batch it is about, and it may not be the only one.
             again, found = self._replace(indices, range(len(indices)), submit)
             return dataclasses.replace(self._begin(again, submit, size)(), skipped=found)
@@ -94,7 +94,8 @@ class ReplacingBatchFetcher(OuterBatchFetcher):
         try:
             self._tester.begin(one, call_now, 1)()
         except DAMAGE as error:
-            return SkippedSample(index, _find_name(self.dataset, index), str(error))
+            error.__traceback__ = error.__cause__ = error.__context__ = None  # as in _try
+            return SkippedSample(index, _find_name(self._tester, index), str(error))
         return None
 
     def _find_next(self, indices: SeededIndices, at: int, damage: SkippedSample) -> int:
@@ -111,15 +112,25 @@ class ReplacingBatchFetcher(OuterBatchFetcher):
         return index
 
 
-def find_store(dataset: Any, index: int = 0) -> tuple[StoreDataset | None, int]:
-    """Return the store's dataset inside of Subsets, if there is one, and the index in it of a sample."""
-    while type(dataset) is Subset:
-        dataset, index = dataset.dataset, dataset.indices[index]
-    return (dataset if isinstance(dataset, StoreDataset) else None), index
+def _try(function: Callable[..., T], *arguments: Any) -> T | None:
+    """Return the result of a function; None if it raises an error about a damaged sample."""
+    try:
+        return function(*arguments)
+    except DAMAGE as error:
+        # They are in a cycle with the batch's futures, which would keep its memory.
+        error.__traceback__ = error.__cause__ = error.__context__ = None
+    return None
 
 
-def _find_name(dataset: Any, index: int) -> str | None:
-    store, index = find_store(dataset, index)
+def find_store(fetcher: BatchFetcher, index: int = 0) -> tuple[StoreDataset | None, int]:
+    """Return the store's dataset of a fetcher, if there is one, and the index in it of a sample."""
+    while isinstance(fetcher, SubsetBatchFetcher):
+        fetcher, index = fetcher._fetcher, fetcher.dataset.indices[index]
+    return (fetcher.dataset if isinstance(fetcher.dataset, StoreDataset) else None), index
+
+
+def _find_name(fetcher: BatchFetcher, index: int) -> str | None:
+    store, index = find_store(fetcher, index)
     with suppress(DBLoaderError):  # the name is damaged too
         return None if store is None else store.store.name(store._positions([index])[0])
     return None

@@ -95,14 +95,14 @@ class TensorBatchFetcher(BatchFetcher):
                         rest.append(self.dataset._others(record))
                 except Exception as error:
                     failure = error
-                for out, record, plan in zip(pixels[first:], some, plans, strict=False):
-                    with NotedErrors(self.dataset, record):
-                        plan.decode(out)
-                if failure is not None:  # after the errors of the images before it
-                    try:
+                try:
+                    for out, record, plan in zip(pixels[first:], some, plans, strict=False):
+                        with NotedErrors(self.dataset, record):
+                            plan.decode(out)
+                    if failure is not None:  # after the errors of the images before it
                         raise failure
-                    finally:
-                        del failure  # its traceback holds this frame
+                finally:
+                    del failure  # its traceback holds this frame
                 decoded = now()
                 work += Work(read - began, decoded - read)
                 began = decoded

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from dbloader._options import checked_flag
 from dbloader.datasets.store import StoreDataset
-from dbloader.decoding.pillow import decode_pil
+from dbloader.decoding.open import decode_pil
 from dbloader.errors import (
     DamagedRecordError,
     ImageError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dbloader.datasets.store import StoreDataset, checked_place
-from dbloader.decoding.pillow import decode_pil
+from dbloader.decoding.open import decode_pil
 from dbloader.stores.lmdb.store import LMDBStore
 
 if TYPE_CHECKING:

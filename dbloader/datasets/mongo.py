@@ -13,7 +13,7 @@ from typing_extensions import override
 from dbloader._options import whole_number
 from dbloader.datasets.collection import CollectionDataset
 from dbloader.datasets.store import StoreDataset, checked_place
-from dbloader.decoding.pillow import decode_pil
+from dbloader.decoding.open import decode_pil
 from dbloader.errors import NotAStoreError, OptionError, RecordNotFoundError
 from dbloader.stores.cache import CachedStore
 from dbloader.stores.mongo.store import MongoStore

@@ -13,7 +13,7 @@ from dbloader._describe import short_repr, stop_iteration_error
 from dbloader.datasets.base import RecordDataset
 from dbloader.decoding.decoder import Decoder
 from dbloader.decoding.masks import changes_size, refuse_masks
-from dbloader.decoding.pillow import decode_pil
+from dbloader.decoding.open import decode_pil
 from dbloader.errors import DamagedImageError, OptionError
 from dbloader.records.record import STANDARD_FIELDS
 from dbloader.sampling.rng import SampleRNG, SeededIndices

@@ -3,7 +3,7 @@
 from dbloader.decoding.center_crop import ResizeCenterCrop
 from dbloader.decoding.crop import Crop
 from dbloader.decoding.decoder import Decoder, DecodeTensor
-from dbloader.decoding.pillow import decode_pil
+from dbloader.decoding.open import decode_pil
 from dbloader.decoding.random_crop import RandomResizedCrop
 
 __all__ = ["Crop", "DecodeTensor", "Decoder", "RandomResizedCrop", "ResizeCenterCrop", "decode_pil"]

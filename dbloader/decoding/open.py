@@ -18,8 +18,9 @@ from PIL import Image
 
 from dbloader.decoding.exif import UPRIGHT, UprightImage, read_orientation
 from dbloader.decoding.jpeg import open_jpeg
-from dbloader.decoding.pillow import PillowImage, open_file
+from dbloader.decoding.pillow import PillowImage, decode_errors, open_file
 from dbloader.errors import OptionError
+from dbloader.images.pillow import scale_to_8_bits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,6 +54,35 @@ def open_image(
     stored = PillowImage(image) if jpeg is None else jpeg
     orientation = read_orientation(image) if exif_transpose else UPRIGHT
     return stored if orientation == UPRIGHT else UprightImage(stored, orientation)
+
+
+def decode_pil(data: bytes) -> Image.Image:
+    """Decode an image file as torchvision's default loader does.
+
+    Gray of 16 bits becomes its upper 8 bits; torchvision's loader makes every value above 255 white. Opacity is
+    dropped, and of several frames the first is taken.
+
+    Args:
+        data: The encoded file.
+
+    Returns:
+        An image of mode RGB; EXIF orientation is not applied.
+
+    Raises:
+        DamagedImageError: The image does not decode, or a JPEG only with a warning that pixels are wrong.
+        NotAnImageError: It is in no known format, or has more pixels than are allowed; docs/loading.md says how to
+            allow more.
+        PixelRangeError: Its values are floats, signed or of 32 bits, so that their range is not known.
+    """
+    with open_file(data) as image:
+        jpeg = open_jpeg(data)
+        if jpeg is None:
+            with decode_errors():
+                return scale_to_8_bits(image).convert("RGB")
+        # Pillow would make gray of what is missing; libjpeg-turbo's warnings tell, and it takes no longer.
+        decoded = Image.fromarray(jpeg.part(0, 0, jpeg.width, jpeg.height, 1)())
+        decoded.info = image.info
+        return decoded
 
 
 class ArrayImage:

@@ -17,29 +17,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from PIL import Image
 
-_translate_errors = functools.partial(translate_errors, "the image does not decode", MemoryError, PixelRangeError)
-
-
-def decode_pil(data: bytes) -> Image.Image:
-    """Decode an image file as torchvision's default loader does.
-
-    Gray of 16 bits becomes its upper 8 bits; torchvision's loader makes every value above 255 white. Opacity is
-    dropped, and of several frames the first is taken.
-
-    Args:
-        data: The encoded file.
-
-    Returns:
-        An image of mode RGB; EXIF orientation is not applied.
-
-    Raises:
-        DamagedImageError: The image does not decode.
-        NotAnImageError: It is in no known format, or has more pixels than are allowed; docs/loading.md says how to
-            allow more.
-        PixelRangeError: Its values are floats, signed or of 32 bits, so that their range is not known.
-    """
-    with open_file(data) as image, _translate_errors():
-        return scale_to_8_bits(image).convert("RGB")
+decode_errors = functools.partial(translate_errors, "the image does not decode", MemoryError, PixelRangeError)
 
 
 def open_file(data: bytes | memoryview) -> Image.Image:
@@ -65,7 +43,7 @@ class PillowImage:
     """An image that Pillow opened, of any mode whose values have a known range."""
 
     def __init__(self, image: Image.Image) -> None:
-        with _translate_errors():
+        with decode_errors():
             image.load()  # Pillow turns a TIFF upright only now, which changes its size
             image = scale_to_8_bits(image)
         self.image = image
@@ -77,7 +55,7 @@ class PillowImage:
 
     def crop(self, left: int, top: int, width: int, height: int) -> npt.NDArray[np.uint8]:
         """Return a part of the image: uint8, shape (height, width, 3), RGB."""
-        with _translate_errors():
+        with decode_errors():
             part = self.image
             if (width, height) != part.size:
                 part = part.crop((left, top, left + width, top + height))

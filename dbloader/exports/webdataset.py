@@ -40,8 +40,9 @@ if TYPE_CHECKING:
 
 # A shard is full with so many samples or bytes: as small as WebDataset advises, and few enough files.
 _SAMPLES, _BYTES = 10_000, 500_000_000
-# A name that WebDataset and ``convert`` both take as the path of a file, and that no other record has by its index.
-_PATH = re.compile(r"(?!/|__[^/]*__/|record-\d)((?:[^\0\n]*/)?[^./\0\n]+)(?:\.[^./\0\n]*)?")
+# A name that WebDataset and ``convert`` both take as the path of a file, and that no other record has by its index. A
+# backslash leads out of the folder where a tar is unpacked on Windows.
+_PATH = re.compile(r"(?!/|__[^/]*__/|record-\d)((?:[^\0\n\\]*/)?[^./\0\n\\]+)(?:\.[^./\0\n\\]*)?")
 _REMEDY = "choose another format (--format)"
 
 

@@ -179,7 +179,7 @@ def create_loader(
             raise OptionError(
                 f"on_error='skip' needs one of dbloader's samplers, which know the next index, got {name}"
             )
-        store, _ = find_store(dataset)
+        store, _ = find_store(fetcher)
         skip_limit = SkipLimit(batches.sampler, max_skipped, None if store is None else store.root)
         # The tester collates one sample to its number, whatever collate_fn makes of several.
         fetcher = ReplacingBatchFetcher(fetcher, create_fetcher(decoded, len, transform=transform), skip_limit)

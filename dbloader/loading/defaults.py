@@ -18,7 +18,7 @@ from dbloader.batches.shared_memory import SharedBatchPool
 from dbloader.datasets.store import StoreDataset
 from dbloader.decoding.center_crop import ResizeCenterCrop
 from dbloader.decoding.decoder import Decoder, check_size
-from dbloader.decoding.pillow import decode_pil
+from dbloader.decoding.open import decode_pil
 from dbloader.decoding.random_crop import RandomResizedCrop
 from dbloader.device.normalize import Normalize
 from dbloader.errors import OptionError

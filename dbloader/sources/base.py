@@ -126,7 +126,7 @@ def read_file(name: str, path: bytes, span: tuple[int, int] | None, hold: Callab
                 return Problem(name, f"has {size:,} bytes, more than a record can hold ({MAX_BYTES:,})")
             there = min(size, max(status.st_size - start, 0))  # the header of a tar may lie
             hold(there)
-            data = os.pread(descriptor, there, start)
+            data = os.pread(descriptor, there, start) if there else b""  # a lying start may be too large for a call
             while len(data) < there and (more := os.pread(descriptor, there - len(data), start + len(data))):
                 data += more
             if span and len(data) < size:

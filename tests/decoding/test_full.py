@@ -228,3 +228,26 @@ def test_threads_share_a_decoder() -> None:
     with ThreadPoolExecutor(4) as threads:
         for first, outputs in enumerate(threads.map(part, range(4))):
             assert all(map(torch.equal, outputs, expected[first::4]))
+
+
+@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"restart_marker_blocks": 5}])
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+def test_a_jpeg_that_is_cut_inside_a_scan_and_closed_is_not_gray_in_part(mode: str, options: dict[str, Any]) -> None:
+    file = encoded(draw(67, 45).convert(mode), "JPEG", **options)
+    cut = file[: len(file) * 3 // 4] + file[-2:]
+    with Image.open(io.BytesIO(cut)) as image:
+        image.load()  # Pillow says nothing
+    for decoder in (decode_pil, DecodeTensor()):
+        with pytest.raises(DamagedImageError, match="the image does not decode"):
+            decoder(cut)
+
+
+def test_a_decoded_jpeg_has_pillows_pixels_and_what_else_is_in_the_file() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    file = encoded(draw(67, 45), "JPEG", exif=exif.tobytes(), icc_profile=b"profile")
+    decoded = decode_pil(file)
+    with Image.open(io.BytesIO(file)) as image:
+        assert np.array_equal(np.asarray(decoded), np.asarray(image))
+    assert decoded.info["icc_profile"] == b"profile"
+    assert ImageOps.exif_transpose(decoded).size == (45, 67)

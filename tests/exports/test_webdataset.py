@@ -107,6 +107,7 @@ NAMES = st.text(st.sampled_from("ab./\\ \n\0_\u00e4-"), min_size=1, max_size=12)
         "/etc/x.jpg",
         "..",
         "a/../b.jpg",
+        "..\\x/y.jpg",
         "__x__/a.jpg",
         ".hidden.jpg",
         "a//b.jpg",
@@ -127,7 +128,7 @@ def test_any_name_comes_back_and_no_path_leads_out(tmp_path_factory: pytest.Temp
         with tarfile.open(shard) as tar:
             paths = tar.getnames()
     assert len({*paths}) == len(paths)
-    assert not [path for path in paths if path.startswith("/") or ".." in path.split("/")]
+    assert not [path for path in paths if path.startswith("/") or "\\" in path or ".." in path.split("/")]
     assert len(samples(folder / "a.shards")) == len(names)
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 CORPUS = Path(__file__).with_name("corpus")
-NAMES = ("jpeg", "record", "manifest", "listing", "tar", "lmdb")
+NAMES = ("jpeg", "record", "manifest", "listing", "tar", "zip", "lmdb")
 SECONDS, MEBIBYTES = 20, 1024
 # A file of so few pixels is small when it is decoded.
 PIXELS = "1000000"

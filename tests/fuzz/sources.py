@@ -1,4 +1,4 @@
-"""Sources of strangers: listings, tar files, and LMDB files of other programs."""
+"""Sources of strangers: listings, tar and zip files, and LMDB files of other programs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import pickle
 import struct
 import tarfile
+import zipfile
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +16,12 @@ import numpy as np
 
 from dbloader.errors import FieldError, SourceError
 from dbloader.records.record import Record, encode
-from dbloader.sources.base import Entry, Problem
+from dbloader.sources.base import MAX_BYTES, Entry, Problem
 from dbloader.sources.listing import read_listing
 from dbloader.sources.lmdb_values import image_of, image_of_datum, label_of, unpickled
 from dbloader.sources.other_lmdb import read_lmdb
 from dbloader.sources.tar import read_tars
+from dbloader.sources.zip import read_zips
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -91,6 +93,49 @@ def tar_seeds() -> list[bytes]:
         _tarred(shard), _tarred({"cat.tar": inner}), inner, _tarred(long), _tarred(long, tarfile.PAX_FORMAT),
     ]  # fmt: skip
     return [kind + made for made in tars for kind in (b"\0", b"\xff")]
+
+
+def zipped(data: bytes, folder: Path) -> None:
+    """The first byte says whether the rest is a zip, or the directory of one, to which the right end is added."""
+    path = folder / "images.zip"
+    path.write_bytes(data[1:] if data[:1] < b"\x80" else _with_end(data[1:]))
+    with suppress(SourceError):
+        source = read_zips(path, [path])
+        items = list(source.entries())
+        assert repr(list(source.entries())) == repr(items)
+        _check_entries(source, items)
+        _read(source, items, MAX_BYTES)
+
+
+def _with_end(directory: bytes) -> bytes:
+    """Return a zip of the files of the first seed, and another directory."""
+    files, _ = _zip_parts(_zips()[0])
+    count = directory.count(b"PK\1\2")
+    return files + directory + struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, count, count, len(directory), len(files), 0)
+
+
+def _zip_parts(made: bytes) -> tuple[bytes, bytes]:
+    at = made.index(b"PK\1\2")
+    return made[:at], made[at : made.rindex(b"PK\5\6")]
+
+
+def _zips() -> list[bytes]:
+    made = []
+    for method, force_zip64 in ((zipfile.ZIP_DEFLATED, False), (zipfile.ZIP_STORED, True)):
+        file = io.BytesIO()
+        with zipfile.ZipFile(file, "w", method) as out:
+            for name, data in (("cat/0.jpg", b"image" * 50), ("dog/ü.png", b"x"), ("dog/", b""), ("dog/.a.jpg", b"")):
+                with out.open(zipfile.ZipInfo(name), "w", force_zip64=force_zip64) as member:
+                    member.write(data)
+        made.append(file.getvalue())
+    return made
+
+
+def zip_seeds() -> list[bytes]:
+    long = struct.pack("<2H3Q", 1, 24, 250, 2**33, 2**64 - 1)  # numbers of 64 bits in the directory
+    member = struct.pack("<4s2B5H3L5H2L", b"PK\1\2", *[0] * 8, *[2**32 - 1] * 2, 5, 28, 0, 0, 0, 0, 2**32 - 1)
+    directory = _zip_parts(_zips()[0])[1]
+    return [*(b"\0" + made for made in _zips()), b"\xff" + directory, b"\xff" + member + b"b.jpg" + long]
 
 
 def other_lmdb(data: bytes, folder: Path) -> None:

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from tests.fuzz.images import jpeg, jpeg_seeds
-from tests.fuzz.records import manifest, manifest_seeds, record, record_seeds
-from tests.fuzz.sources import listing, listing_seeds, other_lmdb, other_lmdb_seeds, tar, tar_seeds
+from tests.fuzz import images, records, sources
 
 if TYPE_CHECKING:
     import random
@@ -26,12 +24,13 @@ class Target(NamedTuple):
 
 
 TARGETS = {
-    "jpeg": Target(jpeg, jpeg_seeds),
-    "record": Target(record, record_seeds),
-    "manifest": Target(manifest, manifest_seeds),
-    "listing": Target(listing, listing_seeds),
-    "tar": Target(tar, tar_seeds),
-    "lmdb": Target(other_lmdb, other_lmdb_seeds),
+    "jpeg": Target(images.jpeg, images.jpeg_seeds),
+    "record": Target(records.record, records.record_seeds),
+    "manifest": Target(records.manifest, records.manifest_seeds),
+    "listing": Target(sources.listing, sources.listing_seeds),
+    "tar": Target(sources.tar, sources.tar_seeds),
+    "zip": Target(sources.zipped, sources.zip_seeds),
+    "lmdb": Target(sources.other_lmdb, sources.other_lmdb_seeds),
 }
 
 

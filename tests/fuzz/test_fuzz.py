@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz.run import MEBIBYTES, NAMES, kept, steps_of
+from tests.fuzz.run import MEBIBYTES, NAMES, kept
 from tests.fuzz.targets import TARGETS, mutate
 from tests.support.children import in_child
 
@@ -40,9 +40,3 @@ def test_no_input_breaks_a_promise(name: str, tmp_path: Path, monkeypatch: pytes
 
     status = in_child(run)
     assert status == 0, f"scripts/fuzz {name} --input FILE, of the bytes {last.read_bytes().hex()}"
-
-
-def test_an_input_reaches_lines_that_another_one_does_not() -> None:
-    simple, other = (steps_of("listing", b"0" + text) for text in (b"path,label\na,1\n", b"path,label\na,1\nb,x\n"))
-    assert simple
-    assert other - simple

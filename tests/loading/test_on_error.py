@@ -1,5 +1,6 @@
 """create_loader(on_error="skip"): what takes the place of damaged samples."""
 
+import gc
 import multiprocessing
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from torch.utils.data import Subset
 from dbloader import LMDBDataset, MongoDataset, Record, create_loader, write_store
 from dbloader.conversion.convert import convert
 from dbloader.conversion.transcode import ImageFormat
-from dbloader.decoding import RandomResizedCrop
+from dbloader.decoding import DecodeTensor, RandomResizedCrop
 from dbloader.sampling import (
     BlockShuffleSampler,
     ClassBalancedSampler,
@@ -161,6 +162,39 @@ def test_tiled_and_raw_images_are_replaced_too(tmp_path: Path, images: ImageForm
     assert indices == [0, 1, 2, 3, 5, 5]
 
 
+def test_masks_and_raw_images_of_any_size_are_replaced_too(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (6, 20, 30, 4), np.uint8)
+    records = [Record(f"{n}", n, image[..., :3], fields={"mask": image[..., 3]}) for n, image in enumerate(pixels)]
+    write_store(records, tmp_path / "s.lmdb")
+    flip(tmp_path / "s.lmdb", np.ascontiguousarray(pixels[1, ..., 3]).tobytes())
+    flip(tmp_path / "s.lmdb", np.ascontiguousarray(pixels[2, ..., :3]).tobytes())
+    options = {**SKIP, "is_training": False, "batch_size": 3, "max_skipped": 0.5, "transform": DecodeTensor()}
+    with LMDBDataset(tmp_path / "s.lmdb", fields=("image", "mask", "index")) as dataset:
+        for engine in ({}, {"num_workers": 2, "workers": "threads"}):
+            loader = create_loader(dataset, **{**options, **engine})
+            first, second = loader
+            assert [*first["index"], *second["index"]] == [0, 3, 3, 3, 4, 5]
+            wanted = pixels[[0, 3, 3]]
+            assert np.array_equal(first["image"].permute(0, 2, 3, 1), wanted[..., :3])
+            assert np.array_equal(first["mask"], wanted[..., 3])
+            assert loader.stats().skipped == 2
+
+
+def test_the_memory_of_a_batch_with_a_damaged_sample_is_free_at_once(place: Path) -> None:
+    def tensors() -> int:
+        return sum(type(held).__name__ == "_ReturningArray" for held in gc.get_objects())
+
+    gc.collect()
+    gc.disable()  # a worker collects garbage seldom, and has few slots for batches
+    try:
+        before = tensors()
+        with LMDBDataset(place) as dataset:
+            assert len([*create_loader(dataset, **SKIP, use_prefetcher=False, workers="threads")]) == LENGTH // 4
+        assert tensors() == before
+    finally:
+        gc.enable()
+
+
 def test_damaged_and_missing_records_in_mongodb_are_replaced_too(mongo_server: Server, mongo_uri: str) -> None:
     write_store([Record(name_of(n), n, b"no image" if n == UNKNOWN else photo(n)) for n in range(LENGTH)], mongo_uri)
     with database_of(mongo_server, mongo_uri) as database:
@@ -171,11 +205,13 @@ def test_damaged_and_missing_records_in_mongodb_are_replaced_too(mongo_server: S
             loader = create_loader(dataset, **{**SKIP, **engine})
             assert same(all_of(loader), expected(0))
             reasons = {sample.index: sample.reason for sample in loader.stats().skipped_samples}
-        batches = iter(create_loader(dataset, **SKIP, use_prefetcher=False))
+        loader = create_loader(dataset, **SKIP, use_prefetcher=False)
+        batches = iter(loader)
         begun = [[*next(batches)]]
-        write_store([Record(name_of(n), n, photo(n)) for n in range(LENGTH)], mongo_uri, overwrite=True)
+        write_store([Record("other.jpg", 0, photo(0))], mongo_uri, overwrite=True)
         dataset.refresh()
         assert same(begun + all_of(batches), expected(0))  # of the old store, as the epoch began
+        assert {sample.name for sample in loader.stats().skipped_samples} == {*map(name_of, DAMAGED)}
     assert "it is missing" in reasons[CUT]
     assert "its CRC-32 is" in reasons[FLIPPED]
     assert "no known format" in reasons[UNKNOWN]

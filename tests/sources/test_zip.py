@@ -263,3 +263,19 @@ def test_a_directory_that_names_too_many_files_is_a_problem(tmp_path: Path) -> N
     assert convert(path, tmp_path / "out.lmdb").records == 1
     (event,) = events(tmp_path / "out.lmdb")
     assert event["reason"].startswith("is damaged, and files after that are missing: ")
+
+
+def test_a_directory_that_names_a_start_beyond_all_files_is_a_problem(tmp_path: Path) -> None:
+    path = pack(tmp_path / "a.zip", {"a/0.jpg": b"x", "b.jpg": b"y"})
+    data = bytearray(path.read_bytes())
+    at = data.index(b"PK\1\2")
+    extra = struct.pack("<2HQ", 1, 8, 2**64 - 1)
+    data[at + 53 : at + 53] = extra
+    struct.pack_into("<H", data, at + 30, len(extra))
+    struct.pack_into("<L", data, at + 42, 2**32 - 1)
+    struct.pack_into("<L", data, len(data) - 10, len(data) - 22 - at)
+    path.write_bytes(data)
+    broken, whole = contents(source_of(path))
+    assert isinstance(broken, Problem)
+    assert "is cut short" in broken.reason
+    assert whole == b"y"
