@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Callable
 
     from typing_extensions import Self
 
@@ -24,9 +25,12 @@ class Findings:
         first: The first thousand, as ``add`` takes them.
     """
 
-    def __init__(self, output: str | os.PathLike[str] | None) -> None:
+    def __init__(
+        self, output: str | os.PathLike[str] | None, found: Callable[[dict[str, Any]], object] = lambda row: None
+    ) -> None:
         self.counts: Counter[str] = Counter()
         self.first: list[dict[str, Any]] = []
+        self._found = found
         self._path = None if output is None else Path(output)
         self._aside = Path(f"{output}.partial")
 
@@ -36,6 +40,7 @@ class Findings:
         row["difference"] = ", ".join(kinds)
         if len(self.first) < _KEPT:
             self.first.append(row)
+            self._found(row)
         if self._path is not None and listed:
             self._file.write(json.dumps(row) + "\n")
 

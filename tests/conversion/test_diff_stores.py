@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from dbloader import Record, convert, create_store, diff_stores
+from dbloader import Record, convert, copy_store, create_store, diff_stores
 from dbloader.conversion.transcode import ImageFormat
 from dbloader.errors import DamagedRecordError, StoreNotFoundError
 from dbloader.records.record import encode
 from tests.contracts.records import make_records, small_records, write
-from tests.support.conversion import peak_memory
+from tests.support.conversion import peak_memory, records
 from tests.support.images import encoded, photo, picture, plant_photos
 from tests.support.jpegs import draw
 from tests.support.lmdb_files import tamper_with_records
@@ -31,8 +31,8 @@ def places(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def compared(places: tuple[Path, Path], a: list[Record], b: list[Record], pixels: bool = False) -> DiffReport:
-    for place, records in zip(places, (a, b), strict=True):
-        write(place, records, overwrite=True)
+    for place, rows in zip(places, (a, b), strict=True):
+        write(place, rows, overwrite=True)
     return diff_stores(*places, pixels=pixels)
 
 
@@ -148,6 +148,22 @@ def test_what_cannot_be_read_is_an_error_and_leaves_no_listing(places: tuple[Pat
     with pytest.raises(StoreNotFoundError, match="does not exist"):
         diff_stores(places[0], tmp_path / "none.lmdb")
     assert not list(tmp_path.glob("rows*"))
+
+
+def test_a_listing_of_differences_is_what_copy_drops(places: tuple[Path, Path], tmp_path: Path) -> None:
+    a = [*make_records(20), Record(label=1), Record(name="twice", label=1), Record(name="twice", label=2)]
+    b = [replace(record) for record in a[:18]]
+    b[4].label = 9
+    b += [a[22], Record(name="new")]  # one of the two records of a name is in B
+    report = compared(places, a, b)
+    assert (report.same, report.moved) == (17, 1)
+    diff_stores(*places, output=tmp_path / "d.jsonl")
+    copy_store(places[0], tmp_path / "c.lmdb", drop=tmp_path / "d.jsonl")
+    assert [record.name for record in records(tmp_path / "c.lmdb")] == [
+        *(record.name for at, record in enumerate(a[:18]) if at != 4), "twice",
+    ]  # fmt: skip
+    report = diff_stores(tmp_path / "c.lmdb", places[1])
+    assert report.differences == {"only in B": 2}
 
 
 @pytest.mark.slow
