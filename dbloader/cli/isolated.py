@@ -13,30 +13,30 @@ from typing import TYPE_CHECKING, Any
 from dbloader.errors import DamagedStoreError, StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from multiprocessing.connection import Connection
 
 # Signals of what LMDB does with damaged pages: reading behind the end of the file, wild pointers, failed assertions.
 _CRASHES = (signal.SIGBUS, signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE)
 
 
-def isolated(function: str, place: str, *arguments: Any, progress: Callable[..., object], **options: Any) -> Any:
+def isolated(function: str, place: str, *arguments: Any, **options: Any) -> Any:
     """Return what a function of dbloader returns for a place, a dataclass as a dict; raise what it raises.
 
     Args:
         function: Its module and its name, as in ``"stores.open.open_store"``, which only the other process imports.
         place: Its first argument.
         arguments: The others.
-        progress: Called here with what the function calls its own ``progress`` with.
-        options: Its keyword arguments.
+        options: Its keyword arguments. Functions among them, such as ``progress``, are called in this process.
 
     Raises:
         DamagedStoreError: The process was ended by a signal of a crash.
         StoreError: Another signal ended it.
     """
+    calls = {name: option for name, option in options.items() if callable(option)}
+    options = {name: option for name, option in options.items() if name not in calls}
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_run, args=(sender, function, (place, *arguments), options), daemon=True)
+    process = context.Process(target=_run, args=(sender, function, (place, *arguments), options, [*calls]), daemon=True)
     process.start()
     sender.close()
     last = ""
@@ -47,8 +47,9 @@ def isolated(function: str, place: str, *arguments: Any, progress: Callable[...,
                 raise value
             if kind == "result":
                 return value
-            last = f"after {value[-2]:,} of {value[-1]:,} records "
-            progress(*value)
+            if kind == "progress":
+                last = f"after {value[-2]:,} of {value[-1]:,} records "
+            calls[kind](*value)
     except EOFError:
         process.join()
         code = process.exitcode or 0
@@ -64,14 +65,17 @@ def isolated(function: str, place: str, *arguments: Any, progress: Callable[...,
         process.close()
 
 
-def _run(sender: Connection, function: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+def _run(
+    sender: Connection, function: str, arguments: tuple[Any, ...], options: dict[str, Any], calls: list[str]
+) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to this process too; the command ends it
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was written aside is removed
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # where LMDB prints its failed assertions
     module, _, name = function.rpartition(".")
     try:
         called = getattr(import_module(f"dbloader.{module}"), name)
-        result = called(*arguments, progress=lambda *done: sender.send(("progress", done)), **options)
+        callbacks = {name: lambda *values, name=name: sender.send((name, values)) for name in calls}
+        result = called(*arguments, **callbacks, **options)
         sender.send(("result", asdict(result)))
     except BrokenPipeError:
         pass  # the command has ended

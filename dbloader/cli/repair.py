@@ -26,6 +26,7 @@ Example:
 )
 @click.argument("place", type=PlaceArgument())
 @click.argument("destination", type=PlaceArgument())
+@click.option("--overwrite", is_flag=True, help="Replace the store at DESTINATION, or what a killed run left there.")
 @click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
 @click.option("--json", "as_json", is_flag=True, help="Print the facts as JSON.")
 def repair_command(place: str, destination: str, *, quiet: bool, as_json: bool, **options: Any) -> int:

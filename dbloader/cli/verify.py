@@ -10,7 +10,7 @@ from dbloader.cli.isolated import isolated
 from dbloader.cli.meter import Meter
 from dbloader.cli.places import PlaceArgument
 from dbloader.cli.text import complain, counted, say, say_json
-from dbloader.errors import DamagedRecordError, DamagedStoreError
+from dbloader.errors import DamagedRecordError, DamagedStoreError, DBLoaderError
 
 DAMAGED = 1
 _NAMED = 10
@@ -35,7 +35,7 @@ Examples:
     "--against",
     metavar="SOURCE",
     type=PlaceArgument(),
-    help="Compare names, labels and bytes with the files that the store was converted from, or with another store.",
+    help="Compare names, labels and bytes with the files that the store was converted from.",
 )
 @click.option("--list", "listing", metavar="FILE", type=click.Path(), help="Listing of SOURCE, if it needs one.")
 @click.option(
@@ -49,24 +49,27 @@ def verify_command(place: str, *, quiet: bool, as_json: bool, **options: Any) ->
     The first ten problems are printed; --output writes all. It has the index and name of each record, as
     dbloader copy --drop takes them.
     """
+    problems: list[dict[str, Any]] = []
     try:
         with Meter("Verifying", "records", quiet=quiet or as_json) as meter:
             report = isolated(
                 "conversion.verify_store.verify_store",
                 place,
+                found=problems.append,
                 progress=lambda title, done, total: meter.update(done, total, title=title),
                 **options,
             )
-    except (DamagedRecordError, DamagedStoreError) as error:
+    except DBLoaderError as error:
+        _complain(problems)
+        if not isinstance(error, (DamagedRecordError, DamagedStoreError)):
+            raise
         complain(str(error))
         return DAMAGED
     count = sum(report["problems"].values())
     if as_json:
         say_json(report, indent=2)
         return DAMAGED if count else 0
-    for problem in report["first"][:_NAMED]:
-        what = problem["name"] or f"record {problem['index']}"
-        complain(problem.get("reason") or f"{what}: {problem['difference']}")
+    _complain(problems)
     compared = "".join(f"; {number:,} {kind}" for kind, number in report["compared"].items())
     what = f"{report['place']}: {counted(report['records'], 'record')}"
     if count > 1 or (count and compared):
@@ -75,3 +78,8 @@ def verify_command(place: str, *, quiet: bool, as_json: bool, **options: Any) ->
     elif not count and not quiet:
         say(f"{what}, all undamaged{compared}; digest {report['digest']}")
     return DAMAGED if count else 0
+
+
+def _complain(problems: list[dict[str, Any]]) -> None:
+    for problem in problems[:_NAMED]:
+        complain(problem["reason"])

@@ -16,7 +16,7 @@ from dbloader.conversion.transcode import TILES
 from dbloader.errors import DamagedRecordError, ImageError
 from dbloader.images.jpeg import State, examine, repair
 from dbloader.records.columns import name_hash
-from dbloader.sources.base import Entry, Problem
+from dbloader.sources.base import Entry, Loaded, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,6 +61,8 @@ def compare_files(
             results = []
             for item, index in zip(items, records[order[part]].tolist(), strict=True):
                 data = item if isinstance(item, Problem) or budget.closed else next(contents)
+                if isinstance(data, Loaded):
+                    item, data = data
                 kind, reason = _compare(store, index, item, data)
                 results.append((index, item.name, kind, reason))
             return results

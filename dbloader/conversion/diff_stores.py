@@ -82,11 +82,27 @@ def diff_stores(
         DamagedRecordError: A record is damaged.
     """
     with open_store(a) as one, open_store(b) as other, Findings(output) as findings:
-        same, moved = compare_stores(one, other, findings, progress, pixels=pixels)
+        partners, moved = _match(one, other, findings)
+        order, sizes = np.flatnonzero(partners >= 0), (one.column("nbytes"), other.column("nbytes"))
+
+        def compare(part: slice, hold: Hold, budget: MemoryBudget) -> list[tuple[int, str | None, list[str]]]:
+            if budget.closed:
+                return []
+            mine, his = order[part], partners[order[part]]
+            hold(int(sizes[0][mine].sum() + sizes[1][his].sum()))
+            pairs = zip(one.read(mine.tolist()), other.read(his.tolist()), strict=True)
+            return [(mine.index or 0, mine.name, _differences(mine, his, pixels=pixels)) for mine, his in pairs]
+
+        done = 0
+        for batch in work_in_order(compare, len(order), cpu_count()):
+            for index, name, kinds in batch:
+                findings.add(*kinds, index=index, name=name)
+            done += len(batch)
+            progress(done, len(order))
         return DiffReport(
             places=(one.place, other.place),
             records=(len(one), len(other)),
-            same=same,
+            same=len(one) - moved - len(order) - findings.counts["only in A"],
             moved=moved,
             differences=dict(findings.counts),
             classes=one.manifest.classes == other.manifest.classes,
@@ -94,41 +110,14 @@ def diff_stores(
         )
 
 
-def compare_stores(
-    one: Store,
-    other: Store,
-    findings: Findings,
-    progress: Callable[[int, int], object],
-    *,
-    pixels: bool = False,
-) -> tuple[int, int]:
-    """Add all differences to the findings; return how many records are the same, in place and moved."""
-    partners, moved = _match(one, other, findings)
-    order, sizes = np.flatnonzero(partners >= 0), (one.column("nbytes"), other.column("nbytes"))
-
-    def compare(part: slice, hold: Hold, budget: MemoryBudget) -> list[tuple[int, str | None, list[str]]]:
-        if budget.closed:
-            return []
-        mine, his = order[part], partners[order[part]]
-        hold(int(sizes[0][mine].sum() + sizes[1][his].sum()))
-        pairs = zip(one.read(mine.tolist()), other.read(his.tolist()), strict=True)
-        return [(mine.index or 0, mine.name, _differences(mine, his, pixels=pixels)) for mine, his in pairs]
-
-    done = 0
-    for batch in work_in_order(compare, len(order), cpu_count()):
-        for index, name, kinds in batch:
-            findings.add(*kinds, index=index, name=name)
-        done += len(batch)
-        progress(done, len(order))
-    same = len(one) - moved - len(order) - findings.counts["only in A"]
-    return same, moved
-
-
 def _match(one: Store, other: Store, findings: Findings) -> tuple[Array, int]:
     """Return the record of B for each of A that has the same name, -1 for the others, and how many just moved."""
     names, their_names = one.names(), other.names()
+    hashes, their_hashes = one.column("name_hash"), other.column("name_hash")
+    # Two of a million records without names often have the same CRC-32; fewer of them are equally long, too.
     keys, their_keys = (
-        store.column("crc32").astype("u8") << np.uint64(32) | store.column("name_hash") for store in (one, other)
+        store.column("crc32").astype("u8") << np.uint64(32) | hashed ^ store.column("nbytes").astype("u4")
+        for store, hashed in ((one, hashes), (other, their_hashes))
     )
     common = min(len(keys), len(their_keys))
     left, partners = np.ones(len(their_keys), bool), np.full(len(keys), -1)
@@ -138,15 +127,14 @@ def _match(one: Store, other: Store, findings: Findings) -> tuple[Array, int]:
     changed = np.array([by_content.take(keys[index]) is None for index in rest], bool)
     del by_content  # 20 bytes a record
     moved = len(rest) - int(changed.sum())
-    by_name = RecordMatcher(their_keys & np.uint64(2**32 - 1), left)
+    by_name = RecordMatcher(their_hashes, left)
     for index in map(int, rest[changed]):
         name = names[index]
         if index < common and left[index] and their_names[index] == name:
             partner: int | None = index
             left[index] = False
         else:
-            key = keys[index] & np.uint64(2**32 - 1)
-            partner = by_name.take(key, lambda at: their_names[at] == name) if name else None  # noqa: B023
+            partner = by_name.take(hashes[index], lambda at: their_names[at] == name) if name else None  # noqa: B023
         if partner is None:
             findings.add("only in A", index=index, name=name)
         else:
@@ -165,7 +153,7 @@ def _differences(mine: Record, his: Record, *, pixels: bool) -> list[str]:
     if mine.label != his.label:
         kinds.append("label")
     bare = (encode(replace(record, image=None, label=None)).crc32 for record in (mine, his))
-    return kinds if next(bare) == next(bare) else [*kinds, "fields"]
+    return kinds if next(bare) == next(bare) and kinds else [*kinds, "fields"]  # their checksums differ
 
 
 def _same_image(one: Any, other: Any) -> bool:

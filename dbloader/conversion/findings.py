@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING, Any
 from dbloader.errors import OptionError
 
 if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable
+
+if TYPE_CHECKING:
     from typing_extensions import Self
 
 _KEPT = 1000
@@ -25,9 +29,12 @@ class Findings:
         first: The first thousand, as ``add`` takes them.
     """
 
-    def __init__(self, output: str | os.PathLike[str] | None) -> None:
+    def __init__(
+        self, output: str | os.PathLike[str] | None, found: Callable[[dict[str, Any]], object] = lambda row: None
+    ) -> None:
         self.counts: Counter[str] = Counter()
         self.first: list[dict[str, Any]] = []
+        self._found = found
         self._path = None if output is None else Path(output)
         self._aside = Path(f"{output}.partial")
 
@@ -37,6 +44,7 @@ class Findings:
         row["difference"] = ", ".join(kinds)
         if len(self.first) < _KEPT:
             self.first.append(row)
+            self._found(row)
         if self._path is not None and listed:
             self._file.write(json.dumps(row) + "\n")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from dbloader.conversion.findings import Findings
 from dbloader.conversion.memory_budget import return_large_blocks
 from dbloader.conversion.stored_images import examine_images
 from dbloader.errors import ConversionError, DamagedStoreError, StoreExistsError
+from dbloader.records.columns import COLUMNS
 from dbloader.sources.folder import EXTENSIONS
 from dbloader.stores.open import create_store, open_store
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dbloader.conversion.stored_images import Examined
+    from dbloader.stores.base import Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +52,7 @@ def repair_store(
     source: str | os.PathLike[str],
     destination: str | os.PathLike[str],
     *,
+    overwrite: bool = False,
     progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> RepairReport:
     """Make a store of all records of another one whose images are whole, or lack only their end marker.
@@ -61,6 +65,7 @@ def repair_store(
     Args:
         source: Place of the store.
         destination: Place of the new store.
+        overwrite: Replace the store at ``destination``, or what a run left there that was killed.
         progress: Called with the number of records examined, and of all records.
 
     Raises:
@@ -68,8 +73,9 @@ def repair_store(
         ConversionError: Not one record is whole.
     """
     return_large_blocks()
-    with open_store(source) as store, create_store(destination) as writer:
+    with open_store(source) as store, create_store(destination, overwrite=overwrite) as writer:
         total, old, repaired = len(store), store.manifest, 0
+        _check_length(store)
         folder = Path(f"{str(writer.report_path).removesuffix('.report.jsonl')}.quarantine")
         if folder.exists():
             raise StoreExistsError(f"{folder} exists already: move it away, or choose another destination")
@@ -126,6 +132,15 @@ def repair_store(
         damaged=rejected.counts["damaged"],
         quarantine=str(folder) if rejected.counts else "",
     )
+
+
+def _check_length(store: Store) -> None:
+    """Raise DamagedStoreError if no column has as many records as the manifest: there would be no end of them."""
+    for name in COLUMNS[:-1]:
+        with suppress(DamagedStoreError):
+            store._open().chunks(name)
+            return
+    store._open().chunks(COLUMNS[-1])
 
 
 def _quarantine(folder: Path, done: Examined) -> str:

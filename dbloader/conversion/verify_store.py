@@ -1,18 +1,17 @@
-"""Verify a store: find all damage, decode its images, and compare it with its source or with another store."""
+"""Verify a store: find all damage, decode its images, and compare it with its source."""
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dbloader.conversion.compare_files import compare_files
-from dbloader.conversion.diff_stores import compare_stores
 from dbloader.conversion.findings import Findings
 from dbloader.conversion.memory_budget import return_large_blocks
 from dbloader.conversion.stored_images import examine_images
-from dbloader.errors import NotAStoreError, OptionError, StoreNotFoundError
+from dbloader.errors import DamagedRecordError, DamagedStoreError, OptionError
 from dbloader.sources.open import open_source
 from dbloader.stores.damage import find_damage
 from dbloader.stores.open import open_store
@@ -31,11 +30,11 @@ class VerifyReport:
         digest: Its content digest.
         records: Its records.
         problems: Problems by kind: ``damaged`` (a record, a column, the report or the manifest), ``undecodable``, and
-            of a comparison ``missing``, ``extra``, ``bytes`` and ``label``; with a store those of ``DiffReport``.
+            of a comparison ``missing``, ``extra``, ``bytes`` and ``label``.
         first: The first thousand: ``index``, ``name``, ``difference`` (the kind), ``reason``.
         compared: Files of a comparison: ``same``, ``repaired`` (the same but for the end marker), ``rejected`` (not
             stored, as the store's report says), ``damaged`` (the record) and ``changed`` (resized, tiled or raw: only
-            names and labels are compared); with a store ``same`` and ``moved``.
+            names and labels are compared).
     """
 
     place: str
@@ -53,6 +52,7 @@ def verify_store(
     against: str | os.PathLike[str] | None = None,
     listing: str | os.PathLike[str] | None = None,
     output: str | os.PathLike[str] | None = None,
+    found: Callable[[dict[str, Any]], object] = lambda problem: None,
     progress: Callable[[str, int, int], object] = lambda title, done, total: None,
 ) -> VerifyReport:
     """Read a whole store, and report all that is wrong with it.
@@ -63,9 +63,10 @@ def verify_store(
         place: Place of the store.
         decode: Decode every image too.
         against: The source that the store was converted from, of any kind that ``convert`` takes, whose files are
-            compared with the records of the same names; or another store, which is compared as ``diff_stores`` does.
+            compared with the records of the same names. It may be another store, too.
         listing: Listing of that source, if it needs one.
         output: New file of JSON lines, one for each problem.
+        found: Called with each of the first thousand problems, when it is found.
         progress: Called with what is done, the number of records or files, and of all of them.
 
     Raises:
@@ -76,7 +77,12 @@ def verify_store(
     if listing is not None and against is None:
         raise OptionError("listing (--list) belongs to a source to compare with: give that too (--against)")
     return_large_blocks()
-    with open_store(place) as store, Findings(output) as findings:
+    with ExitStack() as opened:
+        store = opened.enter_context(open_store(place))
+        source = None
+        if against is not None:  # first: a misspelled place should be an error at once
+            source = opened.enter_context(closing(open_source(against, listing, name_field=None, image_field=None)))
+        findings = opened.enter_context(Findings(output, found))
         total, done = len(store), 0
 
         def count(more: int) -> None:
@@ -94,15 +100,12 @@ def verify_store(
                     findings.add("undecodable", index=image.index, name=image.name, reason=reason)
             progress("Decoding", batch[-1].index + 1, total)
         compared = {}
-        if against is not None and readable:
-            step = partial(progress, "Comparing")
-            if listing is None and _is_store(against):
-                with open_store(against) as other:
-                    compared = dict(zip(("same", "moved"), compare_stores(store, other, findings, step)))  # noqa: B905
-            else:
-                source = open_source(against, listing, name_field=None, image_field=None)
-                with closing(source):
-                    compared = compare_files(store, source, findings, step)
+        if source and readable:
+            try:
+                compared = compare_files(store, source, findings, partial(progress, "Comparing"))
+            except (DamagedRecordError, DamagedStoreError) as error:  # the problems so far must not be lost
+                what = f"{store.place} could not be compared with {source.place}"
+                findings.add("damaged", index=None, name=None, reason=f"{what}: {error}")
     return VerifyReport(
         place=store.place,
         digest=store.manifest.digest,
@@ -111,11 +114,3 @@ def verify_store(
         first=findings.first,
         compared=compared,
     )
-
-
-def _is_store(place: str | os.PathLike[str]) -> bool:
-    try:
-        with open_store(place) as store:
-            return len(store) >= 0
-    except (NotAStoreError, StoreNotFoundError):
-        return False

@@ -14,7 +14,9 @@ import pytest
 
 from dbloader import Record, create_store, open_store
 from dbloader.records.record import encode
+from dbloader.stores.lmdb.keys import record_key
 from tests.support.images import photo, run
+from tests.support.lmdb_files import tamper_with_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -138,3 +140,19 @@ def test_a_file_that_ends_the_process_is_reported_as_damaged(whole: Path, tmp_pa
         )
     shutil.copy(whole, place)
     assert run("verify", place).status == 0
+
+
+def test_problems_found_before_the_process_ended_are_printed(whole: Path, tmp_path: Path) -> None:
+    place = tmp_path / "faulty.lmdb"
+    shutil.copy(whole, place)
+    tamper_with_records(place, {4: b"x"})
+    content = bytearray(place.read_bytes())
+    at = content.index(b"\1\0\10\0" + record_key(302))  # the node of a value in pages of its own: its length before
+    content[at - 4 : at] = b"\xff\xff\xff\x3f"  # far behind the end of the file
+    place.write_bytes(content)
+    outcome = run("verify", str(place))
+    assert outcome.status == 1
+    assert re.fullmatch(
+        r"Error: record 4 \(class/4.jpg\) .*\nError: .*: after 256 of 400 records reading it ended .* SIG.*\n",
+        outcome.stderr,
+    )

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
-from dbloader import Record, convert, create_store, diff_stores
+from dbloader import Record, convert, copy_store, create_store, diff_stores
 from dbloader.conversion.transcode import ImageFormat
 from dbloader.errors import DamagedRecordError, StoreNotFoundError
-from dbloader.records.record import encode
 from tests.contracts.records import make_records, small_records, write
-from tests.support.conversion import peak_memory
+from tests.support.conversion import records
 from tests.support.images import encoded, photo, picture, plant_photos
 from tests.support.jpegs import draw
-from tests.support.lmdb_files import tamper_with_records
+from tests.support.lmdb_files import chunk_at, put_chunk, tamper_with_records
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,8 +31,8 @@ def places(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def compared(places: tuple[Path, Path], a: list[Record], b: list[Record], pixels: bool = False) -> DiffReport:
-    for place, records in zip(places, (a, b), strict=True):
-        write(place, records, overwrite=True)
+    for place, rows in zip(places, (a, b), strict=True):
+        write(place, rows, overwrite=True)
     return diff_stores(*places, pixels=pixels)
 
 
@@ -129,6 +129,15 @@ def test_tiling_without_loss_keeps_all_pixels(tmp_path: Path) -> None:
     assert report.differences == {"bytes": 3, "fields": 3}  # the format of the image is one
 
 
+def test_records_whose_checksums_differ_are_never_called_the_same(places: tuple[Path, Path]) -> None:
+    compared(places, make_records(20), make_records(20))
+    chunk = bytearray(chunk_at(places[1], "crc32", 0))
+    chunk[4 * 3] ^= 1
+    put_chunk(places[1], "crc32", 0, bytes(chunk))  # the record itself is as it was
+    report = diff_stores(*places)
+    assert (report.same, report.differences, report.identical) == (19, {"fields": 1}, False)
+
+
 def test_other_classes_are_a_difference(places: tuple[Path, Path]) -> None:
     for place, classes in zip(places, (["a", "b"], ["b", "a"]), strict=True):
         with create_store(place) as writer:
@@ -150,17 +159,34 @@ def test_what_cannot_be_read_is_an_error_and_leaves_no_listing(places: tuple[Pat
     assert not list(tmp_path.glob("rows*"))
 
 
+def test_a_listing_of_differences_is_what_copy_drops(places: tuple[Path, Path], tmp_path: Path) -> None:
+    a = [*make_records(20), Record(label=1), Record(name="twice", label=1), Record(name="twice", label=2)]
+    b = [replace(record) for record in a[:18]]
+    b[4].label = 9
+    b += [a[22], Record(name="new")]  # one of the two records of a name is in B
+    report = compared(places, a, b)
+    assert (report.same, report.moved) == (17, 1)
+    diff_stores(*places, output=tmp_path / "d.jsonl")
+    copy_store(places[0], tmp_path / "c.lmdb", drop=tmp_path / "d.jsonl")
+    assert [record.name for record in records(tmp_path / "c.lmdb")] == [
+        *(record.name for at, record in enumerate(a[:18]) if at != 4), "twice",
+    ]  # fmt: skip
+    report = diff_stores(tmp_path / "c.lmdb", places[1])
+    assert report.differences == {"only in B": 2}
+
+
 @pytest.mark.slow
-def test_memory_is_some_tens_of_bytes_for_each_record(places: tuple[Path, Path]) -> None:
+def test_memory_is_about_a_hundred_bytes_for_each_record_that_moved(places: tuple[Path, Path]) -> None:
     def peak(count: int) -> int:
+        """Return the peak of what Python and numpy allocate; the pages of the files are not theirs."""
         for place, step in zip(places, (1, -1), strict=True):
-            with create_store(place, overwrite=True) as writer:
-                writer.write(encode(record) for record in small_records(count)[::step])
-                writer.finish()
-
-        def compare() -> None:
+            write(place, small_records(count)[::step], overwrite=True)
+        tracemalloc.start()
+        try:
             assert diff_stores(*places).moved == count - count % 2
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
 
-        return peak_memory(compare)
-
-    assert peak(400_001) - peak(100_001) < 400 * 300_000  # the pages of both files are counted too
+    peak(101)  # imports
+    assert peak(30_001) - peak(10_001) < 120 * 20_000

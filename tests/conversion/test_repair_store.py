@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from dbloader import Record, convert, copy_store, create_store, open_store, repair_store, verify_store, write_store
-from dbloader.errors import ConversionError, StoreExistsError
+from dbloader.errors import ConversionError, DamagedStoreError, StoreExistsError
 from dbloader.records.record import encode
 from tests.support.conversion import documents, events, records
 from tests.support.images import END, photo, picture, plant
-from tests.support.lmdb_files import tamper, tamper_with_records
+from tests.support.lmdb_files import change_manifest, tamper, tamper_with_records
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -174,3 +174,25 @@ def test_nothing_is_left_where_nothing_is_whole_or_something_is_in_the_way(tmp_p
     with pytest.raises(StoreExistsError, match=r"source\.lmdb exists already"):
         repair_store(source, source)
     assert {*tmp_path.iterdir()} == {*before, tmp_path / "new.lmdb.quarantine"}
+
+
+def test_a_repair_begins_again_with_overwrite_where_a_killed_one_left_its_files(tmp_path: Path, source: Path) -> None:
+    (tmp_path / "new.lmdb.quarantine.partial").mkdir()
+    (tmp_path / "new.lmdb.quarantine.partial" / "000000099.jpg").touch()
+    writer = create_store(tmp_path / "new.lmdb", resumable=True)  # what it commits stays, as after a kill
+    with writer:
+        writer.write([encode(Record(name="old"))])
+        writer.commit()
+    with pytest.raises(StoreExistsError, match=r"overwrite \(--overwrite\) begins again"):
+        repair_store(source, tmp_path / "new.lmdb")
+    report = repair_store(source, tmp_path / "new.lmdb", overwrite=True)
+    assert (report.records, report.rejected) == (3, 3)
+    assert len([*(tmp_path / "new.lmdb.quarantine").iterdir()]) == 4
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_a_store_that_promises_records_without_end_is_refused(tmp_path: Path, source: Path) -> None:
+    change_manifest(source, length=10**12)
+    with pytest.raises(DamagedStoreError, match="its manifest"):
+        repair_store(source, tmp_path / "new.lmdb")
+    assert not list(tmp_path.glob("new*"))
