@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any
 from dbloader.errors import OptionError
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable
 
-if TYPE_CHECKING:
     from typing_extensions import Self
 
 _KEPT = 1000
@@ -36,7 +34,7 @@ class Findings:
         self.first: list[dict[str, Any]] = []
         self._found = found
         self._path = None if output is None else Path(output)
-        self._aside = Path(f"{output}.partial")
+        self._aside = Path(f"{output}.{os.getpid()}.partial")  # OUTPUT.partial may be an unfinished store
 
     def add(self, *kinds: str, listed: bool = True, **row: Any) -> None:
         """Count a finding by its kinds; the file leaves it out unless it is ``listed``."""
@@ -52,7 +50,7 @@ class Findings:
         if self._path is not None:
             if os.path.lexists(self._path):  # it may be the store itself, by a slip
                 raise OptionError(f"output (--output) must be a new file, and {self._path} exists: move it away")
-            self._file = self._aside.open("w", encoding="utf-8")
+            self._file = self._aside.open("x", encoding="utf-8")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:

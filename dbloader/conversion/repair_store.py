@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from dbloader.conversion.findings import Findings
 from dbloader.conversion.memory_budget import return_large_blocks
 from dbloader.conversion.stored_images import examine_images
-from dbloader.errors import ConversionError, DamagedStoreError, StoreExistsError
+from dbloader.errors import ConversionError, DamagedStoreError, OptionError, StoreExistsError
 from dbloader.records.columns import COLUMNS
 from dbloader.sources.folder import EXTENSIONS
 from dbloader.stores.open import create_store, open_store
@@ -71,9 +71,12 @@ def repair_store(
     Raises:
         StoreError: The source cannot be read, or the destination cannot be written, or is taken.
         ConversionError: Not one record is whole.
+        OptionError: Both places are the same.
     """
     return_large_blocks()
     with open_store(source) as store, create_store(destination, overwrite=overwrite) as writer:
+        if store.place == writer.place:
+            raise OptionError(f"{store.place} is the store to repair: give the new one another place")
         total, old, repaired = len(store), store.manifest, 0
         _check_length(store)
         folder = Path(f"{str(writer.report_path).removesuffix('.report.jsonl')}.quarantine")

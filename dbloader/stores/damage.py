@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -17,9 +17,11 @@ from dbloader.records.record import EncodedRecord
 from dbloader.stores.totals import Totals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
-    from dbloader.stores.base import Store
+    from dbloader.records.manifest import Manifest
+    from dbloader.stores.handle import Handle
 
 REMEDY = "convert again, or copy the store again from the original"
 
@@ -27,6 +29,24 @@ READ_AT_ONCE = 64
 """Records per call where all records are read: enough to hide the cost of a call or a round trip."""
 
 _NOTHING = EncodedRecord((), 0, None, None, None, None, 0, None, ())
+
+
+class Readable(Protocol):
+    """What is read of a Store, whose module imports this one."""
+
+    place: str
+
+    @property
+    def manifest(self) -> Manifest: ...
+    def name(self, index: int) -> str | None: ...
+    def prefetch(self, indices: Sequence[int]) -> None: ...
+    def borrow_documents(
+        self, indices: Sequence[int]
+    ) -> AbstractContextManager[Iterator[tuple[bytes | memoryview, int]]]: ...
+    def verified(self, document: bytes | memoryview, index: int) -> EncodedRecord: ...
+    def events(self) -> Iterator[dict[str, Any]]: ...
+    def _open(self) -> Handle: ...
+    def __len__(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +61,7 @@ class Damage:
         self.error.__traceback__ = None  # it would keep the frames that keep it, and with them the file open
 
 
-def find_damage(store: Store, progress: Callable[[int], object]) -> Iterator[Damage]:
+def find_damage(store: Readable, progress: Callable[[int], object]) -> Iterator[Damage]:
     """Yield all damage of a store; ``progress`` is called with the number of records read since the last call.
 
     Raises:
@@ -99,7 +119,7 @@ def find_damage(store: Store, progress: Callable[[int], object]) -> Iterator[Dam
             yield Damage(DamagedStoreError(f"{store.place}: {what}; {REMEDY}"))
 
 
-def _read(store: Store, indices: range) -> Iterator[EncodedRecord | Damage]:
+def _read(store: Readable, indices: range) -> Iterator[EncodedRecord | Damage]:
     """Yield each record, or why it cannot be read; valid until the next one."""
     done = 0
     try:

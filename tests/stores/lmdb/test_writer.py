@@ -77,7 +77,9 @@ def test_a_writer_that_cannot_begin_leaves_nothing(tmp_path: Path, monkeypatch: 
         raise lmdb.Error("No space left on device")
 
     monkeypatch.setattr("dbloader.stores.lmdb.partial.lmdb.open", refuse)
-    with pytest.raises(StoreFullError, match=r"no room is left for .*store\.lmdb: nothing was written; free some space$"):
+    with pytest.raises(
+        StoreFullError, match=r"no room is left for .*store\.lmdb: nothing was written; free some space$"
+    ):
         write_nothing(tmp_path / "store.lmdb", resumable=True)
     assert list(tmp_path.iterdir()) == []
 
