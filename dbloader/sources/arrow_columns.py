@@ -10,6 +10,7 @@ from pyarrow import types
 
 from dbloader.errors import FieldError, SourceError
 from dbloader.records.record import checked_field_name
+from dbloader.sources.arrow_arrays import read_rule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,8 +64,15 @@ def find_columns(schema: Any, where: str) -> Columns:
     names = features[label].get("names") if label in classes else None
 
     fields: dict[str, tuple[str, Any]] = {}
+    arrays = _metadata(schema, OWN, "arrays")
     for name, kind in kinds.items():
         if name in (image, label):
+            continue
+        if name in arrays:
+            try:
+                fields[name] = name, read_rule(arrays[name], kind)
+            except ValueError as error:
+                raise SourceError(f"{where}: its metadata cannot be read: column {name!r}: {error}") from error
             continue
         field = name if is_own else _field_name(name, kinds)
         if field != name:
