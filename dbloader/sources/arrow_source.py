@@ -171,7 +171,7 @@ def _values(column: Any, kind: Any) -> list[Any]:
     """Return the values of a column, arrays as BSON stores them."""
     if isinstance(kind, ArrayRule):
         return [pack("", array) for array in from_lists(column, kind)]
-    values: list[Any] = column.cast(kind).to_pylist()
+    values: list[Any] = getattr(column, "storage", column).to_pylist()  # of Array2D, once datasets is imported
     return values
 
 
