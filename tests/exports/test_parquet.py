@@ -170,9 +170,12 @@ def test_none_and_no_field_are_not_mixed_up(tmp_path: Path) -> None:
 
 
 def test_arrays_that_are_no_images_are_refused(tmp_path: Path) -> None:
-    store_of(tmp_path / "s.lmdb", Record("a", image=np.zeros((3, 4), np.float32)))
-    with pytest.raises(ExportError, match=r"record 0 \(a\) is an array of float32 of the shape \(3, 4\), which is"):
-        exported(tmp_path)
+    for image, what in ((np.zeros((3, 4), np.float32), "float32"), (np.zeros((3, 4, 2), np.uint8), "uint8")):
+        store_of(tmp_path / "s.lmdb", Record("a", image=image))
+        with pytest.raises(
+            ExportError, match=rf"record 0 \(a\) is an array of {what} of the shape \(3, 4.*which is no"
+        ):
+            exported(tmp_path)
 
 
 def test_an_empty_store_is_an_empty_file(tmp_path: Path) -> None:
