@@ -75,7 +75,7 @@ def repair_store(
     """
     return_large_blocks()
     with open_store(source) as store, create_store(destination, overwrite=overwrite) as writer:
-        if store.place == writer.place:
+        if store.place == writer.place or (not is_mongo(source) and full_path(source) == full_path(destination)):
             raise OptionError(f"{store.place} is the store to repair: give the new one another place")
         total, old, repaired = len(store), store.manifest, 0
         _check_length(store)

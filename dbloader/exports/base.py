@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import os
 import posixpath
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, BinaryIO
+
+import numpy as np
+from PIL import Image
+
+from dbloader.errors import ExportError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -14,6 +20,7 @@ if TYPE_CHECKING:
     from dbloader.stores.base import Store
 
 CROISSANT = "croissant.json"
+REMEDY = "choose another format (--format)"
 
 
 class Exporter(ABC):
@@ -33,6 +40,17 @@ class Exporter(ABC):
 
     def close(self) -> None:  # noqa: B027
         """Close all files, also after an error."""
+
+
+def encode_png(record: Record) -> bytes:
+    """Return the pixels that a record has as its image as a PNG file; ExportError if they are no image."""
+    pixels = np.asarray(record.image)
+    if pixels.dtype != np.uint8 or not pixels.size or pixels.ndim < 2 or pixels.shape[2:] not in ((), (3,)):
+        what = f"is an array of {pixels.dtype} of the shape {pixels.shape}, which is no image of 8 bits, gray or RGB"
+        raise ExportError(f"record {record.index} ({record.name or 'without a name'}) {what}: {REMEDY}")
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG", compress_level=1)
+    return file.getvalue()
 
 
 def new_file(folder: Path, name: str) -> BinaryIO:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import io
 import json
 import os
 import posixpath
@@ -18,11 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from bson.json_util import RELAXED_JSON_OPTIONS, dumps
-from PIL import Image
 from typing_extensions import override
 
 from dbloader.errors import ExportError, NotAnImageError
-from dbloader.exports.base import Exporter, new_file
+from dbloader.exports.base import REMEDY, Exporter, encode_png, new_file
 from dbloader.exports.croissant import data_type, describe_folder
 from dbloader.images.info import read_facts
 from dbloader.records.values import pack
@@ -41,7 +39,6 @@ _EXTENSION_OF = {"JPEG": ".jpg", "JPEG2000": ".jp2", "HEIF": ".heic"}  # those o
 # Errors that another name would not have.
 _OF_THE_NAME = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)
 _TRIED_NAMES = 100
-_REMEDY = "choose another format (--format)"
 
 
 class FolderExporter(Exporter):
@@ -79,7 +76,7 @@ class FolderExporter(Exporter):
             self._extensions.add(posixpath.splitext(path)[1])
         if FILE_NAME in record.fields:
             taken = f"which is the column of {METADATA} for the file"
-            raise ExportError(f"record {record.index} has a field {FILE_NAME!r}, {taken}: {_REMEDY}")
+            raise ExportError(f"record {record.index} has a field {FILE_NAME!r}, {taken}: {REMEDY}")
         row |= {key: pack(key, value) for key, value in record.fields.items()}
         line = dumps(row, json_options=RELAXED_JSON_OPTIONS).encode() + b"\n"
         self._metadata.write(line)
@@ -136,17 +133,10 @@ class FolderExporter(Exporter):
         image = record.image
         self._damaged += record.damaged is not None
         if isinstance(image, np.ndarray):
-            if image.dtype != np.uint8 or not image.size or image.ndim < 2 or image.shape[2:] not in ((), (3,)):
-                raise ExportError(
-                    f"record {record.index} has an array of {image.dtype} of the shape {image.shape}, which is no "
-                    f"image of 8 bits, gray or RGB: {_REMEDY}"
-                )
             self._raw += 1
-            file = io.BytesIO()
-            Image.fromarray(image).save(file, "PNG")
-            return file.getbuffer(), ".png"
+            return encode_png(record), ".png"
         if image is None:
-            raise ExportError(f"record {record.index} has no image, and is no file therefore: {_REMEDY}")
+            raise ExportError(f"record {record.index} has no image, and is no file therefore: {REMEDY}")
         facts = None
         with suppress(NotAnImageError):
             facts = read_facts(bytes(image))

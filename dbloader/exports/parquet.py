@@ -7,21 +7,20 @@ the columns cannot: docs/parquet.md.
 
 from __future__ import annotations
 
-import io
 import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from PIL import Image
 from typing_extensions import override
 
 from dbloader.errors import ExportError
-from dbloader.exports.base import Exporter
-from dbloader.stores.damage import READ_AT_ONCE
+from dbloader.exports.base import REMEDY, Exporter, encode_png
 
 try:
     import pyarrow as pa
     import pyarrow.parquet as pq
+
+    from dbloader.sources.arrow_arrays import ArrayRule, rule_of, to_lists
 except ImportError as error:
     raise ExportError("writing Parquet needs pyarrow: pip install 'dbloader[parquet]'") from error
 
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
 _GROUP_ROWS, _GROUP_BYTES = 100, 64 * 2**20  # rows of a row group as datasets has them; the bytes bound the memory
 _SHARD_BYTES = 500 * 10**6  # likewise
 _IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+_DTYPES = {"halffloat": "float16", "float": "float32", "double": "float64"}  # of the datasets, by those of pyarrow
 _TYPES = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string(), bytes: pa.binary()}
 
 
@@ -44,11 +44,9 @@ class ParquetExporter(Exporter):
         super().__init__(store, folder)
         self._types: dict[str, Any] = {}  # of the columns of fields
         counts: dict[str, int] = {}
-        for start in range(0, len(store), READ_AT_ONCE):
-            with store.borrow(range(start, min(start + READ_AT_ONCE, len(store)))) as records:
-                for record in records:
-                    self._add_types(record)
-                    counts.update({name: counts.get(name, 0) + 1 for name in _fields(record)})
+        for record in store:
+            self._add_types(record)
+            counts.update({name: counts.get(name, 0) + 1 for name in _fields(record)})
         self._absent = [name for name, count in counts.items() if count < len(store)]
         self._schema = self._make_schema()
         self._rows: list[dict[str, Any]] = []
@@ -61,7 +59,7 @@ class ParquetExporter(Exporter):
         before = ""
         for name, value in _fields(record).items():
             try:
-                kind = _type_of(value)
+                kind = rule_of(value) if isinstance(value, np.ndarray) else _type_of(value)
                 if name in self._types:
                     self._types[name] = _merged(self._types[name], kind)
                 else:  # after the field that it follows in this record
@@ -71,7 +69,7 @@ class ParquetExporter(Exporter):
             except ValueError as error:
                 raise ExportError(
                     f"record {record.index} ({record.name}): its field {name!r} {error}, which a column of Parquet "
-                    "cannot hold: write it otherwise, or choose another format (--format)"
+                    f"cannot hold: write it otherwise, or {REMEDY}"
                 ) from error
             before = name
 
@@ -83,10 +81,12 @@ class ParquetExporter(Exporter):
             columns.append(("label", pa.int64()))
             names = {"names": [*manifest.classes], "_type": "ClassLabel"}
             features["label"] = names if manifest.classes else _feature(pa.int64())
-        types = {name: _without_null(kind) for name, kind in self._types.items()}
+        self._arrays = {name: kind for name, kind in self._types.items() if isinstance(kind, ArrayRule)}
+        types = {name: _without_null(getattr(kind, "type", kind)) for name, kind in self._types.items()}
         columns += types.items()
         features |= {name: _feature(kind) for name, kind in types.items()}
-        metadata = {"huggingface": {"info": {"features": features}}, "dbloader": {"absent": self._absent}}
+        own = {"absent": self._absent, "arrays": {name: rule._asdict() for name, rule in self._arrays.items()}}
+        metadata = {"huggingface": {"info": {"features": features}}, "dbloader": own}
         return pa.schema(columns, {key: json.dumps(value) for key, value in metadata.items()})
 
     @override
@@ -96,12 +96,18 @@ class ParquetExporter(Exporter):
             if name in fields and fields[name] is None:
                 raise ExportError(
                     f"record {record.index} ({record.name}): its field {name!r} is None, and other records lack it, "
-                    "which Parquet cannot tell apart: choose another format (--format)"
+                    f"which Parquet cannot tell apart: {REMEDY}"
+                )
+        for name, rule in self._arrays.items():
+            if (array := fields.get(name)) is not None and not rule.fits(array):
+                raise ExportError(
+                    f"record {record.index} ({record.name}): its field {name!r} is an array of the shape "
+                    f"{array.shape}, and others have other sizes, which Parquet cannot tell apart: {REMEDY}"
                 )
         self._reordered += [*fields] != [name for name in self._types if name in fields]
         column = None if image is None and record.name is None else {"bytes": image, "path": record.name}
         self._rows.append({**fields, "image": column, "label": record.label})
-        self._group_bytes += sum(len(value) for value in (image or b"", *fields.values()) if _has_length(value))
+        self._group_bytes += sum(map(_nbytes, (image, *fields.values())))
         if len(self._rows) >= _GROUP_ROWS or self._group_bytes >= _GROUP_BYTES:
             self._write_group()
 
@@ -111,15 +117,8 @@ class ParquetExporter(Exporter):
         if image is None:
             self._empty += 1
         elif isinstance(image, np.ndarray):
-            if image.dtype != np.uint8 or not image.size or image.ndim < 2 or image.shape[2:] not in ((), (3,)):
-                raise ExportError(
-                    f"record {record.index} ({record.name}): its array of {image.dtype} of the shape {image.shape} is "
-                    "no image of 8 bits, gray or RGB: choose another format (--format)"
-                )
-            file = io.BytesIO()
-            Image.fromarray(image).save(file, "PNG", compress_level=1)
             self._pixels += 1
-            return file.getvalue()
+            return encode_png(record)
         else:
             self._unknown += record.format is None
         return image if image is None else bytes(image)
@@ -130,13 +129,17 @@ class ParquetExporter(Exporter):
             self._writer = pq.ParquetWriter(path, self._schema, use_dictionary=False, write_page_checksum=True)
             self._shards += 1
         try:
-            self._writer.write_table(pa.Table.from_pylist(self._rows, self._schema))
+            self._writer.write_table(pa.table([*map(self._column, self._schema)], self._schema))
         except pa.ArrowException as error:
-            raise ExportError(f"{self.folder}: cannot be written: {error}; choose another format (--format)") from error
+            raise ExportError(f"{self.folder}: cannot be written: {error}; {REMEDY}") from error
         self._shard_bytes += self._group_bytes
         self._rows, self._group_bytes = [], 0
         if self._shard_bytes >= _SHARD_BYTES:
             self.close()
+
+    def _column(self, field: Any) -> Any:
+        values, rule = [row.get(field.name) for row in self._rows], self._arrays.get(field.name)
+        return to_lists(values, rule) if rule else pa.array(values, field.type)
 
     @override
     def finish(self) -> None:
@@ -186,13 +189,16 @@ def _type_of(value: Any) -> Any:
 
 def _merged(first: Any, second: Any) -> Any:
     """Return the type of a column with values of two types; ValueError if they cannot be in one."""
-    if pa.types.is_null(second) or first.equals(second):
-        return first
-    if pa.types.is_null(first):
-        return second
-    if pa.types.is_list(first) and pa.types.is_list(second):
+    if pa.null() in (first, second) or first == second:
+        return second if first == pa.null() else first
+    if isinstance(first, ArrayRule) and isinstance(second, ArrayRule) and str(first) == str(second):
+        same = (size if size == other else None for size, other in zip(first.shape, second.shape, strict=True))
+        return ArrayRule(first.dtype, tuple(same))
+    if not (isinstance(first, pa.DataType) and isinstance(second, pa.DataType)):
+        pass
+    elif pa.types.is_list(first) and pa.types.is_list(second):
         return pa.list_(_merged(first.value_type, second.value_type))
-    if pa.types.is_struct(first) and pa.types.is_struct(second) and first.names == second.names:
+    elif pa.types.is_struct(first) and pa.types.is_struct(second) and first.names == second.names:
         return pa.struct([(name, _merged(first.field(name).type, second.field(name).type)) for name in first.names])
     raise ValueError(f"is {second} here and {first} before")
 
@@ -212,8 +218,8 @@ def _feature(kind: Any) -> Any:
         return [_feature(kind.value_type)]
     if pa.types.is_struct(kind):
         return {field.name: _feature(field.type) for field in kind}
-    return {"dtype": {"double": "float64"}.get(str(kind), str(kind)), "_type": "Value"}
+    return {"dtype": _DTYPES.get(str(kind), str(kind)), "_type": "Value"}
 
 
-def _has_length(value: Any) -> bool:
-    return isinstance(value, (bytes, str))
+def _nbytes(value: Any) -> int:
+    return value.nbytes if isinstance(value, np.ndarray) else len(value) if isinstance(value, (bytes, str)) else 0

@@ -10,6 +10,7 @@ from pyarrow import types
 
 from dbloader.errors import FieldError, SourceError
 from dbloader.records.record import checked_field_name
+from dbloader.sources.arrow_arrays import read_rule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +33,7 @@ class Columns(NamedTuple):
     path: str | None  # column of the image's path, such as "image.path"; None without one
     label: str | None
     classes: tuple[str, ...]  # names of a ClassLabel
-    fields: dict[str, tuple[str, Any]]  # by column: the name of the field, and the type that its values are read as
+    fields: dict[str, tuple[str, Any]]  # by column: the name of the field, and its type, or the rule of its arrays
     absent: frozenset[str]  # columns in which null says that the record has no such field
     is_own: bool
     warnings: tuple[str, ...]
@@ -63,22 +64,24 @@ def find_columns(schema: Any, where: str) -> Columns:
     names = features[label].get("names") if label in classes else None
 
     fields: dict[str, tuple[str, Any]] = {}
+    arrays = _metadata(schema, OWN, "arrays")
     for name, kind in kinds.items():
         if name in (image, label):
             continue
-        field = name if is_own else _field_name(name, kinds)
-        if field != name:
-            warnings.append(f"the column {name!r} became the field {field!r}: no field may have its name")
-        odd: list[str] = []
-        fields[name] = field, _as_read(kind, odd)
-        if odd:
-            warnings.append(f"the values of the column {name!r}, of the type {odd[0]}, became text")
-        try:
-            pa.array([], kind).cast(fields[name][1])
-        except (pa.ArrowException, ValueError, TypeError) as error:
-            raise SourceError(
-                f"{where}: the column {name!r} has the type {kind}, which cannot be a field: leave it out of the file"
-            ) from error
+        if name in arrays:
+            try:
+                fields[name] = name, read_rule(arrays[name], kind)
+            except ValueError as error:
+                raise SourceError(f"{where}: its metadata cannot be read: column {name!r}: {error}") from error
+            continue
+        if not _may_be_field(kind):
+            warnings.append(
+                f"the column {name!r} is left out: no field has the type {kind}; write it as text to keep it"
+            )
+            continue
+        fields[name] = name if is_own else _field_name(name, kinds), kind
+        if fields[name][0] != name:
+            warnings.append(f"the column {name!r} became the field {fields[name][0]!r}: no field may have its name")
     absent = _metadata(schema, OWN).get("absent")
     return Columns(
         image,
@@ -125,20 +128,14 @@ def _may_be_label(kind: Any) -> bool:
     return bool(types.is_integer(kind) or types.is_string(kind) or types.is_large_string(kind))
 
 
-def _as_read(kind: Any, odd: list[str]) -> Any:
-    """Return the type that values are read as, which a record can hold; adds a type that becomes text to ``odd``."""
-    if isinstance(kind, pa.BaseExtensionType):  # such as Array2D, once datasets is imported
-        return _as_read(kind.storage_type, odd)
-    if types.is_dictionary(kind):
-        return _as_read(kind.value_type, odd)
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        return pa.list_(_as_read(kind.value_type, odd))
+def _may_be_field(kind: Any) -> bool:
+    """Return whether a record can hold the values of a type."""
     if types.is_struct(kind):
-        return pa.struct([(field.name, _as_read(field.type, odd)) for field in kind])
-    if any(is_kept(kind) for is_kept in _KEPT):
-        return kind
-    odd.append(str(kind))
-    return pa.string()
+        return all(_may_be_field(field.type) for field in kind)
+    inner = getattr(kind, "storage_type", None) or getattr(
+        kind, "value_type", None
+    )  # of a list, or Array2D of datasets
+    return not types.is_map(kind) and (_may_be_field(inner) if inner else any(is_kept(kind) for is_kept in _KEPT))
 
 
 def _field_name(column: str, others: dict[str, Any]) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 import threading
 from array import array
 from collections import Counter, OrderedDict
-from functools import partial
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -27,10 +26,9 @@ UNREADABLE = (pa.ArrowException, OSError, ValueError, TypeError, LookupError, Me
 # https://arrow.apache.org/docs/format/Columnar.html#ipc-streaming-format
 _END = b"\xff\xff\xff\xff\0\0\0\0"
 _LARGE = 64 * 2**20  # bytes of the images of a block that are decoded into a temporary file, not into memory
-_PIECE = 16 * 2**20  # of those that are decoded at once
+_PIECE = 2**20  # of those that are decoded at once
 _IN_MEMORY, _ON_DISK = 96 * 2**20, 8 * 2**30  # bytes of decoded images that are kept of all blocks
 _TIMES = 3  # that a large block is decoded
-_BYTES, _PATH, _NONE = range(3)
 _FILES = 4  # whose headers are kept
 
 
@@ -95,56 +93,55 @@ class _Block:
     """The images of a block, decoded at the first use: into memory, or into a temporary file if they are large."""
 
     def __init__(self, file: ParquetFile | ArrowFile, block: int, column: str) -> None:
-        self._batches = partial(file.batches, block, [column])
-        self._rows, self.size = file.rows[block], file.image_bytes(block, column)
+        self.size = file.image_bytes(block, column)
         self.is_large = self.size > _LARGE
-        self._lock, self._begun, self._error = threading.Lock(), False, "it has not as many rows as it says"
-        self._values: list[Any] = []
-        # Of the temporary file: where each image ends, after 0; and which rows have a path instead, or nothing.
-        self._file: Any = None
-        self._ends, self._kinds = array("Q", [0]), bytearray()
-
-    def __del__(self) -> None:
-        if self._file is not None:
-            self._file.close()
+        rows = file.rows[block]
+        self._rows = max(1, int(rows * _PIECE // self.size) if self.is_large else rows)  # of a batch
+        self._batches: Iterator[Any] | None = file.batches(block, [column], self._rows)
+        self._lock, self._error = threading.Lock(), ""
+        self._decoded: Callable[[int], Any] | None = None
 
     def read(self, row: int, hold: Callable[[int], object]) -> bytes | str | None:
         """Return the bytes or the path in a row; None if it has neither. One of ``UNREADABLE`` if it is damaged."""
         with self._lock:
-            if not self._begun:
-                self._begun = True
+            if self._batches is not None:
+                batches, self._batches = self._batches, None
                 try:
-                    self._decode()
+                    self._decoded = _spill(batches, self.size) if self.is_large else [*batches].__getitem__
                 except UNREADABLE as error:
                     check_machine(error)
                     self._error = why(error)
-        if row >= max(len(self._values), len(self._kinds)):
-            raise ValueError(self._error)
-        if not self.is_large:
-            return _content(self._values[row], hold)
-        start, end = self._ends[row], self._ends[row + 1]
-        hold(end - start)
-        data = os.pread(self._file.fileno(), end - start, start)
-        return data if self._kinds[row] == _BYTES else data.decode() if self._kinds[row] == _PATH else None
+            if self._decoded is None:
+                raise ValueError(self._error)
+            batch = self._decoded(row // self._rows)
+        return _content(batch.column(0)[row % self._rows], hold)
 
-    def _decode(self) -> None:
-        if not self.is_large:
-            for batch in self._batches(max(1, self._rows)):
-                self._values += batch.column(0)
-            return
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - __del__ closes it
-        for batch in self._batches(max(1, int(self._rows * _PIECE // self.size))):
-            for value in batch.column(0):
-                content = _content(value, lambda _: None)
-                data = content.encode() if isinstance(content, str) else content or b""
-                try:
-                    self._file.write(data)
-                    self._file.flush()
-                except OSError as error:
-                    where = f"{tempfile.gettempdir()}: cannot hold a row group of {self.size:,} bytes"
-                    raise SourceError(f"{where}: {error.strerror}; set TMPDIR to a folder with room") from error
-                self._ends.append(self._ends[-1] + len(data))
-                self._kinds.append(_NONE if content is None else _PATH if isinstance(content, str) else _BYTES)
+
+def _spill(batches: Iterator[Any], size: int) -> Callable[[int], Any]:
+    """Write batches into a temporary file; return what reads one of them."""
+    with _room(size):
+        named = tempfile.NamedTemporaryFile()  # noqa: SIM115
+    writer = None
+    with named:  # deleted at the end, and there as long as its reader
+        for batch in batches:
+            with _room(size):
+                writer = writer or pa.ipc.new_file(named.name, batch.schema)
+                writer.write_batch(batch)
+        if writer is None:
+            raise ValueError("it has no rows")
+        with _room(size):
+            writer.close()
+        read: Callable[[int], Any] = pa.ipc.open_file(pa.OSFile(named.name)).get_batch
+        return read
+
+
+@contextmanager
+def _room(size: int) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        where = f"{tempfile.gettempdir()}: cannot hold a row group of {size:,} bytes"
+        raise SourceError(f"{where}: {error.strerror or error}; set TMPDIR to a folder with room") from error
 
 
 def _content(value: Any, hold: Callable[[int], object]) -> bytes | str | None:

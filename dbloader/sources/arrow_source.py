@@ -14,6 +14,8 @@ from pyarrow import types
 from typing_extensions import override
 
 from dbloader.errors import SourceError
+from dbloader.records.values import pack
+from dbloader.sources.arrow_arrays import ArrayRule, from_lists
 from dbloader.sources.arrow_columns import find_columns
 from dbloader.sources.arrow_files import UNREADABLE, Files, check_machine, why
 from dbloader.sources.base import Entry, Problem, Source, full_path, readable
@@ -118,7 +120,7 @@ class ArrowSource(Source):
         paths = _paths(batch, columns)
         labels = [None] * len(batch) if columns.label is None else batch.column(columns.label).to_pylist()
         values = [
-            (field, column in columns.absent, batch.column(column).cast(kind).to_pylist())
+            (field, column in columns.absent, _values(batch.column(column), kind))
             for column, (field, kind) in columns.fields.items()
         ]
         for at, (path, label) in enumerate(zip(paths, labels, strict=True)):
@@ -163,6 +165,14 @@ class ArrowSource(Source):
     @override
     def close(self) -> None:
         self._files.close()
+
+
+def _values(column: Any, kind: Any) -> list[Any]:
+    """Return the values of a column, arrays as BSON stores them."""
+    if isinstance(kind, ArrayRule):
+        return [pack("", array) for array in from_lists(column, kind)]
+    values: list[Any] = getattr(column, "storage", column).to_pylist()  # of Array2D, once datasets is imported
+    return values
 
 
 def _paths(batch: Any, columns: Columns) -> list[str | None]:

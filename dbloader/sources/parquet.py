@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dbloader.sources.base import Source
 
 _EXTENSIONS = (".parquet", ".arrow")
-_SHARD = re.compile(r"(.+)-([0-9]{5})-of-([0-9]{5})(-[0-9a-f]+)?\.parquet")
+_SHARD = re.compile(r"(.+)-([0-9]{5})-of-([0-9]{5})(?:-[0-9a-f]+)?\.parquet")
 _WORD = re.compile(r"[A-Za-z]*")
 
 
@@ -36,7 +36,7 @@ def find_parquet(place: str | os.PathLike[str]) -> list[Path]:
     try:
         names = sorted(path.name for path in Path(text).iterdir())
     except (OSError, ValueError):
-        return expand_range(text) if text.lower().endswith(_EXTENSIONS) or _is_parquet(text) else []
+        return expand_range(text) if text.lower().endswith(_EXTENSIONS) else []
     if "dataset_dict.json" in names:
         splits = [name for name in _load(Path(text, "dataset_dict.json"), "splits") if name in names]
         if len(splits) == 1:
@@ -52,9 +52,9 @@ def find_parquet(place: str | os.PathLike[str]) -> list[Path]:
     of_first = [name for name in files if _split(name) == splits[0]]
     shards = [shard for shard in map(_SHARD.fullmatch, of_first) if shard]
     if len(splits) > 1:
-        first, count = shards[0] if shards else None, len(of_first)
-        numbers = f"{{00000..{count - 1:05}}}-of-{count:05}"
-        example = of_first[0] if first is None or count == 1 else f"{first[1]}-{numbers}{first[4] or ''}.parquet"
+        example, count = of_first[0], len(of_first)
+        if shards and count > 1:
+            example = f"{splits[0]}-{{00000..{count - 1:05}}}-of-{count:05}.parquet"
         raise _several(text, splits, f"'{Path(text, example)}'")
     if shards and len(shards) < int(shards[0][3]):
         what = f"{len(shards):,} of {int(shards[0][3]):,} files of the split {splits[0]!r} are there"
@@ -73,16 +73,6 @@ def read_parquet(place: str | os.PathLike[str], paths: Sequence[Path]) -> Source
             f"{readable(place)}: reading Parquet needs pyarrow: pip install 'dbloader[parquet]'"
         ) from error
     return read_arrow(place, paths)
-
-
-def _is_parquet(path: str) -> bool:
-    try:
-        if not os.path.isfile(path):  # noqa: PTH113
-            return False
-        with open(path, "rb") as file:  # noqa: PTH123
-            return file.read(4) == b"PAR1"
-    except (OSError, ValueError):
-        return False  # scan says what is wrong with it
 
 
 def _split(name: str) -> str:

@@ -216,7 +216,7 @@ def test_facts_that_differ_from_the_image_are_counted(tmp_path: Path) -> None:
     ("image", "fields", "message"),
     [
         (None, {}, "record 0 has no image, and is no file"),
-        (np.zeros((2, 2), np.float32), {}, r"record 0 has an array of float32 of the shape \(2, 2\)"),
+        (np.zeros((2, 2), np.float32), {}, r"record 0 \(cat/1\.jpg\) is an array of float32 of the shape \(2, 2\)"),
         (np.zeros((2, 0, 3), np.uint8), {}, r"uint8 of the shape \(2, 0, 3\)"),
         (photo(), {"file_name": "x"}, "record 0 has a field 'file_name'"),
     ],

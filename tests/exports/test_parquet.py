@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dbloader import ImageFormat, Record, convert, create_store, open_store
-from dbloader.errors import ExportError
+from dbloader.errors import ConversionError, ExportError, SourceError
 from dbloader.exports import parquet
 from dbloader.exports.export import export_store
 from dbloader.records.record import encode
@@ -102,14 +102,18 @@ print(json.dumps([found.features["label"].names, features, row, found[1]["image"
 
 @pytest.mark.slow
 def test_datasets_reads_images_classes_and_fields(tmp_path: Path) -> None:
-    store_of(tmp_path / "s.lmdb", *map(varied, range(9)))
+    made = [*map(varied, range(9))]
+    for number, each in enumerate(made):
+        each.fields["array"] = np.ones((number, 2), np.float32)
+    store_of(tmp_path / "s.lmdb", *made)
     exported(tmp_path)
     names, features, row, *image = json.loads(run_datasets(tmp_path, READ))
     assert names == [*CLASSES]
     assert (features["int"], features["bytes"]) == ("Value('int64')", "Value('binary')")
     assert features["boxes"] == "List({'x': Value('float64'), 'on': Value('string'), 'tags': List(Value('string'))})"
     assert image == [[40, 30], "JPEG", "c/1.jpg", [0, 1, 2, 0, None, 2]]
-    expected = varied(1).fields
+    assert features["array"] == "List(List(Value('float32')))"
+    expected = {**varied(1).fields, "array": [[1.0, 1.0]]}
     del expected["bytes"]
     assert row == {**expected, "label": 1, "resized_from": None}
 
@@ -147,7 +151,7 @@ def test_what_convert_leaves_out_or_changes_is_said(tmp_path: Path) -> None:
         ([{"a": 1}, {"b": 1}], r"field 'x' is struct<b: int64> here and struct<a: int64> before"),
         ([True, 1], "field 'x' is int64 here and bool before"),
         ([{}, {}], "field 'x' is an empty dict"),
-        ([np.zeros(3), 1], "field 'x' holds a ndarray"),
+        ([np.zeros(3), 1], "field 'x' is int64 here and an array of float64 with 1 axes before"),
     ],
 )
 def test_fields_that_a_column_cannot_hold_are_refused(tmp_path: Path, values: list[Any], message: str) -> None:
@@ -166,12 +170,93 @@ def test_none_and_no_field_are_not_mixed_up(tmp_path: Path) -> None:
 
 
 def test_arrays_that_are_no_images_are_refused(tmp_path: Path) -> None:
-    store_of(tmp_path / "s.lmdb", Record("a", image=np.zeros((3, 4), np.float32)))
-    with pytest.raises(ExportError, match=r"record 0 \(a\): its array of float32 of the shape \(3, 4\) is no image"):
-        exported(tmp_path)
+    for image, what in ((np.zeros((3, 4), np.float32), "float32"), (np.zeros((3, 4, 2), np.uint8), "uint8")):
+        store_of(tmp_path / "s.lmdb", Record("a", image=image))
+        with pytest.raises(
+            ExportError, match=rf"record 0 \(a\) is an array of {what} of the shape \(3, 4.*which is no"
+        ):
+            exported(tmp_path)
 
 
 def test_an_empty_store_is_an_empty_file(tmp_path: Path) -> None:
     store_of(tmp_path / "s.lmdb")
     (file,) = (exported(tmp_path) / "data").iterdir()
     assert pq.read_table(file).num_rows == 0
+
+
+ARRAYS = [
+    np.dtype(name) for name in ("bool", "int8", "int16", "int32", "int64", "uint8", "uint64", "float16", "float64")
+]
+
+
+def with_boxes(number: int) -> Record:
+    fields: dict[str, Any] = {
+        "boxes": np.arange(4 * number, dtype=np.float32).reshape(-1, 4) + 0.1,  # none at all in the first record
+        "box_labels": np.arange(number),
+        "ragged": np.zeros((2, number % 3, 5), bool),
+        "fixed": np.full((0, 3), 1, np.int16),
+        "scalar": np.array(number, np.uint8),
+        "nan": np.array([0x7FC12345, 0xFF800001], np.uint32).view(np.float32),
+        "some": None if number == 2 else np.array([[b"ab"[number % 2]]]),
+        **{str(dtype): np.arange(number * 2).reshape(number, 1, 2).astype(dtype) for dtype in ARRAYS},
+        **({"rare": np.ones(2)} if number % 2 else {}),
+    }
+    return record(number, fields=fields)
+
+
+def test_arrays_come_back_byte_for_byte(tmp_path: Path) -> None:
+    digest = store_of(tmp_path / "s.lmdb", *map(with_boxes, range(5)))
+    schema = pq.read_schema(next((exported(tmp_path) / "data").iterdir()))
+    rules = json.loads(schema.metadata[b"dbloader"])["arrays"]
+    assert rules["boxes"] == {"dtype": "float32", "shape": [None, 4]}
+    assert rules["fixed"] == {"dtype": "int16", "shape": [0, 3]}
+    assert convert(tmp_path / "out", tmp_path / "again.lmdb").digest == digest
+    with open_store(tmp_path / "s.lmdb") as one, open_store(tmp_path / "again.lmdb") as other:
+        assert one.documents(range(5)) == other.documents(range(5))
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ([np.zeros((0, 2)), np.zeros((1, 3))], r"record 0 .*'x' is an array of the shape \(0, 2\), and others have"),
+        (
+            [np.zeros((2, 0, 1)), np.zeros((1, 3, 2))],
+            r"record 0 .*'x' is an array of the shape \(2, 0, 1\), and others",
+        ),
+        ([np.zeros(1), np.zeros((1, 1))], "'x' is an array of float64 with 2 axes here and an array of float64 with 1"),
+        ([np.zeros(1), np.zeros(1, np.float32)], "'x' is an array of float32 with 1 axes here and an array of float64"),
+        ([[1.0], np.zeros(1)], "'x' is an array of float64 with 1 axes here and list<item: double> before"),
+        ([np.zeros(1, ">f4")], "'x' is an array of >f4, which a column"),
+        ([np.zeros(1, "M8[s]")], r"'x' is an array of datetime64\[s\], which a column"),
+        ([np.zeros((2, 3)).T], "'x' is an array in Fortran's order, which a column"),
+        ([[np.zeros(1)]], "'x' holds a ndarray, which a column"),
+    ],
+)
+def test_arrays_that_lists_do_not_keep_are_refused(tmp_path: Path, arrays: list[Any], message: str) -> None:
+    store_of(tmp_path / "s.lmdb", *(record(n, fields={"x": value}) for n, value in enumerate(arrays)))
+    with pytest.raises(ExportError, match=message):
+        exported(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [None, {"dtype": "O", "shape": [1]}, {"dtype": "float64", "shape": [1]}, {"dtype": "int64", "shape": [-1]},
+     {"dtype": "int64", "shape": [1, 1]}, {"dtype": "int64", "shape": "1"}, {"dtype": "int64", "shape": [None] * 99}],
+)  # fmt: skip
+def test_a_rule_that_does_not_describe_its_column_is_refused(tmp_path: Path, rule: Any) -> None:
+    store_of(tmp_path / "s.lmdb", record(0, fields={"x": np.arange(1)}))
+    (path,) = (exported(tmp_path) / "data").iterdir()
+    made, own = pq.read_table(path), json.dumps({"arrays": {"x": rule}})
+    pq.write_table(made.replace_schema_metadata({**made.schema.metadata, b"dbloader": own.encode()}), path)
+    with pytest.raises(SourceError, match=r"its metadata cannot be read: column 'x': .* does not describe its arrays"):
+        convert(tmp_path / "out", tmp_path / "again.lmdb")
+
+
+def test_arrays_of_another_shape_than_their_rule_says_are_problems(tmp_path: Path) -> None:
+    store_of(tmp_path / "s.lmdb", record(0, fields={"x": np.arange(3)}), record(1, fields={"x": np.arange(3)}))
+    (path,) = (exported(tmp_path) / "data").iterdir()
+    own = json.dumps({"arrays": {"x": {"dtype": "int64", "shape": [2]}}})
+    made = pq.read_table(path)
+    pq.write_table(made.replace_schema_metadata({**made.schema.metadata, b"dbloader": own.encode()}), path)
+    with pytest.raises(ConversionError, match=r"rows 0 to 1: cannot be read: an array has not the shape \(2,\)"):
+        convert(tmp_path / "out", tmp_path / "again.lmdb")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import decimal
 import json
 import pickle
 from contextlib import suppress
@@ -113,8 +112,7 @@ def test_files_are_named_by_a_range_a_folder_or_their_content(tmp_path: Path) ->
     plant(tmp_path / "hub", {"README.md": b"read", ".git/x": b""})
     assert find_parquet(tmp_path / "hub") == find_parquet(tmp_path / "hub" / "data") == shards
     assert find_parquet(tmp_path / "hub" / "data" / "train-{00000..00001}-of-00002.parquet") == shards
-    without = shards[0].rename(tmp_path / "blob")
-    assert find_parquet(without) == [without]
+    shards[0].unlink()
     with pytest.raises(SourceError, match=r"only 1 of 2 files of the split 'train' are there: download the others"):
         find_parquet(tmp_path / "hub")
 
@@ -146,7 +144,7 @@ def test_several_splits_are_never_mixed(tmp_path: Path) -> None:
 def test_columns_are_found_by_their_names_and_types(tmp_path: Path) -> None:
     columns = {
         "id": [1, 2, 3], "img": [photo(n) for n in range(3)], "class": ["dog", "cat", ""], "x.y": [b"a", None, b"c"],
-        "when": [datetime.datetime(2020, 1, 2)] * 3, "price": [decimal.Decimal("1.50")] * 3,
+        "when": [datetime.datetime(2020, 1, 2)] * 3, "map": pa.array([[(1, 2)]] * 3, pa.map_(pa.int8(), pa.int8())),
         "kind": pa.array(["a", "b", "a"]).dictionary_encode(),
     }  # fmt: skip
     source = source_of(write(tmp_path / "x.parquet", **columns))
@@ -154,14 +152,14 @@ def test_columns_are_found_by_their_names_and_types(tmp_path: Path) -> None:
     assert source.classes == ("cat", "dog")
     assert [(entry.name, entry.label) for entry in found] == [("x/000000", 1), ("x/000001", 0), ("x/000002", None)]
     assert found[1].fields == {
-        "id": 2, "x_y_": None, "when": "2020-01-02 00:00:00.000000", "price": "1.50", "kind": "b",
+        "id": 2, "x_y_": None, "kind": "b",
     }  # fmt: skip
     assert contents(source) == columns["img"]
     assert source.warnings == (
         "of the columns 'img', 'x.y', 'img' became the image, and the others became fields",
         "the column 'x.y' became the field 'x_y_': no field may have its name",
-        "the values of the column 'when', of the type timestamp[us], became text",
-        "the values of the column 'price', of the type decimal128(3, 2), became text",
+        "the column 'when' is left out: no field has the type timestamp[us]; write it as text to keep it",
+        "the column 'map' is left out: no field has the type map<int8, int8 ('map')>; write it as text to keep it",
         "1 of 3 images have no label",
     )
 
@@ -230,8 +228,6 @@ def test_images_may_be_files_below_the_folder(tmp_path: Path) -> None:
     [
         ({"a": [1], "b": ["x"]}, "no column is the image for certain; it has 'a', 'b': call it 'image'"),
         ({"a": [b"1"], "b": [b"2"]}, "no column is the image for certain; 'a', 'b' may each be it: call it 'image'"),
-        ({"image": [b"1"], "b": pa.array([[(1, 2)]], pa.map_(pa.int8(), pa.int8()))},
-         "the column 'b' has the type map<int8, int8 ('b')>, which cannot be a field: leave it out of the file"),
     ],
 )  # fmt: skip
 def test_a_table_whose_columns_cannot_be_told_is_refused(tmp_path: Path, columns: Any, message: str) -> None:
@@ -279,7 +275,7 @@ def test_many_large_row_groups_in_a_random_order_are_refused(tmp_path: Path, mon
     write(tmp_path / "x.parquet", image=images(60), rows=5)
     with pytest.raises(SourceError, match=r"too large for a random order: leave shuffle \(--shuffle\) out"):
         convert(tmp_path / "x.parquet", tmp_path / "out.lmdb", shuffle=1)
-    assert convert(tmp_path / "x.parquet", tmp_path / "out.lmdb", workers=4, overwrite=True).records == 60
+    assert convert(tmp_path / "x.parquet", tmp_path / "out.lmdb", workers=2, overwrite=True).records == 60
 
 
 @pytest.mark.slow
