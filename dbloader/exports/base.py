@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import os
 import posixpath
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, BinaryIO
+
+import numpy as np
+from PIL import Image
+
+from dbloader.errors import ExportError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -14,6 +20,8 @@ if TYPE_CHECKING:
     from dbloader.stores.base import Store
 
 CROISSANT = "croissant.json"
+REMEDY = "choose another format (--format)"
+_EXTENSIONS = {"JPEG": ".jpg", "JPEG2000": ".jp2", "HEIF": ".heic"}  # those of other formats are called like them
 
 
 class Exporter(ABC):
@@ -33,6 +41,31 @@ class Exporter(ABC):
 
     def close(self) -> None:  # noqa: B027
         """Close all files, also after an error."""
+
+
+def image_file(record: Record) -> bytes:
+    """Return the bytes of a record's image, pixels as a PNG; ExportError if there are none."""
+    image = record.image
+    if image is None:
+        raise ExportError(f"{describe(record)} has no image, and is no file therefore: {REMEDY}")
+    if not isinstance(image, np.ndarray):
+        return bytes(image)
+    if image.dtype != np.uint8 or not image.size or image.ndim < 2 or image.shape[2:] not in ((), (3,)):
+        what = f"{image.dtype} of the shape {image.shape}, which is no image of 8 bits, gray or RGB"
+        raise ExportError(f"{describe(record)} has an array of {what}: {REMEDY}")
+    file = io.BytesIO()
+    Image.fromarray(image).save(file, "PNG")
+    return file.getvalue()
+
+
+def extension_of(image_format: str) -> str:
+    """Return the extension of a format's files."""
+    return _EXTENSIONS.get(image_format, f".{image_format.lower()}")
+
+
+def describe(record: Record) -> str:
+    """Return what messages call a record."""
+    return f"record {record.index} ({record.name or 'without a name'})"
 
 
 def new_file(folder: Path, name: str) -> BinaryIO:

@@ -22,11 +22,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from bson.json_util import RELAXED_JSON_OPTIONS, dumps
-from PIL import Image
 from typing_extensions import override
 
 from dbloader.errors import ExportError
-from dbloader.exports.base import Exporter
+from dbloader.exports.base import REMEDY, Exporter, describe, extension_of, image_file
 from dbloader.records.values import pack
 from dbloader.sources.folder import EXTENSIONS
 from dbloader.sources.labels import CLASSES
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
 _SAMPLES, _BYTES = 10_000, 500_000_000
 # A name that WebDataset and ``convert`` both take as the path of a file, and that no other record has by its index.
 _PATH = re.compile(r"(?!/|__[^/]*__/|record-\d)((?:[^\0\n]*/)?[^./\0\n]+)(?:\.[^./\0\n]*)?")
-_REMEDY = "choose another format (--format)"
 
 
 class WebDatasetExporter(Exporter):
@@ -74,29 +72,22 @@ class WebDatasetExporter(Exporter):
             files[f"{key}.{FIELDS}"] = text = dumps(fields, json_options=RELAXED_JSON_OPTIONS).encode()
             if len(text) > MAX_FIELDS:
                 what = f"{len(text):,} bytes of fields, of which convert takes {MAX_FIELDS:,} from a tar"
-                raise ExportError(f"{_describe(record)} has {what}: {_REMEDY}")
+                raise ExportError(f"{describe(record)} has {what}: {REMEDY}")
         self._add(files)
 
     def _file(self, record: Record) -> tuple[bytes, str]:
         """Return the bytes of a record's file, and its extension."""
-        image = record.image
-        if isinstance(image, np.ndarray):
-            if image.dtype != np.uint8 or not image.size or image.ndim < 2 or image.shape[2:] not in ((), (3,)):
-                what = f"{image.dtype} of the shape {image.shape}, which is no image of 8 bits, gray or RGB"
-                raise ExportError(f"{_describe(record)} is an array of {what}: {_REMEDY}")
+        image = image_file(record)
+        if isinstance(record.image, np.ndarray):
             self._raw += 1
-            file = io.BytesIO()
-            Image.fromarray(image).save(file, "PNG")
-            return file.getvalue(), ".png"
-        if image is None:
-            raise ExportError(f"{_describe(record)} has no image, which a sample in a tar must have: {_REMEDY}")
+            return image, ".png"
         extension = posixpath.splitext(record.name or "")[1]
         if extension.lower() not in EXTENSIONS:
-            extension = {"JPEG": ".jpg"}.get(record.format or "", f".{record.format}".lower())
+            extension = extension_of(record.format or "unknown")
         if extension.lower() not in EXTENSIONS:
             what = f"is a file of the format {record.format or 'unknown'}, which convert does not find in a tar"
-            raise ExportError(f"{_describe(record)} {what}: {_REMEDY}")
-        return bytes(image), extension
+            raise ExportError(f"{describe(record)} {what}: {REMEDY}")
+        return image, extension
 
     def _add(self, files: dict[str, bytes]) -> None:
         """Write the files of a sample, without times and owners: the same store gives the same bytes."""
@@ -131,7 +122,3 @@ def _key(name: str) -> str:
     """Return the part of a name that the files of its sample share; "" if it cannot be a path in a tar."""
     found = _PATH.fullmatch(name)
     return found[1] if found and posixpath.normpath(name) == name and not name.startswith("../") else ""
-
-
-def _describe(record: Record) -> str:
-    return f"record {record.index} ({record.name or 'without a name'})"

@@ -16,7 +16,7 @@ import numpy as np
 
 from dbloader.errors import SourceError
 from dbloader.sources.base import readable
-from dbloader.sources.folder import IMAGE_EXTENSIONS, METADATA_FILES, describe_unused
+from dbloader.sources.folder import EXTENSIONS, METADATA_FILES, describe_unused
 from dbloader.sources.rows import read_header, read_rows
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 FILE_NAME = "file_name"
 RECORD_COLUMNS = ("name", "resized_from")
-_SUFFIXES = tuple(extension.encode() for extension in IMAGE_EXTENSIONS)
+_SUFFIXES = tuple(extension.encode() for extension in EXTENSIONS)
 
 
 def find_metadata(folder: str | os.PathLike[str]) -> Path | None:
