@@ -31,7 +31,7 @@ EXTENSIONS = (
 )  # fmt: skip
 LOOKED_FOR = f"looked for {', '.join(EXTENSIONS[:12])} and {len(EXTENSIONS) - 12} more extensions"
 METADATA_FILES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")  # that Hugging Face's imagefolder reads
-_SUFFIXES = tuple(extension.encode() for extension in EXTENSIONS)
+SUFFIXES = tuple(extension.encode() for extension in EXTENSIONS)
 SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing", "dev", "eval"}
 _MAX_NAMED = 10  # classes named in a warning
 
@@ -158,7 +158,7 @@ def _list_folder(root: bytes, path: bytes, tally: Tally) -> _Contents:
 
 def _classify(entry: os.DirEntry[bytes], contents: _Contents, tally: Tally) -> None:
     """Add an entry to the folders, images or problems, or skip it; only links cost a system call."""
-    is_image = entry.name.lower().endswith(_SUFFIXES)
+    is_image = entry.name.lower().endswith(SUFFIXES)
     if entry.is_dir():
         contents.folders.append(entry.name)
     elif not entry.is_file() and (is_image or entry.is_symlink()):

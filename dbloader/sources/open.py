@@ -8,7 +8,7 @@ from dbloader.errors import NotAStoreError, OptionError, SourceError
 from dbloader.sources.annotations import read_annotations
 from dbloader.sources.base import readable
 from dbloader.sources.folder import scan
-from dbloader.sources.listing import read_listing
+from dbloader.sources.listing import METADATA, read_listing
 from dbloader.sources.metadata import find_metadata
 from dbloader.sources.other_lmdb import find_lmdb, is_store, read_lmdb
 from dbloader.sources.parquet import find_parquet, read_parquet
@@ -60,7 +60,7 @@ def open_source(
         return read_annotations(listing, source) or read_listing(listing, source)
     metadata = find_metadata(source)
     if metadata is not None:
-        return read_listing(metadata, source, metadata=True)
+        return read_listing(metadata, source, METADATA)
     file = find_lmdb(source)
     if file is not None:
         return read_store(file) if is_store(file) else read_lmdb(source, file)
