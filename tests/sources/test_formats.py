@@ -24,6 +24,7 @@ def test_each_extension_is_of_a_format_that_is_opened_and_no_format_is_left_out(
     Image.init()
     formats = {Image.EXTENSION.get(extension, "HEIF") for extension in EXTENSIONS}
     assert formats == {*FORMATS, "MPO", "HEIF"}
+    assert {extension_of(name) for name in formats if name} <= {*EXTENSIONS}
 
 
 @pytest.mark.parametrize("name", ["GIF", "AVIF", "JPEG2000", "TGA", "ICO", "QOI", "PCX"])
