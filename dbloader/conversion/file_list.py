@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import bson
 import numpy as np
-from bson.binary import Binary
 
-from dbloader.records.values import pack, unpack
+from dbloader.records.values import pack
 from dbloader.sampling.rng import STEP, mix
 from dbloader.sources.base import Entry, Problem
 
@@ -63,8 +62,7 @@ class FileList:
         document = bson.decode(os.pread(self._data.fileno(), end - start, start))
         if "reason" in document:
             return Problem(**document)
-        fields = {name: unpack(value) if type(value) is Binary else value for name, value in document["fields"].items()}
-        return Entry(**{**document, "fields": fields})
+        return Entry(**document)  # arrays as in BSON: one that cannot be read is that file's fault, not the list's
 
     def __enter__(self) -> Self:
         return self

@@ -14,7 +14,9 @@ from dbloader.conversion.memory_budget import return_large_blocks
 from dbloader.conversion.stored_images import examine_images
 from dbloader.errors import ConversionError, DamagedStoreError, OptionError, StoreExistsError
 from dbloader.records.columns import COLUMNS
+from dbloader.sources.base import full_path
 from dbloader.sources.folder import EXTENSIONS
+from dbloader.stores.mongo.uri import is_mongo
 from dbloader.stores.open import create_store, open_store
 
 if TYPE_CHECKING:

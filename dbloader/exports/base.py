@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 CROISSANT = "croissant.json"
 REMEDY = "choose another format (--format)"
+_EXTENSIONS = {"JPEG": ".jpg", "JPEG2000": ".jp2", "HEIF": ".heic"}  # those of other formats are called like them
 
 
 class Exporter(ABC):
@@ -42,15 +43,29 @@ class Exporter(ABC):
         """Close all files, also after an error."""
 
 
-def encode_png(record: Record) -> bytes:
-    """Return the pixels that a record has as its image as a PNG file; ExportError if they are no image."""
-    pixels = np.asarray(record.image)
-    if pixels.dtype != np.uint8 or not pixels.size or pixels.ndim < 2 or pixels.shape[2:] not in ((), (3,)):
-        what = f"is an array of {pixels.dtype} of the shape {pixels.shape}, which is no image of 8 bits, gray or RGB"
-        raise ExportError(f"record {record.index} ({record.name or 'without a name'}) {what}: {REMEDY}")
+def image_file(record: Record) -> bytes:
+    """Return the bytes of a record's image, pixels as a PNG; ExportError if there are none."""
+    image = record.image
+    if image is None:
+        raise ExportError(f"{describe(record)} has no image, and is no file therefore: {REMEDY}")
+    if not isinstance(image, np.ndarray):
+        return bytes(image)
+    if image.dtype != np.uint8 or not image.size or image.ndim < 2 or image.shape[2:] not in ((), (3,)):
+        what = f"{image.dtype} of the shape {image.shape}, which is no image of 8 bits, gray or RGB"
+        raise ExportError(f"{describe(record)} has an array of {what}: {REMEDY}")
     file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG", compress_level=1)
+    Image.fromarray(image).save(file, "PNG", compress_level=1)
     return file.getvalue()
+
+
+def extension_of(image_format: str) -> str:
+    """Return the extension of a format's files."""
+    return _EXTENSIONS.get(image_format, f".{image_format.lower()}")
+
+
+def describe(record: Record) -> str:
+    """Return what messages call a record."""
+    return f"record {record.index} ({record.name or 'without a name'})"
 
 
 def new_file(folder: Path, name: str) -> BinaryIO:

@@ -20,11 +20,11 @@ from bson.json_util import RELAXED_JSON_OPTIONS, dumps
 from typing_extensions import override
 
 from dbloader.errors import ExportError, NotAnImageError
-from dbloader.exports.base import REMEDY, Exporter, encode_png, new_file
+from dbloader.exports.base import REMEDY, Exporter, describe, extension_of, image_file, new_file
 from dbloader.exports.croissant import data_type, describe_folder
 from dbloader.images.info import read_facts
 from dbloader.records.values import pack
-from dbloader.sources.folder import IMAGE_EXTENSIONS
+from dbloader.sources.folder import EXTENSIONS
 from dbloader.sources.labels import CLASSES
 from dbloader.sources.metadata import FILE_NAME
 
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from dbloader.stores.base import Store
 
 METADATA = "metadata.jsonl"
-_EXTENSION_OF = {"JPEG": ".jpg", "JPEG2000": ".jp2", "HEIF": ".heic"}  # those of other formats are called like them
 # Errors that another name would not have.
 _OF_THE_NAME = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)
 _TRIED_NAMES = 100
@@ -69,14 +68,14 @@ class FolderExporter(Exporter):
         if record.resized_from is not None:
             row["resized_from"] = [*record.resized_from]
         order = (path.partition("/")[0], *posixpath.split(path))
-        is_image = path.lower().endswith(IMAGE_EXTENSIONS)
+        is_image = path.lower().endswith(EXTENSIONS)
         is_plain = is_image and order[0] == name and len(row) == 2 and not record.fields and order > self._order
         self._plain, self._order = self._plain and is_plain, order
         if is_image:
             self._extensions.add(posixpath.splitext(path)[1])
         if FILE_NAME in record.fields:
             taken = f"which is the column of {METADATA} for the file"
-            raise ExportError(f"record {record.index} has a field {FILE_NAME!r}, {taken}: {REMEDY}")
+            raise ExportError(f"{describe(record)} has a field {FILE_NAME!r}, {taken}: {REMEDY}")
         row |= {key: pack(key, value) for key, value in record.fields.items()}
         line = dumps(row, json_options=RELAXED_JSON_OPTIONS).encode() + b"\n"
         self._metadata.write(line)
@@ -128,26 +127,23 @@ class FolderExporter(Exporter):
         label = -1 if record.label is None else record.label
         return self._classes[label] if 0 <= label < len(self._classes) else ""
 
-    def _file(self, record: Record) -> tuple[Any, str]:
+    def _file(self, record: Record) -> tuple[bytes, str]:
         """Return the bytes of a record's file, and the extension of their format; "" if it is not known."""
-        image = record.image
+        image, facts = image_file(record), None
         self._damaged += record.damaged is not None
-        if isinstance(image, np.ndarray):
+        if isinstance(record.image, np.ndarray):
             self._raw += 1
-            return encode_png(record), ".png"
-        if image is None:
-            raise ExportError(f"record {record.index} has no image, and is no file therefore: {REMEDY}")
-        facts = None
+            return image, ".png"
         with suppress(NotAnImageError):
-            facts = read_facts(bytes(image))
+            facts = read_facts(image)
         self._unknown += facts is None
         self._noted += (record.format, record.width, record.height) != (facts[:3] if facts else (None, None, None))
-        return image, _EXTENSION_OF.get(facts.format, f".{facts.format.lower()}") if facts else ""
+        return image, extension_of(facts.format) if facts else ""
 
-    def _saved(self, record: Record, data: Any, extension: str) -> str:
+    def _saved(self, record: Record, data: bytes, extension: str) -> str:
         """Write a file and return its path: the record's name, or a made-up one if no image file can have that."""
         wanted, made_up = record.name or "", f"{record.index:09}"
-        if extension and not wanted.lower().endswith(IMAGE_EXTENSIONS):
+        if extension and not wanted.lower().endswith(EXTENSIONS):
             wanted += extension
         paths = [wanted] if record.name else []
         paths += [f"{self._class_of(record)}/{made_up}{extension}", f"{made_up}{extension}"]

@@ -14,7 +14,7 @@ import numpy as np
 from typing_extensions import override
 
 from dbloader.errors import ExportError
-from dbloader.exports.base import REMEDY, Exporter, encode_png
+from dbloader.exports.base import REMEDY, Exporter, image_file
 
 try:
     import pyarrow as pa
@@ -113,15 +113,13 @@ class ParquetExporter(Exporter):
 
     def _file(self, record: Record) -> bytes | None:
         """Return the bytes of the image file of a record."""
-        image = record.image
-        if image is None:
+        if record.image is None:
             self._empty += 1
-        elif isinstance(image, np.ndarray):
-            self._pixels += 1
-            return encode_png(record)
-        else:
-            self._unknown += record.format is None
-        return image if image is None else bytes(image)
+            return None
+        is_array = isinstance(record.image, np.ndarray)
+        self._pixels += is_array
+        self._unknown += record.format is None and not is_array
+        return image_file(record)
 
     def _write_group(self) -> None:
         if self._writer is None:

@@ -25,7 +25,7 @@ from bson.json_util import RELAXED_JSON_OPTIONS, dumps
 from typing_extensions import override
 
 from dbloader.errors import ExportError
-from dbloader.exports.base import REMEDY, Exporter, encode_png
+from dbloader.exports.base import REMEDY, Exporter, describe, extension_of, image_file
 from dbloader.records.values import pack
 from dbloader.sources.folder import EXTENSIONS
 from dbloader.sources.labels import CLASSES
@@ -73,24 +73,22 @@ class WebDatasetExporter(Exporter):
             files[f"{key}.{FIELDS}"] = text = dumps(fields, json_options=RELAXED_JSON_OPTIONS).encode()
             if len(text) > MAX_FIELDS:
                 what = f"{len(text):,} bytes of fields, of which convert takes {MAX_FIELDS:,} from a tar"
-                raise ExportError(f"{_describe(record)} has {what}: {REMEDY}")
+                raise ExportError(f"{describe(record)} has {what}: {REMEDY}")
         self._add(files)
 
     def _file(self, record: Record) -> tuple[bytes, str]:
         """Return the bytes of a record's file, and its extension."""
-        image = record.image
-        if isinstance(image, np.ndarray):
+        image = image_file(record)
+        if isinstance(record.image, np.ndarray):
             self._raw += 1
-            return encode_png(record), ".png"
-        if image is None:
-            raise ExportError(f"{_describe(record)} has no image, which a sample in a tar must have: {REMEDY}")
+            return image, ".png"
         extension = posixpath.splitext(record.name or "")[1]
         if extension.lower() not in EXTENSIONS:
-            extension = {"JPEG": ".jpg"}.get(record.format or "", f".{record.format}".lower())
+            extension = extension_of(record.format or "unknown")
         if extension.lower() not in EXTENSIONS:
             what = f"is a file of the format {record.format or 'unknown'}, which convert does not find in a tar"
-            raise ExportError(f"{_describe(record)} {what}: {REMEDY}")
-        return bytes(image), extension
+            raise ExportError(f"{describe(record)} {what}: {REMEDY}")
+        return image, extension
 
     def _add(self, files: dict[str, bytes]) -> None:
         """Write the files of a sample, without times and owners: the same store gives the same bytes."""
@@ -125,7 +123,3 @@ def _key(name: str) -> str:
     """Return the part of a name that the files of its sample share; "" if it cannot be a path in a tar."""
     found = _PATH.fullmatch(name)
     return found[1] if found and posixpath.normpath(name) == name and not name.startswith("../") else ""
-
-
-def _describe(record: Record) -> str:
-    return f"record {record.index} ({record.name or 'without a name'})"

@@ -8,10 +8,10 @@ import numpy as np
 
 from dbloader._describe import short_repr
 from dbloader.errors import FieldError
+from dbloader.sources.base import Problem, read_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
 BOXES, LABELS = "boxes", "box_labels"
 FRACTIONS, OWN_SIZE = (1, 1), (0, 0)  # values of Entry.boxes_in
@@ -19,12 +19,16 @@ _MAX_BYTES = 2**24  # of the annotations of one image, whose objects take some t
 _ROUNDING = 1.0  # pixels that a box may reach beyond its image before it is wrong
 
 
-def read_annotation(path: Path) -> bytes:
-    """Return the annotation file of one image; ValueError if it is too large to be one."""
-    with path.open("rb") as file:
-        data = file.read(_MAX_BYTES + 1)
-    if len(data) > _MAX_BYTES:
-        raise ValueError(f"it has more than {_MAX_BYTES:,} bytes")
+def read_annotation(path: bytes) -> bytes:
+    """Return the annotation file of one image; ValueError if it cannot be read, or is too large to be one."""
+
+    def check(size: int) -> None:
+        if size > _MAX_BYTES:
+            raise ValueError(f"has more than {_MAX_BYTES:,} bytes")
+
+    data = read_file("", path, None, check)
+    if isinstance(data, Problem):
+        raise ValueError(data.reason)  # noqa: TRY004
     return data
 
 

@@ -23,16 +23,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-# torchvision.datasets.folder.IMG_EXTENSIONS; upper case matches too.
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-HEIF_EXTENSIONS = (".heic", ".heif", ".hif")
-# Of the formats in images/pillow.py.
-IMAGE_EXTENSIONS = (
-    *EXTENSIONS, ".jpe", ".jfif", ".mpo", ".gif", ".apng", ".avif", ".jp2", ".j2k", ".jpc", ".jpf", ".jpx", ".j2c",
-    ".pbm", ".pnm", ".pfm", ".ico", ".qoi", ".pcx", ".tga", *HEIF_EXTENSIONS,
+# Those of torchvision.datasets.folder, then others of the formats in images/pillow.py; upper case matches too.
+EXTENSIONS = (
+    ".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp",
+    ".gif", ".avif", ".heic", ".heif", ".hif", ".jpe", ".jfif", ".mpo", ".apng", ".jp2", ".j2k", ".jpc", ".jpf", ".jpx",
+    ".j2c", ".pbm", ".pnm", ".pfm", ".ico", ".qoi", ".pcx", ".tga",
 )  # fmt: skip
+LOOKED_FOR = f"looked for {', '.join(EXTENSIONS[:12])} and {len(EXTENSIONS) - 12} more extensions"
 METADATA_FILES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")  # that Hugging Face's imagefolder reads
-_SUFFIXES = tuple(extension.encode() for extension in IMAGE_EXTENSIONS)
+SUFFIXES = tuple(extension.encode() for extension in EXTENSIONS)
 SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing", "dev", "eval"}
 _MAX_NAMED = 10  # classes named in a warning
 
@@ -104,8 +103,7 @@ class FolderSource(Source):
             others = tally.skipped.most_common(3)
             found = "".join(f", found {count} {kind or 'without extension'}" for kind, count in others)
             raise SourceError(
-                f"{readable(self.root)}: there is not one image in its class folders: "
-                f"looked for {', '.join(IMAGE_EXTENSIONS)}{found}"
+                f"{readable(self.root)}: there is not one image in its class folders: {LOOKED_FOR}{found}"
             )
 
     def _walk(self, folder: bytes, tally: Tally) -> Iterator[bytes | Problem]:
@@ -160,7 +158,7 @@ def _list_folder(root: bytes, path: bytes, tally: Tally) -> _Contents:
 
 def _classify(entry: os.DirEntry[bytes], contents: _Contents, tally: Tally) -> None:
     """Add an entry to the folders, images or problems, or skip it; only links cost a system call."""
-    is_image = entry.name.lower().endswith(_SUFFIXES)
+    is_image = entry.name.lower().endswith(SUFFIXES)
     if entry.is_dir():
         contents.folders.append(entry.name)
     elif not entry.is_file() and (is_image or entry.is_symlink()):

@@ -35,9 +35,18 @@ if TYPE_CHECKING:
 
 PATH_COLUMNS = ("path", "image", "file", "filename")
 LABEL_COLUMNS = ("label", "class", "target")
-_PATH_NAMES = " or ".join(PATH_COLUMNS)
-_NO_PATH = f"it has no path in a column called {_PATH_NAMES}"
-_NO_FILE_NAME = f"it has no path in the column {FILE_NAME!r}"
+
+
+class Kind(NamedTuple):
+    """What is different between a listing and the metadata of a folder, which strangers may have made."""
+
+    paths: tuple[str, ...]  # names of the column with the path
+    kept: tuple[str, ...] = ()  # columns that are no further fields, but parts of the record
+    is_metadata: bool = False  # no path may leave the folder; of columns for labels, the first name comes first
+    by_folder: bool = False  # labels are the first folders of the paths
+
+
+LISTING, METADATA = Kind(PATH_COLUMNS), Kind((FILE_NAME,), RECORD_COLUMNS, is_metadata=True)
 
 
 class _Row(NamedTuple):
@@ -48,23 +57,20 @@ class _Row(NamedTuple):
     columns: tuple[str, ...]
 
 
-def read_listing(
-    listing: str | os.PathLike[str], root: str | os.PathLike[str], *, metadata: bool = False
-) -> ListingSource:
+def read_listing(listing: str | os.PathLike[str], root: str | os.PathLike[str], kind: Kind = LISTING) -> ListingSource:
     """Return the source of the images that a listing names, whose paths start from the folder ``root``.
 
     It is read here, for mistakes that concern more than one row and for its classes, and again by each iteration.
-    Memory holds one row and the distinct labels, or all of a ``.json``. With ``metadata`` it is that of the folder, as
-    metadata.py says: no path may leave the folder, and without a column for the label the first folders of the paths
-    are the classes, if there are several.
+    Memory holds one row and the distinct labels, or all of a ``.json``. In ``METADATA`` without a column for the label,
+    the first folders of the paths are the classes, if there are several.
     """
     listing, root, where = Path(listing), checked_root(root), readable(listing)
     first_of: dict[str, int] = {}  # for each label that is text, the first row that has it
     first = first_integer = first_problem = None
     rows = unlabelled = 0
-    listed, has_labels = Listed() if metadata else None, not metadata
+    listed, has_labels = Listed() if kind.is_metadata else None, not kind.is_metadata
     folders: dict[str, int] = {}  # for each first folder of a path without a label, the first row that has it
-    for row in _rows(listing, metadata=metadata):
+    for row in _rows(listing, kind):
         if isinstance(row, Problem):
             first_problem = first_problem or row
             continue
@@ -82,13 +88,12 @@ def read_listing(
         else:
             first_integer = first_integer or row
     if first is None:
-        if first_problem is None and not metadata:
-            _check_header(read_header(listing), where)
+        if first_problem is None:
+            _check_header(read_header(listing), where, kind)
         raise SourceError(f"{where}: no row of it can be used: {': '.join(first_problem or ['there are none'])}")
-    classes = read_classes(listing.parent) if metadata else None
-    by_folder = classes is None and not has_labels and len(folders) > 1 and "" not in folders
-    if by_folder:
-        first_of, unlabelled = folders, 0
+    classes = read_classes(listing.parent) if kind.is_metadata else None
+    if classes is None and not has_labels and len(folders) > 1 and "" not in folders:
+        kind, first_of, unlabelled = kind._replace(by_folder=True), folders, 0
     if first_integer and first_of and not classes:
         name, number = next(iter(first_of.items()))
         both = f"the label of row {first_integer.number} is the integer {first_integer.label}, of row {number} {name!r}"
@@ -100,7 +105,7 @@ def read_listing(
         warnings.append(f"{unlabelled} of {rows} rows have no label")
     first_rows = {name: f"row {number}" for name, number in first_of.items()}
     if classes is None:
-        classes, labels = number_labels(first_rows, where, may_be_integers=is_text(listing) and not by_folder)
+        classes, labels = number_labels(first_rows, where, may_be_integers=is_text(listing) and not kind.by_folder)
     else:
         labels = {name: label for label, name in enumerate(classes)}
         for name in first_of.keys() - labels.keys():
@@ -108,8 +113,8 @@ def read_listing(
                 f"{where}: the label of {first_rows[name]} is {name!r}, which is not in {CLASSES}: add it"
             )
     if listed is not None:
-        warnings += [*(first_warnings(root, classes) if by_folder else ()), *listed.warnings(root)]
-    return ListingSource(root, classes, warnings, listing, labels, metadata=metadata, by_folder=by_folder)
+        warnings += [*(first_warnings(root, classes) if kind.by_folder else ()), *listed.warnings(root)]
+    return ListingSource(root, classes, warnings, listing, labels, kind)
 
 
 def _why_unlabelled(row: _Row) -> str:
@@ -134,26 +139,22 @@ class ListingSource(Source):
         warnings: list[str],
         listing: Path,
         labels: dict[str, int],
-        *,
-        metadata: bool = False,
-        by_folder: bool = False,
+        kind: Kind = LISTING,
     ) -> None:
         super().__init__(root, classes, warnings)
         self.listing = listing
         self.labels = labels
-        self._metadata = metadata
-        self._by_folder = by_folder
+        self._kind = kind
 
     @override
     def entries(self) -> Iterator[Entry | Problem]:
         prefix = prefix_of(self.root)
-        for row in _rows(self.listing, metadata=self._metadata):
+        for row in _rows(self.listing, self._kind):
             if isinstance(row, Problem):
                 yield row
                 continue
-            given = top_folder(row.path) if self._by_folder else row.label
-            label = self.labels.get(given) if isinstance(given, str) else given
-            if (label is None) != (given is None):
+            label = self.labels.get(row.label) if isinstance(row.label, str) else row.label
+            if (label is None) != (row.label is None):
                 raise SourceError(f"{readable(self.listing)}, row {row.number}: was changed since it was first read")
             yield Entry(name_below(row.path, prefix), row.path, label, row.fields)
 
@@ -168,9 +169,9 @@ def name_below(path: bytes, prefix: bytes) -> str:
     return readable(posixpath.normpath(path).removeprefix(prefix))
 
 
-def _rows(listing: Path, *, metadata: bool) -> Iterator[_Row | Problem]:
+def _rows(listing: Path, kind: Kind) -> Iterator[_Row | Problem]:
     """Yield each row, checked, or why it cannot be used."""
-    paths, no_path = ((FILE_NAME,), _NO_FILE_NAME) if metadata else (PATH_COLUMNS, _NO_PATH)
+    no_path = f"it has no path in a column called {' or '.join(kind.paths)}"
     for row in read_rows(listing):
         if isinstance(row, Problem):
             yield row
@@ -178,36 +179,37 @@ def _rows(listing: Path, *, metadata: bool) -> Iterator[_Row | Problem]:
         number, values = row
         where = f"{readable(listing)}, row {number}"
         columns = tuple(values)
-        if not {*columns} & {*paths}:  # perhaps a table without a header, whose values are no names of fields
+        if not {*columns} & {*kind.paths}:  # perhaps a table without a header, whose values are no names of fields
             yield Problem(f"row {number}", no_path)
             continue
-        path_column, label_column = _checked_columns(columns, where, metadata=metadata)
+        path_column, label_column = _checked_columns(columns, where, kind)
         path = encoded_path(values.pop(path_column, None), no_path)
-        if metadata and isinstance(path, bytes):
+        if kind.is_metadata and isinstance(path, bytes):
             path = _below(path)
         label = _checked_label(values.pop(label_column, None), where)
+        if kind.by_folder and isinstance(path, bytes):
+            label = top_folder(path)
         yield Problem(f"row {number}", path) if isinstance(path, str) else _Row(number, path, label, values, columns)
 
 
-def _check_header(header: tuple[str, ...], where: str) -> None:
+def _check_header(header: tuple[str, ...], where: str, kind: Kind) -> None:
     """Raise SourceError if the header of a table without rows is wrong; each row is checked otherwise."""
-    if header and not {*header} & {*PATH_COLUMNS}:
-        raise SourceError(f"{where}: its header has no column called {_PATH_NAMES}, and no row follows")
-    _checked_columns(header, f"{where}, header")
+    if header and not {*header} & {*kind.paths}:
+        raise SourceError(f"{where}: its header has no column called {' or '.join(kind.paths)}, and no row follows")
+    _checked_columns(header, f"{where}, header", kind)
 
 
-def _checked_columns(columns: tuple[str, ...], where: str, *, metadata: bool = False) -> tuple[str, str]:
+def _checked_columns(columns: tuple[str, ...], where: str, kind: Kind) -> tuple[str, str]:
     """Return the names of the path and label columns; a default name for one that is missing."""
     chosen = []
     # In metadata, a column called label is the label, and class a further field beside it.
-    label_columns = LABEL_COLUMNS[:1] if metadata and LABEL_COLUMNS[0] in columns else LABEL_COLUMNS
-    for what, names in (("path", (FILE_NAME,) if metadata else PATH_COLUMNS), ("label", label_columns)):
+    labels = LABEL_COLUMNS[:1] if kind.is_metadata and LABEL_COLUMNS[0] in columns else LABEL_COLUMNS
+    for what, names in (("path", kind.paths), ("label", labels)):
         found = [column for column in columns if column in names]
         if len(found) > 1:
             raise SourceError(f"{where}: {found[0]!r} and {found[1]!r} may both be the {what}; rename or drop one")
         chosen.append(found[0] if found else names[0])
-    known = [*chosen, *(RECORD_COLUMNS if metadata else ())]
-    for column in (column for column in columns if column not in known):
+    for column in (column for column in columns if column not in (*chosen, *kind.kept)):
         try:
             checked_field_name(column)
         except FieldError as error:
@@ -229,7 +231,7 @@ def _checked_label(label: object, where: str) -> int | str | None:
     raise SourceError(f"{where}: a label is a 64-bit integer, a name or null, got {short_repr(label, 50)}")
 
 
-def encoded_path(path: object, no_path: str = _NO_PATH) -> bytes | str:
+def encoded_path(path: object, no_path: str = "it has no path") -> bytes | str:
     """Return the bytes of a path, or a reason why it cannot be one."""
     if path is None or path == "":
         return no_path

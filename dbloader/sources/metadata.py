@@ -16,7 +16,7 @@ import numpy as np
 
 from dbloader.errors import SourceError
 from dbloader.sources.base import readable
-from dbloader.sources.folder import IMAGE_EXTENSIONS, METADATA_FILES, describe_unused
+from dbloader.sources.folder import METADATA_FILES, SUFFIXES, describe_unused
 from dbloader.sources.rows import read_header, read_rows
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 FILE_NAME = "file_name"
 RECORD_COLUMNS = ("name", "resized_from")
-_SUFFIXES = tuple(extension.encode() for extension in IMAGE_EXTENSIONS)
 
 
 def find_metadata(folder: str | os.PathLike[str]) -> Path | None:
@@ -60,7 +59,7 @@ class Listed:
             below = posixpath.relpath(folder, top) if folder != top else b""
             for name in files:
                 path = posixpath.join(below, name)
-                if name.lower().endswith(_SUFFIXES) and not name.startswith(b"."):
+                if name.lower().endswith(SUFFIXES) and not name.startswith(b"."):
                     found.append(hash(path))
                 elif below and readable(name) in METADATA_FILES:
                     unused = unused or readable(path)

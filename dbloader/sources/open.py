@@ -8,11 +8,11 @@ from dbloader.errors import NotAStoreError, OptionError, SourceError
 from dbloader.sources.annotations import read_annotations
 from dbloader.sources.base import readable
 from dbloader.sources.folder import scan
-from dbloader.sources.listing import read_listing
+from dbloader.sources.listing import METADATA, read_listing
 from dbloader.sources.metadata import find_metadata
 from dbloader.sources.other_lmdb import find_lmdb, is_store, read_lmdb
 from dbloader.sources.parquet import find_parquet, read_parquet
-from dbloader.sources.shards import find_shards
+from dbloader.sources.shards import expand_range, find_shards
 from dbloader.sources.store import read_store
 from dbloader.sources.tar import read_tars
 from dbloader.sources.zip import read_zips
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     import os
 
     from dbloader.sources.base import Source
+
+
+_PACKED = (".gz", ".tgz", ".bz2", ".tbz2", ".xz", ".txz", ".zst", ".tzst", ".lz4", ".7z", ".rar")
 
 
 def open_source(
@@ -57,7 +60,7 @@ def open_source(
         return read_annotations(listing, source) or read_listing(listing, source)
     metadata = find_metadata(source)
     if metadata is not None:
-        return read_listing(metadata, source, metadata=True)
+        return read_listing(metadata, source, METADATA)
     file = find_lmdb(source)
     if file is not None:
         return read_store(file) if is_store(file) else read_lmdb(source, file)
@@ -69,4 +72,9 @@ def open_source(
         raise SourceError(f"{readable(source)}: holds tar files and zip files: put each kind into a folder of its own")
     if tars or zips:
         return read_tars(source, tars) if tars else read_zips(source, zips)
+    if readable(source).lower().endswith(_PACKED) and expand_range(source)[0].is_file():
+        raise SourceError(
+            f"{readable(source)}: is compressed, so its images have no place of their own in it: decompress a tar, "
+            "with gunzip or unzstd, or extract the files into a folder"
+        )
     return scan(source)

@@ -30,7 +30,7 @@ from dbloader.records.record import checked_field_name
 from dbloader.records.values import checked_str, unpack
 from dbloader.sources.archive import ArchiveSource, number_folders
 from dbloader.sources.base import KEPT_FIELDS, Entry, Problem, Tally, readable
-from dbloader.sources.folder import EXTENSIONS
+from dbloader.sources.folder import LOOKED_FOR
 from dbloader.sources.labels import look_up_labels, number_labels, read_classes
 from dbloader.sources.tar_files import Sample, opened, samples
 
@@ -66,7 +66,7 @@ def read_tars(place: str | os.PathLike[str], paths: Sequence[Path]) -> TarSource
                         with suppress(ValueError):  # the sample becomes a problem
                             labels.setdefault(_label(file, sample.others[LABEL]), where)
     if not folders:
-        raise SourceError(f"{readable(place)}: there is not one image in it: looked for {', '.join(EXTENSIONS)}")
+        raise SourceError(f"{readable(place)}: there is not one image in it: {LOOKED_FOR}")
     labels.pop("", None)
     named = read_classes(paths[0].parent)
     if named is not None:

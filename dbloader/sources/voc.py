@@ -95,9 +95,11 @@ class _Tree(ET.TreeBuilder):
 def _parse(path: Path) -> ET.Element | str:
     """Return the root of an XML file, or the reason why it cannot be used."""
     try:
-        return ET.fromstring(read_annotation(path), ET.XMLParser(target=_Tree()))
-    except OSError as error:
-        return f"cannot be read: {error.strerror}"
+        text = read_annotation(os.fsencode(path))
+    except ValueError as error:
+        return str(error)
+    try:
+        return ET.fromstring(text, ET.XMLParser(target=_Tree()))
     except (ET.ParseError, ValueError, LookupError) as error:
         return f"is not XML that can be used: {error}"
 

@@ -77,15 +77,14 @@ class YOLOSource(Source):
             path = posixpath.normpath(item.path)
             file = posixpath.splitext(path)[0] + b".txt"
             files.add(hash(file))
+            there = os.path.lexists(posixpath.join(self._labels, file))  # without a file it is an image without objects
+            labelled |= there
             try:
-                boxes, labels = self._read(file)
-                labelled = True
-            except FileNotFoundError:
-                boxes, labels = [], []  # an image without objects
-            except (OSError, ValueError) as error:
+                fields = box_fields(*self._read(file)) if there else box_fields([], [])
+            except ValueError as error:
                 yield Problem(readable(path), f"its labels {readable(file)} cannot be used: {error}")
                 continue
-            yield Entry(readable(path), path, None, box_fields(boxes, labels), boxes_in=FRACTIONS)
+            yield Entry(readable(path), path, None, fields, boxes_in=FRACTIONS)
         self.skipped, self.hidden, self.warnings = images.skipped, images.hidden, images.warnings
         if not labelled:
             raise SourceError(f"{readable(self._labels)}: there is no .txt file in it for any image of {self.place}")
@@ -98,7 +97,7 @@ class YOLOSource(Source):
 
     def _read(self, file: bytes) -> tuple[list[list[float]], list[int]]:
         boxes, labels = [], []
-        text = read_annotation(Path(os.fsdecode(posixpath.join(self._labels, file)))).decode()
+        text = read_annotation(posixpath.join(self._labels, file)).decode()
         for number, line in enumerate(text.splitlines(), 1):
             values = line.split()
             if not values:

@@ -13,7 +13,7 @@ from typing_extensions import override
 from dbloader.errors import SourceError
 from dbloader.sources.archive import ArchiveSource, number_folders
 from dbloader.sources.base import MAX_BYTES, Entry, Problem, Tally, read_file, readable
-from dbloader.sources.folder import EXTENSIONS
+from dbloader.sources.folder import EXTENSIONS, LOOKED_FOR
 from dbloader.sources.zip_files import DEFLATED, LOCAL, LOCAL_MAGIC, zipped_files
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def read_zips(place: str | os.PathLike[str], paths: Sequence[Path]) -> ZipSource
             else:
                 folders.add(posixpath.dirname(item[0]))
     if not folders:
-        what = f"there is not one image in it: looked for {', '.join(EXTENSIONS)}{first}"
+        what = f"there is not one image in it: {LOOKED_FOR}{first}"
         raise SourceError(f"{readable(place)}: {what}")
     return ZipSource(place, paths, *number_folders(folders, readable(place)))
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 BESIDE = {"metadata.jsonl", "classes.json"}
 
 
-def record(name: str | None, label: int | None = 0, seed: int = 0, **fields: Any) -> Record:
+def record(name: str | None, label: int | None = 0, seed: int = 0, /, **fields: Any) -> Record:
     return Record(name, label, photo(seed, 20, 10), 20, 10, "JPEG", fields=fields)
 
 
@@ -215,10 +215,10 @@ def test_facts_that_differ_from_the_image_are_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("image", "fields", "message"),
     [
-        (None, {}, "record 0 has no image, and is no file"),
-        (np.zeros((2, 2), np.float32), {}, r"record 0 \(cat/1\.jpg\) is an array of float32 of the shape \(2, 2\)"),
+        (None, {}, "record 0 .* has no image, and is no file"),
+        (np.zeros((2, 2), np.float32), {}, r"record 0 .* has an array of float32 of the shape \(2, 2\)"),
         (np.zeros((2, 0, 3), np.uint8), {}, r"uint8 of the shape \(2, 0, 3\)"),
-        (photo(), {"file_name": "x"}, "record 0 has a field 'file_name'"),
+        (photo(), {"file_name": "x"}, "record 0 .* has a field 'file_name'"),
     ],
 )
 def test_what_a_folder_cannot_hold_is_an_error_that_names_another_format(

@@ -173,7 +173,7 @@ def test_arrays_that_are_no_images_are_refused(tmp_path: Path) -> None:
     for image, what in ((np.zeros((3, 4), np.float32), "float32"), (np.zeros((3, 4, 2), np.uint8), "uint8")):
         store_of(tmp_path / "s.lmdb", Record("a", image=image))
         with pytest.raises(
-            ExportError, match=rf"record 0 \(a\) is an array of {what} of the shape \(3, 4.*which is no"
+            ExportError, match=rf"record 0 \(a\) has an array of {what} of the shape \(3, 4.*which is no"
         ):
             exported(tmp_path)
 

@@ -18,8 +18,7 @@ from dbloader import ImageFormat, Record, convert, export_store, open_store, wri
 from dbloader.errors import ExportError, SourceError
 from dbloader.exports import webdataset as exporting
 from tests.support.conversion import events, records
-from tests.support.images import encoded, photo, picture, plant, plant_photos
-from tests.support.jpegs import draw
+from tests.support.images import photo, picture, plant, plant_photos
 from tests.support.samples import same
 
 if TYPE_CHECKING:
@@ -166,9 +165,8 @@ def test_pixels_become_pngs(tmp_path: Path) -> None:
     ("record", "told"),
     [
         ({"name": "1.jpg"}, r"record 0 \(1\.jpg\) has no image"),
-        ({"image": np.zeros((2, 2, 3))}, r"record 0 \(without a name\) is an array of float64 of the shape \(2, 2, 3"),
-        ({"image": encoded(draw(24, 18), "GIF")}, "is a file of the format GIF, which convert does not find"),
-        ({"image": b"unknown"}, "is a file of the format unknown"),
+        ({"image": np.zeros((2, 2, 3))}, r"record 0 \(without a name\) has an array of float64 of the shape \(2, 2, 3"),
+        ({"image": b"unknown"}, "is a file of the format unknown, which convert does not find"),
         ({"image": photo(1), "x": bytes(2**24)}, "has 22,369,6.. bytes of fields, of which convert"),
     ],
 )  # fmt: skip

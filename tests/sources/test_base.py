@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dbloader.errors import SourceError
 from dbloader.sources.base import Entry, Problem
 from dbloader.sources.folder import scan
+from dbloader.sources.open import open_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,3 +74,10 @@ def test_a_file_that_comes_in_parts_is_read_to_its_end(root: Path, monkeypatch: 
     part = os.read
     monkeypatch.setattr(os, "read", lambda descriptor, size: part(descriptor, min(size, 100)))
     assert read(root, "cat/0.jpg") == [DATA]
+
+
+@pytest.mark.parametrize("name", ["x.tar.gz", "x.TGZ", "x-{0..3}.tar.zst", "x.7z"])
+def test_a_compressed_file_is_refused_with_what_to_do(tmp_path: Path, name: str) -> None:
+    (tmp_path / name.replace("{0..3}", "0")).write_bytes(b"\x1f\x8b")
+    with pytest.raises(SourceError, match=r"is compressed, .*: decompress a tar, .* or extract the files"):
+        open_source(tmp_path / name, None, name_field=None, image_field=None)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
 from PIL import Image
 
-from dbloader import LMDBDataset
-from dbloader.conversion.convert import convert
+from dbloader import LMDBDataset, convert, export_store
+from dbloader.exports.base import extension_of
 from dbloader.images.pillow import FORMATS
-from dbloader.sources.folder import EXTENSIONS, IMAGE_EXTENSIONS
+from dbloader.sources.folder import EXTENSIONS
 from tests.support import jpegs
 from tests.support.conversion import events, records
 from tests.support.images import encoded, multi_picture, plant
@@ -21,14 +22,14 @@ if TYPE_CHECKING:
 
 def test_each_extension_is_of_a_format_that_is_opened_and_no_format_is_left_out() -> None:
     Image.init()
-    formats = {Image.EXTENSION.get(extension, "HEIF") for extension in IMAGE_EXTENSIONS}
+    formats = {Image.EXTENSION.get(extension, "HEIF") for extension in EXTENSIONS}
     assert formats == {*FORMATS, "MPO", "HEIF"}
-    assert IMAGE_EXTENSIONS[: len(EXTENSIONS)] == EXTENSIONS
+    assert {extension_of(name) for name in formats if name} <= {*EXTENSIONS}
 
 
 @pytest.mark.parametrize("name", ["GIF", "AVIF", "JPEG2000", "TGA", "ICO", "QOI", "PCX"])
 def test_a_folder_of_a_format_becomes_a_store_that_is_decoded(tmp_path: Path, name: str) -> None:
-    extensions = [extension for extension in IMAGE_EXTENSIONS if Image.EXTENSION.get(extension) == name]
+    extensions = [extension for extension in EXTENSIONS if Image.EXTENSION.get(extension) == name]
     data = encoded(jpegs.draw(24, 18), name)
     plant(tmp_path / "images", {f"cat/1{extension.upper()}": data for extension in extensions})
     report = convert(tmp_path / "images", tmp_path / "out.lmdb")
@@ -37,6 +38,22 @@ def test_a_folder_of_a_format_becomes_a_store_that_is_decoded(tmp_path: Path, na
     with LMDBDataset(tmp_path / "out.lmdb") as dataset:
         image, label = dataset[0]
     assert (image.size, label) == ((24, 18) if name != "ICO" else image.size, 0)
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar", "webdataset", "folder"])
+def test_the_same_formats_are_images_in_folders_zips_tars_and_exports(tmp_path: Path, kind: str) -> None:
+    names = [name for name in FORMATS if name != "ICO"]  # whose size Pillow changes
+    files = {f"cat/{name}{extension_of(name)}": encoded(jpegs.draw(24, 18), name) for name in names}
+    before = convert(plant(tmp_path / "images", files), tmp_path / "a.lmdb")
+    if kind in ("zip", "tar"):
+        source = shutil.make_archive(str(tmp_path / "again"), kind, tmp_path / "images")
+    else:
+        source = export_store(tmp_path / "a.lmdb", tmp_path / "again", format=kind).destination
+    after = convert(source, tmp_path / "b.lmdb")
+    assert (after.records, after.skipped, after.rejected) == (len(names), {}, 0)
+    assert {record.image for record in records(after.place)} == {*files.values()}
+    if kind not in ("zip", "tar"):  # whose files may be in another order
+        assert after.digest == before.digest
 
 
 def test_of_an_animation_the_first_frame_is_taken_with_a_remark(tmp_path: Path) -> None:

@@ -150,8 +150,8 @@ def test_no_path_leaves_the_folder(root: Path, path: str) -> None:
 def test_mistakes_of_rows_and_of_the_file(root: Path) -> None:
     source = opened(root, "metadata.jsonl", [{"file_name": "cat/1.jpg"}, {"caption": "x"}, {"file_name": None}])
     assert [*source.entries()][1:] == [
-        Problem("row 2", "it has no path in the column 'file_name'"),
-        Problem("row 3", "it has no path in the column 'file_name'"),
+        Problem("row 2", "it has no path in a column called file_name"),
+        Problem("row 3", "it has no path in a column called file_name"),
     ]
     with pytest.raises(SourceError, match=r"metadata\.jsonl, row 1: rename the column 'width': "):
         opened(root, "metadata.jsonl", [{"file_name": "cat/1.jpg", "width": 3}])

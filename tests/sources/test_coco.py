@@ -1,0 +1,243 @@
+"""COCO's annotations, and the boxes of any annotations in the images that are stored."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import tracemalloc
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from torch.utils.data import DataLoader
+
+from dbloader import ImageFormat, LMDBDataset, convert, open_store
+from dbloader.decoding import RandomResizedCrop
+from dbloader.errors import ConversionError, OptionError, SourceError
+from dbloader.sources.base import Problem
+from tests.support.annotations import entries, problems, source
+from tests.support.images import photo, plant
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CATEGORIES = [{"id": 18, "name": "dög"}, {"id": 3, "name": "中 cat"}]
+
+
+def coco(photos: Path, *annotations: dict[str, Any], **changes: Any) -> Path:
+    """Write a COCO file of the three photographs, with ids from 10 on; an annotation needs an image and a box."""
+    whole = [
+        {"id": number, "category_id": 18, "segmentation": [[1, 2, 3]], **annotation}
+        for number, annotation in enumerate(annotations, 100)
+    ]
+    images = [{"id": 10 + number, "file_name": f"{number}.jpg", "width": 64, "height": 48} for number in range(3)]
+    content = {"info": {"year": "]é"}, "images": images, "annotations": whole, "categories": CATEGORIES, **changes}
+    path = photos.parent / "instances.json"
+    path.write_text(json.dumps(content, ensure_ascii=False, indent=1), encoding="utf-8")
+    return path
+
+
+def box(image: int, *bbox: float, **more: Any) -> dict[str, Any]:
+    return {"image_id": image, "bbox": bbox, **more}
+
+
+def test_coco_boxes_arrive_in_the_dataset(photos: Path, tmp_path: Path) -> None:
+    listing = coco(
+        photos, box(12, 1, 2, 3, 4), box(10, 1.5, 2, 10, 20, category_id=3), box(12, 0, 0, 64.4, 48, iscrowd=1)
+    )
+    report = convert(photos, tmp_path / "out.lmdb", listing=listing)
+    assert (report.records, report.rejected, report.warnings) == (3, 0, ())
+    fields = ("name", "boxes", "box_labels", "iscrowd", "image_id", "annotations", "label")
+    dataset = LMDBDataset(tmp_path / "out.lmdb", fields=fields)
+    assert dataset.classes == ["中 cat", "dög"]  # in the order of the ids
+    first, empty, last = dataset[0:3]
+    assert (first["name"], first["image_id"], first["label"]) == ("0.jpg", 10, None)
+    np.testing.assert_array_equal(first["boxes"], np.array([[1.5, 2, 11.5, 22]], np.float32), strict=True)
+    np.testing.assert_array_equal(first["box_labels"], np.array([0]), strict=True)
+    assert (empty["boxes"].shape, empty["boxes"].dtype, empty["box_labels"].shape) == ((0, 4), np.float32, (0,))
+    np.testing.assert_array_equal(last["boxes"], [[1, 2, 4, 6], [0, 0, 64, 48]])  # cut by the 0.4 beyond the edge
+    assert last["iscrowd"].tolist() == [0, 1]
+    assert [(one["id"], one["segmentation"]) for one in json.loads(last["annotations"])] == [
+        (100, [[1, 2, 3]]),
+        (102, [[1, 2, 3]]),
+    ]
+    batch = next(iter(DataLoader(dataset, 3, collate_fn=list)))
+    assert [len(sample["boxes"]) for sample in batch] == [1, 0, 2]
+
+
+def test_a_coco_file_may_have_any_layout_and_no_annotations(photos: Path) -> None:
+    listing = coco(photos, box(10, 1, 2, 3, 4))
+    expected = [str(entry) for entry in entries(listing, photos)]
+    content = json.loads(listing.read_text())
+    for order in (reversed(content), sorted(content)):
+        text = json.dumps({key: content[key] for key in order}, indent=1, ensure_ascii=False)
+        listing.write_text("\ufeff \n" + text + "\n", encoding="utf-8")
+        assert [str(entry) for entry in entries(listing, photos)] == expected
+    del content["annotations"]  # as COCO's files of the test images
+    listing.write_text(json.dumps(content))
+    assert [len(entry.fields["boxes"]) for entry in entries(listing, photos)] == [0, 0, 0]
+    again = pickle.loads(pickle.dumps(source(listing, photos)))  # noqa: S301 - made on the line itself
+    assert len([*again.entries()]) == 3
+
+
+def test_objects_are_found_across_the_windows_in_which_a_coco_file_is_read(
+    photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listing = coco(photos, box(10, 1, 2, 3, 4), box(11, 5, 6, 7, 8), box(11, 9.25, 1, 1, 1), version=1234567)
+    expected = [str(entry) for entry in entries(listing, photos)]
+    for size in (1, 2, 3, 7, 50):
+        monkeypatch.setattr("dbloader.sources.coco._WINDOW", size)
+        assert [str(entry) for entry in entries(listing, photos)] == expected
+
+
+@pytest.mark.slow
+def test_a_collection_and_a_shuffled_or_resumed_conversion_have_the_same_boxes(
+    photos: Path, tmp_path: Path, mongo_uri: str
+) -> None:
+    listing = coco(photos, box(10, 1, 2, 3, 4), box(11, 5, 6, 7, 8))
+    digest = convert(photos, tmp_path / "out.lmdb", listing=listing).digest
+    assert convert(photos, f"{mongo_uri}.boxes", listing=listing, workers=1).digest == digest
+    plant(photos, {"1.jpg": b"bad"})
+    with pytest.raises(ConversionError, match=r"1.jpg: .*fix the file and resume"):
+        convert(photos, tmp_path / "again.lmdb", listing=listing, on_bad="fail")
+    plant(photos, {"1.jpg": photo(1, 64, 48)})
+    assert convert(photos, tmp_path / "again.lmdb", listing=listing, on_bad="fail", resume=True).digest == digest
+
+
+@pytest.mark.slow
+def test_the_memory_of_a_coco_file_is_some_bytes_for_each_annotation(photos: Path) -> None:
+    polygon = [[float(number) for number in range(100)]]
+    some = [box(10 + number % 3, 1, 2, 3, 4, segmentation=polygon) for number in range(1, 10_001)]
+    listing = coco(photos, *some)
+    del some
+    assert listing.stat().st_size > 10e6
+    tracemalloc.start()
+    source(listing, photos)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 5e6  # a window of 1 MB in some copies, and under 100 bytes an annotation
+
+
+def test_a_listing_with_a_path_is_no_coco_file(photos: Path) -> None:
+    listing = photos.parent / "plain.json"
+    listing.write_text(json.dumps({"path_list": ["0.jpg"], "images": [[1]], "annotations": [2], "label": ["cat"]}))
+    [entry] = entries(listing, photos)
+    assert entry.fields == {"images": [1], "annotations": 2}
+
+
+@pytest.mark.parametrize(
+    ("annotation", "reason"),
+    [
+        (box(11, 1, 2, 3), r"its annotation 100 must have a bbox of four numbers, got \[1, 2, 3\]"),
+        (box(11, 1, 2, 3, float("nan")), "must have a bbox of four numbers"),
+        (box(11, 1, 2, 3, 10**400), "must have a bbox of four numbers"),
+        (box(11, 1, 2, True, 4), "must have a bbox of four numbers"),
+        (box(11, 1, 2, 3, 4, category_id=7), "its annotation 100 has a category_id that no category has: 7"),
+        (box(11, 1, 2, 3, 4, category_id=[7]), "category_id that no category has"),
+        (box(11, 1, 2, -3, 4), r"its box 0, \[1.0, 2.0, -2.0, 6.0\], is not within its 64 x 48 pixels"),
+        (box(11, 60, 2, 6, 4), "is not within its 64 x 48 pixels"),
+        (box(11, 1, -2, 6, 4), "is not within its 64 x 48 pixels"),
+    ],
+)
+def test_an_image_with_a_box_that_cannot_be_right_is_rejected_with_the_reason(
+    annotation: dict[str, Any], reason: str, photos: Path, tmp_path: Path
+) -> None:
+    report = convert(photos, tmp_path / "out.lmdb", listing=coco(photos, annotation, box(10, 1, 2, 3, 4)))
+    assert (report.records, report.rejected) == (2, 1)
+    with open_store(tmp_path / "out.lmdb") as store:
+        [event] = store.events()
+        assert [record.name for record in store] == ["0.jpg", "2.jpg"]
+    assert event["name"] == "1.jpg"
+    with pytest.raises(AssertionError, match=reason):
+        raise AssertionError(event["reason"])
+
+
+def test_annotations_without_an_image_and_images_without_a_file_are_named(photos: Path, tmp_path: Path) -> None:
+    images = [{"id": 1, "file_name": "0.jpg"}, {"id": 2}, {"id": 3, "file_name": "gone.jpg"}]
+    listing = coco(photos, box(1, 1, 2, 3, 4), box(77, 1, 2, 3, 4), images=images)
+    assert problems(listing, photos) == [
+        Problem("image 2", "its file_name is no path: None"),
+        Problem("annotation 101", "no image has the id 77 that it names"),
+    ]
+    assert convert(photos, tmp_path / "out.lmdb", listing=listing).rejected == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"images": [{"id": 1, "file_name": "0.jpg"}] * 2}, "two images have the id 1: number them anew"),
+        (
+            {"images": [{"id": "1", "file_name": "0.jpg"}]},
+            "images, item 1: must be an object with an integer as its id",
+        ),
+        ({"images": ["0.jpg"]}, "images, item 1: must be an object"),
+        ({"annotations": [{"id": 1}]}, "annotations, item 1: must be an object with an integer as its image_id"),
+        ({"annotations": [{"id": 1, "image_id": 10}] * 2}, "two annotations have the id 1"),
+        ({"categories": [{"id": 1, "name": "x"}, {"id": 1, "name": "y"}]}, "two categories have the id 1"),
+        (
+            {"categories": [{"id": 1, "name": "x"}, {"id": 2, "name": "x"}]},
+            "categories, item 2: must have a name of its own, got 'x'",
+        ),
+        ({"categories": [{"id": 1}]}, "categories, item 1: must have a name of its own, got None"),
+    ],
+)
+def test_a_coco_file_that_contradicts_itself_is_refused(changes: dict[str, Any], message: str, photos: Path) -> None:
+    with pytest.raises(SourceError, match=f"instances.json(:|,) {message}"):
+        source(coco(photos, **changes), photos)
+
+
+@pytest.mark.parametrize("cut", [20, 200, 330, -3])
+def test_a_coco_file_that_is_cut_short_is_refused(cut: int, photos: Path) -> None:
+    listing = coco(photos, box(10, 1, 2, 3, 4))
+    listing.write_bytes(listing.read_bytes()[:cut])
+    with pytest.raises(SourceError, match=r"instances.json: is not JSON"):
+        source(listing, photos)
+
+
+def test_a_coco_file_that_changes_while_it_is_read_is_an_error(photos: Path) -> None:
+    listing = coco(photos, box(10, 1, 2, 3, 4))
+    found = source(listing, photos)
+    listing.write_bytes(b" " + listing.read_bytes())
+    with pytest.raises(SourceError, match="is not what it was when it was first read"):
+        list(found.entries())
+
+
+def test_boxes_are_scaled_with_an_image_that_is_made_smaller(photos: Path, tmp_path: Path) -> None:
+    listing = coco(photos, box(10, 8, 12, 32, 24))
+    for images in (ImageFormat(short_side=12), ImageFormat(max_side=16, raw=True)):
+        convert(photos, tmp_path / "out.lmdb", listing=listing, images=images, overwrite=True)
+        with open_store(tmp_path / "out.lmdb") as store:
+            record = store[0]
+        assert (record.width, record.height) == (16, 12)
+        assert record.fields["boxes"].tolist() == [[2, 3, 10, 9]]
+
+
+def test_boxes_of_a_store_are_scaled_when_it_is_made_smaller_and_only_then(photos: Path, tmp_path: Path) -> None:
+    convert(photos, tmp_path / "a.lmdb", listing=coco(photos, box(10, 8, 12, 32, 24)))
+    for place, side, expected in (("b.lmdb", 48, [8, 12, 40, 36]), ("c.lmdb", 12, [2, 3, 10, 9])):
+        convert(tmp_path / "a.lmdb", tmp_path / place, images=ImageFormat(short_side=side))
+        with open_store(tmp_path / place) as store:
+            assert store[0].fields["boxes"].tolist() == [expected]
+            assert store[1].fields["boxes"].shape == (0, 4)
+
+
+def test_an_image_of_another_size_than_its_annotations_say_is_rejected(photos: Path, tmp_path: Path) -> None:
+    images = [{"id": 10, "file_name": "0.jpg", "width": 48, "height": 64}, {"id": 11, "file_name": "1.jpg"}]
+    listing = coco(photos, box(10, 1, 2, 3, 4), box(11, 1, 2, 3, 4), images=images)
+    assert convert(photos, tmp_path / "out.lmdb", listing=listing).records == 1
+    with open_store(tmp_path / "out.lmdb") as store:
+        reason = "has 64 x 48 pixels, but its annotations are those of an image of 48 x 64"
+        assert [*store.events()] == [{"name": "0.jpg", "event": "rejected", "reason": reason}]
+
+
+def test_boxes_of_a_file_in_an_unknown_format_are_not_stored_unseen(photos: Path, tmp_path: Path) -> None:
+    plant(photos, {"0.jpg": b"no image at all"})
+    listing = coco(photos, box(10, 1, 2, 3, 4))
+    assert convert(photos, tmp_path / "out.lmdb", listing=listing, check="none").rejected == 1
+
+
+def test_a_decoder_that_crops_refuses_boxes_that_it_would_not_crop(photos: Path, tmp_path: Path) -> None:
+    convert(photos, tmp_path / "out.lmdb", listing=coco(photos, box(10, 1, 2, 3, 4)))
+    dataset = LMDBDataset(tmp_path / "out.lmdb", fields=("image", "boxes"), decode=RandomResizedCrop(16))
+    with pytest.raises(OptionError, match=r"'boxes' of record 0 .* are of the whole image"):
+        dataset[0]

@@ -1,0 +1,114 @@
+"""Pascal VOC's annotations: what they make into records, and which of their mistakes are whose."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dbloader import LMDBDataset, convert
+from dbloader.errors import SourceError
+from dbloader.sources.base import Problem
+from tests.support.annotations import entries, problems, source
+from tests.support.images import plant
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def xml(
+    *objects: str, name: str = "0.jpg", size: str = "<width>64</width><height>48</height>", head: str = ""
+) -> bytes:
+    body = f"<filename>{name}</filename><size>{size}<depth>3</depth></size>{''.join(objects)}"
+    return f"{head}<annotation>{body}</annotation>".encode()
+
+
+def thing(name: str, *corners: object, more: str = "") -> str:
+    tags = zip(("xmin", "ymin", "xmax", "ymax"), corners, strict=False)
+    box = "".join(f"<{tag}>{corner}</{tag}>" for tag, corner in tags)
+    return f"<object><name>{name}</name><pose>Left</pose>{more}<bndbox>{box}</bndbox></object>"
+
+
+def test_voc_boxes_arrive_in_the_dataset(photos: Path, tmp_path: Path) -> None:
+    dog = thing("dog", 1, 1, 64, 48, more="<truncated>1</truncated><difficult>0</difficult>")
+    cat = thing("cat", 5.5, 6, 10, 20, more="<part><name>head</name></part><difficult>1</difficult>")
+    folder = plant(tmp_path / "Annotations", {"1.xml": xml(dog, cat, name="1.jpg"), "0.xml": xml(), "x.txt": b""})
+    report = convert(photos, tmp_path / "out.lmdb", listing=folder)
+    assert (report.records, report.rejected) == (2, 0)
+    dataset = LMDBDataset(
+        tmp_path / "out.lmdb", fields=("boxes", "box_labels", "difficult", "truncated", "annotations")
+    )
+    assert dataset.classes == ["cat", "dog"]
+    assert [len(sample["boxes"]) for sample in dataset[0:2]] == [0, 2]
+    values = {name: value.tolist() for name, value in dataset[1].items() if name != "annotations"}
+    assert values == {
+        "boxes": [[0, 0, 64, 48], [4.5, 5, 10, 20]],  # from the corner of the first pixel, which VOC calls 1
+        "box_labels": [1, 0],
+        "difficult": [0, 1],
+        "truncated": [1, 0],
+    }
+    assert "<pose>Left</pose>" in dataset[1]["annotations"]
+
+
+def test_an_image_set_chooses_some_voc_annotations(photos: Path, tmp_path: Path) -> None:
+    plant(tmp_path / "Annotations", {f"{n}.xml": xml(thing("cat", 1, 1, 9, 9), name=f"{n}.jpg") for n in range(3)})
+    sets = plant(tmp_path / "ImageSets" / "Main", {"train.txt": b"2\n0  1\n\n7\n"})
+    assert [entry.name for entry in entries(sets / "train.txt", photos)] == ["2.jpg", "0.jpg"]
+    assert problems(sets / "train.txt", photos) == [Problem("7.xml", "cannot be read: No such file or directory")]
+
+
+BOMB = '<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;">]>'
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "reason"),
+    [
+        (xml(thing("&b;", 1, 1, 2, 2), head=BOMB), "0.xml", "declares a document type, 'x'"),
+        (xml(head='<!DOCTYPE x SYSTEM "file:///etc/passwd">'), "0.xml", "declares a document type, 'x'"),
+        (b"<annotation>", "0.xml", "is not XML that can be used: no element found"),
+        (b'<?xml version="1.0" encoding="klingon"?><a/>', "0.xml", "is not XML that can be used: unknown encoding"),
+        (xml(name=""), "0.xml", "names no image in a <filename>"),
+        (b" " * (2**24 + 1), "0.xml", "^has more than 16,777,216 bytes"),
+        (
+            b"<a><filename>0.jpg</filename>" + b"<b>" * 5000 + b"</b>" * 5000 + b"</a>",
+            "0.jpg",
+            "maximum recursion depth",
+        ),
+        (
+            xml(thing("cat", 1, 2, 3)),
+            "0.jpg",
+            "its annotation 0.xml has an object without four numbers in its <bndbox>",
+        ),
+        (xml(thing("cat", 1, 2, 3, "x")), "0.jpg", "without four numbers in its <bndbox>: could not convert .* 'x'"),
+        (xml(thing("", 1, 2, 3, 4)), "0.jpg", "has an object without a <name>"),
+    ],
+)
+def test_an_xml_file_that_cannot_be_used_is_named(
+    content: bytes, name: str, reason: str, photos: Path, tmp_path: Path
+) -> None:
+    folder = plant(tmp_path / "Annotations", {"0.xml": content, "1.xml": xml(name="1.jpg")})
+    [problem] = problems(folder, photos)
+    assert problem.name == name
+    with pytest.raises(AssertionError, match=reason):
+        raise AssertionError(problem.reason)
+
+
+def test_an_xml_file_that_is_a_pipe_is_named(photos: Path, tmp_path: Path) -> None:
+    folder = plant(tmp_path / "Annotations", {"1.xml": xml(name="1.jpg")})
+    os.mkfifo(folder / "0.xml")
+    assert problems(folder, photos) == [Problem("0.xml", "is not a regular file")]
+
+
+def test_nan_corners_and_boxes_beyond_the_image_are_rejected_at_last(photos: Path, tmp_path: Path) -> None:
+    things = [thing("cat", "nan", 1, 2, 3), thing("cat", 1, 1, 70, 3), thing("cat", 0, 0, 64, 48)]
+    folder = plant(tmp_path / "xml", {f"{n}.xml": xml(one, name=f"{n}.jpg", size="") for n, one in enumerate(things)})
+    report = convert(photos, tmp_path / "out.lmdb", listing=folder)
+    assert (report.records, report.rejected) == (1, 2)
+
+
+def test_a_folder_without_annotations_is_refused(photos: Path, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"there is no annotation in it: looked for .xml files"):
+        source(photos, photos)
+    with pytest.raises(SourceError, match=r"train.txt: cannot be read: No such file"):
+        source(tmp_path / "ImageSets" / "Main" / "train.txt", photos)

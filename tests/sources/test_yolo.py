@@ -1,0 +1,127 @@
+"""YOLO's annotations: what they make into records, and which of their mistakes are whose."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dbloader import LMDBDataset, convert
+from dbloader.errors import ConversionError, SourceError
+from dbloader.sources.base import Entry, Problem
+from tests.support.annotations import entries, problems, source
+from tests.support.images import photo, plant
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+@pytest.fixture
+def yolo(photos: Path) -> Callable[..., Path]:
+    def make(yaml: str = "names: [cat, dog]\n", **labels: str) -> Path:
+        for name, text in labels.items():
+            plant(photos.parents[1] / "labels" / "train", {f"{name.strip('_')}.txt": text.encode()})
+        (photos.parents[1] / "data.yaml").write_text(yaml)
+        return photos.parents[1] / "data.yaml"
+
+    return make
+
+
+def test_yolo_boxes_arrive_in_the_dataset(yolo: Callable[..., Path], photos: Path, tmp_path: Path) -> None:
+    listing = yolo(_0="1 0.5 0.5 0.5 0.25\n0 0.5 0.5 1.0 1.0000001\n\n", _1="")
+    report = convert(photos, tmp_path / "out.lmdb", listing=listing)
+    assert (report.records, report.rejected) == (3, 0)
+    dataset = LMDBDataset(tmp_path / "out.lmdb", fields=("name", "boxes", "box_labels"))
+    assert dataset.classes == ["cat", "dog"]
+    assert dataset[0]["boxes"].tolist() == [[16, 18, 48, 30], [0, 0, 64, 48]]
+    assert dataset[0]["box_labels"].tolist() == [1, 0]
+    assert [(sample["name"], len(sample["boxes"])) for sample in dataset[1:3]] == [("1.jpg", 0), ("2.jpg", 0)]
+
+
+def test_yolo_labels_may_lie_beside_the_images(tmp_path: Path) -> None:
+    folder = plant(
+        tmp_path / "all", {"a/0.jpg": photo(0), "a/0.txt": b"0 .5 .5 1 1", "classes.txt": b"cat\ntwo words\n"}
+    )
+    found = source(folder / "classes.txt", folder)
+    [entry] = found.entries()
+    assert isinstance(entry, Entry)
+    assert (entry.name, found.classes, found.skipped) == ("a/0.jpg", ("cat", "two words"), {".txt": 2})
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("0 .5 .5 1", "line 2 must be a class and x, y, width, height, got '0 .5 .5 1'"),
+        ("0 .1 .1 .2 .2 .3 .3", "line 2 must be a class and x, y, width, height"),
+        ("2 .5 .5 1 1", "line 2 has the class 2, and there are 2"),
+        ("-1 .5 .5 1 1", "line 2 has the class -1"),
+        ("cat .5 .5 1 1", "invalid literal for int"),
+        ("0 .5 .5 1 x", "could not convert string to float: 'x'"),
+    ],
+)
+def test_an_image_with_a_label_file_that_is_wrong_is_named(
+    line: str, reason: str, yolo: Callable[..., Path], photos: Path
+) -> None:
+    [problem] = problems(yolo(_0="0 .5 .5 1 1", _1=f"0 .5 .5 1 1\n{line}"), photos)
+    assert problem.name == "1.jpg"
+    assert problem.reason.startswith("its labels 1.txt cannot be used: ")
+    assert reason in problem.reason
+
+
+def test_yolo_boxes_beyond_the_image_are_rejected(yolo: Callable[..., Path], photos: Path, tmp_path: Path) -> None:
+    listing = yolo(_0="0 .5 .5 1.2 1", _1="0 .5 .5 nan 1", _2="0 .5 .5 -1 1")
+    with pytest.raises(ConversionError, match=r"none of the 3 files could be stored; the first is 0.jpg: its box 0"):
+        convert(photos, tmp_path / "out.lmdb", listing=listing)
+
+
+def test_labels_without_an_image_are_named_and_none_at_all_are_an_error(
+    yolo: Callable[..., Path], photos: Path
+) -> None:
+    listing = yolo()
+    with pytest.raises(SourceError, match=r"labels/train: there is no .txt file in it for any image of .*images/train"):
+        entries(listing, photos)
+    assert problems(yolo(_0="", _7=""), photos) == [Problem("7.txt", "labels an image that is not there")]
+
+
+def test_a_label_file_that_is_a_pipe_or_a_broken_link_is_named(yolo: Callable[..., Path], photos: Path) -> None:
+    listing = yolo(_0="")
+    labels = photos.parents[1] / "labels" / "train"
+    os.mkfifo(labels / "1.txt")
+    (labels / "2.txt").symlink_to("gone")
+    assert problems(listing, photos) == [
+        Problem("1.jpg", "its labels 1.txt cannot be used: is not a regular file"),
+        Problem("2.jpg", "its labels 2.txt cannot be used: cannot be read: No such file or directory"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "yaml",
+    [
+        "path: x\nnames: [cat, 'a dog', \"x y\"]  # three\nnc: 3\n",
+        "names: ['cat',\n  'a dog',\n  'x y',]\nval: images/val\n",
+        "names:\n  0: cat\n  1: a dog  # not two\n\n  # and\n  2: 'x y'\ntrain: images/train\n",
+        "nc: 3\nnames:\n- cat\n- a dog\n- x y",
+    ],
+)
+def test_names_of_classes_in_simple_yaml_are_read(yaml: str, yolo: Callable[..., Path], photos: Path) -> None:
+    assert source(yolo(yaml, _0=""), photos).classes == ("cat", "a dog", "x y")
+
+
+@pytest.mark.parametrize(
+    ("yaml", "message"),
+    [
+        ("names: {0: cat}", "its names are no simple list: '{0: cat}'; give a classes.txt"),
+        ("names: *other", "its names are no simple list"),
+        ("names: [it''s, [a]]", "its names are no simple list"),
+        ("names:\n  1: cat", "its names are no simple list: '1: cat'"),
+        ("names:\n  - !!python/object:os.system x", "its names are no simple list"),
+        ("nc: 3", "it has no names of classes; give a classes.txt with a name in each line"),
+        ("names:\n", "it has no names of classes"),
+        ("names: [cat, cat]", "two of its classes have the same name"),
+    ],
+)
+def test_other_yaml_is_refused(yaml: str, message: str, yolo: Callable[..., Path], photos: Path) -> None:
+    with pytest.raises(SourceError, match=rf"data.yaml: {message}".replace("[", r"\[").replace("*", r"\*")):
+        source(yolo(yaml, _0=""), photos)

@@ -1,0 +1,25 @@
+"""Read annotations as listings of the images in a folder."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dbloader.sources.base import Entry, Problem
+from dbloader.sources.open import open_source
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dbloader.sources.base import Source
+
+
+def source(listing: Path, root: Path) -> Source:
+    return open_source(root, listing, name_field=None, image_field=None)
+
+
+def entries(listing: Path, root: Path) -> list[Entry]:
+    return [item for item in source(listing, root).entries() if isinstance(item, Entry)]
+
+
+def problems(listing: Path, root: Path) -> list[Problem]:
+    return [item for item in source(listing, root).entries() if isinstance(item, Problem)]
