@@ -272,10 +272,10 @@ def test_row_groups_of_any_size_and_order_give_the_same_records(
 def test_many_large_row_groups_in_a_random_order_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrow_files, "_LARGE", 1)
     monkeypatch.setattr(arrow_files, "_ON_DISK", 1)
-    write(tmp_path / "x.parquet", image=images(60), rows=5)
+    write(tmp_path / "x.parquet", image=images(240), rows=80)  # more than two workers read at once
     with pytest.raises(SourceError, match=r"too large for a random order: leave shuffle \(--shuffle\) out"):
         convert(tmp_path / "x.parquet", tmp_path / "out.lmdb", shuffle=1)
-    assert convert(tmp_path / "x.parquet", tmp_path / "out.lmdb", workers=2, overwrite=True).records == 60
+    assert convert(tmp_path / "x.parquet", tmp_path / "out.lmdb", workers=2, overwrite=True).records == 240
 
 
 @pytest.mark.slow
