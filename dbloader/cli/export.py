@@ -16,8 +16,8 @@ from dbloader.exports.export import FORMATS, export_store
     epilog="""\b
 Examples:
   dbloader export train.lmdb images/
-  dbloader export train.lmdb shards/ --format webdataset
-  dbloader export train.lmdb parquet/ --format parquet""",
+  dbloader export train.lmdb train-shards/ --format webdataset
+  dbloader export train.lmdb train-parquet/ --format parquet""",
 )
 @click.argument("place", type=PlaceArgument())
 @click.argument("destination", type=click.Path())

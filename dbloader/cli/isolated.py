@@ -22,18 +22,25 @@ _CRASHES = (signal.SIGBUS, signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE)
 def isolated(function: str, place: str, *arguments: Any, **options: Any) -> Any:
     """Return what a function of dbloader returns for a place, a dataclass as a dict; raise what it raises.
 
+    It runs in this process if no place is an LMDB file.
+
     Args:
-        function: Its module and its name, as in ``"stores.open.open_store"``, which only the other process imports.
+        function: Its module and its name, as in ``"stores.open.open_store"``.
         place: Its first argument.
-        arguments: The others.
+        arguments: The others, which are places too.
         options: Its keyword arguments. Functions among them, such as ``progress``, are called in this process.
 
     Raises:
         DamagedStoreError: The process was ended by a signal of a crash.
         StoreError: Another signal ended it.
     """
+    if not any(map(os.path.exists, (place, *arguments, options.get("against") or place))):  # no URI is a path
+        return asdict(_find(function)(place, *arguments, **options))
     calls = {name: option for name, option in options.items() if callable(option)}
     options = {name: option for name, option in options.items() if name not in calls}
+    while (free := os.open(os.devnull, os.O_RDWR)) <= 2:  # else the pipe would be in place of a closed standard stream
+        pass
+    os.close(free)
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_run, args=(sender, function, (place, *arguments), options, [*calls]), daemon=True)
@@ -71,13 +78,15 @@ def _run(
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to this process too; the command ends it
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was written aside is removed
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # where LMDB prints its failed assertions
-    module, _, name = function.rpartition(".")
     try:
-        called = getattr(import_module(f"dbloader.{module}"), name)
         callbacks = {name: lambda *values, name=name: sender.send((name, values)) for name in calls}
-        result = called(*arguments, **callbacks, **options)
-        sender.send(("result", asdict(result)))
+        sender.send(("result", asdict(_find(function)(*arguments, **callbacks, **options))))
     except BrokenPipeError:
         pass  # the command has ended
     except Exception as error:
         sender.send(("error", error))
+
+
+def _find(function: str) -> Any:
+    module, _, name = function.rpartition(".")
+    return getattr(import_module(f"dbloader.{module}"), name)

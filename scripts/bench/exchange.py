@@ -61,7 +61,6 @@ PARTS = {
             "md5sum": "md5sum big.lmdb",
             "cat": "cat big.lmdb",
             "dbloader verify": "dbloader verify big.lmdb -q",
-            "dbloader verify --decode": "dbloader verify big.lmdb -q --decode",
         },
         ("big.lmdb",),
     ),

@@ -1,0 +1,151 @@
+"""Copy the records that a plan names, byte for byte, and the lines of the report that are about them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, defaultdict
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dbloader.conversion.copy_plan import Plan, make_plan
+from dbloader.conversion.name_listing import RecordNames
+from dbloader.conversion.stored_records import common_values
+from dbloader.conversion.write_store import count_depth
+from dbloader.errors import DamagedStoreError
+from dbloader.records.columns import NO_LABEL
+from dbloader.records.decode import decode
+from dbloader.records.record import relabel
+from dbloader.sources.base import full_path
+from dbloader.stores.damage import READ_AT_ONCE
+from dbloader.stores.mongo.uri import is_mongo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from dbloader.records.record import EncodedRecord
+    from dbloader.stores.base import Store
+    from dbloader.stores.writer import Writer
+
+_CHANGES = ("resized", "reencoded")  # outcomes that records tell of; for all others the report has lines
+
+
+class RecordCopier:
+    """What is copied from some stores; ``number`` counts the destinations."""
+
+    def __init__(self, stores: Sequence[Store], options: dict[str, Any]) -> None:
+        self._stores = stores
+        self._names = RecordNames(stores)
+        self._manifests = [store.manifest for store in stores]
+        self._checksums = np.concatenate([_checksums(store) for store in stores])
+        used = {name: value for name, value in options.items() if value and name != "seed"}
+        if "split" in used:
+            used["seed"] = options["seed"]
+        self._chosen = {name: _plain(value) for name, value in used.items()}
+        self._is_same = len(stores) == 1 and not self._chosen
+        if self._is_same:
+            self.plan = Plan([range(len(stores[0]))], None, self._manifests[0].classes, complete=True)
+        else:
+            self.plan = make_plan(self._names, options)
+        self.created = self._manifests[0].created if self._is_same else None
+
+    def settings(self, number: int) -> dict[str, str]:
+        """Return the settings that a resumed copy must share."""
+        settings = {
+            "digest of the records": ", ".join(manifest.digest for manifest in self._manifests),
+            "created": ", ".join(manifest.created for manifest in self._manifests),
+        }
+        if self._is_same:
+            return settings
+        chosen = ", ".join(f"{name}={value}" for name, value in self._chosen.items())
+        return {**settings, "choice of records and labels": f"{chosen or 'all'}; SHA-256 {self.plan.digest(number)}"}
+
+    def source(self, number: int) -> dict[str, Any]:
+        """Return the ``source`` of a manifest."""
+        if self._is_same:
+            return self._manifests[0].source
+        common = common_values([manifest.source for manifest in self._manifests])
+        common.pop("listing", None)
+        places = [store.place if is_mongo(store.place) else full_path(store.place) for store in self._stores]
+        copied = {**self._chosen, "part": number, "stores": places, **self.settings(number)}
+        return {**common, "path": ", ".join(places), "copy": copied}
+
+    def write(self, number: int, writer: Writer, progress: Callable[[int, int], object]) -> None:
+        """Write the records of a destination, and the lines of the report that are about them."""
+        part = self.plan.parts[number]
+        before, total = (sum(map(len, parts)) for parts in (self.plan.parts[:number], self.plan.parts))
+        lines: Counter[str] = Counter()
+        # The writer's position counts the lines that a resumed copy has already.
+        for at, event in enumerate(self._events(part)):
+            lines[event["event"]] += 1
+            if at >= writer.position:
+                writer.write([], events=[event], position=at + 1)
+        while writer.length < len(part):
+            progress(before + writer.length, total)
+            outcome, depths = Counter[str](), Counter[str]()
+            records = self._records(part[writer.length : writer.length + READ_AT_ONCE], outcome, depths)
+            writer.write(records, outcome=outcome, depths=depths)
+        progress(before + writer.length, total)
+        files, depths = Counter[str](), Counter[str]()
+        for manifest in self._manifests:
+            files.update(manifest.outcome)
+            depths.update(manifest.depths)
+        if not self.plan.complete:  # those of the records are counted already
+            files, depths = Counter({kind: lines[kind] for kind in files if kind not in _CHANGES}), Counter()
+        missing = {kind: count - writer.totals.outcome[kind] for kind, count in files.items()}
+        writer.write([], outcome=missing, depths=None if writer.totals.depths else depths)
+
+    def _records(self, positions: Any, files: Counter[str], depths: Counter[str]) -> Iterator[EncodedRecord]:
+        """Yield records with their new labels; count what was done to the files, unless all records are copied."""
+        positions = np.asarray(positions)
+        stores = np.searchsorted(self._names.starts, positions, "right") - 1
+        for number in np.unique(stores).tolist():
+            store, here = self._stores[number], positions[stores == number].tolist()
+            indices = [position - self._names.starts[number] for position in here]
+            for position, index, document in zip(here, indices, store.documents(indices), strict=True):
+                record = store.verified(document, index)
+                if record.crc32 != self._checksums[position]:
+                    what = f"record {index} ({record.name}) has been exchanged for another one"
+                    raise DamagedStoreError(f"{store.place}: {what}")
+                if not self.plan.complete:
+                    whole = decode(document, index, view=True)
+                    depths.update(count_depth(whole))
+                    if whole.resized_from:
+                        files["reencoded" if whole.resized_from == (whole.width, whole.height) else "resized"] += 1
+                label = record.label if self.plan.labels is None else int(self.plan.labels[position])
+                label = None if label == NO_LABEL else label
+                yield record if label == record.label else relabel(record, label)
+
+    def _events(self, part: Any) -> Iterator[dict[str, str]]:
+        """Yield the lines of all reports, or those that are about the records of one part of many."""
+        for number, store in enumerate(self._stores):
+            start = self._names.starts[number]
+            seen: defaultdict[tuple[str, str], count[int]] = defaultdict(count)
+            for event in store.events():
+                if not self.plan.complete:
+                    found = [at for at in self._names.find(event["name"]) if start <= at < start + len(store)]
+                    # The lines about several records of one name are in the order of the records.
+                    nth = next(seen[event["name"], event["event"]]) if len(found) > 1 else 0
+                    if event["event"] == "rejected" or nth >= len(found) or not _contains(part, found[nth]):
+                        continue
+                yield event
+
+
+def _contains(part: Any, position: int) -> bool:
+    at = int(np.searchsorted(part, position))
+    return at < len(part) and bool(part[at] == position)
+
+
+def _plain(value: Any) -> Any:
+    """Return the value of an option as a manifest holds it."""
+    return full_path(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
+
+
+def _checksums(store: Store) -> np.ndarray[Any, Any]:
+    """Return the CRC-32 of each record, checked against the store's digest."""
+    checksums = store.column("crc32")
+    if hashlib.sha256(checksums.astype("<u4").tobytes()).hexdigest() != store.manifest.digest:
+        raise DamagedStoreError(f"{store.place}: its column crc32 does not tell of the records that its digest is of")
+    return checksums
