@@ -52,7 +52,9 @@ def compare_files(
                 findings.add("missing", index=None, name=name, reason=f"{name} is not in {store.place}")
         for index in map(int, np.flatnonzero(left)):
             name = names[index]
-            findings.add("extra", index=index, name=name, reason=f"record {index} ({name}) is of none of the files")
+            findings.add(
+                "extra", index=index, name=name, reason=f"record {index} ({name}) belongs to no file of the source"
+            )
         order, done = np.flatnonzero(records >= 0), 0
 
         def compare(part: slice, hold: Hold, budget: MemoryBudget) -> list[tuple[int, str, str, str]]:

@@ -140,7 +140,7 @@ def _unite_labels(
             inside = mine & (labels >= 0) & (labels < len(table))
             new[inside] = table[labels[inside]]
             if (wrong := mine & (~inside | (new < 0))).any():
-                raise OptionError(f"{places[at]}: the label {labels[wrong][0]} is none of the classes")
+                raise OptionError(f"{places[at]}: the label {labels[wrong][0]} is not that of a class")
     return new, united
 
 

@@ -26,7 +26,7 @@ class RecordMatcher:
         self._taken = np.zeros(len(keys), np.uint32)  # by the position of a key's first record: how many to pass over
 
     def take(self, key: np.uint64 | np.uint32, accept: Callable[[int], bool] = lambda index: True) -> int | None:
-        """Return the first record left that has a key and is accepted; None if there is none."""
+        """Return the first untaken record with a key that ``accept`` accepts; None without one."""
         first, end = int(np.searchsorted(self._keys, key)), int(np.searchsorted(self._keys, key, "right"))
         if first == end:
             return None

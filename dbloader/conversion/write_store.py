@@ -82,7 +82,7 @@ def write_store(
         overwrite: Replace the store at the place, once the new one is finished.
 
     Raises:
-        FieldError: A sample holds what a record cannot, or a label that is none of the classes, or that is the name of
+        FieldError: A sample holds what a record cannot, or a label that is not one of the classes, or the name of
             several; the message names the sample and the field.
         DamagedImageError: A PIL image does not decode.
         TypeError: ``quality`` or ``overwrite`` has the wrong type.
@@ -192,7 +192,7 @@ def _checked(record: Record | DBLoaderError, classes: Sequence[str], numbers: Ma
     label: Any = record.label
     if isinstance(label, str):
         if label not in numbers:
-            what = f"is none of the {len(classes)} classes: give all names in the order of their labels (classes=)"
+            what = f"is not one of the {len(classes)} classes: give all names in the order of their labels (classes=)"
             raise FieldError(f"label {short_repr(label)} {what}, or put it into a field of its own")
         if len(numbers) < len(classes) and classes.count(label) > 1:
             raise FieldError(f"label {short_repr(label)} is the name of several classes: give labels that are ints")

@@ -170,7 +170,7 @@ def _fields(record: Record) -> dict[str, Any]:
 
 
 def _type_of(value: Any) -> Any:
-    """Return the type of a column with a value; ValueError if there is none that gives the same value back."""
+    """Return the type of a column that gives a value back unchanged; ValueError if no type does."""
     if value is None:
         return pa.null()
     if isinstance(value, list):

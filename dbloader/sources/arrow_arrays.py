@@ -48,7 +48,7 @@ def rule_of(array: np.ndarray[Any, Any]) -> ArrayRule:
 
 
 def read_rule(value: Any, kind: Any) -> ArrayRule:
-    """Return the rule that metadata has for a column of a type; ValueError if it is none, or not for this type."""
+    """Return the rule in metadata for a column; ValueError if it is malformed or does not fit the column's type."""
     try:
         rule = ArrayRule(str(value["dtype"]), tuple(value["shape"]))
         sizes = [size for size in rule.shape if size is not None]

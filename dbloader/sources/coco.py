@@ -69,7 +69,7 @@ def read_coco(listing: Path, root: Path) -> CocoSource | None:
     for key, values in rows.items():
         ids, counts = np.unique(values[:, 0], return_counts=True)
         if len(ids) < len(values):
-            raise SourceError(f"{readable(listing)}: two {key} have the id {ids[counts > 1][0]}: number them anew")
+            raise SourceError(f"{readable(listing)}: two {key} have the id {ids[counts > 1][0]}: give each its own id")
     return CocoSource(root, listing, dict(sorted(names.items())), rows, np.array(images_of, np.int64))
 
 

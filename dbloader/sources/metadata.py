@@ -27,7 +27,7 @@ RECORD_COLUMNS = ("name", "resized_from")
 
 
 def find_metadata(folder: str | os.PathLike[str]) -> Path | None:
-    """Return the metadata file in a folder; None if there is none that has the column ``file_name``."""
+    """Return the metadata file in a folder that has the column ``file_name``; None without one."""
     found = [path for name in METADATA_FILES if (path := Path(folder, name)).is_file() and FILE_NAME in _columns(path)]
     if len(found) > 1:
         names = " and ".join(path.name for path in found)

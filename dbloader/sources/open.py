@@ -34,9 +34,9 @@ def open_source(
     name_field: str | None,
     image_field: str | None,
 ) -> Source:
-    """Return the source at a place; SourceError or OptionError if there is none. See ``convert`` for the arguments.
+    """Return the source at a place; SourceError or OptionError if nothing there can be converted.
 
-    A place says what it is by what is there, in the order of these lines; a folder of images is the last.
+    The arguments are those of ``convert``. The kinds are tried in the order of these lines, a folder of images last.
     """
     if (name_field is not None or image_field is not None) and (listing is None or not is_mongo(source)):
         raise OptionError(

@@ -70,7 +70,7 @@ def test_what_differs_from_another_store_is_named(shell: Shell, root: Path, stor
     other = store.with_name("other.lmdb")
     convert(root, other)
     outcome = shell("verify", store, "--against", other)
-    assert outcome.stderr.splitlines()[0] == "Error: record 0 (cat/0000.jpg) is of none of the files"
+    assert outcome.stderr.splitlines()[0] == "Error: record 0 (cat/0000.jpg) belongs to no file of the source"
     assert (outcome.status, len(outcome.stderr.splitlines())) == (1, 2)
 
 

@@ -258,7 +258,7 @@ def test_records_that_a_listing_of_labels_does_not_name_keep_theirs(store: Path,
 @pytest.mark.parametrize(
     ("rows", "error", "message"),
     [
-        ([{"name": "cat/0000.jpg", "label": 3}], OptionError, "bad.jsonl: the label 3 is none of the classes"),
+        ([{"name": "cat/0000.jpg", "label": 3}], OptionError, "bad.jsonl: the label 3 is not that of a class"),
         ([{"name": "x", "label": 1}], SourceError, "1 of its rows name no record"),
         ([{"name": "cat/0000.jpg"}], SourceError, "row 1: has no column called label or class or target"),
         ([{"name": "cat/0000.jpg", "label": 1.5}], SourceError, "row 1: a label is a 64-bit integer, a name or null"),

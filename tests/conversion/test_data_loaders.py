@@ -234,7 +234,7 @@ def test_an_error_in_a_loader_ends_its_workers(tmp_path: Path, batch_size: int |
 @pytest.mark.usefixtures("_no_garbage_collection")
 def test_a_sample_that_cannot_be_stored_is_told_and_ends_the_workers_of_its_loader(tmp_path: Path) -> None:
     items = [(IMAGE, at if at != 5 else "five") for at in range(12)]
-    with pytest.raises(FieldError, match=r"^sample 5: label 'five' is none of the 0 classes: [^\n]*$"):
+    with pytest.raises(FieldError, match=r"^sample 5: label 'five' is not one of the 0 classes: [^\n]*$"):
         write_store(DataLoader(Items(items), 3, num_workers=2), tmp_path / "s.lmdb")
     assert multiprocessing.active_children() == []
     assert list(tmp_path.iterdir()) == []

@@ -200,7 +200,7 @@ def test_what_a_record_cannot_hold_is_told_by_sample_and_field(
 
 @pytest.mark.parametrize("label", [1.0, True, "cat", [1], np.array([1]), torch.tensor(1.0), np.float32(1), b"1"])
 def test_a_label_that_is_no_integer_is_refused_with_the_way_out(tmp_path: Path, label: Any) -> None:
-    told = "^sample 1: (field 'label' must be an int, or the name of a class|label 'cat' is none of).* put it into a"
+    told = "^sample 1: (field 'label' must be an int, or the name of a class|label 'cat' is not one of).* put it into a"
     with pytest.raises(FieldError, match=told):
         written([(IMAGE, 1), (IMAGE, label)], tmp_path)
     (record,) = written([(IMAGE, label)], tmp_path, fields=("image", "target"))

@@ -156,8 +156,8 @@ def test_the_names_of_classes_are_labels(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("classes", "told"),
     [
-        (("a", "b"), "label 'c' is none of the 2 classes: give all names in the order of their labels"),
-        (None, "label 'c' is none of the 0 classes: give all names"),
+        (("a", "b"), "label 'c' is not one of the 2 classes: give all names in the order of their labels"),
+        (None, "label 'c' is not one of the 0 classes: give all names"),
         (("c", "b", "c"), "label 'c' is the name of several classes: give labels that are ints"),
     ],
 )

@@ -165,7 +165,7 @@ def test_annotations_without_an_image_and_images_without_a_file_are_named(photos
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"images": [{"id": 1, "file_name": "0.jpg"}] * 2}, "two images have the id 1: number them anew"),
+        ({"images": [{"id": 1, "file_name": "0.jpg"}] * 2}, "two images have the id 1: give each its own id"),
         (
             {"images": [{"id": "1", "file_name": "0.jpg"}]},
             "images, item 1: must be an object with an integer as its id",
