@@ -7,8 +7,10 @@ from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from torch.utils.data import ConcatDataset, Subset
 
 from dbloader._describe import short_repr
+from dbloader.datasets.base import RecordDataset
 from dbloader.decoding.decoder import Decoder
 from dbloader.decoding.fields import crop_boxes, crop_field, decode_field
 from dbloader.decoding.masks import changes_size, refuse_masks
@@ -47,6 +49,17 @@ def names_of(fields: tuple[str, ...] | dict[str, str] | None) -> dict[str, str]:
     if fields is None:
         return {"image": "image", "label": "label"}
     return fields if isinstance(fields, dict) else {name: name for name in fields}
+
+
+def image_and_label(dataset: Any) -> dict[str, str]:
+    """Return the names of the image and the label in the samples of a dataset, or of those inside it, if a store's."""
+    if isinstance(dataset, ConcatDataset) and dataset.datasets:
+        return image_and_label(dataset.datasets[0])
+    if isinstance(dataset, Subset):
+        return image_and_label(dataset.dataset)
+    fields = getattr(dataset, "fields", None) if isinstance(dataset, RecordDataset) else None
+    found = {field: name for name, field in names_of(fields).items() if field in ("image", "label")}
+    return {"image": "image", "label": "label", **found}
 
 
 def check_fields(dataset: StoreDataset, manifest: Manifest) -> None:
@@ -95,8 +108,8 @@ def others_of(dataset: StoreDataset, record: Record, plan: Plan | None) -> dict[
     else:
         exif = {"exif_transpose": dataset.decode.exif_transpose}  # type: ignore[union-attr]
         cropped = {name: _read_file(name, crop_field, values[name], plan, **exif) for name in files}
-        if _are_boxes(boxes := values.get(_BOXES)):
-            placed = crop_boxes(boxes, plan, record.image, **exif)
+        if _are_boxes(values.get(_BOXES)):
+            placed = crop_boxes(values[_BOXES], plan, record.image, **exif)
             cropped |= _boxes_and_rows(values, placed, drop_empty=dataset.drop_empty_boxes)
     if crops:
         rest = {name: value for name, value in values.items() if name not in cropped and name not in _OWN_FIELDS}
