@@ -4,6 +4,6 @@ from dbloader.decoding.center_crop import ResizeCenterCrop
 from dbloader.decoding.crop import Crop
 from dbloader.decoding.decoder import Decoder, DecodeTensor
 from dbloader.decoding.open import decode_pil
-from dbloader.decoding.random_crop import RandomResizedCrop
+from dbloader.decoding.random_crop import RandomCrop, RandomResizedCrop
 
-__all__ = ["Crop", "DecodeTensor", "Decoder", "RandomResizedCrop", "ResizeCenterCrop", "decode_pil"]
+__all__ = ["Crop", "DecodeTensor", "Decoder", "RandomCrop", "RandomResizedCrop", "ResizeCenterCrop", "decode_pil"]
