@@ -12,7 +12,7 @@ import numpy as np
 
 from dbloader.conversion.copy_plan import Plan, make_plan
 from dbloader.conversion.name_listing import RecordNames
-from dbloader.conversion.stored_records import common_values
+from dbloader.conversion.stored_records import common_file_fields, common_values
 from dbloader.conversion.write_store import count_depth
 from dbloader.errors import DamagedStoreError
 from dbloader.records.columns import NO_LABEL
@@ -68,6 +68,7 @@ class RecordCopier:
             return self._manifests[0].source
         common = common_values([manifest.source for manifest in self._manifests])
         common.pop("listing", None)
+        common |= common_file_fields(self._manifests)
         places = [store.place if is_mongo(store.place) else full_path(store.place) for store in self._stores]
         copied = {**self._chosen, "part": number, "stores": places, **self.settings(number)}
         return {**common, "path": ", ".join(places), "copy": copied}

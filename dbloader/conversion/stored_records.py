@@ -12,11 +12,14 @@ from operator import index as as_index
 from typing import TYPE_CHECKING, Any
 
 from dbloader.errors import OptionError
+from dbloader.records.manifest import FILE_FIELDS
 from dbloader.records.record import STANDARD_FIELDS, Record
 from dbloader.stores.base import Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from dbloader.records.manifest import Manifest
 
 # Records read at once: fewer than READ_AT_ONCE, as images may be large and other samples are held too.
 _READ_AT_ONCE = 16
@@ -66,13 +69,27 @@ def common_source(samples: Any) -> dict[str, Any]:
     parts = list(_parts(samples))
     if not all(map(gives_records, parts)):
         return {"kind": "samples"}
-    return {**common_values([part.manifest.source for part in parts]), "kind": "records"}
+    manifests = [part.manifest for part in parts]
+    common = common_values([manifest.source for manifest in manifests])
+    return {**common, "kind": "records", **common_file_fields(manifests)}
 
 
 def common_values(sources: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return what some manifests' ``source`` have in common, such as how the images were checked."""
     first, *others = sources
     return {key: value for key, value in first.items() if all(key in other and other[key] == value for other in others)}
+
+
+def common_file_fields(manifests: Sequence[Manifest]) -> dict[str, Any]:
+    """Return the part of a manifest's ``source`` that names the fields of several stores that are image files."""
+    names = {name: manifest for manifest in manifests for name in manifest.file_fields}
+    for name in names:
+        if any(name in manifest.fields and name not in manifest.file_fields for manifest in manifests):
+            raise OptionError(
+                f"the field {name!r} has image files in one store, and other values in another: make one of the "
+                "two again with another name for the field"
+            )
+    return {FILE_FIELDS: [*names]} if names else {}
 
 
 def find_classes(samples: Any) -> tuple[str, ...]:

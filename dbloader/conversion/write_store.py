@@ -23,7 +23,8 @@ from dbloader.conversion.stored_records import (
 from dbloader.errors import DBLoaderError, FieldError, ImageError, NotAnImageError, OptionError
 from dbloader.images.info import read_facts
 from dbloader.images.pillow import array_depth
-from dbloader.records.record import encode
+from dbloader.records.manifest import FILE_FIELDS
+from dbloader.records.record import checked_file_fields, encode
 from dbloader.stores.open import create_store
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def write_store(
     place: str | os.PathLike[str],
     *,
     fields: Sequence[str] | None = None,
+    file_fields: Sequence[str] = (),
     classes: Sequence[str] | None = None,
     image_format: str | None = None,
     quality: int | None = None,
@@ -73,6 +75,8 @@ def write_store(
             ``label`` (an int, or the name of one of the classes), ``name`` (a str), ``width``, ``height``, ``format``,
             ``damaged`` and ``resized_from`` are the standard fields of a record; all others are stored as further
             fields.
+        file_fields: Names of further fields whose values are image files, such as ``("mask", "depth")``: PIL images,
+            or the bytes of image files; None where a sample has none. Datasets decode them as the image.
         classes: Class names in the order of their labels, () for labels without names; default those of the dataset,
             if it has any. Labels that are ints are not changed. Those that are names need the classes here: records
             are stored as they come, so names cannot be sorted and numbered at the end.
@@ -83,7 +87,7 @@ def write_store(
 
     Raises:
         FieldError: A sample holds what a record cannot, or a label that is not one of the classes, or the name of
-            several; the message names the sample and the field.
+            several, or no image file in one of ``file_fields``; the message names the sample and the field.
         DamagedImageError: A PIL image does not decode.
         TypeError: ``quality`` or ``overwrite`` has the wrong type.
         OptionError: An option is out of its range, or the samples cannot be iterated, or there are none and
@@ -100,7 +104,9 @@ def write_store(
         )
     class_names = find_classes(samples) if classes is None else checked_names("classes", classes, "('cat', 'dog')")
     numbers = {name: label for label, name in enumerate(class_names)}
-    source = common_source(samples) if as_records else {"kind": "samples"}
+    source: dict[str, Any] = common_source(samples) if as_records else {"kind": "samples"}
+    if files := [*dict.fromkeys([*source.get(FILE_FIELDS, ()), *checked_file_fields(file_fields)])]:
+        source[FILE_FIELDS] = files
     with (
         create_store(place, overwrite=overwrite) as writer,
         closing(_records(samples, encoder, as_records=as_records)) as records,
@@ -108,6 +114,7 @@ def write_store(
         for number, record in enumerate(records):
             try:
                 checked = _checked(record, class_names, numbers)
+                _check_files(checked, files)
                 writer.write([encode(checked)], depths=count_depth(checked))
             except (FieldError, ImageError) as error:
                 raise type(error)(f"sample {number}: {error}") from error
@@ -174,6 +181,23 @@ def _each(samples: Any) -> Iterator[Any]:
             f"samples must be an iterable of samples, a dataset or a DataLoader, got {type(samples).__name__}: "
             "put a single sample into a list, and give the path of a folder to convert()"
         )
+
+
+def _check_files(record: Record, names: Sequence[str]) -> None:
+    """Raise FieldError if a file field of a record has something else than an image file."""
+    for name in names:
+        value = record.fields.get(name)
+        if value is None:
+            continue
+        if not isinstance(value, (bytes, bytearray, memoryview)):
+            raise FieldError(
+                f"field {name!r} is one of file_fields, and must be a PIL image or the bytes of an image file, got "
+                f"{short_repr(value)}"
+            )
+        try:
+            read_facts(bytes(value))
+        except NotAnImageError as error:
+            raise FieldError(f"field {name!r} is one of file_fields, and {error}") from error
 
 
 def count_depth(record: Record) -> dict[str, int]:

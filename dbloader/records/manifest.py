@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 FORMAT = "dbloader"
 VERSION = 1
+FILE_FIELDS = "file_fields"  # of `source`
 
 _MAX_DEPTH = 20  # of dicts and lists in `source`
 
@@ -46,7 +47,7 @@ class Manifest:
         fields: Records by further field.
         outcome: Files by what the conversion did with them: ``repaired``, ``rejected`` and others.
         events: Lines of the conversion's report.
-        source: Where the records came from, and the options of the conversion.
+        source: Where the records came from, and the options of the conversion; ``file_fields`` is one of them.
         created: UTC, ISO 8601.
         created_by: Program and version.
         version: Version of the format.
@@ -70,6 +71,11 @@ class Manifest:
     created: str = ""
     created_by: str = ""
     version: int = VERSION
+
+    @property
+    def file_fields(self) -> tuple[str, ...]:
+        """Further fields whose values are image files, such as masks: bytes, as the records' images are."""
+        return tuple(self.source.get(FILE_FIELDS) or ())
 
     def encode(self) -> bytes:
         """Return the manifest as a BSON document that ends with its CRC-32."""
@@ -141,6 +147,10 @@ def _is_plain(value: object, depth: int = 0) -> bool:
     return value is None or isinstance(value, (bool, int, float)) or _is_text(value)
 
 
+def _are_names(value: object) -> bool:
+    return value is None or (isinstance(value, list) and all(map(_is_text, value)))
+
+
 def _is_text(value: object) -> bool:
     return type(value) is str  # bson.Code is a str too, and cannot be hashed
 
@@ -154,7 +164,7 @@ _IS_VALID: dict[str, Callable[[Any], bool]] = {
     "digest": lambda value: isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef"),
     "classes": lambda value: isinstance(value, list) and all(map(_is_text, value)),
     "label_counts": lambda value: value is None or (isinstance(value, bytes) and len(value) % 16 == 0),
-    "source": lambda value: isinstance(value, dict) and _is_plain(value),
+    "source": lambda value: isinstance(value, dict) and _is_plain(value) and _are_names(value.get(FILE_FIELDS)),
 }
 
 

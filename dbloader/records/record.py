@@ -6,6 +6,7 @@ before the order of the records is known; ``EncodedRecord.document`` adds the in
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from bson.int64 import Int64
 from isal.isal_zlib import crc32
 
 from dbloader._describe import short_repr
-from dbloader.errors import DamagedRecordError, FieldError
+from dbloader.errors import DamagedRecordError, FieldError, OptionError
 from dbloader.records.document import CRC32, HEAD, ID, IMAGE, IMAGE_TAG, MAX_DOCUMENT, TAIL, bound_crc32
 from dbloader.records.values import INT64_MIN, UINT32_MAX, array_bytes, checked_int, checked_size, checked_str, pack
 
@@ -152,6 +153,19 @@ def checked_field_name(name: object) -> str:
         # MongoDB gives dots and a leading dollar sign a meaning.
         raise FieldError(f"a field's name may not be empty, hold '.' or NUL or begin with '$', got {name!r}")
     return checked_str(name, name)
+
+
+def checked_file_fields(names: object) -> tuple[str, ...]:
+    """Return the names of further fields whose values are image files, or raise OptionError."""
+    if isinstance(names, (tuple, list)):
+        with suppress(FieldError):
+            names = tuple(map(checked_field_name, names))
+            if len({*names}) == len(names):
+                return names
+    raise OptionError(
+        "file_fields (--file-field) must be different names of further fields, such as ('mask', 'depth'), got "
+        f"{short_repr(names)}"
+    )
 
 
 def _image_element(image: Any) -> tuple[bytes, bytes]:
