@@ -1,7 +1,7 @@
 """Train a classifier on a store with Accelerate. A training that was killed goes on at its last checkpoint.
 
-    python accelerate_train.py train.lmdb val.lmdb
-    accelerate launch --num_processes 8 accelerate_train.py train.lmdb val.lmdb --resume
+python accelerate_train.py train.lmdb val.lmdb
+accelerate launch --num_processes 8 accelerate_train.py train.lmdb val.lmdb --resume
 """
 
 import argparse
@@ -63,7 +63,9 @@ def main() -> None:
         counts = torch.zeros(2, device=accelerator.device)
         with torch.inference_mode():
             for images, labels in evaluation:
-                right = network(images).argmax(1) == labels  # not model(): processes may have unequal numbers of batches
+                right = (
+                    network(images).argmax(1) == labels
+                )  # not model(): processes may have unequal numbers of batches
                 counts += torch.tensor([right.sum(), len(labels)], device=accelerator.device)
         right, total = accelerator.reduce(counts).tolist()  # not gather_for_metrics(): nothing is repeated
         accelerator.print(f"accuracy {right / total:.1%}", flush=True)

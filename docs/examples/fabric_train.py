@@ -1,7 +1,7 @@
 """Train a classifier on a store with Lightning Fabric. A training that was killed goes on at its last checkpoint.
 
-    python fabric_train.py train.lmdb val.lmdb
-    python fabric_train.py train.lmdb val.lmdb --resume
+python fabric_train.py train.lmdb val.lmdb
+python fabric_train.py train.lmdb val.lmdb --resume
 """
 
 import argparse
@@ -67,7 +67,9 @@ def main() -> None:
         counts = torch.zeros(2, device=fabric.device)
         with torch.inference_mode():
             for images, labels in evaluation:
-                right = network(images).argmax(1) == labels  # not model(): processes may have unequal numbers of batches
+                right = (
+                    network(images).argmax(1) == labels
+                )  # not model(): processes may have unequal numbers of batches
                 counts += torch.tensor([right.sum(), len(labels)], device=fabric.device)
         right, total = fabric.all_reduce(counts, reduce_op="sum").tolist()
         fabric.print(f"accuracy {right / total:.1%}", flush=True)

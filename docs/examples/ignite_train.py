@@ -1,7 +1,7 @@
 """Train a classifier on a store with Ignite. A training that was killed goes on at its last checkpoint.
 
-    python ignite_train.py train.lmdb val.lmdb
-    torchrun --nproc-per-node 8 ignite_train.py train.lmdb val.lmdb --backend nccl --resume
+python ignite_train.py train.lmdb val.lmdb
+torchrun --nproc-per-node 8 ignite_train.py train.lmdb val.lmdb --backend nccl --resume
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Train a classifier on a store with Lightning. A training that was killed goes on at its last checkpoint.
 
-    python lightning_train.py train.lmdb val.lmdb
-    python lightning_train.py train.lmdb val.lmdb --resume
+python lightning_train.py train.lmdb val.lmdb
+python lightning_train.py train.lmdb val.lmdb --resume
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Train a classifier on a store with torchdata's StatefulDataLoader. A killed training goes on at its last checkpoint.
 
-    python torchdata_train.py train.lmdb val.lmdb
-    python torchdata_train.py train.lmdb val.lmdb --resume
+python torchdata_train.py train.lmdb val.lmdb
+python torchdata_train.py train.lmdb val.lmdb --resume
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Train an image classifier on a store with the Hugging Face Trainer. A killed training goes on at its last checkpoint.
 
-    python transformers_trainer.py train.lmdb val.lmdb
-    torchrun --nproc-per-node 8 transformers_trainer.py train.lmdb val.lmdb --resume
+python transformers_trainer.py train.lmdb val.lmdb
+torchrun --nproc-per-node 8 transformers_trainer.py train.lmdb val.lmdb --resume
 """
 
 import argparse
