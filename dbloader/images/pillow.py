@@ -52,7 +52,7 @@ _WHITE_IS_ZERO = 0
 _TGA_BITS = (1, 8, 16, 24, 32)
 # Unsigned values, from black to the greatest that so many bits hold.
 KNOWN_RANGE = (EIGHT_BITS, "12-bit", "16-bit")
-_MISREAD = {"8-bit signed": "unsigned", "32-bit": "signed"}
+MISREAD = {"8-bit signed": "unsigned", "32-bit": "signed"}
 _GRAY_16 = ("I;16", "I;16L", "I;16B", "I;16N", "I")
 
 
@@ -185,8 +185,8 @@ def mend_gray(image: Image.Image) -> Image.Image:
     16 bits in the mode of 32. Values that it misreads, or cannot write, are a PixelRangeError.
     """
     depth = value_depth(image)
-    if depth in _MISREAD:
-        raise PixelRangeError(f"its values are {depth}, which Pillow reads as {_MISREAD[depth]}: keep its size")
+    if depth in MISREAD:
+        raise PixelRangeError(f"its values are {depth}, which Pillow reads as {MISREAD[depth]}: keep its size")
     if image.mode == "F" and _is_inverted(image):
         raise PixelRangeError("its values are floats of which 0 is white, which Pillow cannot write: keep its size")
     return Image.fromarray(_gray_values(image)) if image.mode in _GRAY_16 and depth in KNOWN_RANGE else image

@@ -10,6 +10,7 @@ from dbloader._options import check_choice, checked_flag, real_number, whole_num
 from dbloader.batches.create import create_fetcher
 from dbloader.batches.replacing import ReplacingBatchFetcher, find_store
 from dbloader.batches.skipped import SkipLimit
+from dbloader.datasets.fields import image_and_label
 from dbloader.device.decode import DeviceDecoder
 from dbloader.device.preparation import Preparation
 from dbloader.device.transfer import resolve_device
@@ -94,7 +95,8 @@ def create_loader(
 
     Args:
         dataset: Any map-style dataset: LMDBDataset, MongoDataset, a Subset of one, torchvision's, timm's. It is not
-            changed. With ``fields`` the batches are dicts. (A ConcatDataset needs a random Decoder as ``transform``:
+            changed. With ``fields`` the batches are dicts, and a Decoder crops image, masks and boxes together
+            (docs/masks.md). (A ConcatDataset needs a random Decoder as ``transform``:
             as the ``decode`` of a part it would not know the position in the epoch.)
         input_size: Height and width of the images in pixels: one number for both, two, or timm's three of which the
             first is 3. In evaluation, the output shows ``crop_pct`` of an image's shorter side along its own longer side.
@@ -227,7 +229,10 @@ def create_loader(
             held_batches=3 if use_prefetcher else 0,
         )
     prefetched: PrefetchLoader[Any] = PrefetchLoader(
-        loader, device, 2 if use_prefetcher else 0, preparation=Preparation(*steps) if steps else None
+        loader,
+        device,
+        2 if use_prefetcher else 0,
+        preparation=Preparation(*steps, **image_and_label(dataset)) if steps else None,
     )
     prefetched._skip_limit = skip_limit
     return prefetched

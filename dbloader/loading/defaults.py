@@ -116,6 +116,7 @@ def with_transform(dataset: Any, transform: Callable[..., Any] | None) -> tuple[
         dataset.decode, dataset.transform = transform, None
     else:
         dataset.transform = transform
+    dataset.transforms = None
     return dataset, None
 
 
