@@ -1,8 +1,8 @@
 """Run one of timm's scripts on stores: ``python -m dbloader.timm train.py --data-dir 'stores/{split}.lmdb' ...``.
 
-The script stays as it is. While it runs, ``timm.data.create_dataset`` returns an LMDBDataset or a MongoDataset where the
-script names no other kind of dataset (``--dataset``). ``{split}`` in the place is replaced by the script's split, such as
-``train`` or ``validation``. The transforms, the sampler and the loader are timm's.
+The script stays as it is. While it runs, ``timm.data.create_dataset`` returns an LMDBDataset or a MongoDataset where
+the script names no other kind of dataset (``--dataset``). The script's split, such as ``train`` or ``validation``,
+replaces ``{split}`` in the place. The transforms, the sampler and the loader are timm's.
 """
 
 from __future__ import annotations

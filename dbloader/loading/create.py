@@ -99,7 +99,7 @@ def create_loader(
             (docs/masks.md). (A ConcatDataset needs a random Decoder as ``transform``:
             as the ``decode`` of a part it would not know the position in the epoch.)
         input_size: Height and width of the images in pixels: one number for both, two, or timm's three of which the
-            first is 3. In evaluation, the output shows ``crop_pct`` of an image's shorter side along its own longer side.
+            first is 3. In evaluation, the output's longer side shows ``crop_pct`` of an image's shorter side.
         batch_size: Samples in a batch of this process; it must be given.
         is_training: Shuffle, crop at random and flip; otherwise keep the order, resize and crop the center.
         interpolation: With what ``transform="auto"`` resizes: "bilinear", "bicubic" or another of RandomResizedCrop's.
@@ -142,6 +142,7 @@ def create_loader(
         persistent_workers: Keep worker processes from one epoch to the next.
         prefetch_factor: Batches ahead for each worker process, or for all threads together; 2 if None.
         use_prefetcher: False makes and sends each batch when it is asked for, without a thread: to compare and debug.
+        **unknown: Any other argument is an error.
 
     Raises:
         OptionError: An option is out of its range or does not fit another; the dataset has no samples; the device is
