@@ -44,7 +44,9 @@ Examples:
 )
 @click.argument("place", type=PlaceArgument())
 @click.argument("record")
-@click.option("--output", metavar="FILE", type=click.Path(), help="Write the image into a new file, as it is stored.")
+@click.option(
+    "--output", "-o", metavar="FILE", type=click.Path(), help="Write the image into a new file, as it is stored."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def show_command(place: str, record: str, *, output: str | None, as_json: bool) -> None:
     """Show a record of the store PLACE: its fields, the EXIF of its image, and how its JPEG is made.

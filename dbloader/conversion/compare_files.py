@@ -59,7 +59,7 @@ def compare_files(
 
         def compare(part: slice, hold: Hold, budget: MemoryBudget) -> list[tuple[int, str, str, str]]:
             items = [files[position] for position in order[part]]
-            contents = source.read([item for item in items if isinstance(item, Entry)], hold)
+            contents = source.load([item for item in items if isinstance(item, Entry)], hold)
             results = []
             for item, index in zip(items, records[order[part]].tolist(), strict=True):
                 data = item if isinstance(item, Problem) or budget.closed else next(contents)

@@ -4,7 +4,10 @@ from dbloader.decoding.center_crop import ResizeCenterCrop
 from dbloader.decoding.crop import Crop
 from dbloader.decoding.decoder import Decoder, DecodeTensor
 from dbloader.decoding.open import decode_pil
-from dbloader.decoding.random_crop import RandomResizedCrop
+from dbloader.decoding.random_crop import RandomCrop, RandomResizedCrop
 from dbloader.decoding.tv_tensors import as_tv_tensors
 
-__all__ = ["Crop", "DecodeTensor", "Decoder", "RandomResizedCrop", "ResizeCenterCrop", "as_tv_tensors", "decode_pil"]
+__all__ = [
+    "Crop", "DecodeTensor", "Decoder", "RandomCrop", "RandomResizedCrop", "ResizeCenterCrop", "as_tv_tensors",
+    "decode_pil",
+]  # fmt: skip
