@@ -16,7 +16,7 @@ from PIL import Image
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 from dbloader import RandomResizedCrop, ResizeCenterCrop, create_loader, write_store
-from dbloader.decoding import DecodeTensor
+from dbloader.decoding import DecodeTensor, RandomCrop
 from dbloader.errors import OptionError
 from dbloader.sampling.rng import SeededIndices
 from tests.support.images import encoded, photo
@@ -87,10 +87,10 @@ def nearest(pixels: np.ndarray[Any, Any], size: tuple[int, int]) -> np.ndarray[A
     return pixels[rows][:, columns]
 
 
-def bilinear(pixels: np.ndarray[Any, Any], size: tuple[int, int]) -> torch.Tensor:
+def smooth(pixels: np.ndarray[Any, Any], size: tuple[int, int], mode: str) -> torch.Tensor:
     image = torch.from_numpy(pixels.copy()).permute(2, 0, 1)[None]
     image = image.contiguous(memory_format=torch.channels_last)
-    return torch.nn.functional.interpolate(image, size, mode="bilinear", antialias=True)[0]
+    return torch.nn.functional.interpolate(image, size, mode=mode, antialias=True)[0]
 
 
 def extent(mask: Any, value: int) -> list[int]:
@@ -201,7 +201,14 @@ class FieldsContract:
     # One crop for all
 
     @pytest.mark.parametrize(
-        "decode", [RandomResizedCrop((20, 16)), ResizeCenterCrop((34, 50), resize=32), DecodeTensor()]
+        "decode",
+        [
+            RandomResizedCrop((20, 16)),
+            RandomResizedCrop((20, 16), interpolation="bicubic"),
+            RandomCrop((24, 50), padding=(8, 4)),
+            ResizeCenterCrop((34, 50), resize=32),
+            DecodeTensor(),
+        ],
     )
     def test_all_fields_get_the_crop_of_the_image(self, stored: Any, decode: Any) -> None:
         indices = seeded(*range(LENGTH))
@@ -222,7 +229,7 @@ class FieldsContract:
                 pixels = pixels[top : top + crop.height * k, left : left + crop.width * k]
                 large = (resized[0] * k, resized[1] * k)
                 part = (
-                    bilinear(pixels, large)
+                    smooth(pixels, large, crop.interpolation)
                     if name == "large"
                     else torch.from_numpy(nearest(pixels, large).astype(float))
                 )
@@ -241,9 +248,18 @@ class FieldsContract:
         }  # fmt: skip
         assert flips in (range(1, LENGTH) if decode.draws else (0,))
 
-    def test_boxes_are_where_their_pixels_are_and_rows_of_empty_ones_are_dropped(self, stored: Any) -> None:
+    @pytest.mark.parametrize(
+        ("decode", "tolerance"),
+        [  # the half of a pixel to the middle of which a value reaches; none where nothing is resized
+            (RandomResizedCrop(200, scale=(0.1, 0.6)), 0.5),
+            (ResizeCenterCrop(80, resize=160), 0.5),
+            (RandomCrop((20, 24), padding=6), 0),
+        ],
+    )
+    def test_boxes_are_where_their_pixels_are_and_rows_of_empty_ones_are_dropped(
+        self, stored: Any, decode: Any, tolerance: float
+    ) -> None:
         fields = ("image", "mask", "boxes", "box_labels", "iscrowd")
-        decode = RandomResizedCrop(200, scale=(0.1, 0.6))
         counts = set()
         indices = seeded(*[*range(LENGTH)] * 4)
         with (
@@ -256,14 +272,14 @@ class FieldsContract:
                 assert sorted(sample["box_labels"]) == [v for v in range(1, 5) if extent(sample["mask"], v)]
                 assert sample["iscrowd"] == [label % 2 for label in sample["box_labels"]]
                 for box, value in zip(sample["boxes"], sample["box_labels"], strict=True):
-                    assert np.abs(box - extent(sample["mask"], value)).max() <= 0.5  # of 200 / 10 for a pixel
+                    assert np.abs(box - extent(sample["mask"], value)).max() <= tolerance
                 assert every["box_labels"].tolist() == [1, 2, 3, 4]
                 assert every["iscrowd"] == [1, 0, 1, 0]
                 kept = (every["boxes"][:, 2:] > every["boxes"][:, :2]).all(1)
                 assert np.array_equal(every["boxes"][kept], sample["boxes"])
                 assert every["boxes"].min() >= 0
-                assert every["boxes"].max() <= 200
-        assert counts >= {1, 2, 3}
+                assert (every["boxes"][:, 2:].max(0) <= decode.size[::-1]).all()
+        assert min(counts) < 3  # some beside the one without width
 
     def test_boxes_without_pixels_between_are_exact_where_nothing_is_resized(self, stored: Any) -> None:
         with self.kind(stored, decode=DecodeTensor(), fields=("image", "boxes", "box_labels")) as dataset:
