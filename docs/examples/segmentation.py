@@ -78,7 +78,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Segment drawn shapes.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--images", type=int, default=400, help="to train on")
-    parser.add_argument("--epochs", type=int, default=15)
+    parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--picture", type=Path, help="draw the first batch here: images above their masks")
     options = parser.parse_args()
     torch.manual_seed(0)
