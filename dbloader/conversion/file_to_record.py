@@ -83,8 +83,8 @@ class FileConverter:
         freed; pixels that are stored are not freed here. An OSError (memory, ``jpegtran`` killed) or OptionError
         (``jpegtran`` gone) is not the file's fault.
         """
-        files = [name for name in file_fields if isinstance(entry.fields.get(name), bytes)]
-        result = FileResult(entry, nbytes=len(data) + sum(len(entry.fields[name]) for name in files))
+        files = [name for name in file_fields if name in entry.fields]
+        result = FileResult(entry, nbytes=len(data) + sum(len(entry.fields[name] or b"") for name in files))
         try:
             if self.images.tile and TILES in entry.fields:
                 raise FieldError(f"field {TILES!r} is where tile keeps the lengths of tiles: give yours another name")
@@ -141,6 +141,8 @@ class FileConverter:
         """Return the fields of an entry, with those that are files checked and repaired as the image is."""
         fields = dict(entry.fields)
         for name in files:
+            if fields[name] is None:
+                continue
             part = FileResult(entry)
             title = " ".join(("its", name, *entry.files.get(name, ())[:1]))
             try:

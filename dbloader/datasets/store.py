@@ -196,6 +196,16 @@ class StoreDataset(RecordDataset):
         self._check_whole(record)
         return decode(image)
 
+    @property
+    def loader(self) -> Callable[[str], Any]:
+        """The function that returns the decoded image of the record with a name, as in ImageFolder; it searches."""
+        return self._load
+
+    def _load(self, name: str) -> Any:
+        record = self.record(self.find(name))
+        with NotedErrors(self, record):
+            return self._decoded(record, None)
+
     def _known(self, record: Record) -> dict[str, Any]:
         """Return what conversion found out about an image, for a Decoder, after checking that it is not damaged."""
         if isinstance(record.image, np.ndarray):

@@ -123,6 +123,8 @@ class Source(ABC):
         contents = self.read([*chain.from_iterable(parts)], hold)
         for entry in entries:
             data, fields = next(contents), dict(entry.fields)
+            if isinstance(data, Loaded):
+                hold(sum(len(data.entry.fields.get(name) or b"") for name in self.file_fields))
             for key, (name, *_) in entry.files.items():
                 file = next(contents)
                 if isinstance(file, bytes):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dbloader import ImageFormat, convert, copy_store, open_store, write_store
+from dbloader import ImageFormat, convert, copy_store, open_store, repair_store, verify_store, write_store
 from dbloader.errors import ConversionError, FieldError, OptionError, SourceError
-from tests.support.images import encoded, photo, picture, plant
+from dbloader.sources.base import Entry, Loaded
+from dbloader.sources.open import open_source
+from tests.support.images import encoded, photo, picture, plant, run
 
 MASK = Image.fromarray(np.arange(48, dtype=np.uint8).reshape(6, 8) % 3)
 MASK.putpalette([255, 0, 0, 0, 255, 0, 0, 0, 255])
@@ -236,3 +239,88 @@ def test_rows_of_metadata_whose_files_cannot_be_taken_are_named(tmp_path: Path, 
     root = described(scenes(tmp_path / "scenes"), {**METADATA[0], **row}, {**METADATA[0], "file_name": "none.jpg"})
     with pytest.raises((ConversionError, SourceError), match=what):
         convert(root, tmp_path / "a.lmdb")
+
+
+# Stores with file fields
+
+
+def stored(tmp_path: Path, **options: Any) -> Path:
+    root = scenes(tmp_path / "scenes")
+    options = {"listing": root / "scenes.csv", "file_fields": ("mask", "depth"), **options}
+    convert(root, tmp_path / "scenes.lmdb", **options)
+    return tmp_path / "scenes.lmdb"
+
+
+def test_a_store_that_is_converted_again_keeps_and_checks_its_files(tmp_path: Path) -> None:
+    place = stored(tmp_path)
+    again = convert(place, tmp_path / "again.lmdb")
+    with open_store(place) as one, open_store(tmp_path / "again.lmdb") as other:
+        assert other.manifest.file_fields == ("mask", "depth")
+        assert one.manifest.digest == other.manifest.digest
+        files = [record.fields[name] or b"" for record in one for name in ("mask", "depth")]
+        assert again.bytes_read == one.manifest.image_bytes + sum(map(len, files))
+    with pytest.raises(OptionError, match="not the files in the field 'mask', 'depth'"):
+        convert(place, tmp_path / "small.lmdb", images=ImageFormat(short_side=8))
+
+
+def unchecked(tmp_path: Path) -> Path:
+    """Make a store whose second record has a truncated mask."""
+    root = scenes(tmp_path / "scenes")
+    (root / "masks/b.png").write_bytes(photo(5)[:-200])
+    options: dict[str, Any] = {"listing": root / "scenes.csv", "file_fields": ("mask",), "check": "none"}
+    convert(root, tmp_path / "scenes.lmdb", **options)
+    return tmp_path / "scenes.lmdb"
+
+
+def test_damaged_files_are_found_by_verify_and_left_out_by_repair(tmp_path: Path) -> None:
+    place = unchecked(tmp_path)
+    assert not verify_store(place).problems
+    report = verify_store(place, decode=True)
+    assert report.problems == {"undecodable": 1}
+    assert report.first[0]["name"] == "images/b.jpg"
+    assert "its mask is damaged" in report.first[0]["reason"]
+    assert convert(place, tmp_path / "again.lmdb").rejected == 1
+    repaired = repair_store(place, tmp_path / "repaired.lmdb")
+    assert (repaired.records, repaired.rejected) == (1, 1)
+    with open_store(tmp_path / "repaired.lmdb") as store:
+        assert store.manifest.file_fields == ("mask",)
+
+
+def test_repair_appends_an_end_marker_to_a_file(tmp_path: Path) -> None:
+    place = made(tmp_path / "a.lmdb", {**SAMPLE, "mask": photo(5)[:-2]}, {"mask": photo(6)[:-2], "label": 1})
+    assert repair_store(place, tmp_path / "b.lmdb").repaired == 2
+    with open_store(tmp_path / "b.lmdb") as store:
+        assert [record.fields["mask"] for record in store] == [photo(5), photo(6)]
+
+
+def test_files_are_compared_with_those_of_the_source(tmp_path: Path) -> None:
+    place = stored(tmp_path)
+    root = tmp_path / "scenes"
+    options: dict[str, Any] = {"against": root, "listing": root / "scenes.csv"}
+    assert verify_store(place, **options).compared == {"same": 2}
+    (root / "masks/b.png").write_bytes(picture("PNG", 9))
+    (problem,) = verify_store(place, **options).first
+    assert problem["reason"].endswith("has other bytes in 'mask' than the file masks/b.png")
+
+
+def test_show_and_info_name_the_files(tmp_path: Path) -> None:
+    place = stored(tmp_path)
+    shown = run("show", place, "0", "--json").stdout
+    assert json.loads(shown)["fields"]["mask"].startswith("PNG, 8 x 6, 8-bit, ")
+    assert json.loads(run("show", place, "1", "--json").stdout)["fields"]["depth"] is None
+    assert "depth (2, image files), mask (2, image files)" in run("info", place).stdout
+
+
+def test_the_memory_budget_counts_the_files(tmp_path: Path) -> None:
+    root, held = scenes(tmp_path / "scenes"), list[int]()
+    place = stored(tmp_path / "other")
+    listed: dict[str, Any] = {"listing": root / "scenes.csv", "file_fields": ("mask", "depth")}
+    alone: dict[str, Any] = {"listing": None}
+    for source, options in ((root, listed), (place, alone)):
+        with closing(open_source(source, name_field=None, image_field=None, **options)) as found:
+            held.clear()
+            entries = [entry for entry in found.entries() if isinstance(entry, Entry)]
+            loaded = [*found.load(entries, held.append)]
+        nbytes = sum(len(part.data) for part in loaded if isinstance(part, Loaded))
+        files = (root / "masks/a.png", root / "masks/b.png", root / "depth/a.tif")
+        assert sum(held) == nbytes + sum(path.stat().st_size for path in files)
