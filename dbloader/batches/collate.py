@@ -10,7 +10,7 @@ from typing_extensions import override
 from dbloader.batches.base import BatchFetcher, collate, split
 from dbloader.batches.timed import TimedBatch, Work, now
 from dbloader.datasets.fields import image_and_label
-from dbloader.datasets.store import random_numbers_for
+from dbloader.datasets.transforms import apply_transform, random_numbers_for
 from dbloader.decoding.decoder import Decoder
 from dbloader.decoding.masks import changes_size, refuse_masks
 from dbloader.sampling.rng import SeededIndices
@@ -89,7 +89,7 @@ class SampleBatchFetcher(_CollatingFetcher):
 
     @override
     def begin(self, indices: Sequence[int], submit: Submit, size: int) -> Finish:
-        random_numbers = random_numbers_for(self.transform, indices)
+        random_numbers = random_numbers_for(self.transform, indices, self.transform)
         futures = [
             submit(self._samples, _part_of(indices, part), None if random_numbers is None else random_numbers[part])
             for part in split(len(indices), size)
@@ -123,7 +123,9 @@ class SampleBatchFetcher(_CollatingFetcher):
 
     def _image(self, image: Any, random_numbers: np.ndarray[Any, Any] | None) -> Any:
         transform: Any = self.transform
-        return transform(image, random_numbers) if isinstance(transform, Decoder) else transform(image)
+        if isinstance(transform, Decoder):
+            return transform(image, random_numbers)
+        return apply_transform(transform, image, random_numbers)
 
 
 def _part_of(indices: Sequence[int], part: slice) -> Sequence[int]:
