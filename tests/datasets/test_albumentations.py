@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from dbloader.errors import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"  # it would ask a server for its newest version
 A = pytest.importorskip("albumentations")
