@@ -8,6 +8,7 @@ from dbloader._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from dbloader._version import __version__ as __version__
+    from dbloader.batches.collate_fields import Collate as Collate
     from dbloader.conversion.convert import convert as convert
     from dbloader.conversion.copy_store import copy_store as copy_store
     from dbloader.conversion.diff_stores import diff_stores as diff_stores
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
+        "Collate": "batches.collate_fields",
         "DBLoaderError": "errors",
         "ImageFormat": "conversion.transcode",
         "LMDBDataset": "datasets.lmdb",
