@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dbloader.conversion.transcode import ImageFormat as ImageFormat
     from dbloader.conversion.verify_store import verify_store as verify_store
     from dbloader.conversion.write_store import write_store as write_store
+    from dbloader.datasets.clips import ClipDataset as ClipDataset
     from dbloader.datasets.lmdb import LMDBDataset as LMDBDataset
     from dbloader.datasets.mongo import MongoDataset as MongoDataset
     from dbloader.decoding.center_crop import ResizeCenterCrop as ResizeCenterCrop
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
+        "ClipDataset": "datasets.clips",
         "Collate": "batches.collate_fields",
         "DBLoaderError": "errors",
         "ImageFormat": "conversion.transcode",

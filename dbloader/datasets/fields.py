@@ -55,7 +55,7 @@ def image_and_label(dataset: Any) -> dict[str, str]:
     """Return the names of the image and the label in the samples of a dataset, or of those inside it, if a store's."""
     if isinstance(dataset, ConcatDataset) and dataset.datasets:
         return image_and_label(dataset.datasets[0])
-    if isinstance(dataset, Subset):
+    if isinstance(dataset, Subset) or isinstance(getattr(dataset, "dataset", None), RecordDataset):
         return image_and_label(dataset.dataset)
     fields = getattr(dataset, "fields", None) if isinstance(dataset, RecordDataset) else None
     found = {field: name for name, field in names_of(fields).items() if field in ("image", "label")}
