@@ -42,12 +42,6 @@ def make_store(folder: Path, split: str, images: int, seed: int) -> Path:
     return place
 
 
-def collate(samples: list[dict[str, Any]]) -> dict[str, Any]:
-    """Images have one size, so they make a tensor. Each has its own number of boxes, so these stay lists."""
-    batch: dict[str, Any] = {name: [sample[name] for sample in samples] for name in samples[0]}
-    return {**batch, "image": torch.stack(batch["image"])}
-
-
 def build_model() -> nn.Sequential:
     """For each cell: whether a shape's center is there, its center and size, and which shape it is."""
     layers: list[nn.Module] = []
@@ -61,7 +55,7 @@ def loss_of(output: torch.Tensor, batch: dict[str, Any]) -> torch.Tensor:
     loss = output.new_zeros(())
     count = max(1, sum(map(len, batch["boxes"])))
     for number, (boxes, labels) in enumerate(zip(batch["boxes"], batch["box_labels"], strict=True)):
-        boxes, labels = torch.as_tensor(boxes).to(output) / CELL, torch.as_tensor(labels).to(output.device)
+        boxes = boxes / CELL
         centers, sizes = (boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2]
         columns, rows = centers.long().clamp(max=found.shape[-1] - 1).unbind(1)
         found[number, rows, columns] = 1
@@ -104,7 +98,7 @@ def mean_average_precision(model: nn.Module, loader: Any) -> float:
             detections(model(batch["image"]).cpu()), batch["boxes"], batch["box_labels"], strict=True
         ):
             for label in range(len(SHAPES)):
-                left = torch.as_tensor(true)[torch.as_tensor(true_labels) == label]
+                left = true.cpu()[true_labels.cpu() == label]
                 wanted[label] += len(left)
                 mine = labels == label
                 for score, box in sorted(zip(scores[mine].tolist(), boxes[mine], strict=True), key=lambda one: -one[0]):
@@ -131,18 +125,18 @@ def main() -> None:
     parser.add_argument("--picture", type=Path, help="draw the first batch here, with its boxes")
     options = parser.parse_args()
     torch.manual_seed(0)
-    fields = ("image", "boxes", "box_labels")
+    fields = ("image", "boxes", "box_labels")  # of a batch, the latter two are lists: images differ in number
     train = LMDBDataset(make_store(options.folder, "train", options.images, 0), fields=fields)
     val = LMDBDataset(make_store(options.folder, "val", 100, 1), fields=fields)
 
     # Boxes follow the crop, the size and the flip; those that are left without an area are gone, with their labels.
     common: dict[str, Any] = {"is_training": True, "transform": RandomResizedCrop(INPUT, scale=(0.5, 1.0))}
     if options.picture:
-        raw = create_loader(train, batch_size=8, collate_fn=collate, mean=None, std=None, device="cpu", **common)
+        raw = create_loader(train, batch_size=8, mean=None, std=None, device="cpu", **common)
         side_by_side(draw(next(iter(raw))), options.picture)
-    loader = create_loader(train, batch_size=8, collate_fn=collate, **common)
+    loader = create_loader(train, batch_size=8, **common)
     center = ResizeCenterCrop(INPUT, crop_pct=1.0)
-    evaluation = create_loader(val, batch_size=50, collate_fn=collate, transform=center)
+    evaluation = create_loader(val, batch_size=50, transform=center)
     model = build_model().to(loader.device)
     optimizer = torch.optim.AdamW(model.parameters())
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 5e-3, total_steps=options.epochs * len(loader))
@@ -163,7 +157,9 @@ def draw(batch: dict[str, Any]) -> list[Image.Image]:
     for pixels, boxes, labels in zip(batch["image"], batch["boxes"], batch["box_labels"], strict=True):
         image = Image.fromarray(pixels.permute(1, 2, 0).numpy()).resize((2 * INPUT, 2 * INPUT))
         for box, label in zip(boxes, labels, strict=True):
-            ImageDraw.Draw(image).rectangle([2 * float(value) for value in box], outline=COLORS[1 + int(label)], width=2)
+            ImageDraw.Draw(image).rectangle(
+                [2 * float(value) for value in box], outline=COLORS[1 + int(label)], width=2
+            )
         drawn.append(image)
     return drawn
 

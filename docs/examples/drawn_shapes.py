@@ -17,7 +17,7 @@ COLORS = ((0, 0, 0), (230, 60, 60), (60, 200, 90), (70, 120, 250))  # in picture
 
 
 class Scene(NamedTuple):
-    """An image; the mask says what each pixel shows, 0 for nothing; of each shape the box (x_min, y_min, x_max, y_max)."""
+    """An image, its mask (0 for nothing), and of each shape the box (x_min, y_min, x_max, y_max) and the class."""
 
     image: Image.Image
     mask: Image.Image

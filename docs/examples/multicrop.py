@@ -1,4 +1,4 @@
-"""Learn features of drawn textures without labels: several crops of each image. Prints how well neighbors share a class.
+"""Learn features of drawn textures without labels, from several crops of each image. Prints the accuracy of neighbors.
 
 python multicrop.py FOLDER [--picture batch.png]
 
@@ -26,7 +26,7 @@ TEXTURES = ("checks", "dots", "horizontal", "rings", "slanted", "vertical")
 
 def draw_texture(rng: np.random.Generator, name: str) -> Image.Image:
     """Return two random colors in a pattern of some size and phase, with noise."""
-    period, noise = rng.uniform(8, 14), rng.normal(0, 15, (SIDE, SIDE, 3))
+    period, noise = rng.uniform(8, 14), rng.normal(0, 40, (SIDE, SIDE, 3))
     x, y = np.meshgrid(*(2 * np.pi / period * np.arange(SIDE) + phase for phase in rng.uniform(0, 6.28, 2)))
     pattern = {
         "checks": np.sin(x) * np.sin(y),
@@ -94,7 +94,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Learn features of drawn textures without labels.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--images", type=int, default=600, help="to train on")
-    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--picture", type=Path, help="draw crops here, those of an image below each other")
     options = parser.parse_args()
     torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""Double the resolution of drawn images: pairs of two sizes in one store. Prints the PSNR, and that of bicubic resizing.
+"""Double the resolution of drawn images: pairs of two sizes in one store. Prints the PSNR and that of bicubic images.
 
 python super_resolution.py FOLDER [--picture batch.png]
 
@@ -22,7 +22,7 @@ SIDE, CROP = 48, 32  # of the small images
 
 
 def make_store(folder: Path, split: str, images: int, seed: int) -> Path:
-    """Draw images, make smaller ones of them, and convert the pairs: the small one is the image, the large one a field."""
+    """Draw images, make smaller ones, and convert the pairs: the small one is the image, the large one a field."""
     place = folder / f"{split}.lmdb"
     if not place.exists():
         rng = np.random.default_rng(seed)
@@ -51,7 +51,10 @@ class Doubled(nn.Module):
         layers: list[nn.Module] = [nn.Conv2d(3, width, 3, padding=1), nn.ReLU()]
         for _ in range(depth):
             layers += [nn.Conv2d(width, width, 3, padding=1), nn.ReLU()]
-        self.layers = nn.Sequential(*layers, nn.Conv2d(width, 12, 3, padding=1), nn.PixelShuffle(2))
+        last = nn.Conv2d(width, 12, 3, padding=1)
+        nn.init.zeros_(last.weight)  # it begins as bicubic resizing
+        nn.init.zeros_(last.bias)  # type: ignore[arg-type]
+        self.layers = nn.Sequential(*layers, last, nn.PixelShuffle(2))
 
     def forward(self, small: torch.Tensor) -> torch.Tensor:
         better: torch.Tensor = bicubic(small) + self.layers(small)
@@ -88,7 +91,7 @@ def main() -> None:
 
     # Nothing is resized: the large image is cropped at the same place, and comes out twice as large.
     common: dict[str, Any] = {"mean": None, "std": None}
-    loader = create_loader(train, batch_size=16, is_training=True, transform=RandomCrop(CROP), **common)
+    loader = create_loader(train, batch_size=8, is_training=True, transform=RandomCrop(CROP), **common)
     evaluation = create_loader(val, batch_size=25, transform=ResizeCenterCrop(SIDE, crop_pct=1.0), **common)
     model = Doubled().to(loader.device)
     optimizer = torch.optim.AdamW(model.parameters())
