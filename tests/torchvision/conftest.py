@@ -1,0 +1,33 @@
+"""A folder of images, and a store that was converted from it, for the tests with the real torchvision.
+
+Run them with ``scripts/frameworks torchvision``, which makes an environment that has torchvision and the others.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dbloader import convert
+from tests.support import jpegs
+
+LENGTH = 12
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three classes, of whose names torchvision and timm think differently."""
+    folder = tmp_path_factory.mktemp("images") / "folder"
+    for number in range(LENGTH):
+        place = folder / ("2", "10", "cats")[number % 3]
+        place.mkdir(parents=True, exist_ok=True)
+        jpegs.draw(60 + number, 50, seed=number).save(place / f"{number}.jpg", quality=90)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def place(folder: Path) -> Path:
+    place = folder.with_name("store.lmdb")
+    convert(folder, place)
+    return place
