@@ -5,12 +5,15 @@ Run them with ``scripts/frameworks torchvision``, which makes an environment tha
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from dbloader import convert
 from tests.support import jpegs
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 LENGTH = 12
 

@@ -45,10 +45,11 @@ def command(script: str, places: list[str], checkpoint: Path, *options: str) -> 
 
 
 def train(line: list[str]) -> str:
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    done = subprocess.run(line, env=ENVIRONMENT, text=True, check=False, timeout=LIMIT_S, **options)
+    done = subprocess.run(
+        line, env=ENVIRONMENT, text=True, check=False, timeout=LIMIT_S, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
     assert done.returncode == 0, done.stdout
-    return str(done.stdout)
+    return done.stdout
 
 
 @pytest.mark.slow

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -11,11 +10,20 @@ from torch.utils.data import DataLoader
 
 from dbloader import LMDBDataset
 
-datasets = pytest.importorskip("torchvision.datasets", reason="torchvision is not installed: scripts/frameworks torchvision")
+if TYPE_CHECKING:
+    from pathlib import Path
+
+datasets = pytest.importorskip(
+    "torchvision.datasets", reason="torchvision is not installed: scripts/frameworks torchvision"
+)
 
 
 def to_array(image: Any) -> Any:
     return np.asarray(image).transpose(2, 0, 1).copy()
+
+
+def samples_of(dataset: Any) -> list[Any]:
+    return [dataset[index] for index in range(len(dataset))]
 
 
 def negative(label: int) -> int:
@@ -30,7 +38,7 @@ def test_samples_classes_and_targets_are_those_of_imagefolder(folder: Path, plac
     assert ours.targets.tolist() == theirs.targets
     assert [(str(folder / name), label) for name, label in ours.samples] == theirs.samples
     assert [(str(folder / name), label) for name, label in ours.imgs] == theirs.imgs
-    for (image, label), (their_image, their_label) in zip(ours, theirs, strict=True):
+    for (image, label), (their_image, their_label) in zip(samples_of(ours), samples_of(theirs), strict=True):
         assert (image.mode, image.size, type(label)) == (their_image.mode, their_image.size, type(their_label))
         assert image.tobytes() == their_image.tobytes()
         assert label == their_label
@@ -57,7 +65,7 @@ def test_transforms_of_image_and_label_together_are_those_of_a_vision_dataset(fo
     theirs.transforms = joint
     ours = LMDBDataset(place, transforms=joint)
     assert ours.transforms is joint
-    for (image, label), (their_image, their_label) in zip(ours, theirs, strict=True):
+    for (image, label), (their_image, their_label) in zip(samples_of(ours), samples_of(theirs), strict=True):
         expected = joint(their_image, their_label)
         assert (image.tobytes(), label) == (expected[0].tobytes(), expected[1])
 
@@ -85,7 +93,7 @@ def test_a_class_that_loads_images_by_their_paths_needs_only_another_base(folder
         assert images[2] == their_images[2]
 
 
-class Vision(LMDBDataset, datasets.VisionDataset):  # type: ignore[misc]
+class Vision(LMDBDataset, datasets.VisionDataset):  # type: ignore[misc, name-defined]
     """For code that asks for a VisionDataset."""
 
 

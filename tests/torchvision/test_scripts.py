@@ -18,6 +18,9 @@ from PIL import Image
 
 from dbloader import convert
 
+for _module in ("torchvision", "timm"):
+    pytest.importorskip(_module, reason="torchvision is not installed: scripts/frameworks torchvision")
+
 TIMM = os.environ.get("DBLOADER_TIMM_SCRIPTS")
 VISION = os.environ.get("DBLOADER_VISION_REFERENCES")
 ENVIRONMENT = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
@@ -42,10 +45,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(*arguments: object, cwd: Path) -> str:
     command = [sys.executable, "-W", "ignore", *map(str, arguments)]
-    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    done = subprocess.run(command, cwd=cwd, env=ENVIRONMENT, text=True, check=False, timeout=300, **output)
+    done = subprocess.run(
+        command,
+        cwd=cwd,
+        env=ENVIRONMENT,
+        text=True,
+        check=False,
+        timeout=300,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
     assert done.returncode == 0, done.stdout
-    return str(done.stdout)
+    return done.stdout
 
 
 @pytest.mark.slow

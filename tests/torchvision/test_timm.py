@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import torch
 
 from dbloader import LMDBDataset, create_loader
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 REASON = "timm is not installed: scripts/frameworks torchvision"
 timm = pytest.importorskip("timm", reason=REASON)
@@ -68,14 +71,14 @@ def test_timms_loader_trains_on_a_store_with_its_prefetcher_and_without(place: P
 
 
 def test_a_transform_of_timms_in_our_loader_gives_what_it_gives_in_timms(place: Path) -> None:
-    transform = timm_data.create_transform((3, 32, 32), crop_mode="squash", interpolation="bicubic", use_prefetcher=True)
+    config = {"crop_mode": "squash", "interpolation": "bicubic"}
+    transform = timm_data.create_transform((3, 32, 32), use_prefetcher=True, **config)
     loader = create_loader(LMDBDataset(place), 32, 12, transform=transform, device="cpu", num_workers=0)
     theirs = timm_data.create_loader(
         LMDBDataset(place),
         (3, 32, 32),
         12,
-        crop_mode="squash",
-        interpolation="bicubic",
+        **config,
         device=torch.device("cpu"),
         num_workers=0,
         persistent_workers=False,

@@ -1,9 +1,8 @@
-"""The transforms of torchvision, timm, albumentations, and MixUp of several, give with a store what they always give."""
+"""Transforms and mixers of torchvision, timm, albumentations and kornia give with a store what they always give."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -12,6 +11,9 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from dbloader import LMDBDataset, create_loader, write_store
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 REASON = "torchvision is not installed: scripts/frameworks torchvision"
 datasets = pytest.importorskip("torchvision.datasets", reason=REASON)
