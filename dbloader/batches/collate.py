@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from typing_extensions import override
 
-from dbloader.batches.base import BatchFetcher, collate, split
+from dbloader.batches.base import BatchFetcher, split
+from dbloader.batches.collate_fields import Collate, collate
 from dbloader.batches.timed import TimedBatch, Work, now
 from dbloader.datasets.fields import image_and_label
 from dbloader.datasets.store import random_numbers_for
@@ -30,7 +31,7 @@ Part: TypeAlias = "tuple[list[Any], float, float]"
 
 
 class _CollatingFetcher(BatchFetcher):
-    """Collates samples with a function, or with torch's default_collate."""
+    """Collates samples with a function; with None as ``collate_fields.collate`` does."""
 
     collate_fn: Callable[[list[Any]], Any] | None
 
@@ -38,7 +39,10 @@ class _CollatingFetcher(BatchFetcher):
         parts = [future.result() for future in futures]
         samples = [sample for part, _, _ in parts for sample in part]
         began = now()
-        batch = collate(self.dataset, indices, samples) if self.collate_fn is None else self.collate_fn(samples)
+        if self.collate_fn is None or isinstance(self.collate_fn, Collate):
+            batch = collate(self.dataset, indices, samples, rule=self.collate_fn)
+        else:
+            batch = self.collate_fn(samples)
         work = Work(read + sum(part[1] for part in parts), sum(part[2] for part in parts), now() - began)
         return TimedBatch(batch, work, len(samples), serial=read + work.collate)
 
