@@ -30,10 +30,11 @@ from dbloader import (
     verify_store,
     write_store,
 )
-from dbloader.errors import ConversionError, ExportError, FieldError, OptionError, SourceError
+from dbloader.errors import ConversionError, ExportError, FieldError, OptionError, SourceError, StoreExistsError
 from dbloader.records.record import encode
 from dbloader.sources.base import Entry, Loaded
 from dbloader.sources.open import open_source
+from tests.support.conversion import documents, interrupt, verified
 from tests.support.images import encoded, photo, picture, plant, run
 
 MASK = Image.fromarray(np.arange(48, dtype=np.uint8).reshape(6, 8) % 3)
@@ -261,6 +262,22 @@ def test_rows_of_metadata_whose_files_cannot_be_taken_are_named(tmp_path: Path, 
     root = described(scenes(tmp_path / "scenes"), {**METADATA[0], **row}, {**METADATA[0], "file_name": "none.jpg"})
     with pytest.raises((ConversionError, SourceError), match=what):
         convert(root, tmp_path / "a.lmdb")
+
+
+@pytest.mark.usefixtures("frequent_commits")
+def test_an_interrupted_conversion_with_files_is_resumed_to_the_same_store(tmp_path: Path) -> None:
+    root = plant(tmp_path / "many", {f"{n:02}.jpg": photo(n) for n in range(60)})
+    plant(root, {f"{n:02}.png": picture("PNG", n) for n in range(60)})
+    (root / "all.csv").write_text("path,mask\n" + "".join(f"{n:02}.jpg,{n:02}.png\n" for n in range(60)))
+    options: dict[str, Any] = {"listing": root / "all.csv", "file_fields": ("mask",), "shuffle": 1}
+    whole = convert(root, tmp_path / "whole.lmdb", **options)
+    interrupt(root, tmp_path / "out.lmdb", 30, **options, workers=1)
+    with pytest.raises(StoreExistsError, match="begun with another list of files"):
+        convert(root, tmp_path / "out.lmdb", listing=root / "all.csv", shuffle=1, resume=True)
+    report = convert(root, tmp_path / "out.lmdb", **options, resume=True)
+    assert 0 < report.resumed_at < 60
+    assert report.digest == whole.digest == verified(tmp_path / "out.lmdb")
+    assert documents(tmp_path / "out.lmdb") == documents(whole.place)
 
 
 # Stores with file fields
