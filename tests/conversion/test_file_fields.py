@@ -78,10 +78,19 @@ def test_a_value_that_is_no_image_file_is_refused_with_its_sample(tmp_path: Path
         made(tmp_path / "a.lmdb", SAMPLE, {**SAMPLE, "mask": value})
 
 
-@pytest.mark.parametrize("names", ["mask", ("mask", "mask"), ("image",), (1,), 5])
-def test_names_that_no_further_field_can_have_are_refused(tmp_path: Path, names: Any) -> None:
-    with pytest.raises(OptionError, match=r"^file_fields \(--file-field\) must be different names of further fields"):
+@pytest.mark.parametrize(
+    ("names", "what"),
+    [("mask", " must be different names"), (("mask", "mask"), " must be"), (("label",), ": 'label' is a field of "),
+     ((1,), ": a field's name must be a str"), (5, " must be different names")],
+)  # fmt: skip
+def test_names_that_no_further_field_can_have_are_refused(tmp_path: Path, names: Any, what: str) -> None:
+    with pytest.raises(OptionError, match=rf"^file_fields \(--file-field\){what}"):
         made(tmp_path / "a.lmdb", SAMPLE, file_fields=names)
+
+
+def test_a_manifest_holds_names_of_file_fields_and_nothing_else(tmp_path: Path) -> None:
+    with create_store(tmp_path / "a.lmdb") as writer, pytest.raises(FieldError, match="has no valid source"):
+        writer.finish(source={"file_fields": "mask"})
 
 
 def test_copies_and_unions_keep_file_fields(tmp_path: Path) -> None:
@@ -134,6 +143,14 @@ def test_columns_of_a_listing_become_files_in_their_order(tmp_path: Path, worker
     assert second.fields == {"before": "3", "mask": (root / "masks/b.png").read_bytes(), "after": "4", "depth": None}
     assert report.bytes_read == sum(path.stat().st_size for path in root.glob("*/*.*"))
     assert report.digest == converted(root, shuffle=None, workers=4)[0].digest
+
+
+def test_a_column_that_is_named_like_a_label_is_a_file_if_it_is_said_to_be(tmp_path: Path) -> None:
+    root = scenes(tmp_path / "scenes")
+    (root / "targets.csv").write_text("image,target,label\nimages/a.jpg,masks/a.png,3\n")
+    convert(root, tmp_path / "out.lmdb", listing=root / "targets.csv", file_fields=("target",))
+    with open_store(tmp_path / "out.lmdb") as store:
+        assert (store[0].label, store[0].fields) == (3, {"target": encoded(MASK, "PNG")})
 
 
 def test_a_listing_read_without_file_fields_keeps_their_paths_as_text(tmp_path: Path) -> None:
