@@ -51,6 +51,7 @@ class LMDBDataset(StoreDataset):
         *,
         decode: Callable[[bytes], Any] | None = decode_pil,
         fields: Iterable[str] | None = None,
+        resize: str = "exact",
     ) -> None:
         store = LMDBStore(checked_place(place, "the path of a store"))
-        super().__init__(store, transform, target_transform, decode=decode, fields=fields)
+        super().__init__(store, transform, target_transform, decode=decode, fields=fields, resize=resize)

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from typing_extensions import override
 
-from dbloader._describe import short_repr, stop_iteration_error
+from dbloader._describe import add_note, short_repr, stop_iteration_error
 from dbloader.datasets.base import RecordDataset
 from dbloader.decoding.decoder import Decoder
+from dbloader.decoding.lazy import RESIZES, open_lazy
 from dbloader.decoding.masks import changes_size, refuse_masks
 from dbloader.decoding.open import decode_pil
 from dbloader.errors import DamagedImageError, OptionError
@@ -39,6 +40,7 @@ class StoreDataset(RecordDataset):
         *,
         decode: Callable[[bytes], Any] | None = decode_pil,
         fields: Iterable[str] | None = None,
+        resize: str = "exact",
     ) -> None:
         for name, function in (("transform", transform), ("target_transform", target_transform), ("decode", decode)):
             if function is not None and not callable(function):
@@ -47,10 +49,15 @@ class StoreDataset(RecordDataset):
             raise OptionError(f"fields must be several names, such as ({fields!r},), got the one str {fields!r}")
         if fields is not None and not isinstance(fields, Iterable):
             raise TypeError(f"fields must be names, such as ('image', 'label'), or None, got {short_repr(fields)}")
+        if resize not in RESIZES:
+            raise OptionError(f"resize must be one of {', '.join(RESIZES)}, got {short_repr(resize)}")
+        if resize != "exact" and decode is not decode_pil:
+            raise OptionError(f"resize={resize!r} is for the default decode, decode_pil: leave out one of the two")
         super().__init__(store)
         self.transform = transform
         self.target_transform = target_transform
         self.decode = decode
+        self.resize = resize
         self.fields = None if fields is None else tuple(fields)
         self._check_fields(self.manifest)
 
@@ -158,6 +165,8 @@ class StoreDataset(RecordDataset):
             return decode(image, random_numbers, **self._known(record))
         if image is None or decode is None or isinstance(image, np.ndarray):
             return image
+        if decode is decode_pil:
+            return open_lazy(image, **self._known(record), resize=self.resize, note=f"in {self._describe(record)}")
         self._check_whole(record)
         return decode(image)
 
@@ -217,5 +226,5 @@ class NotedErrors:  # not a @contextmanager: it is entered once per sample, and 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, StopIteration):
             raise stop_iteration_error(self.dataset._describe(self.record)) from error
-        if isinstance(error, Exception) and hasattr(error, "add_note"):  # Python 3.11
-            error.add_note(f"in {self.dataset._describe(self.record)}")
+        if isinstance(error, Exception):
+            add_note(error, f"in {self.dataset._describe(self.record)}")

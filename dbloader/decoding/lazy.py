@@ -1,0 +1,282 @@
+"""PIL images that decode only what is asked of them."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from PIL import Image
+from typing_extensions import override
+
+from dbloader._describe import add_note
+from dbloader.decoding.crop import mirror, resize_pixels
+from dbloader.decoding.jpeg import JPEG, open_jpeg
+from dbloader.decoding.open import ArrayImage, decode_pil
+from dbloader.decoding.pillow import PillowImage, open_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy.typing as npt
+
+RESIZES = ("exact", "fast", "scaled")
+
+_FILTERS = {None: "bicubic", Image.Resampling.BICUBIC: "bicubic", Image.Resampling.BILINEAR: "bilinear"}
+_FACTORS = (8, 4, 2)
+
+_TURNS: dict[int, Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.uint8]]] = {
+    Image.Transpose.FLIP_LEFT_RIGHT: mirror,
+    Image.Transpose.FLIP_TOP_BOTTOM: lambda pixels: pixels[::-1],
+    Image.Transpose.ROTATE_90: lambda pixels: pixels.transpose(1, 0, 2)[::-1],
+    Image.Transpose.ROTATE_180: lambda pixels: pixels[::-1, ::-1],
+    Image.Transpose.ROTATE_270: lambda pixels: pixels[::-1].transpose(1, 0, 2),
+    Image.Transpose.TRANSPOSE: lambda pixels: pixels.transpose(1, 0, 2),
+    Image.Transpose.TRANSVERSE: lambda pixels: pixels[::-1, ::-1].transpose(1, 0, 2),
+}
+
+
+def open_lazy(
+    data: bytes, tiles: bytes | None = None, *, known_intact: bool = False, resize: str = "exact", note: str = ""
+) -> Image.Image:
+    """Open an image file as a PIL image of mode RGB, with the pixels, ``info`` and errors of ``decode_pil``.
+
+    A JPEG that is known to be intact is decoded when its pixels are needed, and then only what a crop takes. All others
+    are decoded now, so that damage is found now.
+
+    Args:
+        data: The encoded file.
+        tiles: Lengths of the tiles of a tiled JPEG.
+        known_intact: Whether the file is known to decode without a warning.
+        resize: One of RESIZES, as LMDBDataset explains them.
+        note: Added to every error of decoding, which may come long after this call.
+    """
+    jpeg = open_jpeg(data, tiles, known_intact=True) if known_intact else None
+    if jpeg is not None:
+        return LazyImage(View(Pixels(jpeg), 0, 0, jpeg.width, jpeg.height), data, resize, note)
+    image = decode_pil(data)
+    if resize == "exact":
+        return image
+    return LazyImage(View(Pixels(PillowImage(image)), 0, 0, *image.size), image.info, resize, note)
+
+
+class Pixels:
+    """The pixels of an image, decoded as they are asked for. Threads may share it."""
+
+    def __init__(self, image: JPEG | PillowImage | ArrayImage) -> None:
+        self._image = image
+        self._whole = image.array if isinstance(image, ArrayImage) else None
+        self._spent = 0.0  # what crops have cost so far, as a share of decoding the whole
+        self._lock = threading.Lock()
+
+    def part(self, left: int, top: int, width: int, height: int, factor: int) -> npt.NDArray[np.uint8]:
+        """Return a part: uint8, shape (height, width, 3), RGB; not to be written to.
+
+        With ``factor`` 2, 4 or 8 it may be so many times smaller.
+        """
+        with self._lock:
+            box = (left, top, width, height)
+            if self._whole is None and isinstance(self._image, JPEG):
+                image = self._image
+                size = (image.height, image.width, 3)
+                share = (top + height) / image.height if image.tiles is None else width * height / (size[0] * size[1])
+                self._spent += share if factor == 1 else share / 2
+                if self._spent > 1 and share < 1:  # many crops of one image must not cost more than the whole
+                    box, factor = (0, 0, image.width, image.height), 1
+                pixels = image.part(*box, factor)()
+                whole = pixels if pixels.base is None else pixels.base
+                if not isinstance(whole, np.ndarray) or whole.shape != size:
+                    return pixels
+                self._whole = whole  # it was decoded, for whatever reason
+            if self._whole is not None:
+                return self._whole[top : top + height, left : left + width]
+            return self._image.part(*box, 1)()
+
+
+class View(NamedTuple):
+    """A part of an image's pixels."""
+
+    pixels: Pixels
+    left: int
+    top: int
+    width: int
+    height: int
+
+    def decode(self, factor: int = 1) -> npt.NDArray[np.uint8]:
+        """Return the pixels as `Pixels.part` does."""
+        return self.pixels.part(*self[1:], factor)
+
+
+class LazyImage(Image.Image):
+    """An RGB image whose pixels are decoded when they are needed.
+
+    Copies and crops within it stay lazy. Where Pillow needs pixels in its own memory, the image gets them and becomes
+    an ordinary ``PIL.Image.Image``, also by its class; so pickles are of ordinary images. Threads may share it.
+
+    Args:
+        view: Its pixels.
+        info: The file whose header has ``info``, or that itself.
+        resize: One of RESIZES.
+        note: Added to errors.
+    """
+
+    def __init__(self, view: View, info: bytes | dict[Any, Any], resize: str, note: str) -> None:
+        vars(self).update(vars(Image.Image()))  # its __init__ would assign to `im`
+        self._mode = "RGB"
+        self._size = (view.width, view.height)
+        self._view: View | None = view  # None: it is an ordinary image
+        self._resize, self._note = resize, note
+        self._lock = threading.Lock()
+        del vars(self)["info"]
+        self._file = b""
+        if isinstance(info, dict):
+            self.info = info
+        else:
+            self._file = info
+
+    @property
+    def info(self) -> dict[Any, Any]:  # type: ignore[override] # an attribute there
+        """What the header says besides the size, as of the image that ``decode_pil`` returns."""
+        known = vars(self)
+        if "info" not in known:  # Pillow takes 50 us to read the header
+            try:
+                with open_file(self._file) as image:
+                    known.setdefault("info", image.info)
+            except Exception as error:
+                add_note(error, self._note)
+                raise
+        info: dict[Any, Any] = known["info"]
+        return info
+
+    @info.setter
+    def info(self, info: dict[Any, Any]) -> None:
+        vars(self)["info"] = info
+
+    @property
+    def im(self) -> Any:
+        """The pixels in Pillow's memory."""
+        self.load()
+        return Image.Image.im.__get__(self) if hasattr(Image.Image, "im") else vars(self)["im"]
+
+    @im.setter
+    def im(self, im: Any) -> None:
+        with self._lock:
+            self._settle(im)
+
+    def _settle(self, im: Any) -> None:
+        """Become an ordinary image with these pixels."""
+        plain = Image.Image()
+        plain.im = im
+        pixels = {name: value for name, value in vars(plain).items() if name in ("im", "_im")}  # by Pillow's version
+        vars(self).update(pixels, info=self.info)
+        self.__class__ = Image.Image  # type: ignore[assignment]
+        self._view, self._file = None, b""
+
+    @override
+    def load(self) -> Any:
+        with self._lock:
+            if self._view is not None:
+                self._settle(Image.fromarray(self._decode(self._view)).im)
+        return Image.Image.load(self)
+
+    @override
+    def close(self) -> None:
+        with self._lock:
+            self._settle(None)
+        Image.Image.close(self)
+
+    def _decode(self, view: View, factor: int = 1) -> npt.NDArray[np.uint8]:
+        try:
+            return view.decode(factor)
+        except Exception as error:
+            add_note(error, self._note)
+            raise
+
+    def _derive(self, view: View) -> LazyImage:
+        known = vars(self).get("info")
+        return LazyImage(view, self._file if known is None else known.copy(), self._resize, self._note)
+
+    def _of_array(self, pixels: npt.NDArray[np.uint8]) -> LazyImage:
+        array = ArrayImage(np.ascontiguousarray(pixels))
+        return self._derive(View(Pixels(array), 0, 0, array.width, array.height))
+
+    @override
+    def copy(self) -> Image.Image:
+        view = self._view
+        return Image.Image.copy(self) if view is None else self._derive(view)
+
+    __copy__ = copy
+
+    @override
+    def convert(self, mode: str | None = None, *args: Any, **kwargs: Any) -> Image.Image:
+        if mode in (None, "RGB") and not args and not kwargs:
+            return self.copy()
+        return Image.Image.convert(self, mode, *args, **kwargs)
+
+    @override
+    def crop(self, box: Sequence[float] | None = None) -> Image.Image:
+        view = self._view
+        if view is not None and box is not None:
+            try:
+                left, top, right, bottom = (int(round(edge)) for edge in box)  # noqa: RUF046 # Pillow's own rounding
+            except (TypeError, ValueError, OverflowError):
+                return Image.Image.crop(self, box)  # type: ignore[arg-type] # its error
+            if 0 <= left < right <= view.width and 0 <= top < bottom <= view.height:
+                return self._derive(View(view.pixels, view.left + left, view.top + top, right - left, bottom - top))
+        return Image.Image.crop(self, box)  # type: ignore[arg-type] # any box that Pillow takes
+
+    @override
+    def resize(
+        self, size: Any, resample: int | None = None, box: Any = None, reducing_gap: float | None = None
+    ) -> Image.Image:
+        view = self._view
+        wanted = tuple(size)
+        plain = box is None and reducing_gap is None and all(isinstance(side, int) and side > 0 for side in wanted)
+        if view is None or self._resize == "exact" or not plain or len(wanted) != 2 or resample not in _FILTERS:
+            return Image.Image.resize(self, size, resample, box, reducing_gap)
+        if wanted == self.size:
+            return self.copy()
+        width, height = wanted
+        fits = (f for f in _FACTORS if view.width >= f * width and view.height >= f * height)
+        pixels = self._decode(view, next(fits, 1) if self._resize == "scaled" else 1)
+        if pixels.shape[:2] != (height, width):
+            pixels = resize_pixels(pixels, (height, width), _FILTERS[resample])
+        return self._of_array(pixels)
+
+    @override
+    def transpose(self, method: Image.Transpose) -> Image.Image:
+        view, turn = self._view, _TURNS.get(method)
+        if view is None or turn is None:
+            return Image.Image.transpose(self, method)
+        return self._of_array(turn(self._decode(view)))
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        view = self._view
+        if view is None:
+            return Image.Image.__array_interface__.__get__(self)  # type: ignore[no-any-return]
+        pixels = np.ascontiguousarray(self._decode(view))
+        return {"version": 3, "shape": pixels.shape, "typestr": "|u1", "data": pixels.data.toreadonly()}
+
+    @override
+    def __eq__(self, other: object) -> bool:
+        for image in (self, other):
+            if isinstance(image, LazyImage):
+                image.load()  # Pillow compares classes too
+        return Image.Image.__eq__(self, other)
+
+    __hash__ = None  # type: ignore[assignment] # as Pillow's
+
+    @override
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        try:
+            self.load()
+        except Exception as error:
+            # A DataLoader's worker pickles in a thread of a queue, which would drop the sample; the training would wait
+            # for it forever. So the error is raised where the image is unpickled.
+            return _raise, (error,)
+        return Image.Image.__reduce_ex__(self, protocol)
+
+
+def _raise(error: Exception) -> None:
+    raise error
