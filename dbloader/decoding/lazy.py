@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from PIL import Image
@@ -11,18 +11,25 @@ from typing_extensions import override
 
 from dbloader._describe import add_note
 from dbloader.decoding.crop import mirror, resize_pixels
-from dbloader.decoding.jpeg import JPEG, open_jpeg
+from dbloader.decoding.jpeg import open_jpeg
 from dbloader.decoding.open import ArrayImage, decode_pil
 from dbloader.decoding.pillow import PillowImage, open_file
+from dbloader.decoding.view import Pixels, View
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
+_Pixels = TypeVar("_Pixels")
+
 RESIZES = ("exact", "fast", "scaled")
 
-_FILTERS = {None: "bicubic", Image.Resampling.BICUBIC: "bicubic", Image.Resampling.BILINEAR: "bilinear"}
+_FILTERS: dict[int | None, str] = {
+    None: "bicubic",
+    Image.Resampling.BICUBIC: "bicubic",
+    Image.Resampling.BILINEAR: "bilinear",
+}
 _FACTORS = (8, 4, 2)
 
 _TURNS: dict[int, Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.uint8]]] = {
@@ -60,53 +67,6 @@ def open_lazy(
     return LazyImage(View(Pixels(PillowImage(image)), 0, 0, *image.size), image.info, resize, note)
 
 
-class Pixels:
-    """The pixels of an image, decoded as they are asked for. Threads may share it."""
-
-    def __init__(self, image: JPEG | PillowImage | ArrayImage) -> None:
-        self._image = image
-        self._whole = image.array if isinstance(image, ArrayImage) else None
-        self._spent = 0.0  # what crops have cost so far, as a share of decoding the whole
-        self._lock = threading.Lock()
-
-    def part(self, left: int, top: int, width: int, height: int, factor: int) -> npt.NDArray[np.uint8]:
-        """Return a part: uint8, shape (height, width, 3), RGB; not to be written to.
-
-        With ``factor`` 2, 4 or 8 it may be so many times smaller.
-        """
-        with self._lock:
-            box = (left, top, width, height)
-            if self._whole is None and isinstance(self._image, JPEG):
-                image = self._image
-                size = (image.height, image.width, 3)
-                share = (top + height) / image.height if image.tiles is None else width * height / (size[0] * size[1])
-                self._spent += share if factor == 1 else share / 2
-                if self._spent > 1 and share < 1:  # many crops of one image must not cost more than the whole
-                    box, factor = (0, 0, image.width, image.height), 1
-                pixels = image.part(*box, factor)()
-                whole = pixels if pixels.base is None else pixels.base
-                if not isinstance(whole, np.ndarray) or whole.shape != size:
-                    return pixels
-                self._whole = whole  # it was decoded, for whatever reason
-            if self._whole is not None:
-                return self._whole[top : top + height, left : left + width]
-            return self._image.part(*box, 1)()
-
-
-class View(NamedTuple):
-    """A part of an image's pixels."""
-
-    pixels: Pixels
-    left: int
-    top: int
-    width: int
-    height: int
-
-    def decode(self, factor: int = 1) -> npt.NDArray[np.uint8]:
-        """Return the pixels as `Pixels.part` does."""
-        return self.pixels.part(*self[1:], factor)
-
-
 class LazyImage(Image.Image):
     """An RGB image whose pixels are decoded when they are needed.
 
@@ -135,16 +95,12 @@ class LazyImage(Image.Image):
             self._file = info
 
     @property
-    def info(self) -> dict[Any, Any]:  # type: ignore[override] # an attribute there
+    def info(self) -> dict[Any, Any]:  # an attribute there
         """What the header says besides the size, as of the image that ``decode_pil`` returns."""
         known = vars(self)
         if "info" not in known:  # Pillow takes 50 us to read the header
-            try:
-                with open_file(self._file) as image:
-                    known.setdefault("info", image.info)
-            except Exception as error:
-                add_note(error, self._note)
-                raise
+            with self._noted(open_file, self._file) as image:
+                known.setdefault("info", image.info)
         info: dict[Any, Any] = known["info"]
         return info
 
@@ -176,7 +132,7 @@ class LazyImage(Image.Image):
     def load(self) -> Any:
         with self._lock:
             if self._view is not None:
-                self._settle(Image.fromarray(self._decode(self._view)).im)
+                self._settle(self._noted(self._view.to_pil).im)
         return Image.Image.load(self)
 
     @override
@@ -185,9 +141,9 @@ class LazyImage(Image.Image):
             self._settle(None)
         Image.Image.close(self)
 
-    def _decode(self, view: View, factor: int = 1) -> npt.NDArray[np.uint8]:
+    def _noted(self, decode: Callable[..., _Pixels], *args: Any) -> _Pixels:
         try:
-            return view.decode(factor)
+            return decode(*args)
         except Exception as error:
             add_note(error, self._note)
             raise
@@ -196,9 +152,8 @@ class LazyImage(Image.Image):
         known = vars(self).get("info")
         return LazyImage(view, self._file if known is None else known.copy(), self._resize, self._note)
 
-    def _of_array(self, pixels: npt.NDArray[np.uint8]) -> LazyImage:
-        array = ArrayImage(np.ascontiguousarray(pixels))
-        return self._derive(View(Pixels(array), 0, 0, array.width, array.height))
+    def _of(self, image: ArrayImage | PillowImage) -> LazyImage:
+        return self._derive(View(Pixels(image), 0, 0, image.width, image.height))
 
     @override
     def copy(self) -> Image.Image:
@@ -230,32 +185,31 @@ class LazyImage(Image.Image):
         self, size: Any, resample: int | None = None, box: Any = None, reducing_gap: float | None = None
     ) -> Image.Image:
         view = self._view
-        wanted = tuple(size)
-        plain = box is None and reducing_gap is None and all(isinstance(side, int) and side > 0 for side in wanted)
-        if view is None or self._resize == "exact" or not plain or len(wanted) != 2 or resample not in _FILTERS:
+        if view is None:
             return Image.Image.resize(self, size, resample, box, reducing_gap)
-        if wanted == self.size:
-            return self.copy()
-        width, height = wanted
+        usual = len(size) == 2 and all(type(side) is int and side > 0 for side in size) and resample in _FILTERS
+        if self._resize == "exact" or not usual or box is not None or reducing_gap is not None:
+            return self._of(PillowImage(self._noted(view.to_pil).resize(size, resample, box, reducing_gap)))
+        width, height = size
         fits = (f for f in _FACTORS if view.width >= f * width and view.height >= f * height)
-        pixels = self._decode(view, next(fits, 1) if self._resize == "scaled" else 1)
+        pixels = self._noted(view.decode, next(fits, 1) if self._resize == "scaled" else 1)
         if pixels.shape[:2] != (height, width):
             pixels = resize_pixels(pixels, (height, width), _FILTERS[resample])
-        return self._of_array(pixels)
+        return self._of(ArrayImage(np.ascontiguousarray(pixels)))
 
     @override
     def transpose(self, method: Image.Transpose) -> Image.Image:
         view, turn = self._view, _TURNS.get(method)
         if view is None or turn is None:
             return Image.Image.transpose(self, method)
-        return self._of_array(turn(self._decode(view)))
+        return self._of(ArrayImage(np.ascontiguousarray(turn(self._noted(view.decode)))))
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
         view = self._view
         if view is None:
             return Image.Image.__array_interface__.__get__(self)  # type: ignore[no-any-return]
-        pixels = np.ascontiguousarray(self._decode(view))
+        pixels = np.ascontiguousarray(self._noted(view.decode))
         return {"version": 3, "shape": pixels.shape, "typestr": "|u1", "data": pixels.data.toreadonly()}
 
     @override
