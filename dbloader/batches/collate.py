@@ -9,6 +9,7 @@ from typing_extensions import override
 
 from dbloader.batches.base import BatchFetcher, collate, split
 from dbloader.batches.timed import TimedBatch, Work, now
+from dbloader.datasets.fields import image_and_label
 from dbloader.datasets.store import random_numbers_for
 from dbloader.decoding.decoder import Decoder
 from dbloader.decoding.masks import changes_size, refuse_masks
@@ -71,7 +72,7 @@ class RecordBatchFetcher(_CollatingFetcher):
 class SampleBatchFetcher(_CollatingFetcher):
     """Collates the samples of any map-style dataset.
 
-    The transform is applied to the first element of each sample, or to its ``"image"``; it is None if the dataset
+    The transform is applied to the first element of each sample, or to the image of a dict; it is None if the dataset
     transforms it itself. A Decoder takes PIL images, arrays and encoded files, and gets its random numbers here.
     """
 
@@ -84,6 +85,7 @@ class SampleBatchFetcher(_CollatingFetcher):
         self.dataset = dataset
         self.transform = transform
         self.collate_fn = collate_fn
+        self._image_name = image_and_label(dataset)["image"]
 
     @override
     def begin(self, indices: Sequence[int], submit: Submit, size: int) -> Finish:
@@ -108,10 +110,10 @@ class SampleBatchFetcher(_CollatingFetcher):
 
     def _transformed(self, sample: Any, random_numbers: np.ndarray[Any, Any] | None) -> Any:
         if isinstance(sample, dict):
+            image = self._image_name
             if changes_size(self.transform):
-                rest = {name: value for name, value in sample.items() if name != "image"}
-                refuse_masks(sample["image"], rest, "a sample")
-            return {**sample, "image": self._image(sample["image"], random_numbers)}
+                refuse_masks(sample[image], {name: sample[name] for name in sample if name != image}, "a sample")
+            return {**sample, image: self._image(sample[image], random_numbers)}
         if isinstance(sample, (tuple, list)):
             if changes_size(self.transform):
                 rest = {f"element {position}": value for position, value in enumerate(sample[1:], 1)}

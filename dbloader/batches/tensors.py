@@ -15,7 +15,8 @@ from dbloader.batches.base import BatchFetcher, collate_with_images, split
 from dbloader.batches.memory import BatchMemory
 from dbloader.batches.shared_memory import TensorByValue, send_small_by_value
 from dbloader.batches.timed import TimedBatch, Work, now
-from dbloader.datasets.store import NotedErrors, StoreDataset
+from dbloader.datasets.noted_errors import NotedErrors
+from dbloader.datasets.store import StoreDataset
 from dbloader.decoding.decoder import Decoder
 from dbloader.errors import LoaderError
 
@@ -50,10 +51,10 @@ class TensorBatchFetcher(BatchFetcher):
         return (
             isinstance(dataset, StoreDataset)
             and isinstance(dataset.decode, Decoder)
-            and type(dataset.decode).__call__ is Decoder.__call__
+            and dataset.decode.can_plan
             and dataset.decode.size is not None
-            and dataset.transform is None
-            and (dataset.fields is None or "image" in dataset.fields)
+            and dataset.transform is dataset.transforms is None
+            and dataset._has_image
             and not dataset._makes_its_own_samples
         )
 
@@ -91,8 +92,9 @@ class TensorBatchFetcher(BatchFetcher):
                 read, plans, first = now(), [], len(rest)
                 try:
                     for record in some:
-                        plans.append(self._plan(record, None if random_numbers is None else random_numbers[len(rest)]))
-                        rest.append(self.dataset._others(record))
+                        plan = self._plan(record, None if random_numbers is None else random_numbers[len(rest)])
+                        plans.append(plan)
+                        rest.append(self.dataset._others(record, plan))
                 except Exception as error:
                     failure = error
                 try:
@@ -111,10 +113,7 @@ class TensorBatchFetcher(BatchFetcher):
     def _plan(self, record: Record, random_numbers: np.ndarray[Any, Any] | None) -> Plan:
         if record.image is None:
             raise LoaderError(f"a batch of images needs one in each record, got none in record {record.index}")
-        decode: Any = self.dataset.decode
-        with NotedErrors(self.dataset, record):
-            plan: Plan = decode.plan(record.image, random_numbers, **self.dataset._known(record))
-        return plan
+        return self.dataset._plan(record, random_numbers)
 
     def _finish(
         self, images: Any, indices: Sequence[int], futures: list[Future[tuple[list[Any], Work]]], read: float

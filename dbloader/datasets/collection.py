@@ -35,8 +35,9 @@ from dbloader.stores.base import Store
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from dbloader.decoding.decoder import Plan
     from dbloader.records.names import Names
     from dbloader.stores.handle import Handle
 
@@ -51,7 +52,7 @@ class CollectionDataset(StoreDataset):
         place: ``mongodb://host/database.collection``.
         listing: File that names the images and their labels, in the order of the dataset: ``{"path_list": [...],
             "label_list": [...]}`` in a .json, or any other listing that ``dbloader convert --list`` takes.
-        transform, target_transform, decode, fields: As in LMDBDataset.
+        transform, target_transform, decode, transforms, fields, drop_empty_boxes: As in LMDBDataset.
         name_field: Field of a document with the file's name as in the listing.
         image_field: Field with its bytes. A missing end marker of a JPEG is added.
         with_index: Give ``(image, label, index)``.
@@ -73,7 +74,9 @@ class CollectionDataset(StoreDataset):
         name_field: str = "img_name",
         image_field: str = "bson_img",
         decode: Callable[[bytes], Any] | None = decode_pil,
-        fields: Iterable[str] | None = None,
+        transforms: Callable[..., Any] | None = None,
+        fields: Iterable[str] | Mapping[str, str] | None = None,
+        drop_empty_boxes: bool = True,
         with_index: bool = False,
     ) -> None:
         self.with_index = checked_flag("with_index", with_index)
@@ -82,11 +85,19 @@ class CollectionDataset(StoreDataset):
         store = CollectionStore(place, listing, name_field=name_field, image_field=image_field)
         for warning in store.warnings:
             warnings.warn(warning, UserWarning, stacklevel=2)
-        super().__init__(store, transform, target_transform, decode=decode, fields=fields)
+        super().__init__(
+            store,
+            transform,
+            target_transform,
+            decode=decode,
+            transforms=transforms,
+            fields=fields,
+            drop_empty_boxes=drop_empty_boxes,
+        )
 
     @override
-    def _others(self, record: Record) -> Any:
-        others = super()._others(record)
+    def _others(self, record: Record, plan: Plan | None = None) -> Any:
+        others = super()._others(record, plan)
         return (*others, record.index) if self.with_index else others
 
 

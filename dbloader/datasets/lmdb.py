@@ -10,7 +10,7 @@ from dbloader.stores.lmdb.store import LMDBStore
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
 
 class LMDBDataset(StoreDataset):
@@ -29,18 +29,24 @@ class LMDBDataset(StoreDataset):
         target_transform: Called with each label, if there is one.
         decode: Called with the bytes of each image file; None gives the bytes themselves. An image that was stored as
             an array is given as it is. The default gives an RGB PIL image, as ImageFolder does.
+        transforms: Called with the whole sample, if given: with image and label, of which it returns new ones, or with
+            the dict, in place of which it returns the sample. It takes the place of the other two transforms.
         fields: Names of the fields for a dict: ``"image"``, ``"label"``, ``"name"``, ``"index"``, ``"width"``,
             ``"height"``, ``"format"``, ``"damaged"``, ``"resized_from"``, and further fields of the records. A record
-            without a field gives None.
+            without a field gives None. ``{"pixel_values": "image", "labels": "label"}`` gives them other names. Fields
+            that are image files, such as masks, are PIL images of the file's own mode, or bytes with ``decode=None``; a
+            Decoder crops, resizes and mirrors them and ``"boxes"`` together with the image (docs/masks.md).
+        drop_empty_boxes: Whether boxes that a Decoder's crop leaves without width or height are left out, and their
+            rows in ``box_labels``, ``iscrowd``, ``difficult``, ``truncated`` and all fields named ``box_...``.
 
     Raises:
         StoreNotFoundError: Nothing is at the place.
         NotAStoreError: The place holds something else, or a store whose conversion is not finished.
         StoreVersionError: The store has a newer format.
         DamagedStoreError: The store is cut short or corrupted.
-        OptionError: No record has one of the fields; or no record has a label and no fields were chosen.
-        TypeError: The place is not a path, ``fields`` are not names, or ``transform``, ``target_transform`` or
-            ``decode`` is not callable.
+        OptionError: No record has one of the fields; or no record has a label and no fields were chosen; or
+            ``transforms`` is given beside another transform.
+        TypeError: The place is not a path, ``fields`` are not names, or a transform or ``decode`` is not callable.
     """
 
     def __init__(
@@ -50,8 +56,19 @@ class LMDBDataset(StoreDataset):
         target_transform: Callable[[Any], Any] | None = None,
         *,
         decode: Callable[[bytes], Any] | None = decode_pil,
-        fields: Iterable[str] | None = None,
+        transforms: Callable[..., Any] | None = None,
+        fields: Iterable[str] | Mapping[str, str] | None = None,
+        drop_empty_boxes: bool = True,
         resize: str = "exact",
     ) -> None:
         store = LMDBStore(checked_place(place, "the path of a store"))
-        super().__init__(store, transform, target_transform, decode=decode, fields=fields, resize=resize)
+        super().__init__(
+            store,
+            transform,
+            target_transform,
+            decode=decode,
+            transforms=transforms,
+            fields=fields,
+            drop_empty_boxes=drop_empty_boxes,
+            resize=resize,
+        )

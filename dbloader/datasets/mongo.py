@@ -36,7 +36,7 @@ class MongoDataset(StoreDataset):
     Args:
         place: ``mongodb://host/database.collection`` or ``mongodb+srv://...``. The workers of a DataLoader get the
             credentials; a dataset that is pickled otherwise has none.
-        transform, target_transform, decode, fields, resize: As in LMDBDataset.
+        transform, target_transform, decode, transforms, fields, drop_empty_boxes, resize: As in LMDBDataset.
         query: Take only the records that this MongoDB query finds, such as ``{"label": {"$in": [3, 5]}, "width":
             {"$gte": 256}}``, in the order of the store. It may ask about any field. It is answered now and by
             ``refresh``. Index 0 is then the first record found; the field ``"index"`` is the index in the store.
@@ -62,7 +62,9 @@ class MongoDataset(StoreDataset):
         target_transform: Callable[[Any], Any] | None = None,
         *,
         decode: Callable[[bytes], Any] | None = decode_pil,
-        fields: Iterable[str] | None = None,
+        transforms: Callable[..., Any] | None = None,
+        fields: Iterable[str] | Mapping[str, str] | None = None,
+        drop_empty_boxes: bool = True,
         resize: str = "exact",
         query: Mapping[str, Any] | None = None,
         cache: str | os.PathLike[str] | None = None,
@@ -74,7 +76,14 @@ class MongoDataset(StoreDataset):
         self.query = None if query is None else _check_query(query)
         self._cache, self._cache_bytes = cache, whole_number("cache_bytes", cache_bytes, 1, none=True)
         super().__init__(
-            self._store_of(self._origin), transform, target_transform, decode=decode, fields=fields, resize=resize
+            self._store_of(self._origin),
+            transform,
+            target_transform,
+            decode=decode,
+            transforms=transforms,
+            fields=fields,
+            drop_empty_boxes=drop_empty_boxes,
+            resize=resize,
         )
         self._indices = self._matching(self._origin, self.manifest)
 

@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from typing_extensions import override
 
-from dbloader._describe import add_note, short_repr, stop_iteration_error
+from dbloader._describe import short_repr, stop_iteration_error
+from dbloader._options import checked_flag
 from dbloader.datasets.base import RecordDataset
+from dbloader.datasets.fields import (
+    check_fields,
+    checked_fields,
+    lies_over_image,
+    names_of,
+    others_of,
+    value_of,
+)
+from dbloader.datasets.noted_errors import NotedErrors
 from dbloader.decoding.decoder import Decoder
 from dbloader.decoding.lazy import RESIZES, open_lazy
-from dbloader.decoding.masks import changes_size, refuse_masks
 from dbloader.decoding.open import decode_pil
 from dbloader.errors import DamagedImageError, OptionError
-from dbloader.records.record import STANDARD_FIELDS
 from dbloader.sampling.rng import SampleRNG, SeededIndices
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from dbloader.decoding.decoder import Plan
     from dbloader.records.manifest import Manifest
     from dbloader.records.record import Record
     from dbloader.stores.base import Store
-
-_OWN_FIELDS = (*STANDARD_FIELDS, "index")
 
 
 class StoreDataset(RecordDataset):
@@ -39,16 +45,17 @@ class StoreDataset(RecordDataset):
         target_transform: Callable[[Any], Any] | None = None,
         *,
         decode: Callable[[bytes], Any] | None = decode_pil,
-        fields: Iterable[str] | None = None,
+        transforms: Callable[..., Any] | None = None,
+        fields: Iterable[str] | Mapping[str, str] | None = None,
+        drop_empty_boxes: bool = True,
         resize: str = "exact",
     ) -> None:
-        for name, function in (("transform", transform), ("target_transform", target_transform), ("decode", decode)):
+        functions = {"transform": transform, "target_transform": target_transform, "transforms": transforms}
+        for name, function in {**functions, "decode": decode}.items():
             if function is not None and not callable(function):
                 raise TypeError(f"{name} must be a callable or None, got {short_repr(function)}")
-        if isinstance(fields, str):
-            raise OptionError(f"fields must be several names, such as ({fields!r},), got the one str {fields!r}")
-        if fields is not None and not isinstance(fields, Iterable):
-            raise TypeError(f"fields must be names, such as ('image', 'label'), or None, got {short_repr(fields)}")
+        if transforms is not None and (transform is not None or target_transform is not None):
+            raise OptionError("transforms takes whole samples: leave transform and target_transform out, or transforms")
         if resize not in RESIZES:
             raise OptionError(f"resize must be one of {', '.join(RESIZES)}, got {short_repr(resize)}")
         if resize != "exact" and decode is not decode_pil:
@@ -56,10 +63,16 @@ class StoreDataset(RecordDataset):
         super().__init__(store)
         self.transform = transform
         self.target_transform = target_transform
+        self.transforms = transforms
         self.decode = decode
         self.resize = resize
-        self.fields = None if fields is None else tuple(fields)
+        self.fields = checked_fields(fields)
+        self.drop_empty_boxes = checked_flag("drop_empty_boxes", drop_empty_boxes)
         self._check_fields(self.manifest)
+
+    @property
+    def _has_image(self) -> bool:
+        return self.fields is None or "image" in names_of(self.fields).values()
 
     def _random_numbers(self, indices: Sequence[int]) -> np.ndarray[Any, Any] | None:
         return random_numbers_for(self.decode, indices)
@@ -91,9 +104,9 @@ class StoreDataset(RecordDataset):
     def _gives_records(self) -> bool:
         """Whether samples are the records, at most decoded: ``write_store`` then copies these."""
         return (
-            self.transform is None
-            and self.target_transform is None
+            self.transform is self.target_transform is self.transforms is None
             and (self.decode is None or self.decode is decode_pil)
+            and not isinstance(self.fields, dict)  # other names
             and "index" not in (self.fields or ())
             and not self._makes_its_own_samples
             and not hasattr(self, "__iter__")
@@ -111,39 +124,63 @@ class StoreDataset(RecordDataset):
         lines = [f"Number of datapoints: {len(self)}", f"Root location: {self.root}"]
         lines.append(f"Classes: {len(self.manifest.classes)}")
         if self.fields is not None:
-            lines.append(f"Fields: {', '.join(self.fields)}")
-        for title, transform in (("Transform", self.transform), ("Target transform", self.target_transform)):
+            named = (name if name == field else f"{name} ({field})" for name, field in names_of(self.fields).items())
+            lines.append(f"Fields: {', '.join(named)}")
+        titles = {"Transform": self.transform, "Target transform": self.target_transform, "Transforms": self.transforms}
+        for title, transform in titles.items():
             if transform is not None:
                 lines.append(f"{title}: " + repr(transform).replace("\n", "\n" + " " * len(f"{title}: ")))
         return "\n    ".join([f"Dataset {type(self).__name__}", *(line.replace("\n", "\n    ") for line in lines)])
 
     def _sample(self, record: Record, random_numbers: np.ndarray[Any, Any] | None = None) -> Any:
         """Return the sample of a record, with its row of ``_random_numbers``."""
-        if self.fields is not None and "image" not in self.fields:
-            return self._others(record)
-        return self._joined(self._image(record, random_numbers), self._others(record))
+        if not self._has_image:
+            return self._transformed(record, self._others(record))
+        if (
+            isinstance(self.decode, Decoder)
+            and self.decode.can_plan
+            and record.image is not None
+            and lies_over_image(self)
+        ):
+            plan = self._plan(record, random_numbers)
+            return self._transformed(record, self._joined(self._image(record, plan=plan), self._others(record, plan)))
+        return self._transformed(record, self._joined(self._image(record, random_numbers), self._others(record)))
+
+    def _transformed(self, record: Record, sample: Any) -> Any:
+        if self.transforms is None:
+            return sample
+        with NotedErrors(self, record):
+            if isinstance(sample, dict):
+                return self.transforms(sample)
+            return (*self.transforms(*sample[:2]), *sample[2:])
+
+    def _plan(self, record: Record, random_numbers: np.ndarray[Any, Any] | None) -> Plan:
+        """Return how the Decoder decodes the image of a record."""
+        decode: Any = self.decode
+        with NotedErrors(self, record):
+            plan: Plan = decode.plan(record.image, random_numbers, **self._known(record))
+        return plan
 
     def _joined(self, image: Any, others: Any) -> Any:
         """Return a sample of the results of ``_image`` and ``_others``, or a batch of those of many, collated."""
         if self.fields is None:
             return (image, *others)
-        return {name: image if name == "image" else others[name] for name in self.fields}
+        return {name: image if field == "image" else others[name] for name, field in names_of(self.fields).items()}
 
-    def _image(self, record: Record, random_numbers: np.ndarray[Any, Any] | None = None) -> Any:
+    def _image(
+        self, record: Record, random_numbers: np.ndarray[Any, Any] | None = None, plan: Plan | None = None
+    ) -> Any:
         with NotedErrors(self, record):
-            image = self._decoded(record, random_numbers)
+            image = self._decoded(record, random_numbers) if plan is None else plan.tensor()
             return image if self.transform is None or image is None else self.transform(image)
 
-    def _others(self, record: Record) -> Any:
-        """Return the rest of a sample: a tuple of the label, or a dict of all fields but the image."""
+    def _others(self, record: Record, plan: Plan | None = None) -> Any:
+        """Return the rest of a sample: a tuple of the label, or a dict of all fields but the image.
+
+        ``plan`` is the image's, if a Decoder decodes it.
+        """
         with NotedErrors(self, record):
-            if self.fields is None:
-                return (self._label(record),)
-            others = {name: self._field(record, name) for name in self.fields if name != "image"}
-            if "image" in self.fields and (changes_size(self.decode) or changes_size(self.transform)):
-                further = {name: value for name, value in others.items() if name not in _OWN_FIELDS}
-                refuse_masks(record.image, further, self._describe(record))
-            return others
+            return (self._label(record),) if self.fields is None else others_of(self, record, plan)
 
     def _check_whole(self, record: Record) -> None:
         """Raise DamagedImageError if the image of a record was damaged when it was stored."""
@@ -154,9 +191,7 @@ class StoreDataset(RecordDataset):
             )
 
     def _field(self, record: Record, name: str) -> Any:
-        if name == "label":
-            return self._label(record)
-        return getattr(record, name) if name in _OWN_FIELDS else record.fields.get(name)
+        return self._label(record) if name == "label" else value_of(record, name)
 
     def _decoded(self, record: Record, random_numbers: np.ndarray[Any, Any] | None) -> Any:
         image: Any = record.image
@@ -169,6 +204,16 @@ class StoreDataset(RecordDataset):
             return open_lazy(image, **self._known(record), resize=self.resize, note=f"in {self._describe(record)}")
         self._check_whole(record)
         return decode(image)
+
+    @property
+    def loader(self) -> Callable[[str], Any]:
+        """The function that returns the decoded image of the record with a name, as in ImageFolder; it searches."""
+        return self._load
+
+    def _load(self, name: str) -> Any:
+        record = self.record(self.find(name))
+        with NotedErrors(self, record):
+            return self._decoded(record, None)
 
     def _known(self, record: Record) -> dict[str, Any]:
         """Return what conversion found out about an image, for a Decoder, after checking that it is not damaged."""
@@ -185,15 +230,7 @@ class StoreDataset(RecordDataset):
         return label if self.target_transform is None or label is None else self.target_transform(label)
 
     def _check_fields(self, manifest: Manifest) -> None:
-        known = (*_OWN_FIELDS, *manifest.fields)
-        for name in self.fields or ():
-            if name not in known:
-                raise OptionError(f"no record of {self.root} has a field {name!r}; there are {', '.join(known)}")
-        if self.fields is None and manifest.length and not manifest.labelled:
-            raise OptionError(
-                f"no record of {self.root} has a label, so a sample cannot be (image, label): "
-                f"choose fields, such as fields=('image',); there are {', '.join(known)}",
-            )
+        check_fields(self, manifest)
 
 
 def random_numbers_for(decode: Any, indices: Sequence[int]) -> np.ndarray[Any, Any] | None:
@@ -209,22 +246,3 @@ def checked_place(place: Any, wanted: str) -> Any:
     if not isinstance(place, (str, bytes, os.PathLike)):
         raise TypeError(f"place must be {wanted}, got {type(place).__name__}")
     return place
-
-
-class NotedErrors:  # not a @contextmanager: it is entered once per sample, and costs a third as much
-    """Notes the record on any error raised inside."""
-
-    __slots__ = ("dataset", "record")
-
-    def __init__(self, dataset: StoreDataset, record: Record) -> None:
-        self.dataset = dataset
-        self.record = record
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, StopIteration):
-            raise stop_iteration_error(self.dataset._describe(self.record)) from error
-        if isinstance(error, Exception):
-            add_note(error, f"in {self.dataset._describe(self.record)}")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from dbloader._options import real_number, whole_number
-from dbloader.decoding.crop import Crop
+from dbloader._options import check_choice, real_number, whole_number
+from dbloader.decoding.crop import FILTERS, Crop
 from dbloader.decoding.decoder import Decoder, check_size
 from dbloader.errors import OptionError
 
@@ -23,14 +23,16 @@ _CROP_PCT = 0.875  # 224 of 256 pixels, as networks for ImageNet are commonly ev
 class ResizeCenterCrop(Decoder):
     """Decodes an image, resizes its shorter side to a given length, and cuts out the center.
 
-    It replaces torchvision's Resize and CenterCrop, with the same sizes and positions, and resizes bilinearly with
-    antialiasing. Where the resized image is smaller than the output, the rest is black.
+    It replaces torchvision's Resize and CenterCrop, with the same sizes and positions, and resizes with antialiasing.
+    Where the resized image is smaller than the output, the rest is black.
 
     Args:
         size: Height and width of the output in pixels, or one number for both.
         crop_pct: Side of a square output as a share of the resized image's shorter side, above 0 and at most 1
             (timm's word); 0.875 if ``resize`` is not given either.
         resize: Length of the shorter side in pixels, in place of ``crop_pct``.
+        interpolation: The filter to resize with: "bilinear" or "bicubic" with torch's kernels, or "nearest", "box",
+            "hamming" or "lanczos" with Pillow's, which are several times slower.
         exif_transpose: Whether images are turned upright as their EXIF says.
 
     Raises:
@@ -45,10 +47,13 @@ class ResizeCenterCrop(Decoder):
         crop_pct: float | None = None,
         *,
         resize: int | None = None,
+        interpolation: str = "bilinear",
         exif_transpose: bool = False,
     ) -> None:
         super().__init__(exif_transpose=exif_transpose)
         self.size: tuple[int, int] = check_size(size)
+        check_choice("interpolation", interpolation, FILTERS)
+        self.interpolation = interpolation
         if resize is not None:
             if crop_pct is not None:
                 raise OptionError(f"crop_pct and resize exclude each other, got {crop_pct!r} and {resize!r}")
@@ -65,10 +70,11 @@ class ResizeCenterCrop(Decoder):
         longer = int(self.resize * max(width, height) / min(width, height))
         resized = (longer, self.resize) if width <= height else (self.resize, longer)
         window = (_first(resized[0], self.size[0]), _first(resized[1], self.size[1]))
-        return Crop(0, 0, width, height, resized=resized, window=window)
+        return Crop(0, 0, width, height, resized=resized, window=window, interpolation=self.interpolation)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.size}, resize={self.resize}, exif_transpose={self.exif_transpose})"
+        options = f"{self.size}, resize={self.resize}, interpolation={self.interpolation!r}"
+        return f"{type(self).__name__}({options}, exif_transpose={self.exif_transpose})"
 
 
 def _first(full: int, length: int) -> int:

@@ -29,6 +29,8 @@ class Plan(NamedTuple):
     part: Callable[[], npt.NDArray[np.uint8]]  # decodes the part of the image that the crop takes
     crop: Crop
     size: tuple[int, int] | None  # height and width of the output; None for those of the resized part
+    width: int  # of the whole image in pixels; of the upright one if ``exif_transpose`` is true
+    height: int
 
     def decode(self, out: npt.NDArray[np.uint8] | None = None) -> npt.NDArray[np.uint8]:
         """Return the output, in ``out`` if that is given: uint8, shape (height, width, 3), RGB, one block of memory.
@@ -37,6 +39,10 @@ class Plan(NamedTuple):
             DamagedImageError: The image does not decode, or only with a warning.
         """
         return render(self.part(), self.crop, self.size, out)
+
+    def tensor(self) -> torch.Tensor:
+        """Return the output as a tensor: uint8, shape (3, height, width), in memory (height, width, 3)."""
+        return torch.from_numpy(self.decode().transpose(2, 0, 1))
 
 
 class Decoder(ABC):
@@ -109,8 +115,7 @@ class Decoder(ABC):
             PixelRangeError: Its values are floats, signed or of 32 bits, so that their range is not known.
             OptionError: The random numbers are not ``draws``, or not in [0, 1); or an array has another dtype or shape.
         """
-        output = self.plan(image, random_numbers, tiles=tiles, known_intact=known_intact).decode()
-        return torch.from_numpy(output.transpose(2, 0, 1))
+        return self.plan(image, random_numbers, tiles=tiles, known_intact=known_intact).tensor()
 
     def plan(
         self,
@@ -135,7 +140,12 @@ class Decoder(ABC):
             random_numbers = torch.rand(self.draws, dtype=torch.float64).tolist() if self.draws else ()
         crop = self.choose_crop(random_numbers, source.width, source.height)
         part = source.part(crop.left, crop.top, crop.width, crop.height, self._reduction(crop))
-        return Plan(part, crop, self.size)
+        return Plan(part, crop, self.size, source.width, source.height)
+
+    @property
+    def can_plan(self) -> bool:
+        """Whether a call is nothing but its ``plan``, so that this may be used in its place."""
+        return type(self).__call__ is Decoder.__call__
 
     def _reduction(self, crop: Crop) -> int:
         """Return the factor, 1, 2, 4 or 8, by which a JPEG may be decoded smaller."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 UPRIGHT = 1
 
 # Whether rows and columns are exchanged in the stored image, and after that left and right, and top and bottom.
-_TURNS = {
+TURNS = {
     1: (False, False, False),
     2: (False, True, False),
     3: (False, True, True),
@@ -51,7 +51,7 @@ def read_orientation(image: bytes | memoryview | Image.Image) -> int:
             "the EXIF of the image, which says which side is up, cannot be read; exif_transpose=False ignores it: "
             f"{error}"
         ) from error
-    return value if value in _TURNS else UPRIGHT
+    return value if value in TURNS else UPRIGHT
 
 
 class UprightImage:
@@ -59,7 +59,7 @@ class UprightImage:
 
     def __init__(self, stored: JPEG | PillowImage, orientation: int) -> None:
         self.stored = stored
-        self.turns = _TURNS[orientation]
+        self.turns = TURNS[orientation]
         self.width, self.height = stored.width, stored.height
         if self.turns[0]:
             self.width, self.height = self.height, self.width

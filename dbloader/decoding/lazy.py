@@ -193,7 +193,12 @@ class LazyImage(Image.Image):
         width, height = size
         fits = (f for f in _FACTORS if view.width >= f * width and view.height >= f * height)
         pixels = self._noted(view.decode, next(fits, 1) if self._resize == "scaled" else 1)
-        if pixels.shape[:2] != (height, width):
+        rows, columns, _ = pixels.shape
+        if _FILTERS[resample] == "bicubic" and height < rows and height * columns < rows * width:
+            # Pillow 13 then often resizes the height first. Bicubic values overshoot and are clipped in between, so the
+            # order changes pixels by up to 26 levels.
+            return self._of(PillowImage(Image.fromarray(pixels).resize(size, resample)))
+        if (rows, columns) != (height, width):
             pixels = resize_pixels(pixels, (height, width), _FILTERS[resample])
         return self._of(ArrayImage(np.ascontiguousarray(pixels)))
 

@@ -31,7 +31,7 @@ def refuse_masks(image: Any, others: Mapping[str, Any], sample: str) -> None:
     if getattr(others.get("boxes"), "shape", ())[-1:] == (4,):
         raise OptionError(
             f"'boxes' of {sample} are of the whole image, and only the image would be cropped: leave 'boxes' out, or "
-            "crop both yourself (in create_loader transform=None and a collate_fn that does so)"
+            "let a Decoder crop both as decode= of the dataset or transform= of create_loader (docs/masks.md)"
         )
     suspects = {name: sizes for name, value in others.items() if (sizes := _sizes(value))}
     if not suspects:  # the usual case: finding the size of the image costs more
@@ -43,8 +43,8 @@ def refuse_masks(image: Any, others: Mapping[str, Any], sample: str) -> None:
             height, width = next(size for size in sizes if size in of_image or size[::-1] in of_image)
             raise OptionError(
                 f"{name!r} of {sample} is as large as its image, {height} x {width} pixels, and only the image would "
-                f"be cropped: leave {name!r} out, or crop both yourself (in create_loader transform=None and a "
-                "collate_fn that does so)"
+                f"be cropped: leave {name!r} out, store it as an image file (file_fields, which are cropped with the "
+                "image: docs/masks.md), or crop both yourself (transform=None and a collate_fn that does so)"
             )
 
 

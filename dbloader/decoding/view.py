@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import threading
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from numpy.lib.stride_tricks import as_strided
 from PIL import Image
 
 from dbloader.decoding.jpeg import JPEG
 from dbloader.decoding.open import ArrayImage
 from dbloader.decoding.pillow import PillowImage
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 
 class Pixels:

@@ -10,6 +10,7 @@ from torch.nn.functional import interpolate, pad
 
 from dbloader._describe import short_repr
 from dbloader._machine import cpu_count
+from dbloader.decoding.crop import TORCH_FILTERS
 from dbloader.decoding.decoder import Decoder
 from dbloader.decoding.exif import UPRIGHT, read_orientation
 from dbloader.device.encoded import EncodedImages
@@ -128,9 +129,14 @@ class DeviceDecoder:
         image = image[:, crop.top : crop.top + crop.height, crop.left : crop.left + crop.width]
         resized = crop.resized or self._size
         if image.shape[1:] != resized:
-            # In floats, since CUDA does not antialias bytes. No weight is negative, so values stay in their range.
+            if crop.interpolation not in TORCH_FILTERS:
+                raise OptionError(
+                    f"interpolation must be one of {', '.join(TORCH_FILTERS)} to decode on a device, got "
+                    f"{crop.interpolation!r}: choose one of these, or decode_on='workers'"
+                )
+            # In floats, since CUDA does not antialias bytes. The bicubic kernel overshoots.
             part = image[None].to(torch.float32, memory_format=torch.contiguous_format)
-            image = interpolate(part, size=resized, mode="bilinear", antialias=True)[0].round_()
+            image = interpolate(part, size=resized, mode=crop.interpolation, antialias=True)[0].round_().clamp_(0, 255)
         if resized != self._size:
             row, column = crop.window
             height, width = self._size

@@ -34,7 +34,8 @@ class Preparation(nn.Module):
 
     - ``rng``: the SampleRNG of the batch, with a stream of its own for each module; None if the caller has none;
     - ``targets``: the targets of the batch. The module then returns (images, targets). Likewise a torchvision transform
-      (``*inputs``) if the batch has targets, and timm's Mixup (``target``).
+      (``*inputs``) if the batch has targets, timm's Mixup (``target``), and a module of kornia with two ``data_keys``,
+      such as ``RandomMixUpV2(data_keys=["input", "class"])``.
 
     PrefetchLoader calls ``preparation(batch, rng=SampleRNG(seed, epoch, positions))``.
 
@@ -95,7 +96,9 @@ class Preparation(nn.Module):
             if "rng" in wanted:
                 options["rng"] = None if rng is None else rng.with_stream(stream)
                 stream += 1
-            if not {"targets", "target"} & wanted and ("*inputs" not in wanted or targets is None):
+            keys = getattr(module, "data_keys", None)  # kornia's: what its arguments are
+            both = len(keys) == 2 if isinstance(keys, (list, tuple)) else "*inputs" in wanted and targets is not None
+            if not both and not {"targets", "target"} & wanted:
                 images = module(images, **options)
                 continue
             if targets is None:
@@ -107,7 +110,7 @@ class Preparation(nn.Module):
                 result = module(images.clone(), target=targets, **options)
             else:
                 result = module(images, targets, **options)
-            if not isinstance(result, tuple) or len(result) != 2:
+            if not isinstance(result, (tuple, list)) or len(result) != 2:
                 raise TypeError(
                     f"{_name(module)} wants targets and so must give (images, targets), got {_name(result)}"
                 )

@@ -70,14 +70,28 @@ def check_dataset(dataset: Any) -> None:
         raise OptionError(f"dataset must have samples, got {type(dataset).__name__} of length 0")
 
 
-def default_transform(dataset: Any, size: tuple[int, int], *, is_training: bool) -> Decoder | None:
+def default_transform(
+    dataset: Any,
+    size: tuple[int, int],
+    *,
+    is_training: bool,
+    interpolation: str = "bilinear",
+    crop_pct: float | None = None,
+    crop_mode: str | None = None,
+) -> Decoder | None:
     """Return the decoder for a dataset that has no transform of its own, else None."""
     if _has_transform(dataset):
         return None
+    if crop_mode not in (None, "center"):
+        raise OptionError(
+            f"crop_mode must be 'center' or None, got {crop_mode!r}: for timm's other modes pass "
+            "transform=timm.data.create_transform(..., use_prefetcher=True)"
+        )
     if is_training:
-        return RandomResizedCrop(size)
+        return RandomResizedCrop(size, interpolation=interpolation)
     # The longer side of the output decides, so that no part of it stays black.
-    return ResizeCenterCrop(size, resize=ResizeCenterCrop(max(size)).resize)
+    square = ResizeCenterCrop(max(size), crop_pct)
+    return ResizeCenterCrop(size, resize=square.resize, interpolation=interpolation)
 
 
 def _has_transform(dataset: Any) -> bool:
@@ -102,6 +116,7 @@ def with_transform(dataset: Any, transform: Callable[..., Any] | None) -> tuple[
         dataset.decode, dataset.transform = transform, None
     else:
         dataset.transform = transform
+    dataset.transforms = None
     return dataset, None
 
 

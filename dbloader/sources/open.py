@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dbloader.errors import NotAStoreError, OptionError, SourceError
+from dbloader.records.record import checked_file_fields
 from dbloader.sources.annotations import read_annotations
 from dbloader.sources.base import readable
 from dbloader.sources.folder import scan
-from dbloader.sources.listing import METADATA, read_listing
+from dbloader.sources.listing import LISTING, METADATA, read_listing
 from dbloader.sources.metadata import find_metadata
 from dbloader.sources.other_lmdb import find_lmdb, is_store, read_lmdb
 from dbloader.sources.parquet import find_parquet, read_parquet
@@ -20,6 +21,7 @@ from dbloader.stores.mongo.uri import is_mongo
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Sequence
 
     from dbloader.sources.base import Source
 
@@ -33,11 +35,13 @@ def open_source(
     *,
     name_field: str | None,
     image_field: str | None,
+    file_fields: Sequence[str] = (),
 ) -> Source:
     """Return the source at a place; SourceError or OptionError if nothing there can be converted.
 
     The arguments are those of ``convert``. The kinds are tried in the order of these lines, a folder of images last.
     """
+    file_fields = checked_file_fields(file_fields)
     if (name_field is not None or image_field is not None) and (listing is None or not is_mongo(source)):
         raise OptionError(
             "name_field (--name-field) and image_field (--image-field) are for a collection in MongoDB: give a "
@@ -47,7 +51,11 @@ def open_source(
         from dbloader.sources.collection import read_collection  # importing pymongo takes longer than all the rest
 
         return read_collection(
-            source, listing, name_field=name_field or "img_name", image_field=image_field or "bson_img"
+            source,
+            listing,
+            name_field=name_field or "img_name",
+            image_field=image_field or "bson_img",
+            file_fields=file_fields,
         )
     if is_mongo(source):
         try:
@@ -57,10 +65,18 @@ def open_source(
                 f"{error}; a collection of files needs a listing of those to take and their labels: give one (--list)"
             ) from error
     if listing is not None:
-        return read_annotations(listing, source) or read_listing(listing, source)
+        annotations = read_annotations(listing, source)
+        if annotations and file_fields:
+            raise OptionError("file_fields (--file-field) are columns of a listing, which annotations do not have")
+        return annotations or read_listing(listing, source, LISTING._replace(file_columns=file_fields))
     metadata = find_metadata(source)
     if metadata is not None:
-        return read_listing(metadata, source, METADATA)
+        return read_listing(metadata, source, METADATA._replace(file_columns=file_fields))
+    if file_fields:
+        raise OptionError(
+            f"file_fields (--file-field) {', '.join(map(repr, file_fields))}: {readable(source)} has no table whose "
+            "columns they could be: give a listing (--list), or leave them out"
+        )
     file = find_lmdb(source)
     if file is not None:
         return read_store(file) if is_store(file) else read_lmdb(source, file)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Any
+import json
+import re
+from contextlib import closing
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from dbloader import copy_store, open_store, write_store
-from dbloader.errors import FieldError, OptionError
-from tests.support.images import encoded, photo, picture
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from dbloader import ImageFormat, convert, copy_store, open_store, repair_store, verify_store, write_store
+from dbloader.errors import ConversionError, FieldError, OptionError, SourceError
+from dbloader.sources.base import Entry, Loaded
+from dbloader.sources.open import open_source
+from tests.support.images import encoded, photo, picture, plant, run
 
 MASK = Image.fromarray(np.arange(48, dtype=np.uint8).reshape(6, 8) % 3)
 MASK.putpalette([255, 0, 0, 0, 255, 0, 0, 0, 255])
@@ -78,3 +81,246 @@ def test_stores_in_which_a_field_holds_different_things_are_not_united(tmp_path:
     texts = made(tmp_path / "texts.lmdb", {"image": photo(2), "mask": "none"}, file_fields=())
     with pytest.raises(OptionError, match="'mask' has image files in one store, and other values in another"):
         copy_store([masks, texts], tmp_path / "all.lmdb")
+
+
+# convert
+
+
+def scenes(root: Path) -> Path:
+    """Plant two photographs with their masks, and a listing of them."""
+    files = {"images/a.jpg": photo(1), "images/b.jpg": photo(2)}
+    files |= {"masks/a.png": encoded(MASK, "PNG"), "masks/b.png": picture("PNG", 3), "depth/a.tif": picture("TIFF", 4)}
+    plant(root, files)
+    (root / "scenes.csv").write_text(
+        "path,before,mask,after,depth\nimages/a.jpg,1,masks/a.png,2,depth/a.tif\nimages/b.jpg,3,./masks//b.png,4,\n"
+    )
+    return root
+
+
+def converted(root: Path, **options: Any) -> tuple[Any, list[Any]]:
+    place = root.parent / "out.lmdb"
+    options = {"listing": root / "scenes.csv", "file_fields": ("mask", "depth"), **options}
+    report = convert(root, place, overwrite=True, **options)
+    with open_store(place) as store:
+        assert store.manifest.file_fields == ("mask", "depth")
+        return report, store.read(range(len(store)))
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_columns_of_a_listing_become_files_in_their_order(tmp_path: Path, workers: int) -> None:
+    root = scenes(tmp_path / "scenes")
+    report, (first, second) = converted(root, workers=workers)
+    assert list(first.fields) == ["before", "mask", "after", "depth"]
+    assert first.fields["mask"] == (root / "masks/a.png").read_bytes()
+    assert first.fields["depth"] == (root / "depth/a.tif").read_bytes()
+    assert second.fields == {"before": "3", "mask": (root / "masks/b.png").read_bytes(), "after": "4", "depth": None}
+    assert report.bytes_read == sum(path.stat().st_size for path in root.glob("*/*.*"))
+    assert report.digest == converted(root, shuffle=None, workers=4)[0].digest
+
+
+def test_a_listing_read_without_file_fields_keeps_their_paths_as_text(tmp_path: Path) -> None:
+    root = scenes(tmp_path / "scenes")
+    convert(root, tmp_path / "out.lmdb", listing=root / "scenes.csv")
+    with open_store(tmp_path / "out.lmdb") as store:
+        assert store.manifest.file_fields == ()
+        assert store[0].fields["mask"] == "masks/a.png"
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (None, r"^its mask masks/b.png cannot be read: No such file or directory$"),
+        (b"no image", r"^its mask masks/b.png is in no known image format"),
+        (picture("PNG")[:200], r"^its mask masks/b.png (is damaged|does not decode)"),
+        (photo(5)[:-200], r"^its mask masks/b.png is damaged"),
+    ],
+)
+def test_a_record_with_a_bad_or_damaged_file_is_rejected_and_the_reason_names_the_file(
+    tmp_path: Path, data: bytes | None, reason: str
+) -> None:
+    root = scenes(tmp_path / "scenes")
+    (root / "masks/b.png").unlink() if data is None else (root / "masks/b.png").write_bytes(data)
+    report, records = converted(root)
+    assert (report.records, report.rejected) == (1, 1)
+    assert [record.name for record in records] == ["images/a.jpg"]
+    (event,) = map(json.loads, Path(report.report_file).read_text().splitlines())
+    assert (event["name"], event["event"]) == ("images/b.jpg", "rejected")
+    assert re.search(reason, event["reason"])
+    with pytest.raises(ConversionError, match=r"images/b.jpg: its mask masks/b.png"):
+        converted(root, on_bad="fail", on_damaged="fail")
+
+
+def test_a_damaged_file_is_kept_and_its_record_marked_if_damage_is_kept(tmp_path: Path) -> None:
+    root = scenes(tmp_path / "scenes")
+    (root / "masks/b.png").write_bytes(photo(5)[:-200])
+    report, (first, second) = converted(root, on_damaged="keep")
+    assert report.damaged == 1
+    assert first.damaged is None
+    assert (second.damaged or "").startswith("its mask masks/b.png is damaged")
+    assert second.fields["mask"] == photo(5)[:-200]
+    assert second.image == photo(2)
+
+
+def test_a_file_that_lacks_its_end_marker_gets_it(tmp_path: Path) -> None:
+    root = scenes(tmp_path / "scenes")
+    (root / "masks/b.png").write_bytes(photo(5)[:-2])
+    (root / "images/b.jpg").write_bytes(photo(6)[:-2])
+    report, (_, second) = converted(root)
+    assert report.repaired == 1
+    assert (second.image, second.fields["mask"]) == (photo(6), photo(5))
+    (event,) = map(json.loads, Path(report.report_file).read_text().splitlines())
+    marker = "its end marker was missing: appended FF D9"
+    assert event["reason"] == f"{marker}; its mask masks/b.png: {marker}"
+
+
+@pytest.mark.parametrize("images", [ImageFormat(short_side=8), ImageFormat(max_side=8)])
+def test_images_are_not_made_smaller_than_their_masks(tmp_path: Path, images: ImageFormat) -> None:
+    root = scenes(tmp_path / "scenes")
+    with pytest.raises(OptionError, match="not the files in the field 'mask', 'depth'"):
+        converted(root, images=images)
+    assert not (tmp_path / "out.lmdb").exists()
+
+
+def test_only_the_image_is_tiled(tmp_path: Path) -> None:
+    root = scenes(tmp_path / "scenes")
+    (root / "masks/b.png").write_bytes(photo(5))
+    _, (_, second) = converted(root, images=ImageFormat(tile=True, quality=90))
+    assert second.fields["mask"] == photo(5)
+    assert second.image != photo(2)
+
+
+@pytest.mark.parametrize("source", ["folder", "annotations", "listing"])
+def test_file_fields_that_the_source_does_not_have_are_an_error(tmp_path: Path, source: str) -> None:
+    root = scenes(tmp_path / "scenes")
+    (root / "coco.json").write_text('{"images": [], "annotations": [], "categories": []}')
+    listing = {"folder": None, "annotations": root / "coco.json", "listing": root / "scenes.csv"}[source]
+    what = "no row has a further column 'masks'" if source == "listing" else "--file-field"
+    with pytest.raises((OptionError, SourceError), match=what):
+        convert(root, tmp_path / "out.lmdb", listing=listing, file_fields=("masks",))
+
+
+METADATA: list[dict[str, Any]] = [
+    {"file_name": "images/a.jpg", "mask_file_name": "masks/a.png", "text": "a", "depth": "depth/a.tif"},
+    {"file_name": "images/b.jpg", "text": "b", "mask_file_name": None},
+]
+
+
+def described(root: Path, *rows: dict[str, Any]) -> Path:
+    (root / "metadata.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return root
+
+
+def test_columns_of_metadata_that_end_with_file_name_are_files(tmp_path: Path) -> None:
+    root = described(scenes(tmp_path / "scenes"), *METADATA)
+    report = convert(root, tmp_path / "a.lmdb")
+    with open_store(tmp_path / "a.lmdb") as store:
+        assert store.manifest.file_fields == ("mask",)
+        assert list(store[0].fields.items()) == [
+            ("mask", encoded(MASK, "PNG")), ("text", "a"), ("depth", "depth/a.tif"),
+        ]  # fmt: skip
+        assert store[1].fields == {"text": "b", "mask": None}
+    (left_out,) = [warning for warning in report.warnings if "left out" in warning]
+    assert left_out.startswith("2 images are in the folder")  # masks/b.png and depth/a.tif, but not masks/a.png
+    assert convert(root, tmp_path / "b.lmdb", file_fields=("depth",)).records == 2
+    with open_store(tmp_path / "b.lmdb") as store:
+        assert store.manifest.file_fields == ("depth", "mask")
+
+
+@pytest.mark.parametrize(
+    ("row", "what"),
+    [
+        ({"mask_file_name": "../a.png"}, r"^none of the 2 files could be stored; .*row 1: its path leaves the folder"),
+        ({"mask_file_name": 5}, r"row 1: its path cannot be that of a file: 5 \(of its file 'mask'\)"),
+        ({"mask_file_name": "masks/a.png", "mask": 1}, "'mask_file_name' and 'mask' are both the field 'mask'"),
+        ({"image_file_name": "masks/a.png"}, "rename the column 'image_file_name', which names files"),
+    ],
+)
+def test_rows_of_metadata_whose_files_cannot_be_taken_are_named(tmp_path: Path, row: dict[str, Any], what: str) -> None:
+    root = described(scenes(tmp_path / "scenes"), {**METADATA[0], **row}, {**METADATA[0], "file_name": "none.jpg"})
+    with pytest.raises((ConversionError, SourceError), match=what):
+        convert(root, tmp_path / "a.lmdb")
+
+
+# Stores with file fields
+
+
+def stored(tmp_path: Path, **options: Any) -> Path:
+    root = scenes(tmp_path / "scenes")
+    options = {"listing": root / "scenes.csv", "file_fields": ("mask", "depth"), **options}
+    convert(root, tmp_path / "scenes.lmdb", **options)
+    return tmp_path / "scenes.lmdb"
+
+
+def test_a_store_that_is_converted_again_keeps_and_checks_its_files(tmp_path: Path) -> None:
+    place = stored(tmp_path)
+    again = convert(place, tmp_path / "again.lmdb")
+    with open_store(place) as one, open_store(tmp_path / "again.lmdb") as other:
+        assert other.manifest.file_fields == ("mask", "depth")
+        assert one.manifest.digest == other.manifest.digest
+        files = [record.fields[name] or b"" for record in one for name in ("mask", "depth")]
+        assert again.bytes_read == one.manifest.image_bytes + sum(map(len, files))
+    with pytest.raises(OptionError, match="not the files in the field 'mask', 'depth'"):
+        convert(place, tmp_path / "small.lmdb", images=ImageFormat(short_side=8))
+
+
+def unchecked(tmp_path: Path) -> Path:
+    """Make a store whose second record has a truncated mask."""
+    root = scenes(tmp_path / "scenes")
+    (root / "masks/b.png").write_bytes(photo(5)[:-200])
+    options: dict[str, Any] = {"listing": root / "scenes.csv", "file_fields": ("mask",), "check": "none"}
+    convert(root, tmp_path / "scenes.lmdb", **options)
+    return tmp_path / "scenes.lmdb"
+
+
+def test_damaged_files_are_found_by_verify_and_left_out_by_repair(tmp_path: Path) -> None:
+    place = unchecked(tmp_path)
+    assert not verify_store(place).problems
+    report = verify_store(place, decode=True)
+    assert report.problems == {"undecodable": 1}
+    assert report.first[0]["name"] == "images/b.jpg"
+    assert "its mask is damaged" in report.first[0]["reason"]
+    assert convert(place, tmp_path / "again.lmdb").rejected == 1
+    repaired = repair_store(place, tmp_path / "repaired.lmdb")
+    assert (repaired.records, repaired.rejected) == (1, 1)
+    with open_store(tmp_path / "repaired.lmdb") as store:
+        assert store.manifest.file_fields == ("mask",)
+
+
+def test_repair_appends_an_end_marker_to_a_file(tmp_path: Path) -> None:
+    place = made(tmp_path / "a.lmdb", {**SAMPLE, "mask": photo(5)[:-2]}, {"mask": photo(6)[:-2], "label": 1})
+    assert repair_store(place, tmp_path / "b.lmdb").repaired == 2
+    with open_store(tmp_path / "b.lmdb") as store:
+        assert [record.fields["mask"] for record in store] == [photo(5), photo(6)]
+
+
+def test_files_are_compared_with_those_of_the_source(tmp_path: Path) -> None:
+    place = stored(tmp_path)
+    root = tmp_path / "scenes"
+    options: dict[str, Any] = {"against": root, "listing": root / "scenes.csv"}
+    assert verify_store(place, **options).compared == {"same": 2}
+    (root / "masks/b.png").write_bytes(picture("PNG", 9))
+    (problem,) = verify_store(place, **options).first
+    assert problem["reason"].endswith("has other bytes in 'mask' than the file masks/b.png")
+
+
+def test_show_and_info_name_the_files(tmp_path: Path) -> None:
+    place = stored(tmp_path)
+    shown = run("show", place, "0", "--json").stdout
+    assert json.loads(shown)["fields"]["mask"].startswith("PNG, 8 x 6, 8-bit, ")
+    assert json.loads(run("show", place, "1", "--json").stdout)["fields"]["depth"] is None
+    assert "depth (2, image files), mask (2, image files)" in run("info", place).stdout
+
+
+def test_the_memory_budget_counts_the_files(tmp_path: Path) -> None:
+    root, held = scenes(tmp_path / "scenes"), list[int]()
+    place = stored(tmp_path / "other")
+    listed: dict[str, Any] = {"listing": root / "scenes.csv", "file_fields": ("mask", "depth")}
+    alone: dict[str, Any] = {"listing": None}
+    for source, options in ((root, listed), (place, alone)):
+        with closing(open_source(source, name_field=None, image_field=None, **options)) as found:
+            held.clear()
+            entries = [entry for entry in found.entries() if isinstance(entry, Entry)]
+            loaded = [*found.load(entries, held.append)]
+        nbytes = sum(len(part.data) for part in loaded if isinstance(part, Loaded))
+        files = (root / "masks/a.png", root / "masks/b.png", root / "depth/a.tif")
+        assert sum(held) == nbytes + sum(path.stat().st_size for path in files)

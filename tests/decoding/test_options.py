@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from dbloader.decoding import DecodeTensor, RandomResizedCrop, ResizeCenterCrop
+from dbloader.decoding import DecodeTensor, RandomCrop, RandomResizedCrop, ResizeCenterCrop
 from dbloader.errors import OptionError
 from tests.support.jpegs import draw
 
@@ -32,8 +32,9 @@ def test_other_numbers_are_refused(random_numbers: list[float]) -> None:
     "decoder",
     [
         DecodeTensor(exif_transpose=True),
-        RandomResizedCrop((9, 8), [0.2, 1], ratio=(0.5, 2), flip=0.1, scaled=True),
-        ResizeCenterCrop((9, 8), resize=12),
+        RandomResizedCrop((9, 8), [0.2, 1], ratio=(0.5, 2), flip=0.1, scaled=True, interpolation="random"),
+        RandomCrop((9, 8), (1, 2, 3, 4), pad_if_needed=True, flip=0.2),
+        ResizeCenterCrop((9, 8), resize=12, interpolation="lanczos"),
     ],
     ids=repr,
 )

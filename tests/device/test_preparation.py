@@ -36,7 +36,28 @@ class LikeTimms:
         return x.mul_(2), torch.nn.functional.one_hot(target, 10).float()
 
 
-@pytest.mark.parametrize("mixer", [LikeTorchvisions(), LikeTimms()])
+class LikeKornias(torch.nn.Module):
+    """As kornia's RandomMixUpV2: ``data_keys`` say what its arguments are, and two results come as a list."""
+
+    def __init__(self, data_keys: list[str]) -> None:
+        super().__init__()
+        self.data_keys = data_keys
+
+    def forward(self, *input: torch.Tensor, params: Any = None, data_keys: Any = None) -> Any:  # noqa: A002
+        mixed = [input[0] * 2, *(torch.nn.functional.one_hot(labels, 10).float() for labels in input[1:])]
+        return mixed if len(input) > 1 else mixed[0]
+
+
+def test_a_module_of_kornia_gets_what_its_data_keys_say() -> None:
+    given, labels = torch.ones(2, 3, 4, 4), torch.tensor([3, 9])
+    images, targets = Preparation(LikeKornias(["input"]))((given, labels))
+    assert (images == 2).all()
+    assert targets is labels
+    with pytest.raises(TypeError, match=r"^LikeKornias wants the targets of a batch, got a batch without$"):
+        Preparation(LikeKornias(["input", "class"]))(given)
+
+
+@pytest.mark.parametrize("mixer", [LikeTorchvisions(), LikeTimms(), LikeKornias(["input", "class"])])
 def test_the_libraries_own_classes_are_given_the_targets_too(mixer: Any) -> None:
     given, labels = torch.ones(2, 3, 4, 4), torch.tensor([3, 9])
     for prepared in (Preparation(mixer), Preparation(Normalize((0, 0, 0), (1, 1, 1)), mixer)):

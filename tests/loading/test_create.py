@@ -24,7 +24,7 @@ from torch.utils.data import (
 )
 
 from dbloader import LMDBDataset, Record, open_store, write_store
-from dbloader.decoding import RandomResizedCrop, ResizeCenterCrop
+from dbloader.decoding import RandomCrop, RandomResizedCrop, ResizeCenterCrop
 from dbloader.device import Normalize, Preparation, RandomErasing
 from dbloader.errors import LoaderError, OptionError
 from dbloader.loading.create import IMAGENET_MEAN, IMAGENET_STD, create_loader
@@ -235,6 +235,20 @@ def test_samples_may_be_dicts_or_images_alone(place: Path) -> None:
 def test_a_store_without_images_in_its_samples_still_has_batches(place: Path) -> None:
     loader = create_loader(LMDBDataset(place, fields=("label", "index")), mean=None, std=None, **CPU)
     assert next(iter(loader))["label"].tolist() == [0, 1, 2, 0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("decoder", [RandomResizedCrop(16, interpolation="random"), RandomCrop(24, 8)], ids=repr)
+def test_a_decoder_gives_the_same_batches_in_threads_processes_and_none(place: Path, decoder: Any) -> None:
+    batches = []
+    for workers, number in (("threads", 0), ("threads", 2), ("processes", 2)):
+        options = {**RANDOM, "workers": workers, "num_workers": number, "mean": None, "std": None, "preparation": None}
+        with create_loader(LMDBDataset(place), transform=decoder, **options) as loader:
+            batches.append([images for _ in range(2) for images, _ in loader])
+    assert len(batches[0]) == 2 * (LENGTH // 4)
+    assert not torch.equal(batches[0][0], batches[0][LENGTH // 4]), "the second epoch has crops of its own"
+    for others in batches[1:]:
+        assert same(others, batches[0])
 
 
 class Staged(LMDBDataset):

@@ -1,0 +1,144 @@
+"""The fields of a sample that is a dict: their names in it, and how each is made of a record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import compress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch.utils.data import ConcatDataset, Subset
+
+from dbloader._describe import short_repr
+from dbloader.datasets.base import RecordDataset
+from dbloader.decoding.decoder import Decoder
+from dbloader.decoding.fields import crop_boxes, crop_field, decode_field
+from dbloader.decoding.masks import changes_size, refuse_masks
+from dbloader.errors import ImageError, OptionError
+from dbloader.records.record import STANDARD_FIELDS
+
+if TYPE_CHECKING:
+    from dbloader.datasets.store import StoreDataset
+    from dbloader.decoding.decoder import Plan
+    from dbloader.records.manifest import Manifest
+    from dbloader.records.record import Record
+
+_OWN_FIELDS = (*STANDARD_FIELDS, "index")
+
+_BOXES = "boxes"
+_FLAGS_OF_BOXES = ("iscrowd", "difficult", "truncated")  # and all fields whose name begins with "box_"
+
+
+def checked_fields(fields: Any) -> tuple[str, ...] | dict[str, str] | None:
+    """Return the option ``fields`` as a tuple, or as a dict of names in the sample and the fields that they show."""
+    if isinstance(fields, str):
+        raise OptionError(f"fields must be several names, such as ({fields!r},), got the one str {fields!r}")
+    if fields is None:
+        return None
+    if not isinstance(fields, Iterable):
+        raise TypeError(f"fields must be names, such as ('image', 'label'), or None, got {short_repr(fields)}")
+    if not isinstance(fields, Mapping):
+        return tuple(fields)
+    if [*fields.values()].count("image") > 1:
+        raise OptionError(f"fields may show 'image' under one name, got {short_repr(dict(fields))}")
+    return dict(fields)
+
+
+def names_of(fields: tuple[str, ...] | dict[str, str] | None) -> dict[str, str]:
+    """Return the names in a sample and the fields that they show; those of a tuple for None."""
+    if fields is None:
+        return {"image": "image", "label": "label"}
+    return fields if isinstance(fields, dict) else {name: name for name in fields}
+
+
+def image_and_label(dataset: Any) -> dict[str, str]:
+    """Return the names of the image and the label in the samples of a dataset, or of those inside it, if a store's."""
+    if isinstance(dataset, ConcatDataset) and dataset.datasets:
+        return image_and_label(dataset.datasets[0])
+    if isinstance(dataset, Subset):
+        return image_and_label(dataset.dataset)
+    fields = getattr(dataset, "fields", None) if isinstance(dataset, RecordDataset) else None
+    found = {field: name for name, field in names_of(fields).items() if field in ("image", "label")}
+    return {"image": "image", "label": "label", **found}
+
+
+def check_fields(dataset: StoreDataset, manifest: Manifest) -> None:
+    """Raise OptionError if no record has one of the dataset's fields."""
+    known = (*_OWN_FIELDS, *manifest.fields)
+    for field in () if dataset.fields is None else names_of(dataset.fields).values():
+        if field not in known:
+            raise OptionError(f"no record of {dataset.root} has a field {field!r}; there are {', '.join(known)}")
+    if dataset.fields is None and manifest.length and not manifest.labelled:
+        raise OptionError(
+            f"no record of {dataset.root} has a label, so a sample cannot be (image, label): "
+            f"choose fields, such as fields=('image',); there are {', '.join(known)}",
+        )
+
+
+def value_of(record: Record, field: str) -> Any:
+    """Return the stored value of a field, None if the record has none."""
+    return getattr(record, field) if field in _OWN_FIELDS else record.fields.get(field)
+
+
+def lies_over_image(dataset: StoreDataset) -> bool:
+    """Return whether a sample has fields that must be cropped together with its image: image files or boxes."""
+    if dataset.fields is None:
+        return False
+    fields = {*names_of(dataset.fields).values()}
+    return "image" in fields and not fields.isdisjoint((_BOXES, *dataset.manifest.file_fields))
+
+
+def others_of(dataset: StoreDataset, record: Record, plan: Plan | None) -> dict[str, Any]:
+    """Return all fields of a sample but its image, under their names in it.
+
+    With the ``plan`` of the image's Decoder, files and boxes are cropped as the image is.
+    """
+    names = {name: field for name, field in names_of(dataset.fields).items() if field != "image"}
+    values = {field: dataset._field(record, field) for field in names.values()}
+    crops = dataset._has_image and (changes_size(dataset.decode) or changes_size(dataset.transform))
+    files = [] if dataset.decode is None else [name for name in dataset.manifest.file_fields if values.get(name)]
+    if plan is None:
+        if files and (crops or isinstance(dataset.decode, Decoder)):
+            raise OptionError(
+                f"field {files[0]!r} of {dataset._describe(record)} would be cropped without its image: choose the "
+                "field 'image' too, and a Decoder such as RandomResizedCrop(224) as decode= or as transform= of "
+                "create_loader (with decode_on='workers'), or pass decode=None"
+            )
+        cropped: dict[str, Any] = {name: _read_file(name, decode_field, values[name]) for name in files}
+    else:
+        exif = {"exif_transpose": dataset.decode.exif_transpose}  # type: ignore[union-attr]
+        cropped = {name: _read_file(name, crop_field, values[name], plan, **exif) for name in files}
+        if _are_boxes(values.get(_BOXES)):
+            placed = crop_boxes(values[_BOXES], plan, record.image, **exif)
+            cropped |= _boxes_and_rows(values, placed, drop_empty=dataset.drop_empty_boxes)
+    if crops:
+        rest = {name: value for name, value in values.items() if name not in cropped and name not in _OWN_FIELDS}
+        refuse_masks(record.image, rest, dataset._describe(record))
+    values |= cropped
+    return {name: values[field] for name, field in names.items()}
+
+
+def _read_file(name: str, read: Any, *arguments: Any, **options: Any) -> Any:
+    """Read the file of a field; errors name the field."""
+    try:
+        return read(*arguments, **options)
+    except (ImageError, OptionError) as error:
+        raise type(error)(f"field {name!r}: {error}") from error
+
+
+def _are_boxes(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.shape[1:] == (4,)
+
+
+def _boxes_and_rows(values: dict[str, Any], boxes: Any, *, drop_empty: bool) -> dict[str, Any]:
+    """Return cropped boxes and the fields with a row for each, without the rows of empty boxes if these are dropped."""
+    kept = (boxes[:, 2:] > boxes[:, :2]).all(1) | (not drop_empty)
+    result = {_BOXES: boxes[kept]}
+    for name, value in values.items():
+        if (name.startswith("box_") or name in _FLAGS_OF_BOXES) and isinstance(value, (np.ndarray, list)):
+            if len(value) != len(boxes):
+                raise OptionError(
+                    f"field {name!r} has {len(value)} rows and 'boxes' {len(boxes)}: leave one of them out"
+                )
+            result[name] = value[kept] if isinstance(value, np.ndarray) else [*compress(value, kept)]
+    return result

@@ -1,0 +1,51 @@
+"""A sample as torchvision's transforms (v2) know it, where torchvision is installed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from dbloader.decoding.fields import has_one_channel, values_of
+
+
+def as_tv_tensors(sample: dict[str, Any]) -> dict[str, Any]:
+    """Return a sample whose masks and boxes torchvision's v2 transforms change together with its image.
+
+    It is the first step of a dataset's joint transform::
+
+        v2.Compose([as_tv_tensors, v2.RandomResizedCrop(224), v2.RandomHorizontalFlip(), v2.PILToTensor()])
+
+    Args:
+        sample: A dict with PIL images, and perhaps boxes, as a dataset with ``fields`` gives it.
+
+    Returns:
+        A new dict. PIL images of one channel are ``Mask``, shape (height, width), uint8, int32 or float32, unless their
+        name is ``image``; other PIL images stay as they are, and v2 takes them for images. ``boxes`` (float32, shape
+        (n, 4), in pixels) are ``BoundingBoxes`` of the format XYXY on the canvas of ``image`` (or else the first PIL
+        image), and arrays with a row for each box are tensors, as ``v2.SanitizeBoundingBoxes`` takes them.
+
+    Raises:
+        ImportError: torchvision is not installed.
+    """
+    from torchvision import tv_tensors
+
+    images = {name: value for name, value in sample.items() if isinstance(value, Image.Image)}
+    result = {
+        name: tv_tensors.Mask(torch.from_numpy(values_of(value)))
+        if name in images and name != "image" and has_one_channel(value)
+        else value
+        for name, value in sample.items()
+    }
+    boxes = sample.get("boxes")
+    if isinstance(boxes, np.ndarray) and boxes.shape[1:] == (4,) and images:
+        canvas = images.get("image") or next(iter(images.values()))
+        rows = {
+            name: value for name, value in sample.items() if isinstance(value, np.ndarray) and len(value) == len(boxes)
+        }
+        result.update((name, torch.from_numpy(value.copy())) for name, value in rows.items())
+        size = (canvas.height, canvas.width)
+        result["boxes"] = tv_tensors.BoundingBoxes(result["boxes"], format="XYXY", canvas_size=size)
+    return result
