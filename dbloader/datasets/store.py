@@ -126,6 +126,8 @@ class StoreDataset(RecordDataset):
         if self.fields is not None:
             named = (name if name == field else f"{name} ({field})" for name, field in names_of(self.fields).items())
             lines.append(f"Fields: {', '.join(named)}")
+        if self.resize != "exact":
+            lines.append(f"Resize: {self.resize}")
         titles = {"Transform": self.transform, "Target transform": self.target_transform, "Transforms": self.transforms}
         for title, transform in titles.items():
             if transform is not None:

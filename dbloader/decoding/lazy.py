@@ -71,7 +71,9 @@ class LazyImage(Image.Image):
     """An RGB image whose pixels are decoded when they are needed.
 
     Copies and crops within it stay lazy. Where Pillow needs pixels in its own memory, the image gets them and becomes
-    an ordinary ``PIL.Image.Image``, also by its class; so pickles are of ordinary images. Threads may share it.
+    an ordinary ``PIL.Image.Image``, also by its class; so pickles are of ordinary images. Threads may share it: each
+    method may find that another thread has changed the class, so it calls those of LazyImage by name, and reads
+    ``_view`` once, and ``_file`` before ``info``.
 
     Args:
         view: Its pixels.
@@ -97,9 +99,9 @@ class LazyImage(Image.Image):
     @property
     def info(self) -> dict[Any, Any]:  # an attribute there
         """What the header says besides the size, as of the image that ``decode_pil`` returns."""
-        known = vars(self)
+        file, known = self._file, vars(self)
         if "info" not in known:  # Pillow takes 50 us to read the header
-            with self._noted(open_file, self._file) as image:
+            with LazyImage._noted(self, open_file, file) as image:
                 known.setdefault("info", image.info)
         info: dict[Any, Any] = known["info"]
         return info
@@ -112,12 +114,12 @@ class LazyImage(Image.Image):
     def im(self) -> Any:
         """The pixels in Pillow's memory."""
         self.load()
-        return Image.Image.im.__get__(self) if hasattr(Image.Image, "im") else vars(self)["im"]
+        return self.im  # by now Pillow's
 
     @im.setter
     def im(self, im: Any) -> None:
         with self._lock:
-            self._settle(im)
+            LazyImage._settle(self, im)
 
     def _settle(self, im: Any) -> None:
         """Become an ordinary image with these pixels."""
@@ -132,13 +134,13 @@ class LazyImage(Image.Image):
     def load(self) -> Any:
         with self._lock:
             if self._view is not None:
-                self._settle(self._noted(self._view.to_pil).im)
+                LazyImage._settle(self, LazyImage._noted(self, self._view.to_pil).im)
         return Image.Image.load(self)
 
     @override
     def close(self) -> None:
         with self._lock:
-            self._settle(None)
+            LazyImage._settle(self, None)
         Image.Image.close(self)
 
     def _noted(self, decode: Callable[..., _Pixels], *args: Any) -> _Pixels:
@@ -149,16 +151,16 @@ class LazyImage(Image.Image):
             raise
 
     def _derive(self, view: View) -> LazyImage:
-        known = vars(self).get("info")
-        return LazyImage(view, self._file if known is None else known.copy(), self._resize, self._note)
+        file, known = self._file, vars(self).get("info")
+        return LazyImage(view, file if known is None else known.copy(), self._resize, self._note)
 
     def _of(self, image: ArrayImage | PillowImage) -> LazyImage:
-        return self._derive(View(Pixels(image), 0, 0, image.width, image.height))
+        return LazyImage._derive(self, View(Pixels(image), 0, 0, image.width, image.height))
 
     @override
     def copy(self) -> Image.Image:
         view = self._view
-        return Image.Image.copy(self) if view is None else self._derive(view)
+        return Image.Image.copy(self) if view is None else LazyImage._derive(self, view)
 
     __copy__ = copy
 
@@ -177,7 +179,9 @@ class LazyImage(Image.Image):
             except (TypeError, ValueError, OverflowError):
                 return Image.Image.crop(self, box)  # type: ignore[arg-type] # its error
             if 0 <= left < right <= view.width and 0 <= top < bottom <= view.height:
-                return self._derive(View(view.pixels, view.left + left, view.top + top, right - left, bottom - top))
+                return LazyImage._derive(
+                    self, View(view.pixels, view.left + left, view.top + top, right - left, bottom - top)
+                )
         return Image.Image.crop(self, box)  # type: ignore[arg-type] # any box that Pillow takes
 
     @override
@@ -189,32 +193,34 @@ class LazyImage(Image.Image):
             return Image.Image.resize(self, size, resample, box, reducing_gap)
         usual = len(size) == 2 and all(type(side) is int and side > 0 for side in size) and resample in _FILTERS
         if self._resize == "exact" or not usual or box is not None or reducing_gap is not None:
-            return self._of(PillowImage(self._noted(view.to_pil).resize(size, resample, box, reducing_gap)))
+            return LazyImage._of(
+                self, PillowImage(LazyImage._noted(self, view.to_pil).resize(size, resample, box, reducing_gap))
+            )
         width, height = size
         fits = (f for f in _FACTORS if view.width >= f * width and view.height >= f * height)
-        pixels = self._noted(view.decode, next(fits, 1) if self._resize == "scaled" else 1)
+        pixels = LazyImage._noted(self, view.decode, next(fits, 1) if self._resize == "scaled" else 1)
         rows, columns, _ = pixels.shape
         if _FILTERS[resample] == "bicubic" and height < rows and height * columns < rows * width:
             # Pillow 13 then often resizes the height first. Bicubic values overshoot and are clipped in between, so the
             # order changes pixels by up to 26 levels.
-            return self._of(PillowImage(Image.fromarray(pixels).resize(size, resample)))
+            return LazyImage._of(self, PillowImage(Image.fromarray(pixels).resize(size, resample)))
         if (rows, columns) != (height, width):
             pixels = resize_pixels(pixels, (height, width), _FILTERS[resample])
-        return self._of(ArrayImage(np.ascontiguousarray(pixels)))
+        return LazyImage._of(self, ArrayImage(np.ascontiguousarray(pixels)))
 
     @override
     def transpose(self, method: Image.Transpose) -> Image.Image:
         view, turn = self._view, _TURNS.get(method)
         if view is None or turn is None:
             return Image.Image.transpose(self, method)
-        return self._of(ArrayImage(np.ascontiguousarray(turn(self._noted(view.decode)))))
+        return LazyImage._of(self, ArrayImage(np.ascontiguousarray(turn(LazyImage._noted(self, view.decode)))))
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
         view = self._view
         if view is None:
             return Image.Image.__array_interface__.__get__(self)  # type: ignore[no-any-return]
-        pixels = np.ascontiguousarray(self._noted(view.decode))
+        pixels = np.ascontiguousarray(LazyImage._noted(self, view.decode))
         return {"version": 3, "shape": pixels.shape, "typestr": "|u1", "data": pixels.data.toreadonly()}
 
     @override
