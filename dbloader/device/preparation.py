@@ -29,10 +29,12 @@ class Preparation(nn.Module):
     - a tuple, named tuple or list: the images first, then the targets, if any;
     - a mapping: the images under the name ``image``, the targets, if any, under ``label``.
 
-    A module is any callable that takes images of shape (N, C, H, W) and returns new ones. The names of its parameters
-    say what else it wants:
+    A module is any callable that takes images of shape (N, C, H, W) and returns new ones. Where the images are a list
+    of such tensors, as `MultiCrop` gives, it takes one after another. The names of its parameters say what else it
+    wants:
 
-    - ``rng``: the SampleRNG of the batch, with a stream of its own for each module; None if the caller has none;
+    - ``rng``: the SampleRNG of the batch, with a stream of its own for each module (and tensor of a list); None if the
+      caller has none;
     - ``targets``: the targets of the batch. The module then returns (images, targets). Likewise a torchvision transform
       (``*inputs``) if the batch has targets, timm's Mixup (``target``), and a module of kornia with two ``data_keys``,
       such as ``RandomMixUpV2(data_keys=["input", "class"])``.
@@ -92,6 +94,14 @@ class Preparation(nn.Module):
         stream = 0 if rng is None else rng.stream
         for module in self.steps:
             wanted = _parameters(module)
+            if _are_crops(images):
+                if {"targets", "target"} & wanted:
+                    raise TypeError(f"{_name(module)} wants targets, which a batch of several crops cannot share")
+                count = len(images) if "rng" in wanted else 0
+                rngs = [{"rng": rng and rng.with_stream(stream + at)} for at in range(count)] or [{}] * len(images)
+                images = [module(crop, **options) for crop, options in zip(images, rngs, strict=True)]
+                stream += count
+                continue
             options: dict[str, Any] = {}
             if "rng" in wanted:
                 options["rng"] = None if rng is None else rng.with_stream(stream)
@@ -116,6 +126,11 @@ class Preparation(nn.Module):
                 )
             images, targets = result
         return images, targets
+
+
+def _are_crops(images: Any) -> bool:
+    """Return whether images are several tensors of the shape (N, C, H, W), one for each crop of a sample."""
+    return isinstance(images, (list, tuple)) and all(isinstance(one, torch.Tensor) and one.ndim == 4 for one in images)
 
 
 class _Function(nn.Module):

@@ -33,13 +33,3 @@ def find_file_columns(columns: Sequence[str], named: Iterable[str], where: str, 
 def empty_files(values: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, Any]:
     """Return the fields of a row in the order of its columns, None for those that are files."""
     return {fields.get(name, name): None if name in fields else value for name, value in values.items()}
-
-
-def check_found(named: Iterable[str], found: Iterable[str], columns: Iterable[str], where: str) -> None:
-    """Raise SourceError for a column that should name files, and is in no row."""
-    for name in named:
-        if name not in found:
-            raise SourceError(
-                f"{where}: no row has a further column {name!r}, which file_fields (--file-field) names: its columns "
-                f"are {', '.join(map(repr, columns))}"
-            )

@@ -23,7 +23,7 @@ from dbloader._describe import short_repr
 from dbloader.errors import FieldError, SourceError
 from dbloader.records.record import checked_field_name
 from dbloader.sources.base import Entry, FieldFile, Problem, Source, checked_root, readable
-from dbloader.sources.file_columns import check_found, empty_files, find_file_columns
+from dbloader.sources.file_columns import empty_files, find_file_columns
 from dbloader.sources.folder import first_warnings
 from dbloader.sources.labels import CLASSES, number_labels, read_classes
 from dbloader.sources.metadata import FILE_NAME, RECORD_COLUMNS, Listed, top_folder
@@ -96,7 +96,6 @@ def read_listing(listing: str | os.PathLike[str], root: str | os.PathLike[str], 
         if first_problem is None:
             _check_header(read_header(listing), where, kind)
         raise SourceError(f"{where}: no row of it can be used: {': '.join(first_problem or ['there are none'])}")
-    check_found(kind.file_columns, file_fields, first.columns, where)
     classes = read_classes(listing.parent) if kind.is_metadata else None
     if classes is None and not has_labels and len(folders) > 1 and "" not in folders:
         kind, first_of, unlabelled = kind._replace(by_folder=True), folders, 0

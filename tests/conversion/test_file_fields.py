@@ -4,17 +4,34 @@ from __future__ import annotations
 
 import io
 import json
+import posixpath
 import re
+import tarfile
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 from PIL import Image
 
-from dbloader import ImageFormat, convert, copy_store, open_store, repair_store, verify_store, write_store
-from dbloader.errors import ConversionError, FieldError, OptionError, SourceError
+from dbloader import (
+    ImageFormat,
+    LMDBDataset,
+    Record,
+    convert,
+    copy_store,
+    create_store,
+    export_store,
+    open_store,
+    repair_store,
+    verify_store,
+    write_store,
+)
+from dbloader.errors import ConversionError, ExportError, FieldError, OptionError, SourceError
+from dbloader.records.record import encode
 from dbloader.sources.base import Entry, Loaded
 from dbloader.sources.open import open_source
 from tests.support.images import encoded, photo, picture, plant, run
@@ -192,10 +209,15 @@ def test_only_the_image_is_tiled(tmp_path: Path) -> None:
 @pytest.mark.parametrize("source", ["folder", "annotations", "listing"])
 def test_file_fields_that_the_source_does_not_have_are_an_error(tmp_path: Path, source: str) -> None:
     root = scenes(tmp_path / "scenes")
-    (root / "coco.json").write_text('{"images": [], "annotations": [], "categories": []}')
+    photographs = {
+        "images": [{"id": 1, "file_name": "images/a.jpg"}],
+        "annotations": [],
+        "categories": [{"id": 1, "name": "a"}],
+    }
+    (root / "coco.json").write_text(json.dumps(photographs))
     listing = {"folder": None, "annotations": root / "coco.json", "listing": root / "scenes.csv"}[source]
-    what = "no row has a further column 'masks'" if source == "listing" else "--file-field"
-    with pytest.raises((OptionError, SourceError), match=what):
+    where = root if listing is None else listing
+    with pytest.raises(OptionError, match=rf"^file_fields \(--file-field\) 'masks': {where} has no such files"):
         convert(root, tmp_path / "out.lmdb", listing=listing, file_fields=("masks",))
 
 
@@ -303,6 +325,7 @@ def test_files_are_compared_with_those_of_the_source(tmp_path: Path) -> None:
     assert problem["reason"].endswith("has other bytes in 'mask' than the file masks/b.png")
 
 
+@pytest.mark.slow
 def test_show_and_info_name_the_files(tmp_path: Path) -> None:
     place = stored(tmp_path)
     shown = run("show", place, "0", "--json").stdout
@@ -324,3 +347,128 @@ def test_the_memory_budget_counts_the_files(tmp_path: Path) -> None:
         nbytes = sum(len(part.data) for part in loaded if isinstance(part, Loaded))
         files = (root / "masks/a.png", root / "masks/b.png", root / "depth/a.tif")
         assert sum(held) == nbytes + sum(path.stat().st_size for path in files)
+
+
+# Other sources, and exports
+
+
+def tarred(place: Path, *files: tuple[str, bytes]) -> Path:
+    with tarfile.open(place, "w") as out:
+        for name, data in files:
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            out.addfile(member, io.BytesIO(data))
+    return place
+
+
+SHARD = (
+    ("1.jpg", photo(1)), ("1.mask.png", picture("PNG", 1)), ("1.cls", b"0"),
+    ("2.mask.png", picture("PNG", 2)), ("2.jpg", photo(2)), ("2.cls", b"1"),
+    ("3.cls", b"1"), ("3.jpg", photo(3)),
+)  # fmt: skip
+
+
+def test_an_image_beside_another_in_a_tar_is_a_file_field_if_that_is_named(tmp_path: Path) -> None:
+    shard = tarred(tmp_path / "a.tar", *SHARD)
+    report = convert(shard, tmp_path / "a.lmdb", file_fields=("mask",))
+    assert (report.records, report.rejected) == (3, 0)
+    with open_store(tmp_path / "a.lmdb") as store:
+        assert store.manifest.file_fields == ("mask",)
+        assert [(record.name, record.label, record.image) for record in store] == [
+            ("1.jpg", 0, photo(1)), ("2.jpg", 1, photo(2)), ("3.jpg", 1, photo(3)),
+        ]  # fmt: skip
+        assert [record.fields.get("mask") for record in store] == [picture("PNG", 1), picture("PNG", 2), None]
+    convert(shard, tmp_path / "bytes.lmdb")
+    with open_store(tmp_path / "bytes.lmdb") as store:
+        assert store.manifest.file_fields == ()
+        assert store[0].fields == {"mask_png": picture("PNG", 1)}
+
+
+def test_a_sample_of_two_images_and_nothing_else_is_one_record_if_one_is_a_file_field(tmp_path: Path) -> None:
+    shard = tarred(tmp_path / "a.tar", *SHARD[:2])
+    assert convert(shard, tmp_path / "two.lmdb").records == 2
+    assert convert(shard, tmp_path / "one.lmdb", file_fields=("mask",)).records == 1
+
+
+def test_a_tar_with_a_truncated_mask_names_it(tmp_path: Path) -> None:
+    shard = tarred(tmp_path / "a.tar", *SHARD[2:], ("9.jpg", photo(9)), ("9.mask.jpg", photo(5)[:-200]))
+    report = convert(shard, tmp_path / "a.lmdb", file_fields=("mask",))
+    (event,) = map(json.loads, Path(report.report_file).read_text().splitlines())
+    assert event["name"] == "9.jpg"
+    assert event["reason"].startswith("its mask 9.mask.jpg is damaged")
+
+
+def test_further_images_of_a_parquet_file_are_file_fields(tmp_path: Path) -> None:
+    features = {"image": {"_type": "Image"}, "annotation": {"_type": "Image"}}
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    (tmp_path / "apart.png").write_bytes(picture("PNG", 5))
+    columns = {
+        "image": [{"bytes": photo(number), "path": f"{number}.jpg"} for number in range(5)],
+        "scene": [*"abcde"],
+        "annotation": [
+            {"bytes": picture("PNG", 3), "path": None}, None, {"bytes": None, "path": "apart.png"},
+            {"bytes": None, "path": None}, {"bytes": photo(5)[:-200], "path": "half.jpg"},
+        ],
+        "extra": [{"bytes": picture("PNG", 4), "path": "x.png"}] * 5,
+    }  # fmt: skip
+    pyarrow.parquet.write_table(pyarrow.table(columns).replace_schema_metadata(metadata), tmp_path / "a.parquet")
+    report = convert(tmp_path / "a.parquet", tmp_path / "a.lmdb", file_fields=("extra",))
+    with open_store(tmp_path / "a.lmdb") as store:
+        assert store.manifest.file_fields == ("annotation", "extra")
+        extra = {"extra": picture("PNG", 4)}
+        assert [record.fields for record in store] == [
+            {"scene": "a", "annotation": picture("PNG", 3), **extra},
+            {"scene": "b", "annotation": None, **extra},
+            {"scene": "c", "annotation": picture("PNG", 5), **extra},
+        ]
+    reasons = [json.loads(line)["reason"] for line in Path(report.report_file).read_text().splitlines()]
+    assert reasons[0] == "its annotation of row 3 has neither bytes nor a path"
+    assert reasons[1].startswith("its annotation half.jpg is damaged")
+
+
+def test_a_folder_has_the_files_of_each_field_in_a_folder_of_its_name(tmp_path: Path) -> None:
+    export_store(stored(tmp_path), tmp_path / "out")
+    rows = [json.loads(line) for line in (tmp_path / "out/metadata.jsonl").read_text().splitlines()]
+    assert [(row["mask_file_name"], row["depth_file_name"]) for row in rows] == [
+        ("mask/images/a.png", "depth/images/a.tiff"), ("mask/images/b.png", None),
+    ]  # fmt: skip
+    assert (tmp_path / "out/mask/images/b.png").read_bytes() == (tmp_path / "scenes/masks/b.png").read_bytes()
+
+
+def test_tars_for_webdataset_have_the_files_beside_the_image(tmp_path: Path) -> None:
+    export_store(stored(tmp_path), tmp_path / "out", format="webdataset")
+    with tarfile.open(tmp_path / "out/shard-000000.tar") as tar:
+        names = [name for name in tar.getnames() if name.startswith("images/a.")]
+    assert names == ["images/a.jpg", "images/a.fields.json", "images/a.mask.png", "images/a.depth.tiff"]
+    assert json.loads((tmp_path / "out/file_fields.json").read_text()) == ["mask", "depth"]
+
+
+@pytest.mark.parametrize("format", ["folder", "webdataset"])
+def test_what_would_be_taken_for_a_file_of_a_field_or_for_none_is_not_exported(
+    tmp_path: Path,
+    format: str,  # noqa: A002
+) -> None:
+    fields: dict[str, Any] = {"mask_file_name": "a text"} if format == "folder" else {"mask": b"?"}
+    place = tmp_path / "a.lmdb"
+    with create_store(place) as writer:
+        record = Record(image=photo(1), name="a.jpg", fields=fields)
+        writer.write([encode(record)])
+        writer.finish(source={"file_fields": ["mask"]})
+    with pytest.raises(ExportError, match=r"record 0 \(a.jpg\) has a (field 'mask_file_name'|file in no known)"):
+        export_store(place, tmp_path / "out", format=format)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_groups_of_a_listing_are_fields_and_those_in_names_are_read_without_records(
+    tmp_path: Path, suffix: str
+) -> None:
+    plant(tmp_path, {f"walk-{n // 2}/{n:03}.jpg": photo(n) for n in range(4)})
+    rows: list[dict[str, Any]] = [{"path": f"walk-{n // 2}/{n:03}.jpg", "group": n // 2} for n in range(4)]
+    lines = ["path,group", *(f"{row['path']},{row['group']}" for row in rows)]
+    lines = lines if suffix == "csv" else [*map(json.dumps, rows)]
+    (tmp_path / f"frames.{suffix}").write_text("\n".join(lines) + "\n")
+    convert(tmp_path, tmp_path / "frames.lmdb", listing=tmp_path / f"frames.{suffix}")
+    dataset = LMDBDataset(tmp_path / "frames.lmdb", fields=("group",))
+    wanted = [0, 0, 1, 1]
+    assert [dataset[index]["group"] for index in range(4)] == [str(n) if suffix == "csv" else n for n in wanted]
+    assert [posixpath.dirname(name or "") for name in dataset.store.names()] == [f"walk-{n}" for n in wanted]

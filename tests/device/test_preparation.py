@@ -247,3 +247,25 @@ def test_a_target_with_a_default_is_an_option_of_the_modules_own_and_one_without
     mixed, added = Preparation(mix)((images, labels))
     assert torch.equal(mixed, images * 3)
     assert added.tolist() == [4, 10]
+
+
+def test_each_of_several_crops_is_prepared_with_random_numbers_of_its_own() -> None:
+    recorder, after = Recorder(), Recorder()
+    crops = [torch.ones(2, 1, side, side) for side in (1, 2, 3)]
+    for batch in ((crops, torch.zeros(2)), {"image": crops, "label": torch.zeros(2)}):
+        result: Any = Preparation(doubled, recorder, after)(batch, rng=rng_of(range(2)))
+        images = result["image"] if isinstance(result, dict) else result[0]
+        assert [(tuple(crop.shape), crop.unique().item()) for crop in images] == [
+            ((2, 1, 1, 1), 2), ((2, 1, 2, 2), 2), ((2, 1, 3, 3), 2)
+        ]  # fmt: skip
+    assert [each.stream for each in recorder.seen] == [0, 1, 2] * 2
+    assert [each.stream for each in after.seen] == [3, 4, 5] * 2
+    Preparation(recorder)((crops, torch.zeros(2)))
+    assert recorder.seen[-3:] == [None] * 3
+    with pytest.raises(TypeError, match=r"with_targets.* wants targets, which a batch of several crops cannot share"):
+        Preparation(with_targets)((crops, torch.zeros(2)))
+
+
+def test_other_lists_in_the_place_of_images_are_given_whole() -> None:
+    images = [torch.ones(3, 4, 5), torch.ones(3, 2, 2)]
+    assert Preparation(len)((images, torch.zeros(2)))[0] == 2
