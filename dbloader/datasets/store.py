@@ -20,11 +20,11 @@ from dbloader.datasets.fields import (
     value_of,
 )
 from dbloader.datasets.noted_errors import NotedErrors
+from dbloader.datasets.transforms import apply_transform, is_albumentations, random_numbers_for
 from dbloader.decoding.decoder import Decoder
 from dbloader.decoding.lazy import RESIZES, open_lazy
 from dbloader.decoding.open import decode_pil
 from dbloader.errors import DamagedImageError, OptionError
-from dbloader.sampling.rng import SampleRNG, SeededIndices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -75,7 +75,7 @@ class StoreDataset(RecordDataset):
         return self.fields is None or "image" in names_of(self.fields).values()
 
     def _random_numbers(self, indices: Sequence[int]) -> np.ndarray[Any, Any] | None:
-        return random_numbers_for(self.decode, indices)
+        return random_numbers_for(self.decode, indices, self.transforms if self.transform is None else self.transform)
 
     @override
     def __getitem__(self, index: Any) -> Any:
@@ -137,7 +137,8 @@ class StoreDataset(RecordDataset):
     def _sample(self, record: Record, random_numbers: np.ndarray[Any, Any] | None = None) -> Any:
         """Return the sample of a record, with its row of ``_random_numbers``."""
         if not self._has_image:
-            return self._transformed(record, self._others(record))
+            return self._transformed(record, self._others(record), random_numbers)
+        plan = None
         if (
             isinstance(self.decode, Decoder)
             and self.decode.can_plan
@@ -145,22 +146,24 @@ class StoreDataset(RecordDataset):
             and lies_over_image(self)
         ):
             plan = self._plan(record, random_numbers)
-            return self._transformed(record, self._joined(self._image(record, plan=plan), self._others(record, plan)))
-        return self._transformed(record, self._joined(self._image(record, random_numbers), self._others(record)))
+        sample = self._joined(self._image(record, random_numbers, plan), self._others(record, plan))
+        return self._transformed(record, sample, random_numbers)
 
-    def _transformed(self, record: Record, sample: Any) -> Any:
+    def _transformed(self, record: Record, sample: Any, random_numbers: np.ndarray[Any, Any] | None) -> Any:
         if self.transforms is None:
             return sample
         with NotedErrors(self, record):
             if isinstance(sample, dict):
-                return self.transforms(sample)
+                return apply_transform(self.transforms, sample, random_numbers)
+            if is_albumentations(self.transforms):
+                return (apply_transform(self.transforms, sample[0], random_numbers), *sample[1:])
             return (*self.transforms(*sample[:2]), *sample[2:])
 
     def _plan(self, record: Record, random_numbers: np.ndarray[Any, Any] | None) -> Plan:
         """Return how the Decoder decodes the image of a record."""
         decode: Any = self.decode
         with NotedErrors(self, record):
-            plan: Plan = decode.plan(record.image, random_numbers, **self._known(record))
+            plan: Plan = decode.plan(record.image, _drawn_for(decode, random_numbers), **self._known(record))
         return plan
 
     def _joined(self, image: Any, others: Any) -> Any:
@@ -174,7 +177,16 @@ class StoreDataset(RecordDataset):
     ) -> Any:
         with NotedErrors(self, record):
             image = self._decoded(record, random_numbers) if plan is None else plan.tensor()
-            return image if self.transform is None or image is None else self.transform(image)
+            if is_albumentations(self.transform) and lies_over_image(self):
+                raise OptionError(
+                    "transform= changes the image alone, which its masks and boxes would no longer fit: pass this "
+                    "transform of albumentations as transforms=, which gets the whole sample"
+                )
+            return (
+                image
+                if self.transform is None or image is None
+                else apply_transform(self.transform, image, random_numbers)
+            )
 
     def _others(self, record: Record, plan: Plan | None = None) -> Any:
         """Return the rest of a sample: a tuple of the label, or a dict of all fields but the image.
@@ -199,7 +211,7 @@ class StoreDataset(RecordDataset):
         image: Any = record.image
         decode = self.decode
         if image is not None and isinstance(decode, Decoder):
-            return decode(image, random_numbers, **self._known(record))
+            return decode(image, _drawn_for(decode, random_numbers), **self._known(record))
         if image is None or decode is None or isinstance(image, np.ndarray):
             return image
         if decode is decode_pil:
@@ -235,12 +247,8 @@ class StoreDataset(RecordDataset):
         check_fields(self, manifest)
 
 
-def random_numbers_for(decode: Any, indices: Sequence[int]) -> np.ndarray[Any, Any] | None:
-    """Return random numbers in [0, 1) for a Decoder: float64, shape (N, decode.draws); None if it needs none."""
-    if not isinstance(decode, Decoder) or not decode.draws:
-        return None
-    rng = indices.rng if isinstance(indices, SeededIndices) else SampleRNG.from_torch(len(indices))
-    return rng.uniform(decode.draws, "decode")
+def _drawn_for(decode: Decoder, random_numbers: np.ndarray[Any, Any] | None) -> np.ndarray[Any, Any] | None:
+    return None if random_numbers is None else random_numbers[: decode.draws]
 
 
 def checked_place(place: Any, wanted: str) -> Any:

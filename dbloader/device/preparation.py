@@ -129,8 +129,8 @@ class Preparation(nn.Module):
 
 
 def _are_crops(images: Any) -> bool:
-    """Return whether images are several tensors of the shape (N, C, H, W), one for each crop of a sample."""
-    return isinstance(images, (list, tuple)) and all(isinstance(one, torch.Tensor) and one.ndim == 4 for one in images)
+    """Return whether images are several tensors of images or clips, one for each crop of a sample."""
+    return isinstance(images, (list, tuple)) and all(isinstance(one, torch.Tensor) and one.ndim > 3 for one in images)
 
 
 class _Function(nn.Module):

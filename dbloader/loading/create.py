@@ -110,7 +110,8 @@ def create_loader(
             RandomResizedCrop(input_size) or ResizeCenterCrop(input_size), unless the dataset has a ``transform`` or
             ``decode`` of its own, which is then used. One given here takes the place of that of a store's dataset, and
             comes after that of any other. None applies nothing.
-        collate_fn: Makes a batch of a list of samples; None is torch's, and the fastest for the stores' datasets.
+        collate_fn: Makes a batch of a list of samples; None is torch's and, for the stores' datasets, `Collate`, which
+            is the fastest: boxes become lists of tensors, and lists of numbers one tensor.
         decode_on: Where the images of a store's dataset are decoded: by the ``"workers"``, or on the ``"device"``, to
             which the files are sent. On CUDA nvImageCodec or torchvision decodes them, where one is installed, and the
             CPU those that they do not support; see ``dbloader.device.decode``. Same crops, nearly the same pixels.
