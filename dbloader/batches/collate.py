@@ -11,7 +11,7 @@ from dbloader.batches.base import BatchFetcher, split
 from dbloader.batches.collate_fields import Collate, collate
 from dbloader.batches.timed import TimedBatch, Work, now
 from dbloader.datasets.fields import image_and_label
-from dbloader.datasets.store import random_numbers_for
+from dbloader.datasets.transforms import apply_transform, random_numbers_for
 from dbloader.decoding.decoder import Decoder
 from dbloader.decoding.masks import changes_size, refuse_masks
 from dbloader.sampling.rng import SeededIndices
@@ -93,7 +93,7 @@ class SampleBatchFetcher(_CollatingFetcher):
 
     @override
     def begin(self, indices: Sequence[int], submit: Submit, size: int) -> Finish:
-        random_numbers = random_numbers_for(self.transform, indices)
+        random_numbers = random_numbers_for(self.transform, indices, self.transform)
         futures = [
             submit(self._samples, _part_of(indices, part), None if random_numbers is None else random_numbers[part])
             for part in split(len(indices), size)
@@ -127,7 +127,9 @@ class SampleBatchFetcher(_CollatingFetcher):
 
     def _image(self, image: Any, random_numbers: np.ndarray[Any, Any] | None) -> Any:
         transform: Any = self.transform
-        return transform(image, random_numbers) if isinstance(transform, Decoder) else transform(image)
+        if isinstance(transform, Decoder):
+            return transform(image, random_numbers)
+        return apply_transform(transform, image, random_numbers)
 
 
 def _part_of(indices: Sequence[int], part: slice) -> Sequence[int]:

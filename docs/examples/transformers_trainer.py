@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import Trainer, TrainerCallback, TrainingArguments, ViTConfig, ViTForImageClassification
+from transformers import Trainer, TrainerCallback, TrainingArguments, ViTConfig, ViTForImageClassification, set_seed
 from transformers.trainer_utils import get_last_checkpoint
 
 from dbloader import LMDBDataset, create_loader
@@ -67,6 +67,7 @@ class SaveLoader(TrainerCallback):
 
 def main() -> None:
     options = parser.parse_args()
+    set_seed(0)  # before the model is made
     train = LMDBDataset(options.train, fields=FIELDS)
     arguments = TrainingArguments(
         output_dir=str(options.checkpoint),
@@ -86,15 +87,18 @@ def main() -> None:
         intermediate_size=192,
         num_labels=len(train.classes),
     )
+    last = get_last_checkpoint(str(options.checkpoint)) if options.resume else None
+    # The Trainer (5.23.0) does not load the weights that a checkpoint has under other names than the model, as ViT's.
+    model = ViTForImageClassification.from_pretrained(last) if last else ViTForImageClassification(config)
     trainer = StoreTrainer(
         options.input_size,
-        model=ViTForImageClassification(config),
+        model=model,
         args=arguments,
         train_dataset=train,
         eval_dataset=LMDBDataset(options.val, fields=FIELDS),
         compute_metrics=lambda result: {"accuracy": (result.predictions.argmax(1) == result.label_ids).mean()},
     )
-    trainer.train(resume_from_checkpoint=get_last_checkpoint(str(options.checkpoint)) if options.resume else None)
+    trainer.train(resume_from_checkpoint=last)
     print(f"accuracy {trainer.evaluate()['eval_accuracy']:.1%}")
 
 

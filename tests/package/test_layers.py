@@ -34,6 +34,7 @@ OF_ANY_ITERABLE = (
     "loading.compat",
     "loading.iteration",
     "loading.known_loaders",
+    "loading.last_batch",
     "loading.loader_proxy",
     "loading.prefetch",
     "loading.stats",
