@@ -8,6 +8,7 @@ from dbloader._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from dbloader._version import __version__ as __version__
+    from dbloader.batches.collate_fields import Collate as Collate
     from dbloader.conversion.convert import convert as convert
     from dbloader.conversion.copy_store import copy_store as copy_store
     from dbloader.conversion.diff_stores import diff_stores as diff_stores
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from dbloader.conversion.transcode import ImageFormat as ImageFormat
     from dbloader.conversion.verify_store import verify_store as verify_store
     from dbloader.conversion.write_store import write_store as write_store
+    from dbloader.datasets.clips import ClipDataset as ClipDataset
     from dbloader.datasets.lmdb import LMDBDataset as LMDBDataset
     from dbloader.datasets.mongo import MongoDataset as MongoDataset
     from dbloader.decoding.center_crop import ResizeCenterCrop as ResizeCenterCrop
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
+        "ClipDataset": "datasets.clips",
+        "Collate": "batches.collate_fields",
         "DBLoaderError": "errors",
         "ImageFormat": "conversion.transcode",
         "LMDBDataset": "datasets.lmdb",

@@ -12,25 +12,22 @@ from abc import ABC, abstractmethod
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from torch.utils.data import default_collate
 from typing_extensions import override
 
 from dbloader._describe import stop_iteration_error
+from dbloader.batches.collate_fields import ELEMENTS, collate
 from dbloader.datasets.store import StoreDataset
-from dbloader.errors import OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
+    from dbloader.batches.collate_fields import Collate
     from dbloader.batches.shared_memory import SharedBatchPool
     from dbloader.batches.timed import TimedBatch
 
 T = TypeVar("T")
 Submit: TypeAlias = "Callable[..., Future[Any]]"
 Finish: TypeAlias = "Callable[[], TimedBatch]"
-
-# The elements of a sample that is a tuple.
-_ELEMENTS = ("image", "label", "index")
 
 
 class BatchFetcher(ABC):
@@ -93,44 +90,12 @@ class OuterBatchFetcher(BatchFetcher):
         return self._fetcher.begin(indices, submit, size)
 
 
-def collate_with_images(dataset: StoreDataset, indices: Sequence[int], images: Any, rest: list[Any]) -> Any:
-    """Return default_collate's batch of collated images and the rest of the samples; raises like ``collate``."""
-    batch = dataset._joined(images, collate(dataset, indices, rest, _ELEMENTS[1:]))
+def collate_with_images(
+    dataset: StoreDataset, indices: Sequence[int], images: Any, rest: list[Any], rule: Collate | None = None
+) -> Any:
+    """Return the batch of collated images and the rest of the samples; raises like ``collate``."""
+    batch = dataset._joined(images, collate(dataset, indices, rest, ELEMENTS[1:], rule))
     return [*batch] if isinstance(batch, tuple) else batch
-
-
-def collate(dataset: Any, indices: Sequence[int], samples: list[Any], names: Sequence[str] = _ELEMENTS) -> Any:
-    """Return default_collate's batch; raise OptionError that names a sample with None where others have a value.
-
-    ``names`` are those of a tuple's elements.
-    """
-    try:
-        return default_collate(samples)
-    except (TypeError, RuntimeError) as error:  # torch's message has neither the sample nor the field
-        if not all(isinstance(sample, (dict, tuple, list)) for sample in samples):
-            raise
-        missing = next(_find_missing(samples, names), None)
-        if missing is None:
-            raise
-        raise OptionError(_describe_missing(dataset, indices[missing[0]], missing[1])) from error
-
-
-def _find_missing(samples: list[Any], names: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """Yield the position and the field of each None in samples."""
-    named = [sample if isinstance(sample, dict) else dict(zip(names, sample, strict=False)) for sample in samples]
-    # If the first value is a text, torch makes a list, which may contain None.
-    texts = {name for name, value in named[0].items() if isinstance(value, str)}
-    for position, sample in enumerate(named):
-        yield from ((position, name) for name, value in sample.items() if value is None and name not in texts)
-
-
-def _describe_missing(dataset: Any, index: int, name: str) -> str:
-    remedy = "leave it out with a Subset, or pass a collate_fn that takes None"
-    if not isinstance(dataset, StoreDataset):
-        return f"sample {index} of {type(dataset).__name__} has no {name}, which torch cannot collate: {remedy}"
-    record = dataset._describe(dataset.records([index])[0])
-    fields = "('image',)" if name != "image" else "('name', 'label')"
-    return f"{record} has no {name}, which torch cannot collate: choose fields without it, as fields={fields}, {remedy}"
 
 
 def split(length: int, size: int) -> list[slice]:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from typing_extensions import override
 
-from dbloader.batches.base import BatchFetcher, collate, split
+from dbloader.batches.base import BatchFetcher, split
+from dbloader.batches.collate_fields import Collate, collate
 from dbloader.batches.timed import TimedBatch, Work, now
 from dbloader.datasets.fields import image_and_label
-from dbloader.datasets.store import random_numbers_for
+from dbloader.datasets.transforms import apply_transform, random_numbers_for
 from dbloader.decoding.decoder import Decoder
 from dbloader.decoding.masks import changes_size, refuse_masks
 from dbloader.sampling.rng import SeededIndices
@@ -30,7 +31,7 @@ Part: TypeAlias = "tuple[list[Any], float, float]"
 
 
 class _CollatingFetcher(BatchFetcher):
-    """Collates samples with a function, or with torch's default_collate."""
+    """Collates samples with a function; with None as ``collate_fields.collate`` does."""
 
     collate_fn: Callable[[list[Any]], Any] | None
 
@@ -38,7 +39,10 @@ class _CollatingFetcher(BatchFetcher):
         parts = [future.result() for future in futures]
         samples = [sample for part, _, _ in parts for sample in part]
         began = now()
-        batch = collate(self.dataset, indices, samples) if self.collate_fn is None else self.collate_fn(samples)
+        if self.collate_fn is None or isinstance(self.collate_fn, Collate):
+            batch = collate(self.dataset, indices, samples, rule=self.collate_fn)
+        else:
+            batch = self.collate_fn(samples)
         work = Work(read + sum(part[1] for part in parts), sum(part[2] for part in parts), now() - began)
         return TimedBatch(batch, work, len(samples), serial=read + work.collate)
 
@@ -89,7 +93,7 @@ class SampleBatchFetcher(_CollatingFetcher):
 
     @override
     def begin(self, indices: Sequence[int], submit: Submit, size: int) -> Finish:
-        random_numbers = random_numbers_for(self.transform, indices)
+        random_numbers = random_numbers_for(self.transform, indices, self.transform)
         futures = [
             submit(self._samples, _part_of(indices, part), None if random_numbers is None else random_numbers[part])
             for part in split(len(indices), size)
@@ -123,7 +127,9 @@ class SampleBatchFetcher(_CollatingFetcher):
 
     def _image(self, image: Any, random_numbers: np.ndarray[Any, Any] | None) -> Any:
         transform: Any = self.transform
-        return transform(image, random_numbers) if isinstance(transform, Decoder) else transform(image)
+        if isinstance(transform, Decoder):
+            return transform(image, random_numbers)
+        return apply_transform(transform, image, random_numbers)
 
 
 def _part_of(indices: Sequence[int], part: slice) -> Sequence[int]:

@@ -9,6 +9,7 @@ from typing_extensions import override
 
 from dbloader.batches.base import OuterBatchFetcher
 from dbloader.batches.collate import RecordBatchFetcher, SampleBatchFetcher
+from dbloader.batches.collate_fields import Collate
 from dbloader.batches.encoded import EncodedBatchFetcher
 from dbloader.batches.tensors import TensorBatchFetcher
 from dbloader.datasets.store import StoreDataset
@@ -50,6 +51,8 @@ def create_fetcher(
             )
         return EncodedBatchFetcher(dataset)
     if transform is None and isinstance(dataset, StoreDataset) and not dataset._makes_its_own_samples:
+        if isinstance(collate_fn, Collate) and "image" not in collate_fn.lists and TensorBatchFetcher.suits(dataset):
+            return TensorBatchFetcher(dataset, collate_fn)
         if collate_fn is None and TensorBatchFetcher.suits(dataset):
             return TensorBatchFetcher(dataset)
         return RecordBatchFetcher(dataset, collate_fn)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from dbloader.batches.base import Finish, Submit
+    from dbloader.batches.collate_fields import Collate
     from dbloader.decoding.decoder import Plan
     from dbloader.records.record import Record
 
@@ -39,8 +40,9 @@ class TensorBatchFetcher(BatchFetcher):
 
     releases_gil = True
 
-    def __init__(self, dataset: StoreDataset) -> None:
+    def __init__(self, dataset: StoreDataset, rule: Collate | None = None) -> None:
         self.dataset: StoreDataset = dataset
+        self.rule = rule
         decode: Any = dataset.decode
         self.image_nbytes = 3 * math.prod(decode.size)
         self._memory = BatchMemory()
@@ -120,7 +122,8 @@ class TensorBatchFetcher(BatchFetcher):
     ) -> TimedBatch:
         parts = [future.result() for future in futures]
         began = now()
-        batch = collate_with_images(self.dataset, indices, images, [one for rest, _ in parts for one in rest])
+        others = [one for rest, _ in parts for one in rest]
+        batch = collate_with_images(self.dataset, indices, images, others, self.rule)
         if not isinstance(images, torch.Tensor):
             batch = send_small_by_value(batch)
         serial = Work(read, 0.0, now() - began)

@@ -42,6 +42,7 @@ Examples:
   dbloader convert imagenet/train/ small.lmdb --short-side 256 --quality 90
   dbloader convert imagenet/train/ tiled.lmdb --tile
   dbloader convert photos/ captions.lmdb --list captions.csv
+  dbloader convert scenes/ scenes.lmdb --list scenes.csv --file-field mask --file-field depth
   dbloader convert 'shards/train-{000..146}.tar' train.lmdb
   dbloader convert photos.zip photos.lmdb
   dbloader convert train.lmdb small.lmdb --short-side 256
@@ -63,6 +64,15 @@ Examples:
 )
 @click.option("--name-field", metavar="FIELD", help="Field of a collection with a file's name.  [default: img_name]")
 @click.option("--image-field", metavar="FIELD", help="Field of a collection with a file's bytes.  [default: bson_img]")
+@click.option(
+    "--file-field",
+    "file_fields",
+    metavar="COLUMN",
+    multiple=True,
+    help="Column of the listing with paths of further files, such as masks, whose bytes become the field of its name; "
+    "in tar files, mask stands for 17.mask.png beside 17.jpg. They are checked as the images are. May be given several "
+    "times.",
+)
 @click.option("--workers", metavar="N", type=int, help="Threads that read and check.  [default: one per CPU]")
 @click.option(
     "--check",
@@ -132,7 +142,8 @@ def convert_command(*, dry_run: bool, quiet: bool, as_json: bool, **options: Any
     complete; each file that is not in it is named, with the reason, here and in DESTINATION.report.jsonl (of a store in
     MongoDB, in DATABASE.COLLECTION.report.jsonl where you are).
 
-    A metadata.csv or metadata.jsonl in SOURCE, with a column file_name, names the images, labels and further fields.
+    A metadata.csv or metadata.jsonl in SOURCE, with a column file_name, names the images, labels and further fields;
+    columns such as mask_file_name name further files.
 
     SOURCE may also be tar, zip or Parquet files: one file, 'shard-{000..127}.tar' in quotes, or a folder of them. Tar
     files are shards of WebDataset, an image folder in a tar, or a tar of one tar for each class; a zip is an image
@@ -142,7 +153,7 @@ def convert_command(*, dry_run: bool, quiet: bool, as_json: bool, **options: Any
     """
     images = ImageFormat(**{field.name: options.pop(field.name) for field in fields(ImageFormat)})
     if dry_run:
-        source = {name: options[name] for name in ("source", "listing", "name_field", "image_field")}
+        source = {name: options[name] for name in ("source", "listing", "name_field", "image_field", "file_fields")}
         return SOME_REJECTED if show_dry_run(source, quiet=quiet, as_json=as_json) else 0
     try:
         with Meter("Looking for images", "images", quiet=quiet or as_json) as meter:

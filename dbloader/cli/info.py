@@ -12,6 +12,8 @@ from dbloader.cli.text import counted, printable, say, say_json, size
 from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from dbloader.records.manifest import Manifest
 
 _CLASSES = 20  # shown on the terminal
@@ -64,7 +66,7 @@ def _print(place: str, manifest: Manifest) -> None:
         ("depths", ", ".join(f"{count:,} {name}" for name, count in manifest.depths.items())),
         ("width", _pixels(*manifest.width)),
         ("height", _pixels(*manifest.height)),
-        ("fields", ", ".join(f"{name} ({count:,})" for name, count in manifest.fields.items())),
+        ("fields", ", ".join(_fields(manifest))),
         ("conversion", ", ".join(f"{count:,} {what}" for what, count in manifest.outcome.items() if count)),
         ("source", str(manifest.source.get("listing") or manifest.source.get("path") or "")),
         ("created", f"{manifest.created} by {manifest.created_by}"),
@@ -75,6 +77,11 @@ def _print(place: str, manifest: Manifest) -> None:
         if text:
             say(f"  {title:<10}  {text}")
     _print_histogram(manifest)
+
+
+def _fields(manifest: Manifest) -> Iterator[str]:
+    for name, count in manifest.fields.items():
+        yield f"{name} ({count:,}{', image files' if name in manifest.file_fields else ''})"
 
 
 def _pixels(least: int, most: int) -> str:

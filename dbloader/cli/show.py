@@ -17,7 +17,8 @@ from PIL import Image
 from dbloader.cli.ls import class_of
 from dbloader.cli.places import PlaceArgument
 from dbloader.cli.text import draw, say, say_json, size
-from dbloader.errors import DamagedImageError, ImageError, OptionError
+from dbloader.errors import DamagedImageError, ImageError, NotAnImageError, OptionError
+from dbloader.images.info import read_facts
 from dbloader.images.pillow import open_pillow, scale_to_8_bits, translate_errors
 from dbloader.images.structure import describe_jpeg, read_exif
 from dbloader.stores.open import open_store
@@ -56,6 +57,7 @@ def show_command(place: str, record: str, *, output: str | None, as_json: bool) 
     with open_store(place) as store:
         found = store[int(record) if _INDEX.fullmatch(record) else store.find(record)]
         facts = {"place": store.place, **_facts(found, class_of(found.label, store.manifest.classes))}
+        facts["fields"] |= {name: _describe_file(found.fields.get(name)) for name in store.manifest.file_fields}
     if output is not None:
         facts["output"] = _write(found, output)
     if as_json:
@@ -96,6 +98,17 @@ def _facts(record: Record, class_name: str | None) -> dict[str, Any]:
         "exif": {name: _plain(value) for name, value in exif.items()},
         "jpeg": jpeg,
     }
+
+
+def _describe_file(data: bytes | None) -> str | None:
+    """Return what is known of the image file in a field."""
+    if data is None:
+        return None
+    try:
+        facts = read_facts(data)
+    except NotAnImageError as error:
+        return f"{size(len(data))}, {error}"
+    return f"{facts.format}, {facts.width} x {facts.height}, {facts.depth}, {size(len(data))}"
 
 
 def _plain(value: Any) -> Any:

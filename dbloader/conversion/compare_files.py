@@ -59,7 +59,7 @@ def compare_files(
 
         def compare(part: slice, hold: Hold, budget: MemoryBudget) -> list[tuple[int, str, str, str]]:
             items = [files[position] for position in order[part]]
-            contents = source.read([item for item in items if isinstance(item, Entry)], hold)
+            contents = source.load([item for item in items if isinstance(item, Entry)], hold)
             results = []
             for item, index in zip(items, records[order[part]].tolist(), strict=True):
                 data = item if isinstance(item, Problem) or budget.closed else next(contents)
@@ -88,14 +88,24 @@ def _compare(store: Store, index: int, item: Entry | Problem, data: object) -> t
         (record,) = store.read([index])
     except DamagedRecordError:
         return "damaged", ""  # which was found before
-    if isinstance(item, Entry) and item.label != record.label:
+    assert isinstance(item, Entry)  # as there are bytes
+    if item.label != record.label:
         return "label", f"has the label {record.label}, but its file {item.label}"
+    for name, (path, *_) in item.files.items():
+        if (stored := record.fields.get(name)) != (file := item.fields[name]) and not _is_repaired(stored, file):
+            return "bytes", f"has other bytes in {name!r} than the file {path}"
     if record.image == data:
         return "same", ""
     if not isinstance(record.image, bytes) or record.resized_from is not None or TILES in record.fields:
         return "changed", ""
+    if _is_repaired(record.image, data):
+        return "repaired", ""
+    return "bytes", f"has {len(record.image):,} bytes that are not the {len(data):,} of its file"
+
+
+def _is_repaired(stored: object, data: bytes) -> bool:
+    """Return whether what is stored is a file that lacked only its end marker, with the marker."""
     structure = examine(data)
     with suppress(ImageError):
-        if structure.state is State.NO_END and repair(data, structure) == record.image:
-            return "repaired", ""
-    return "bytes", f"has {len(record.image):,} bytes that are not the {len(data):,} of its file"
+        return structure.state is State.NO_END and repair(data, structure) == stored
+    return False

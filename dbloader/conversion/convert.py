@@ -18,16 +18,18 @@ from dbloader.conversion.report import FILE_COUNTS, Progress, Report, image_warn
 from dbloader.conversion.transcode import ImageFormat
 from dbloader.errors import ConversionError, OptionError
 from dbloader.images.pillow import max_pixels
+from dbloader.records.manifest import FILE_FIELDS
 from dbloader.sources.base import Problem, full_path
 from dbloader.sources.open import open_source
 from dbloader.stores.open import create_store
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from dbloader.conversion.file_to_record import FileResult
     from dbloader.records.record import EncodedRecord
+    from dbloader.sources.base import Source
     from dbloader.stores.writer import Writer
 
 
@@ -38,6 +40,7 @@ def convert(
     listing: str | os.PathLike[str] | None = None,
     name_field: str | None = None,
     image_field: str | None = None,
+    file_fields: Sequence[str] = (),
     images: ImageFormat | None = None,
     workers: int | None = None,
     check: str = "decode",
@@ -81,6 +84,11 @@ def convert(
             annotations of COCO, VOC or YOLO (docs/annotations.md).
         name_field: Of a collection in MongoDB, the field with a file's name; default ``"img_name"``.
         image_field: Of a collection in MongoDB, the field with a file's bytes; default ``"bson_img"``.
+        file_fields: Columns of the listing with the paths of further files, such as ``("mask", "depth")``. Their bytes
+            become the fields of these names. They are read, checked and repaired as the images are, and a record with
+            a bad or damaged one is treated as if its image were. In tar files they are ``17.mask.png`` beside
+            ``17.jpg``. The metadata of a folder (``mask_file_name``), Hugging Face's Parquet and stores need no such
+            names (docs/masks.md).
         images: How images are stored, such as ``ImageFormat(short_side=256)``; None for the files as they are.
         workers: Threads that read and check; None for one per CPU.
         check: ``"decode"`` decodes every image, ``"structure"`` checks segments and headers only. An image that fails
@@ -118,7 +126,8 @@ def convert(
     started = time.monotonic()
     return_large_blocks()
     # The errors of the source come before a partial store is replaced.
-    found = open_source(source, listing, name_field=name_field, image_field=image_field)
+    names = {"name_field": name_field, "image_field": image_field}
+    found = _open(converter.images, source, listing, file_fields=file_fields, **names)
     with closing(found), create_store(destination, overwrite=overwrite, resume=resume, resumable=True) as writer:
         with FileList(found, writer.scratch, lambda count: progress(Progress(count, None, 0))) as files:
             writer.check_settings(
@@ -138,7 +147,9 @@ def convert(
             writer.resumable = False
             first = f"; the first is {first_rejected}" if first_rejected else ""
             raise ConversionError(f"none of the {len(files):,} files could be stored{first}")
-        place = {"path": found.place, "listing": None if listing is None else full_path(listing)}
+        place: dict[str, Any] = {"path": found.place, "listing": None if listing is None else full_path(listing)}
+        if found.file_fields:
+            place[FILE_FIELDS] = [*found.file_fields]
         manifest = writer.finish(classes=found.classes, source={**place, "shuffle": shuffle, **converter.settings()})
     warnings = [*found.warnings]
     if resume and not writer.resumed:
@@ -160,6 +171,19 @@ def convert(
         hidden=found.hidden,
         report_file=report_file,
     )
+
+
+def _open(images: ImageFormat, *place: Any, **options: Any) -> Source:
+    """Return the source at a place, if its further files fit the images as these will be."""
+    found = open_source(*place, **options)
+    if found.file_fields and (images.short_side is not None or images.max_side is not None):
+        found.close()
+        raise OptionError(
+            "short_side (--short-side) and max_side (--max-side) make images smaller, but not the files in the field "
+            f"{', '.join(map(repr, found.file_fields))}, which would not fit them any more: make all of them smaller "
+            "before the conversion, or leave the option out"
+        )
+    return found
 
 
 def _settings(converter: FileConverter, shuffle: int | None) -> dict[str, Any]:

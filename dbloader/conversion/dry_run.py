@@ -43,7 +43,7 @@ class DryRun(NamedTuple):
 def dry_run(
     source: str | os.PathLike[str], *, progress: Callable[[int], object] = lambda _: None, **options: Any
 ) -> DryRun:
-    """Return what ``convert`` would find with the same ``listing``, ``name_field`` and ``image_field``.
+    """Return what ``convert`` would find with the same ``listing``, ``name_field``, ``image_field``, ``file_fields``.
 
     ``progress`` is called with the number of files found so far.
     """

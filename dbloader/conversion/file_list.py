@@ -87,7 +87,10 @@ def _encoded(item: Entry | Problem) -> bytes:
     try:
         if isinstance(item, Entry) and item.boxes_in is not None:  # whose fields are arrays
             item = item._replace(fields={name: pack(name, value) for name, value in item.fields.items()})
-        return bson.encode(item._asdict())
+        document = item._asdict()
+        if not document.get("files", True):  # most have none
+            del document["files"]
+        return bson.encode(document)
     except (bson.errors.BSONError, OverflowError, ValueError, RecursionError) as error:
         # Only the further fields of a listing can be of any kind.
         reason = "an integer has more than 64 bits" if isinstance(error, OverflowError) else str(error)

@@ -20,7 +20,7 @@ from dbloader.sources.base import KEPT_FIELDS
 from dbloader.sources.boxes import BOXES, LABELS, OWN_SIZE, fit_boxes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from dbloader.images.info import Facts
     from dbloader.records.record import EncodedRecord
@@ -74,29 +74,35 @@ class FileConverter:
         """Return all settings that the bytes of the records depend on."""
         return {"check": self.check, "keep_damaged": self.keep_damaged, **asdict(self.images)}
 
-    def convert(self, entry: Entry, data: bytes, hold: Callable[[int], object]) -> FileResult:
-        """Check the bytes of a file and return its record.
+    def convert(
+        self, entry: Entry, data: bytes, hold: Callable[[int], object], file_fields: Sequence[str] = ()
+    ) -> FileResult:
+        """Check the bytes of a file, and those in some fields of its entry, and return its record.
 
         ``hold`` is called with a number of bytes before they are allocated, and with a negative number after they are
         freed; pixels that are stored are not freed here. An OSError (memory, ``jpegtran`` killed) or OptionError
         (``jpegtran`` gone) is not the file's fault.
         """
-        result = FileResult(entry, nbytes=len(data))
+        files = [name for name in file_fields if name in entry.fields]
+        result = FileResult(entry, nbytes=len(data) + sum(len(entry.fields[name] or b"") for name in files))
         try:
             if self.images.tile and TILES in entry.fields:
                 raise FieldError(f"field {TILES!r} is where tile keeps the lengths of tiles: give yours another name")
-            self._fill(result, entry, data, hold)
+            self._fill(result, entry, data, files, hold)
         except (ImageError, RecordError) as error:
             result.events = {"rejected": str(error)}
             result.bad = not isinstance(error, DamagedImageError)
         return result
 
-    def _fill(self, result: FileResult, entry: Entry, data: bytes, hold: Callable[[int], object]) -> None:
+    def _fill(
+        self, result: FileResult, entry: Entry, data: bytes, files: Sequence[str], hold: Callable[[int], object]
+    ) -> None:
         marked = entry.fields.get("damaged")  # when it was stored before
         try:
             if marked:
                 raise DamagedImageError(marked)  # noqa: TRY301
             data, image = self._check(result, data, hold)
+            entry = entry._replace(fields=self._check_files(result, entry, files, hold))
             temporary, kept = self.images._memory(image) if image else (0, 0)
             if kept:
                 hold(kept)
@@ -128,6 +134,24 @@ class FileConverter:
             record = _record(entry, Stored(data, facts), facts)
             record.damaged = str(error)
             result.record = encode(record)
+
+    def _check_files(
+        self, result: FileResult, entry: Entry, files: Sequence[str], hold: Callable[[int], object]
+    ) -> dict[str, Any]:
+        """Return the fields of an entry, with those that are files checked and repaired as the image is."""
+        fields = dict(entry.fields)
+        for name in files:
+            if fields[name] is None:
+                continue
+            part = FileResult(entry)
+            title = " ".join(("its", name, *entry.files.get(name, ())[:1]))
+            try:
+                fields[name], _ = self._check(part, fields[name], hold)
+            except ImageError as error:
+                raise type(error)(f"{title} {error}") from error
+            for event, reason in part.events.items():
+                result.events[event] = "; ".join(filter(None, (result.events.get(event), f"{title}: {reason}")))
+        return fields
 
     def _check(self, result: FileResult, data: bytes, hold: Callable[[int], object]) -> tuple[bytes, Facts | None]:
         """Return the image file, with its end marker if only that was missing, and what its header says."""

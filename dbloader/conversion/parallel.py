@@ -51,7 +51,7 @@ def convert_in_order(
 
     def convert(part: slice, hold: Hold, budget: MemoryBudget) -> list[FileResult]:
         items = [files[position] for position in order[part]]
-        contents = source.read([item for item in items if isinstance(item, Entry)], hold)
+        contents = source.load([item for item in items if isinstance(item, Entry)], hold)
         results = []
         for item in items:
             if budget.closed:
@@ -61,7 +61,7 @@ def convert_in_order(
             elif isinstance(data := next(contents), Problem):
                 results.append(FileResult.rejected(item, data.reason))
             elif isinstance(data, Loaded):
-                results.append(converter.convert(*data, hold))
+                results.append(converter.convert(*data, hold, source.file_fields))
             else:
                 results.append(converter.convert(item, data, hold))
         return results

@@ -16,7 +16,7 @@ from dbloader.images.pillow import array_depth
 from dbloader.records.decode import decode
 from dbloader.records.document import find_image
 from dbloader.records.record import encode
-from dbloader.sources.base import Problem
+from dbloader.sources.base import Entry, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +34,8 @@ class Examined:
     Attributes:
         record: The record as it is to be stored: with its end marker if only that was missing; None if it is rejected.
         event: ``"repaired"``, ``"rejected"`` or ``""``.
-        data: What is rejected: the image, or the whole document if that is damaged; ``b""`` if it cannot be read.
+        data: What is rejected: the image, also if it is another file; the whole document if that is damaged; ``b""`` if
+            it cannot be read.
         is_document: Whether the record itself is damaged.
         depth: Of the image's values; ``""`` without one.
     """
@@ -50,7 +51,7 @@ class Examined:
 
 
 def examine_images(store: Store) -> Iterator[list[Examined]]:
-    """Yield all records in order, each after its image was examined and decoded; arrays need not be."""
+    """Yield all records in order, each after its image files were examined and decoded; arrays need not be."""
     converter = FileConverter()
 
     def examine(part: slice, hold: Hold, budget: MemoryBudget) -> list[Examined]:
@@ -74,21 +75,22 @@ def _examine(store: Store, index: int, converter: FileConverter, hold: Hold) -> 
         with suppress(DamagedRecordError, DamagedStoreError):
             name = store.name(index)
         return Examined(index, None, name, "rejected", str(error), document, is_document=True)
-    _, _, image = find_image(document)
-    if image is None:
+    _, _, found = find_image(document)
+    files = [name for name in store.manifest.file_fields if name in encoded.fields]
+    if found is None and not files:
         return Examined(index, encoded)
-    if image.is_array:
-        pixels = decode(document, index, view=True).image
-        assert isinstance(pixels, np.ndarray)
-        return Examined(index, encoded, depth=array_depth(pixels))
-    data, result = bytes(image.data), FileResult(Problem(encoded.name or "", ""))
+    record, depth = decode(document, index), ""
+    image, result = record.image, FileResult(Problem(encoded.name or "", ""))
+    if isinstance(image, np.ndarray):
+        depth = array_depth(image)
     try:
-        data, facts = converter._check(result, data, hold)
+        if isinstance(image, bytes):
+            record.image, facts = converter._check(result, image, hold)
+            depth = facts.depth if facts else ""
+        record.fields = converter._check_files(result, Entry("", b"", None, record.fields), files, hold)
     except ImageError as error:
-        return Examined(index, None, encoded.name, "rejected", str(error), data)
-    depth = facts.depth if facts else ""
+        return Examined(index, None, encoded.name, "rejected", str(error), image if isinstance(image, bytes) else b"")
     if not result.events:
         return Examined(index, encoded, depth=depth)
-    record = decode(document, index)
-    record.image, record.damaged = data, None
+    record.damaged = None
     return Examined(index, encode(record), encoded.name, "repaired", result.events["repaired"], depth=depth)

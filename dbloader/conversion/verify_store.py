@@ -61,7 +61,7 @@ def verify_store(
 
     Args:
         place: Place of the store.
-        decode: Decode every image too.
+        decode: Decode every image too, and the images in file fields, such as masks.
         against: The source that the store was converted from, of any kind that ``convert`` takes, whose files are
             compared with the records of the same names. It may be another store, too.
         listing: Listing of that source, if it needs one.
@@ -81,7 +81,10 @@ def verify_store(
         store = opened.enter_context(open_store(place))
         source = None
         if against is not None:  # first: a misspelled place should be an error at once
-            source = opened.enter_context(closing(open_source(against, listing, name_field=None, image_field=None)))
+            files = store.manifest.file_fields if listing is not None else ()
+            source = opened.enter_context(
+                closing(open_source(against, listing, name_field=None, image_field=None, file_fields=files))
+            )
         findings = opened.enter_context(Findings(output, found))
         total, done = len(store), 0
 

@@ -17,7 +17,7 @@ import numpy as np
 from torch.utils.data import Dataset
 from typing_extensions import override
 
-from dbloader.errors import NotAStoreError, RecordIndexError, RecordNotFoundError
+from dbloader.errors import NotAStoreError, OptionError, RecordIndexError, RecordNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -171,6 +171,23 @@ class RecordDataset(Dataset[Any]):
         if position == len(self._indices) or self._indices[position] != index:
             raise RecordNotFoundError(f"the record of {self.root} that is named {name!r} is not one of the query's")
         return position
+
+    def filename(self, index: int, basename: bool = False, absolute: bool = False) -> str:
+        """Return the name of a sample, as timm's datasets do, for results and for ImageNet's "real" labels.
+
+        Args:
+            index: Of the sample, from -len to len - 1.
+            basename: Only what follows the last ``/``.
+            absolute: There is no such path, since the files are in the store: True is an OptionError.
+        """
+        if absolute:
+            raise OptionError(f"absolute=True asks for paths of files, but the images are in the store {self.root}")
+        name = self.names[index]
+        return name.rpartition("/")[2] if basename else name
+
+    def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:
+        """Return the names of all samples; see ``filename``."""
+        return [self.filename(index, basename, absolute) for index in range(len(self))]
 
     def close(self) -> None:
         """Close the store; it is opened again when it is needed."""

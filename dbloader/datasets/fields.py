@@ -55,7 +55,7 @@ def image_and_label(dataset: Any) -> dict[str, str]:
     """Return the names of the image and the label in the samples of a dataset, or of those inside it, if a store's."""
     if isinstance(dataset, ConcatDataset) and dataset.datasets:
         return image_and_label(dataset.datasets[0])
-    if isinstance(dataset, Subset):
+    if isinstance(dataset, Subset) or isinstance(getattr(dataset, "dataset", None), RecordDataset):
         return image_and_label(dataset.dataset)
     fields = getattr(dataset, "fields", None) if isinstance(dataset, RecordDataset) else None
     found = {field: name for name, field in names_of(fields).items() if field in ("image", "label")}
@@ -86,6 +86,11 @@ def lies_over_image(dataset: StoreDataset) -> bool:
         return False
     fields = {*names_of(dataset.fields).values()}
     return "image" in fields and not fields.isdisjoint((_BOXES, *dataset.manifest.file_fields))
+
+
+def plans(decode: object) -> bool:
+    """Return whether this is a Decoder whose plan does all of its work."""
+    return isinstance(decode, Decoder) and decode.can_plan
 
 
 def others_of(dataset: StoreDataset, record: Record, plan: Plan | None) -> dict[str, Any]:
@@ -126,6 +131,11 @@ def _read_file(name: str, read: Any, *arguments: Any, **options: Any) -> Any:
         raise type(error)(f"field {name!r}: {error}") from error
 
 
+def has_row_for_each_box(field: str) -> bool:
+    """Return whether a field is the boxes, or may have a row for each of them."""
+    return field == _BOXES or field.startswith("box_") or field in _FLAGS_OF_BOXES
+
+
 def _are_boxes(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.shape[1:] == (4,)
 
@@ -135,7 +145,7 @@ def _boxes_and_rows(values: dict[str, Any], boxes: Any, *, drop_empty: bool) -> 
     kept = (boxes[:, 2:] > boxes[:, :2]).all(1) | (not drop_empty)
     result = {_BOXES: boxes[kept]}
     for name, value in values.items():
-        if (name.startswith("box_") or name in _FLAGS_OF_BOXES) and isinstance(value, (np.ndarray, list)):
+        if name != _BOXES and has_row_for_each_box(name) and isinstance(value, (np.ndarray, list)):
             if len(value) != len(boxes):
                 raise OptionError(
                     f"field {name!r} has {len(value)} rows and 'boxes' {len(boxes)}: leave one of them out"

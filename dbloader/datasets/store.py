@@ -17,13 +17,15 @@ from dbloader.datasets.fields import (
     lies_over_image,
     names_of,
     others_of,
+    plans,
     value_of,
 )
 from dbloader.datasets.noted_errors import NotedErrors
+from dbloader.datasets.transforms import apply_transform, is_albumentations, random_numbers_for
 from dbloader.decoding.decoder import Decoder
+from dbloader.decoding.lazy import RESIZES, open_lazy
 from dbloader.decoding.open import decode_pil
 from dbloader.errors import DamagedImageError, OptionError
-from dbloader.sampling.rng import SampleRNG, SeededIndices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -47,6 +49,7 @@ class StoreDataset(RecordDataset):
         transforms: Callable[..., Any] | None = None,
         fields: Iterable[str] | Mapping[str, str] | None = None,
         drop_empty_boxes: bool = True,
+        resize: str = "exact",
     ) -> None:
         functions = {"transform": transform, "target_transform": target_transform, "transforms": transforms}
         for name, function in {**functions, "decode": decode}.items():
@@ -54,11 +57,16 @@ class StoreDataset(RecordDataset):
                 raise TypeError(f"{name} must be a callable or None, got {short_repr(function)}")
         if transforms is not None and (transform is not None or target_transform is not None):
             raise OptionError("transforms takes whole samples: leave transform and target_transform out, or transforms")
+        if resize not in RESIZES:
+            raise OptionError(f"resize must be one of {', '.join(RESIZES)}, got {short_repr(resize)}")
+        if resize != "exact" and decode is not decode_pil:
+            raise OptionError(f"resize={resize!r} is for the default decode, decode_pil: leave out one of the two")
         super().__init__(store)
         self.transform = transform
         self.target_transform = target_transform
         self.transforms = transforms
         self.decode = decode
+        self.resize = resize
         self.fields = checked_fields(fields)
         self.drop_empty_boxes = checked_flag("drop_empty_boxes", drop_empty_boxes)
         self._check_fields(self.manifest)
@@ -68,7 +76,7 @@ class StoreDataset(RecordDataset):
         return self.fields is None or "image" in names_of(self.fields).values()
 
     def _random_numbers(self, indices: Sequence[int]) -> np.ndarray[Any, Any] | None:
-        return random_numbers_for(self.decode, indices)
+        return random_numbers_for(self.decode, indices, self.transforms if self.transform is None else self.transform)
 
     @override
     def __getitem__(self, index: Any) -> Any:
@@ -119,6 +127,8 @@ class StoreDataset(RecordDataset):
         if self.fields is not None:
             named = (name if name == field else f"{name} ({field})" for name, field in names_of(self.fields).items())
             lines.append(f"Fields: {', '.join(named)}")
+        if self.resize != "exact":
+            lines.append(f"Resize: {self.resize}")
         titles = {"Transform": self.transform, "Target transform": self.target_transform, "Transforms": self.transforms}
         for title, transform in titles.items():
             if transform is not None:
@@ -128,30 +138,28 @@ class StoreDataset(RecordDataset):
     def _sample(self, record: Record, random_numbers: np.ndarray[Any, Any] | None = None) -> Any:
         """Return the sample of a record, with its row of ``_random_numbers``."""
         if not self._has_image:
-            return self._transformed(record, self._others(record))
-        if (
-            isinstance(self.decode, Decoder)
-            and self.decode.can_plan
-            and record.image is not None
-            and lies_over_image(self)
-        ):
-            plan = self._plan(record, random_numbers)
-            return self._transformed(record, self._joined(self._image(record, plan=plan), self._others(record, plan)))
-        return self._transformed(record, self._joined(self._image(record, random_numbers), self._others(record)))
+            return self._transformed(record, self._others(record), random_numbers)
+        options: dict[str, Any] = {}  # none for subclasses that make their images themselves
+        if lies_over_image(self) and plans(self.decode) and record.image is not None:
+            options["plan"] = self._plan(record, random_numbers)
+        sample = self._joined(self._image(record, random_numbers, **options), self._others(record, **options))
+        return self._transformed(record, sample, random_numbers)
 
-    def _transformed(self, record: Record, sample: Any) -> Any:
+    def _transformed(self, record: Record, sample: Any, random_numbers: np.ndarray[Any, Any] | None) -> Any:
         if self.transforms is None:
             return sample
         with NotedErrors(self, record):
             if isinstance(sample, dict):
-                return self.transforms(sample)
+                return apply_transform(self.transforms, sample, random_numbers)
+            if is_albumentations(self.transforms):
+                return (apply_transform(self.transforms, sample[0], random_numbers), *sample[1:])
             return (*self.transforms(*sample[:2]), *sample[2:])
 
     def _plan(self, record: Record, random_numbers: np.ndarray[Any, Any] | None) -> Plan:
         """Return how the Decoder decodes the image of a record."""
         decode: Any = self.decode
         with NotedErrors(self, record):
-            plan: Plan = decode.plan(record.image, random_numbers, **self._known(record))
+            plan: Plan = decode.plan(record.image, _drawn_for(decode, random_numbers), **self._known(record))
         return plan
 
     def _joined(self, image: Any, others: Any) -> Any:
@@ -165,7 +173,16 @@ class StoreDataset(RecordDataset):
     ) -> Any:
         with NotedErrors(self, record):
             image = self._decoded(record, random_numbers) if plan is None else plan.tensor()
-            return image if self.transform is None or image is None else self.transform(image)
+            if is_albumentations(self.transform) and lies_over_image(self):
+                raise OptionError(
+                    "transform= changes the image alone, which its masks and boxes would no longer fit: pass this "
+                    "transform of albumentations as transforms=, which gets the whole sample"
+                )
+            return (
+                image
+                if self.transform is None or image is None
+                else apply_transform(self.transform, image, random_numbers)
+            )
 
     def _others(self, record: Record, plan: Plan | None = None) -> Any:
         """Return the rest of a sample: a tuple of the label, or a dict of all fields but the image.
@@ -190,11 +207,23 @@ class StoreDataset(RecordDataset):
         image: Any = record.image
         decode = self.decode
         if image is not None and isinstance(decode, Decoder):
-            return decode(image, random_numbers, **self._known(record))
+            return decode(image, _drawn_for(decode, random_numbers), **self._known(record))
         if image is None or decode is None or isinstance(image, np.ndarray):
             return image
+        if decode is decode_pil:
+            return open_lazy(image, **self._known(record), resize=self.resize, note=f"in {self._describe(record)}")
         self._check_whole(record)
         return decode(image)
+
+    @property
+    def loader(self) -> Callable[[str], Any]:
+        """The function that returns the decoded image of the record with a name, as in ImageFolder; it searches."""
+        return self._load
+
+    def _load(self, name: str) -> Any:
+        record = self.record(self.find(name))
+        with NotedErrors(self, record):
+            return self._decoded(record, None)
 
     def _known(self, record: Record) -> dict[str, Any]:
         """Return what conversion found out about an image, for a Decoder, after checking that it is not damaged."""
@@ -214,12 +243,8 @@ class StoreDataset(RecordDataset):
         check_fields(self, manifest)
 
 
-def random_numbers_for(decode: Any, indices: Sequence[int]) -> np.ndarray[Any, Any] | None:
-    """Return random numbers in [0, 1) for a Decoder: float64, shape (N, decode.draws); None if it needs none."""
-    if not isinstance(decode, Decoder) or not decode.draws:
-        return None
-    rng = indices.rng if isinstance(indices, SeededIndices) else SampleRNG.from_torch(len(indices))
-    return rng.uniform(decode.draws, "decode")
+def _drawn_for(decode: Decoder, random_numbers: np.ndarray[Any, Any] | None) -> np.ndarray[Any, Any] | None:
+    return None if random_numbers is None else random_numbers[: decode.draws]
 
 
 def checked_place(place: Any, wanted: str) -> Any:

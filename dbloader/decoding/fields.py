@@ -117,8 +117,8 @@ def crop_boxes(boxes: npt.NDArray[Any], plan: Plan, image: Any, *, exif_transpos
     crop, (height, width) = plan.crop, _output_size(plan)
     resized = crop.resized or (height, width)
     scale = (resized[1] / crop.width, resized[0] / crop.height)
-    placed = (turned - [crop.left, crop.top] * 2) * (scale * 2) - [*crop.window[::-1]] * 2
-    placed = np.clip(placed, 0, [width, height] * 2)
+    within = np.clip(turned - [crop.left, crop.top] * 2, 0, [crop.width, crop.height] * 2)
+    placed = np.clip(within * (scale * 2) - [*crop.window[::-1]] * 2, 0, [width, height] * 2)
     return (_mirror(placed, 0, width) if crop.flip else placed).astype(np.float32)
 
 
@@ -143,10 +143,15 @@ def _enlarged(plan: Plan, width: int, height: int) -> tuple[Crop, tuple[int, int
         )
     rows, columns = _output_size(plan)
     crop = plan.crop
-    resized = crop.resized and (k * crop.resized[0], k * crop.resized[1])
-    window = (k * crop.window[0], k * crop.window[1])
-    edges = (k * crop.left, k * crop.top, k * crop.width, k * crop.height)
-    return type(crop)(*edges, crop.flip, resized, window), (k * rows, k * columns)
+    enlarged = crop._replace(
+        left=k * crop.left,
+        top=k * crop.top,
+        width=k * crop.width,
+        height=k * crop.height,
+        resized=crop.resized and (k * crop.resized[0], k * crop.resized[1]),
+        window=(k * crop.window[0], k * crop.window[1]),
+    )
+    return enlarged, (k * rows, k * columns)
 
 
 def _nearest(pixels: npt.NDArray[Any], crop: Crop, size: tuple[int, int]) -> npt.NDArray[Any]:

@@ -98,7 +98,7 @@ class JPEG(NamedTuple):
             except DamagedImageError as error:
                 raise DamagedImageError(f"the image {error}") from error
             return PillowImage(open_file(data)).crop(left, top, width, height)
-        return pixels[_scale(top, height, factor), _scale(left, width, factor)]
+        return pixels[scale(top, height, factor), scale(left, width, factor)]
 
     def _upper(self, bottom: int) -> tuple[bytearray, memoryview] | None:
         """Return header and data of a JPEG that ends at a row or below, with the pixels of the whole down to there.
@@ -130,7 +130,7 @@ class JPEG(NamedTuple):
             self.data, tiles, x, y, right - x, bottom - y, known_intact=self.known_intact
         )
         # Tiles begin at multiples of 8, and so of the factor.
-        rows, columns = _scale(top + inner_y - y, height, factor), _scale(left + inner_x - x, width, factor)
+        rows, columns = scale(top + inner_y - y, height, factor), scale(left + inner_x - x, width, factor)
 
         def decode() -> npt.NDArray[np.uint8]:
             joined_height, joined_width, _, _ = simplejpeg.decode_jpeg_header(joined)
@@ -159,6 +159,6 @@ def _decode_smaller(
     return pixels
 
 
-def _scale(first: int, length: int, factor: int) -> slice:
+def scale(first: int, length: int, factor: int) -> slice:
     """Return where a part is in a smaller image: to the nearest pixel, halves up, so that it is never too short."""
     return slice((2 * first + factor) // (2 * factor), (2 * (first + length) + factor) // (2 * factor))

@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image
 
 from dbloader.decoding.decoder import Decoder
+from dbloader.decoding.multi_crop import MultiCrop
 from dbloader.errors import NotAnImageError, OptionError
 from dbloader.images.info import read_facts
 from dbloader.images.pillow import may_be_image
@@ -19,7 +20,7 @@ _PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
 
 def changes_size(decode: object) -> bool:
     """Return whether this decodes images to another size, so that a mask no longer fits them."""
-    return isinstance(decode, Decoder) and decode.size is not None
+    return isinstance(decode, MultiCrop) or (isinstance(decode, Decoder) and decode.size is not None)
 
 
 def refuse_masks(image: Any, others: Mapping[str, Any], sample: str) -> None:

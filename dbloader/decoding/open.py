@@ -11,7 +11,7 @@ warning.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from PIL import Image
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from dbloader.decoding.jpeg import JPEG
 
+OpenedImage: TypeAlias = "ArrayImage | JPEG | PillowImage | UprightImage"
+
 
 def open_image(
     image: bytes | memoryview | npt.NDArray[Any] | Image.Image,
@@ -36,7 +38,7 @@ def open_image(
     *,
     exif_transpose: bool,
     known_intact: bool,
-) -> ArrayImage | JPEG | PillowImage | UprightImage:
+) -> OpenedImage:
     """Open the image that a Decoder is called with; a JPEG is not decoded yet. The errors are those of a call."""
     if isinstance(image, np.ndarray):
         return ArrayImage(image)

@@ -22,9 +22,9 @@ _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 class Normalize(nn.Module):
     """Subtracts each channel's mean and divides by its standard deviation, as timm's loader does.
 
-    It takes images of shape (N, C, H, W): uint8 in 0 to 255, or floats in 0 to 1. So images can be sent to the device
-    as uint8, a quarter of the bytes, and the conversion to floats costs no pass of its own. The result is about -3 to
-    3, with the same order of channels.
+    It takes images of shape (N, C, H, W), or clips of shape (N, frames, C, H, W): uint8 in 0 to 255, or floats in 0 to
+    1. So images can be sent to the device as uint8, a quarter of the bytes, and the conversion to floats costs no pass
+    of its own. The result is about -3 to 3, with the same order of channels.
 
     It is computed in float32 as ``(image - mean) * (1 / std)`` and rounded once to ``dtype``. Both operations are
     exactly defined, so a GPU gives the bits that the CPU gives.
@@ -41,7 +41,7 @@ class Normalize(nn.Module):
             a call: the images have another number of channels.
         TypeError: ``mean`` or ``std`` is not a sequence of numbers, or ``channels_last`` not a bool. From a call: the
             images are not a uint8 or float tensor.
-        ValueError: From a call: the images do not have four axes.
+        ValueError: From a call: the images do not have four or five axes.
     """
 
     def __init__(
@@ -66,6 +66,9 @@ class Normalize(nn.Module):
 
     @override
     def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if getattr(images, "ndim", 4) == 5:
+            normalized: torch.Tensor = self(images.flatten(0, 1))
+            return normalized.view(images.shape)
         check_images(images)
         if images.shape[1] != len(self.mean):
             raise OptionError(

@@ -29,12 +29,15 @@ class Preparation(nn.Module):
     - a tuple, named tuple or list: the images first, then the targets, if any;
     - a mapping: the images under the name ``image``, the targets, if any, under ``label``.
 
-    A module is any callable that takes images of shape (N, C, H, W) and returns new ones. The names of its parameters
-    say what else it wants:
+    A module is any callable that takes images of shape (N, C, H, W) and returns new ones. Where the images are a list
+    of such tensors, as `MultiCrop` gives, it takes one after another. The names of its parameters say what else it
+    wants:
 
-    - ``rng``: the SampleRNG of the batch, with a stream of its own for each module; None if the caller has none;
+    - ``rng``: the SampleRNG of the batch, with a stream of its own for each module (and tensor of a list); None if the
+      caller has none;
     - ``targets``: the targets of the batch. The module then returns (images, targets). Likewise a torchvision transform
-      (``*inputs``) if the batch has targets, and timm's Mixup (``target``).
+      (``*inputs``) if the batch has targets, timm's Mixup (``target``), and a module of kornia with two ``data_keys``,
+      such as ``RandomMixUpV2(data_keys=["input", "class"])``.
 
     PrefetchLoader calls ``preparation(batch, rng=SampleRNG(seed, epoch, positions))``.
 
@@ -91,11 +94,21 @@ class Preparation(nn.Module):
         stream = 0 if rng is None else rng.stream
         for module in self.steps:
             wanted = _parameters(module)
+            if _are_crops(images):
+                if {"targets", "target"} & wanted:
+                    raise TypeError(f"{_name(module)} wants targets, which a batch of several crops cannot share")
+                count = len(images) if "rng" in wanted else 0
+                rngs = [{"rng": rng and rng.with_stream(stream + at)} for at in range(count)] or [{}] * len(images)
+                images = [module(crop, **options) for crop, options in zip(images, rngs, strict=True)]
+                stream += count
+                continue
             options: dict[str, Any] = {}
             if "rng" in wanted:
                 options["rng"] = None if rng is None else rng.with_stream(stream)
                 stream += 1
-            if not {"targets", "target"} & wanted and ("*inputs" not in wanted or targets is None):
+            keys = getattr(module, "data_keys", None)  # kornia's: what its arguments are
+            both = len(keys) == 2 if isinstance(keys, (list, tuple)) else "*inputs" in wanted and targets is not None
+            if not both and not {"targets", "target"} & wanted:
                 images = module(images, **options)
                 continue
             if targets is None:
@@ -107,12 +120,17 @@ class Preparation(nn.Module):
                 result = module(images.clone(), target=targets, **options)
             else:
                 result = module(images, targets, **options)
-            if not isinstance(result, tuple) or len(result) != 2:
+            if not isinstance(result, (tuple, list)) or len(result) != 2:
                 raise TypeError(
                     f"{_name(module)} wants targets and so must give (images, targets), got {_name(result)}"
                 )
             images, targets = result
         return images, targets
+
+
+def _are_crops(images: Any) -> bool:
+    """Return whether images are several tensors of images or clips, one for each crop of a sample."""
+    return isinstance(images, (list, tuple)) and all(isinstance(one, torch.Tensor) and one.ndim > 3 for one in images)
 
 
 class _Function(nn.Module):

@@ -24,6 +24,7 @@ from dbloader.exports.base import REMEDY, Exporter, describe, extension_of, imag
 from dbloader.exports.croissant import data_type, describe_folder
 from dbloader.images.info import read_facts
 from dbloader.records.values import pack
+from dbloader.sources.file_columns import SUFFIX
 from dbloader.sources.folder import EXTENSIONS
 from dbloader.sources.labels import CLASSES
 from dbloader.sources.metadata import FILE_NAME
@@ -31,6 +32,7 @@ from dbloader.sources.metadata import FILE_NAME
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from dbloader.images.info import Facts
     from dbloader.records.record import Record
     from dbloader.stores.base import Store
 
@@ -73,10 +75,14 @@ class FolderExporter(Exporter):
         self._plain, self._order = self._plain and is_plain, order
         if is_image:
             self._extensions.add(posixpath.splitext(path)[1])
-        if FILE_NAME in record.fields:
-            taken = f"which is the column of {METADATA} for the file"
-            raise ExportError(f"{describe(record)} has a field {FILE_NAME!r}, {taken}: {REMEDY}")
-        row |= {key: pack(key, value) for key, value in record.fields.items()}
+        for key, value in record.fields.items():
+            if key == FILE_NAME or key.endswith(SUFFIX):
+                taken = f"which is the column of {METADATA} for a file"
+                raise ExportError(f"{describe(record)} has a field {key!r}, {taken}: {REMEDY}")
+            if key in self.store.manifest.file_fields:
+                row[key + SUFFIX] = None if value is None else self._saved_field(record, key, value)
+            else:
+                row[key] = pack(key, value)
         line = dumps(row, json_options=RELAXED_JSON_OPTIONS).encode() + b"\n"
         self._metadata.write(line)
         self._digest.update(line)
@@ -129,13 +135,12 @@ class FolderExporter(Exporter):
 
     def _file(self, record: Record) -> tuple[bytes, str]:
         """Return the bytes of a record's file, and the extension of their format; "" if it is not known."""
-        image, facts = image_file(record), None
+        image = image_file(record)
         self._damaged += record.damaged is not None
         if isinstance(record.image, np.ndarray):
             self._raw += 1
             return image, ".png"
-        with suppress(NotAnImageError):
-            facts = read_facts(image)
+        facts = _facts(image)
         self._unknown += facts is None
         self._noted += (record.format, record.width, record.height) != (facts[:3] if facts else (None, None, None))
         return image, extension_of(facts.format) if facts else ""
@@ -146,7 +151,20 @@ class FolderExporter(Exporter):
         if extension and not wanted.lower().endswith(EXTENSIONS):
             wanted += extension
         paths = [wanted] if record.name else []
-        paths += [f"{self._class_of(record)}/{made_up}{extension}", f"{made_up}{extension}"]
+        paths += [f"{self._class_of(record)}/{made_up}{extension}"]
+        return self._write(paths, made_up, extension, data)
+
+    def _saved_field(self, record: Record, field: str, data: bytes) -> str:
+        """Write the file of a further field and return its path: the record's name, in a folder of the field."""
+        facts = _facts(data)
+        self._unknown += facts is None
+        extension = extension_of(facts.format) if facts else ""
+        paths = [f"{field}/{posixpath.splitext(record.name or '')[0]}{extension}"] if record.name else []
+        return self._write(paths, f"{field}/{record.index:09}", extension, data)
+
+    def _write(self, paths: list[str], made_up: str, extension: str, data: bytes) -> str:
+        """Write a file under the first of some paths that it can have, or under a made-up one."""
+        paths += [f"{made_up}{extension}"]
         paths += [f"{made_up}-{number}{extension}" for number in range(_TRIED_NAMES)]
         for path in filter(_is_safe, paths):
             try:
@@ -158,7 +176,13 @@ class FolderExporter(Exporter):
             with file:
                 file.write(data)
             return path
-        raise ExportError(f"record {record.index}: {made_up}{extension} and {_TRIED_NAMES} more names are taken")
+        raise ExportError(f"{made_up}{extension} and {_TRIED_NAMES} more names are taken")
+
+
+def _facts(data: bytes) -> Facts | None:
+    with suppress(NotAnImageError):
+        return read_facts(data)
+    return None
 
 
 def _is_safe(name: str) -> bool:

@@ -59,7 +59,10 @@ class ParquetExporter(Exporter):
         before = ""
         for name, value in _fields(record).items():
             try:
-                kind = rule_of(value) if isinstance(value, np.ndarray) else _type_of(value)
+                if value is not None and name in self.store.manifest.file_fields:
+                    kind = _IMAGE
+                else:
+                    kind = rule_of(value) if isinstance(value, np.ndarray) else _type_of(value)
                 if name in self._types:
                     self._types[name] = _merged(self._types[name], kind)
                 else:  # after the field that it follows in this record
@@ -84,8 +87,11 @@ class ParquetExporter(Exporter):
         self._arrays = {name: kind for name, kind in self._types.items() if isinstance(kind, ArrayRule)}
         types = {name: _without_null(getattr(kind, "type", kind)) for name, kind in self._types.items()}
         columns += types.items()
+        self._files = [name for name in manifest.file_fields if types.get(name) == _IMAGE]
         features |= {name: _feature(kind) for name, kind in types.items()}
-        own = {"absent": self._absent, "arrays": {name: rule._asdict() for name, rule in self._arrays.items()}}
+        features |= {name: {"_type": "Image"} for name in self._files}
+        arrays = {name: rule._asdict() for name, rule in self._arrays.items()}
+        own = {"absent": self._absent, "arrays": arrays, "files": self._files}
         metadata = {"huggingface": {"info": {"features": features}}, "dbloader": own}
         return pa.schema(columns, {key: json.dumps(value) for key, value in metadata.items()})
 
@@ -106,8 +112,11 @@ class ParquetExporter(Exporter):
                 )
         self._reordered += [*fields] != [name for name in self._types if name in fields]
         column = None if image is None and record.name is None else {"bytes": image, "path": record.name}
-        self._rows.append({**fields, "image": column, "label": record.label})
         self._group_bytes += sum(map(_nbytes, (image, *fields.values())))
+        for name in self._files:
+            if fields.get(name) is not None:
+                fields[name] = {"bytes": fields[name], "path": None}
+        self._rows.append({**fields, "image": column, "label": record.label})
         if len(self._rows) >= _GROUP_ROWS or self._group_bytes >= _GROUP_BYTES:
             self._write_group()
 

@@ -4,10 +4,13 @@ The files of a sample, of which only the first is always there::
 
     cat/0001.jpg            the image; its path is the record's name, if no other record has that up to the first dot
     cat/0001.cls            the label, an integer
-    cat/0001.fields.json    further fields; ``damaged`` and ``resized_from``; ``name``, if the path is another one
+    cat/0001.mask.png       the image file in the field ``mask``
+    cat/0001.fields.json    further fields, null for such files; ``damaged`` and ``resized_from``; ``name``, if the
+                            path is another one
 
 The last is Extended JSON (https://www.mongodb.com/docs/manual/reference/mongodb-extended-json/), which has bytes and
-arrays. ``classes.json``, beside the tar files, has the names of the labels, in their order.
+arrays. Beside the tar files, ``classes.json`` has the names of the labels, in their order, and ``file_fields.json``
+those of the fields that are image files.
 """
 
 from __future__ import annotations
@@ -18,17 +21,19 @@ import json
 import posixpath
 import re
 import tarfile
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
 from bson.json_util import RELAXED_JSON_OPTIONS, dumps
 from typing_extensions import override
 
-from dbloader.errors import ExportError
+from dbloader.errors import ExportError, NotAnImageError
 from dbloader.exports.base import REMEDY, Exporter, describe, extension_of, image_file
+from dbloader.images.info import read_facts
 from dbloader.records.values import pack
 from dbloader.sources.folder import EXTENSIONS
-from dbloader.sources.labels import CLASSES
+from dbloader.sources.labels import CLASSES, FILE_FIELDS
 from dbloader.sources.tar import FIELDS, LABEL, MAX_FIELDS
 
 if TYPE_CHECKING:
@@ -68,12 +73,18 @@ class WebDatasetExporter(Exporter):
         kept = {"damaged": record.damaged, "resized_from": record.resized_from}
         fields = {} if record.name == key + extension else {"name": record.name}
         kept = {name: value for name, value in kept.items() if value is not None}
-        fields |= {name: pack(name, value) for name, value in {**kept, **record.fields}.items()}
+        parts = {name: record.fields[name] for name in self.store.manifest.file_fields if record.fields.get(name)}
+        fields |= {name: pack(name, value) for name, value in {**kept, **record.fields, **dict.fromkeys(parts)}.items()}
         if fields:
             files[f"{key}.{FIELDS}"] = text = dumps(fields, json_options=RELAXED_JSON_OPTIONS).encode()
             if len(text) > MAX_FIELDS:
                 what = f"{len(text):,} bytes of fields, of which convert takes {MAX_FIELDS:,} from a tar"
                 raise ExportError(f"{describe(record)} has {what}: {REMEDY}")
+        for name, data in parts.items():
+            with suppress(NotAnImageError):
+                files[f"{key}.{name}{extension_of(read_facts(data).format)}"] = data
+                continue
+            raise ExportError(f"{describe(record)} has a file in no known image format in {name!r}: {REMEDY}")
         self._add(files)
 
     def _file(self, record: Record) -> tuple[bytes, str]:
@@ -108,6 +119,8 @@ class WebDatasetExporter(Exporter):
         self.close()
         names = json.dumps(self.store.manifest.classes, ensure_ascii=False)
         (self.folder / CLASSES).write_text(names + "\n", encoding="utf-8")
+        if files := self.store.manifest.file_fields:
+            (self.folder / FILE_FIELDS).write_text(json.dumps(files) + "\n", encoding="utf-8")
         if self._raw:
             what = "are stored as pixels and written as PNG: convert --raw gives the same store again"
             self.warnings.append(f"{self._raw:,} images {what}")

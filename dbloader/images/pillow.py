@@ -45,7 +45,7 @@ _MOST_DIGITS = 18
 EIGHT_BITS = "8-bit"
 
 # Numbers of TIFF tags, and the kinds of values by the third (TIFF 6.0, sections 4, 8 and 19).
-_BITS, _PHOTOMETRIC, _FILL_ORDER, _PLANES, _SAMPLE_FORMAT = 258, 262, 266, 284, 339
+_BITS, _PHOTOMETRIC, _FILL_ORDER, PLANES, _SAMPLE_FORMAT = 258, 262, 266, 284, 339
 _KINDS = {2: " signed", 3: " float"}
 _ARRAY_KINDS = {"i": " signed", "f": " float", "c": " complex"}
 _WHITE_IS_ZERO = 0
@@ -53,7 +53,7 @@ _TGA_BITS = (1, 8, 16, 24, 32)
 # Unsigned values, from black to the greatest that so many bits hold.
 KNOWN_RANGE = (EIGHT_BITS, "12-bit", "16-bit")
 MISREAD = {"8-bit signed": "unsigned", "32-bit": "signed"}
-_GRAY_16 = ("I;16", "I;16L", "I;16B", "I;16N", "I")
+GRAY_16 = ("I;16", "I;16L", "I;16B", "I;16N", "I")
 
 
 def open_pillow(file: bytes | bytearray | memoryview | BinaryIO) -> ImageFile.ImageFile:
@@ -172,9 +172,9 @@ def scale_to_8_bits(image: Image.Image) -> Image.Image:
             f"its values are {depth}: their range is not known, so they cannot be made pixels of 8 bits; "
             "give the dataset a decode= of your own that scales them"
         )
-    if image.mode not in _GRAY_16:
+    if image.mode not in GRAY_16:
         return image
-    upper: npt.NDArray[np.uint8] = (_gray_values(image) >> 8).astype(np.uint8)
+    upper: npt.NDArray[np.uint8] = (gray_values(image) >> 8).astype(np.uint8)
     return Image.fromarray(upper)
 
 
@@ -189,10 +189,10 @@ def mend_gray(image: Image.Image) -> Image.Image:
         raise PixelRangeError(f"its values are {depth}, which Pillow reads as {MISREAD[depth]}: keep its size")
     if image.mode == "F" and _is_inverted(image):
         raise PixelRangeError("its values are floats of which 0 is white, which Pillow cannot write: keep its size")
-    return Image.fromarray(_gray_values(image)) if image.mode in _GRAY_16 and depth in KNOWN_RANGE else image
+    return Image.fromarray(gray_values(image)) if image.mode in GRAY_16 and depth in KNOWN_RANGE else image
 
 
-def _gray_values(image: Image.Image) -> npt.NDArray[np.uint16]:
+def gray_values(image: Image.Image) -> npt.NDArray[np.uint16]:
     """Return gray of 16 bits: uint16, shape (height, width), 0 (black) to 65,535."""
     values = np.asarray(image).astype(np.uint16)
     if value_depth(image) == "12-bit":
@@ -209,7 +209,7 @@ def _is_inverted(image: Image.Image) -> bool:
 
 def _is_misread_planar(image: Image.Image) -> bool:
     """Return whether a TIFF has uncompressed planes that Pillow wrongly reads as plain bytes."""
-    if not isinstance(image, TiffImagePlugin.TiffImageFile) or image.tag_v2.get(_PLANES, 1) == 1:
+    if not isinstance(image, TiffImagePlugin.TiffImageFile) or image.tag_v2.get(PLANES, 1) == 1:
         return False
     if not image.tile or image.tile[0][0] != "raw":
         return False  # libtiff reads it

@@ -28,10 +28,26 @@ _DATASET = "dataset"
 
 
 class Position:
-    """How far the consumer of one iteration has come; this one is in an order that nobody knows."""
+    """How far the consumer of one iteration has come; this one is in an order that nobody knows.
+
+    Args:
+        loader: The loader, which may know its number of batches.
+    """
 
     _seed = 0
     _samples = 0
+
+    def __init__(self, loader: Any = None) -> None:
+        self._loader = loader
+        self._batches_received = 0
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether the consumer has received the last batch; False where that is not known."""
+        try:
+            return self._batches_received == len(self._loader)
+        except TypeError:
+            return False
 
     def snapshot(self) -> State | None:
         """Return the loader's own state after the batch that it just made, in the thread that made it."""
@@ -39,6 +55,7 @@ class Position:
 
     def receive(self, snapshot: State | None) -> None:
         """Note that the consumer has received the next batch, of which this is the snapshot."""
+        self._batches_received += 1
 
     def end(self) -> None:
         """Note that the consumer has seen the end."""
@@ -81,6 +98,7 @@ class LoaderCheckpoint:
 
 class _LoaderPosition(Position):
     def __init__(self, state_dict: Callable[[], State]) -> None:
+        super().__init__()
         self._state_dict = state_dict
         # The state after the batch that was received last; None at the beginning and at the end, when the loader is
         # where its consumer is.
@@ -159,10 +177,10 @@ class _SamplerPosition(Position):
     """
 
     def __init__(self, sampler: ResumableSampler, start: State, batch_size: int, *, drop_last: bool) -> None:
+        super().__init__()
         self._sampler = sampler
         self._start = start
         self._batch_size = batch_size
-        self._batches_received = 0
         self._ended = False
         self.times_chosen = sampler._times_chosen
         self._positions = sampler.positions(start)
@@ -179,9 +197,14 @@ class _SamplerPosition(Position):
             self._holds = False
             self._sampler._release(received=received)
 
+    @property
+    @override
+    def is_at_end(self) -> bool:
+        return self._batches_received * self._batch_size >= self._samples
+
     @override
     def receive(self, snapshot: State | None) -> None:
-        self._batches_received += 1
+        super().receive(snapshot)
         self._release(received=True)
 
     @override
@@ -195,10 +218,9 @@ class _SamplerPosition(Position):
             self._release(received=False)
 
     def state(self) -> State:
-        consumed = min(self._batches_received * self._batch_size, self._samples)
-        if self._ended or consumed >= self._samples:
+        if self._ended or self.is_at_end:
             return self._next_epoch()  # nothing is left of this one
-        position = self._start["position"] + consumed * self._positions.step
+        position = self._start["position"] + self._batches_received * self._batch_size * self._positions.step
         return {**self._start, "position": min(position, self._start["length"])}
 
     def next_start(self) -> State:

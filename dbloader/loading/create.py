@@ -29,12 +29,14 @@ from dbloader.loading.defaults import (
 from dbloader.loading.prefetch import PrefetchLoader
 from dbloader.loading.processes import ProcessLoader
 from dbloader.loading.threads import ThreadLoader
+from dbloader.loading.timm_names import refuse
 from dbloader.sampling.base import ResumableSampler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from torch.utils.data import Sampler
+    from typing_extensions import Never
 
 # Of the images of ImageNet's training set, as in torchvision and timm.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -43,10 +45,13 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 def create_loader(
     dataset: Any,
-    *,
-    batch_size: int,
     input_size: int | Sequence[int] = 224,
+    batch_size: int | None = None,
+    *,
     is_training: bool = False,
+    interpolation: str = "bilinear",
+    crop_pct: float | None = None,
+    crop_mode: Literal["center"] | None = None,
     transform: Callable[..., Any] | Literal["auto"] | None = "auto",
     collate_fn: Callable[[list[Any]], Any] | None = None,
     decode_on: Literal["workers", "device"] = "workers",
@@ -67,6 +72,7 @@ def create_loader(
     persistent_workers: bool = True,
     prefetch_factor: int | None = None,
     use_prefetcher: bool = True,
+    **unknown: Never,
 ) -> PrefetchLoader[Any]:
     """Return a PrefetchLoader of batches (images, labels) that are ready for a network, like timm's create_loader.
 
@@ -92,15 +98,20 @@ def create_loader(
             changed. With ``fields`` the batches are dicts, and a Decoder crops image, masks and boxes together
             (docs/masks.md). (A ConcatDataset needs a random Decoder as ``transform``:
             as the ``decode`` of a part it would not know the position in the epoch.)
-        batch_size: Samples in a batch of this process.
         input_size: Height and width of the images in pixels: one number for both, two, or timm's three of which the
-            first is 3. In evaluation, the output shows 7/8 of an image's shorter side along its own longer side.
+            first is 3. In evaluation, the output's longer side shows ``crop_pct`` of an image's shorter side.
+        batch_size: Samples in a batch of this process; it must be given.
         is_training: Shuffle, crop at random and flip; otherwise keep the order, resize and crop the center.
+        interpolation: With what ``transform="auto"`` resizes: "bilinear", "bicubic" or another of RandomResizedCrop's.
+        crop_pct: Share of a resized image's shorter side that ``transform="auto"`` shows in evaluation; 0.875 if None.
+        crop_mode: The part that it shows: only "center", which is also None. These three are what
+            ``timm.data.resolve_data_config`` returns besides the size, mean and std.
         transform: Applied to each image: a Decoder, or a callable that takes PIL images. ``"auto"`` is
             RandomResizedCrop(input_size) or ResizeCenterCrop(input_size), unless the dataset has a ``transform`` or
             ``decode`` of its own, which is then used. One given here takes the place of that of a store's dataset, and
             comes after that of any other. None applies nothing.
-        collate_fn: Makes a batch of a list of samples; None is torch's, and the fastest for the stores' datasets.
+        collate_fn: Makes a batch of a list of samples; None is torch's and, for the stores' datasets, `Collate`, which
+            is the fastest: boxes become lists of tensors, and lists of numbers one tensor.
         decode_on: Where the images of a store's dataset are decoded: by the ``"workers"``, or on the ``"device"``, to
             which the files are sent. ``"device"`` is experimental: it has not run on a GPU yet. On CUDA nvImageCodec or torchvision decodes them, where one is installed, and the
             CPU those that they do not support; see ``dbloader.device.decode``. Same crops, nearly the same pixels.
@@ -132,13 +143,19 @@ def create_loader(
         persistent_workers: Keep worker processes from one epoch to the next.
         prefetch_factor: Batches ahead for each worker process, or for all threads together; 2 if None.
         use_prefetcher: False makes and sends each batch when it is asked for, without a thread: to compare and debug.
+        **unknown: Any other argument is an error.
 
     Raises:
         OptionError: An option is out of its range or does not fit another; the dataset has no samples; the device is
             not present. From ``next()``: a record without a label in a batch of (image, label).
         LoaderError: From ``next()``: more samples were skipped than ``max_skipped`` accepts.
-        TypeError: An option has the wrong type, such as a str or a number in place of True or False.
+        TypeError: An option has the wrong type, such as a str or a number in place of True or False; or there is none
+            of this name. For timm's names the message says what they become.
     """
+    if unknown:
+        refuse(unknown)
+    if batch_size is None:
+        raise TypeError("batch_size must be given: create_loader(dataset, input_size, batch_size), or by its name")
     check_dataset(dataset)
     is_training = checked_flag("is_training", is_training)
     channels_last = checked_flag("channels_last", channels_last)
@@ -160,7 +177,9 @@ def create_loader(
     if decode_on == "device" and device is None:
         raise OptionError("decode_on='device' needs a device to decode on, got device=None")
     if isinstance(transform, str):
-        transform = default_transform(dataset, size, is_training=is_training)
+        transform = default_transform(
+            dataset, size, is_training=is_training, interpolation=interpolation, crop_pct=crop_pct, crop_mode=crop_mode
+        )
     decoded, transform = with_transform(dataset, transform)
     batches = create_batch_sampler(
         dataset,

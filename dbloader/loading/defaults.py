@@ -15,6 +15,7 @@ from torch.utils.data import ConcatDataset, IterableDataset, Subset
 from dbloader._machine import cpu_count
 from dbloader._options import check_choice
 from dbloader.batches.shared_memory import SharedBatchPool
+from dbloader.datasets.clips import ClipDataset
 from dbloader.datasets.store import StoreDataset
 from dbloader.decoding.center_crop import ResizeCenterCrop
 from dbloader.decoding.decoder import Decoder, check_size
@@ -70,14 +71,28 @@ def check_dataset(dataset: Any) -> None:
         raise OptionError(f"dataset must have samples, got {type(dataset).__name__} of length 0")
 
 
-def default_transform(dataset: Any, size: tuple[int, int], *, is_training: bool) -> Decoder | None:
+def default_transform(
+    dataset: Any,
+    size: tuple[int, int],
+    *,
+    is_training: bool,
+    interpolation: str = "bilinear",
+    crop_pct: float | None = None,
+    crop_mode: str | None = None,
+) -> Decoder | None:
     """Return the decoder for a dataset that has no transform of its own, else None."""
     if _has_transform(dataset):
         return None
+    if crop_mode not in (None, "center"):
+        raise OptionError(
+            f"crop_mode must be 'center' or None, got {crop_mode!r}: for timm's other modes pass "
+            "transform=timm.data.create_transform(..., use_prefetcher=True)"
+        )
     if is_training:
-        return RandomResizedCrop(size)
+        return RandomResizedCrop(size, interpolation=interpolation)
     # The longer side of the output decides, so that no part of it stays black.
-    return ResizeCenterCrop(size, resize=ResizeCenterCrop(max(size)).resize)
+    square = ResizeCenterCrop(max(size), crop_pct)
+    return ResizeCenterCrop(size, resize=square.resize, interpolation=interpolation)
 
 
 def _has_transform(dataset: Any) -> bool:
@@ -87,6 +102,8 @@ def _has_transform(dataset: Any) -> bool:
         return any(map(_has_transform, dataset.datasets))
     if isinstance(dataset, StoreDataset) and dataset.decode is not decode_pil:
         return True
+    if isinstance(dataset, ClipDataset) and _has_transform(dataset.dataset):
+        return True
     return any(getattr(dataset, name, None) is not None for name in ("transform", "transforms"))
 
 
@@ -95,6 +112,9 @@ def with_transform(dataset: Any, transform: Callable[..., Any] | None) -> tuple[
     if type(dataset) is Subset:
         inner, transform = with_transform(dataset.dataset, transform)
         return Subset(inner, dataset.indices), transform
+    if isinstance(dataset, ClipDataset) and isinstance(transform, Decoder):
+        inner, transform = with_transform(dataset.dataset, transform)
+        return dataset.with_dataset(inner), transform
     if transform is None or not isinstance(dataset, StoreDataset) or dataset._makes_its_own_samples:
         return dataset, transform  # not a copy: attributes that are set on it later must take effect
     dataset = copy.copy(dataset)  # the caller's must not change

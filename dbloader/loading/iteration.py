@@ -14,6 +14,7 @@ from dbloader.batches.timed import TimedBatch, now
 from dbloader.errors import LoaderError
 from dbloader.loading.background import BackgroundIterator
 from dbloader.loading.checkpoint import Position
+from dbloader.loading.last_batch import LastBatch
 from dbloader.loading.stats import Clock
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class Iteration(Iterator[BatchInTransit]):
         self.skip_limit: SkipLimit | None = None  # of a loader that skips damaged samples
         self._number = 0
         self._failed = False
+        self._last_batch = LastBatch()
 
     def start(self) -> None:
         """Make the loader's iterator, in the consumer's thread, unless that was done."""
@@ -112,12 +114,14 @@ class Iteration(Iterator[BatchInTransit]):
         if in_transit.skipped and self.skip_limit is not None:  # first, as too many make this an error
             self.skip_limit.receive(in_transit.skipped, *self.clock.stats.skip(in_transit.skipped))
         self._position.receive(in_transit.snapshot)
+        self._last_batch.receive(self._position)
         if in_transit.samples:
             self.clock.stats.samples = in_transit.samples + (self.clock.stats.samples or 0)
         return in_transit.batch if self._transfer is None else self._transfer.receive(in_transit.batch)
 
     def finish(self, error: BaseException) -> None:
         """Note what ended the iteration, in the consumer's thread: StopIteration or an error."""
+        self._last_batch.finish()
         if not isinstance(error, StopIteration):
             self._position.fail()
             self._failed = True

@@ -46,7 +46,7 @@ def keeps_order(batches: Any) -> bool:
         ("dbloader.sampling", "SeededBatchSampler"),
     ):
         known = getattr(sys.modules.get(module), name, None)
-        if known is not None and type(batches).__iter__ is known.__iter__:
+        if known is not None and getattr(type(batches), "__iter__", None) is known.__iter__:
             return True
     return False
 

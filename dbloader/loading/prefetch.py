@@ -153,7 +153,7 @@ class PrefetchLoader(LoaderProxy, Generic[T]):
             if thread.stopped:
                 thread.wait()
         check_shared(self._loader)
-        position = Position() if self._checkpoint is None else self._checkpoint.begin()
+        position = Position(self._loader) if self._checkpoint is None else self._checkpoint.begin()
         try:
             iterator = iter(self._loader)
         except BaseException as error:

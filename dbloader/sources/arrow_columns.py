@@ -36,11 +36,15 @@ class Columns(NamedTuple):
     fields: dict[str, tuple[str, Any]]  # by column: the name of the field, and its type, or the rule of its arrays
     absent: frozenset[str]  # columns in which null says that the record has no such field
     is_own: bool
+    files: tuple[str, ...]  # columns of further images, whose bytes are the fields
     warnings: tuple[str, ...]
 
 
-def find_columns(schema: Any, where: str) -> Columns:
-    """Return what the columns of a schema are; SourceError if the image is not among them, or not for certain."""
+def find_columns(schema: Any, where: str, file_fields: Sequence[str] = ()) -> Columns:
+    """Return what the columns of a schema are; SourceError if the image is not among them, or not for certain.
+
+    Columns of further images are those of ``file_fields``, those that dbloader wrote, and Hugging Face's Images.
+    """
     kinds = {field.name: field.type for field in schema}
     if len(kinds) < len(schema.names):
         raise SourceError(f"{where}: two of its columns have the same name: rename one")
@@ -53,6 +57,9 @@ def find_columns(schema: Any, where: str) -> Columns:
     images = images or [name for name, kind in kinds.items() if _is_bytes(kind)]
     images = images or [name for name in IMAGES if types.is_string(kinds.get(name, pa.null()))]
     image = _choose(images, IMAGES, "image", warnings)
+    said = _metadata(schema, OWN).get("files") or [] if is_own else _of_feature(features, "Image", kinds, _may_be_image)
+    further = (*file_fields, *(said if isinstance(said, list) else []))
+    files = tuple(name for name, kind in kinds.items() if name in further and name != image and _is_file(kind))
     if image is None:
         which = f"{_some(images)} may each be it" if images else f"it has {_some([*kinds])}"
         raise SourceError(f"{where}: no column is the image for certain; {which}: call it 'image'")
@@ -91,6 +98,7 @@ def find_columns(schema: Any, where: str) -> Columns:
         fields,
         frozenset(map(str, absent)) if isinstance(absent, list) else frozenset(),
         is_own,
+        files,
         tuple(warnings),
     )
 
@@ -122,6 +130,10 @@ def _may_be_image(kind: Any) -> bool:
     if types.is_struct(kind):
         return "bytes" in kind.names and _is_bytes(kind.field("bytes").type)
     return _is_bytes(kind) or types.is_string(kind)
+
+
+def _is_file(kind: Any) -> bool:
+    return _has_path(kind) and _may_be_image(kind)
 
 
 def _may_be_label(kind: Any) -> bool:

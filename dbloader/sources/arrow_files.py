@@ -164,8 +164,8 @@ class Files:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._files: OrderedDict[Path, ParquetFile | ArrowFile] = OrderedDict()
-        self._blocks: OrderedDict[tuple[Path, int], _Block] = OrderedDict()
-        self._times: Counter[tuple[Path, int]] = Counter()  # that a large block was decoded
+        self._blocks: OrderedDict[tuple[Path, int, str], _Block] = OrderedDict()
+        self._times: Counter[tuple[Path, int, str]] = Counter()  # that a large block was decoded
 
     def __reduce__(self) -> tuple[type[Files], tuple[()]]:
         return Files, ()
@@ -192,7 +192,7 @@ class Files:
             SourceError: No image of this file, or no image in this order, can be read.
             Exception: One of ``UNREADABLE``; others may be read.
         """
-        key = path, block
+        key = path, block, column
         with self._lock:
             shared = self._blocks.pop(key, None)
             if shared is None:

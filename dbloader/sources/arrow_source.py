@@ -18,7 +18,7 @@ from dbloader.records.values import pack
 from dbloader.sources.arrow_arrays import ArrayRule, from_lists
 from dbloader.sources.arrow_columns import find_columns
 from dbloader.sources.arrow_files import UNREADABLE, Files, check_machine, why
-from dbloader.sources.base import Entry, Problem, Source, full_path, readable
+from dbloader.sources.base import Entry, FieldFile, Problem, Source, full_path, readable
 from dbloader.sources.labels import number_labels
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _ROWS = 256  # whose fields are in memory at once
 
 
-def read_arrow(place: str | os.PathLike[str], paths: Sequence[Path]) -> ArrowSource:
+def read_arrow(place: str | os.PathLike[str], paths: Sequence[Path], file_fields: Sequence[str] = ()) -> ArrowSource:
     """Return the source of the images in Parquet or Arrow files; SourceError if their columns are not alike.
 
     Paths, and labels that are text, are read here: to see whether paths are distinct, and for the classes. Memory
@@ -38,10 +38,10 @@ def read_arrow(place: str | os.PathLike[str], paths: Sequence[Path]) -> ArrowSou
     """
     files, hashes = Files(), array("q")
     first: dict[str, str] = {}  # for each text of a label, where it is first
-    columns = find_columns(files.open(paths[0]).schema, readable(paths[0]))
+    columns = find_columns(files.open(paths[0]).schema, readable(paths[0]), file_fields)
     for path in paths:
         file, where = files.open(path), readable(path)
-        if find_columns(file.schema, where) != columns:
+        if find_columns(file.schema, where, file_fields) != columns:
             raise SourceError(f"{where}: has other columns or classes than {readable(paths[0])}: convert it by itself")
         is_text = columns.label is not None and not types.is_integer(file.schema.field(columns.label).type)
         wanted = [
@@ -79,6 +79,7 @@ class ArrowSource(Source):
         super().__init__(Path(place) if Path(place).is_dir() else paths[0].absolute().parent, classes)
         self._place, self._paths, self._columns, self._files = place, paths, columns, files
         self._labels, self._distinct = labels, distinct
+        self.file_fields = tuple(columns.fields[name][0] for name in columns.files)
 
     @property
     @override
@@ -88,7 +89,8 @@ class ArrowSource(Source):
     @override
     def entries(self) -> Iterator[Entry | Problem]:
         columns, total, unlabelled = self._columns, 0, 0
-        wanted = [name for name in (columns.path, columns.label, *columns.fields) if name is not None]
+        parts = (f"{name}.path" if name in columns.files else name for name in columns.fields)
+        wanted = [name for name in (columns.path, columns.label, *parts) if name is not None]
         has_stems = len({path.stem for path in self._paths}) == len(self._paths)
         for path in self._paths:
             where = readable(path.stem if has_stems else path).lstrip("/")
@@ -101,7 +103,7 @@ class ArrowSource(Source):
                             if isinstance(label, Problem):
                                 yield label
                             else:
-                                yield Entry(name, os.fsencode(path.absolute()), label, fields, (block, row))
+                                yield self._entry(name, os.fsencode(path.absolute()), label, fields, (block, row))
                             total, unlabelled = total + 1, unlabelled + (label is None)
                             row, number = row + 1, number + 1
                     if row < rows:
@@ -113,6 +115,15 @@ class ArrowSource(Source):
         few = (f"{unlabelled:,} of {total:,} images have no label",) if unlabelled else ()
         same = () if self._distinct else ("paths of images occur again: the names of records begin with file and row",)
         self.warnings = (*columns.warnings, *same, *few)
+
+    def _entry(self, name: str, path: bytes, label: int | None, fields: dict[str, Any], span: tuple[int, int]) -> Entry:
+        files = {}
+        for column in self._columns.files:
+            field = self._columns.fields[column][0]
+            if (found := fields.get(field)) is not None:
+                title = found["path"] or f"of row {span[1]}"
+                files[field], fields[field] = FieldFile(title, b"%s\0%s" % (column.encode(), path), span), None
+        return Entry(name, path, label, fields, span, files=files)
 
     def _rows(self, batch: Any, where: str, number: int) -> Iterator[tuple[str, int | Problem | None, dict[str, Any]]]:
         """Yield the name, the label, or a problem instead of it, and the fields of each row."""
@@ -147,8 +158,10 @@ class ArrowSource(Source):
     def read(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Loaded | Problem]:
         for entry in entries:
             block, row = entry.span or (0, 0)
+            column, _, path = entry.path.rpartition(b"\0")
             try:
-                found = self._files.read(Path(os.fsdecode(entry.path)), block, row, self._columns.image, hold)
+                name = column.decode() or self._columns.image
+                found = self._files.read(Path(os.fsdecode(path)), block, row, name, hold)
             except UNREADABLE as error:
                 check_machine(error)
                 yield Problem(entry.name, f"cannot be read: {why(error)}")

@@ -8,6 +8,7 @@ import stat
 from abc import ABC, abstractmethod
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,6 +28,14 @@ _MAX_EXTENSIONS = 1000  # counted separately; files called x.0001, x.0002, … m
 KEPT_FIELDS = ("name", "damaged", "resized_from")
 
 
+class FieldFile(NamedTuple):
+    """A file whose bytes are the value of a further field."""
+
+    name: str  # for messages
+    path: bytes  # as of an Entry
+    span: tuple[int, int] | None = None
+
+
 class Entry(NamedTuple):
     """A file to be converted."""
 
@@ -37,6 +46,7 @@ class Entry(NamedTuple):
     span: tuple[int, int] | None = None  # the first byte and the number of bytes in the file at path; None for all
     # Width and height of the image that fields["boxes"] are for; (1, 1) for fractions, (0, 0) if unknown.
     boxes_in: tuple[int, int] | None = None  # None without boxes
+    files: dict[str, FieldFile] = {}  # by field, for `load`; in ``fields`` its value is None  # noqa: RUF012
 
 
 class Loaded(NamedTuple):
@@ -86,6 +96,7 @@ class Source(ABC):
         self.warnings = tuple(warnings)
         self.skipped: Counter[str] = Counter()
         self.hidden = 0
+        self.file_fields: tuple[str, ...] = ()  # further fields whose values are image files
 
     @property
     def place(self) -> str:
@@ -105,6 +116,22 @@ class Source(ABC):
         for entry in entries:
             path = os.path.join(os.fsencode(self.root), entry.path)  # noqa: PTH118 - bytes
             yield read_file(entry.name, path, entry.span, hold)
+
+    def load(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Loaded | Problem]:
+        """Yield what ``read`` does, with the bytes of each entry's ``files`` in its fields."""
+        parts = ((entry, *(Entry(*file[:2], None, {}, file[2]) for file in entry.files.values())) for entry in entries)
+        contents = self.read([*chain.from_iterable(parts)], hold)
+        for entry in entries:
+            data, fields = next(contents), dict(entry.fields)
+            if isinstance(data, Loaded):
+                hold(sum(len(data.entry.fields.get(name) or b"") for name in self.file_fields))
+            for key, (name, *_) in entry.files.items():
+                file = next(contents)
+                if isinstance(file, bytes):
+                    fields[key] = file
+                elif isinstance(file, Problem) and not isinstance(data, Problem):
+                    data = Problem(entry.name, f"its {key} {name} {file.reason}")
+            yield Loaded(entry._replace(fields=fields), data) if entry.files and isinstance(data, bytes) else data
 
     def close(self) -> None:  # noqa: B027 - most sources open nothing
         """Close what ``read`` has opened."""

@@ -20,7 +20,8 @@ from dbloader._describe import short_repr
 from dbloader.errors import SourceError
 from dbloader.sources.base import Entry, Problem, Source, readable
 from dbloader.sources.boxes import OWN_SIZE, box_fields, is_number
-from dbloader.sources.listing import PATH_COLUMNS, encoded_path, name_below, prefix_of
+from dbloader.sources.listing import PATH_COLUMNS
+from dbloader.sources.paths import encoded_path, name_below, prefix_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from dbloader.sources.base import Problem
-from dbloader.sources.listing import ListingSource, read_listing
+from dbloader.sources.listing import LISTING, ListingSource, read_listing
 from dbloader.stores.mongo.collection import FileCollection
 
 if TYPE_CHECKING:
@@ -22,14 +22,20 @@ _READ_FILES = 4
 
 
 def read_collection(
-    place: str | os.PathLike[str], listing: str | os.PathLike[str], *, name_field: str, image_field: str
+    place: str | os.PathLike[str],
+    listing: str | os.PathLike[str],
+    *,
+    name_field: str,
+    image_field: str,
+    file_fields: Sequence[str] = (),
 ) -> CollectionSource:
     """Return the source of the images that a listing names and ``mongodb://host/database.collection`` has.
 
-    ``name_field`` and ``image_field`` are the fields of a document with a file's name and bytes.
+    ``name_field`` and ``image_field`` are the fields of a document with a file's name and bytes. ``file_fields`` are
+    columns of the listing that name files too.
     """
     files = FileCollection(place, name_field, image_field)
-    named = read_listing(listing, os.sep)
+    named = read_listing(listing, os.sep, LISTING._replace(file_columns=tuple(file_fields)))
     try:
         return CollectionSource(named, files, files.warnings())
     except BaseException:
@@ -41,7 +47,10 @@ class CollectionSource(ListingSource):
     """The images that a listing names, from a collection; made by ``read_collection``."""
 
     def __init__(self, named: ListingSource, files: FileCollection, warnings: Sequence[str]) -> None:
-        super().__init__(Path(os.sep), named.classes, [*named.warnings, *warnings], named.listing, named.labels)
+        warnings = [*named.warnings, *warnings]
+        super().__init__(
+            Path(os.sep), named.classes, warnings, named.listing, named.labels, named._kind, named.file_fields
+        )
         self._files = files
 
     @property

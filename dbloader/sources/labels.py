@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 CLASSES = "classes.json"
 """Name of the file with the names of the classes, a list in the order of their labels, that export writes."""
 
+FILE_FIELDS = "file_fields.json"
+"""Name of the file with the names of the file fields, which export writes beside tar files."""
+
 _MAX_BYTES = 2**26
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")  # 18 digits fit into 64 bits; longer ones are identifiers
 _NUMBER = re.compile(r"\s*[+-]?[0-9]{1,18}(?:\.[0-9]*)?\s*")
@@ -37,12 +40,12 @@ def number_labels(
     return classes, {name: label for label, name in enumerate(classes)}
 
 
-def read_classes(folder: Path) -> tuple[str, ...] | None:
-    """Return the names in the file ``CLASSES`` of a folder; None without it."""
-    path = folder / CLASSES
+def read_classes(folder: Path, file: str = CLASSES) -> tuple[str, ...] | None:
+    """Return the names in the file ``CLASSES`` of a folder, or in another list of names; None without it."""
+    path = folder / file
     try:
-        with path.open("rb") as file:
-            names = json.loads(file.read(_MAX_BYTES))
+        with path.open("rb") as opened:
+            names = json.loads(opened.read(_MAX_BYTES))
         if isinstance(names, list) and all(isinstance(name, str) and name.encode() is not None for name in names):
             return tuple(names)
     except FileNotFoundError:

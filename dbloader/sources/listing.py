@@ -13,8 +13,6 @@ an empty label is no label. In JSON text is a name. In a CSV or TSV, which has o
 
 from __future__ import annotations
 
-import os
-import posixpath
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,13 +22,16 @@ from typing_extensions import override
 from dbloader._describe import short_repr
 from dbloader.errors import FieldError, SourceError
 from dbloader.records.record import checked_field_name
-from dbloader.sources.base import Entry, Problem, Source, checked_root, readable
+from dbloader.sources.base import Entry, FieldFile, Problem, Source, checked_root, readable
+from dbloader.sources.file_columns import empty_files, find_file_columns
 from dbloader.sources.folder import first_warnings
 from dbloader.sources.labels import CLASSES, number_labels, read_classes
 from dbloader.sources.metadata import FILE_NAME, RECORD_COLUMNS, Listed, top_folder
+from dbloader.sources.paths import encoded_path, name_below, path_below, prefix_of
 from dbloader.sources.rows import is_text, read_header, read_rows
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterator
 
 PATH_COLUMNS = ("path", "image", "file", "filename")
@@ -44,6 +45,7 @@ class Kind(NamedTuple):
     kept: tuple[str, ...] = ()  # columns that are no further fields, but parts of the record
     is_metadata: bool = False  # no path may leave the folder; of columns for labels, the first name comes first
     by_folder: bool = False  # labels are the first folders of the paths
+    file_columns: tuple[str, ...] = ()  # further columns that name files, beside those of `SUFFIX` in metadata
 
 
 LISTING, METADATA = Kind(PATH_COLUMNS), Kind((FILE_NAME,), RECORD_COLUMNS, is_metadata=True)
@@ -54,6 +56,7 @@ class _Row(NamedTuple):
     path: bytes
     label: int | str | None
     fields: dict[str, Any]
+    files: dict[str, bytes | None]  # paths of the fields that are files, whose value in ``fields`` is None
     columns: tuple[str, ...]
 
 
@@ -69,6 +72,7 @@ def read_listing(listing: str | os.PathLike[str], root: str | os.PathLike[str], 
     first = first_integer = first_problem = None
     rows = unlabelled = 0
     listed, has_labels = Listed() if kind.is_metadata else None, not kind.is_metadata
+    file_fields: dict[str, None] = {}
     folders: dict[str, int] = {}  # for each first folder of a path without a label, the first row that has it
     for row in _rows(listing, kind):
         if isinstance(row, Problem):
@@ -76,8 +80,9 @@ def read_listing(listing: str | os.PathLike[str], root: str | os.PathLike[str], 
             continue
         rows += 1
         first = first or row
+        file_fields.update(dict.fromkeys(row.files))
         if listed is not None:
-            listed.add(row.path)
+            listed.add(row.path, *row.files.values())
             has_labels = has_labels or not {*row.columns}.isdisjoint(LABEL_COLUMNS)
             if not has_labels:
                 folders.setdefault(top_folder(row.path), row.number)
@@ -114,7 +119,7 @@ def read_listing(listing: str | os.PathLike[str], root: str | os.PathLike[str], 
             )
     if listed is not None:
         warnings += [*(first_warnings(root, classes) if kind.by_folder else ()), *listed.warnings(root)]
-    return ListingSource(root, classes, warnings, listing, labels, kind)
+    return ListingSource(root, classes, warnings, listing, labels, kind, (*file_fields,))
 
 
 def _why_unlabelled(row: _Row) -> str:
@@ -140,8 +145,10 @@ class ListingSource(Source):
         listing: Path,
         labels: dict[str, int],
         kind: Kind = LISTING,
+        file_fields: tuple[str, ...] = (),
     ) -> None:
         super().__init__(root, classes, warnings)
+        self.file_fields = file_fields
         self.listing = listing
         self.labels = labels
         self._kind = kind
@@ -156,17 +163,8 @@ class ListingSource(Source):
             label = self.labels.get(row.label) if isinstance(row.label, str) else row.label
             if (label is None) != (row.label is None):
                 raise SourceError(f"{readable(self.listing)}, row {row.number}: was changed since it was first read")
-            yield Entry(name_below(row.path, prefix), row.path, label, row.fields)
-
-
-def prefix_of(root: Path) -> bytes:
-    """Return what absolute paths below a folder begin with, for ``name_below``."""
-    return posixpath.normpath(os.fsencode(root.absolute())).rstrip(b"/") + b"/"
-
-
-def name_below(path: bytes, prefix: bytes) -> str:
-    """Return the name of the record of a file: its normalized path, without the folder that it is in."""
-    return readable(posixpath.normpath(path).removeprefix(prefix))
+            files = {name: FieldFile(name_below(path, prefix), path) for name, path in row.files.items() if path}
+            yield Entry(name_below(row.path, prefix), row.path, label, row.fields, files=files)
 
 
 def _rows(listing: Path, kind: Kind) -> Iterator[_Row | Problem]:
@@ -183,13 +181,28 @@ def _rows(listing: Path, kind: Kind) -> Iterator[_Row | Problem]:
             yield Problem(f"row {number}", no_path)
             continue
         path_column, label_column = _checked_columns(columns, where, kind)
-        path = encoded_path(values.pop(path_column, None), no_path)
-        if kind.is_metadata and isinstance(path, bytes):
-            path = _below(path)
+        path = _path(values.pop(path_column, None), no_path, kind)
         label = _checked_label(values.pop(label_column, None), where)
         if kind.by_folder and isinstance(path, bytes):
             label = top_folder(path)
-        yield Problem(f"row {number}", path) if isinstance(path, str) else _Row(number, path, label, values, columns)
+        file_columns = find_file_columns([*values], kind.file_columns, where, by_suffix=kind.is_metadata)
+        files: dict[str, bytes | None] = {}
+        for column, field in file_columns.items():
+            if values[column] in (None, ""):
+                files[field] = None
+            elif isinstance(file := _path(values[column], "", kind), bytes):
+                files[field] = file
+            else:
+                path = f"{file} (of its file {field!r})"
+        if isinstance(path, str):
+            yield Problem(f"row {number}", path)
+        else:
+            yield _Row(number, path, label, empty_files(values, file_columns), files, columns)
+
+
+def _path(value: object, no_path: str, kind: Kind) -> bytes | str:
+    path = encoded_path(value, no_path)
+    return path_below(path) if kind.is_metadata and isinstance(path, bytes) else path
 
 
 def _check_header(header: tuple[str, ...], where: str, kind: Kind) -> None:
@@ -205,7 +218,7 @@ def _checked_columns(columns: tuple[str, ...], where: str, kind: Kind) -> tuple[
     # In metadata, a column called label is the label, and class a further field beside it.
     labels = LABEL_COLUMNS[:1] if kind.is_metadata and LABEL_COLUMNS[0] in columns else LABEL_COLUMNS
     for what, names in (("path", kind.paths), ("label", labels)):
-        found = [column for column in columns if column in names]
+        found = [column for column in columns if column in names and column not in kind.file_columns]
         if len(found) > 1:
             raise SourceError(f"{where}: {found[0]!r} and {found[1]!r} may both be the {what}; rename or drop one")
         chosen.append(found[0] if found else names[0])
@@ -229,21 +242,3 @@ def _checked_label(label: object, where: str) -> int | str | None:
             label.encode()
             return label
     raise SourceError(f"{where}: a label is a 64-bit integer, a name or null, got {short_repr(label, 50)}")
-
-
-def encoded_path(path: object, no_path: str = "it has no path") -> bytes | str:
-    """Return the bytes of a path, or a reason why it cannot be one."""
-    if path is None or path == "":
-        return no_path
-    with suppress(UnicodeEncodeError):
-        if isinstance(path, str) and "\0" not in path:
-            return path.encode("utf-8", "surrogateescape")  # a JSON may hold a name that is not UTF-8 like this
-    return f"its path cannot be that of a file: {short_repr(path, 50)}"
-
-
-def _below(path: bytes) -> bytes | str:
-    """Return a path normalized, or why it is not below the folder of its metadata, which strangers may have made."""
-    path = posixpath.normpath(path)
-    if path.startswith((b"/", b"../")) or path in (b".", b".."):
-        return f"its path leaves the folder: {short_repr(readable(path), 50)}; give a listing (--list) to take it"
-    return path

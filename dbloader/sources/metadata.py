@@ -47,9 +47,9 @@ class Listed:
     def __init__(self) -> None:
         self._hashes = array("q")
 
-    def add(self, path: bytes) -> None:
-        """Add the normalized path of a row."""
-        self._hashes.append(hash(path))
+    def add(self, *paths: bytes | None) -> None:
+        """Add the normalized paths of a row."""
+        self._hashes.extend(hash(path) for path in paths if path)
 
     def warnings(self, root: Path) -> Iterator[str]:
         """Yield what is in the folder and not used: images that no row names, further metadata files."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dbloader.errors import NotAStoreError, OptionError, SourceError
+from dbloader.records.record import checked_file_fields
 from dbloader.sources.annotations import read_annotations
 from dbloader.sources.base import readable
 from dbloader.sources.folder import scan
-from dbloader.sources.listing import METADATA, read_listing
+from dbloader.sources.listing import LISTING, METADATA, read_listing
 from dbloader.sources.metadata import find_metadata
 from dbloader.sources.other_lmdb import find_lmdb, is_store, read_lmdb
 from dbloader.sources.parquet import find_parquet, read_parquet
@@ -20,6 +21,7 @@ from dbloader.stores.mongo.uri import is_mongo
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Sequence
 
     from dbloader.sources.base import Source
 
@@ -33,11 +35,32 @@ def open_source(
     *,
     name_field: str | None,
     image_field: str | None,
+    file_fields: Sequence[str] = (),
 ) -> Source:
     """Return the source at a place; SourceError or OptionError if nothing there can be converted.
 
-    The arguments are those of ``convert``. The kinds are tried in the order of these lines, a folder of images last.
+    The arguments are those of ``convert``.
     """
+    file_fields = checked_file_fields(file_fields)
+    found = _open(source, listing, name_field, image_field, file_fields)
+    if missing := ", ".join(repr(name) for name in file_fields if name not in found.file_fields):
+        place = found.place if listing is None else readable(listing)
+        found.close()
+        raise OptionError(
+            f"file_fields (--file-field) {missing}: {place} has no such files: give the name of a column of a listing "
+            "(--list), of the images in a Parquet file, or of files such as 17.mask.png in a tar, which is 'mask'"
+        )
+    return found
+
+
+def _open(
+    source: str | os.PathLike[str],
+    listing: str | os.PathLike[str] | None,
+    name_field: str | None,
+    image_field: str | None,
+    file_fields: tuple[str, ...],
+) -> Source:
+    """Return the source; the kinds are tried in the order of these lines, a folder of images last."""
     if (name_field is not None or image_field is not None) and (listing is None or not is_mongo(source)):
         raise OptionError(
             "name_field (--name-field) and image_field (--image-field) are for a collection in MongoDB: give a "
@@ -47,7 +70,11 @@ def open_source(
         from dbloader.sources.collection import read_collection  # importing pymongo takes longer than all the rest
 
         return read_collection(
-            source, listing, name_field=name_field or "img_name", image_field=image_field or "bson_img"
+            source,
+            listing,
+            name_field=name_field or "img_name",
+            image_field=image_field or "bson_img",
+            file_fields=file_fields,
         )
     if is_mongo(source):
         try:
@@ -57,21 +84,23 @@ def open_source(
                 f"{error}; a collection of files needs a listing of those to take and their labels: give one (--list)"
             ) from error
     if listing is not None:
-        return read_annotations(listing, source) or read_listing(listing, source)
+        return read_annotations(listing, source) or read_listing(
+            listing, source, LISTING._replace(file_columns=file_fields)
+        )
     metadata = find_metadata(source)
     if metadata is not None:
-        return read_listing(metadata, source, METADATA)
+        return read_listing(metadata, source, METADATA._replace(file_columns=file_fields))
     file = find_lmdb(source)
     if file is not None:
         return read_store(file) if is_store(file) else read_lmdb(source, file)
     parquet = find_parquet(source)
     if parquet:
-        return read_parquet(source, parquet)
+        return read_parquet(source, parquet, file_fields)
     tars, zips = find_shards(source, ".tar"), find_shards(source, ".zip")
     if tars and zips:
         raise SourceError(f"{readable(source)}: holds tar files and zip files: put each kind into a folder of its own")
     if tars or zips:
-        return read_tars(source, tars) if tars else read_zips(source, zips)
+        return read_tars(source, tars, file_fields) if tars else read_zips(source, zips)
     if readable(source).lower().endswith(_PACKED) and expand_range(source)[0].is_file():
         raise SourceError(
             f"{readable(source)}: is compressed, so its images have no place of their own in it: decompress a tar, "

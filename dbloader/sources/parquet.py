@@ -62,8 +62,11 @@ def find_parquet(place: str | os.PathLike[str]) -> list[Path]:
     return [Path(text, name) for name in files]
 
 
-def read_parquet(place: str | os.PathLike[str], paths: Sequence[Path]) -> Source:
-    """Return the source of the images in Parquet or Arrow files, in that order."""
+def read_parquet(place: str | os.PathLike[str], paths: Sequence[Path], file_fields: Sequence[str] = ()) -> Source:
+    """Return the source of the images in Parquet or Arrow files, in that order.
+
+    ``file_fields`` are columns of further images, beside those that are known to be.
+    """
     try:
         from dbloader.sources.arrow_source import read_arrow
     except ImportError as error:
@@ -72,7 +75,7 @@ def read_parquet(place: str | os.PathLike[str], paths: Sequence[Path]) -> Source
         raise SourceError(
             f"{readable(place)}: reading Parquet needs pyarrow: pip install 'dbloader[parquet]'"
         ) from error
-    return read_arrow(place, paths)
+    return read_arrow(place, paths, file_fields)
 
 
 def _split(name: str) -> str:

@@ -29,10 +29,10 @@ from dbloader.errors import FieldError, SourceError
 from dbloader.records.record import checked_field_name
 from dbloader.records.values import checked_str, unpack
 from dbloader.sources.archive import ArchiveSource, number_folders
-from dbloader.sources.base import KEPT_FIELDS, Entry, Problem, Tally, readable
+from dbloader.sources.base import KEPT_FIELDS, Entry, FieldFile, Problem, Tally, readable
 from dbloader.sources.folder import LOOKED_FOR
-from dbloader.sources.labels import look_up_labels, number_labels, read_classes
-from dbloader.sources.tar_files import Sample, opened, samples
+from dbloader.sources.labels import FILE_FIELDS, look_up_labels, number_labels, read_classes
+from dbloader.sources.tar_files import Sample, field_of, opened, samples
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -48,18 +48,22 @@ _MAX_FIELD, MAX_FIELDS = 2**20, 2**24
 """Bytes of a file beside the image, and of one with ``FIELDS``, which the list of files keeps."""
 
 
-def read_tars(place: str | os.PathLike[str], paths: Sequence[Path]) -> TarSource:
+def read_tars(place: str | os.PathLike[str], paths: Sequence[Path], file_fields: Sequence[str] = ()) -> TarSource:
     """Return the source of the images in tar files, in that order; SourceError if they hold no image.
 
     Headers and labels are read here, for the classes, and again by each iteration. Memory holds the distinct labels and
-    folders.
+    folders. The images ``17.mask.png`` become the field ``mask`` if that is one of ``file_fields``, or of the file
+    ``FILE_FIELDS`` beside the first tar.
     """
+    wanted = {*file_fields, *(read_classes(paths[0].parent, FILE_FIELDS) or ())} - {""}
+    found: dict[str, None] = {}
     labels: dict[str, str] = {}  # for each text of a label, where it is first
     folders: set[str] = set()
     for path in paths:
         with opened(path) as file:
-            for sample in samples(file, path, Tally()):
+            for sample in samples(file, path, Tally(), wanted):
                 if isinstance(sample, Sample):
+                    found.update(dict.fromkeys(field for field in map(field_of, sample.others) if field in wanted))
                     folders.add(posixpath.dirname(sample.image.path))
                     if LABEL in sample.others:
                         where = f"{readable(path)}, {readable(sample.image.path)}"
@@ -70,10 +74,13 @@ def read_tars(place: str | os.PathLike[str], paths: Sequence[Path]) -> TarSource
     labels.pop("", None)
     named = read_classes(paths[0].parent)
     if named is not None:
-        return TarSource(place, paths, named, look_up_labels(labels, named))
-    if labels:
-        return TarSource(place, paths, *number_labels(labels, readable(place)))
-    return TarSource(place, paths, *number_folders(folders, readable(place)))
+        source = TarSource(place, paths, named, look_up_labels(labels, named))
+    elif labels:
+        source = TarSource(place, paths, *number_labels(labels, readable(place)))
+    else:
+        source = TarSource(place, paths, *number_folders(folders, readable(place)))
+    source.file_fields = (*found,)
+    return source
 
 
 class TarSource(ArchiveSource):
@@ -82,15 +89,22 @@ class TarSource(ArchiveSource):
     @override
     def _found(self, path: Path, tally: Tally) -> Iterator[Entry | Problem]:
         with opened(path) as file:
-            for sample in samples(file, path, tally):
+            for sample in samples(file, path, tally, self.file_fields):
                 yield sample if isinstance(sample, Problem) else self._entry(file, path, sample)
 
     def _entry(self, file: IO[bytes], path: Path, sample: Sample) -> Entry | Problem:
         name = readable(sample.image.path)
         text = ""
         fields: dict[str, Any] = {}
+        files: dict[str, FieldFile] = {}
+        archive = os.fsencode(path.absolute())
         try:
             for extension, other in sample.others.items():
+                field = field_of(extension)
+                if field in self.file_fields and fields.get(field) is None and field not in files:
+                    fields[checked_field_name(field)] = None  # where fields.json has it, if that does
+                    files[field] = FieldFile(readable(other.path), archive, (other.start, other.size))
+                    continue
                 if extension == LABEL:
                     text = _label(file, other)
                     continue
@@ -106,7 +120,7 @@ class TarSource(ArchiveSource):
         span = sample.image.start, sample.image.size
         if fields.get("name") is not None:
             name = fields.pop("name")
-        return Entry(name, os.fsencode(path.absolute()), self._label(path, sample.image.path, text), fields, span)
+        return Entry(name, archive, self._label(path, sample.image.path, text), fields, span, files=files)
 
 
 def _field(file: IO[bytes], extension: str, found: TarredFile) -> Any:

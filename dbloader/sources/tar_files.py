@@ -13,7 +13,7 @@ from dbloader.sources.base import Problem, readable
 from dbloader.sources.folder import EXTENSIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
     from pathlib import Path
 
     from dbloader.sources.base import Tally
@@ -57,8 +57,11 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
         raise SourceError(f"{readable(path)}: cannot be read: {error.strerror or error}") from error
 
 
-def samples(file: IO[bytes], path: Path, tally: Tally) -> Iterator[Sample | Problem]:
-    """Yield the samples of a tar, and a problem for each that cannot be one."""
+def samples(file: IO[bytes], path: Path, tally: Tally, file_fields: Collection[str] = ()) -> Iterator[Sample | Problem]:
+    """Yield the samples of a tar, and a problem for each that cannot be one.
+
+    Files such as ``17.mask.png`` are not the image of a sample if ``mask`` is one of ``file_fields``.
+    """
     group: dict[str, TarredFile] = {}
     key = ("", "")
     for found in _files(file, readable(path), tally):
@@ -68,15 +71,24 @@ def samples(file: IO[bytes], path: Path, tally: Tally) -> Iterator[Sample | Prob
         folder, name = posixpath.split(found.path)
         stem, _, extension = name.partition(".")
         if (folder, stem) != key or extension in group:
-            yield from _split(group, tally)
+            yield from _split(group, tally, file_fields)
             group, key = {}, (folder, stem)
         group[extension] = found
-    yield from _split(group, tally)
+    yield from _split(group, tally, file_fields)
 
 
-def _split(group: dict[str, TarredFile], tally: Tally) -> Iterator[Sample | Problem]:
+def field_of(extension: str) -> str:
+    """Return the name of the field that the file with an extension such as ``mask.png`` may be; "" of no image."""
+    return extension.rpartition(".")[0] if _is_image(extension) else ""
+
+
+def _split(group: dict[str, TarredFile], tally: Tally, file_fields: Collection[str]) -> Iterator[Sample | Problem]:
     """Yield what the files with one stem are: one sample, several images, or nothing."""
-    images = {extension: file for extension, file in group.items() if _is_image(file.path)}
+    images = {
+        extension: file
+        for extension, file in group.items()
+        if _is_image(file.path) and field_of(extension) not in file_fields
+    }
     others = {extension: file for extension, file in group.items() if extension not in images}
     plain = [extension for extension in images if "." not in extension]
     if others and len(images) > 1 and len(plain) == 1:  # such as jpg, seg.png, cls

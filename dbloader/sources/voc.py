@@ -13,7 +13,7 @@ from dbloader._describe import short_repr
 from dbloader.errors import SourceError
 from dbloader.sources.base import Entry, Problem, Source, readable
 from dbloader.sources.boxes import OWN_SIZE, box_fields, read_annotation
-from dbloader.sources.listing import encoded_path, name_below, prefix_of
+from dbloader.sources.paths import encoded_path, name_below, prefix_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -142,11 +142,14 @@ def test_every_option_reaches_the_conversion(shell: Shell, monkeypatch: pytest.M
         "on_bad": "fail", "on_damaged": "keep", "shuffle": -7,
     }  # fmt: skip
     line = [f"--{name.replace('_', '-').replace('listing', 'list')}={value}" for name, value in options.items()]
+    line += ["--file-field=mask", "--file-field", "depth"]
     assert shell("convert", *places.values(), *line, "--overwrite", "--resume").status == 0
-    assert seen == {**options, **places, "overwrite": True, "resume": True, "images": ImageFormat()}
+    others = {"overwrite": True, "resume": True, "images": ImageFormat(), "file_fields": ("mask", "depth")}
+    assert seen == {**options, **places, **others}
     assert shell("convert", *places.values()).status == 0
     defaults = {**dict.fromkeys(options), "check": "decode", "on_bad": "reject", "on_damaged": "reject"}
-    assert seen == {**defaults, **places, "overwrite": False, "resume": False, "images": ImageFormat()}
+    others = {"overwrite": False, "resume": False, "images": ImageFormat(), "file_fields": ()}
+    assert seen == {**defaults, **places, **others}
     for line, images in (
         (["--max-side", "20"], ImageFormat(max_side=20)),
         (["--short-side", "20", "--quality", "60"], ImageFormat(short_side=20, quality=60)),

@@ -454,3 +454,16 @@ def test_a_subclass_gives_its_own_samples_to_a_data_loader_too(tmp_path: Path) -
         assert dataset.__getitems__([4, 0]) == [(b"\x04", 4, 4), (b"\x00", 0, 0)]
         batches = list(DataLoader(Subset(dataset, [2, 1]), batch_size=2, collate_fn=list))
         assert batches == [[(b"\x02", 2, 2), (b"\x01", 1, 1)]]
+
+
+def test_the_loader_of_a_dataset_decodes_an_image_by_its_name(tmp_path: Path) -> None:
+    colors = {"b/1.png": (9, 8, 7), "a.png": (1, 2, 3)}
+    images = {name: encoded(Image.new("RGB", (4, 4), color), "PNG") for name, color in colors.items()}
+    write_store([Record(name, 0, data) for name, data in images.items()], tmp_path / "store.lmdb")
+    with LMDBDataset(tmp_path / "store.lmdb", transform=str) as dataset:
+        for name, _ in dataset.samples:
+            assert dataset.loader(name).getpixel((1, 1)) == colors[name]
+        with pytest.raises(KeyError, match=r"c\.png"):
+            dataset.loader("c.png")
+        with pytest.raises(AttributeError):  # a loader of one's own would never be called
+            dataset.loader = len  # type: ignore[misc]

@@ -110,3 +110,10 @@ def test_what_are_no_images_are_errors(module: torch.nn.Module) -> None:
 def test_images_with_other_channels_are_an_error() -> None:
     with pytest.raises(OptionError, match="each of the 1 channels of the images, got 3"):
         Normalize(MEAN, STD)(pixels(channels=1))
+
+
+def test_clips_are_normalized_frame_by_frame() -> None:
+    clips = torch.arange(2 * 4 * 3 * 5 * 6).reshape(2, 4, 3, 5, 6).to(torch.uint8)
+    for channels_last in (False, True):
+        normalize = Normalize((0.1, 0.2, 0.3), (0.4, 0.5, 0.6), channels_last=channels_last)
+        assert torch.equal(normalize(clips), torch.stack([normalize(clip) for clip in clips]))

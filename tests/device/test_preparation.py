@@ -36,7 +36,28 @@ class LikeTimms:
         return x.mul_(2), torch.nn.functional.one_hot(target, 10).float()
 
 
-@pytest.mark.parametrize("mixer", [LikeTorchvisions(), LikeTimms()])
+class LikeKornias(torch.nn.Module):
+    """As kornia's RandomMixUpV2: ``data_keys`` say what its arguments are, and two results come as a list."""
+
+    def __init__(self, data_keys: list[str]) -> None:
+        super().__init__()
+        self.data_keys = data_keys
+
+    def forward(self, *input: torch.Tensor, params: Any = None, data_keys: Any = None) -> Any:  # noqa: A002
+        mixed = [input[0] * 2, *(torch.nn.functional.one_hot(labels, 10).float() for labels in input[1:])]
+        return mixed if len(input) > 1 else mixed[0]
+
+
+def test_a_module_of_kornia_gets_what_its_data_keys_say() -> None:
+    given, labels = torch.ones(2, 3, 4, 4), torch.tensor([3, 9])
+    images, targets = Preparation(LikeKornias(["input"]))((given, labels))
+    assert (images == 2).all()
+    assert targets is labels
+    with pytest.raises(TypeError, match=r"^LikeKornias wants the targets of a batch, got a batch without$"):
+        Preparation(LikeKornias(["input", "class"]))(given)
+
+
+@pytest.mark.parametrize("mixer", [LikeTorchvisions(), LikeTimms(), LikeKornias(["input", "class"])])
 def test_the_libraries_own_classes_are_given_the_targets_too(mixer: Any) -> None:
     given, labels = torch.ones(2, 3, 4, 4), torch.tensor([3, 9])
     for prepared in (Preparation(mixer), Preparation(Normalize((0, 0, 0), (1, 1, 1)), mixer)):
@@ -226,3 +247,25 @@ def test_a_target_with_a_default_is_an_option_of_the_modules_own_and_one_without
     mixed, added = Preparation(mix)((images, labels))
     assert torch.equal(mixed, images * 3)
     assert added.tolist() == [4, 10]
+
+
+def test_each_of_several_crops_is_prepared_with_random_numbers_of_its_own() -> None:
+    recorder, after = Recorder(), Recorder()
+    crops = [torch.ones(2, 1, side, side) for side in (1, 2, 3)]
+    for batch in ((crops, torch.zeros(2)), {"image": crops, "label": torch.zeros(2)}):
+        result: Any = Preparation(doubled, recorder, after)(batch, rng=rng_of(range(2)))
+        images = result["image"] if isinstance(result, dict) else result[0]
+        assert [(tuple(crop.shape), crop.unique().item()) for crop in images] == [
+            ((2, 1, 1, 1), 2), ((2, 1, 2, 2), 2), ((2, 1, 3, 3), 2)
+        ]  # fmt: skip
+    assert [each.stream for each in recorder.seen] == [0, 1, 2] * 2
+    assert [each.stream for each in after.seen] == [3, 4, 5] * 2
+    Preparation(recorder)((crops, torch.zeros(2)))
+    assert recorder.seen[-3:] == [None] * 3
+    with pytest.raises(TypeError, match=r"with_targets.* wants targets, which a batch of several crops cannot share"):
+        Preparation(with_targets)((crops, torch.zeros(2)))
+
+
+def test_other_lists_in_the_place_of_images_are_given_whole() -> None:
+    images = [torch.ones(3, 4, 5), torch.ones(3, 2, 2)]
+    assert Preparation(len)((images, torch.zeros(2)))[0] == 2

@@ -115,7 +115,32 @@ def smaller(at: Path) -> dict[str, Any]:
     return {"source": at / "files", "images": ImageFormat(short_side=16)}
 
 
-SOURCES = (folder, listing, integers, metadata, coco, tar, webdataset, zipped, parquet, other_lmdb, store, smaller)
+def masks(at: Path) -> dict[str, Any]:
+    rows = [
+        {"path": "cat/a.jpg", "before": 1, "mask": "bird/0.png", "depth": "cat/a.jpg", "after": 2},
+        {"path": "cat/deep/er.and.dots.jpg", "before": 3, "mask": None, "depth": "bird/0.png", "after": 4},
+        {"path": "dog/b.jpg", "before": 5, "mask": "dog/b.jpg", "after": 6},
+        {"path": "dog/b.jpg", "before": 5, "mask": "dog/b.jpg", "after": 6},
+    ]
+    (at / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return {"source": at / "files", "listing": at / "rows.jsonl", "file_fields": ("mask", "depth")}
+
+
+SOURCES = (
+    folder,
+    listing,
+    integers,
+    metadata,
+    coco,
+    tar,
+    webdataset,
+    zipped,
+    parquet,
+    other_lmdb,
+    store,
+    smaller,
+    masks,
+)
 
 
 @pytest.mark.parametrize("format", FORMATS)  # the option of export
@@ -134,5 +159,6 @@ def test_a_store_comes_back_the_same_from_any_export(
     with open_store(tmp_path / "before.lmdb") as one, open_store(tmp_path / "after.lmdb") as other:
         assert one.documents(range(len(one))) == other.documents(range(len(other)))  # byte for byte
         assert one.manifest.classes == other.manifest.classes
+        assert {*one.manifest.file_fields} == {*other.manifest.file_fields}
         assert not [*other.events()]
     assert after.digest == before.digest

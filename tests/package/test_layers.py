@@ -17,7 +17,7 @@ ROOT = Path(dbloader.__file__).parent
 # docs/design.md. A room may import what stands in a row below its own; one not named here fails the tests.
 LAYERS = (
     {"__main__"},
-    {"cli"},
+    {"cli", "timm"},
     {"loading"},
     {"batches"},
     {"conversion", "datasets", "exports"},
@@ -34,6 +34,7 @@ OF_ANY_ITERABLE = (
     "loading.compat",
     "loading.iteration",
     "loading.known_loaders",
+    "loading.last_batch",
     "loading.loader_proxy",
     "loading.prefetch",
     "loading.stats",

@@ -269,6 +269,27 @@ def of_fabric(folder: Path) -> Iterator[Check]:
     yield Check("setup_dataloaders(DataLoader)", 1, [] if seen == expected() else [f"{seen}"])
 
 
+def accumulated(loader: Any) -> list[str]:
+    """Compare the batches after which Accelerate's gradients are applied, of three each, with those that should be."""
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=3)
+    layer = torch.nn.Linear(1, 1)
+    wrong = []
+    for _ in range(EPOCHS):
+        applied = []
+        for number, _ in enumerate(loader, 1):
+            with accelerator.accumulate(layer):
+                applied += [number] if accelerator.sync_gradients else []
+            for _ in PrefetchLoader(range(3)):  # an evaluation that ends early
+                break
+        if applied != [*range(3, STEPS, 3), STEPS]:
+            wrong.append(f"applied after batches {applied} of {STEPS}")
+    if accelerator.gradient_state.end_of_dataloader:
+        wrong.append("the end of the loader is still told after it")
+    return wrong
+
+
 def of_accelerate(folder: Path) -> Iterator[Check]:
     from accelerate import Accelerator, DataLoaderConfiguration, skip_first_batches
 
@@ -323,6 +344,8 @@ def of_accelerate(folder: Path) -> Iterator[Check]:
         if WORLD > 1:
             again = wrap(accelerator.prepare(bare()))
             yield refused(f"{what}prepare(DataLoader(sampler))", partial(every, again), "num_replicas=1")
+    for what, make in kinds.items():
+        yield Check(f"accumulate(), {what}", EPOCHS, accumulated(make(accelerator)))
     dispatching = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(dispatch_batches=True))
     dispatcher = PrefetchLoader(dispatching.prepare(DataLoader(Numbers(), BATCH, shuffle=True)))
     wrong = []

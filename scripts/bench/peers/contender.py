@@ -28,31 +28,31 @@ if TYPE_CHECKING:
 SIZE = 224
 
 
-def run(make: Callable[[], Iterable[Any]], workers: int, seconds: float) -> dict[str, float]:
+def run(make: Callable[[], Iterable[Any]], workers: int, seconds: float, kind: str = "uint8") -> dict[str, float]:
     """Take batches for some seconds, or until the end of the epoch, and do nothing with them."""
     begun = time.perf_counter()
     batches = iter(make())
-    check(next(batches))
+    check(next(batches), kind)
     first_s = time.perf_counter() - begun
     # Not counted: batches that the first workers made while the others started. Processes give theirs in turn.
     for _ in range(2 * max(1, workers)):
         next(batches)
     memory = memory_of_tree()  # here too, since at the end of an epoch there may be no workers
     images, elapsed, begun = 0, 0.0, time.perf_counter()
-    for batch in batches:
+    for count, batch in enumerate(batches, 1):
         images += len(batch[0])
         elapsed = time.perf_counter() - begun
-        if elapsed >= seconds:
+        if elapsed >= seconds and count % max(1, workers) == 0:  # as many of each worker
             break
     memory = {name: max(memory[name], megabytes) for name, megabytes in memory_of_tree().items()}
     return {"images_per_s": images / elapsed, "first_s": first_s, **memory}
 
 
-def check(batch: Any) -> None:
+def check(batch: Any, kind: str) -> None:
     """Exit if a batch is not what all contenders must give."""
-    shape, kind = tuple(batch[0].shape), str(batch[0].dtype).removeprefix("torch.")
-    if shape[1:] not in {(3, SIZE, SIZE), (SIZE, SIZE, 3)} or kind != "uint8" or len(batch[1]) != shape[0]:
-        sys.exit(f"images of the shape {shape}, {kind}, are not what is compared")
+    shape, found = tuple(batch[0].shape), str(batch[0].dtype).removeprefix("torch.")
+    if shape[1:] not in {(3, SIZE, SIZE), (SIZE, SIZE, 3)} or found != kind or len(batch[1]) != shape[0]:
+        sys.exit(f"images of the shape {shape}, {found}, are not what is compared")
 
 
 def main() -> None:

@@ -18,19 +18,22 @@ if TYPE_CHECKING:
 __all__ = ["batches", "prepare"]
 
 BATCH = 64
-# Not what was decoded, which is of many sizes, but what stands for a batch of it.
-STANDS_FOR = (np.empty((BATCH, 3, SIZE, SIZE), np.uint8), np.empty(BATCH, np.int64))
 
 
-def batches(place: Path, workers: int) -> Iterator[Any]:
+def batches(place: Path, workers: int, batch: int = BATCH, drawn: int | None = None) -> Iterator[Any]:
+    """Yield a batch for each ``batch`` images, of all of them or of ``drawn`` with repetition."""
+    # Not what was decoded, which is of many sizes, but what stands for a batch of it.
+    stands_for = np.empty((batch, 3, SIZE, SIZE), np.uint8), np.empty(batch, np.int64)
     files = [path.read_bytes() for path in place.rglob("*.jpg")]
     random.shuffle(files)
+    if drawn is not None:
+        files = random.choices(files, k=drawn)
 
     def decode(some: list[bytes]) -> None:
         for file in some:
             simplejpeg.decode_jpeg(file, "RGB", fastdct=False, fastupsample=False)
 
     with ThreadPoolExecutor(max(1, workers)) as pool:
-        parts = [files[at : at + BATCH] for at in range(0, len(files) - BATCH + 1, BATCH)]
+        parts = [files[at : at + batch] for at in range(0, len(files) - batch + 1, batch)]
         for _ in pool.map(decode, parts):
-            yield STANDS_FOR
+            yield stands_for

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import groupby
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from data import LIMIT, REFERENCE
 
@@ -16,12 +16,24 @@ if TYPE_CHECKING:
 
     Runs = Mapping[str, Sequence[Mapping[str, float]]]
 
+
+class Shown(Protocol):
+    """A contender; ``images`` is the heading of its table."""
+
+    @property
+    def images(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def key(self) -> str: ...
+
+
 _HEAD = (
     "contender", "images/s", "least - greatest", f"/ {REFERENCE}", f"/ {LIMIT}", "first batch s", "MB", "MB a worker"
 )  # fmt: skip
 
 
-def print_tables(rows: Sequence[Row], runs: Runs) -> None:
+def print_tables(rows: Sequence[Shown], runs: Runs) -> None:
     """Print a Markdown table for each kind of images."""
     for images, group in groupby((row for row in rows if runs[row.key]), key=lambda row: row.images):
         print(f"\n### {images[0].upper()}{images[1:]}\n")
@@ -31,7 +43,7 @@ def print_tables(rows: Sequence[Row], runs: Runs) -> None:
             print(f"| {row.name} | {' | '.join(_cells(row, images, runs))} |")
 
 
-def _cells(row: Row, images: str, runs: Runs) -> list[str]:
+def _cells(row: Shown, images: str, runs: Runs) -> list[str]:
     some = runs[row.key]
     rates = [run["images_per_s"] for run in some]
     middle = {name: median(run[name] for run in some) for name in some[0]}

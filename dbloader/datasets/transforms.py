@@ -1,0 +1,91 @@
+"""Apply transforms to images and samples, those of albumentations as they want to be called.
+
+They take arrays by keyword and return a dict. Each has a random generator of its own: forked workers would all draw the
+same numbers from it, and a resumed training others than an uninterrupted one. So each call gets new generators, seeded
+with a random number of its sample.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+import sys
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from dbloader.decoding.decoder import Decoder
+from dbloader.errors import OptionError
+from dbloader.sampling.rng import SampleRNG, SeededIndices
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class _Copies(threading.local):
+    """This thread's copies of transforms: a call changes the transform."""
+
+    def __init__(self) -> None:
+        self.of: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+
+_copies = _Copies()
+
+
+def is_albumentations(transform: Any) -> bool:
+    """Return whether this is a transform of albumentations, alone or composed."""
+    module: Any = sys.modules.get("albumentations")
+    return module is not None and isinstance(transform, (module.BaseCompose, module.BasicTransform))
+
+
+def random_numbers_for(decode: Any, indices: Sequence[int], transform: Any = None) -> np.ndarray[Any, Any] | None:
+    """Return random numbers in [0, 1), float64, a row for each sample; None if nothing needs any.
+
+    A row has the ``draws`` of a Decoder, and then one number for a transform of albumentations.
+    """
+    draws = decode.draws if isinstance(decode, Decoder) else 0
+    if not draws and not is_albumentations(transform):
+        return None
+    rng = indices.rng if isinstance(indices, SeededIndices) else SampleRNG.from_torch(len(indices))
+    numbers = rng.uniform(draws, "decode")
+    return np.hstack([numbers, rng.uniform(1, "transform")]) if is_albumentations(transform) else numbers
+
+
+def apply_transform(transform: Any, value: Any, row: np.ndarray[Any, Any] | None) -> Any:
+    """Return what a transform makes of an image, or of a sample that is a dict.
+
+    Of a sample, albumentations changes what it knows, such as ``"image"`` and ``"mask"``. These may be PIL images,
+    arrays (height, width, channels), or a decoder's tensors (channels, height, width).
+
+    Args:
+        transform: Any callable.
+        value: The image or dict.
+        row: That of ``random_numbers_for``. Without one, albumentations draws from its own generators.
+
+    Raises:
+        OptionError: Albumentations gets a dict without ``"image"``.
+    """
+    if not is_albumentations(transform):
+        return transform(value)
+    sample = value if isinstance(value, dict) else {"image": value}
+    if "image" not in sample:
+        raise OptionError(f"albumentations needs a field that is named 'image', got a sample of {', '.join(sample)}")
+    if threading.current_thread() is not threading.main_thread():
+        if transform not in _copies.of:
+            _copies.of[transform] = copy.deepcopy(transform)
+        transform = _copies.of[transform]
+    if row is not None:
+        seed = int(row[-1] * 2**53)
+        transform.set_random_state(np.random.default_rng(seed), random.Random(seed))
+    result = transform(**{name: _as_array(part) for name, part in sample.items()})
+    return result if isinstance(value, dict) else result["image"]
+
+
+def _as_array(value: Any) -> Any:
+    if isinstance(value, Image.Image):
+        return np.array(value)  # writable: some transforms work in place
+    return value.permute(1, 2, 0).numpy() if isinstance(value, torch.Tensor) and value.ndim == 3 else value

@@ -1,0 +1,124 @@
+"""The values of an image file as they are: its own channels, and all of its bits.
+
+Pillow keeps 8 bits of colors that have 16. It calls the layout of the values in a file the raw mode, and unpacks the
+first or the second byte of each value depending on the order of bytes that this names. So two passes give both.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from dbloader.decoding.jpeg import open_jpeg
+from dbloader.decoding.pillow import decode_errors, open_file
+from dbloader.errors import PixelRangeError
+from dbloader.images.info import read_facts
+from dbloader.images.pillow import EIGHT_BITS, GRAY_16, KNOWN_RANGE, PLANES, gray_values, value_depth
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    from PIL import Image
+
+# Raw modes of colors with 16 bits, and those that unpack the lower byte.
+_NATIVE, _OTHER = ("L", "B") if sys.byteorder == "little" else ("B", "L")
+_LOWER = {
+    f"{mode};16{order}": f"{mode};16{other}"
+    for mode in ("RGB", "RGBA")
+    for order, other in (("L", "B"), ("B", "L"), ("N", _OTHER))
+}
+
+
+def decode_unchanged(data: bytes | memoryview) -> torch.Tensor:
+    """Decode an image file to a tensor of its own channels and values: nothing is converted, scaled or clipped.
+
+    Use it as ``decode=`` for depth maps, label masks, X-rays, and other images whose values are no colors of 8 bits.
+    Values of 16 bits come as int32, because torch has few operations for uint16.
+
+    Args:
+        data: The encoded file.
+
+    Returns:
+        Shape (channels, height, width): 1 channel for gray, 3 for RGB, 4 for RGBA and CMYK, 2 for gray with opacity. An
+        image with a palette has 1 channel, the indices of its colors. The dtype is
+
+        - uint8, 0 to 255, for values of 8 bits or fewer. Two values (one bit) come as 0 and 1. Gray of 2 or 4 bits is
+          spread over 0 to 255, as the definition of PNG says. 0 is black.
+        - int32 for unsigned values of 9 to 16 bits, 0 to 65,535 (of 12 bits: to 4,095), and for signed ones. A PGM that
+          names another greatest value than 65,535 is spread over 0 to 65,535.
+        - float32 for floats, of any range, NaN and infinity included.
+        - int8 for signed values of 8 bits.
+
+        EXIF orientation is not applied, and of several frames the first is taken.
+
+    Raises:
+        DamagedImageError: The image does not decode, or a JPEG only with a warning that pixels are wrong.
+        NotAnImageError: It is in no known format, or has more pixels than are allowed.
+        PixelRangeError: Pillow does not read all of its bits, for example of an AVIF with 10.
+    """
+    array = read_array(data)
+    if array.dtype == np.uint16:
+        array = array.astype(np.int32)
+    return torch.from_numpy(array[None] if array.ndim == 2 else np.ascontiguousarray(array.transpose(2, 0, 1)))
+
+
+def read_array(data: bytes | memoryview) -> npt.NDArray[Any]:
+    """Decode an image file to an array of its own channels and values, like `decode_unchanged`.
+
+    Returns:
+        Shape (height, width) for one channel, else (height, width, channels); uint8, int8, uint16, int32 or float32;
+        writable, in one block of memory.
+    """
+    with open_file(data) as image:
+        jpeg = open_jpeg(data)
+        if jpeg is not None:
+            pixels = jpeg.part(0, 0, jpeg.width, jpeg.height, 1)()
+            return pixels[..., 0].copy() if image.mode == "L" else pixels
+        depth = read_facts(bytes(data)).depth
+        with decode_errors():
+            if image.mode in (*GRAY_16, "F") or depth in (EIGHT_BITS, "8-bit signed"):
+                return _read_values(image, depth)
+            return _read_both_bytes(data, image, depth)
+
+
+def _read_values(image: Image.Image, depth: str) -> npt.NDArray[Any]:
+    """Return the values of an image whose mode in Pillow holds all bits."""
+    if depth != value_depth(image):
+        raise _cut_off(depth)
+    image.load()
+    if image.mode in GRAY_16 and depth in KNOWN_RANGE:
+        values = gray_values(image)
+        return values >> np.uint16(4) if depth == "12-bit" else values
+    array: npt.NDArray[Any] = np.array(image, order="C")
+    if depth == "32-bit" and array.min() < 0:  # Pillow reads them as signed
+        raise PixelRangeError("its values are 32-bit, and some are above 2,147,483,647, which Pillow reads as negative")
+    if depth == "8-bit signed":  # Pillow reads them as unsigned
+        return array.view(np.int8)
+    return array.astype(np.uint8) if array.dtype == np.bool_ else array
+
+
+def _read_both_bytes(data: bytes | memoryview, image: Image.Image, depth: str) -> npt.NDArray[Any]:
+    """Return colors of 16 bits, of which one pass of Pillow reads 8."""
+    lower: Any = open_file(data)
+    tiles = []
+    planar = getattr(lower, "tag_v2", {}).get(PLANES, 1) != 1  # of each plane Pillow unpacks the upper byte
+    for tile in getattr(lower, "tile", ()):
+        codec, extents, offset, options = tile
+        raw, *rest = options if isinstance(options, tuple) else (options,)
+        if planar or depth != "16-bit" or raw not in _LOWER:
+            raise _cut_off(depth)
+        tiles.append((codec, extents, offset, (_LOWER[raw], *rest)))
+    if not tiles:  # of a format whose plugin decodes without Pillow's codecs
+        raise _cut_off(depth)
+    lower.tile = [getattr(type(tile), "_make", tuple)(new) for tile, new in zip(lower.tile, tiles, strict=True)]
+    pixels: npt.NDArray[Any] = np.array(image, np.uint16) << np.uint16(8) | np.asarray(lower)
+    return pixels
+
+
+def _cut_off(depth: str) -> PixelRangeError:
+    return PixelRangeError(
+        f"its values are {depth}, of which Pillow reads only a part: decode_pil and DecodeTensor take the upper "
+        "8 bits, and a decode= of your own may read them all"
+    )

@@ -1,0 +1,62 @@
+"""What is asked of the contenders of transforms.py: which transforms, and on which images."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from contender import SIZE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sized
+
+    from torch.utils.data import RandomSampler
+
+RESIZED = 256  # pixels of the shorter side before the center is cropped
+
+Transforms = Literal["torchvision", "timm", "timm, no jitter", "validation"]
+
+
+class Task(NamedTuple):
+    """Transforms, and how many images make a batch and an epoch.
+
+    Attributes:
+        transforms: Which ones: ``user_transform`` makes them.
+        batch: Images in a batch.
+        drawn: Images in an epoch, drawn with repetition; None for all of them once. Needed where they are few.
+    """
+
+    transforms: Transforms
+    batch: int = 64
+    drawn: int | None = None
+
+    @property
+    def is_training(self) -> bool:
+        return self.transforms != "validation"
+
+    @property
+    def kind(self) -> str:
+        """The dtype of a batch: timm's transforms normalize."""
+        return "float32" if self.transforms.startswith("timm") else "uint8"
+
+    def sampler(self, dataset: Sized) -> RandomSampler:
+        """Return the order of the images, the same kind for all of torch's loaders."""
+        from torch.utils.data import RandomSampler
+
+        return RandomSampler(dataset, replacement=self.drawn is not None, num_samples=self.drawn)
+
+
+def user_transform(transforms: Transforms) -> Callable[[Any], Any]:
+    """Return what a user would write, from PIL images to tensors, with torchvision or timm."""
+    made: Callable[[Any], Any]
+    if transforms.startswith("timm"):
+        from timm.data import create_transform
+
+        jitter = {"color_jitter": None} if transforms == "timm, no jitter" else {}
+        made = create_transform(SIZE, is_training=True, **jitter)
+    else:
+        from torchvision.transforms import v2
+
+        random = (v2.RandomResizedCrop(SIZE), v2.RandomHorizontalFlip())
+        center = (v2.Resize(RESIZED), v2.CenterCrop(SIZE))
+        made = v2.Compose([*(center if transforms == "validation" else random), v2.PILToTensor()])
+    return made

@@ -1,0 +1,234 @@
+"""Compare loaders on a user's own transforms, torchvision's and timm's: a new process for each run, in turns, medians.
+
+BENCH/transforms/bin/python scripts/bench/transforms.py BENCH [--quick] [--workers 2] [--rounds 3] [--only WORD ...]
+
+It runs in the environment that scripts/bench/install-transforms makes, with torchvision, timm and NVIDIA DALI;
+contenders whose package is missing are left out. The images are those of training.py, and photographs of 12, 24 and 48
+megapixels (cameras.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import multiprocessing
+import os
+import sys
+import traceback
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).parent / "peers"))
+from cache import bring_into_memory
+from cameras import make_photographs
+from contender import run
+from data import LIMIT, QUALITY, REFERENCE, SHORT_SIDE, make_short, told
+from machine import describe_machine
+from table import print_tables
+from tasks import RESIZED, Task
+
+from dbloader import ImageFormat, convert
+from dbloader._version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from multiprocessing.connection import Connection
+
+    from tasks import Transforms
+
+WAIT_S = 120
+PHOTOGRAPHS = 24  # of each number of megapixels
+SHOWN = ("torch", "torchvision", "timm", "Pillow", "simplejpeg", "nvidia-dali-cuda130")
+
+WORDS: dict[Transforms, str] = {
+    "torchvision": "torchvision v2's RandomResizedCrop(224), RandomHorizontalFlip",
+    "timm": "timm's create_transform(224, is_training=True)",
+    "timm, no jitter": "timm's with color_jitter=None",
+    "validation": f"torchvision v2's Resize({RESIZED}), CenterCrop(224)",
+}
+# In words, and as LMDBDataset takes them.
+RESIZES = {"": None, ", fast": "fast", ", scaled": "scaled"}
+
+
+class Contender(NamedTuple):
+    """A contender on a task.
+
+    Attributes:
+        images: The task in words: a heading.
+        name: Of the contender.
+        module: peer_NAME.py, whose ``batches`` gives the batches.
+        place: Its images.
+        task: What is asked of it.
+        options: Further arguments of ``batches``.
+    """
+
+    images: str
+    name: str
+    module: str
+    place: Path
+    task: Task
+    options: dict[str, Any]
+
+    @property
+    def key(self) -> str:
+        return f"{self.images}: {self.name}"
+
+    def measure(self, workers: int, seconds: float) -> dict[str, float]:
+        """Return the figures of one run, in this process."""
+        batches = import_module(f"peer_{self.module}").batches
+        # The limit only decodes: it need not know what for.
+        task = {"batch": self.task.batch, "drawn": self.task.drawn} if self.name == LIMIT else {"task": self.task}
+        kind = "uint8" if self.name == LIMIT else self.task.kind
+        return run(lambda: batches(self.place, workers, **task, **self.options), workers, seconds, kind)
+
+
+def all_contenders(folders: dict[str, Path], made: Path) -> Iterator[Contender]:
+    """Yield what is compared.
+
+    Args:
+        folders: The images, by what the stores made of them are called.
+        made: Folder of these stores.
+    """
+    tasks: tuple[tuple[str, str, tuple[Transforms, ...]], ...] = (
+        ("full", "full size", ("torchvision", "timm", "timm, no jitter", "validation")),
+        ("short", f"short side {SHORT_SIDE}, quality {QUALITY}", ("torchvision", "validation")),
+        ("12mp", "12 megapixels", ("torchvision",)),
+        ("24mp", "24 megapixels", ("torchvision", "validation")),
+        ("48mp", "48 megapixels", ("torchvision",)),
+    )
+    for key, images, kinds in tasks:
+        for transforms in kinds:
+            # An epoch of large images that no contender comes to the end of, since the next would start slowly.
+            task = Task(transforms, batch=4 if key == "48mp" else 8, drawn=4000) if "mp" in key else Task(transforms)
+            yield from on_task(f"{images}, {WORDS[transforms]}", key, folders[key], made, task)
+
+
+def on_task(images: str, key: str, folder: Path, made: Path, task: Task) -> Iterator[Contender]:
+    """Yield the contenders on one task."""
+    large = task.drawn is not None
+    options: dict[str, Any]
+    yield Contender(images, REFERENCE, "own_transforms", folder, task, {})
+    stores = {"": made / f"{key}.lmdb"}
+    if task.is_training:  # validation resizes whole images, so it has no use for tiles
+        stores[", tiled"] = made / f"{key}-tiled.lmdb"
+    for tiled, place in stores.items():
+        for words, resize in RESIZES.items():
+            if words != ", scaled" or large or not task.is_training:  # crops of small images are seldom scaled
+                options = {"resize": resize}
+                yield Contender(images, f"LMDBDataset{tiled}{words}", "own_transforms", place, task, options)
+    for tiled, place in stores.items() if task.transforms != "timm" else ():  # it has no color jitter
+        for kind in ("processes",) if large else ("threads", "processes"):
+            options = {"kind": kind, "scaled": large}
+            yield Contender(images, f"create_loader, {kind}{tiled}", "fused", place, task, options)
+    if task.kind == "uint8":
+        yield Contender(images, "NVIDIA DALI", "dali", folder, task, {})
+    yield Contender(images, LIMIT, "decode_limit", folder, task, {})
+
+
+def measure(contender: Contender, workers: int, seconds: float, answer: Connection) -> None:
+    """Send the figures of one run, or an error message, and end this process."""
+    multiprocessing.set_start_method("fork", force=True)  # of the workers, which would else be this process's kind
+    try:
+        sys.stdout = sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 # until the process ends
+        answer.send(contender.measure(workers, seconds))
+    except BaseException as error:  # any is the contender's own, SystemExit among them
+        answer.send(traceback.format_exception_only(error)[-1].strip())
+    os._exit(0)  # some would end with an error, because their threads still run
+
+
+def run_in_new_process(contender: Contender, workers: int, seconds: float) -> dict[str, float] | str:
+    """Return the figures of one run, or an error message.
+
+    The process is forked from one that has imported the packages and done nothing else, which saves three seconds.
+    """
+    bring_into_memory(contender.place)  # what the others have read meanwhile may have displaced it
+    start = multiprocessing.get_context("forkserver")
+    receive, send = start.Pipe(duplex=False)
+    process = start.Process(target=measure, args=(contender, workers, seconds, send))
+    process.start()
+    send.close()
+    try:
+        if not receive.poll(WAIT_S):
+            return f"took over {WAIT_S} s"
+        answer: dict[str, float] | str = receive.recv()
+    except EOFError:
+        return "ended without a word"
+    else:
+        return answer
+    finally:
+        process.join(1)
+        process.kill()
+        process.join()
+
+
+def take_turns(contenders: list[Contender], options: argparse.Namespace) -> dict[str, list[dict[str, float]]]:
+    """Return the runs of each contender, one for each round. A contender that fails once has none."""
+    runs: dict[str, list[dict[str, float]]] = {one.key: [] for one in contenders}
+    left = list(contenders)
+    for number in range(options.rounds):
+        told(f"Round {number + 1} of {options.rounds} ...")
+        for one in list(left):
+            seconds = options.seconds * (2.5 if one.task.drawn else 1)
+            result = run_in_new_process(one, options.workers, seconds)
+            if isinstance(result, str):
+                told(f"{one.key} left out: {result}")
+                left.remove(one)
+                runs[one.key].clear()
+            else:
+                runs[one.key].append(result)
+    return runs
+
+
+def prepare(contenders: list[Contender], folders: dict[str, Path], options: argparse.Namespace) -> None:
+    """Make the images and stores that the contenders need."""
+    make_short(folders["full"], folders["short"].parent)
+    if any(one.task.drawn for one in contenders):
+        make_photographs(options.bench / "photos", folders["12mp"].parent, PHOTOGRAPHS)
+    for place in {one.place for one in contenders if one.place.suffix == ".lmdb"}:
+        if not place.exists():
+            key = place.stem.removesuffix("-tiled")
+            convert(folders[key], place, images=ImageFormat(tile=place.stem != key))
+
+
+def installed(packages: Sequence[str]) -> dict[str, str]:
+    found = {"dbloader": __version__}
+    for name in packages:
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Compare loaders on a user's own transforms.")
+    parser.add_argument("bench", type=Path)
+    parser.add_argument("--workers", type=int, default=2, help="number of threads or processes")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=1.2, help="of each measurement; large photographs 2.5 times")
+    parser.add_argument("--quick", action="store_true", help="one short round, without large photographs")
+    parser.add_argument("--only", nargs="+", metavar="WORD", help="contenders or tasks with one of these in the name")
+    options = parser.parse_args()
+    made = options.bench / "training-corpus"
+    made.mkdir(exist_ok=True)
+    folders = {"full": options.bench / "corpus", "short": made / "short"}
+    folders |= {key: made / key for key in ("12mp", "24mp", "48mp")}
+    contenders = list(all_contenders(folders, made))
+    if options.quick:
+        options.rounds, options.seconds = 1, 0.5
+        contenders = [one for one in contenders if not one.task.drawn]
+    if options.only:
+        contenders = [one for one in contenders if any(word.lower() in one.key.lower() for word in options.only)]
+    told("Preparing ...")
+    prepare(contenders, folders, options)
+    multiprocessing.set_forkserver_preload(
+        ["__main__", "timm.data", "torchvision.transforms.v2", "torchvision.datasets"]
+    )
+    print(f"\n## Your own transforms\n\n{describe_machine(installed(SHOWN))}.")
+    print(f"\n{options.workers} workers, files in memory, medians; rounds: {options.rounds}. MB: memory of all "
+          "processes without pages of files; packages that all runs import are shared and count in part.")  # fmt: skip
+    print_tables(contenders, take_turns(contenders, options))
+
+
+if __name__ == "__main__":
+    main()

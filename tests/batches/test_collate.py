@@ -1,0 +1,139 @@
+"""Batches of fields that are lists, or have another length in each sample."""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, Subset
+
+from dbloader import Collate, LMDBDataset, RandomResizedCrop, create_loader, write_store
+from dbloader.batches.create import create_fetcher
+from dbloader.batches.tensors import TensorBatchFetcher
+from dbloader.errors import OptionError
+from tests.support.images import photo
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CLASSES = [[1, 0, 1], [0, 0, 1], [0, 1, 0], [1, 1, 1]]
+FIELDS = ("image", "boxes", "box_labels", "iscrowd", "classes", "words")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("stores") / "boxes.lmdb"
+    write_store([record(n) for n in range(4)], place)
+    return place
+
+
+def record(number: int) -> dict[str, Any]:
+    boxes = np.array([[0, 0, 40, 30]] * number, np.float32).reshape(-1, 4)
+    return {
+        "image": photo(number), "label": number,
+        "boxes": boxes, "box_labels": np.arange(number), "iscrowd": boxes[:, 0],
+        "classes": CLASSES[number], "tokens": [*range(number + 1)], "words": ["a", "b"][: number + 1],
+        "embedding": np.zeros(number + 1, np.float32), "shares": [0.5, number / 4], "yes": [True, False],
+    }  # fmt: skip
+
+
+def loader(dataset: Any, **options: Any) -> Any:
+    known = {"batch_size": 4, "input_size": 16, "device": None, "num_workers": 0, "drop_last": False}
+    return create_loader(dataset, **{**known, **options})
+
+
+def check(batch: Any) -> None:
+    assert batch["image"].shape == (4, 3, 16, 16)
+    assert [tuple(boxes.shape) for boxes in batch["boxes"]] == [(n, 4) for n in range(4)]
+    assert [labels.tolist() for labels in batch["box_labels"]] == [[*range(n)] for n in range(4)]
+    assert [len(flags) for flags in batch["iscrowd"]] == [0, 1, 2, 3]
+    assert batch["classes"].tolist() == CLASSES
+    assert batch["words"] == [["a"], ["a", "b"], ["a", "b"], ["a", "b"]]
+
+
+@pytest.mark.slow
+def test_boxes_are_lists_and_lists_of_numbers_tensors_in_every_loader(place: Path) -> None:
+    dataset = LMDBDataset(place, fields=FIELDS)
+    for engine in ({"workers": "threads"}, {"workers": "processes", "num_workers": 2}):
+        check(next(iter(loader(dataset, **engine))))
+    decoded = LMDBDataset(place, decode=RandomResizedCrop(16, scale=(1, 1), ratio=(4 / 3, 4 / 3)), fields=FIELDS)
+    check(next(iter(DataLoader(decoded, 4, collate_fn=pickle.loads(pickle.dumps(Collate()))))))  # noqa: S301
+    check(next(iter(loader(Subset(decoded, range(4))))))
+    check(next(iter(loader(decoded, transform=None, collate_fn=Collate()))))
+
+
+def test_a_field_of_boxes_is_a_list_whatever_its_counts_are(place: Path) -> None:
+    for indices in ([2], [3, 3], [0, 0]):
+        batch = next(iter(loader(Subset(LMDBDataset(place, fields=("image", "boxes")), indices))))
+        assert isinstance(batch["boxes"], list)
+        assert [len(boxes) for boxes in batch["boxes"]] == indices
+
+
+def test_fields_under_other_names_keep_their_rule(place: Path) -> None:
+    batch = next(iter(loader(LMDBDataset(place, fields={"pixels": "image", "where": "boxes", "y": "classes"}))))
+    assert [len(boxes) for boxes in batch["where"]] == [0, 1, 2, 3]
+    assert batch["y"].tolist() == CLASSES
+
+
+def test_numbers_keep_their_type(place: Path) -> None:
+    batch = next(iter(loader(LMDBDataset(place, fields=("classes", "shares", "yes")), mean=None, std=None)))
+    assert {name: values.dtype for name, values in batch.items()} == {
+        "classes": torch.int64, "shares": torch.float64, "yes": torch.bool
+    }  # fmt: skip
+    assert batch["shares"].tolist() == [[0.5, 0], [0.5, 0.25], [0.5, 0.5], [0.5, 0.75]]
+
+
+@pytest.mark.parametrize("name", ["tokens", "embedding"])
+def test_fields_that_differ_are_an_error_that_says_what_to_do_and_lists_if_chosen(place: Path, name: str) -> None:
+    dataset = LMDBDataset(place, fields=("image", "boxes", name))
+    message = rf"^'{name}' of record 1 .* has the shape \(2,\), and that of record 0 .* \(1,\), .*: pass collate_fn="
+    with pytest.raises(OptionError, match=message):
+        next(iter(loader(dataset)))
+    rule = Collate(lists=(name,))
+    assert repr(rule) == f"Collate(lists=['{name}'])"
+    batch = next(iter(loader(dataset, collate_fn=rule)))
+    assert [len(values) for values in batch[name]] == [1, 2, 3, 4]
+    assert all(isinstance(values, torch.Tensor) for values in batch[name])
+
+
+def test_images_that_differ_are_an_error_that_names_a_decoder() -> None:
+    class Sizes(Dataset[Any]):
+        def __getitem__(self, index: int) -> Any:
+            return torch.zeros(3, 4 + index, 4), index
+
+        def __len__(self) -> int:
+            return 4
+
+    message = r"^'image' of sample 1 of Sizes has the shape \(3, 5, 4\), .*: pass transform=RandomResizedCrop\(224\) or"
+    with pytest.raises(OptionError, match=message):
+        next(iter(loader(Sizes(), transform=None, mean=None, std=None)))
+    options = {"transform": None, "mean": None, "std": None, "collate_fn": Collate(lists=("image",))}
+    images, labels = next(iter(loader(Sizes(), **options)))
+    assert [image.shape[1] for image in images] == [4, 5, 6, 7]
+    assert labels.tolist() == [0, 1, 2, 3]
+
+
+def test_the_label_may_be_a_list(place: Path) -> None:
+    dataset = LMDBDataset(place, target_transform=lambda label: CLASSES[label])
+    for transform in ("auto", RandomResizedCrop(16)):
+        images, labels = next(iter(loader(dataset, transform=transform)))
+        assert images.shape == (4, 3, 16, 16)
+        assert labels.tolist() == CLASSES
+    ragged = LMDBDataset(place, target_transform=lambda label: [*range(label)])
+    _, labels = next(iter(loader(ragged, collate_fn=Collate(lists=("label",)))))
+    assert [values.tolist() for values in labels] == [[], [0], [0, 1], [0, 1, 2]]
+
+
+def test_with_collate_images_are_still_decoded_into_their_batch(place: Path) -> None:
+    dataset = LMDBDataset(place, decode=RandomResizedCrop(16))
+    assert type(create_fetcher(dataset, Collate(lists=("label",)))) is TensorBatchFetcher
+    images, _ = next(iter(loader(dataset, mean=None, std=None, collate_fn=Collate(lists=("image",)))))
+    assert [image.shape for image in images] == [(3, 16, 16)] * 4
+
+
+def test_one_name_is_no_list_of_names() -> None:
+    with pytest.raises(OptionError, match="lists must be several names"):
+        Collate("tokens")

@@ -1,0 +1,143 @@
+"""Transforms of albumentations work as they are: alone, with masks, in workers, and after resuming."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, Subset
+
+from dbloader import LMDBDataset, RandomResizedCrop, create_loader, write_store
+from dbloader.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"  # it would ask a server for its newest version
+A = pytest.importorskip("albumentations")
+
+LENGTH = 12
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Images whose red channel is their mask."""
+    place = tmp_path_factory.mktemp("store") / "masks.lmdb"
+
+    def samples() -> Iterator[dict[str, Any]]:
+        for label in range(LENGTH):
+            pixels = np.random.default_rng(label).integers(0, 256, (40, 48, 3), dtype=np.uint8)
+            yield {"image": Image.fromarray(pixels), "mask": Image.fromarray(pixels[:, :, 0]), "label": label}
+
+    write_store(samples(), place, file_fields=("mask",))
+    return place
+
+
+def crop() -> Any:
+    return A.Compose([A.RandomCrop(16, 16), A.HorizontalFlip(), A.RandomBrightnessContrast(p=1), A.ToTensorV2()])
+
+
+def both() -> Any:
+    return A.Compose([A.RandomCrop(16, 16), A.HorizontalFlip(), A.RandomRotate90()])
+
+
+def test_a_composition_is_a_transform_of_images_as_it_is(place: Path) -> None:
+    dataset = LMDBDataset(place, transform=A.Compose([A.CenterCrop(8, 8)]))
+    image, label = pickle.loads(pickle.dumps(dataset))[3]  # noqa: S301 # as a worker gets it
+    whole, _ = LMDBDataset(place)[3]
+    assert label == 3
+    assert np.array_equal(image, np.asarray(whole)[16:24, 20:28])
+    assert np.array_equal(LMDBDataset(place, transform=A.CenterCrop(8, 8))[3][0], image)  # one that is in no Compose
+
+
+def test_image_and_mask_are_transformed_together(place: Path) -> None:
+    dataset = LMDBDataset(place, transforms=both(), fields=("image", "mask", "label"))
+    for number in range(LENGTH):
+        sample = dataset[number]
+        assert sample["image"].shape == (16, 16, 3)
+        assert np.array_equal(sample["image"][:, :, 0], sample["mask"])
+        assert sample["label"] == number
+
+
+def test_of_a_pair_the_image_is_transformed(place: Path) -> None:
+    image, label = LMDBDataset(place, transforms=both())[5]
+    assert (image.shape, label) == ((16, 16, 3), 5)
+
+
+def test_a_composition_after_a_decoder_gets_its_pixels(place: Path) -> None:
+    decode = RandomResizedCrop(24)
+    torch.manual_seed(0)
+    plain = LMDBDataset(place, decode=decode)[0][0]
+    torch.manual_seed(0)
+    flipped = LMDBDataset(place, decode=decode, transform=A.HorizontalFlip(p=1))[0][0]
+    assert np.array_equal(flipped, plain.permute(1, 2, 0).numpy()[:, ::-1])
+
+
+def test_a_mask_beside_an_image_that_is_transformed_alone_is_an_error(place: Path) -> None:
+    with pytest.raises(OptionError, match="as transforms=, which gets the whole sample"):
+        LMDBDataset(place, transform=both(), fields=("image", "mask"))[0]
+
+
+def test_an_image_of_another_name_is_an_error(place: Path) -> None:
+    with pytest.raises(OptionError, match="needs a field that is named 'image', got a sample of pixels"):
+        LMDBDataset(place, transforms=both(), fields={"pixels": "image"})[0]
+
+
+def batches(dataset: Any, epochs: int = 1, **options: Any) -> list[torch.Tensor]:
+    common: dict[str, Any] = {"is_training": True, "batch_size": 4, "device": None, "mean": None, "std": None}
+    with create_loader(dataset, **common, **options) as loader:
+        return [images for _ in range(epochs) for images, _ in loader]
+
+
+def equal(some: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
+    return len(some) == len(others) and all(map(torch.equal, some, others))
+
+
+def test_what_it_draws_is_a_function_of_seed_epoch_and_position(place: Path) -> None:
+    dataset = LMDBDataset(place, transform=crop())
+    expected = batches(dataset, 2, num_workers=0)
+    assert not torch.equal(torch.cat(expected[:3]).sort(0)[0], torch.cat(expected[3:]).sort(0)[0])  # the epochs differ
+    threads = batches(dataset, 2, num_workers=3, workers="threads")
+    processes = batches(dataset, 2, num_workers=2, workers="processes")
+    assert equal(threads, expected)
+    assert equal(processes, expected)
+    assert not equal(batches(dataset, 2, num_workers=0, seed=1), expected)
+
+
+def test_it_draws_the_same_after_resuming(place: Path) -> None:
+    options: dict[str, Any] = {"is_training": True, "batch_size": 4, "device": None, "mean": None, "std": None}
+    with create_loader(LMDBDataset(place, transform=crop()), **options, num_workers=0) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        state = loader.state_dict()
+        expected = [images for images, _ in iterator]
+    with create_loader(LMDBDataset(place, transform=crop()), **options, num_workers=0) as loader:
+        loader.load_state_dict(state)
+        assert equal([images for images, _ in loader], expected)
+
+
+def test_another_dataset_gets_the_same_draws_from_the_loader(place: Path) -> None:
+    class Pairs(torch.utils.data.Dataset[Any]):
+        def __len__(self) -> int:
+            return LENGTH
+
+        def __getitem__(self, index: int) -> Any:
+            return LMDBDataset(place)[index]
+
+    expected = batches(LMDBDataset(place), num_workers=0, transform=crop())
+    assert equal(batches(Pairs(), num_workers=0, transform=crop()), expected)
+    assert equal(batches(Subset(LMDBDataset(place), range(LENGTH)), num_workers=0, transform=crop()), expected)
+
+
+def test_in_a_plain_dataloader_forked_workers_draw_different_numbers(place: Path) -> None:
+    """With its own generator, each worker would begin with the same crop."""
+    torch.manual_seed(0)
+    dataset = Subset(LMDBDataset(place, transform=A.Compose([A.RandomCrop(16, 16)])), [0, 0])
+    first, second = DataLoader(dataset, 1, num_workers=2, multiprocessing_context="fork")
+    assert not torch.equal(first[0], second[0])
