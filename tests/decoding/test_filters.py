@@ -127,7 +127,7 @@ def test_a_device_resizes_with_torchs_filters_and_refuses_the_others() -> None:
     # The device resizes in floats, and the CPU rounds and clips to bytes between the axes. Measured: 1.
     assert difference.abs().max() <= 2
     assert difference.float().abs().mean() < 0.5
-    edge = np.repeat(np.uint8([0, 255])[None, :, None], 3, axis=2).repeat(70, axis=0).repeat(25, axis=1)
+    edge = np.repeat(np.array([0, 255], np.uint8)[None, :, None], 3, axis=2).repeat(70, axis=0).repeat(25, axis=1)
     larger = ResizeCenterCrop(96, resize=96, interpolation="bicubic")
     overshot = on_a_device("bicubic", larger, edge)[0].int() - larger(edge).int()
     assert overshot.abs().max() <= 2, "beside an edge the filter leaves 0 to 255"
