@@ -43,3 +43,9 @@ def stop_iteration_error(what: str) -> LoaderError:
         f"StopIteration was raised in the making of {what}, which would end the epoch early: "
         "catch it there, or give next() a default"
     )
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """Add a note to an error, once (Python 3.11)."""
+    if hasattr(error, "add_note") and note not in getattr(error, "__notes__", ()):
+        error.add_note(note)

@@ -70,7 +70,8 @@ Examples:
     metavar="COLUMN",
     multiple=True,
     help="Column of the listing with paths of further files, such as masks, whose bytes become the field of its name; "
-    "may be given several times. They are checked as the images are.",
+    "in tar files, mask stands for 17.mask.png beside 17.jpg. They are checked as the images are. May be given several "
+    "times.",
 )
 @click.option("--workers", metavar="N", type=int, help="Threads that read and check.  [default: one per CPU]")
 @click.option(

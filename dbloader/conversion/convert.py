@@ -86,8 +86,9 @@ def convert(
         image_field: Of a collection in MongoDB, the field with a file's bytes; default ``"bson_img"``.
         file_fields: Columns of the listing with the paths of further files, such as ``("mask", "depth")``. Their bytes
             become the fields of these names. They are read, checked and repaired as the images are, and a record with
-            a bad or damaged one is treated as if its image were. In the metadata of a folder, all columns
-            ``*_file_name`` are such columns too (docs/masks.md).
+            a bad or damaged one is treated as if its image were. In tar files they are ``17.mask.png`` beside
+            ``17.jpg``. The metadata of a folder (``mask_file_name``), Hugging Face's Parquet and stores need no such
+            names (docs/masks.md).
         images: How images are stored, such as ``ImageFormat(short_side=256)``; None for the files as they are.
         workers: Threads that read and check; None for one per CPU.
         check: ``"decode"`` decodes every image, ``"structure"`` checks segments and headers only. An image that fails

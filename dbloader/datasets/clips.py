@@ -13,7 +13,7 @@ from typing_extensions import override
 from dbloader._describe import short_repr
 from dbloader._options import whole_number
 from dbloader.datasets.fields import image_and_label
-from dbloader.datasets.store import StoreDataset, random_numbers_for
+from dbloader.datasets.store import StoreDataset
 from dbloader.errors import OptionError, RecordIndexError
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class ClipDataset(Dataset[Any]):
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """Return clips, whose records are read in one transaction or round trip; torch's DataLoader calls this."""
-        rows = random_numbers_for(self.dataset.decode, indices)
+        rows = self.dataset._random_numbers(indices)  # one for all frames of a clip
         records = iter(self.dataset.records(np.concatenate([self.frames_of(index) for index in indices]).tolist()))
         clips = []
         for at, index in enumerate(indices):

@@ -25,12 +25,16 @@ class LMDBDataset(StoreDataset):
 
     Args:
         place: Path of the store.
-        transform: Called with each decoded image, if there is one.
+        transform: Called with each decoded image, if there is one. A transform of albumentations gets it as an array;
+            what it draws is decided by the loader's random numbers.
         target_transform: Called with each label, if there is one.
         decode: Called with the bytes of each image file; None gives the bytes themselves. An image that was stored as
-            an array is given as it is. The default gives an RGB PIL image, as ImageFolder does.
+            an array is given as it is. The default gives an RGB PIL image, as ImageFolder does. If conversion decoded
+            the images (its default), a JPEG is decoded when its pixels are needed, and a crop decodes only what it
+            takes (docs/transforms.md). All other images are decoded at once, so that damage is raised here.
         transforms: Called with the whole sample, if given: with image and label, of which it returns new ones, or with
-            the dict, in place of which it returns the sample. It takes the place of the other two transforms.
+            the dict, in place of which it returns the sample. It takes the place of the other two transforms. Of a
+            pair, a transform of albumentations gets the image.
         fields: Names of the fields for a dict: ``"image"``, ``"label"``, ``"name"``, ``"index"``, ``"width"``,
             ``"height"``, ``"format"``, ``"damaged"``, ``"resized_from"``, and further fields of the records. A record
             without a field gives None. ``{"pixel_values": "image", "labels": "label"}`` gives them other names. Fields
@@ -38,6 +42,9 @@ class LMDBDataset(StoreDataset):
             Decoder crops, resizes and mirrors them and ``"boxes"`` together with the image (docs/masks.md).
         drop_empty_boxes: Whether boxes that a Decoder's crop leaves without width or height are left out, and their
             rows in ``box_labels``, ``iscrowd``, ``difficult``, ``truncated`` and all fields named ``box_...``.
+        resize: How the default images are resized. ``"exact"``: by Pillow. ``"fast"``: bilinear and bicubic resizing by
+            torch, within 1 and 2 levels of Pillow. ``"scaled"``: as ``"fast"``, and where the image becomes at most
+            half as large, a JPEG is decoded at 1/2, 1/4 or 1/8 of its size, which is not Pillow's result.
 
     Raises:
         StoreNotFoundError: Nothing is at the place.
@@ -45,7 +52,8 @@ class LMDBDataset(StoreDataset):
         StoreVersionError: The store has a newer format.
         DamagedStoreError: The store is cut short or corrupted.
         OptionError: No record has one of the fields; or no record has a label and no fields were chosen; or
-            ``transforms`` is given beside another transform.
+            ``transforms`` is given beside another transform; or ``resize`` is none of the three words, or given with
+            another ``decode``.
         TypeError: The place is not a path, ``fields`` are not names, or a transform or ``decode`` is not callable.
     """
 
@@ -59,6 +67,7 @@ class LMDBDataset(StoreDataset):
         transforms: Callable[..., Any] | None = None,
         fields: Iterable[str] | Mapping[str, str] | None = None,
         drop_empty_boxes: bool = True,
+        resize: str = "exact",
     ) -> None:
         store = LMDBStore(checked_place(place, "the path of a store"))
         super().__init__(
@@ -69,4 +78,5 @@ class LMDBDataset(StoreDataset):
             transforms=transforms,
             fields=fields,
             drop_empty_boxes=drop_empty_boxes,
+            resize=resize,
         )

@@ -36,7 +36,7 @@ class MongoDataset(StoreDataset):
     Args:
         place: ``mongodb://host/database.collection`` or ``mongodb+srv://...``. The workers of a DataLoader get the
             credentials; a dataset that is pickled otherwise has none.
-        transform, target_transform, decode, transforms, fields, drop_empty_boxes: As in LMDBDataset.
+        transform, target_transform, decode, transforms, fields, drop_empty_boxes, resize: As in LMDBDataset.
         query: Take only the records that this MongoDB query finds, such as ``{"label": {"$in": [3, 5]}, "width":
             {"$gte": 256}}``, in the order of the store. It may ask about any field. It is answered now and by
             ``refresh``. Index 0 is then the first record found; the field ``"index"`` is the index in the store.
@@ -65,6 +65,7 @@ class MongoDataset(StoreDataset):
         transforms: Callable[..., Any] | None = None,
         fields: Iterable[str] | Mapping[str, str] | None = None,
         drop_empty_boxes: bool = True,
+        resize: str = "exact",
         query: Mapping[str, Any] | None = None,
         cache: str | os.PathLike[str] | None = None,
         cache_bytes: int | None = None,
@@ -82,6 +83,7 @@ class MongoDataset(StoreDataset):
             transforms=transforms,
             fields=fields,
             drop_empty_boxes=drop_empty_boxes,
+            resize=resize,
         )
         self._indices = self._matching(self._origin, self.manifest)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dbloader._describe import stop_iteration_error
+from dbloader._describe import add_note, stop_iteration_error
 
 if TYPE_CHECKING:
     from dbloader.datasets.base import RecordDataset
@@ -26,5 +26,5 @@ class NotedErrors:  # not a @contextmanager: it is entered once per sample, and 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, StopIteration):
             raise stop_iteration_error(self.dataset._describe(self.record)) from error
-        if isinstance(error, Exception) and hasattr(error, "add_note"):  # Python 3.11
-            error.add_note(f"in {self.dataset._describe(self.record)}")
+        if isinstance(error, Exception):
+            add_note(error, f"in {self.dataset._describe(self.record)}")

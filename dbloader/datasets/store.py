@@ -11,17 +11,20 @@ from typing_extensions import override
 from dbloader._describe import short_repr, stop_iteration_error
 from dbloader._options import checked_flag
 from dbloader.datasets.base import RecordDataset
+from dbloader.datasets.describe import describe
 from dbloader.datasets.fields import (
     check_fields,
     checked_fields,
     lies_over_image,
     names_of,
     others_of,
+    plans,
     value_of,
 )
 from dbloader.datasets.noted_errors import NotedErrors
 from dbloader.datasets.transforms import apply_transform, is_albumentations, random_numbers_for
 from dbloader.decoding.decoder import Decoder
+from dbloader.decoding.lazy import RESIZES, open_lazy
 from dbloader.decoding.open import decode_pil
 from dbloader.errors import DamagedImageError, OptionError
 
@@ -47,6 +50,7 @@ class StoreDataset(RecordDataset):
         transforms: Callable[..., Any] | None = None,
         fields: Iterable[str] | Mapping[str, str] | None = None,
         drop_empty_boxes: bool = True,
+        resize: str = "exact",
     ) -> None:
         functions = {"transform": transform, "target_transform": target_transform, "transforms": transforms}
         for name, function in {**functions, "decode": decode}.items():
@@ -54,11 +58,16 @@ class StoreDataset(RecordDataset):
                 raise TypeError(f"{name} must be a callable or None, got {short_repr(function)}")
         if transforms is not None and (transform is not None or target_transform is not None):
             raise OptionError("transforms takes whole samples: leave transform and target_transform out, or transforms")
+        if resize not in RESIZES:
+            raise OptionError(f"resize must be one of {', '.join(RESIZES)}, got {short_repr(resize)}")
+        if resize != "exact" and decode is not decode_pil:
+            raise OptionError(f"resize={resize!r} is for the default decode, decode_pil: leave out one of the two")
         super().__init__(store)
         self.transform = transform
         self.target_transform = target_transform
         self.transforms = transforms
         self.decode = decode
+        self.resize = resize
         self.fields = checked_fields(fields)
         self.drop_empty_boxes = checked_flag("drop_empty_boxes", drop_empty_boxes)
         self._check_fields(self.manifest)
@@ -114,30 +123,16 @@ class StoreDataset(RecordDataset):
         ]
 
     def __repr__(self) -> str:
-        lines = [f"Number of datapoints: {len(self)}", f"Root location: {self.root}"]
-        lines.append(f"Classes: {len(self.manifest.classes)}")
-        if self.fields is not None:
-            named = (name if name == field else f"{name} ({field})" for name, field in names_of(self.fields).items())
-            lines.append(f"Fields: {', '.join(named)}")
-        titles = {"Transform": self.transform, "Target transform": self.target_transform, "Transforms": self.transforms}
-        for title, transform in titles.items():
-            if transform is not None:
-                lines.append(f"{title}: " + repr(transform).replace("\n", "\n" + " " * len(f"{title}: ")))
-        return "\n    ".join([f"Dataset {type(self).__name__}", *(line.replace("\n", "\n    ") for line in lines)])
+        return describe(self)
 
     def _sample(self, record: Record, random_numbers: np.ndarray[Any, Any] | None = None) -> Any:
         """Return the sample of a record, with its row of ``_random_numbers``."""
         if not self._has_image:
             return self._transformed(record, self._others(record), random_numbers)
-        plan = None
-        if (
-            isinstance(self.decode, Decoder)
-            and self.decode.can_plan
-            and record.image is not None
-            and lies_over_image(self)
-        ):
-            plan = self._plan(record, random_numbers)
-        sample = self._joined(self._image(record, random_numbers, plan), self._others(record, plan))
+        options: dict[str, Any] = {}  # none for subclasses that make their images themselves
+        if lies_over_image(self) and plans(self.decode) and record.image is not None:
+            options["plan"] = self._plan(record, random_numbers)
+        sample = self._joined(self._image(record, random_numbers, **options), self._others(record, **options))
         return self._transformed(record, sample, random_numbers)
 
     def _transformed(self, record: Record, sample: Any, random_numbers: np.ndarray[Any, Any] | None) -> Any:
@@ -205,6 +200,8 @@ class StoreDataset(RecordDataset):
             return decode(image, _drawn_for(decode, random_numbers), **self._known(record))
         if image is None or decode is None or isinstance(image, np.ndarray):
             return image
+        if decode is decode_pil:
+            return open_lazy(image, **self._known(record), resize=self.resize, note=f"in {self._describe(record)}")
         self._check_whole(record)
         return decode(image)
 

@@ -6,7 +6,6 @@ before the order of the records is known; ``EncodedRecord.document`` adds the in
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -157,14 +156,13 @@ def checked_field_name(name: object) -> str:
 
 def checked_file_fields(names: object) -> tuple[str, ...]:
     """Return the names of further fields whose values are image files, or raise OptionError."""
-    if isinstance(names, (tuple, list)):
-        with suppress(FieldError):
-            names = tuple(map(checked_field_name, names))
-            if len({*names}) == len(names):
-                return names
+    if isinstance(names, (tuple, list)) and len({*map(repr, names)}) == len(names):
+        try:
+            return tuple(map(checked_field_name, names))
+        except FieldError as error:
+            raise OptionError(f"file_fields (--file-field): {error}") from error
     raise OptionError(
-        "file_fields (--file-field) must be different names of further fields, such as ('mask', 'depth'), got "
-        f"{short_repr(names)}"
+        f"file_fields (--file-field) must be different names, such as ('mask', 'depth'), got {short_repr(names)}"
     )
 
 

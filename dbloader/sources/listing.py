@@ -218,7 +218,7 @@ def _checked_columns(columns: tuple[str, ...], where: str, kind: Kind) -> tuple[
     # In metadata, a column called label is the label, and class a further field beside it.
     labels = LABEL_COLUMNS[:1] if kind.is_metadata and LABEL_COLUMNS[0] in columns else LABEL_COLUMNS
     for what, names in (("path", kind.paths), ("label", labels)):
-        found = [column for column in columns if column in names]
+        found = [column for column in columns if column in names and column not in kind.file_columns]
         if len(found) > 1:
             raise SourceError(f"{where}: {found[0]!r} and {found[1]!r} may both be the {what}; rename or drop one")
         chosen.append(found[0] if found else names[0])

@@ -95,7 +95,7 @@ def main() -> None:
     evaluation = create_loader(val, batch_size=25, transform=ResizeCenterCrop(SIDE, crop_pct=1.0), **common)
     model = Doubled().to(loader.device)
     optimizer = torch.optim.AdamW(model.parameters())
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=options.epochs * len(loader))
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 5e-3, total_steps=options.epochs * len(loader))
     for epoch in range(options.epochs):
         for batch in loader:
             small, large = pair(batch)

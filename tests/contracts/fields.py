@@ -16,7 +16,7 @@ from PIL import Image
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 from dbloader import RandomResizedCrop, ResizeCenterCrop, create_loader, write_store
-from dbloader.decoding import DecodeTensor, RandomCrop
+from dbloader.decoding import Crop, Decoder, DecodeTensor, RandomCrop
 from dbloader.errors import OptionError
 from dbloader.sampling.rng import SeededIndices
 from tests.support.images import encoded, photo
@@ -27,6 +27,15 @@ if TYPE_CHECKING:
 LENGTH = 8
 FILES = ("mask", "depth", "disparity", "large")
 CPU: dict[str, Any] = {"batch_size": 4, "input_size": (20, 16), "device": None, "mean": None, "std": None}
+
+
+class Framed(Decoder):
+    """Shows a part of an image in a black frame."""
+
+    size = (16, 26)
+
+    def choose_crop(self, random_numbers: Any, width: int, height: int) -> Crop:
+        return Crop(8, 4, 20, 10, flip=width % 2 == 0, resized=(10, 20), window=(-3, -4))
 
 
 def boxes_of(index: int) -> np.ndarray[Any, Any]:
@@ -254,6 +263,7 @@ class FieldsContract:
             (RandomResizedCrop(200, scale=(0.1, 0.6)), 0.5),
             (ResizeCenterCrop(80, resize=160), 0.5),
             (RandomCrop((20, 24), padding=6), 0),
+            (Framed(), 0),
         ],
     )
     def test_boxes_are_where_their_pixels_are_and_rows_of_empty_ones_are_dropped(
@@ -350,7 +360,7 @@ class FieldsContract:
         [("threads", 0), ("threads", 2), pytest.param(("processes", 2), marks=pytest.mark.slow)],
     )
     def test_batches_are_a_function_of_seed_and_epoch_for_all_workers(self, stored: Any, workers: Any) -> None:
-        names = ("image", "label", "mask", "depth", "disparity", "large")
+        names = ("image", "label", "mask", "depth", "disparity", "large", "boxes", "box_labels", "iscrowd")
         kind, count = workers
         with self.kind(stored, fields=names) as dataset:
             options: dict[str, Any] = {**CPU, "is_training": True, "seed": 3}

@@ -30,10 +30,11 @@ from dbloader import (
     verify_store,
     write_store,
 )
-from dbloader.errors import ConversionError, ExportError, FieldError, OptionError, SourceError
+from dbloader.errors import ConversionError, ExportError, FieldError, OptionError, SourceError, StoreExistsError
 from dbloader.records.record import encode
 from dbloader.sources.base import Entry, Loaded
 from dbloader.sources.open import open_source
+from tests.support.conversion import documents, interrupt, verified
 from tests.support.images import encoded, photo, picture, plant, run
 
 MASK = Image.fromarray(np.arange(48, dtype=np.uint8).reshape(6, 8) % 3)
@@ -77,10 +78,19 @@ def test_a_value_that_is_no_image_file_is_refused_with_its_sample(tmp_path: Path
         made(tmp_path / "a.lmdb", SAMPLE, {**SAMPLE, "mask": value})
 
 
-@pytest.mark.parametrize("names", ["mask", ("mask", "mask"), ("image",), (1,), 5])
-def test_names_that_no_further_field_can_have_are_refused(tmp_path: Path, names: Any) -> None:
-    with pytest.raises(OptionError, match=r"^file_fields \(--file-field\) must be different names of further fields"):
+@pytest.mark.parametrize(
+    ("names", "what"),
+    [("mask", " must be different names"), (("mask", "mask"), " must be"), (("label",), ": 'label' is a field of "),
+     ((1,), ": a field's name must be a str"), (5, " must be different names")],
+)  # fmt: skip
+def test_names_that_no_further_field_can_have_are_refused(tmp_path: Path, names: Any, what: str) -> None:
+    with pytest.raises(OptionError, match=rf"^file_fields \(--file-field\){what}"):
         made(tmp_path / "a.lmdb", SAMPLE, file_fields=names)
+
+
+def test_a_manifest_holds_names_of_file_fields_and_nothing_else(tmp_path: Path) -> None:
+    with create_store(tmp_path / "a.lmdb") as writer, pytest.raises(FieldError, match="has no valid source"):
+        writer.finish(source={"file_fields": "mask"})
 
 
 def test_copies_and_unions_keep_file_fields(tmp_path: Path) -> None:
@@ -133,6 +143,14 @@ def test_columns_of_a_listing_become_files_in_their_order(tmp_path: Path, worker
     assert second.fields == {"before": "3", "mask": (root / "masks/b.png").read_bytes(), "after": "4", "depth": None}
     assert report.bytes_read == sum(path.stat().st_size for path in root.glob("*/*.*"))
     assert report.digest == converted(root, shuffle=None, workers=4)[0].digest
+
+
+def test_a_column_that_is_named_like_a_label_is_a_file_if_it_is_said_to_be(tmp_path: Path) -> None:
+    root = scenes(tmp_path / "scenes")
+    (root / "targets.csv").write_text("image,target,label\nimages/a.jpg,masks/a.png,3\n")
+    convert(root, tmp_path / "out.lmdb", listing=root / "targets.csv", file_fields=("target",))
+    with open_store(tmp_path / "out.lmdb") as store:
+        assert (store[0].label, store[0].fields) == (3, {"target": encoded(MASK, "PNG")})
 
 
 def test_a_listing_read_without_file_fields_keeps_their_paths_as_text(tmp_path: Path) -> None:
@@ -261,6 +279,22 @@ def test_rows_of_metadata_whose_files_cannot_be_taken_are_named(tmp_path: Path, 
     root = described(scenes(tmp_path / "scenes"), {**METADATA[0], **row}, {**METADATA[0], "file_name": "none.jpg"})
     with pytest.raises((ConversionError, SourceError), match=what):
         convert(root, tmp_path / "a.lmdb")
+
+
+@pytest.mark.usefixtures("frequent_commits")
+def test_an_interrupted_conversion_with_files_is_resumed_to_the_same_store(tmp_path: Path) -> None:
+    root = plant(tmp_path / "many", {f"{n:02}.jpg": photo(n) for n in range(60)})
+    plant(root, {f"{n:02}.png": picture("PNG", n) for n in range(60)})
+    (root / "all.csv").write_text("path,mask\n" + "".join(f"{n:02}.jpg,{n:02}.png\n" for n in range(60)))
+    options: dict[str, Any] = {"listing": root / "all.csv", "file_fields": ("mask",), "shuffle": 1}
+    whole = convert(root, tmp_path / "whole.lmdb", **options)
+    interrupt(root, tmp_path / "out.lmdb", 30, **options, workers=1)
+    with pytest.raises(StoreExistsError, match="begun with another list of files"):
+        convert(root, tmp_path / "out.lmdb", listing=root / "all.csv", shuffle=1, resume=True)
+    report = convert(root, tmp_path / "out.lmdb", **options, resume=True)
+    assert 0 < report.resumed_at < 60
+    assert report.digest == whole.digest == verified(tmp_path / "out.lmdb")
+    assert documents(tmp_path / "out.lmdb") == documents(whole.place)
 
 
 # Stores with file fields

@@ -240,6 +240,18 @@ def test_a_collection_is_converted_into_another_one(old: Old, monkeypatch: pytes
         assert store.verify() == other.verify()
 
 
+def test_a_column_of_the_listing_may_name_further_files_of_the_collection(old: Old, tmp_path: Path) -> None:
+    listing = tmp_path / "pairs.csv"
+    rows = [(name_of(0), name_of(1)), (name_of(2), ""), (name_of(3), "none.jpg")]
+    listing.write_text("path,right\n" + "".join(f"{left},{right}\n" for left, right in rows))
+    report = convert(old.uri, tmp_path / "out.lmdb", listing=listing, file_fields=("right",))
+    assert (report.records, report.rejected) == (2, 1)
+    with open_store(tmp_path / "out.lmdb") as store:
+        assert store.manifest.file_fields == ("right",)
+        assert [record.fields["right"] for record in store] == [jpeg(1), None]
+        assert [event["reason"] for event in store.events()] == ["its right none.jpg is not in the collection"]
+
+
 def test_a_collection_needs_a_listing_and_only_a_collection_has_fields(old: Old, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"is not a dbloader store.*; a collection of files needs a listing"):
         convert(old.uri, tmp_path / "out.lmdb")

@@ -74,6 +74,7 @@ def test_a_dataset_shows_only_what_users_have_a_use_for(place: Path) -> None:
         "transforms",
         "drop_empty_boxes",
         "decode",
+        "resize",
         "fields",
         "store",
         "manifest",

@@ -51,8 +51,8 @@ def test_boxes_are_learned_with_their_images(run: Callable[[str, int, int], list
 
 
 def test_pairs_teach_more_than_resizing(run: Callable[[str, int, int], list[float]]) -> None:
-    _, _, gained = run("super_resolution", 60, 8)
-    assert gained > 0.3  # an untrained net is as good
+    _, _, gained = run("super_resolution", 100, 16)
+    assert gained > 0.5  # an untrained net is as good
 
 
 def test_crops_of_one_image_teach_what_it_shows(run: Callable[[str, int, int], list[float]]) -> None:

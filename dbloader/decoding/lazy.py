@@ -1,0 +1,247 @@
+"""PIL images that decode only what is asked of them."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from PIL import Image
+from typing_extensions import override
+
+from dbloader._describe import add_note
+from dbloader.decoding.crop import mirror, resize_pixels
+from dbloader.decoding.jpeg import open_jpeg
+from dbloader.decoding.open import ArrayImage, decode_pil
+from dbloader.decoding.pillow import PillowImage, open_file
+from dbloader.decoding.view import Pixels, View
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy.typing as npt
+
+_Pixels = TypeVar("_Pixels")
+
+RESIZES = ("exact", "fast", "scaled")
+
+_FILTERS: dict[int | None, str] = {
+    None: "bicubic",
+    Image.Resampling.BICUBIC: "bicubic",
+    Image.Resampling.BILINEAR: "bilinear",
+}
+_FACTORS = (8, 4, 2)
+
+_TURNS: dict[int, Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.uint8]]] = {
+    Image.Transpose.FLIP_LEFT_RIGHT: mirror,
+    Image.Transpose.FLIP_TOP_BOTTOM: lambda pixels: pixels[::-1],
+    Image.Transpose.ROTATE_90: lambda pixels: pixels.transpose(1, 0, 2)[::-1],
+    Image.Transpose.ROTATE_180: lambda pixels: pixels[::-1, ::-1],
+    Image.Transpose.ROTATE_270: lambda pixels: pixels[::-1].transpose(1, 0, 2),
+    Image.Transpose.TRANSPOSE: lambda pixels: pixels.transpose(1, 0, 2),
+    Image.Transpose.TRANSVERSE: lambda pixels: pixels[::-1, ::-1].transpose(1, 0, 2),
+}
+
+
+def open_lazy(
+    data: bytes, tiles: bytes | None = None, *, known_intact: bool = False, resize: str = "exact", note: str = ""
+) -> Image.Image:
+    """Open an image file as a PIL image of mode RGB, with the pixels, ``info`` and errors of ``decode_pil``.
+
+    A JPEG that is known to be intact is decoded when its pixels are needed, and then only what a crop takes. All others
+    are decoded now, so that damage is found now.
+
+    Args:
+        data: The encoded file.
+        tiles: Lengths of the tiles of a tiled JPEG.
+        known_intact: Whether the file is known to decode without a warning.
+        resize: One of RESIZES, as LMDBDataset explains them.
+        note: Added to every error of decoding, which may come long after this call.
+    """
+    jpeg = open_jpeg(data, tiles, known_intact=True) if known_intact else None
+    if jpeg is not None:
+        return LazyImage(View(Pixels(jpeg), 0, 0, jpeg.width, jpeg.height), data, resize, note)
+    image = decode_pil(data)
+    if resize == "exact":
+        return image
+    return LazyImage(View(Pixels(PillowImage(image)), 0, 0, *image.size), image.info, resize, note)
+
+
+class LazyImage(Image.Image):
+    """An RGB image whose pixels are decoded when they are needed.
+
+    Copies and crops within it stay lazy. Where Pillow needs pixels in its own memory, the image gets them and becomes
+    an ordinary ``PIL.Image.Image``, also by its class; so pickles are of ordinary images. Threads may share it: each
+    method may find that another thread has changed the class, so it calls those of LazyImage by name, and reads
+    ``_view`` once, and ``_file`` before ``info``.
+
+    Args:
+        view: Its pixels.
+        info: The file whose header has ``info``, or that itself.
+        resize: One of RESIZES.
+        note: Added to errors.
+    """
+
+    def __init__(self, view: View, info: bytes | dict[Any, Any], resize: str, note: str) -> None:
+        vars(self).update(vars(Image.Image()))  # its __init__ would assign to `im`
+        self._mode = "RGB"
+        self._size = (view.width, view.height)
+        self._view: View | None = view  # None: it is an ordinary image
+        self._resize, self._note = resize, note
+        self._lock = threading.Lock()
+        del vars(self)["info"]
+        self._file = b""
+        if isinstance(info, dict):
+            self.info = info
+        else:
+            self._file = info
+
+    @property
+    def info(self) -> dict[Any, Any]:  # an attribute there
+        """What the header says besides the size, as of the image that ``decode_pil`` returns."""
+        file, known = self._file, vars(self)
+        if "info" not in known:  # Pillow takes 50 us to read the header
+            with LazyImage._noted(self, open_file, file) as image:
+                known.setdefault("info", image.info)
+        info: dict[Any, Any] = known["info"]
+        return info
+
+    @info.setter
+    def info(self, info: dict[Any, Any]) -> None:
+        vars(self)["info"] = info
+
+    @property
+    def im(self) -> Any:
+        """The pixels in Pillow's memory."""
+        self.load()
+        return self.im  # by now Pillow's
+
+    @im.setter
+    def im(self, im: Any) -> None:
+        with self._lock:
+            LazyImage._settle(self, im)
+
+    def _settle(self, im: Any) -> None:
+        """Become an ordinary image with these pixels."""
+        plain = Image.Image()
+        plain.im = im
+        pixels = {name: value for name, value in vars(plain).items() if name in ("im", "_im")}  # by Pillow's version
+        vars(self).update(pixels, info=self.info)
+        self.__class__ = Image.Image  # type: ignore[assignment]
+        self._view, self._file = None, b""
+
+    @override
+    def load(self) -> Any:
+        with self._lock:
+            if self._view is not None:
+                LazyImage._settle(self, LazyImage._noted(self, self._view.to_pil).im)
+        return Image.Image.load(self)
+
+    @override
+    def close(self) -> None:
+        with self._lock:
+            LazyImage._settle(self, None)
+        Image.Image.close(self)
+
+    def _noted(self, decode: Callable[..., _Pixels], *args: Any) -> _Pixels:
+        try:
+            return decode(*args)
+        except Exception as error:
+            add_note(error, self._note)
+            raise
+
+    def _derive(self, view: View) -> LazyImage:
+        file, known = self._file, vars(self).get("info")
+        return LazyImage(view, file if known is None else known.copy(), self._resize, self._note)
+
+    def _of(self, image: ArrayImage | PillowImage) -> LazyImage:
+        return LazyImage._derive(self, View(Pixels(image), 0, 0, image.width, image.height))
+
+    @override
+    def copy(self) -> Image.Image:
+        view = self._view
+        return Image.Image.copy(self) if view is None else LazyImage._derive(self, view)
+
+    __copy__ = copy
+
+    @override
+    def convert(self, mode: str | None = None, *args: Any, **kwargs: Any) -> Image.Image:
+        if mode in (None, "RGB") and not args and not kwargs:
+            return self.copy()
+        return Image.Image.convert(self, mode, *args, **kwargs)
+
+    @override
+    def crop(self, box: Sequence[float] | None = None) -> Image.Image:
+        view = self._view
+        if view is not None and box is not None:
+            try:
+                left, top, right, bottom = (int(round(edge)) for edge in box)  # noqa: RUF046 # Pillow's own rounding
+            except (TypeError, ValueError, OverflowError):
+                return Image.Image.crop(self, box)  # type: ignore[arg-type] # its error
+            if 0 <= left < right <= view.width and 0 <= top < bottom <= view.height:
+                return LazyImage._derive(
+                    self, View(view.pixels, view.left + left, view.top + top, right - left, bottom - top)
+                )
+        return Image.Image.crop(self, box)  # type: ignore[arg-type] # any box that Pillow takes
+
+    @override
+    def resize(
+        self, size: Any, resample: int | None = None, box: Any = None, reducing_gap: float | None = None
+    ) -> Image.Image:
+        view = self._view
+        if view is None:
+            return Image.Image.resize(self, size, resample, box, reducing_gap)
+        usual = len(size) == 2 and all(type(side) is int and side > 0 for side in size) and resample in _FILTERS
+        if self._resize == "exact" or not usual or box is not None or reducing_gap is not None:
+            return LazyImage._of(
+                self, PillowImage(LazyImage._noted(self, view.to_pil).resize(size, resample, box, reducing_gap))
+            )
+        width, height = size
+        fits = (f for f in _FACTORS if view.width >= f * width and view.height >= f * height)
+        pixels = LazyImage._noted(self, view.decode, next(fits, 1) if self._resize == "scaled" else 1)
+        rows, columns, _ = pixels.shape
+        if _FILTERS[resample] == "bicubic" and height < rows and height * columns < rows * width:
+            # Pillow 13 then often resizes the height first. Bicubic values overshoot and are clipped in between, so the
+            # order changes pixels by up to 26 levels.
+            return LazyImage._of(self, PillowImage(Image.fromarray(pixels).resize(size, resample)))
+        if (rows, columns) != (height, width):
+            pixels = resize_pixels(pixels, (height, width), _FILTERS[resample])
+        return LazyImage._of(self, ArrayImage(np.ascontiguousarray(pixels)))
+
+    @override
+    def transpose(self, method: Image.Transpose) -> Image.Image:
+        view, turn = self._view, _TURNS.get(method)
+        if view is None or turn is None:
+            return Image.Image.transpose(self, method)
+        return LazyImage._of(self, ArrayImage(np.ascontiguousarray(turn(LazyImage._noted(self, view.decode)))))
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        view = self._view
+        if view is None:
+            return Image.Image.__array_interface__.__get__(self)  # type: ignore[no-any-return]
+        pixels = np.ascontiguousarray(LazyImage._noted(self, view.decode))
+        return {"version": 3, "shape": pixels.shape, "typestr": "|u1", "data": pixels.data.toreadonly()}
+
+    @override
+    def __eq__(self, other: object) -> bool:
+        for image in (self, other):
+            if isinstance(image, LazyImage):
+                image.load()  # Pillow compares classes too
+        return Image.Image.__eq__(self, other)
+
+    __hash__ = None  # type: ignore[assignment] # as Pillow's
+
+    @override
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        try:
+            self.load()
+        except Exception as error:
+            # A DataLoader's worker pickles in a thread of a queue, which would drop the sample; the training would wait
+            # for it forever. So the error is raised where the image is unpickled.
+            return _raise, (error,)
+        return Image.Image.__reduce_ex__(self, protocol)
+
+
+def _raise(error: Exception) -> None:
+    raise error

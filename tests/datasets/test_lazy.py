@@ -1,0 +1,139 @@
+"""The default images of a dataset decode only what is asked of them, and name their record where that fails."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader
+
+from dbloader import ImageFormat, LMDBDataset, convert, create_loader, write_store
+from dbloader.decoding import DecodeTensor, decode_pil
+from dbloader.decoding.lazy import LazyImage
+from dbloader.errors import DamagedImageError, OptionError
+from tests.support.images import plant_photos
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dbloader.records.record import Record
+
+KINDS: dict[str, dict[str, Any]] = {"tiled": {"images": ImageFormat(tile=True)}, "as they are": {}}
+
+
+@pytest.fixture(params=KINDS)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    plant_photos(tmp_path / "images", 8, width=150, height=90, quality=90)
+    convert(tmp_path / "images", tmp_path / "a.lmdb", **KINDS[request.param])
+    return tmp_path / "a.lmdb"
+
+
+def eager(dataset: LMDBDataset, at: int) -> Image.Image:
+    data = dataset.record(at).image
+    assert isinstance(data, bytes)
+    return decode_pil(data)
+
+
+def corner(image: Image.Image) -> torch.Tensor:
+    crop = image.crop((5, 6, 90, 70)).resize((20, 20), Image.Resampling.BILINEAR)
+    return torch.from_numpy(np.array(crop))
+
+
+def test_samples_are_lazy_and_their_pixels_those_of_decode_pil(place: Path) -> None:
+    with LMDBDataset(place) as dataset, LMDBDataset(place, lambda image: image.crop((3, 4, 50, 60))) as crops:
+        for at in range(len(dataset)):
+            image = dataset[at][0]
+            assert type(image) is LazyImage
+            expected = eager(dataset, at)
+            assert image.size == expected.size
+            assert crops[at][0] == expected.crop((3, 4, 50, 60))
+            assert image == expected
+
+
+def test_exact_transforms_give_what_they_gave_and_others_nearly_that(place: Path) -> None:
+    expected = torch.stack([corner(eager(LMDBDataset(place), at)).int() for at in range(8)])
+    for resize, most in (("exact", 0), ("fast", 1), ("scaled", 12)):  # decoded at 1/2
+        dataset = LMDBDataset(place, corner, resize=resize)
+        for loader in (
+            DataLoader(dataset, 4),
+            create_loader(dataset, 20, 4, transform=corner, num_workers=0, mean=None, std=None),
+        ):
+            batches = torch.cat([batch[0] for batch in loader]).int()
+            assert (batches - expected).abs().max() <= most
+
+
+def test_a_store_that_was_not_decoded_when_it_was_made_raises_at_once(tmp_path: Path) -> None:
+    plant_photos(tmp_path / "images", 2, width=150, height=90, quality=90)
+    file = tmp_path / "images" / "cat" / "0000.jpg"
+    file.write_bytes(file.read_bytes()[:-500] + b"\xff\xd9")
+    convert(tmp_path / "images", tmp_path / "a.lmdb", check="none")
+    for resize in ("exact", "fast"):
+        dataset = LMDBDataset(tmp_path / "a.lmdb", resize=resize)
+        with pytest.raises(DamagedImageError) as raised:
+            dataset[0]
+        assert "cat/0000.jpg" in "".join(getattr(raised.value, "__notes__", ["cat/0000.jpg"]))
+        assert dataset[1][0] == eager(dataset, 1)
+
+
+class WithWrongTiles(LMDBDataset):
+    """A store whose lengths of tiles are not those of its images."""
+
+    def _known(self, record: Record) -> dict[str, Any]:
+        return {**super()._known(record), "tiles": b"\1\0"}
+
+
+def cropped(sample: Any) -> Any:
+    return sample[0].crop((3, 4, 50, 60))
+
+
+def as_list(samples: list[Any]) -> list[Any]:
+    return [cropped(sample) for sample in samples]
+
+
+def message_of(loader: DataLoader[Any]) -> str:
+    """The message and notes of an error; the error itself would keep the workers."""
+    try:
+        for _ in loader:
+            pass
+    except DamagedImageError as error:
+        return "\n".join([str(error), *getattr(error, "__notes__", [])])
+    raise AssertionError("no error")
+
+
+@pytest.mark.slow
+def test_late_damage_comes_out_of_a_worker_and_names_the_record_once(tmp_path: Path) -> None:
+    plant_photos(tmp_path / "images", 2, width=150, height=90, quality=90)
+    convert(tmp_path / "images", tmp_path / "a.lmdb", images=ImageFormat(tile=True))
+    late = WithWrongTiles(tmp_path / "a.lmdb")
+    early = WithWrongTiles(tmp_path / "a.lmdb", lambda image: np.asarray(image.crop((3, 4, 50, 60))))
+    for dataset, collate in ((late, as_list), (early, None)):
+        # The images of `late` are first decoded in the thread that sends them: the error must not be lost there.
+        loader = DataLoader(dataset, 2, num_workers=1, collate_fn=collate, multiprocessing_context="fork")
+        text = message_of(loader)
+        if hasattr(Exception, "add_note"):
+            assert text.count("in record 0 (cat/0000.jpg)") == 1
+
+
+def test_write_store_takes_lazy_images_and_what_transforms_make_of_them(place: Path, tmp_path: Path) -> None:
+    write_store(LMDBDataset(place, resize="fast"), tmp_path / "copy.lmdb")
+    assert LMDBDataset(tmp_path / "copy.lmdb").content_digest == LMDBDataset(place).content_digest
+    write_store(LMDBDataset(place, lambda image: image.crop((3, 4, 50, 60))), tmp_path / "crops.lmdb")
+    crops = LMDBDataset(tmp_path / "crops.lmdb")
+    for at in range(len(crops)):
+        image = crops[at][0]
+        assert image.size == (47, 56)
+        source = np.asarray(eager(LMDBDataset(place), at).crop((3, 4, 50, 60))).astype(int)
+        assert np.abs(source - np.asarray(image)).mean() < 8
+
+
+def test_the_option_is_one_of_three_words_and_of_the_default_decode(place: Path) -> None:
+    with pytest.raises(OptionError, match=r"resize must be one of exact, fast, scaled, got 'quick'"):
+        LMDBDataset(place, resize="quick")
+    for decode in (None, DecodeTensor()):
+        with pytest.raises(OptionError, match=r"resize='fast' is for the default decode, decode_pil"):
+            LMDBDataset(place, decode=decode, resize="fast")
+    assert "Resize: fast" in repr(LMDBDataset(place, resize="fast"))
+    assert "Resize" not in repr(LMDBDataset(place))

@@ -1,0 +1,36 @@
+"""A folder of images, and a store that was converted from it, for the tests with the real torchvision.
+
+Run them with ``scripts/frameworks torchvision``, which makes an environment that has torchvision and the others.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dbloader import convert
+from tests.support import jpegs
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LENGTH = 12
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three classes, of whose names torchvision and timm think differently."""
+    folder = tmp_path_factory.mktemp("images") / "folder"
+    for number in range(LENGTH):
+        place = folder / ("2", "10", "cats")[number % 3]
+        place.mkdir(parents=True, exist_ok=True)
+        jpegs.draw(60 + number, 50, seed=number).save(place / f"{number}.jpg", quality=90)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def place(folder: Path) -> Path:
+    place = folder.with_name("store.lmdb")
+    convert(folder, place)
+    return place

@@ -1,0 +1,107 @@
+"""A store's dataset answers as torchvision's ImageFolder of the same files does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from torch.utils.data import DataLoader
+
+from dbloader import LMDBDataset
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+datasets = pytest.importorskip(
+    "torchvision.datasets", reason="torchvision is not installed: scripts/frameworks torchvision"
+)
+
+
+def to_array(image: Any) -> Any:
+    return np.asarray(image).transpose(2, 0, 1).copy()
+
+
+def samples_of(dataset: Any) -> list[Any]:
+    return [dataset[index] for index in range(len(dataset))]
+
+
+def negative(label: int) -> int:
+    return -label
+
+
+def test_samples_classes_and_targets_are_those_of_imagefolder(folder: Path, place: Path) -> None:
+    theirs, ours = datasets.ImageFolder(folder), LMDBDataset(place)
+    assert len(ours) == len(theirs)
+    assert ours.classes == theirs.classes == ["10", "2", "cats"]
+    assert ours.class_to_idx == theirs.class_to_idx
+    assert ours.targets.tolist() == theirs.targets
+    assert [(str(folder / name), label) for name, label in ours.samples] == theirs.samples
+    assert [(str(folder / name), label) for name, label in ours.imgs] == theirs.imgs
+    for (image, label), (their_image, their_label) in zip(samples_of(ours), samples_of(theirs), strict=True):
+        assert (image.mode, image.size, type(label)) == (their_image.mode, their_image.size, type(their_label))
+        assert image.tobytes() == their_image.tobytes()
+        assert label == their_label
+
+
+def test_transforms_are_applied_and_shown(folder: Path, place: Path) -> None:
+    theirs = datasets.ImageFolder(folder, to_array, negative)
+    ours = LMDBDataset(place, to_array, negative)
+    for index in (0, 5, -1):
+        assert np.array_equal(ours[index][0], theirs[index][0])
+        assert ours[index][1] == theirs[index][1]
+    lines = repr(ours).split("\n")
+    assert lines[:2] == ["Dataset LMDBDataset", f"    Number of datapoints: {len(ours)}"]
+    assert "to_array" in repr(ours)
+    assert "negative" in repr(ours)
+
+
+def joint(image: Any, label: int) -> tuple[Any, int]:
+    return image.rotate(90 * label), label + 100
+
+
+def test_transforms_of_image_and_label_together_are_those_of_a_vision_dataset(folder: Path, place: Path) -> None:
+    theirs = datasets.ImageFolder(folder)
+    theirs.transforms = joint
+    ours = LMDBDataset(place, transforms=joint)
+    assert ours.transforms is joint
+    for (image, label), (their_image, their_label) in zip(samples_of(ours), samples_of(theirs), strict=True):
+        expected = joint(their_image, their_label)
+        assert (image.tobytes(), label) == (expected[0].tobytes(), expected[1])
+
+
+def test_a_store_that_is_not_there_is_a_file_that_is_not_found(tmp_path: Path) -> None:
+    for dataset in (datasets.ImageFolder, LMDBDataset):
+        with pytest.raises(FileNotFoundError):
+            dataset(tmp_path / "nothing")
+
+
+def test_a_class_that_loads_images_by_their_paths_needs_only_another_base(folder: Path, place: Path) -> None:
+    def pairs(base: Any) -> Any:
+        class Pairs(base):  # type: ignore[misc]
+            def __getitem__(self, index: int) -> Any:
+                path, target = self.samples[index]
+                image = self.loader(path)
+                return image, image.transpose(0), target
+
+        return Pairs
+
+    theirs, ours = pairs(datasets.ImageFolder)(folder), pairs(LMDBDataset)(place)
+    for index in range(len(theirs)):
+        images, their_images = ours[index], theirs[index]
+        assert [image.tobytes() for image in images[:2]] == [image.tobytes() for image in their_images[:2]]
+        assert images[2] == their_images[2]
+
+
+class Vision(LMDBDataset, datasets.VisionDataset):  # type: ignore[misc, name-defined]
+    """For code that asks for a VisionDataset."""
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_class_of_ones_own_is_a_vision_dataset(folder: Path, place: Path, num_workers: int) -> None:
+    ours = Vision(place, to_array)
+    assert isinstance(ours, datasets.VisionDataset)
+    assert not isinstance(LMDBDataset(place), datasets.VisionDataset)
+    theirs = datasets.ImageFolder(folder, to_array)
+    found = [image for (image,), _ in DataLoader(ours, num_workers=num_workers)]
+    assert all(np.array_equal(image, their_image) for image, (their_image, _) in zip(found, theirs, strict=True))

@@ -1,0 +1,106 @@
+"""The training scripts of timm's and torchvision's repositories, run on stores.
+
+They are in no package. Name the folders that have them, as scripts/frameworks says, or these tests are skipped.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dbloader import convert
+
+for _module in ("torchvision", "timm"):
+    pytest.importorskip(_module, reason="torchvision is not installed: scripts/frameworks torchvision")
+
+TIMM = os.environ.get("DBLOADER_TIMM_SCRIPTS")
+VISION = os.environ.get("DBLOADER_VISION_REFERENCES")
+ENVIRONMENT = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+SCRIPTS = "scripts/frameworks says how to name the folder of these scripts"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders train, validation and val, and a store of each, of images as bright as their class says."""
+    folder = tmp_path_factory.mktemp("images")
+    noise = np.random.default_rng(0)
+    for split, count in (("train", 16), ("validation", 8)):
+        for name, brightness in zip("abcde", range(30, 256, 50), strict=False):
+            (folder / split / name).mkdir(parents=True)
+            for index in range(count):
+                pixels = noise.normal(brightness, 20, (40 + index % 5, 48, 3)).clip(0, 255).astype(np.uint8)
+                Image.fromarray(pixels).save(folder / split / name / f"{index:02}.jpg")
+        convert(folder / split, folder / f"{split}.lmdb")
+    (folder / "val.lmdb").hardlink_to(folder / "validation.lmdb")
+    return folder
+
+
+def run(*arguments: object, cwd: Path) -> str:
+    command = [sys.executable, "-W", "ignore", *map(str, arguments)]
+    done = subprocess.run(
+        command,
+        cwd=cwd,
+        env=ENVIRONMENT,
+        text=True,
+        check=False,
+        timeout=300,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not TIMM, reason=SCRIPTS)
+@pytest.mark.parametrize("prefetcher", [[], ["--no-prefetcher"]])
+def test_timms_scripts_train_and_validate_on_a_store_as_on_its_folder(
+    folder: Path, tmp_path: Path, prefetcher: list[str]
+) -> None:
+    options = ["--model", "test_resnet", "--num-classes", 5, "--input-size", 3, 32, 32, "-b", 8, "-j", 2]
+    options += ["--device", "cpu", *prefetcher]
+    training = ["--epochs", 2, "--warmup-epochs", 0, "--lr", 0.05, "--reprob", 0.25, "--output", tmp_path]
+    stores = ["-m", "dbloader.timm"], f"{folder}/{{split}}.lmdb"
+    summaries, results = [], []
+    for name, (module, data) in {"store": stores, "folder": ([], str(folder))}.items():
+        run(*module, f"{TIMM}/train.py", "--data-dir", data, *options, *training, "--experiment", name, cwd=tmp_path)
+        with (tmp_path / name / "summary.csv").open() as file:
+            summaries.append([{**row, "epoch_time": None} for row in csv.DictReader(file)])
+        checkpoint = ["--checkpoint", tmp_path / name / "last.pth.tar"]
+        printed = run(*module, f"{TIMM}/validate.py", "--data-dir", data, *options, *checkpoint, cwd=tmp_path)
+        results.append(json.loads(printed.partition("--result\n")[2]))
+    assert len(summaries[0]) == 2
+    assert summaries[0] == summaries[1]
+    assert results[0]["top1"] == results[1]["top1"] > 30  # by chance 20
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not VISION, reason=SCRIPTS)
+def test_torchvisions_script_trains_on_a_store_with_three_edits(folder: Path, tmp_path: Path) -> None:
+    assert VISION
+    script = (Path(VISION) / "train.py").read_text()
+    edits = [
+        ("import torchvision\n", "import torchvision\nfrom dbloader import LMDBDataset\n"),
+        ("torchvision.datasets.ImageFolder(", "LMDBDataset("),
+        ('args.data_path, "train")', 'args.data_path, "train.lmdb")'),
+        ('args.data_path, "val")', 'args.data_path, "val.lmdb")'),
+    ]
+    for old, new in edits:
+        assert old in script
+        script = script.replace(old, new)
+    (tmp_path / "train_on_store.py").write_text(script)
+    for each in Path(VISION).glob("*.py"):
+        (tmp_path / each.name).write_text(each.read_text())
+    sizes = ["--train-crop-size", 32, "--val-crop-size", 32, "--val-resize-size", 36]
+    options = ["--data-path", folder, "--model", "resnet18", "--device", "cpu", "--epochs", 2, "-b", 8, "-j", 2, *sizes]
+    printed = run(tmp_path / "train_on_store.py", *options, "--lr", 0.01, cwd=tmp_path)
+    assert printed.count("Acc@1") >= 2
+    assert "Training time" in printed

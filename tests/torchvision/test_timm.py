@@ -1,0 +1,86 @@
+"""timm's loader and models with a store, and our loader with timm's call."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+
+from dbloader import LMDBDataset, create_loader
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+REASON = "timm is not installed: scripts/frameworks torchvision"
+timm = pytest.importorskip("timm", reason=REASON)
+timm_data = pytest.importorskip("timm.data", reason=REASON)
+
+
+def test_timm_orders_numbers_as_numbers_and_a_store_as_torchvision(folder: Path, place: Path) -> None:
+    assert timm_data.ImageDataset(folder).reader.class_to_idx == {"2": 0, "10": 1, "cats": 2}
+    assert LMDBDataset(place).class_to_idx == {"10": 0, "2": 1, "cats": 2}
+
+
+@pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")  # it closes no file
+def test_names_images_and_classes_are_those_of_timms_dataset(folder: Path, place: Path) -> None:
+    theirs, ours = timm_data.ImageDataset(folder), LMDBDataset(place)
+    assert sorted(ours.filenames()) == sorted(theirs.filenames())
+    assert sorted(ours.filenames(basename=True)) == sorted(theirs.filenames(basename=True))
+    classes = list(theirs.reader.class_to_idx)
+    for index in range(len(theirs)):
+        image, label = theirs[index]
+        ours_image, ours_label = ours[ours.find(theirs.filename(index))]
+        assert ours_image.tobytes() == image.tobytes()
+        assert ours.classes[ours_label] == classes[label]
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+def test_evaluation_with_a_models_config_shows_what_timms_loader_shows(place: Path, interpolation: str) -> None:
+    model = timm.create_model("test_resnet", num_classes=3)
+    config = timm_data.resolve_data_config({"img_size": 32, "interpolation": interpolation}, model=model)
+    options = {"batch_size": 12, "device": torch.device("cpu"), **config}
+    theirs = timm_data.create_loader(LMDBDataset(place), num_workers=0, persistent_workers=False, **options)
+    ours = create_loader(LMDBDataset(place), num_workers=0, **options)
+    (images, labels), (their_images, their_labels) = next(iter(ours)), next(iter(theirs))
+    assert torch.equal(labels, their_labels)
+    levels = (images - their_images).abs() * 255 * np.array(config["std"]).mean()
+    assert levels.mean() < 0.5  # torch's filters and Pillow's differ by a level here and there
+    positional = create_loader(LMDBDataset(place), (3, 32, 32), 12, device=options["device"])
+    assert next(iter(positional))[0].shape == images.shape
+
+
+def test_timms_loader_trains_on_a_store_with_its_prefetcher_and_without(place: Path) -> None:
+    for use_prefetcher in (True, False):
+        loader = timm_data.create_loader(
+            LMDBDataset(place),
+            (3, 32, 32),
+            4,
+            is_training=True,
+            re_prob=0.25,
+            auto_augment="rand-m9-mstd0.5",
+            device=torch.device("cpu"),
+            num_workers=2,
+            use_prefetcher=use_prefetcher,
+            persistent_workers=False,
+        )
+        batches = list(loader)
+        assert [images.shape for images, _ in batches] == [(4, 3, 32, 32)] * 3
+        assert sorted(torch.cat([labels for _, labels in batches]).tolist()) == [0] * 4 + [1] * 4 + [2] * 4
+
+
+def test_a_transform_of_timms_in_our_loader_gives_what_it_gives_in_timms(place: Path) -> None:
+    config = {"crop_mode": "squash", "interpolation": "bicubic"}
+    transform = timm_data.create_transform((3, 32, 32), use_prefetcher=True, **config)
+    loader = create_loader(LMDBDataset(place), 32, 12, transform=transform, device="cpu", num_workers=0)
+    theirs = timm_data.create_loader(
+        LMDBDataset(place),
+        (3, 32, 32),
+        12,
+        **config,
+        device=torch.device("cpu"),
+        num_workers=0,
+        persistent_workers=False,
+    )
+    assert torch.allclose(next(iter(loader))[0], next(iter(theirs))[0], atol=1e-5)

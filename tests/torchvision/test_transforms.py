@@ -1,0 +1,122 @@
+"""Transforms and mixers of torchvision, timm, albumentations and kornia give with a store what they always give."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader
+
+from dbloader import LMDBDataset, create_loader, write_store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+REASON = "torchvision is not installed: scripts/frameworks torchvision"
+datasets = pytest.importorskip("torchvision.datasets", reason=REASON)
+v1 = pytest.importorskip("torchvision.transforms", reason=REASON)
+v2 = pytest.importorskip("torchvision.transforms.v2", reason=REASON)
+timm_data = pytest.importorskip("timm.data", reason=REASON)
+albumentations = pytest.importorskip("albumentations", reason=REASON)
+kornia = pytest.importorskip("kornia.augmentation", reason=REASON)
+
+
+class Album:
+    """A transform of albumentations takes and gives arrays, by name."""
+
+    def __init__(self) -> None:
+        steps = [albumentations.RandomCrop(32, 32), albumentations.HorizontalFlip(), albumentations.ColorJitter()]
+        self.transform = albumentations.Compose(steps, seed=7)
+
+    def __call__(self, image: Any) -> torch.Tensor:
+        return torch.from_numpy(self.transform(image=np.asarray(image))["image"].copy()).permute(2, 0, 1)
+
+
+TRANSFORMS = {
+    "torchvision v1": lambda: v1.Compose(
+        [v1.RandomResizedCrop(32), v1.RandomHorizontalFlip(), v1.ColorJitter(0.4, 0.4, 0.4), v1.ToTensor()]
+    ),
+    "torchvision v1, TrivialAugment": lambda: v1.Compose([v1.TrivialAugmentWide(), v1.CenterCrop(32), v1.ToTensor()]),
+    "torchvision v1, evaluation": lambda: v1.Compose([v1.Resize(40), v1.CenterCrop(32), v1.ToTensor()]),
+    "torchvision v2": lambda: v2.Compose(
+        [v2.RandomResizedCrop(32), v2.RandomHorizontalFlip(), v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True)]
+    ),
+    "torchvision v2, tensors first": lambda: v2.Compose([v2.ToImage(), v2.RandomCrop(32), v2.RandAugment()]),
+    "timm, training": lambda: timm_data.create_transform(32, is_training=True, auto_augment="rand-m9-mstd0.5"),
+    "timm, evaluation": lambda: timm_data.create_transform((3, 32, 32), crop_mode="squash"),
+    "albumentations": Album,
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_a_transform_gives_with_a_store_what_it_gives_with_imagefolder(folder: Path, place: Path, name: str) -> None:
+    batches = []
+    for dataset in (datasets.ImageFolder(folder, TRANSFORMS[name]()), LMDBDataset(place, TRANSFORMS[name]())):
+        loader = DataLoader(dataset, 4, num_workers=2, generator=torch.Generator().manual_seed(3))
+        batches.append([images for images, _ in loader])
+    assert all(torch.equal(one, other) for one, other in zip(*batches, strict=True))
+
+
+def test_images_and_masks_go_through_albumentations_together(tmp_path: Path) -> None:
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 40, 3), np.uint8))
+    mask = image.convert("L").point(lambda value: 255 if value > 127 else 0)
+    files = [{"image": image, "mask": mask, "label": 0}]
+    write_store(files, tmp_path / "store.lmdb", file_fields=("mask",))
+    flip = albumentations.Compose([albumentations.RandomCrop(32, 32), albumentations.HorizontalFlip(p=1)], seed=7)
+
+    def together(sample: dict[str, Any]) -> dict[str, Any]:
+        return dict(flip(**{name: np.asarray(value) for name, value in sample.items()}))
+
+    dataset = LMDBDataset(tmp_path / "store.lmdb", transforms=together, fields=("image", "mask"))
+    sample = dataset[0]
+    gray = np.asarray(Image.fromarray(sample["image"]).convert("L"))
+    assert sample["mask"].shape == (32, 32)
+    assert np.array_equal(sample["mask"] > 0, gray > 127)
+
+
+MIXERS = {
+    "torchvision MixUp": lambda: v2.MixUp(num_classes=3),
+    "torchvision CutMix": lambda: v2.CutMix(num_classes=3),
+    "torchvision, one of both": lambda: v2.RandomChoice([v2.MixUp(num_classes=3), v2.CutMix(num_classes=3)]),
+    "timm": lambda: timm_data.Mixup(mixup_alpha=0.8, cutmix_alpha=1.0, num_classes=3),
+}
+
+
+@pytest.mark.parametrize("name", MIXERS)
+def test_a_mixer_as_preparation_mixes_images_and_labels(place: Path, name: str) -> None:
+    options: dict[str, Any] = {"batch_size": 4, "input_size": 32, "num_workers": 0, "device": "cpu"}
+    torch.manual_seed(0)
+    np.random.seed(0)  # timm draws there
+    images, labels = next(iter(create_loader(LMDBDataset(place), preparation=MIXERS[name](), **options)))
+    plain, targets = next(iter(create_loader(LMDBDataset(place), **options)))
+    assert images.shape == plain.shape == (4, 3, 32, 32)
+    assert labels.shape == (4, 3)
+    assert torch.allclose(labels.sum(1), torch.ones(4))
+    assert not torch.equal(images, plain)
+    assert targets.dtype == torch.int64
+
+
+def test_kornias_mixup_mixes_the_labels_too(place: Path) -> None:
+    mix = kornia.RandomMixUpV2(p=1.0, data_keys=["input", "class"])
+    options: dict[str, Any] = {"batch_size": 12, "input_size": 32, "num_workers": 0, "device": "cpu"}
+    images, labels = next(iter(create_loader(LMDBDataset(place), preparation=mix, **options)))
+    plain, targets = next(iter(create_loader(LMDBDataset(place), **options)))
+    assert torch.equal(labels[:, 0].long(), targets)  # the label, the other one, and the other one's share
+    share = labels[:, 2].reshape(-1, 1, 1, 1)
+    order = mix._params["mixup_pairs"].tolist()
+    assert torch.equal(labels[:, 1].long(), targets[order])
+    assert torch.allclose(images, plain * (1 - share) + plain[order] * share, atol=1e-5)
+
+
+def test_kornias_augmentations_of_images_leave_the_labels_alone(place: Path) -> None:
+    steps = kornia.AugmentationSequential(
+        kornia.RandomHorizontalFlip(p=1.0), kornia.ColorJiggle(0.1, 0.1, 0.1, 0.1, p=0.0), data_keys=["input"]
+    )
+    options: dict[str, Any] = {"batch_size": 12, "input_size": 32, "num_workers": 0, "device": "cpu"}
+    images, labels = next(iter(create_loader(LMDBDataset(place), preparation=steps, **options)))
+    plain, targets = next(iter(create_loader(LMDBDataset(place), **options)))
+    assert torch.allclose(images, plain.flip(3))
+    assert torch.equal(labels, targets)
