@@ -102,7 +102,8 @@ class FileConverter:
             if marked:
                 raise DamagedImageError(marked)  # noqa: TRY301
             data, image = self._check(result, data, hold)
-            entry = entry._replace(fields=self._check_files(result, entry, files, hold))
+            if files:
+                entry = entry._replace(fields=self._check_files(result, entry, files, hold))
             temporary, kept = self.images._memory(image) if image else (0, 0)
             if kept:
                 hold(kept)

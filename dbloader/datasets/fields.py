@@ -88,6 +88,11 @@ def lies_over_image(dataset: StoreDataset) -> bool:
     return "image" in fields and not fields.isdisjoint((_BOXES, *dataset.manifest.file_fields))
 
 
+def plans(decode: object) -> bool:
+    """Return whether this is a Decoder whose plan does all of its work."""
+    return isinstance(decode, Decoder) and decode.can_plan
+
+
 def others_of(dataset: StoreDataset, record: Record, plan: Plan | None) -> dict[str, Any]:
     """Return all fields of a sample but its image, under their names in it.
 

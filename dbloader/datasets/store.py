@@ -17,6 +17,7 @@ from dbloader.datasets.fields import (
     lies_over_image,
     names_of,
     others_of,
+    plans,
     value_of,
 )
 from dbloader.datasets.noted_errors import NotedErrors
@@ -138,15 +139,10 @@ class StoreDataset(RecordDataset):
         """Return the sample of a record, with its row of ``_random_numbers``."""
         if not self._has_image:
             return self._transformed(record, self._others(record), random_numbers)
-        plan = None
-        if (
-            isinstance(self.decode, Decoder)
-            and self.decode.can_plan
-            and record.image is not None
-            and lies_over_image(self)
-        ):
-            plan = self._plan(record, random_numbers)
-        sample = self._joined(self._image(record, random_numbers, plan), self._others(record, plan))
+        options: dict[str, Any] = {}  # none for subclasses that make their images themselves
+        if lies_over_image(self) and plans(self.decode) and record.image is not None:
+            options["plan"] = self._plan(record, random_numbers)
+        sample = self._joined(self._image(record, random_numbers, **options), self._others(record, **options))
         return self._transformed(record, sample, random_numbers)
 
     def _transformed(self, record: Record, sample: Any, random_numbers: np.ndarray[Any, Any] | None) -> Any:

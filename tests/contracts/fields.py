@@ -360,7 +360,7 @@ class FieldsContract:
         [("threads", 0), ("threads", 2), pytest.param(("processes", 2), marks=pytest.mark.slow)],
     )
     def test_batches_are_a_function_of_seed_and_epoch_for_all_workers(self, stored: Any, workers: Any) -> None:
-        names = ("image", "label", "mask", "depth", "disparity", "large")
+        names = ("image", "label", "mask", "depth", "disparity", "large", "boxes", "box_labels", "iscrowd")
         kind, count = workers
         with self.kind(stored, fields=names) as dataset:
             options: dict[str, Any] = {**CPU, "is_training": True, "seed": 3}

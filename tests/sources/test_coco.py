@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from dbloader import ImageFormat, LMDBDataset, convert, open_store
 from dbloader.decoding import RandomResizedCrop
-from dbloader.errors import ConversionError, OptionError, SourceError
+from dbloader.errors import ConversionError, SourceError
 from dbloader.sources.base import Problem
 from tests.support.annotations import entries, problems, source
 from tests.support.images import photo, plant
@@ -236,8 +236,9 @@ def test_boxes_of_a_file_in_an_unknown_format_are_not_stored_unseen(photos: Path
     assert convert(photos, tmp_path / "out.lmdb", listing=listing, check="none").rejected == 1
 
 
-def test_a_decoder_that_crops_refuses_boxes_that_it_would_not_crop(photos: Path, tmp_path: Path) -> None:
+def test_boxes_of_a_listing_follow_the_crop_of_their_image(photos: Path, tmp_path: Path) -> None:
     convert(photos, tmp_path / "out.lmdb", listing=coco(photos, box(10, 1, 2, 3, 4)))
     dataset = LMDBDataset(tmp_path / "out.lmdb", fields=("image", "boxes"), decode=RandomResizedCrop(16))
-    with pytest.raises(OptionError, match=r"'boxes' of record 0 .* are of the whole image"):
-        dataset[0]
+    boxes = dataset[0]["boxes"]
+    assert boxes.min(initial=0) >= 0
+    assert boxes.max(initial=0) <= 16

@@ -52,27 +52,37 @@ def train(line: list[str]) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("script", ["timm_train", "fastai_train", "torchvision_train"])
-def test_a_training_goes_on_after_it_was_killed(script: str, places: list[str], tmp_path: Path) -> None:
-    """With the weights of one that was not; but torchvision's crops are drawn by the workers, and are others."""
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    printed = train(command(script, places, whole))
-    accuracy = float(re.findall(r"^accuracy (.*)%$", printed, re.MULTILINE)[-1])
-    line = command(script, places, killed)
+def train_killed_and_resumed(line: list[str], checkpoint: Path) -> str:
+    """Kill a training after its first checkpoint, while it goes on, and return what the resumed one prints."""
     with subprocess.Popen(
         line, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as process:
         assert process.stdout is not None
-        assert any("saved" in line for line in process.stdout)
+        assert any("saved" in printed for printed in process.stdout)
         process.send_signal(signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL
-    assert torch.load(killed, weights_only=True)["loader"]["epoch"] < 2
-    printed = train([*line, "--resume"])
-    expected, found = (torch.load(place, weights_only=True) for place in (whole, killed))
-    assert found["loader"] == expected["loader"]
-    if script == "torchvision_train":
-        assert "accuracy" in printed
-        return
-    assert accuracy == 100
-    assert all(torch.equal(found["model"][name], value) for name, value in expected["model"].items())
+    assert torch.load(checkpoint, weights_only=True)["loader"]["epoch"] < 2
+    return train([*line, "--resume"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", ["timm_train", "fastai_train"])
+def test_a_training_that_was_killed_and_resumed_has_the_weights_of_one_that_was_not(
+    script: str, places: list[str], tmp_path: Path
+) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    printed = train(command(script, places, whole))
+    assert re.findall(r"^accuracy (.*)%$", printed, re.MULTILINE)[-1] == "100.0"
+    train_killed_and_resumed(command(script, places, killed), killed)
+    expected, found = (torch.load(place, weights_only=True)["model"] for place in (whole, killed))
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+
+
+@pytest.mark.slow
+def test_a_training_with_torchvisions_transforms_goes_on_in_its_order(places: list[str], tmp_path: Path) -> None:
+    """With other crops, so with other weights."""
+    printed = train_killed_and_resumed(command("torchvision_train", places, tmp_path / "killed"), tmp_path / "killed")
+    assert "accuracy" in printed
+    state = torch.load(tmp_path / "killed", weights_only=True)["loader"]
+    assert (state["epoch"], state["position"], state["length"]) == (2, 0, 44)
