@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from dbloader.records.record import Record
 
 # Bytes of image files that a thread plans to decode at a time: a plan may hold a copy of nearly a whole file.
-PLANNED_NBYTES = 2**23
+PLANNED_NBYTES = 2**21
 
 
 class TensorBatchFetcher(BatchFetcher):

@@ -18,7 +18,6 @@ from dbloader.errors import ImageError, OptionError
 from dbloader.records.record import STANDARD_FIELDS
 
 if TYPE_CHECKING:
-    from dbloader.datasets.store import StoreDataset
     from dbloader.decoding.decoder import Plan
     from dbloader.records.manifest import Manifest
     from dbloader.records.record import Record
@@ -62,7 +61,7 @@ def image_and_label(dataset: Any) -> dict[str, str]:
     return {"image": "image", "label": "label", **found}
 
 
-def check_fields(dataset: StoreDataset, manifest: Manifest) -> None:
+def check_fields(dataset: Any, manifest: Manifest) -> None:
     """Raise OptionError if no record has one of the dataset's fields."""
     known = (*_OWN_FIELDS, *manifest.fields)
     for field in () if dataset.fields is None else names_of(dataset.fields).values():
@@ -80,7 +79,7 @@ def value_of(record: Record, field: str) -> Any:
     return getattr(record, field) if field in _OWN_FIELDS else record.fields.get(field)
 
 
-def lies_over_image(dataset: StoreDataset) -> bool:
+def lies_over_image(dataset: Any) -> bool:
     """Return whether a sample has fields that must be cropped together with its image: image files or boxes."""
     if dataset.fields is None:
         return False
@@ -93,7 +92,7 @@ def plans(decode: object) -> bool:
     return isinstance(decode, Decoder) and decode.can_plan
 
 
-def others_of(dataset: StoreDataset, record: Record, plan: Plan | None) -> dict[str, Any]:
+def others_of(dataset: Any, record: Record, plan: Plan | None) -> dict[str, Any]:
     """Return all fields of a sample but its image, under their names in it.
 
     With the ``plan`` of the image's Decoder, files and boxes are cropped as the image is.
@@ -111,7 +110,7 @@ def others_of(dataset: StoreDataset, record: Record, plan: Plan | None) -> dict[
             )
         cropped: dict[str, Any] = {name: _read_file(name, decode_field, values[name]) for name in files}
     else:
-        exif = {"exif_transpose": dataset.decode.exif_transpose}  # type: ignore[union-attr]
+        exif = {"exif_transpose": dataset.decode.exif_transpose}
         cropped = {name: _read_file(name, crop_field, values[name], plan, **exif) for name in files}
         if _are_boxes(values.get(_BOXES)):
             placed = crop_boxes(values[_BOXES], plan, record.image, **exif)

@@ -25,14 +25,16 @@ class LMDBDataset(StoreDataset):
 
     Args:
         place: Path of the store.
-        transform: Called with each decoded image, if there is one.
+        transform: Called with each decoded image, if there is one. A transform of albumentations gets it as an array;
+            what it draws is decided by the loader's random numbers.
         target_transform: Called with each label, if there is one.
         decode: Called with the bytes of each image file; None gives the bytes themselves. An image that was stored as
             an array is given as it is. The default gives an RGB PIL image, as ImageFolder does. If conversion decoded
             the images (its default), a JPEG is decoded when its pixels are needed, and a crop decodes only what it
             takes (docs/transforms.md). All other images are decoded at once, so that damage is raised here.
         transforms: Called with the whole sample, if given: with image and label, of which it returns new ones, or with
-            the dict, in place of which it returns the sample. It takes the place of the other two transforms.
+            the dict, in place of which it returns the sample. It takes the place of the other two transforms. Of a
+            pair, a transform of albumentations gets the image.
         fields: Names of the fields for a dict: ``"image"``, ``"label"``, ``"name"``, ``"index"``, ``"width"``,
             ``"height"``, ``"format"``, ``"damaged"``, ``"resized_from"``, and further fields of the records. A record
             without a field gives None. ``{"pixel_values": "image", "labels": "label"}`` gives them other names. Fields

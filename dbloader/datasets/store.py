@@ -11,6 +11,7 @@ from typing_extensions import override
 from dbloader._describe import short_repr, stop_iteration_error
 from dbloader._options import checked_flag
 from dbloader.datasets.base import RecordDataset
+from dbloader.datasets.describe import describe
 from dbloader.datasets.fields import (
     check_fields,
     checked_fields,
@@ -122,18 +123,7 @@ class StoreDataset(RecordDataset):
         ]
 
     def __repr__(self) -> str:
-        lines = [f"Number of datapoints: {len(self)}", f"Root location: {self.root}"]
-        lines.append(f"Classes: {len(self.manifest.classes)}")
-        if self.fields is not None:
-            named = (name if name == field else f"{name} ({field})" for name, field in names_of(self.fields).items())
-            lines.append(f"Fields: {', '.join(named)}")
-        if self.resize != "exact":
-            lines.append(f"Resize: {self.resize}")
-        titles = {"Transform": self.transform, "Target transform": self.target_transform, "Transforms": self.transforms}
-        for title, transform in titles.items():
-            if transform is not None:
-                lines.append(f"{title}: " + repr(transform).replace("\n", "\n" + " " * len(f"{title}: ")))
-        return "\n    ".join([f"Dataset {type(self).__name__}", *(line.replace("\n", "\n    ") for line in lines)])
+        return describe(self)
 
     def _sample(self, record: Record, random_numbers: np.ndarray[Any, Any] | None = None) -> Any:
         """Return the sample of a record, with its row of ``_random_numbers``."""

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 class DeviceDecoder:
     """Decodes the EncodedImages of a batch to one tensor on a device, as a Decoder does on the CPU.
 
+    Experimental: its parts for CUDA are tested with stand-ins for the libraries, and have not run on a GPU yet.
+
     On CUDA, nvImageCodec or torchvision decodes JPEGs, which are then cropped, resized and mirrored as the Decoder's
     ``choose_crop`` says for the same random numbers. All work is queued on the device's current stream. The pixels
     differ by a few levels from those of the CPU: the libraries round differently, and the Decoder's ``scaled`` has no

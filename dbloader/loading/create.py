@@ -113,8 +113,9 @@ def create_loader(
         collate_fn: Makes a batch of a list of samples; None is torch's and, for the stores' datasets, `Collate`, which
             is the fastest: boxes become lists of tensors, and lists of numbers one tensor.
         decode_on: Where the images of a store's dataset are decoded: by the ``"workers"``, or on the ``"device"``, to
-            which the files are sent. On CUDA nvImageCodec or torchvision decodes them, where one is installed, and the
-            CPU those that they do not support; see ``dbloader.device.decode``. Same crops, nearly the same pixels.
+            which the files are sent. ``"device"`` is experimental: it has not run on a GPU yet. On CUDA nvImageCodec or
+            torchvision decodes them, where one is installed, and the CPU those that they do not support; see
+            ``dbloader.device.decode``. Same crops, nearly the same pixels.
         device: Where the batches go, as in PrefetchLoader; None leaves them where they are made.
         mean: Of each channel, for images in 0 to 1; None does not normalize, and the images stay uint8.
         std: Likewise.

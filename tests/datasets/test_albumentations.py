@@ -65,6 +65,18 @@ def test_image_and_mask_are_transformed_together(place: Path) -> None:
         assert sample["label"] == number
 
 
+def test_boxes_are_transformed_with_their_image(tmp_path: Path) -> None:
+    boxes = np.array([[0, 0, 8, 4]], np.float32)
+    sample = {"image": Image.new("RGB", (32, 16)), "boxes": boxes, "box_labels": np.array([3])}
+    write_store([sample], tmp_path / "boxes.lmdb")
+    parameters = A.BboxParams(format="pascal_voc", label_fields=["box_labels"])
+    fields = {"image": "image", "bboxes": "boxes", "box_labels": "box_labels"}
+    flip = A.Compose([A.HorizontalFlip(p=1)], bbox_params=parameters)
+    found = LMDBDataset(tmp_path / "boxes.lmdb", transforms=flip, fields=fields)[0]
+    assert found["bboxes"].tolist() == [[24, 0, 32, 4]]
+    assert found["box_labels"].tolist() == [3]
+
+
 def test_of_a_pair_the_image_is_transformed(place: Path) -> None:
     image, label = LMDBDataset(place, transforms=both())[5]
     assert (image.shape, label) == ((16, 16, 3), 5)

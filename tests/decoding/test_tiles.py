@@ -29,7 +29,7 @@ def tiled(width: int, height: int, subsampling: str) -> TiledJPEG:
 @pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0"])
 @pytest.mark.parametrize("scaled", [False, True])
 def test_tiles_give_the_pixels_of_the_whole(subsampling: str, scaled: bool) -> None:
-    for width, height in ((300, 200), (97, 300), (9, 9), (3, 5)):
+    for width, height in ((300, 200), (197, 300), (9, 9), (3, 5)):
         jpeg, lengths = tiled(width, height, subsampling)
         for size in ((17, 12), (2, 3)):
             decoder = RandomResizedCrop(size, (0.01, 1.0), scaled=scaled)
@@ -111,7 +111,7 @@ def test_tiles_that_are_not_those_of_the_image_are_an_error(scaled: bool) -> Non
 @pytest.mark.parametrize("scaled", [False, True])
 def test_tiles_that_are_damaged_are_an_error(scaled: bool) -> None:
     jpeg, lengths = tiled(300, 200, "4:2:0")
-    decoder = RandomResizedCrop(20, (0.8, 0.8), (1.5, 1.5), scaled=scaled)
+    decoder = RandomResizedCrop(20, (0.6, 0.6), (1.5, 1.5), scaled=scaled)
     place = len(jpeg) // 2
     assert 0xFF not in jpeg[place - 2 : place + 6]
     damaged = jpeg[:place] + bytes(4) + jpeg[place + 4 :]

@@ -574,8 +574,8 @@ def test_a_training_without_a_whole_batch_is_refused(place: Path) -> None:
 class Scaled(LMDBDataset):
     """Overrides the image alone, with one that uint8 cannot hold."""
 
-    def _image(self, record: Record, random_numbers: Any = None) -> Any:
-        return super()._image(record, random_numbers).float() / 255
+    def _image(self, record: Record, random_numbers: Any = None, plan: Any = None) -> Any:
+        return super()._image(record, random_numbers, plan).float() / 255
 
 
 def test_an_image_that_a_subclass_makes_keeps_its_values(place: Path) -> None:

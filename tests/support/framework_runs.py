@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import faulthandler
 import itertools
+import json
 import logging
 import os
 import subprocess
@@ -25,7 +26,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from dbloader import PrefetchLoader, create_loader
+from dbloader import PrefetchLoader, create_loader, open_store, write_store
 from dbloader.errors import DBLoaderError
 from dbloader.sampling import SeededBatchSampler, ShuffleSampler
 from dbloader.sampling.permutation import Permutation
@@ -118,11 +119,11 @@ def loaders() -> dict[str, Callable[[], PrefetchLoader[Any]]]:
 
 
 def barrier() -> None:
-    if WORLD > 1:
+    if torch.distributed.is_initialized():  # Grain needs none
         torch.distributed.barrier()
 
 
-def compare(what: str, run: Callable[[Path | None, Path], Batches], folder: Path) -> Check:
+def compare(what: str, run: Callable[[Path | None, Path], Batches], folder: Path, *, own_order: bool = False) -> Check:
     """Compare trainings that went on after each step with one that was not interrupted.
 
     Args:
@@ -130,11 +131,14 @@ def compare(what: str, run: Callable[[Path | None, Path], Batches], folder: Path
         run: Trains to the end: gets the checkpoint to go on from, and a folder in which it leaves its own as
             ``<steps>`` or ``<steps>-...``. Gives the batches that it has seen.
         folder: For those.
+        own_order: The uninterrupted training has an order of its own, not that of a ShuffleSampler.
     """
     folder.mkdir(parents=True, exist_ok=True)
     whole, different = expected(), []
     first = folder / "first"
     seen = run(None, first)
+    if own_order:
+        whole = seen
     if seen != whole:
         different.append(f"uninterrupted: {seen} instead of {whole}")
     barrier()
@@ -379,16 +383,16 @@ def trainer_fit(make: Callable[[], Any], checkpoint: Path | None, folder: Path, 
         """Saves the loader's state with each checkpoint, as docs/loading.md shows."""
 
         def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            if state.is_world_process_zero:
+            if state.is_world_process_zero and loader is not None:
                 torch.save(loader.state_dict(), Path(args.output_dir, f"checkpoint-{state.global_step}", "loader.pt"))
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            if checkpoint is not None:
+            if checkpoint is not None and loader is not None:
                 loader.load_state_dict(torch.load(checkpoint.resolve() / "loader.pt", weights_only=True))
 
     class Trainer(transformers.Trainer):
         def get_train_dataloader(self) -> Any:
-            return loader
+            return super().get_train_dataloader() if loader is None else loader
 
         def compute_loss(self, model: Any, inputs: Any, *_: Any, **__: Any) -> Any:
             seen.append(numbers(inputs))
@@ -404,7 +408,9 @@ def trainer_fit(make: Callable[[], Any], checkpoint: Path | None, folder: Path, 
         report_to=[],
         disable_tqdm=True,
         use_cpu=True,
-        ignore_data_skip=not skip,
+        ignore_data_skip=not skip and loader is not None,
+        per_device_train_batch_size=BATCH,
+        remove_unused_columns=False,
         ddp_backend="gloo" if WORLD > 1 else None,
         ddp_find_unused_parameters=False if WORLD > 1 else None,
     )
@@ -427,6 +433,7 @@ def of_transformers(folder: Path) -> Iterator[Check]:
 
     for what, make in loaders().items():
         yield compare(what, partial(run, make), folder / what)
+    yield compare("dataset only", partial(run, lambda: None), folder / "dataset", own_order=True)
     made = EVERY_LOADER["PrefetchLoader(DataLoader)"]
     place = folder / "PrefetchLoader(DataLoader)" / "first" / "02"
     yield refused(
@@ -442,7 +449,7 @@ def of_transformers(folder: Path) -> Iterator[Check]:
 def of_torchdata(folder: Path) -> Iterator[Check]:
     from torchdata.stateful_dataloader import StatefulDataLoader
 
-    if WORLD > 1:
+    if WORLD > 1 and not torch.distributed.is_initialized():
         torch.distributed.init_process_group("gloo")
 
     def run(make: Callable[[], Any], checkpoint: Path | None, place: Path) -> Batches:
@@ -481,19 +488,104 @@ def of_torchdata(folder: Path) -> Iterator[Check]:
         yield compare(what, partial(run, make), folder / what)
 
 
+# Ignite
+
+
+def of_ignite(folder: Path) -> Iterator[Check]:
+    from ignite.engine import Engine, Events
+    from ignite.handlers import Checkpoint
+
+    if WORLD > 1 and not torch.distributed.is_initialized():
+        torch.distributed.init_process_group("gloo")
+
+    def run(make: Callable[[], Any], checkpoint: Path | None, place: Path) -> Batches:
+        place.mkdir(exist_ok=True)
+        barrier()
+        loader, seen = make(), list[list[int]]()
+        trainer = Engine(lambda _, batch: seen.append(numbers(batch)))
+        saved = {"trainer": trainer, "loader": loader}
+
+        @trainer.on(Events.ITERATION_COMPLETED)  # type: ignore[untyped-decorator, unused-ignore]
+        def save() -> None:
+            if RANK == 0:
+                states = {name: each.state_dict() for name, each in saved.items()}
+                torch.save(states, place / f"{trainer.state.iteration:02}")
+            barrier()
+
+        if checkpoint is not None:
+            Checkpoint.load_objects(saved, torch.load(checkpoint, weights_only=True))
+        trainer.run(loader, EPOCHS)
+        return seen
+
+    for what, make in loaders().items():
+        yield compare(what, partial(run, make), folder / what)
+
+
+# Grain
+
+
+def of_grain(folder: Path) -> Iterator[Check]:
+    import grain
+
+    folder.mkdir(parents=True, exist_ok=True)
+    place = folder / f"numbers-{RANK}.lmdb"
+    write_store(({"image": np.zeros((1, 1, 3), np.uint8), "label": index} for index in range(LENGTH)), place)
+    store = open_store(place)
+
+    class Labels(grain.transforms.Map):
+        def map(self, record: Any) -> int:
+            return label_of(record)
+
+    def mapped() -> Any:
+        order = grain.MapDataset.source(store).seed(0).shuffle().repeat(EPOCHS)[RANK::WORLD]
+        return order.map(label_of).batch(BATCH).to_iter_dataset(grain.ReadOptions(2, 4))
+
+    def loader() -> Any:
+        shard = grain.sharding.ShardOptions(RANK, WORLD)
+        sampler = grain.samplers.IndexSampler(LENGTH, shard, shuffle=True, num_epochs=EPOCHS, seed=0)
+        return grain.DataLoader(
+            data_source=store, sampler=sampler, operations=[Labels(), grain.transforms.Batch(BATCH)], worker_count=0
+        )
+
+    def run(make: Callable[[], Any], checkpoint: Path | None, place: Path) -> Batches:
+        place.mkdir(exist_ok=True)
+        iterator, seen = iter(make()), list[list[int]]()
+        done = 0
+        if checkpoint is not None:
+            state = checkpoint.read_bytes()
+            iterator.set_state(json.loads(state) if isinstance(iterator.get_state(), dict) else state)
+            done = int(checkpoint.name)
+        for batch in iterator:
+            seen.append([int(number) for number in batch])
+            done += 1
+            state = iterator.get_state()
+            (place / f"{done:02}").write_bytes(json.dumps(state).encode() if isinstance(state, dict) else state)
+        return seen
+
+    for what, make in (("MapDataset.source(store)", mapped), ("grain.DataLoader(data_source=store)", loader)):
+        yield compare(what, partial(run, make), folder / f"{what}-{RANK}", own_order=True)
+
+
+def label_of(record: Any) -> int:
+    label: int = record.label
+    return label
+
+
 FRAMEWORKS: dict[str, Callable[[Path], Iterator[Check]]] = {
     "lightning": of_lightning,
     "fabric": of_fabric,
     "accelerate": of_accelerate,
     "transformers": of_transformers,
     "torchdata": of_torchdata,
+    "ignite": of_ignite,
+    "grain": of_grain,
 }
 
 
 def quiet() -> None:
     """Has the frameworks say nothing of what they find on the machine."""
     warnings.simplefilter("ignore")
-    for name in ("lightning", "lightning.pytorch", "lightning.fabric", "accelerate", "transformers", "torch"):
+    for name in ("ignite", "lightning", "lightning.pytorch", "lightning.fabric", "accelerate", "transformers", "torch"):
         logging.getLogger(name).setLevel(logging.ERROR)
 
 

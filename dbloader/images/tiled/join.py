@@ -99,21 +99,17 @@ def join_tiles(
     total = grid.across * grid.down
     if len(lengths) != 2 * total:
         raise _wrong(f"they are {len(lengths) // 2}, not {total}")
-    edges = np.empty(total + 1, np.int64)
-    edges[0] = header.scan
-    np.cumsum(np.frombuffer(lengths, "<u2"), out=edges[1:])
-    edges[1:] += header.scan
-    starts = edges[:-1].reshape(grid.down, grid.across)[row:rows, column]
-    ends = edges[1:].reshape(grid.down, grid.across)[row:rows, column:columns]
-    stops = ends[:, -1]
+    sizes = np.frombuffer(lengths, "<u2").astype(np.int64).reshape(grid.down, grid.across)
+    ends = sizes.cumsum().reshape(sizes.shape)[row:rows] + header.scan
+    taken = sizes[row:rows, column:columns]
+    starts, stops = ends[:, column] - taken[:, 0], ends[:, columns - 1]
     if stops[-1] > len(data):
         raise _wrong(f"tiles would end at byte {stops[-1]} of {len(data)}")
 
     slices = [data[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
     joined = bytearray().join(header.parts + slices)
-    # Each tile ends with the marker that closes it. Rows of tiles were moved as a whole, to these positions:
-    moved = (stops - starts).cumsum() - stops + (header.nbytes - 1)
-    marks = (ends + moved[:, None]).ravel()
+    # Each tile ends with the marker that closes it.
+    marks = taken.cumsum() + (header.nbytes - 1)
     out = np.frombuffer(joined, np.uint8)
     if not known_intact:
         codes = closing_codes(total).reshape(grid.down, grid.across)[row:rows, column:columns]

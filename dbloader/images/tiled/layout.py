@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 # Segments that a decoder needs; APP0 and APP14 are JFIF's and Adobe's, which tell the color space.
 _NEEDED = (markers.DHT, markers.DAC, markers.DQT, markers.APP0, markers.APP14)
 
+_RESTARTS = bytes(range(markers.RST0, markers.RST0 + 8))
+
 _LONGEST = 2**16 - 1  # bytes of a tile
 
 
@@ -153,7 +155,7 @@ def closing_codes(tiles: int) -> npt.NDArray[np.uint8]:
 
 def restart_codes(count: int) -> npt.NDArray[np.uint8]:
     """Return the second bytes of restart markers, RST0 to RST7 in turn (T.81 B.2.1): uint8, shape (count,)."""
-    return (np.arange(count) & 7 | markers.RST0).astype(np.uint8)
+    return np.frombuffer(bytearray(_RESTARTS * (count // 8 + 1))[:count], np.uint8)
 
 
 def not_tiled(why: str) -> NotTiledError:
