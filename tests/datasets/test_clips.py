@@ -104,7 +104,8 @@ def test_all_frames_of_a_clip_are_cropped_alike(tmp_path: Path) -> None:
     convert(plant(tmp_path / "images", files), tmp_path / "still.lmdb")
     clips = ClipDataset(LMDBDataset(tmp_path / "still.lmdb"), 4)
     for transform in ("auto", MultiCrop([(2, RandomResizedCrop(8))])):
-        batch, _ = next(iter(create_loader(clips, **{**OPTIONS, "transform": transform})))
+        batch, again = (next(iter(create_loader(clips, **OPTIONS, transform=transform)))[0] for _ in range(2))
+        assert same(batch, again)
         for crops in batch if isinstance(batch, list) else [batch]:
             assert crops.shape == (2, 4, 3, 8, 8)
             assert (crops == crops[:, :1]).all()

@@ -10,7 +10,7 @@ from tests.support import framework_runs
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("frameworks", "world"),
-    [(["lightning", "fabric"], 2), (["accelerate", "ignite"], 2), (["transformers", "torchdata", "grain"], 1)],
+    [(["lightning", "fabric"], 2), (["accelerate", "ignite", "grain"], 2), (["transformers", "torchdata"], 1)],
 )  # scripts/frameworks runs each in one process and in two, with more loaders
 def test_a_training_goes_on_with_the_samples_that_it_has_not_seen(frameworks: list[str], world: int) -> None:
     frameworks = [each for each in frameworks if each not in ("ignite", "grain") or importlib.util.find_spec(each)]
