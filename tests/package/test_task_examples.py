@@ -1,0 +1,60 @@
+"""The examples of segmentation, detection, pairs and several crops, run in small: they learn, and draw a batch."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from PIL import Image
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[[str, int, int], list[float]]:
+    """Run an example with so many images and epochs, and return the numbers of its last line."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PATH": path}
+
+    def run_example(name: str, images: int, epochs: int) -> list[float]:
+        arguments = ["data", "--picture", "batch.png", "--images", str(images), "--epochs", str(epochs)]
+        done = subprocess.run(
+            [sys.executable, EXAMPLES / f"{name}.py", *arguments],
+            capture_output=True, text=True, check=False, timeout=200, cwd=tmp_path, env=environment,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        with Image.open(tmp_path / "batch.png") as drawn:
+            assert len(drawn.getcolors(1 << 24) or ()) > 1000  # not empty
+        return [float(number) for number in re.findall(r"-?\d+\.\d+", done.stdout.splitlines()[-1])]
+
+    return run_example
+
+
+def test_masks_are_learned_with_their_images(run: Callable[[str, int, int], list[float]]) -> None:
+    (iou,) = run("segmentation", 120, 6)
+    assert iou > 0.35  # a net that finds nothing has 0.22
+
+
+def test_boxes_are_learned_with_their_images(run: Callable[[str, int, int], list[float]]) -> None:
+    (precision,) = run("detection", 120, 8)
+    assert precision > 0.2  # an untrained net has 0.00
+
+
+def test_pairs_teach_more_than_resizing(run: Callable[[str, int, int], list[float]]) -> None:
+    _, _, gained = run("super_resolution", 100, 16)
+    assert gained > 0.5  # an untrained net is as good
+
+
+def test_crops_of_one_image_teach_what_it_shows(run: Callable[[str, int, int], list[float]]) -> None:
+    accuracy, untrained, _ = run("multicrop", 150, 5)
+    assert accuracy > max(0.75, untrained + 0.2)
