@@ -29,7 +29,8 @@ def refuse_masks(image: Any, others: Mapping[str, Any], sample: str) -> None:
     ``image`` is a file, an array (height, width, ...), a tensor (height, width, ...) or (..., height, width), or a PIL
     image. ``others`` are the other values of the sample, by name; dicts, lists and tuples are searched.
     """
-    if getattr(others.get("boxes"), "shape", ())[-1:] == (4,):
+    boxes = others.get("boxes")
+    if isinstance(boxes, list) or getattr(boxes, "shape", ())[-1:] == (4,):
         raise OptionError(
             f"'boxes' of {sample} are of the whole image, and only the image would be cropped: leave 'boxes' out, or "
             "let a Decoder crop both as decode= of the dataset or transform= of create_loader (docs/masks.md)"

@@ -75,4 +75,6 @@ def main(place: Path, picture: Path) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        raise SystemExit(__doc__)
     main(Path(sys.argv[1]), Path(sys.argv[2]))
