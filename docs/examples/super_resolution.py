@@ -46,7 +46,7 @@ def bicubic(small: torch.Tensor) -> torch.Tensor:
 class Doubled(nn.Module):
     """Adds to the bicubic image what it lacks: four values for each pixel and color of the small one."""
 
-    def __init__(self, width: int = 32, depth: int = 4) -> None:
+    def __init__(self, width: int = 32, depth: int = 3) -> None:
         super().__init__()
         layers: list[nn.Module] = [nn.Conv2d(3, width, 3, padding=1), nn.ReLU()]
         for _ in range(depth):
@@ -95,7 +95,7 @@ def main() -> None:
     evaluation = create_loader(val, batch_size=25, transform=ResizeCenterCrop(SIDE, crop_pct=1.0), **common)
     model = Doubled().to(loader.device)
     optimizer = torch.optim.AdamW(model.parameters())
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 5e-3, total_steps=options.epochs * len(loader))
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=options.epochs * len(loader))
     for epoch in range(options.epochs):
         for batch in loader:
             small, large = pair(batch)

@@ -105,7 +105,7 @@ def message_of(loader: DataLoader[Any]) -> str:
 
 @pytest.mark.slow
 def test_late_damage_comes_out_of_a_worker_and_names_the_record_once(tmp_path: Path) -> None:
-    plant_photos(tmp_path / "images", 2, width=150, height=90, quality=90)
+    plant_photos(tmp_path / "images", 2, width=900, height=700, quality=90)
     convert(tmp_path / "images", tmp_path / "a.lmdb", images=ImageFormat(tile=True))
     late = WithWrongTiles(tmp_path / "a.lmdb")
     early = WithWrongTiles(tmp_path / "a.lmdb", lambda image: np.asarray(image.crop((3, 4, 50, 60))))
