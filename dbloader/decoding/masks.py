@@ -23,6 +23,13 @@ def changes_size(decode: object) -> bool:
     return isinstance(decode, MultiCrop) or (isinstance(decode, Decoder) and decode.size is not None)
 
 
+def are_boxes(value: Any) -> bool:
+    """Return whether this is an array or tensor with four numbers in each row, or a list of such rows."""
+    if isinstance(value, list):
+        return all(isinstance(row, list) and len(row) == 4 for row in value)
+    return len(getattr(value, "shape", ())) == 2 and value.shape[1] == 4
+
+
 def refuse_masks(image: Any, others: Mapping[str, Any], sample: str) -> None:
     """Raise OptionError if something beside an image that is about to be cropped has its size, or is its boxes.
 
@@ -30,7 +37,7 @@ def refuse_masks(image: Any, others: Mapping[str, Any], sample: str) -> None:
     image. ``others`` are the other values of the sample, by name; dicts, lists and tuples are searched.
     """
     boxes = others.get("boxes")
-    if isinstance(boxes, list) or getattr(boxes, "shape", ())[-1:] == (4,):
+    if are_boxes(boxes) or getattr(boxes, "shape", ())[-1:] == (4,):
         raise OptionError(
             f"'boxes' of {sample} are of the whole image, and only the image would be cropped: leave 'boxes' out, or "
             "let a Decoder crop both as decode= of the dataset or transform= of create_loader (docs/masks.md)"

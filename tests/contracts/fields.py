@@ -309,18 +309,6 @@ class FieldsContract:
                 dataset[0]
             assert len(dataset[1]) == 3
 
-    def test_boxes_of_a_listing_are_cropped_as_arrays_are(self, fresh: Any) -> None:
-        rows: dict[str, Any] = {"boxes": boxes_of(0).tolist(), "box_labels": [1, 2, 3, 4], "iscrowd": None}
-        make_fields(fresh, rows, {"boxes": [], "box_labels": []})
-        with self.kind(fresh, decode=DecodeTensor(), fields=("image", "boxes", "box_labels")) as dataset:
-            assert np.array_equal(dataset[0]["boxes"], boxes_of(0)[:3])
-            assert dataset[0]["box_labels"] == [1, 2, 3]
-            assert dataset[1]["boxes"].shape == (0, 4)
-        options = {"fields": ("image", "boxes"), "transform": RandomResizedCrop(16)}
-        message = r"'boxes' of record 0 .* only the image would be cropped"
-        with self.kind(fresh, **options) as dataset, pytest.raises(OptionError, match=message):
-            dataset[0]
-
     @pytest.mark.parametrize(
         "boxes", ["1 2 3 4", [1, 2, 3, 4], [[1, 2, 3]], [[9, 9, 2, 2]], [[0, 0, float("nan"), 4]], np.zeros((2, 5))]
     )
@@ -367,6 +355,26 @@ class FieldsContract:
         with self.kind(fresh, decode=plain, fields=("image", "mask", "depth")) as dataset:
             (sample,) = dataset.__getitems__(seeded(0))
             assert torch.equal(sample["image"], plain(turned, seeded(0).rng.uniform(plain.draws, "decode")[0]))
+
+    @pytest.mark.parametrize("orientation", [3, 6])
+    def test_boxes_of_a_tiff_which_pillow_turns_are_turned_no_further(self, fresh: Any, orientation: int) -> None:
+        image = encoded(Image.new("RGB", (40, 30)), "TIFF", tiffinfo={274: orientation})
+        make_fields(fresh, {"image": image})
+        both = []
+        for exif in (False, True):
+            decode = RandomResizedCrop(16, scale=(0.9, 1), exif_transpose=exif)
+            with self.kind(fresh, decode=decode, fields=("image", "boxes"), drop_empty_boxes=False) as dataset:
+                both.append(dataset.__getitems__(seeded(0))[0]["boxes"])
+        assert np.array_equal(*both)
+
+    def test_boxes_that_are_lists_are_cropped_as_arrays_are(self, stored: Any, fresh: Any) -> None:
+        make_fields(fresh, {"boxes": boxes_of(0).tolist()}, {"boxes": [], "box_labels": []})
+        options: dict[str, Any] = {"decode": RandomResizedCrop(16), "fields": ("image", "boxes", "box_labels")}
+        with self.kind(stored, **options) as arrays, self.kind(fresh, **options) as lists:
+            expected, (cropped, none) = arrays.__getitems__(seeded(0)), lists.__getitems__(seeded(0, 1))
+        assert np.array_equal(cropped["boxes"], expected[0]["boxes"])
+        assert np.array_equal(cropped["box_labels"], expected[0]["box_labels"])
+        assert none["boxes"].shape == (0, 4)
 
     def test_what_is_not_cropped_with_its_image_is_refused(self, stored: Any) -> None:
         message = "field 'mask' of record 0 .* would not be cropped together with its image"
