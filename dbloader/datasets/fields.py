@@ -13,7 +13,7 @@ from dbloader._describe import short_repr
 from dbloader.datasets.base import RecordDataset
 from dbloader.decoding.decoder import Decoder
 from dbloader.decoding.fields import crop_boxes, crop_field, decode_field
-from dbloader.decoding.masks import changes_size, refuse_masks
+from dbloader.decoding.masks import are_boxes, changes_size, refuse_masks
 from dbloader.errors import ImageError, OptionError
 from dbloader.records.record import STANDARD_FIELDS
 
@@ -113,7 +113,7 @@ def others_of(dataset: Any, record: Record, plan: Plan | None) -> dict[str, Any]
     else:
         exif = {"exif_transpose": dataset.decode.exif_transpose}
         cropped = {name: _read_file(name, crop_field, values[name], plan, **exif) for name in files}
-        if _are_boxes(values.get(_BOXES)):
+        if are_boxes(values.get(_BOXES)):
             placed = crop_boxes(values[_BOXES], plan, record.image, **exif)
             cropped |= _boxes_and_rows(values, placed, drop_empty=dataset.drop_empty_boxes)
     if crops:
@@ -134,10 +134,6 @@ def _read_file(name: str, read: Any, *arguments: Any, **options: Any) -> Any:
 def has_row_for_each_box(field: str) -> bool:
     """Return whether a field is the boxes, or may have a row for each of them."""
     return field == _BOXES or field.startswith("box_") or field in _FLAGS_OF_BOXES
-
-
-def _are_boxes(value: Any) -> bool:
-    return isinstance(value, np.ndarray) and value.shape[1:] == (4,)
 
 
 def _boxes_and_rows(values: dict[str, Any], boxes: Any, *, drop_empty: bool) -> dict[str, Any]:

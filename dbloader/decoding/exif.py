@@ -44,6 +44,8 @@ def read_orientation(image: bytes | memoryview | Image.Image) -> int:
     """
     if not isinstance(image, Image.Image):
         image = open_file(image)
+    if image.format == "TIFF":
+        return UPRIGHT  # Pillow turns it where it loads it
     try:
         value = image.getexif().get(ExifTags.Base.Orientation, UPRIGHT)
     except Exception as error:  # Pillow raises whatever its parsing meets

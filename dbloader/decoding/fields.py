@@ -16,8 +16,9 @@ from dbloader.decoding.exif import TURNS, read_orientation
 from dbloader.decoding.jpeg import open_jpeg
 from dbloader.decoding.open import open_image
 from dbloader.decoding.pillow import decode_errors, open_file
+from dbloader.decoding.unchanged import read_values
 from dbloader.errors import OptionError, PixelRangeError
-from dbloader.images.pillow import MISREAD, value_depth
+from dbloader.images.pillow import GRAY_16, MISREAD, value_depth
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -38,22 +39,21 @@ def decode_field(data: bytes | memoryview) -> Image.Image:
         DamagedImageError: As from `decode_pil`, and NotAnImageError too.
         PixelRangeError: Pillow misreads values of this kind.
     """
-    return _decoded(open_file(data), data)
+    with open_file(data) as image:
+        return _decoded(image, data)
 
 
 def _decoded(image: Image.Image, data: bytes | memoryview) -> Image.Image:
-    jpeg = open_jpeg(data) if image.mode in ("L", "RGB") else None
-    if jpeg is None:
-        depth = value_depth(image)
-        if depth in MISREAD:
-            raise PixelRangeError(f"its values are {depth}, which Pillow reads as {MISREAD[depth]}")
-        with decode_errors():
-            image.load()
-            return image.copy()  # without the file
-    pixels = jpeg.part(0, 0, jpeg.width, jpeg.height, 1)()  # unlike Pillow, it raises libjpeg's warnings
-    decoded = Image.fromarray(np.ascontiguousarray(pixels[..., 0]) if image.mode == "L" else pixels)
-    decoded.info = image.info
-    return decoded
+    if image.mode in GRAY_16 or open_jpeg(data) is not None:  # Pillow hides warnings, and inverts no 16 bits
+        decoded = Image.fromarray(read_values(data, image))
+        decoded.info = image.info
+        return decoded
+    depth = value_depth(image)
+    if depth in MISREAD:
+        raise PixelRangeError(f"its values are {depth}, which Pillow reads as {MISREAD[depth]}")
+    with decode_errors():
+        image.load()
+        return image.copy()  # without the file
 
 
 def has_one_channel(image: Image.Image) -> bool:
@@ -105,7 +105,7 @@ def crop_boxes(boxes: npt.NDArray[Any], plan: Plan, image: Any, *, exif_transpos
     A box without width or height lies outside, or at the edge. ``boxes`` are in pixels of the stored ``image``, before
     its EXIF turns it.
     """
-    turned = np.asarray(boxes, np.float64)
+    turned = np.asarray(boxes, np.float64).reshape(-1, 4)
     if exif_transpose and isinstance(image, (bytes, memoryview)):
         exchanged, mirrored, inverted = TURNS[read_orientation(image)]
         if exchanged:

@@ -23,13 +23,21 @@ def changes_size(decode: object) -> bool:
     return isinstance(decode, MultiCrop) or (isinstance(decode, Decoder) and decode.size is not None)
 
 
+def are_boxes(value: Any) -> bool:
+    """Return whether this is an array or tensor with four numbers in each row, or a list of such rows."""
+    if isinstance(value, list):
+        return all(isinstance(row, list) and len(row) == 4 for row in value)
+    return len(getattr(value, "shape", ())) == 2 and value.shape[1] == 4
+
+
 def refuse_masks(image: Any, others: Mapping[str, Any], sample: str) -> None:
     """Raise OptionError if something beside an image that is about to be cropped has its size, or is its boxes.
 
     ``image`` is a file, an array (height, width, ...), a tensor (height, width, ...) or (..., height, width), or a PIL
     image. ``others`` are the other values of the sample, by name; dicts, lists and tuples are searched.
     """
-    if getattr(others.get("boxes"), "shape", ())[-1:] == (4,):
+    boxes = others.get("boxes")
+    if are_boxes(boxes) or getattr(boxes, "shape", ())[-1:] == (4,):
         raise OptionError(
             f"'boxes' of {sample} are of the whole image, and only the image would be cropped: leave 'boxes' out, or "
             "let a Decoder crop both as decode= of the dataset or transform= of create_loader (docs/masks.md)"

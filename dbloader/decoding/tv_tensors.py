@@ -43,7 +43,9 @@ def as_tv_tensors(sample: dict[str, Any]) -> dict[str, Any]:
     if isinstance(boxes, np.ndarray) and boxes.shape[1:] == (4,) and images:
         canvas = images.get("image") or next(iter(images.values()))
         rows = {
-            name: value for name, value in sample.items() if isinstance(value, np.ndarray) and len(value) == len(boxes)
+            name: value
+            for name, value in sample.items()
+            if isinstance(value, np.ndarray) and value.shape[:1] == (len(boxes),)
         }
         result.update((name, torch.from_numpy(value.copy())) for name, value in rows.items())
         size = (canvas.height, canvas.width)

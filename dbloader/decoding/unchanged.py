@@ -72,15 +72,20 @@ def read_array(data: bytes | memoryview) -> npt.NDArray[Any]:
         writable, in one block of memory.
     """
     with open_file(data) as image:
-        jpeg = open_jpeg(data)
-        if jpeg is not None:
-            pixels = jpeg.part(0, 0, jpeg.width, jpeg.height, 1)()
-            return pixels[..., 0].copy() if image.mode == "L" else pixels
-        depth = read_facts(bytes(data)).depth
-        with decode_errors():
-            if image.mode in (*GRAY_16, "F") or depth in (EIGHT_BITS, "8-bit signed"):
-                return _read_values(image, depth)
-            return _read_both_bytes(data, image, depth)
+        return read_values(data, image)
+
+
+def read_values(data: bytes | memoryview, image: Image.Image) -> npt.NDArray[Any]:
+    """Return what `read_array` does of a file that is opened; this loads all but JPEGs."""
+    jpeg = open_jpeg(data)
+    if jpeg is not None:
+        pixels = jpeg.part(0, 0, jpeg.width, jpeg.height, 1)()
+        return pixels[..., 0].copy() if image.mode == "L" else pixels
+    depth = read_facts(bytes(data)).depth
+    with decode_errors():
+        if image.mode in (*GRAY_16, "F") or depth in (EIGHT_BITS, "8-bit signed"):
+            return _read_values(image, depth)
+        return _read_both_bytes(data, image, depth)
 
 
 def _read_values(image: Image.Image, depth: str) -> npt.NDArray[Any]:

@@ -340,6 +340,26 @@ class FieldsContract:
             (sample,) = dataset.__getitems__(seeded(0))
             assert torch.equal(sample["image"], plain(turned, seeded(0).rng.uniform(plain.draws, "decode")[0]))
 
+    @pytest.mark.parametrize("orientation", [3, 6])
+    def test_boxes_of_a_tiff_which_pillow_turns_are_turned_no_further(self, fresh: Any, orientation: int) -> None:
+        image = encoded(Image.new("RGB", (40, 30)), "TIFF", tiffinfo={274: orientation})
+        make_fields(fresh, {"image": image})
+        both = []
+        for exif in (False, True):
+            decode = RandomResizedCrop(16, scale=(0.9, 1), exif_transpose=exif)
+            with self.kind(fresh, decode=decode, fields=("image", "boxes"), drop_empty_boxes=False) as dataset:
+                both.append(dataset.__getitems__(seeded(0))[0]["boxes"])
+        assert np.array_equal(*both)
+
+    def test_boxes_that_are_lists_are_cropped_as_arrays_are(self, stored: Any, fresh: Any) -> None:
+        make_fields(fresh, {"boxes": boxes_of(0).tolist()}, {"boxes": [], "box_labels": []})
+        options: dict[str, Any] = {"decode": RandomResizedCrop(16), "fields": ("image", "boxes", "box_labels")}
+        with self.kind(stored, **options) as arrays, self.kind(fresh, **options) as lists:
+            expected, (cropped, none) = arrays.__getitems__(seeded(0)), lists.__getitems__(seeded(0, 1))
+        assert np.array_equal(cropped["boxes"], expected[0]["boxes"])
+        assert np.array_equal(cropped["box_labels"], expected[0]["box_labels"])
+        assert none["boxes"].shape == (0, 4)
+
     def test_what_is_not_cropped_with_its_image_is_refused(self, stored: Any) -> None:
         message = "field 'mask' of record 0 .* would be cropped without its image"
         for options in (

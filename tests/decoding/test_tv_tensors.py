@@ -60,6 +60,12 @@ def test_masks_boxes_and_images_are_what_v2_takes_them_for(place: Path) -> None:
 
 
 @needs_torchvision
+def test_an_array_without_axes_stays_beside_boxes() -> None:
+    sample = {"image": Image.new("RGB", (8, 8)), "boxes": boxes_of(0), "scale": np.array(3)}
+    assert as_tv_tensors(sample)["scale"] is sample["scale"]
+
+
+@needs_torchvision
 def test_v2_crops_flips_and_resizes_all_together(place: Path) -> None:
     from torchvision.transforms import v2
 

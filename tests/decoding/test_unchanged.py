@@ -16,6 +16,7 @@ from PIL import Image, features
 
 from dbloader import LMDBDataset, convert
 from dbloader.decoding import DecodeOpaque, decode_gray, decode_pil, decode_unchanged
+from dbloader.decoding.fields import decode_field, values_of
 from dbloader.decoding.unchanged import read_array
 from dbloader.errors import DamagedImageError, NotAnImageError, OptionError, PixelRangeError
 from tests.support import jpegs
@@ -52,6 +53,7 @@ def test_gray_keeps_its_bits(kind: str) -> None:
     tensor = decode_unchanged(data)
     assert (tensor.dtype, tensor.shape) == (torch.int32, (1, 256, 256))
     np.testing.assert_array_equal(tensor[0], array)
+    np.testing.assert_array_equal(values_of(decode_field(data)), array)
 
 
 @pytest.mark.parametrize("kind", DEEP_COLORS)
