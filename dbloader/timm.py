@@ -48,7 +48,12 @@ def main(arguments: list[str]) -> None:
     """Run a script of timm's with its arguments, as ``python`` does."""
     if not arguments or arguments[0].startswith("-"):
         raise SystemExit("usage: python -m dbloader.timm SCRIPT [ARGUMENT ...], such as timm's train.py or validate.py")
-    import timm.data
+    if not Path(arguments[0]).is_file():
+        raise SystemExit(f"there is no script {arguments[0]!r}; timm's are in its repository, not in its package")
+    try:
+        import timm.data
+    except ModuleNotFoundError as error:
+        raise SystemExit(f"{error}: pip install timm") from error
 
     of_timm = timm.data.create_dataset
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
+from dbloader._describe import short_repr
 from dbloader.datasets.fields import has_row_for_each_box, names_of
 from dbloader.datasets.store import StoreDataset
 from dbloader.errors import OptionError
@@ -41,6 +42,7 @@ class Collate:
             ``"image"``.
 
     Raises:
+        TypeError: ``lists`` has something else than names.
         OptionError: ``lists`` is one str. From a call: lists of numbers, or arrays, differ in length or shape, and
             their field is not in ``lists``.
     """
@@ -49,6 +51,8 @@ class Collate:
         if isinstance(lists, str):
             raise OptionError(f"lists must be several names, such as ({lists!r},), got the one str {lists!r}")
         self.lists = frozenset(lists)
+        if not all(isinstance(name, str) for name in self.lists):
+            raise TypeError(f"lists must be names of fields, such as ('tokens',), got {short_repr(lists)}")
 
     def __call__(self, samples: list[Any]) -> Any:
         """Return the batch of samples."""

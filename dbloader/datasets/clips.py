@@ -52,7 +52,8 @@ class ClipDataset(Dataset[Any]):
         OptionError: A number is below 1, ``groups`` has another shape, the dataset has transforms of its own, which
             would change each frame differently, or no video has enough frames. From reading: the frames of a clip
             cannot be stacked, or have different labels; choose ``fields`` to get all of these.
-        TypeError: ``dataset`` is none of those named, or ``transform`` no callable.
+        TypeError: ``dataset`` is none of those named, ``groups`` are neither numbers nor texts, or ``transform`` is no
+            callable.
     """
 
     def __init__(
@@ -82,7 +83,10 @@ class ClipDataset(Dataset[Any]):
         videos = _folders(dataset) if groups is None else np.asarray(groups)
         if videos.shape != (len(dataset),):
             raise OptionError(f"groups must have the shape ({len(dataset)},), one for each record, got {videos.shape}")
-        _, video, lengths = np.unique(videos, return_inverse=True, return_counts=True)
+        try:
+            _, video, lengths = np.unique(videos, return_inverse=True, return_counts=True)
+        except TypeError as error:  # they have no order
+            raise TypeError(f"groups must be all numbers or all texts, got {short_repr(groups)}") from error
         self._order = np.argsort(video, kind="stable")  # the records of each video, one video after another
         self._starts = _starts(lengths, (self.frames - 1) * self.stride + 1, self.step)
         self.first = self._order[self._starts]

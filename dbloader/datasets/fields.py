@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from dbloader._describe import short_repr
 from dbloader.datasets.base import RecordDataset
 from dbloader.decoding.decoder import Decoder
 from dbloader.decoding.fields import crop_boxes, crop_field, decode_field
-from dbloader.decoding.masks import are_boxes, changes_size, refuse_masks
+from dbloader.decoding.masks import changes_size, refuse_masks
 from dbloader.errors import ImageError, OptionError
 from dbloader.records.record import STANDARD_FIELDS
 
@@ -66,7 +67,8 @@ def check_fields(dataset: Any, manifest: Manifest) -> None:
     known = (*_OWN_FIELDS, *manifest.fields)
     for field in () if dataset.fields is None else names_of(dataset.fields).values():
         if field not in known:
-            raise OptionError(f"no record of {dataset.root} has a field {field!r}; there are {', '.join(known)}")
+            hint = "; a mapping is from names in the sample to fields" if isinstance(dataset.fields, dict) else ""
+            raise OptionError(f"no record of {dataset.root} has a field {field!r}; there are {', '.join(known)}{hint}")
     if dataset.fields is None and manifest.length and not manifest.labelled:
         raise OptionError(
             f"no record of {dataset.root} has a label, so a sample cannot be (image, label): "
@@ -100,20 +102,21 @@ def others_of(dataset: Any, record: Record, plan: Plan | None) -> dict[str, Any]
     names = {name: field for name, field in names_of(dataset.fields).items() if field != "image"}
     values = {field: dataset._field(record, field) for field in names.values()}
     crops = dataset._has_image and (changes_size(dataset.decode) or changes_size(dataset.transform))
-    files = [] if dataset.decode is None else [name for name in dataset.manifest.file_fields if values.get(name)]
+    there = {name for name, value in values.items() if value is not None}
+    files = [] if dataset.decode is None else [name for name in dataset.manifest.file_fields if name in there]
     if plan is None:
         if files and (crops or isinstance(dataset.decode, Decoder)):
             raise OptionError(
-                f"field {files[0]!r} of {dataset._describe(record)} would be cropped without its image: choose the "
-                "field 'image' too, and a Decoder such as RandomResizedCrop(224) as decode= or as transform= of "
-                "create_loader (with decode_on='workers'), or pass decode=None"
+                f"field {files[0]!r} of {dataset._describe(record)} would not be cropped together with its image: that "
+                "takes the field 'image' too, and a Decoder of one crop, such as RandomResizedCrop(224), as decode= or "
+                "as transform= of create_loader (with decode_on='workers'); or pass decode=None"
             )
         cropped: dict[str, Any] = {name: _read_file(name, decode_field, values[name]) for name in files}
     else:
         exif = {"exif_transpose": dataset.decode.exif_transpose}
         cropped = {name: _read_file(name, crop_field, values[name], plan, **exif) for name in files}
-        if are_boxes(values.get(_BOXES)):
-            placed = crop_boxes(values[_BOXES], plan, record.image, **exif)
+        if values.get(_BOXES) is not None:
+            placed = crop_boxes(_checked_boxes(values[_BOXES]), plan, record.image, **exif)
             cropped |= _boxes_and_rows(values, placed, drop_empty=dataset.drop_empty_boxes)
     if crops:
         rest = {name: value for name, value in values.items() if name not in cropped and name not in _OWN_FIELDS}
@@ -133,6 +136,19 @@ def _read_file(name: str, read: Any, *arguments: Any, **options: Any) -> Any:
 def has_row_for_each_box(field: str) -> bool:
     """Return whether a field is the boxes, or may have a row for each of them."""
     return field == _BOXES or field.startswith("box_") or field in _FLAGS_OF_BOXES
+
+
+def _checked_boxes(value: Any) -> np.ndarray[Any, Any]:
+    """Return boxes, also those of a listing, which are lists, as an array: float64, shape (n, 4)."""
+    with suppress(TypeError, ValueError):  # not numbers, or rows of different lengths
+        boxes = np.asarray(value, np.float64)
+        boxes = boxes if boxes.size else boxes.reshape(0, 4)
+        if boxes.ndim == 2 and boxes.shape[1] == 4 and (boxes[:, 2:] >= boxes[:, :2]).all():
+            return boxes
+    raise OptionError(
+        "field 'boxes' must have a row x_min, y_min, x_max, y_max in pixels for each box, got "
+        f"{short_repr(value)}: store such rows, or leave the field out"
+    )
 
 
 def _boxes_and_rows(values: dict[str, Any], boxes: Any, *, drop_empty: bool) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from dbloader.datasets.fields import (
     value_of,
 )
 from dbloader.datasets.noted_errors import NotedErrors
-from dbloader.datasets.transforms import apply_transform, is_albumentations, random_numbers_for
+from dbloader.datasets.transforms import apply_to_pair, apply_transform, is_albumentations, random_numbers_for
 from dbloader.decoding.decoder import Decoder
 from dbloader.decoding.lazy import RESIZES, open_lazy
 from dbloader.decoding.open import decode_pil
@@ -143,7 +143,7 @@ class StoreDataset(RecordDataset):
                 return apply_transform(self.transforms, sample, random_numbers)
             if is_albumentations(self.transforms):
                 return (apply_transform(self.transforms, sample[0], random_numbers), *sample[1:])
-            return (*self.transforms(*sample[:2]), *sample[2:])
+            return (*apply_to_pair(self.transforms, *sample[:2]), *sample[2:])
 
     def _plan(self, record: Record, random_numbers: np.ndarray[Any, Any] | None) -> Plan:
         """Return how the Decoder decodes the image of a record."""

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from dbloader._describe import short_repr
 from dbloader.decoding.decoder import Decoder
 from dbloader.errors import OptionError
 from dbloader.sampling.rng import SampleRNG, SeededIndices
@@ -83,6 +84,14 @@ def apply_transform(transform: Any, value: Any, row: np.ndarray[Any, Any] | None
         transform.set_random_state(np.random.default_rng(seed), random.Random(seed))
     result = transform(**{name: _as_array(part) for name, part in sample.items()})
     return result if isinstance(value, dict) else result["image"]
+
+
+def apply_to_pair(transforms: Any, image: Any, label: Any) -> tuple[Any, Any]:
+    """Return the image and the label that a transform of both makes of them; TypeError if it returns something else."""
+    pair = transforms(image, label)
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        raise TypeError(f"transforms= must return the image and the label, (image, label), got {short_repr(pair)}")
+    return pair[0], pair[1]
 
 
 def _as_array(value: Any) -> Any:

@@ -40,11 +40,13 @@ def as_tv_tensors(sample: dict[str, Any]) -> dict[str, Any]:
         for name, value in sample.items()
     }
     boxes = sample.get("boxes")
+    if isinstance(boxes, list):  # those of a listing
+        boxes = result["boxes"] = np.array(boxes, np.float32).reshape(len(boxes), 4)
     if isinstance(boxes, np.ndarray) and boxes.shape[1:] == (4,) and images:
         canvas = images.get("image") or next(iter(images.values()))
         rows = {
             name: value
-            for name, value in sample.items()
+            for name, value in result.items()
             if isinstance(value, np.ndarray) and value.shape[:1] == (len(boxes),)
         }
         result.update((name, torch.from_numpy(value.copy())) for name, value in rows.items())

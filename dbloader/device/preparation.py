@@ -72,7 +72,8 @@ class Preparation(nn.Module):
     def forward(self, batch: Batch, rng: SampleRNG | None = None) -> Batch:
         if isinstance(batch, Mapping):
             if self.image not in batch:
-                raise KeyError(f"the batch has no {self.image!r}, got {', '.join(map(str, batch))}: say image=")
+                got = ", ".join(map(str, batch))
+                raise KeyError(f"the batch has no {self.image!r}, got {got}: say image=, or add it to fields")
             image: Any = self.image
             label: Any = self.label
             values: dict[Any, Any] = dict(batch)

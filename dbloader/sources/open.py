@@ -48,7 +48,7 @@ def open_source(
         found.close()
         raise OptionError(
             f"file_fields (--file-field) {missing}: {place} has no such files: give the name of a column of a listing "
-            "(--list), of the images in a Parquet file, or of files such as 17.mask.png in a tar, which is 'mask'"
+            "(--list) or of a Parquet file; in tar files, 'mask' stands for files such as 17.mask.png"
         )
     return found
 

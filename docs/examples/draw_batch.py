@@ -1,6 +1,6 @@
 """Draw a batch: images above, and their masks and boxes, cropped together, over the same images below.
 
-    python draw_batch.py scenes.lmdb batch.png
+    python draw_batch.py drawn.lmdb batch.png
 
 Without the store, one of drawn scenes is made: discs and bars before a sky, a mask with the class of each pixel, and a
 box around each thing.
@@ -75,4 +75,6 @@ def main(place: Path, picture: Path) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        raise SystemExit(__doc__)
     main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -137,3 +137,5 @@ def test_with_collate_images_are_still_decoded_into_their_batch(place: Path) -> 
 def test_one_name_is_no_list_of_names() -> None:
     with pytest.raises(OptionError, match="lists must be several names"):
         Collate("tokens")
+    with pytest.raises(TypeError, match="lists must be names of fields, such as"):
+        Collate([(torch.zeros(3), 1)])  # type: ignore[list-item] # what DataLoader(collate_fn=Collate) passes

@@ -200,6 +200,12 @@ class FieldsContract:
         with self.kind(stored, transforms=negated, decode=RandomResizedCrop(16), fields=("image", "label")) as dataset:
             assert first(create_loader(dataset, **CPU, num_workers=0))["label"].tolist() == [0, -1, -2, 0]
 
+    @pytest.mark.parametrize("transforms", [lambda image, label: None, lambda image, label: image])
+    def test_transforms_that_return_no_pair_are_named(self, stored: Any, transforms: Any) -> None:
+        message = r"transforms= must return the image and the label, .*, got "
+        with self.kind(stored, transforms=transforms) as dataset, pytest.raises(TypeError, match=message):
+            dataset[0]
+
     @pytest.mark.parametrize("other", ["transform", "target_transform"])
     def test_transforms_excludes_the_other_two(self, stored: Any, other: str) -> None:
         with pytest.raises(OptionError, match="transforms takes whole samples: leave transform and target_transform"):
@@ -303,6 +309,16 @@ class FieldsContract:
                 dataset[0]
             assert len(dataset[1]) == 3
 
+    @pytest.mark.parametrize(
+        "boxes", ["1 2 3 4", [1, 2, 3, 4], [[1, 2, 3]], [[9, 9, 2, 2]], [[0, 0, float("nan"), 4]], np.zeros((2, 5))]
+    )
+    def test_what_is_no_boxes_is_refused_where_it_would_be_cropped(self, fresh: Any, boxes: Any) -> None:
+        make_fields(fresh, {"boxes": boxes})
+        with self.kind(fresh, decode=RandomResizedCrop(16), fields=("image", "boxes")) as dataset:
+            with pytest.raises(OptionError, match="field 'boxes' must have a row x_min, y_min, x_max, y_max in pixels"):
+                dataset[0]
+            assert len(dataset[1]["boxes"])
+
     @pytest.mark.parametrize("exif", [False, True])
     def test_a_field_of_another_size_is_refused_with_record_and_field(self, fresh: Any, exif: bool) -> None:
         sizes = {"mask": (41, 30), "depth": (30, 40), "disparity": (80, 30), "large": (39, 29)}
@@ -361,7 +377,7 @@ class FieldsContract:
         assert none["boxes"].shape == (0, 4)
 
     def test_what_is_not_cropped_with_its_image_is_refused(self, stored: Any) -> None:
-        message = "field 'mask' of record 0 .* would be cropped without its image"
+        message = "field 'mask' of record 0 .* would not be cropped together with its image"
         for options in (
             {"fields": ("mask",), "decode": RandomResizedCrop(16)},
             {"fields": ("image", "mask"), "transform": RandomResizedCrop(16)},

@@ -66,6 +66,13 @@ def test_an_array_without_axes_stays_beside_boxes() -> None:
 
 
 @needs_torchvision
+@pytest.mark.parametrize("count", [0, 2])
+def test_boxes_that_are_lists_are_boxes_too(count: int) -> None:
+    boxes = as_tv_tensors({"image": Image.new("RGB", (8, 8)), "boxes": [[1, 2, 3, 4]] * count})["boxes"]
+    assert (type(boxes).__name__, boxes.shape) == ("BoundingBoxes", (count, 4))
+
+
+@needs_torchvision
 def test_v2_crops_flips_and_resizes_all_together(place: Path) -> None:
     from torchvision.transforms import v2
 

@@ -49,6 +49,8 @@ def test_without_a_script_it_says_how_it_is_called() -> None:
     for arguments in ([], ["--help"]):
         with pytest.raises(SystemExit, match=r"^usage: python -m dbloader.timm SCRIPT \[ARGUMENT ...\], such as"):
             main(arguments)
+    with pytest.raises(SystemExit, match=r"^there is no script 'nowhere.py'; timm's are in its repository"):
+        main(["nowhere.py"])
 
 
 def test_options_that_are_for_folders_are_refused(folder: Path) -> None:
