@@ -57,7 +57,8 @@ def show_command(place: str, record: str, *, output: str | None, as_json: bool) 
     with open_store(place) as store:
         found = store[int(record) if _INDEX.fullmatch(record) else store.find(record)]
         facts = {"place": store.place, **_facts(found, class_of(found.label, store.manifest.classes))}
-        facts["fields"] |= {name: _describe_file(found.fields.get(name)) for name in store.manifest.file_fields}
+        files = {name: found.fields.get(name) for name in store.manifest.file_fields}
+        facts["fields"] |= {name: _describe_file(data) for name, data in files.items() if isinstance(data, bytes)}
     if output is not None:
         facts["output"] = _write(found, output)
     if as_json:
@@ -100,10 +101,8 @@ def _facts(record: Record, class_name: str | None) -> dict[str, Any]:
     }
 
 
-def _describe_file(data: bytes | None) -> str | None:
+def _describe_file(data: bytes) -> str:
     """Return what is known of the image file in a field."""
-    if data is None:
-        return None
     try:
         facts = read_facts(data)
     except NotAnImageError as error:

@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from dbloader._describe import short_repr
 from dbloader._options import check_choice
 from dbloader.conversion.memory_budget import reserved
 from dbloader.conversion.report import describe_depth, describe_frames
@@ -16,7 +17,7 @@ from dbloader.images.jpeg import State, examine, repair
 from dbloader.images.pillow import decoding_bytes
 from dbloader.records.record import Record, encode
 from dbloader.records.values import unpack
-from dbloader.sources.base import KEPT_FIELDS
+from dbloader.sources.base import KEPT_FIELDS, count_bytes
 from dbloader.sources.boxes import BOXES, LABELS, OWN_SIZE, fit_boxes
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class FileConverter:
         (``jpegtran`` gone) is not the file's fault.
         """
         files = [name for name in file_fields if name in entry.fields]
-        result = FileResult(entry, nbytes=len(data) + sum(len(entry.fields[name] or b"") for name in files))
+        result = FileResult(entry, nbytes=len(data) + count_bytes(entry.fields, files))
         try:
             if self.images.tile and TILES in entry.fields:
                 raise FieldError(f"field {TILES!r} is where tile keeps the lengths of tiles: give yours another name")
@@ -147,6 +148,8 @@ class FileConverter:
             part = FileResult(entry)
             title = " ".join(("its", name, *entry.files.get(name, ())[:1]))
             try:
+                if not isinstance(fields[name], bytes):
+                    raise NotAnImageError(f"is no image file, but {short_repr(fields[name])}")
                 fields[name], _ = self._check(part, fields[name], hold)
             except ImageError as error:
                 raise type(error)(f"{title} {error}") from error

@@ -102,7 +102,8 @@ def others_of(dataset: Any, record: Record, plan: Plan | None) -> dict[str, Any]
     names = {name: field for name, field in names_of(dataset.fields).items() if field != "image"}
     values = {field: dataset._field(record, field) for field in names.values()}
     crops = dataset._has_image and (changes_size(dataset.decode) or changes_size(dataset.transform))
-    files = [] if dataset.decode is None else [name for name in dataset.manifest.file_fields if values.get(name)]
+    there = {name for name, value in values.items() if value is not None}
+    files = [] if dataset.decode is None else [name for name in dataset.manifest.file_fields if name in there]
     if plan is None:
         if files and (crops or isinstance(dataset.decode, Decoder)):
             raise OptionError(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dbloader._options import check_choice, checked_flag
 from dbloader.errors import DBLoaderError, ExportError, OptionError
-from dbloader.exports.base import CROISSANT, new_file
+from dbloader.exports.base import CROISSANT, check_files, new_file
 from dbloader.stores.mongo.uri import is_mongo
 from dbloader.stores.open import open_store
 
@@ -91,6 +91,7 @@ def export_store(
                 with closing(kind(store, partial)) as exporter:
                     for done, record in enumerate(store):
                         progress(done, total)
+                        check_files(record, store.manifest.file_fields)
                         exporter.write(record)
                     exporter.finish()
                 if croissant:

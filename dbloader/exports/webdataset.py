@@ -81,6 +81,8 @@ class WebDatasetExporter(Exporter):
                 what = f"{len(text):,} bytes of fields, of which convert takes {MAX_FIELDS:,} from a tar"
                 raise ExportError(f"{describe(record)} has {what}: {REMEDY}")
         for name, data in parts.items():
+            if "/" in name:
+                raise ExportError(f"{describe(record)} has a file in {name!r}, which would be in a folder: {REMEDY}")
             with suppress(NotAnImageError):
                 files[f"{key}.{name}{extension_of(read_facts(data).format)}"] = data
                 continue

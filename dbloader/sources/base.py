@@ -82,6 +82,11 @@ class Tally:
         self.skipped[extension] += 1
 
 
+def count_bytes(fields: dict[str, Any], names: Iterable[str]) -> int:
+    """Return the size of the files in the fields of these names; what is in another store may be anything."""
+    return sum(len(value) for value in map(fields.get, names) if isinstance(value, bytes))
+
+
 class Source(ABC):
     """A stream of entries, the same at every iteration as long as the files stay the same.
 
@@ -118,13 +123,18 @@ class Source(ABC):
             yield read_file(entry.name, path, entry.span, hold)
 
     def load(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Loaded | Problem]:
-        """Yield what ``read`` does, with the bytes of each entry's ``files`` in its fields."""
+        """Return what ``read`` does, with the bytes of each entry's ``files`` in its fields."""
+        return self._load_files(entries, hold) if self.file_fields else self.read(entries, hold)
+
+    def _load_files(
+        self, entries: Sequence[Entry], hold: Callable[[int], object]
+    ) -> Iterator[bytes | Loaded | Problem]:
         parts = ((entry, *(Entry(*file[:2], None, {}, file[2]) for file in entry.files.values())) for entry in entries)
         contents = self.read([*chain.from_iterable(parts)], hold)
         for entry in entries:
             data, fields = next(contents), dict(entry.fields)
             if isinstance(data, Loaded):
-                hold(sum(len(data.entry.fields.get(name) or b"") for name in self.file_fields))
+                hold(count_bytes(data.entry.fields, self.file_fields))
             for key, (name, *_) in entry.files.items():
                 file = next(contents)
                 if isinstance(file, bytes):

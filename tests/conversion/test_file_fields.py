@@ -31,6 +31,7 @@ from dbloader import (
     write_store,
 )
 from dbloader.errors import ConversionError, ExportError, FieldError, OptionError, SourceError, StoreExistsError
+from dbloader.exports.export import FORMATS
 from dbloader.records.record import encode
 from dbloader.sources.base import Entry, Loaded
 from dbloader.sources.open import open_source
@@ -490,6 +491,27 @@ def test_what_would_be_taken_for_a_file_of_a_field_or_for_none_is_not_exported(
         writer.finish(source={"file_fields": ["mask"]})
     with pytest.raises(ExportError, match=r"record 0 \(a.jpg\) has a (field 'mask_file_name'|file in no known)"):
         export_store(place, tmp_path / "out", format=format)
+
+
+def test_a_field_with_a_slash_would_be_another_sample_of_a_tar(tmp_path: Path) -> None:
+    place = made(tmp_path / "a.lmdb", {"image": photo(1), "name": "a.jpg", "a/b": picture("PNG")}, file_fields=("a/b",))
+    with pytest.raises(ExportError, match=r"record 0 \(a.jpg\) has a file in 'a/b', which would be in a folder"):
+        export_store(place, tmp_path / "out", format="webdataset")
+
+
+@pytest.mark.parametrize("value", [5, "a text", np.zeros((2, 2))])
+def test_a_store_whose_manifest_calls_other_values_files_is_told_of_by_record(tmp_path: Path, value: Any) -> None:
+    place = tmp_path / "a.lmdb"
+    with create_store(place) as writer:
+        writer.write([encode(Record(image=photo(1), name="a.jpg", fields={"mask": value}))])
+        writer.finish(source={"file_fields": ["mask"]})
+    for check in ("decode", "none"):
+        with pytest.raises(ConversionError, match="its mask is no image file, but "):
+            convert(place, tmp_path / "b.lmdb", check=check)
+    assert verify_store(place, decode=True).problems == {"undecodable": 1}
+    for kind in FORMATS:
+        with pytest.raises(ExportError, match=r"record 0 \(a.jpg\) has in 'mask' "):
+            export_store(place, tmp_path / "out", format=kind)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])
