@@ -50,8 +50,8 @@ class ClipDataset(Dataset[Any]):
 
     Raises:
         OptionError: A number is below 1, ``groups`` has another shape, the dataset has transforms of its own, which
-            would change each frame differently, or no video has enough frames. From reading: the frames of a clip have
-            different labels; choose ``fields`` to get all.
+            would change each frame differently, or no video has enough frames. From reading: the frames of a clip
+            cannot be stacked, or have different labels; choose ``fields`` to get all of these.
         TypeError: ``dataset`` is none of those named, ``groups`` are neither numbers nor texts, or ``transform`` is no
             callable.
     """
@@ -123,7 +123,7 @@ class ClipDataset(Dataset[Any]):
 
     def _clip(self, index: int, samples: list[Any]) -> Any:
         if isinstance(samples[0], dict):
-            clip = default_collate(samples)
+            clip = self._stack(index, samples)
             image = image_and_label(self.dataset)["image"]
             return {**clip, image: self._transformed(clip[image])} if image in clip else clip
         images, labels = zip(*samples, strict=True)
@@ -132,7 +132,17 @@ class ClipDataset(Dataset[Any]):
                 f"the frames of clip {index} of {self.dataset.root} have different labels, {short_repr([*labels])}: "
                 "choose fields=('image', 'label') to get one for each frame, or groups= that keep them apart"
             )
-        return self._transformed(default_collate([*images])), labels[0]
+        return self._transformed(self._stack(index, [*images])), labels[0]
+
+    def _stack(self, index: int, frames: list[Any]) -> Any:
+        try:
+            return default_collate(frames)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise OptionError(
+                f"the frames of clip {index} of {self.dataset.root} cannot be stacked ({error}): pass a Decoder with a "
+                "size, such as RandomResizedCrop(224), as decode= of the dataset or transform= of create_loader, and "
+                "leave out fields that frames lack or whose lengths differ"
+            ) from error
 
     def _transformed(self, frames: Any) -> Any:
         return frames if self.transform is None else self.transform(frames)

@@ -143,6 +143,8 @@ def test_wrong_options_are_errors_that_say_what_to_do(place: Path) -> None:
         ClipDataset(opened(place), groups=[1, 2, 3])
     with pytest.raises(OptionError, match="would change each frame of a clip differently"):
         ClipDataset(opened(place, transform=torch.neg))
+    with pytest.raises(OptionError, match=r"frames of clip 1 of .* cannot be stacked .*: pass a Decoder"):
+        ClipDataset(LMDBDataset(place), 3)[1]
     for name in ("frames", "stride", "step"):
         wrong: dict[str, Any] = {name: 0}
         with pytest.raises(OptionError, match=f"{name} must be"):
