@@ -63,7 +63,7 @@ def convert_in_order(
             elif isinstance(data, Loaded):
                 results.append(converter.convert(*data, hold, source.file_fields))
             else:
-                results.append(converter.convert(item, data, hold))
+                results.append(converter.convert(item, data, hold, source.file_fields))
         return results
 
     return work_in_order(convert, len(order), workers)

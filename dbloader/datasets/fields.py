@@ -146,7 +146,7 @@ def _checked_boxes(value: Any) -> np.ndarray[Any, Any]:
         if boxes.ndim == 2 and boxes.shape[1] == 4 and (boxes[:, 2:] >= boxes[:, :2]).all():
             return boxes
     raise OptionError(
-        "field 'boxes' must have a row x_min, y_min, x_max, y_max in pixels for each box, got "
+        "field 'boxes' must have a row x_min, y_min, x_max, y_max in pixels for each box, no min above its max, got "
         f"{short_repr(value)}: store such rows, or leave the field out"
     )
 

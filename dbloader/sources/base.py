@@ -133,8 +133,8 @@ class Source(ABC):
         contents = self.read([*chain.from_iterable(parts)], hold)
         for entry in entries:
             data, fields = next(contents), dict(entry.fields)
-            if isinstance(data, Loaded):
-                hold(count_bytes(data.entry.fields, self.file_fields))
+            if not isinstance(data, Problem):
+                hold(count_bytes(data.entry.fields if isinstance(data, Loaded) else fields, self.file_fields))
             for key, (name, *_) in entry.files.items():
                 file = next(contents)
                 if isinstance(file, bytes):

@@ -425,6 +425,13 @@ def test_a_sample_of_two_images_and_nothing_else_is_one_record_if_one_is_a_file_
     assert convert(shard, tmp_path / "one.lmdb", file_fields=("mask",)).records == 1
 
 
+def test_a_value_beside_an_image_in_a_tar_is_no_file_because_others_are(tmp_path: Path) -> None:
+    shard = tarred(tmp_path / "a.tar", *SHARD, ("4.jpg", photo(4)), ("4.fields.json", b'{"mask": 5}'))
+    report = convert(shard, tmp_path / "a.lmdb", file_fields=("mask",))
+    (event,) = map(json.loads, Path(report.report_file).read_text().splitlines())
+    assert (event["name"], event["reason"]) == ("4.jpg", "its mask is no image file, but 5")
+
+
 def test_a_tar_with_a_truncated_mask_names_it(tmp_path: Path) -> None:
     shard = tarred(tmp_path / "a.tar", *SHARD[2:], ("9.jpg", photo(9)), ("9.mask.jpg", photo(5)[:-200]))
     report = convert(shard, tmp_path / "a.lmdb", file_fields=("mask",))
