@@ -100,7 +100,8 @@ def test_fields_that_differ_are_an_error_that_says_what_to_do_and_lists_if_chose
 
 
 def test_boxes_of_several_stores_are_an_error_that_names_the_field(place: Path) -> None:
-    both = ConcatDataset([LMDBDataset(place, fields=("image", "boxes"), decode=RandomResizedCrop(16))] * 2)
+    dataset = LMDBDataset(place, fields=("image", "boxes"), decode=RandomResizedCrop(16))
+    both: ConcatDataset[Any] = ConcatDataset([dataset] * 2)
     with pytest.raises(OptionError, match=r"^'boxes' of sample \d of ConcatDataset has the shape .*: pass collate_fn="):
         next(iter(loader(both)))
 
