@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from contextlib import suppress
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from dbloader.datasets.store import StoreDataset
 from dbloader.errors import OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 # The elements of a sample that is a tuple.
 ELEMENTS = ("image", "label", "index")
@@ -110,18 +111,19 @@ def collate(
     Raises:
         OptionError: A sample has None where others have a value, or fields differ in length or shape. It names them.
     """
+    function: Any = default_collate
+    if rule is not None or isinstance(dataset, StoreDataset):
+        fields = names_of(dataset.fields) if isinstance(dataset, StoreDataset) else {}
+        function = functools.partial((rule or Collate()).collate, fields=fields, names=names)
     try:
-        if isinstance(dataset, StoreDataset):
-            return (rule or Collate()).collate(samples, names_of(dataset.fields), names)
-        return default_collate(samples) if rule is None else rule.collate(samples, {}, names)
+        return function(samples)
     except (TypeError, ValueError, RuntimeError) as error:  # torch's message has neither the sample nor the field
         if not all(isinstance(sample, (dict, tuple, list)) for sample in samples):
             raise
         missing = next(_find_missing(samples, names), None)
         if missing is not None:
             raise OptionError(_describe_missing(dataset, indices[missing[0]], missing[1])) from error
-        fields = names_of(dataset.fields) if isinstance(dataset, StoreDataset) else {}
-        ragged = next(_find_ragged(samples, names, rule or Collate(), fields), None)
+        ragged = next(_find_ragged(samples, names, function), None)
         if ragged is None:
             raise
         raise OptionError(_describe_ragged(dataset, indices, *ragged)) from error
@@ -146,13 +148,13 @@ def _describe_missing(dataset: Any, index: int, name: str) -> str:
 
 
 def _find_ragged(
-    samples: list[Any], names: Sequence[str], rule: Collate, fields: Mapping[str, str]
+    samples: list[Any], names: Sequence[str], function: Callable[[list[Any]], Any]
 ) -> Iterator[tuple[str, int, Any, Any]]:
     """Yield each field that has no batch: its name, the position of the first other shape, that, and the first one."""
     named = [sample if isinstance(sample, dict) else dict(zip(names, sample, strict=False)) for sample in samples]
     for name, value in named[0].items():
         with suppress(TypeError, ValueError, RuntimeError):
-            rule.collate([{name: sample[name]} for sample in named], fields, names)
+            function([{name: sample[name]} for sample in named])
             continue
         shapes = [_shape(sample.get(name)) for sample in named]
         others = [position for position, shape in enumerate(shapes) if shape != shapes[0]]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, Subset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 
 from dbloader import Collate, LMDBDataset, RandomResizedCrop, create_loader, write_store
 from dbloader.batches.create import create_fetcher
@@ -97,6 +97,13 @@ def test_fields_that_differ_are_an_error_that_says_what_to_do_and_lists_if_chose
     batch = next(iter(loader(dataset, collate_fn=rule)))
     assert [len(values) for values in batch[name]] == [1, 2, 3, 4]
     assert all(isinstance(values, torch.Tensor) for values in batch[name])
+
+
+def test_boxes_of_several_stores_are_an_error_that_names_the_field(place: Path) -> None:
+    dataset = LMDBDataset(place, fields=("image", "boxes"), decode=RandomResizedCrop(16))
+    both: ConcatDataset[Any] = ConcatDataset([dataset] * 2)
+    with pytest.raises(OptionError, match=r"^'boxes' of sample \d of ConcatDataset has the shape .*: pass collate_fn="):
+        next(iter(loader(both)))
 
 
 def test_images_that_differ_are_an_error_that_names_a_decoder() -> None:
