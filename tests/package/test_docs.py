@@ -178,7 +178,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             tar.addfile(label, io.BytesIO(b"3"))
     (tmp_path / "captions.csv").write_text("path,label,caption\ncat/0000.jpg,cat,a cat\n")
     plant(tmp_path / "scenes", {f"{name}.jpg": photo(0, 64, 48) for name in ("0", "mask", "depth")})
-    (tmp_path / "scenes.csv").write_text("path,mask,depth\n0.jpg,mask.jpg,depth.jpg\n")
+    (tmp_path / "scenes.csv").write_text("path,mask,depth,label\n0.jpg,mask.jpg,depth.jpg,cat\n")
     (tmp_path / "bad.txt").write_text("cat/000.jpg\n")
     (tmp_path / "labels.csv").write_text("name,label\ncat/000.jpg,dog\n")
     convert("photos", "second.lmdb")  # to be merged with another store
