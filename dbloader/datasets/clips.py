@@ -52,8 +52,8 @@ class ClipDataset(Dataset[Any]):
         OptionError: A number is below 1, ``groups`` has another shape, the dataset has transforms of its own, which
             would change each frame differently, or no video has enough frames. From reading: the frames of a clip
             cannot be stacked, or have different labels; choose ``fields`` to get all of these.
-        TypeError: ``dataset`` is none of those named, ``groups`` are neither numbers nor texts, or ``transform`` is no
-            callable.
+        TypeError: ``dataset`` has another type, ``groups`` have values that are not numbers or texts, or ``transform``
+            is not callable.
     """
 
     def __init__(

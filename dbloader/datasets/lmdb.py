@@ -52,8 +52,8 @@ class LMDBDataset(StoreDataset):
         StoreVersionError: The store has a newer format.
         DamagedStoreError: The store is cut short or corrupted.
         OptionError: No record has one of the fields; or no record has a label and no fields were chosen; or
-            ``transforms`` is given beside another transform; or ``resize`` is none of the three words, or given with
-            another ``decode``.
+            ``transforms`` is given beside another transform; or ``resize`` is another word, or is given with another
+            ``decode``.
         TypeError: The place is not a path, ``fields`` are not names, or a transform or ``decode`` is not callable.
     """
 

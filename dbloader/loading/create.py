@@ -150,8 +150,8 @@ def create_loader(
         OptionError: An option is out of its range or does not fit another; the dataset has no samples; the device is
             not present. From ``next()``: a record without a label in a batch of (image, label).
         LoaderError: From ``next()``: more samples were skipped than ``max_skipped`` accepts.
-        TypeError: An option has the wrong type, such as a str or a number in place of True or False; or there is none
-            of this name. For timm's names the message says what they become.
+        TypeError: An option has the wrong type, such as a str or a number in place of True or False; or no option has
+            this name. For timm's names the message says what to pass instead.
     """
     if unknown:
         refuse(unknown)

@@ -55,7 +55,7 @@ def make_store(folder: Path, split: str, images: int, seed: int) -> Path:
 
 
 def recolor(images: torch.Tensor) -> torch.Tensor:
-    """Mix the colors of each image anew, so that a crop is not known by its colors."""
+    """Change the colors of each crop at random, so that the network cannot recognize a crop by its colors."""
     mixing = torch.randn(len(images), 3, 3, device=images.device)
     return torch.einsum("nij,njhw->nihw", mixing / mixing.norm(dim=2, keepdim=True), images)
 
