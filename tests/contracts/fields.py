@@ -317,7 +317,7 @@ class FieldsContract:
         with self.kind(fresh, decode=RandomResizedCrop(16), fields=("image", "boxes")) as dataset:
             with pytest.raises(OptionError, match="field 'boxes' must have a row x_min, y_min, x_max, y_max in pixels"):
                 dataset[0]
-            assert len(dataset[1]["boxes"])
+            assert dataset[1]["boxes"].shape[1] == 4  # the crop may have left none
 
     @pytest.mark.parametrize("exif", [False, True])
     def test_a_field_of_another_size_is_refused_with_record_and_field(self, fresh: Any, exif: bool) -> None:
