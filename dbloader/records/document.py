@@ -122,6 +122,21 @@ def check_crc32(content: int, index: int, stored: object) -> None:
         raise DamagedRecordError(f"its CRC-32 is {crc:08x}, not {what}")
 
 
+def move_document(document: bytes | memoryview, index: int, to: int) -> bytes:
+    """Return a copy of a record's document with another index; a document that is not of ``index`` as it is.
+
+    It is not verified: ``verify`` finds in the copy what it would have found in the document.
+    """
+    if len(document) < HEAD.size + TAIL.size or HEAD.unpack_from(document)[2] != index:
+        return bytes(document)
+    copy = bytearray(document)
+    length, tag, _ = HEAD.unpack_from(copy)
+    HEAD.pack_into(copy, 0, length, tag, to)
+    tag, crc, end = TAIL.unpack_from(copy, len(copy) - TAIL.size)
+    TAIL.pack_into(copy, len(copy) - TAIL.size, tag, crc ^ bound_crc32(index, to), end)
+    return bytes(copy)
+
+
 class Image(NamedTuple):
     """An image in its document: the bytes of an image file or of an array."""
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import stat
 import weakref
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import lmdb
 
@@ -18,20 +19,37 @@ from dbloader.records.columns import CHUNK, whole_chunk
 from dbloader.records.manifest import Manifest
 from dbloader.stores.lmdb import env
 from dbloader.stores.lmdb.errors import translate
-from dbloader.stores.lmdb.keys import CACHE, MANIFEST, META, RECORDS, column_key
+from dbloader.stores.lmdb.keys import CACHE, MANIFEST, META, RECORDS, SHARD_INDEX, column_key, record_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
+# Records prefetched at a time: as many as a large batch has, and little memory.
+_PREFETCHED = 128
+# Files that have what a store has, and are none.
+_PARTS = {
+    CACHE: "a cache of one in MongoDB, for MongoDataset(..., cache=...)",
+    SHARD_INDEX: "the index of one in several files: give the folder that it is in",
+}
+
+
+class OtherStoreError(Exception):
+    """A store has another digest than the one asked for."""
 
 
 class LMDBHandle:
-    """An open store: the environment, shared with other stores on the file, its sub-databases and the manifest."""
+    """An open store: the environment, shared with other stores on the file, its sub-databases and the manifest.
 
-    def __init__(self, path: str, place: str) -> None:
+    ``digest`` is that of the only store that the file may be; OtherStoreError says that it is another one. ``of`` is
+    the key of the part of a store, one of ``_PARTS``, that the file must be instead of a whole one.
+    """
+
+    def __init__(self, path: str, place: str, *, digest: str | None = None, of: bytes | None = None) -> None:
         self.place = place
+        self._of = of
         status = os.stat(path)  # noqa: PTH116 - the path may be any str
         if stat.S_ISDIR(status.st_mode):
-            raise NotAStoreError(f"{place} is a folder; a store is one file (dbloader convert makes one of a folder)")
+            raise NotAStoreError(f"{place} is a folder, where a file was")
         if not stat.S_ISREG(status.st_mode):
             raise NotAStoreError(f"{place} is not an ordinary file, so not a dbloader store")
         if not status.st_size:
@@ -41,12 +59,12 @@ class LMDBHandle:
         release = weakref.finalize(self, env.release, self.shared)
         release.atexit = False
         try:
-            self._read_header(status.st_size)
+            self._read_header(status.st_size, digest)
         except BaseException:
             release()  # now: a caller that keeps the error would keep the file open
             raise
 
-    def _read_header(self, size: int) -> None:
+    def _read_header(self, size: int, digest: str | None) -> None:
         opened, place = self.shared.env, self.place
         used = (opened.info()["last_pgno"] + 1) * opened.stat()["psize"]
         if size < used:
@@ -63,17 +81,43 @@ class LMDBHandle:
             ) from error
         with opened.begin() as txn:
             data = txn.get(MANIFEST, db=self.meta)
-            cached = txn.get(CACHE, db=self.meta) is not None
-        if cached:
-            raise NotAStoreError(
-                f"{place} is not a whole store, but a cache of one in MongoDB, for MongoDataset(..., cache=...)"
-            )
+            found = [key for key in _PARTS if txn.get(key, db=self.meta) is not None]
+        if found and found != [self._of]:
+            raise NotAStoreError(f"{place} is not a whole store, but {_PARTS[found[0]]}")
         if data is None:
             raise NotAStoreError(
                 f"{place} is not a finished store: its conversion was interrupted "
                 "(dbloader convert with --resume goes on with it)"
             )
         self.manifest = Manifest.decode(data, place)
+        if digest not in (None, self.manifest.digest):
+            raise OtherStoreError
+
+    @property
+    def pid(self) -> int:
+        """The process that opened it."""
+        return self.shared.pid
+
+    def prefetch(self, indices: Sequence[int]) -> None:
+        """Ask the kernel to read the records at some indices, without waiting."""
+        self.shared.prefetch(indices)
+
+    @contextmanager
+    def borrow(self, indices: Sequence[int]) -> Iterator[Iterator[memoryview | None]]:
+        """Yield the documents of records, views into the map that are valid in the ``with`` block; None if missing."""
+        with self.begin() as txn:
+            yield self._look_up(txn, indices)
+
+    def _look_up(self, txn: lmdb.Transaction, indices: Sequence[int]) -> Iterator[memoryview | None]:
+        get, records = txn.get, self.records
+        try:
+            for position, index in enumerate(indices):
+                if not position % _PREFETCHED:
+                    self.shared.prefetch(indices[position : position + _PREFETCHED])
+                document: Any = get(record_key(index), None, records)
+                yield document
+        except lmdb.Error as error:
+            raise translate(error, self.place) from error
 
     def begin(self) -> lmdb.Transaction:
         """Begin a transaction whose values are views into the map, valid until it ends."""

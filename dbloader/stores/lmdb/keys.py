@@ -14,6 +14,7 @@ from dbloader.stores.mongo.uri import is_mongo
 RECORDS, META = b"records", b"meta"
 MANIFEST, PROGRESS, EVENT = b"manifest", b"progress", b"event/"
 CACHE = b"cache"  # in a cache: the manifest of the store that is cached
+SHARD_INDEX = b"shards"  # in the index of a sharded store
 PARTIAL = ".partial"
 
 record_key = struct.Struct(">Q").pack

@@ -1,4 +1,4 @@
-"""Reading a store from one LMDB file."""
+"""Reading a store from one LMDB file, or from a folder of several."""
 
 from __future__ import annotations
 
@@ -18,24 +18,25 @@ from dbloader.stores.base import Store
 from dbloader.stores.lmdb import env
 from dbloader.stores.lmdb.errors import translate
 from dbloader.stores.lmdb.handle import LMDBHandle
-from dbloader.stores.lmdb.keys import PARTIAL, checked_path, event_key, record_key
+from dbloader.stores.lmdb.keys import PARTIAL, checked_path, event_key
+from dbloader.stores.lmdb.sharded_handle import ShardedHandle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from dbloader.records.record import Record
 
-# Records prefetched at a time: as many as a large batch has, and little memory.
-_PREFETCHED = 128
-
 
 class LMDBStore(Store):
-    """A store in one LMDB file. Its ``handle`` may be a parent process's; it is None if the store is not open."""
+    """A store in one LMDB file, or in a folder of several, its shards.
+
+    Its ``handle`` may be a parent process's; it is None if the store is not open.
+    """
 
     def __init__(self, place: str | os.PathLike[str]) -> None:
         self.place = checked_path(place)
         self._path = os.path.abspath(self.place)  # noqa: PTH100 - the path may be any str
-        self.handle: LMDBHandle | None = None
+        self.handle: LMDBHandle | ShardedHandle | None = None
 
     @override
     def read(self, indices: Sequence[int]) -> list[Record]:
@@ -47,7 +48,7 @@ class LMDBStore(Store):
     def prefetch(self, indices: Sequence[int]) -> None:
         handle = self._open()
         with env.gate:
-            handle.shared.prefetch(indices)
+            handle.prefetch(indices)
 
     has_views = True
 
@@ -87,35 +88,30 @@ class LMDBStore(Store):
 
     @override
     @contextmanager
-    def borrow_documents(self, indices: Sequence[int]) -> Iterator[Iterator[tuple[memoryview, int]]]:
+    def borrow_documents(self, indices: Sequence[int]) -> Iterator[Iterator[tuple[bytes | memoryview, int]]]:
         handle = self._open()
-        with env.gate, handle.begin() as txn:
-            yield self._look_up(txn, handle, indices)
+        with env.gate, handle.borrow(indices) as documents:
+            yield self._found(documents, indices, handle.manifest.length)
 
-    def _look_up(
-        self, txn: lmdb.Transaction, handle: LMDBHandle, indices: Sequence[int]
-    ) -> Iterator[tuple[memoryview, int]]:
-        get, length, records = txn.get, handle.manifest.length, handle.records
-        try:
-            for position, index in enumerate(indices):
-                if not position % _PREFETCHED:
-                    handle.shared.prefetch(indices[position : position + _PREFETCHED])
-                if not 0 <= index < length:
-                    self._check_index(index)
-                document: Any = get(record_key(index), None, records)
-                if document is None:
-                    raise self._damaged(index, "it is missing")
-                yield document, index
-        except lmdb.Error as error:
-            raise translate(error, self.place) from error
+    def _found(
+        self, documents: Iterator[bytes | memoryview | None], indices: Sequence[int], length: int
+    ) -> Iterator[tuple[bytes | memoryview, int]]:
+        for index in indices:
+            if not 0 <= index < length:
+                self._check_index(index)
+            document = next(documents)
+            if document is None:
+                raise self._damaged(index, "it is missing")
+            yield document, index
 
     @override
-    def _open(self) -> LMDBHandle:
+    def _open(self) -> LMDBHandle | ShardedHandle:
         handle = self.handle
-        if handle is None or handle.shared.pid != os.getpid():
+        if handle is None or handle.pid != os.getpid():
+            is_folder = os.path.isdir(self._path)  # noqa: PTH112 - the path may be any str
             try:
                 with env.gate:
-                    handle = self.handle = LMDBHandle(self._path, self.place)
+                    handle = self.handle = (ShardedHandle if is_folder else LMDBHandle)(self._path, self.place)
             except OSError as error:
                 raise self._absent(error) from error
             except lmdb.Error as error:

@@ -15,6 +15,7 @@ import pytest
 from dbloader import open_store
 from dbloader.errors import NotAStoreError
 from dbloader.stores.lmdb import env
+from dbloader.stores.lmdb.handle import LMDBHandle
 from dbloader.stores.lmdb.store import LMDBStore
 from tests.contracts.records import WAIT_S, documents_of, make_records
 from tests.support.children import in_child
@@ -30,7 +31,7 @@ def shared(store: Store) -> env.Environment:
     """Return the environment of a store, which is opened if need be."""
     len(store)
     assert isinstance(store, LMDBStore)
-    assert store.handle is not None
+    assert isinstance(store.handle, LMDBHandle)
     return store.handle.shared
 
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 def opener_of(store: Store) -> int | None:
     assert isinstance(store, LMDBStore)
-    return None if store.handle is None else store.handle.shared.pid
+    return None if store.handle is None else store.handle.pid
 
 
 class TestLMDBStore(StoreContract):

@@ -1,0 +1,104 @@
+"""The manifest of a sharded store, which is a folder: LMDB stores in ``shards/``, and an index of all their records.
+
+The folder has no store until ``manifest.bson`` is there, which is written last and lists the shards by name, so nobody
+looks for files. docs/format.md describes every value.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from dbloader.errors import DamagedStoreError, NotAStoreError, StoreVersionError
+from dbloader.records.document import UNREADABLE, open_sealed, seal
+from dbloader.records.manifest import Manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MANIFEST_FILE, SHARD_FOLDER = "manifest.bson", "shards"
+FORMAT, VERSION = "dbloader shards", 1
+
+_DIGEST_BYTES = 32
+# No path, so a manifest from elsewhere cannot lead out of its folder.
+_FILE_NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,200}")
+COPY_AGAIN = "copy the folder again from the original"
+
+
+class Shard(NamedTuple):
+    """One LMDB file of a sharded store: its name in ``shards/``, its records, its bytes, and its digest."""
+
+    name: str
+    length: int
+    nbytes: int
+    digest: str
+
+
+class ShardTable(NamedTuple):
+    """What ``manifest.bson`` says: the manifest of all records, the name of the index, and the shards in order."""
+
+    manifest: Manifest
+    index_file: str
+    shards: Sequence[Shard]
+
+    def encode(self) -> bytes:
+        """Return the content of the file."""
+        names, lengths, nbytes, digests = zip(*self.shards, strict=True) if self.shards else ((), (), (), ())
+        return seal(
+            {
+                "format": FORMAT,
+                "version": VERSION,
+                "manifest": self.manifest.encode(),
+                "index": self.index_file,
+                "names": list(names),
+                "lengths": np.array(lengths, "<i8").tobytes(),
+                "nbytes": np.array(nbytes, "<i8").tobytes(),
+                "digests": bytes.fromhex("".join(digests)),
+            }
+        )
+
+    @classmethod
+    def decode(cls, data: bytes, place: str) -> ShardTable:
+        """Return the table in the content of the file.
+
+        Raises:
+            NotAStoreError: Another program wrote it.
+            StoreVersionError: Its format is newer than this version of dbloader.
+            DamagedStoreError: It is not what was written.
+        """
+
+        def damaged(what: str) -> DamagedStoreError:
+            return DamagedStoreError(f"{place}: its {MANIFEST_FILE} {what}; {COPY_AGAIN}")
+
+        try:
+            values = open_sealed(data)
+            known = values["format"] == FORMAT
+            version = int(values["version"])
+        except (KeyError, *UNREADABLE) as error:
+            raise damaged(f"is damaged: {error}") from error
+        if not known:
+            raise NotAStoreError(f"{place} is not a dbloader store: another program wrote its {MANIFEST_FILE}")
+        if version > VERSION:
+            raise StoreVersionError(
+                f"{place} has shards of format version {version}; this dbloader knows versions up to {VERSION}: "
+                "install a newer one (pip install -U dbloader)"
+            )
+        try:
+            manifest = Manifest.decode(values["manifest"], place)
+            lengths = np.frombuffer(values["lengths"], "<i8").tolist()
+            nbytes = np.frombuffer(values["nbytes"], "<i8").tolist()
+            digests = [
+                values["digests"][begin : begin + _DIGEST_BYTES].hex()
+                for begin in range(0, len(values["digests"]), _DIGEST_BYTES)
+            ]
+            shards = [Shard(*row) for row in zip(values["names"], lengths, nbytes, digests, strict=True)]
+            names = [values["index"], *values["names"]]
+        except (KeyError, *UNREADABLE) as error:
+            raise damaged(f"has no valid table: {error!r:.80}") from error
+        if not all(isinstance(name, str) and _FILE_NAME.fullmatch(name) for name in names):
+            raise damaged("names a file that no conversion writes")
+        if min(lengths, default=0) < 0 or sum(lengths) != manifest.length:
+            raise damaged(f"has shards of {sum(lengths):,} records, not {manifest.length:,}")
+        return cls(manifest, values["index"], shards)

@@ -1,0 +1,120 @@
+"""The open handle of a sharded store: its manifest, its index, and the shards that were read last."""
+
+from __future__ import annotations
+
+import os
+import resource
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
+from contextlib import contextmanager
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from dbloader.errors import DamagedStoreError
+from dbloader.records.document import move_document
+from dbloader.stores.lmdb import env
+from dbloader.stores.lmdb.handle import LMDBHandle, OtherStoreError
+from dbloader.stores.lmdb.keys import SHARD_INDEX
+from dbloader.stores.lmdb.shard_table import COPY_AGAIN, MANIFEST_FILE, SHARD_FOLDER, ShardTable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+# Descriptors of an open shard: LMDB's and that of ReadAhead.
+_DESCRIPTORS = 2
+# Records copied at a time. One transaction reads those of a shard; large images must not fill the memory.
+_COPIED = 16
+
+
+class ShardedHandle:
+    """An open sharded store, of the process that made it; threads may share it.
+
+    A shard is opened when a record of it is read. The ones read least recently are closed when a quarter of the
+    descriptors that the process may have are in use for shards.
+    """
+
+    def __init__(self, path: str, place: str) -> None:
+        self.pid = os.getpid()
+        self.place = place
+        self._path = path
+        with open(os.path.join(path, MANIFEST_FILE), "rb") as file:  # noqa: PTH118, PTH123 - the path may be any str
+            self._table = ShardTable.decode(file.read(), place)
+        self.manifest = self._table.manifest
+        self._starts = [0, *accumulate(shard.length for shard in self._table.shards)]
+        self._opened: OrderedDict[int, LMDBHandle] = OrderedDict()
+        self._index_handle: LMDBHandle | None = None
+        self._lock = threading.Lock()
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._most_opened = max(8, (2**20 if soft == resource.RLIM_INFINITY else soft) // 4 // _DESCRIPTORS)
+
+    def _index(self) -> LMDBHandle:
+        with env.gate, self._lock:  # in this order, so that no fork finds the lock held
+            if self._index_handle is None:
+                self._index_handle = self._open(self._table.index_file, digest=self.manifest.digest, of=SHARD_INDEX)
+            return self._index_handle
+
+    def _open(self, *names: str, digest: str, of: bytes | None = None) -> LMDBHandle:
+        path, place = os.path.join(self._path, *names), os.path.join(self.place, *names)  # noqa: PTH118
+        remedy = f"if the store was replaced, open it again, else {COPY_AGAIN}"
+        try:
+            return LMDBHandle(path, place, digest=digest, of=of)
+        except FileNotFoundError as error:
+            raise DamagedStoreError(f"{place} is missing: {remedy}") from error
+        except OtherStoreError as error:
+            raise DamagedStoreError(f"{place} is not the part of {self.place} that was published: {remedy}") from error
+
+    def _shard(self, number: int) -> LMDBHandle:
+        with env.gate, self._lock:
+            handle = self._opened.get(number)
+            if handle is None:
+                shard = self._table.shards[number]
+                handle = self._opened[number] = self._open(SHARD_FOLDER, shard.name, digest=shard.digest)
+                if len(self._opened) > self._most_opened:
+                    self._opened.popitem(last=False)  # closed once nobody reads from it
+            self._opened.move_to_end(number)
+            return handle
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return a value of the sub-database ``meta``."""
+        return self._index().get(key)
+
+    def chunk(self, column: str, number: int) -> memoryview:
+        """Return one chunk of a column."""
+        return self._index().chunk(column, number)
+
+    def chunks(self, column: str) -> Iterator[memoryview]:
+        """Return all chunks of a column. Their number is checked before anyone allocates memory for the records."""
+        return self._index().chunks(column)
+
+    def prefetch(self, indices: Sequence[int]) -> None:
+        """Ask the kernel to read the records at some indices, without waiting."""
+        for number, positions in self._by_shard(indices).items():
+            start = self._starts[number]
+            self._shard(number).prefetch([indices[position] - start for position in positions])
+
+    @contextmanager
+    def borrow(self, indices: Sequence[int]) -> Iterator[Iterator[bytes | None]]:
+        """Yield the documents of records, each a copy with its index in the whole store; None for a missing one."""
+        yield self._look_up(indices)
+
+    def _look_up(self, indices: Sequence[int]) -> Iterator[bytes | None]:
+        for begin in range(0, len(indices), _COPIED):
+            part = indices[begin : begin + _COPIED]
+            found: list[bytes | None] = [None] * len(part)
+            for number, positions in self._by_shard(part).items():
+                inside = [part[position] - self._starts[number] for position in positions]
+                with self._shard(number).borrow(inside) as documents:
+                    for position, at, document in zip(positions, inside, documents, strict=True):
+                        if document is not None:
+                            found[position] = move_document(document, at, part[position])
+            yield from found
+
+    def _by_shard(self, indices: Sequence[int]) -> dict[int, list[int]]:
+        """Return the shards that have these records: positions in ``indices`` by the number of the shard."""
+        parts: dict[int, list[int]] = {}
+        for position, index in enumerate(indices):
+            if not 0 <= index < self.manifest.length:
+                break  # the store raises an error before it comes to it
+            parts.setdefault(bisect_right(self._starts, index) - 1, []).append(position)
+        return parts

@@ -1,0 +1,97 @@
+"""A folder of several LMDB files keeps the promises of every store that is read, and has the digest of one file."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typing_extensions import override
+
+from dbloader import create_store, open_store
+from dbloader.errors import DamagedStoreError
+from dbloader.records.document import move_document
+from dbloader.records.record import encode
+from dbloader.stores.lmdb.publish_shards import publish_shards
+from dbloader.stores.lmdb.shard_table import SHARD_FOLDER
+from dbloader.stores.lmdb.store import LMDBStore
+from tests.contracts.processes import ProcessesContract
+from tests.contracts.reading import ReadingContract
+from tests.contracts.records import make_records
+from tests.contracts.threads import ThreadsContract
+from tests.contracts.verifying import VerifyingContract
+from tests.support.lmdb_files import tamper_with_records
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from dbloader import Record
+    from dbloader.records.manifest import Manifest
+    from dbloader.stores.base import Store
+
+
+def opener_of(store: Store) -> int | None:
+    assert isinstance(store, LMDBStore)
+    return None if store.handle is None else store.handle.pid
+
+
+def write_shards(place: str, records: list[Record], bounds: list[int], **finishing: Any) -> Manifest:
+    """Make a sharded store whose shards end before the records at some indices."""
+    folder = Path(place)
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / SHARD_FOLDER).mkdir(parents=True)
+    names = []
+    for number, (begin, end) in enumerate(zip([0, *bounds], [*bounds, len(records)], strict=True)):
+        names.append(f"{number:05}.lmdb")
+        with create_store(folder / SHARD_FOLDER / names[-1]) as writer:
+            writer.write(encode(record) for record in records[begin:end])
+            writer.finish()
+    return publish_shards(folder, names, **finishing)
+
+
+class TestShardedStore(ProcessesContract, ThreadsContract, ReadingContract, VerifyingContract):
+    opener = staticmethod(opener_of)
+
+    def place(self, tmp_path: Path, name: str = "store") -> str:
+        return str(tmp_path / f"{name}.lmdb")
+
+    def what_is_at(self, place: str) -> list[str]:
+        return sorted(path.name for path in Path(place).parent.glob(f"{Path(place).name}*"))
+
+    def remove(self, place: str) -> None:
+        shutil.rmtree(place)
+
+    def move(self, place: str, to: str) -> None:
+        Path(place).rename(to)
+
+    def bounds(self, length: int) -> list[int]:
+        """Return where shards end; two of them are empty."""
+        return sorted(min(length, bound) for bound in (0, 2, 2, 7, length - length // 3))
+
+    def write(self, place: str, records: Iterable[Record], **options: Any) -> Manifest:
+        options.pop("overwrite", None)
+        records = [*records]
+        return write_shards(place, records, self.bounds(len(records)), **options)
+
+    @override
+    def test_the_records_of_an_open_store_do_not_change_when_it_is_replaced(self, tmp_path: Path) -> None:
+        place = self.place(tmp_path)
+        self.write(place, make_records(5, seed=1))
+        with self.open(place) as store, self.open(place) as unopened:
+            before = store.documents([0])
+            self.write(place, make_records(9, seed=2))
+            assert store.documents([0]) == before  # of a shard that was open
+            with pytest.raises(DamagedStoreError, match=r"if the store was replaced, open it again"):
+                store.read([4])
+            assert len(unopened) == 9
+
+    def replace_documents(self, place: str, documents: dict[int, bytes | None]) -> None:
+        with open_store(place) as store:
+            length = len(store)
+        starts = [0, *sorted(self.bounds(length))]
+        for index, document in documents.items():
+            number = max(number for number, start in enumerate(starts) if start <= index)
+            inside = index - starts[number]
+            moved = None if document is None else move_document(document, index, inside)
+            tamper_with_records(Path(place) / SHARD_FOLDER / f"{number:05}.lmdb", {inside: moved})
