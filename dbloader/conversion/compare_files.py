@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -39,7 +40,8 @@ def compare_files(
     rejected = {event["name"] for event in store.events() if event["event"] == "rejected"}
     left = np.ones(len(store), bool)
     matcher = RecordMatcher(store.column("name_hash"), left)
-    with FileList(source, None, lambda count: progress(0, count)) as files:
+    data = tempfile.TemporaryFile()  # noqa: SIM115 - the list closes it
+    with FileList.of_source(source, data, lambda count: progress(0, count)) as files:
         records = np.full(len(files), -1)  # by the position of the file
         for position in range(len(files)):
             name = files[position].name

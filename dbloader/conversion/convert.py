@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
-from collections import Counter
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from dbloader._describe import short_repr
 from dbloader._machine import cpu_count
 from dbloader._options import check_choice, checked_flag, whole_number
+from dbloader.conversion.convert_shards import convert_shards
 from dbloader.conversion.file_list import FileList, permutation
 from dbloader.conversion.file_to_record import FileConverter
 from dbloader.conversion.memory_budget import return_large_blocks
-from dbloader.conversion.parallel import convert_in_order
-from dbloader.conversion.report import FILE_COUNTS, Progress, Report, image_warnings, write_report
+from dbloader.conversion.open_files import describe_source, open_files
+from dbloader.conversion.report import FILE_COUNTS, Progress, Report, image_warnings, nothing_stored, write_report
 from dbloader.conversion.transcode import ImageFormat
+from dbloader.conversion.write_results import FileWriter
 from dbloader.errors import ConversionError, OptionError
 from dbloader.images.pillow import max_pixels
-from dbloader.records.manifest import FILE_FIELDS
-from dbloader.sources.base import Problem, full_path
-from dbloader.sources.open import open_source
 from dbloader.stores.open import create_store
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Collection, Iterator, Sequence
-
-    from dbloader.conversion.file_to_record import FileResult
-    from dbloader.records.record import EncodedRecord
-    from dbloader.sources.base import Source
-    from dbloader.stores.writer import Writer
+    from collections.abc import Callable, Sequence
 
 
 def convert(
@@ -47,6 +41,8 @@ def convert(
     on_bad: str = "reject",
     on_damaged: str = "reject",
     shuffle: int | None = None,
+    shards: int | None = None,
+    executor: Any = None,
     overwrite: bool = False,
     resume: bool = False,
     progress: Callable[[Progress], object] = lambda _: None,
@@ -97,6 +93,11 @@ def convert(
         on_damaged: What to do with a truncated image: ``"reject"``, ``"fail"``, or ``"keep"``: store it with a field
             ``damaged``. One that has this field in a store keeps it.
         shuffle: Seed of a random order of the records; None for the source's order.
+        shards: Make a folder of so many LMDB files, by as many processes at once as ``workers``; None for one file,
+            or for MongoDB. The records and the digest are those of one file.
+        executor: With ``shards``: runs the parts, in place of this machine's processes. Anything whose ``submit``
+            returns a ``concurrent.futures.Future``, such as an executor of Dask, mpi4py or loky. The destination and
+            the source must be files that all of its machines see.
         overwrite: Replace the store at the destination, once the new one is finished.
         resume: Continue an interrupted conversion. If nothing was interrupted, begin, with a warning. Refused
             if the files, or an option that decides the records, are not the same.
@@ -123,34 +124,39 @@ def convert(
     max_pixels()  # raises if the environment variable is wrong
     converter = FileConverter(check=check, keep_damaged=on_damaged == "keep", images=images or ImageFormat())
     fail_on = {kind for kind, value in (("bad", on_bad), ("damaged", on_damaged)) if value == "fail"}
+    names = {"name_field": name_field, "image_field": image_field}
+    if shards is not None:
+        options: dict[str, Any] = {**names, "listing": listing, "file_fields": file_fields, "shuffle": shuffle}
+        options |= {"converter": converter, "fail_on": [*fail_on], "progress": progress}
+        options |= {"overwrite": overwrite, "resume": resume}
+        return convert_shards(source, destination, shards=shards, workers=workers, executor=executor, **options)
+    if executor is not None:
+        raise OptionError("an executor makes the parts of shards: give their number, such as shards=64, too")
     started = time.monotonic()
     return_large_blocks()
     # The errors of the source come before a partial store is replaced.
-    names = {"name_field": name_field, "image_field": image_field}
-    found = _open(converter.images, source, listing, file_fields=file_fields, **names)
+    found = open_files(converter.images, source, listing, file_fields=file_fields, **names)
     with closing(found), create_store(destination, overwrite=overwrite, resume=resume, resumable=True) as writer:
-        with FileList(found, writer.scratch, lambda count: progress(Progress(count, None, 0))) as files:
+        data = tempfile.TemporaryFile(dir=writer.scratch)  # noqa: SIM115 - the list closes it
+        with FileList.of_source(found, data, lambda count: progress(Progress(count, None, 0))) as files:
             writer.check_settings(
                 {**_settings(converter, shuffle), "list of files": f"{len(files):,} files, SHA-256 {files.digest}"}
             )
             writer.commit()  # from here on a killed conversion can be resumed
             resumed_at = writer.position
             order = range(len(files)) if shuffle is None else permutation(len(files), shuffle)
-            bytes_read, first_rejected = 0, ""
-            progress(Progress(len(files), resumed_at, 0))
-            for batch in convert_in_order(converter, found, files, order[resumed_at:], workers):
-                _write(writer, batch, fail_on)
-                bytes_read += sum(done.nbytes for done in batch)
-                first_rejected = first_rejected or next(_rejected(batch), "")
-                progress(Progress(len(files), writer.position, bytes_read))
+            into = FileWriter(writer, converter, found, fail_on)
+
+            def show() -> None:
+                progress(Progress(len(files), writer.position, into.bytes_read))
+
+            show()
+            into.write(files, order[resumed_at:], workers, show)
         if not writer.length:
             writer.resumable = False
-            first = f"; the first is {first_rejected}" if first_rejected else ""
-            raise ConversionError(f"none of the {len(files):,} files could be stored{first}")
-        place: dict[str, Any] = {"path": found.place, "listing": None if listing is None else full_path(listing)}
-        if found.file_fields:
-            place[FILE_FIELDS] = [*found.file_fields]
-        manifest = writer.finish(classes=found.classes, source={**place, "shuffle": shuffle, **converter.settings()})
+            raise ConversionError(nothing_stored(len(files), into.first_rejected))
+        described = describe_source(found, listing, shuffle, converter)
+        manifest = writer.finish(classes=found.classes, source=described)
     warnings = [*found.warnings]
     if resume and not writer.resumed:
         warnings.append("there was nothing to resume: the conversion began from the start")
@@ -163,7 +169,7 @@ def convert(
         files=len(files),
         **{name: manifest.outcome.get(name, 0) for name in FILE_COUNTS},
         resumed_at=resumed_at,
-        bytes_read=bytes_read,
+        bytes_read=into.bytes_read,
         image_bytes=manifest.image_bytes,
         seconds=time.monotonic() - started,
         warnings=(*warnings, *problem),
@@ -173,55 +179,8 @@ def convert(
     )
 
 
-def _open(images: ImageFormat, *place: Any, **options: Any) -> Source:
-    """Return the source at a place, if its further files fit the images as these will be."""
-    found = open_source(*place, **options)
-    if found.file_fields and (images.short_side is not None or images.max_side is not None):
-        found.close()
-        raise OptionError(
-            "short_side (--short-side) and max_side (--max-side) make images smaller, but not the files in the field "
-            f"{', '.join(map(repr, found.file_fields))}, which would not fit them any more: make all of them smaller "
-            "before the conversion, or leave the option out"
-        )
-    return found
-
-
 def _settings(converter: FileConverter, shuffle: int | None) -> dict[str, Any]:
     """Return the settings that a resumed conversion must share, by their names in Python and on the command line."""
     settings = {**converter.settings(), "shuffle": shuffle}
     settings["on_damaged"] = "keep" if settings.pop("keep_damaged") else "not keep"
     return {f"{name} (--{name.replace('_', '-')})": value for name, value in settings.items()}
-
-
-def _write(writer: Writer, batch: list[FileResult], fail_on: Collection[str]) -> None:
-    """Write the results of some files; ConversionError if one was rejected that the conversion must fail on."""
-    for done in batch:
-        kind = "bad" if done.bad else "damaged"
-        if "rejected" in done.events and kind in fail_on:
-            # A problem is part of the list of files, which a resumed conversion compares.
-            again = isinstance(done.item, Problem)
-            remedy = "fix it and begin again" if again else "fix the file and resume (--resume)"
-            raise ConversionError(f"{next(_rejected([done]))}; {remedy}, or resume with --on-{kind} reject")
-    writer.write(
-        _pop_records(batch),
-        events=[
-            {"name": done.item.name, "event": event, "reason": reason}
-            for done in batch
-            for event, reason in done.events.items()
-        ],
-        outcome=Counter(name for done in batch for name in (*done.events, *done.changes)),
-        position=writer.position + len(batch),
-        depths=Counter(done.depth for done in batch if done.depth),
-    )
-
-
-def _pop_records(batch: list[FileResult]) -> Iterator[EncodedRecord]:
-    """Yield the records; each one's memory is free as soon as its document is made."""
-    for done in batch:
-        record, done.record = done.record, None
-        if record is not None:
-            yield record
-
-
-def _rejected(batch: list[FileResult]) -> Iterator[str]:
-    return (f"{done.item.name}: {done.events['rejected']}" for done in batch if "rejected" in done.events)

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 from array import array
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import bson
 import numpy as np
@@ -21,7 +20,6 @@ from dbloader.sources.base import Entry, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from typing_extensions import Self
 
@@ -31,34 +29,53 @@ if TYPE_CHECKING:
 class FileList:
     """The entries and problems of a source, in its order; any thread may read them.
 
-    A ``with`` block removes the temporary file in ``folder`` (None for the system's), of about 150 bytes for each
-    entry. ``progress`` is called with the number of entries found so far, every thousand entries. ``digest``, SHA-256
-    in hex, is the same for the same source.
+    Leaving a ``with`` block closes the file.
+
+    Attributes:
+        digest: SHA-256 of the list, hex: the same for the same source.
     """
 
-    def __init__(self, source: Source, folder: Path | None, progress: Callable[[int], object]) -> None:
-        self._data = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - __exit__ closes it
-        self._ends = array("Q", [0])  # byte where each entry ends, after that where the first begins
-        digest = hashlib.sha256()
+    def __init__(self, data: IO[bytes], ends: array[int] | np.ndarray[Any, Any], digest: str) -> None:
+        self._data = data
+        self._ends = ends  # byte where each entry ends, after that where the first begins
+        self.digest = digest
+
+    @classmethod
+    def of_source(cls, source: Source, data: IO[bytes], progress: Callable[[int], object]) -> FileList:
+        """Write the list of a source into a new file, about 150 bytes for each entry.
+
+        ``progress`` is called with the number of entries found so far, every thousand entries. The file is closed if
+        that fails.
+        """
+        ends, digest = array("Q", [0]), hashlib.sha256()
         try:
             for item in source.entries():
                 line = _encoded(item)
                 digest.update(line)
-                self._data.write(line)
-                self._ends.append(self._ends[-1] + len(line))
-                if len(self) % 1000 == 0:
-                    progress(len(self))
-            self._data.flush()
+                data.write(line)
+                ends.append(ends[-1] + len(line))
+                if (len(ends) - 1) % 1000 == 0:
+                    progress(len(ends) - 1)
+            data.flush()
         except BaseException:
-            self._data.close()
+            data.close()
             raise
-        self.digest = digest.hexdigest()
+        return cls(data, ends, digest.hexdigest())
+
+    def packed_ends(self) -> bytes:
+        """Return where each entry ends in the file, after a 0: little-endian uint64, for ``of_file``."""
+        return np.asarray(self._ends, "<u8").tobytes()
+
+    @classmethod
+    def of_file(cls, data: IO[bytes], packed_ends: bytes, digest: str) -> FileList:
+        """Return the list in a file that ``of_source`` wrote."""
+        return cls(data, np.frombuffer(packed_ends, "<u8"), digest)
 
     def __len__(self) -> int:
         return len(self._ends) - 1
 
     def __getitem__(self, position: int) -> Entry | Problem:
-        start, end = self._ends[position], self._ends[position + 1]
+        start, end = int(self._ends[position]), int(self._ends[position + 1])
         document = bson.decode(os.pread(self._data.fileno(), end - start, start))
         if "reason" in document:
             return Problem(**document)

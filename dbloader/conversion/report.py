@@ -117,6 +117,12 @@ def write_report(place: str | os.PathLike[str], path: Path, events: int, *, repl
     return str(path), []
 
 
+def nothing_stored(files: int, first_rejected: str) -> str:
+    """Return the message of a conversion that stores nothing."""
+    first = f"; the first is {first_rejected}" if first_rejected else ""
+    return f"none of the {files:,} files could be stored{first}"
+
+
 def image_warnings(manifest: Manifest, *, raw: bool) -> list[str]:
     """Return the warnings about images that are decoded only in part: deep values, several frames."""
     warnings = []

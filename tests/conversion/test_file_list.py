@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,7 +40,7 @@ def entry(number: int, **changes: Any) -> Entry:
 
 
 def make(*items: Entry | Problem | Exception, folder: Path | None = None) -> FileList:
-    return FileList(Listed(*items), folder, lambda _: None)
+    return FileList.of_source(Listed(*items), tempfile.TemporaryFile(dir=folder), lambda _: None)
 
 
 def digest(*items: Entry | Problem) -> str:

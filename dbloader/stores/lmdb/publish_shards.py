@@ -60,7 +60,7 @@ def publish_shards(
         )
         aside = folder / f"{MANIFEST_FILE}.{index}"
         try:
-            _write_durably(aside, ShardTable(manifest, index, shards).encode())
+            write_durably(aside, ShardTable(manifest, index, shards).encode())
             sync_folder(folder)
             aside.replace(folder / MANIFEST_FILE)
         except BaseException:
@@ -71,13 +71,11 @@ def publish_shards(
         raise translate_refusal(error, str(folder)) from error
     with suppress(OSError):  # the store is in place
         sync_folder(folder)
-        for older in folder.glob("index-*.lmdb"):
-            if older.name != index:
-                older.unlink()
     return manifest
 
 
-def _write_durably(path: Path, data: bytes) -> None:
+def write_durably(path: Path, data: bytes) -> None:
+    """Write a new file, and wait until it is on the disk."""
     with path.open("xb") as file:
         file.write(data)
         file.flush()

@@ -1,0 +1,70 @@
+"""Convert into several shards at once, in processes of this machine or wherever an executor runs its tasks."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from dbloader.conversion.part import convert_part
+from dbloader.conversion.plan import plan_conversion
+from dbloader.conversion.publish import list_parts, publish
+from dbloader.conversion.report import Progress
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable
+
+    from dbloader.conversion.file_to_record import FileConverter
+    from dbloader.conversion.report import Report
+
+
+def convert_shards(
+    source: str | os.PathLike[str],
+    destination: str | os.PathLike[str],
+    *,
+    shards: int,
+    workers: int,
+    executor: Any,
+    converter: FileConverter,
+    fail_on: list[str],
+    overwrite: bool,
+    resume: bool,
+    progress: Callable[[Progress], object],
+    **options: Any,
+) -> Report:
+    """Plan, make all parts that are missing, and publish; see `convert`."""
+    started = time.monotonic()
+    plan = plan_conversion(
+        source,
+        destination,
+        parts=shards,
+        converter=converter,
+        fail_on=fail_on,
+        overwrite=overwrite and not resume,
+        progress=lambda count: progress(Progress(count, None, 0)),
+        **options,
+    )
+    _, receipts, missing = list_parts(destination)
+    done = [len(plan.part(receipt.part)) for receipt in receipts]
+    resumed_at, nbytes = sum(done), 0
+    progress(Progress(plan.files, resumed_at, 0))
+    own = None
+    if executor is None:
+        # Not forked: the calling program may have threads.
+        executor = own = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"))
+    try:
+        running = {executor.submit(convert_part, destination, part): part for part in missing}
+        while running:
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                receipt = future.result()
+                done.append(len(plan.part(running.pop(future))))
+                nbytes += receipt.bytes_read
+                progress(Progress(plan.files, sum(done), nbytes))
+    finally:
+        if own is not None:
+            own.shutdown(cancel_futures=True)
+    report = publish(destination, overwrite=overwrite)
+    return replace(report, resumed_at=resumed_at, bytes_read=nbytes, seconds=time.monotonic() - started)

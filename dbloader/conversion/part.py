@@ -1,0 +1,155 @@
+"""Make one part of a planned conversion: a shard, and a receipt that says so."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import socket
+import tempfile
+import time
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from dbloader._options import whole_number
+from dbloader.conversion.memory_budget import return_large_blocks
+from dbloader.conversion.plan import RECEIPT_FOLDER, Plan
+from dbloader.conversion.write_results import FileWriter
+from dbloader.errors import DamagedStoreError, OptionError
+from dbloader.records.document import open_sealed, seal
+from dbloader.stores.lmdb.publish_shards import write_durably
+from dbloader.stores.lmdb.shard_table import SHARD_FOLDER
+from dbloader.stores.lmdb.writer import LMDBWriter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """What a part has made.
+
+    Attributes:
+        plan: The id of the plan.
+        part: The number of the part, from 0.
+        shard: The file name of the shard.
+        digest: The shard's.
+        nbytes: The shard's, of the file.
+        records: In the shard.
+        rejected: Files that are not in it.
+        first_rejected: The first of them, and why; "" without one.
+        bytes_read: Bytes of the files.
+        seconds: How long it took.
+        host: The machine.
+    """
+
+    plan: str
+    part: int
+    shard: str
+    digest: str
+    nbytes: int
+    records: int
+    rejected: int
+    first_rejected: str
+    bytes_read: int
+    seconds: float
+    host: str
+
+
+def convert_part(
+    destination: str | os.PathLike[str],
+    part: int,
+    *,
+    workers: int = 1,
+    scratch: str | os.PathLike[str] | None = None,
+) -> Receipt:
+    """Make a part of the conversion that was planned for a destination, unless it is made already.
+
+    The shard is made in a local folder, copied next to the plan, and renamed; the receipt comes last. So a part that
+    is killed leaves nothing that counts, and of several attempts at once each may win: all make the same records.
+
+    Args:
+        destination: Place of the store that will be.
+        part: Number of the part, from 0.
+        workers: Threads that read and check.
+        scratch: A local folder for the shard while it is made; None for the system's (``TMPDIR``).
+
+    Raises:
+        StoreNotFoundError: The destination has no plan.
+        OptionError: The plan has no such part.
+        ConversionError: A file was rejected that the conversion must fail on; or this machine has other versions of
+            the libraries than the plan.
+        StoreError: The shard cannot be written.
+    """
+    plan = Plan.open(destination)
+    part = whole_number("part", part, 0)
+    if part >= plan.parts:
+        raise OptionError(f"part must be 0 to {plan.parts - 1}, as {plan.folder} says, got {part}")
+    done = read_receipt(plan, part)
+    if done is not None:
+        return done
+    plan.check_versions()
+    started = time.monotonic()
+    return_large_blocks()
+    shard = f"{part:05}-{secrets.token_hex(4)}.lmdb"
+    with tempfile.TemporaryDirectory(prefix="dbloader-", dir=scratch) as local:
+        path = Path(local) / shard
+        with closing(plan.open_source()) as found, plan.open_files() as files, LMDBWriter(path) as writer:
+            into = FileWriter(writer, plan.converter(), found, plan.fail_on)
+            into.write(files, plan.part(part), workers)
+            manifest = writer.finish(classes=plan.classes, source=plan.described)
+        _copy(path, plan.folder / SHARD_FOLDER / shard)
+    receipt = Receipt(
+        plan=plan.id,
+        part=part,
+        shard=shard,
+        digest=manifest.digest,
+        nbytes=(plan.folder / SHARD_FOLDER / shard).stat().st_size,
+        records=manifest.length,
+        rejected=manifest.outcome.get("rejected", 0),
+        first_rejected=into.first_rejected,
+        bytes_read=into.bytes_read,
+        seconds=time.monotonic() - started,
+        host=socket.gethostname(),
+    )
+    path = receipt_path(plan, part)
+    aside = path.with_name(f"{path.name}.{shard}")
+    write_durably(aside, seal(asdict(receipt), part))
+    aside.replace(path)
+    return receipt
+
+
+def receipt_path(plan: Plan, part: int) -> Path:
+    """Return where the receipt of a part is."""
+    return plan.folder / RECEIPT_FOLDER / f"{part:05}.bson"
+
+
+def read_receipt(plan: Plan, part: int) -> Receipt | None:
+    """Return the receipt of a part; None if it is not made, or its shard is not there any more.
+
+    Raises:
+        DamagedStoreError: The receipt is damaged, or is one of another plan.
+    """
+    path = receipt_path(plan, part)
+    try:
+        receipt = Receipt(**open_sealed(path.read_bytes(), part))
+        size = (plan.folder / SHARD_FOLDER / receipt.shard).stat().st_size
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError) as error:
+        raise DamagedStoreError(f"{path} is damaged: {error}; remove it, and make part {part} again") from error
+    if receipt.plan != plan.id:
+        raise DamagedStoreError(f"{path} is of another plan; remove it, and make part {part} again")
+    return receipt if size == receipt.nbytes else None
+
+
+def _copy(path: Path, to: Path) -> None:
+    """Copy a file durably, so that it is whole once it has its name."""
+    aside = to.with_name(f"{to.name}.copying")
+    try:
+        with path.open("rb") as source, aside.open("xb") as copy:
+            shutil.copyfileobj(source, copy, 2**20)
+            copy.flush()
+            os.fsync(copy.fileno())
+        aside.rename(to)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise

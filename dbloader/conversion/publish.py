@@ -1,0 +1,161 @@
+"""Publish a conversion in parts: check that every part is there, and make a store of all of them, at once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from dbloader.conversion.part import read_receipt
+from dbloader.conversion.plan import PLAN_FILES, RECEIPT_FOLDER, Plan
+from dbloader.conversion.report import FILE_COUNTS, Report, image_warnings, nothing_stored, write_report
+from dbloader.errors import ConversionError, StoreError, StoreExistsError
+from dbloader.stores.lmdb.partial import sync_folder
+from dbloader.stores.lmdb.publish_shards import publish_shards
+from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from dbloader.conversion.part import Receipt
+
+
+class Parts(NamedTuple):
+    """How far the parts of a conversion are.
+
+    Attributes:
+        plan: The plan.
+        receipts: Of the parts that are made, in order.
+        missing: Numbers of the others, ascending.
+    """
+
+    plan: Plan
+    receipts: list[Receipt]
+    missing: list[int]
+
+
+def list_parts(destination: str | os.PathLike[str]) -> Parts:
+    """Return which parts of a planned conversion are made.
+
+    Each receipt is opened by its name: the listing of a folder on a network may be old.
+
+    Raises:
+        StoreNotFoundError: The destination has no plan.
+        DamagedStoreError: A receipt is damaged, or of another plan.
+    """
+    plan = Plan.open(destination)
+    receipts = [read_receipt(plan, part) for part in range(plan.parts)]
+    missing = [part for part, receipt in enumerate(receipts) if receipt is None]
+    return Parts(plan, [receipt for receipt in receipts if receipt is not None], missing)
+
+
+def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> Report:
+    """Make a store of the parts of a conversion, in one step, or refuse.
+
+    Args:
+        destination: Place of the store.
+        overwrite: Replace the sharded store that is there.
+
+    Raises:
+        StoreNotFoundError: The destination has no plan.
+        ConversionError: Parts are missing; or no file could be stored.
+        StoreExistsError: Something is at the destination already.
+        StoreError: A part is damaged, or the store cannot be written.
+    """
+    started = time.monotonic()
+    plan, receipts, missing = list_parts(destination)
+    if missing:
+        raise ConversionError(
+            f"{len(missing):,} of {plan.parts:,} parts are missing: {slurm_ranges(missing)}; make them with "
+            f"dbloader part {os.fspath(destination)} NUMBER"
+        )
+    target = plan.folder.with_name(plan.folder.name.removesuffix(".partial"))
+    replaces = _check_target(target, overwrite=overwrite)
+    if not any(receipt.records for receipt in receipts):
+        first = next((receipt.first_rejected for receipt in receipts if receipt.first_rejected), "")
+        raise ConversionError(nothing_stored(plan.files, first))
+    manifest = publish_shards(
+        plan.folder, [receipt.shard for receipt in receipts], classes=plan.classes, source=plan.described
+    )
+    if manifest.length != sum(receipt.records for receipt in receipts):
+        raise StoreError(f"the shards in {plan.folder} have changed while they were published: publish again")
+    if replaces:
+        _move_into(plan.folder, target)
+    else:
+        plan.folder.rename(target)
+        for name in PLAN_FILES:
+            (target / name).unlink(missing_ok=True)
+        shutil.rmtree(target / RECEIPT_FOLDER, ignore_errors=True)
+    with suppress(OSError):  # the store is in place
+        _remove_others(target)
+        sync_folder(target.parent)
+    report_file, problem = write_report(
+        destination, target.with_name(f"{target.name}.report.jsonl"), manifest.events, replaces=replaces
+    )
+    return Report(
+        place=os.fspath(destination),
+        digest=manifest.digest,
+        records=manifest.length,
+        files=plan.files,
+        **{name: manifest.outcome.get(name, 0) for name in FILE_COUNTS},
+        bytes_read=sum(receipt.bytes_read for receipt in receipts),
+        image_bytes=manifest.image_bytes,
+        seconds=time.monotonic() - started,
+        warnings=(*plan.warnings, *image_warnings(manifest, raw=plan.converter().images.raw), *problem),
+        skipped=plan.skipped,
+        hidden=plan.hidden,
+        report_file=report_file,
+    )
+
+
+def _check_target(target: Path, *, overwrite: bool) -> bool:
+    """Return whether a store is at the place, and may be replaced; StoreExistsError if not."""
+    if not os.path.lexists(target):
+        return False
+    if not (target / MANIFEST_FILE).is_file():
+        raise StoreExistsError(f"{target} exists and is no folder with a store of shards: name another place")
+    if not overwrite:
+        raise StoreExistsError(f"{target} exists already; overwrite (--overwrite) replaces it")
+    return True
+
+
+def _move_into(folder: Path, target: Path) -> None:
+    """Replace the store at a place, in one step: by the manifest, once all it names is there."""
+    table = _table(folder)
+    for shard in table.shards:
+        (folder / SHARD_FOLDER / shard.name).rename(target / SHARD_FOLDER / shard.name)
+    (folder / table.index_file).rename(target / table.index_file)
+    for moved in (target / SHARD_FOLDER, target):
+        sync_folder(moved)
+    (folder / MANIFEST_FILE).replace(target / MANIFEST_FILE)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_others(target: Path) -> None:
+    """Remove the shards of attempts that were not taken, and what an older store had."""
+    table = _table(target)
+    named = {shard.name for shard in table.shards}
+    for path in (target / SHARD_FOLDER).iterdir():
+        if path.name not in named:
+            path.unlink()
+    for path in target.glob("index-*"):
+        if path.name != table.index_file:
+            path.unlink()
+
+
+def _table(folder: Path) -> ShardTable:
+    return ShardTable.decode((folder / MANIFEST_FILE).read_bytes(), str(folder))
+
+
+def slurm_ranges(numbers: Sequence[int]) -> str:
+    """Return ascending numbers as Slurm's ``--array`` takes them: "3,17,40-42"."""
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return ",".join(f"{first}" if first == last else f"{first}-{last}" for first, last in ranges)

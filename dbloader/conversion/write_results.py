@@ -1,0 +1,88 @@
+"""Write what became of files into a store: records, and lines of the report."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from dbloader.conversion.parallel import convert_in_order
+from dbloader.errors import ConversionError
+from dbloader.sources.base import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+
+    import numpy as np
+
+    from dbloader.conversion.file_list import FileList
+    from dbloader.conversion.file_to_record import FileConverter, FileResult
+    from dbloader.records.record import EncodedRecord
+    from dbloader.sources.base import Source
+    from dbloader.stores.writer import Writer
+
+
+class FileWriter:
+    """Converts files of a list, and writes them into a store.
+
+    Attributes:
+        bytes_read: Bytes of the files read so far.
+        first_rejected: The first file that was rejected, and why; "" without one.
+    """
+
+    def __init__(self, writer: Writer, converter: FileConverter, source: Source, fail_on: Collection[str]) -> None:
+        self._writer = writer
+        self._converter = converter
+        self._source = source
+        self._fail_on = fail_on  # "bad" or "damaged" files, of which the first ends the conversion
+        self.bytes_read = 0
+        self.first_rejected = ""
+
+    def write(
+        self,
+        files: FileList,
+        order: range | np.ndarray[Any, Any],
+        workers: int,
+        progress: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Convert the files at some positions of a list, in that order.
+
+        Raises:
+            ConversionError: A file was rejected that the conversion must fail on.
+        """
+        for batch in convert_in_order(self._converter, self._source, files, order, workers):
+            self._write(batch)
+            self.bytes_read += sum(done.nbytes for done in batch)
+            self.first_rejected = self.first_rejected or next(_rejected(batch), "")
+            progress()
+
+    def _write(self, batch: list[FileResult]) -> None:
+        for done in batch:
+            kind = "bad" if done.bad else "damaged"
+            if "rejected" in done.events and kind in self._fail_on:
+                # A problem is part of the list of files, which a resumed conversion compares.
+                again = isinstance(done.item, Problem)
+                remedy = "fix it and begin again" if again else "fix the file and resume (--resume)"
+                raise ConversionError(f"{next(_rejected([done]))}; {remedy}, or resume with --on-{kind} reject")
+        self._writer.write(
+            _pop_records(batch),
+            events=[
+                {"name": done.item.name, "event": event, "reason": reason}
+                for done in batch
+                for event, reason in done.events.items()
+            ],
+            outcome=Counter(name for done in batch for name in (*done.events, *done.changes)),
+            position=self._writer.position + len(batch),
+            depths=Counter(done.depth for done in batch if done.depth),
+        )
+
+
+def _pop_records(batch: list[FileResult]) -> Iterator[EncodedRecord]:
+    """Yield the records; each one's memory is free as soon as its document is made."""
+    for done in batch:
+        record, done.record = done.record, None
+        if record is not None:
+            yield record
+
+
+def _rejected(batch: list[FileResult]) -> Iterator[str]:
+    return (f"{done.item.name}: {done.events['rejected']}" for done in batch if "rejected" in done.events)
