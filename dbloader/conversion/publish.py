@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from dbloader.conversion.part import read_receipt
 from dbloader.conversion.plan import PLAN_FILES, RECEIPT_FOLDER, Plan
 from dbloader.conversion.report import FILE_COUNTS, Report, image_warnings, nothing_stored, write_report
-from dbloader.errors import ConversionError, StoreError, StoreExistsError
+from dbloader.errors import ConversionError, StoreExistsError
 from dbloader.stores.lmdb.partial import sync_folder
-from dbloader.stores.lmdb.publish_shards import publish_shards
+from dbloader.stores.lmdb.publish_shards import publish_shards, write_durably
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable
 
 if TYPE_CHECKING:
@@ -77,18 +77,25 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> 
     if not any(receipt.records for receipt in receipts):
         first = next((receipt.first_rejected for receipt in receipts if receipt.first_rejected), "")
         raise ConversionError(nothing_stored(plan.files, first))
-    manifest = publish_shards(
-        plan.folder, [receipt.shard for receipt in receipts], classes=plan.classes, source=plan.described
-    )
-    if manifest.length != sum(receipt.records for receipt in receipts):
-        raise StoreError(f"the shards in {plan.folder} have changed while they were published: publish again")
-    if replaces:
-        _move_into(plan.folder, target)
-    else:
-        plan.folder.rename(target)
-        for name in PLAN_FILES:
-            (target / name).unlink(missing_ok=True)
-        shutil.rmtree(target / RECEIPT_FOLDER, ignore_errors=True)
+    try:
+        manifest = publish_shards(
+            plan.folder,
+            [receipt.shard for receipt in receipts],
+            [receipt.digest for receipt in receipts],
+            classes=plan.classes,
+            source=plan.described,
+        )
+        if replaces:
+            _move_into(plan.folder, target)
+        else:
+            plan.folder.rename(target)
+    except OSError as error:
+        if (plan.folder / RECEIPT_FOLDER).exists():
+            raise
+        raise StoreExistsError(f"{target} was published by another process meanwhile") from error
+    for name in PLAN_FILES:
+        (target / name).unlink(missing_ok=True)
+    shutil.rmtree(target / RECEIPT_FOLDER, ignore_errors=True)
     with suppress(OSError):  # the store is in place
         _remove_others(target)
         sync_folder(target.parent)
@@ -124,19 +131,22 @@ def _check_target(target: Path, *, overwrite: bool) -> bool:
 
 def _move_into(folder: Path, target: Path) -> None:
     """Replace the store at a place, in one step: by the manifest, once all it names is there."""
-    table = _table(folder)
-    for shard in table.shards:
-        (folder / SHARD_FOLDER / shard.name).rename(target / SHARD_FOLDER / shard.name)
-    (folder / table.index_file).rename(target / table.index_file)
+    data = (folder / MANIFEST_FILE).read_bytes()  # once: another process may publish the same parts
+    table = ShardTable.decode(data, str(folder))
+    for name in (*(f"{SHARD_FOLDER}/{shard.name}" for shard in table.shards), table.index_file):
+        if not (target / name).exists():
+            (folder / name).rename(target / name)
     for moved in (target / SHARD_FOLDER, target):
         sync_folder(moved)
-    (folder / MANIFEST_FILE).replace(target / MANIFEST_FILE)
+    aside = target / f"{MANIFEST_FILE}.{table.index_file}"
+    write_durably(aside, data)
+    aside.replace(target / MANIFEST_FILE)
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def _remove_others(target: Path) -> None:
     """Remove the shards of attempts that were not taken, and what an older store had."""
-    table = _table(target)
+    table = ShardTable.decode((target / MANIFEST_FILE).read_bytes(), str(target))
     named = {shard.name for shard in table.shards}
     for path in (target / SHARD_FOLDER).iterdir():
         if path.name not in named:
@@ -144,10 +154,6 @@ def _remove_others(target: Path) -> None:
     for path in target.glob("index-*"):
         if path.name != table.index_file:
             path.unlink()
-
-
-def _table(folder: Path) -> ShardTable:
-    return ShardTable.decode((folder / MANIFEST_FILE).read_bytes(), str(folder))
 
 
 def slurm_ranges(numbers: Sequence[int]) -> str:

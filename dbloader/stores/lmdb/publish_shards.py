@@ -7,6 +7,7 @@ import secrets
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from dbloader.errors import DamagedStoreError
 from dbloader.stores.lmdb.errors import translate_refusal
 from dbloader.stores.lmdb.partial import sync_folder
 from dbloader.stores.lmdb.shard_index import write_index
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 def publish_shards(
     folder: Path,
     names: Sequence[str],
+    digests: Sequence[str | None],
     *,
     classes: Sequence[str] = (),
     source: Mapping[str, Any] | None = None,
@@ -36,21 +38,25 @@ def publish_shards(
     Args:
         folder: The folder of the sharded store.
         names: File names of the shards, in the order of their records.
+        digests: The digest that each must have; None for any.
         classes: Name of each label from 0 on.
         source: Where the records came from, for people to read.
         created: UTC, ISO 8601; None for now.
 
     Raises:
-        StoreError: A shard is missing, damaged or no store; or the folder cannot be written.
+        StoreError: A shard is missing, damaged, no store or another one; or the folder cannot be written.
         FieldError: A label has no class; or a manifest cannot hold the classes or the source.
     """
     shards: list[Shard] = []
 
     def stores() -> Iterator[LMDBStore]:
-        for name in names:
+        for number, (name, digest) in enumerate(zip(names, digests, strict=True)):
             path = folder / SHARD_FOLDER / name
             store = LMDBStore(path)
             shards.append(Shard(name, len(store), path.stat().st_size, store.manifest.digest))
+            if digest not in (None, shards[-1].digest):
+                store.close()
+                raise DamagedStoreError(f"{path} is not the shard that part {number} made; make that part again")
             yield store
 
     index = f"index-{secrets.token_hex(4)}.lmdb"

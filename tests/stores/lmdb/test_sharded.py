@@ -47,7 +47,7 @@ def write_shards(place: str, records: list[Record], bounds: list[int], **finishi
         with create_store(folder / SHARD_FOLDER / names[-1]) as writer:
             writer.write(encode(record) for record in records[begin:end])
             writer.finish()
-    return publish_shards(folder, names, **finishing)
+    return publish_shards(folder, names, [None] * len(names), **finishing)
 
 
 class TestShardedStore(ProcessesContract, ThreadsContract, ReadingContract, VerifyingContract):

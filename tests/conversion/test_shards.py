@@ -1,0 +1,309 @@
+"""Converting into several shards: the records of one file, whatever makes the parts, and nothing incomplete."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dbloader import LMDBDataset, convert, open_store
+from dbloader.conversion.file_to_record import FileConverter
+from dbloader.conversion.part import convert_part, receipt_path
+from dbloader.conversion.plan import plan_conversion
+from dbloader.conversion.publish import list_parts, publish, slurm_ranges
+from dbloader.errors import (
+    ConversionError,
+    DamagedStoreError,
+    OptionError,
+    StoreExistsError,
+    StoreNotFoundError,
+)
+from dbloader.records.document import open_sealed, seal
+from tests.support.images import KINDS, plant, plant_kinds, plant_photos
+from tests.support.sources import FILES, SOURCES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dbloader.conversion.plan import Plan
+
+
+class Here(Executor):
+    """Runs each task when it is submitted."""
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        try:
+            done.set_result(function(*arguments, **options))
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
+
+def make_plan(root: Path, place: Path, parts: int, **options: Any) -> Plan:
+    return plan_conversion(root, place, parts=parts, converter=FileConverter(), fail_on=[], **options)
+
+
+def check_same(place: Path, other: Path) -> None:
+    with open_store(place) as store, open_store(other) as expected:
+        length = len(expected)
+        assert store.documents(range(length)) == expected.documents(range(length))
+        assert [*store.events()] == [*expected.events()]
+        assert replace(store.manifest, created="") == replace(expected.manifest, created="")
+        assert store.verify() == expected.verify()
+        assert [*store.names()] == [*expected.names()]
+
+
+@pytest.mark.parametrize("shuffle", [None, 5])
+@pytest.mark.parametrize("shards", [1, 3, 64])
+def test_shards_have_the_records_and_the_report_of_one_file(
+    root: Path, place: Path, tmp_path: Path, shards: int, shuffle: int | None
+) -> None:
+    plant_kinds(root, *KINDS)
+    one = convert(root, tmp_path / "one.lmdb", shuffle=shuffle)
+    report = convert(root, place, shuffle=shuffle, shards=shards, executor=Here())
+    check_same(place, tmp_path / "one.lmdb")
+    assert replace(report, place="", seconds=0.0, report_file="") == replace(one, place="", seconds=0.0, report_file="")
+    assert Path(report.report_file).read_text() == Path(one.report_file).read_text()
+    assert sorted(path.name for path in place.parent.glob("out.lmdb*")) == ["out.lmdb", "out.lmdb.report.jsonl"]
+    assert len([*(place / "shards").iterdir()]) == min(shards, one.files)
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.__name__)
+def test_every_kind_of_source_can_be_converted_in_parts(
+    source: Callable[[Path], dict[str, Any]], tmp_path: Path
+) -> None:
+    plant(tmp_path / "files", FILES)
+    options = source(tmp_path)
+    convert(**options, destination=tmp_path / "one.lmdb")
+    convert(**options, destination=tmp_path / "out.lmdb", shards=3, executor=Here())
+    check_same(tmp_path / "out.lmdb", tmp_path / "one.lmdb")
+
+
+@pytest.mark.slow
+def test_processes_make_the_parts(root: Path, place: Path, tmp_path: Path) -> None:
+    plant_photos(root, 40)
+    convert(root, tmp_path / "one.lmdb")
+    convert(root, place, shards=5, workers=2)
+    check_same(place, tmp_path / "one.lmdb")
+    with LMDBDataset(place) as dataset, LMDBDataset(tmp_path / "one.lmdb") as expected:
+        assert dataset.classes == expected.classes
+        assert [dataset[index][1] for index in range(40)] == [expected[index][1] for index in range(40)]
+
+
+def test_a_plan_names_the_parts_that_are_missing(root: Path, place: Path) -> None:
+    plant_photos(root, 12)
+    make_plan(root, place, 6)
+    for part in (0, 2):
+        convert_part(place, part)
+    assert list_parts(place).missing == [1, 3, 4, 5]
+    with pytest.raises(ConversionError, match=r"^4 of 6 parts are missing: 1,3-5; make them with dbloader part"):
+        publish(place)
+    assert not place.exists()
+    for part in (5, 4, 3, 1):  # in any order
+        convert_part(place, part)
+    assert publish(place).records == 12
+    with pytest.raises(StoreNotFoundError, match="has no plan"):
+        publish(place)
+    with pytest.raises(StoreNotFoundError, match="has no plan"):  # an attempt that comes late
+        convert_part(place, 1)
+
+
+def test_numbers_are_told_as_slurm_takes_them() -> None:
+    assert slurm_ranges([3, 17, 40, 41, 42]) == "3,17,40-42"
+    assert slurm_ranges([]) == ""
+
+
+def test_a_part_without_an_image_is_an_empty_shard(root: Path, place: Path, tmp_path: Path) -> None:
+    plant_photos(root, 4)
+    for name in ("cat/b1.jpg", "cat/b2.jpg"):
+        (root / name).write_bytes(b"text")
+    convert(root, tmp_path / "one.lmdb")
+    report = convert(root, place, shards=6, executor=Here())
+    assert report.rejected == 2
+    check_same(place, tmp_path / "one.lmdb")
+
+
+def test_nothing_stored_is_an_error_and_leaves_no_store(root: Path, place: Path) -> None:
+    plant(root, {"cat/a.jpg": b"text", "cat/b.jpg": b"text"})
+    with pytest.raises(ConversionError, match=r"^none of the 2 files could be stored; the first is cat/a.jpg: "):
+        convert(root, place, shards=2, executor=Here())
+    assert not place.exists()
+
+
+def test_attempts_of_one_part_at_once_are_all_right(root: Path, place: Path, tmp_path: Path) -> None:
+    plant_photos(root, 30)
+    convert(root, tmp_path / "one.lmdb")
+    make_plan(root, place, 2)
+    barrier = threading.Barrier(4)
+
+    def attempt(number: int) -> str:
+        barrier.wait(60)
+        return convert_part(place, number % 2).digest
+
+    with ThreadPoolExecutor(4) as pool:
+        digests = [*pool.map(attempt, range(4))]
+    assert digests[0] == digests[2]
+    assert digests[1] == digests[3]
+    publish(place)
+    check_same(place, tmp_path / "one.lmdb")
+    assert len([*(place / "shards").iterdir()]) == 2
+
+
+def test_a_conversion_goes_on_with_the_parts_that_are_missing(root: Path, place: Path, tmp_path: Path) -> None:
+    plant_photos(root, 20)
+    convert(root, tmp_path / "one.lmdb")
+    make_plan(root, place, 4)
+    receipts = [convert_part(place, part) for part in (0, 3)]
+    report = convert(root, place, shards=4, executor=Here())
+    assert report.resumed_at == 10
+    check_same(place, tmp_path / "one.lmdb")
+    assert {receipt.shard for receipt in receipts} <= {path.name for path in (place / "shards").iterdir()}
+
+
+def test_another_plan_is_refused_unless_it_is_to_be_replaced(root: Path, place: Path) -> None:
+    plant_photos(root, 4)
+    first = make_plan(root, place, 2)
+    convert_part(place, 0)
+    assert make_plan(root, place, 2).id == first.id
+    assert list_parts(place).missing == [1]
+    with pytest.raises(StoreExistsError, match="has the plan of another conversion"):
+        make_plan(root, place, 2, shuffle=1)
+    plant_photos(root, 5)
+    with pytest.raises(StoreExistsError, match="has the plan of another conversion"):
+        make_plan(root, place, 2)
+    assert make_plan(root, place, 2, overwrite=True).files == 5
+    assert list_parts(place).missing == [0, 1]
+
+
+def test_what_is_at_the_place_is_replaced_only_if_it_is_such_a_store(root: Path, place: Path, tmp_path: Path) -> None:
+    plant_photos(root, 6)
+    convert(root, place, shards=2, executor=Here())
+    with open_store(place) as old:
+        before = old.documents(range(6))
+        plant_photos(root, 9)
+        with pytest.raises(StoreExistsError, match="exists already; overwrite"):
+            convert(root, place, shards=3, executor=Here())
+        convert(root, place, shards=3, executor=Here(), overwrite=True)
+        assert old.documents(range(6)) == before
+    with open_store(place) as store:
+        assert len(store) == 9
+    assert len([*(place / "shards").iterdir()]) == 3
+    for other in ("file.lmdb", "folder.lmdb"):
+        (tmp_path / other).write_bytes(b"mine") if "file" in other else (tmp_path / other).mkdir()
+        with pytest.raises(StoreExistsError, match="is no folder with a store of shards"):
+            convert(root, tmp_path / other, shards=2, executor=Here(), overwrite=True)
+
+
+def test_a_shard_that_is_not_the_one_that_was_made_is_refused(root: Path, place: Path, tmp_path: Path) -> None:
+    plant_photos(root, 8)
+    plan = make_plan(root, place, 2)
+    receipts = [convert_part(place, part) for part in range(2)]
+    shards = [plan.folder / "shards" / receipt.shard for receipt in receipts]
+    kept = tmp_path / "kept"
+    shutil.copy(shards[0], kept)
+    shards[0].unlink()
+    assert list_parts(place).missing == [0]
+    shards[0].write_bytes(kept.read_bytes()[:-1])
+    assert list_parts(place).missing == [0]
+    shutil.copy(shards[1], shards[0])  # of the same size, but other records
+    if shards[1].stat().st_size == kept.stat().st_size:
+        with pytest.raises(DamagedStoreError, match="is not the shard that part 0 made"):
+            publish(place)
+    shutil.copy(kept, shards[0])
+    publish(place)
+
+
+def test_exchanged_shards_of_a_store_are_found(root: Path, place: Path) -> None:
+    plant_photos(root, 8)
+    convert(root, place, shards=2, executor=Here())
+    one, two = sorted((place / "shards").iterdir())
+    one.rename(place / "aside")
+    two.rename(one)
+    (place / "aside").rename(two)
+    with open_store(place) as store:
+        assert len(store) == 8
+        for index in (0, 7):
+            with pytest.raises(DamagedStoreError, match=r"is not the part of .* that was published"):
+                store.read([index])
+
+
+def test_receipts_of_another_plan_or_part_are_refused(root: Path, place: Path, tmp_path: Path) -> None:
+    plant_photos(root, 8)
+    plan = make_plan(root, place, 2)
+    other = make_plan(root, tmp_path / "other.lmdb", 2, shuffle=3)
+    convert_part(place, 0)
+    convert_part(tmp_path / "other.lmdb", 1)
+    shutil.copytree(other.folder / "shards", plan.folder / "shards", dirs_exist_ok=True)
+    shutil.copy(receipt_path(other, 1), receipt_path(plan, 1))
+    with pytest.raises(DamagedStoreError, match="is of another plan"):
+        publish(place)
+    shutil.copy(receipt_path(plan, 0), receipt_path(plan, 1))
+    with pytest.raises(DamagedStoreError, match="is damaged"):
+        publish(place)
+
+
+def test_a_part_is_refused_where_a_library_has_another_version(root: Path, place: Path) -> None:
+    plant_photos(root, 2)
+    path = make_plan(root, place, 1).folder / "plan.bson"
+    values = open_sealed(path.read_bytes())
+    path.write_bytes(seal({**values, "versions": {**values["versions"], "Pillow": "9.9"}}))
+    what = r"^this machine has Pillow .* was planned with 9\.9, .*: install Pillow==9\.9, or plan again$"
+    with pytest.raises(ConversionError, match=what):
+        convert_part(place, 0)
+
+
+@pytest.mark.parametrize("part", [2, -1, 10**9])
+def test_a_part_that_the_plan_has_not_is_refused(root: Path, place: Path, part: int) -> None:
+    plant_photos(root, 4)
+    make_plan(root, place, 2)
+    with pytest.raises(OptionError, match=r"^part must be "):
+        convert_part(place, part)
+
+
+def test_a_file_that_the_conversion_must_fail_on_ends_it(root: Path, place: Path) -> None:
+    plant_kinds(root, "photo", "text", "photo")
+    with pytest.raises(ConversionError, match=r"^dog/001\.jpg: "):
+        convert(root, place, shards=2, executor=Here(), on_bad="fail")
+    assert not place.exists()
+
+
+def publish_with_others(place: Path, barrier: threading.Barrier) -> object:
+    barrier.wait(60)
+    try:
+        return publish(place)
+    except (StoreNotFoundError, StoreExistsError, ConversionError) as error:
+        return error
+
+
+@pytest.mark.slow
+def test_of_two_that_publish_at_once_one_does(root: Path, place: Path, tmp_path: Path) -> None:
+    plant_photos(root, 12)
+    convert(root, tmp_path / "one.lmdb")
+    for _ in range(5):
+        make_plan(root, place, 3)
+        for part in range(3):
+            convert_part(place, part)
+        with ThreadPoolExecutor(3) as pool:
+            results = [*pool.map(publish_with_others, [place] * 3, [threading.Barrier(3)] * 3)]
+        assert any(not isinstance(result, Exception) for result in results), results
+        check_same(place, tmp_path / "one.lmdb")
+        shutil.rmtree(place)
+
+
+@pytest.mark.slow
+def test_a_worker_process_that_dies_ends_the_conversion_and_another_run_goes_on(
+    root: Path, place: Path, tmp_path: Path
+) -> None:
+    plant_photos(root, 12)
+    convert(root, tmp_path / "one.lmdb")
+    make_plan(root, place, 3)
+    with ProcessPoolExecutor(1) as pool:
+        pool.submit(convert_part, place, 1).result()
+    convert(root, place, shards=3, workers=1)
+    check_same(place, tmp_path / "one.lmdb")
