@@ -29,6 +29,7 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells return it
 # Each command is in the module of its name, which is imported when the command is used: bench needs torch.
 _COMMANDS = (
     "convert", "info", "ls", "show", "verify", "diff", "repair", "copy", "export", "warm", "bench", "doctor",
+    "plan", "part", "parts", "publish",
 )  # fmt: skip
 
 

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from heapq import nsmallest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from dbloader.cli.conversion_options import conversion_options, pop_image_format
 from dbloader.cli.dry_run import print_left_out, show_dry_run
 from dbloader.cli.meter import Meter
 from dbloader.cli.places import PlaceArgument
 from dbloader.cli.text import counted, say, say_json, size
 from dbloader.conversion.convert import convert
 from dbloader.conversion.report import REMARKS
-from dbloader.conversion.resize import DEFAULT_QUALITY
-from dbloader.conversion.transcode import ImageFormat
-from dbloader.images.tiled.encode import TILE_WIDTH
 
 if TYPE_CHECKING:
     from dbloader.conversion.report import Progress, Report
@@ -49,80 +47,24 @@ Examples:
   dbloader convert imagenet/train/ mongodb://server/images.train
   dbloader convert mongodb://server/images.old train.lmdb --list listing.json
   dbloader convert coco/train2017/ train.lmdb --list coco/annotations/instances_train2017.json
+  dbloader convert imagenet/train/ train.lmdb --shards 64
   dbloader convert imagenet/train/ train.lmdb --dry-run
   dbloader convert imagenet/train/ train.lmdb --resume""",
 )
 @click.argument("source", type=PlaceArgument())
 @click.argument("destination", type=PlaceArgument())
+@conversion_options
 @click.option(
-    "--list",
-    "listing",
-    metavar="FILE",
-    type=click.Path(),
-    help="Take files, labels and further fields from a .json, .jsonl, .csv or .tsv file; its paths start from SOURCE. "
-    "Or take boxes: a COCO .json, the folder of VOC's .xml files, a file of its ImageSets, or YOLO's data.yaml.",
-)
-@click.option("--name-field", metavar="FIELD", help="Field of a collection with a file's name.  [default: img_name]")
-@click.option("--image-field", metavar="FIELD", help="Field of a collection with a file's bytes.  [default: bson_img]")
-@click.option(
-    "--file-field",
-    "file_fields",
-    metavar="COLUMN",
-    multiple=True,
-    help="Column of the listing with paths of further files, such as masks, whose bytes become the field of its name; "
-    "in tar files, mask stands for 17.mask.png beside 17.jpg. They are checked as the images are. May be given several "
-    "times.",
-)
-@click.option("--workers", metavar="N", type=int, help="Threads that read and check.  [default: one per CPU]")
-@click.option(
-    "--check",
-    type=click.Choice(["decode", "structure", "none"]),
-    default="decode",
-    show_default=True,
-    help="What to check of each image: that it decodes; only its structure (faster, finds less); nothing.",
-)
-@click.option(
-    "--on-bad",
-    type=click.Choice(["reject", "fail"]),
-    default="reject",
-    show_default=True,
-    help="What to do with a file that is no image or cannot be read: leave it out and report it, or stop.",
-)
-@click.option(
-    "--on-damaged",
-    type=click.Choice(["reject", "keep", "fail"]),
-    default="reject",
-    show_default=True,
-    help="What to do with a truncated image: reject it, store it marked as damaged, or stop.",
-)
-@click.option(
-    "--max-side", metavar="PX", type=int, help="Make images smaller whose longer side has more than PX pixels."
-)
-@click.option(
-    "--short-side", metavar="PX", type=int, help="Make images smaller whose shorter side has more than PX pixels."
-)
-@click.option(
-    "--quality",
-    metavar="Q",
+    "--workers",
+    metavar="N",
     type=int,
-    help="JPEG and WebP quality of images made smaller, 1 to 100; with --tile, of all JPEGs.  "
-    f"[default: {DEFAULT_QUALITY}]",
+    help="Threads (with --shards: processes) that read and check.  [default: one per CPU]",
 )
 @click.option(
-    "--tile",
-    is_flag=True,
-    help="Store JPEGs tiled, so that crops are decoded without the rest. Those made smaller, or all with --quality, "
-    "are encoded tiled; the others are tiled without loss by the program jpegtran.",
-)
-@click.option("--tile-width", metavar="PX", type=int, help=f"Target tile width.  [default: {TILE_WIDTH}]")
-@click.option(
-    "--raw",
-    is_flag=True,
-    help="Store pixels instead of files: training decodes nothing, but a store of JPEGs becomes about 6x as large. "
-    "EXIF is dropped and its orientation not applied; of 16 bits a value the upper 8 are kept.",
-)
-@click.option(
-    "--shuffle", metavar="SEED", type=int, help="Store the records in a random order, the same for the same SEED."
+    "--shards",
+    metavar="N",
+    type=int,
+    help="Make DESTINATION a folder of N LMDB files, by --workers processes: the same records and digest.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace the store at DESTINATION once the new one is finished.")
 @click.option(
@@ -137,10 +79,10 @@ Examples:
 def convert_command(*, dry_run: bool, quiet: bool, as_json: bool, **options: Any) -> int:
     """Turn SOURCE, a folder with one folder of images for each class, into the store DESTINATION.
 
-    A store is one file, such as train.lmdb, or mongodb://host/database.collection. Every image is checked and stored as
-    it is, byte for byte; a JPEG that lacks only its end marker gets it. The store appears at DESTINATION when it is
-    complete; each file that is not in it is named, with the reason, here and in DESTINATION.report.jsonl (of a store in
-    MongoDB, in DATABASE.COLLECTION.report.jsonl where you are).
+    A store is one file, such as train.lmdb, a folder of such files (--shards), or mongodb://host/database.collection.
+    Every image is checked and stored as it is, byte for byte; a JPEG that lacks only its end marker gets it. The store
+    appears at DESTINATION when it is complete; each file that is not in it is named, with the reason, here and in
+    DESTINATION.report.jsonl (of a store in MongoDB, in DATABASE.COLLECTION.report.jsonl where you are).
 
     A metadata.csv or metadata.jsonl in SOURCE, with a column file_name, names the images, labels and further fields;
     columns such as mask_file_name name further files.
@@ -151,7 +93,7 @@ def convert_command(*, dry_run: bool, quiet: bool, as_json: bool, **options: Any
     the folder with its data.mdb; or a store, whose records keep all their fields. Or it is a collection in MongoDB that
     has a document with the bytes of each file which --list names.
     """
-    images = ImageFormat(**{field.name: options.pop(field.name) for field in fields(ImageFormat)})
+    images = pop_image_format(options)
     if dry_run:
         source = {name: options[name] for name in ("source", "listing", "name_field", "image_field", "file_fields")}
         return SOME_REJECTED if show_dry_run(source, quiet=quiet, as_json=as_json) else 0
@@ -165,7 +107,7 @@ def convert_command(*, dry_run: bool, quiet: bool, as_json: bool, **options: Any
         if as_json:
             say_json(asdict(report), indent=2)
         elif not quiet:
-            _print(report, raw=images.raw)
+            print_report(report, raw=images.raw)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -181,12 +123,13 @@ def _show(progress: Progress, meter: Meter) -> None:
         meter.update(progress.done, progress.found, title="Converting", nbytes=progress.nbytes)
 
 
-def _print(report: Report, *, raw: bool) -> None:
+def print_report(report: Report, *, raw: bool = False, rated: bool = True) -> None:
+    """Print the report of a conversion, with the rate at which it has read files if it is ``rated``."""
     done = report.files - report.resumed_at
+    rates = f"{done / report.seconds:,.0f} images/s, {report.bytes_read / report.seconds / 1e6:,.1f} MB/s"
     say(
         f"{report.place}: {counted(report.records, 'record')}, {size(report.image_bytes)} of images, "
-        f"in {report.seconds:.1f} s ({done / report.seconds:,.0f} images/s, "
-        f"{report.bytes_read / report.seconds / 1e6:,.1f} MB/s)"
+        f"in {report.seconds:.1f} s{f' ({rates})' * rated}"
     )
     say(f"  digest    {report.digest}")
     if raw and report.bytes_read and not report.resumed_at:

@@ -7,24 +7,23 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from dbloader._describe import short_repr
 from dbloader._machine import cpu_count
-from dbloader._options import check_choice, checked_flag, whole_number
+from dbloader._options import checked_flag, whole_number
 from dbloader.conversion.convert_shards import convert_shards
 from dbloader.conversion.file_list import FileList, permutation
-from dbloader.conversion.file_to_record import FileConverter
 from dbloader.conversion.memory_budget import return_large_blocks
 from dbloader.conversion.open_files import describe_source, open_files
 from dbloader.conversion.report import FILE_COUNTS, Progress, Report, image_warnings, nothing_stored, write_report
-from dbloader.conversion.transcode import ImageFormat
+from dbloader.conversion.settings import Settings
 from dbloader.conversion.write_results import FileWriter
 from dbloader.errors import ConversionError, OptionError
-from dbloader.images.pillow import max_pixels
 from dbloader.stores.open import create_store
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Sequence
+
+    from dbloader.conversion.transcode import ImageFormat
 
 
 def convert(
@@ -111,41 +110,33 @@ def convert(
         StoreError: The destination cannot be written, or is taken.
         ConversionError: A file is bad, and ``on_bad`` or ``on_damaged`` is ``"fail"``; or no file could be stored.
     """
-    check_choice("on_bad", on_bad, ("reject", "fail"))
-    check_choice("on_damaged", on_damaged, ("reject", "keep", "fail"))
+    settings = Settings.checked(images, check, on_bad, on_damaged, shuffle)
     checked_flag("overwrite", overwrite)
     checked_flag("resume", resume)
     workers = whole_number("workers", workers, 1, none=True) or cpu_count()
-    shuffle = whole_number("shuffle", shuffle, none=True)
-    if shuffle is not None and not -(2**63) <= shuffle < 2**63:
-        raise OptionError(f"shuffle must be a seed of 64 bits, got {shuffle}")
-    if images is not None and not isinstance(images, ImageFormat):
-        raise TypeError(f"images must be an ImageFormat, such as ImageFormat(short_side=256), got {short_repr(images)}")
-    max_pixels()  # raises if the environment variable is wrong
-    converter = FileConverter(check=check, keep_damaged=on_damaged == "keep", images=images or ImageFormat())
-    fail_on = {kind for kind, value in (("bad", on_bad), ("damaged", on_damaged)) if value == "fail"}
-    names = {"name_field": name_field, "image_field": image_field}
+    options: dict[str, Any] = {"name_field": name_field, "image_field": image_field, "file_fields": file_fields}
     if shards is not None:
-        options: dict[str, Any] = {**names, "listing": listing, "file_fields": file_fields, "shuffle": shuffle}
-        options |= {"converter": converter, "fail_on": [*fail_on], "progress": progress}
-        options |= {"overwrite": overwrite, "resume": resume}
-        return convert_shards(source, destination, shards=shards, workers=workers, executor=executor, **options)
+        options |= {"settings": settings, "listing": listing, "overwrite": overwrite, "resume": resume}
+        return convert_shards(
+            source, destination, shards, workers=workers, executor=executor, progress=progress, **options
+        )
     if executor is not None:
         raise OptionError("an executor makes the parts of shards: give their number, such as shards=64, too")
+    converter = settings.converter
     started = time.monotonic()
     return_large_blocks()
     # The errors of the source come before a partial store is replaced.
-    found = open_files(converter.images, source, listing, file_fields=file_fields, **names)
+    found = open_files(converter.images, source, listing, **options)
     with closing(found), create_store(destination, overwrite=overwrite, resume=resume, resumable=True) as writer:
         data = tempfile.TemporaryFile(dir=writer.scratch)  # noqa: SIM115 - the list closes it
         with FileList.of_source(found, data, lambda count: progress(Progress(count, None, 0))) as files:
             writer.check_settings(
-                {**_settings(converter, shuffle), "list of files": f"{len(files):,} files, SHA-256 {files.digest}"}
+                {**_named(settings), "list of files": f"{len(files):,} files, SHA-256 {files.digest}"}
             )
             writer.commit()  # from here on a killed conversion can be resumed
             resumed_at = writer.position
-            order = range(len(files)) if shuffle is None else permutation(len(files), shuffle)
-            into = FileWriter(writer, converter, found, fail_on)
+            order = range(len(files)) if settings.shuffle is None else permutation(len(files), settings.shuffle)
+            into = FileWriter(writer, converter, found, settings.fail_on)
 
             def show() -> None:
                 progress(Progress(len(files), writer.position, into.bytes_read))
@@ -155,7 +146,7 @@ def convert(
         if not writer.length:
             writer.resumable = False
             raise ConversionError(nothing_stored(len(files), into.first_rejected))
-        described = describe_source(found, listing, shuffle, converter)
+        described = describe_source(found, listing, settings.shuffle, converter)
         manifest = writer.finish(classes=found.classes, source=described)
     warnings = [*found.warnings]
     if resume and not writer.resumed:
@@ -179,8 +170,8 @@ def convert(
     )
 
 
-def _settings(converter: FileConverter, shuffle: int | None) -> dict[str, Any]:
+def _named(settings: Settings) -> dict[str, Any]:
     """Return the settings that a resumed conversion must share, by their names in Python and on the command line."""
-    settings = {**converter.settings(), "shuffle": shuffle}
-    settings["on_damaged"] = "keep" if settings.pop("keep_damaged") else "not keep"
-    return {f"{name} (--{name.replace('_', '-')})": value for name, value in settings.items()}
+    values = {**settings.converter.settings(), "shuffle": settings.shuffle}
+    values["on_damaged"] = "keep" if values.pop("keep_damaged") else "not keep"
+    return {f"{name} (--{name.replace('_', '-')})": value for name, value in values.items()}

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dbloader.conversion.part import convert_part
-from dbloader.conversion.plan import plan_conversion
+from dbloader.conversion.plan import make_plan
 from dbloader.conversion.publish import list_parts, publish
 from dbloader.conversion.report import Progress
 
@@ -17,19 +17,18 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable
 
-    from dbloader.conversion.file_to_record import FileConverter
     from dbloader.conversion.report import Report
+    from dbloader.conversion.settings import Settings
 
 
 def convert_shards(
     source: str | os.PathLike[str],
     destination: str | os.PathLike[str],
-    *,
     shards: int,
+    *,
     workers: int,
     executor: Any,
-    converter: FileConverter,
-    fail_on: list[str],
+    settings: Settings,
     overwrite: bool,
     resume: bool,
     progress: Callable[[Progress], object],
@@ -37,12 +36,11 @@ def convert_shards(
 ) -> Report:
     """Plan, make all parts that are missing, and publish; see `convert`."""
     started = time.monotonic()
-    plan = plan_conversion(
+    plan = make_plan(
         source,
         destination,
-        parts=shards,
-        converter=converter,
-        fail_on=fail_on,
+        shards,
+        settings,
         overwrite=overwrite and not resume,
         progress=lambda count: progress(Progress(count, None, 0)),
         **options,

@@ -23,6 +23,7 @@ from dbloader._version import __version__
 from dbloader.conversion.file_list import FileList, permutation
 from dbloader.conversion.file_to_record import FileConverter
 from dbloader.conversion.open_files import describe_source, open_files
+from dbloader.conversion.settings import Settings
 from dbloader.conversion.transcode import ImageFormat
 from dbloader.errors import ConversionError, DamagedStoreError, StoreExistsError, StoreNotFoundError
 from dbloader.records.document import open_sealed, seal
@@ -31,7 +32,7 @@ from dbloader.stores.lmdb.publish_shards import write_durably
 from dbloader.stores.lmdb.shard_table import SHARD_FOLDER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from dbloader.sources.base import Source
 
@@ -130,41 +131,73 @@ class Plan:
 def plan_conversion(
     source: str | os.PathLike[str],
     destination: str | os.PathLike[str],
+    shards: int,
     *,
-    parts: int,
-    converter: FileConverter,
-    fail_on: list[str],
+    listing: str | os.PathLike[str] | None = None,
+    name_field: str | None = None,
+    image_field: str | None = None,
+    file_fields: Sequence[str] = (),
+    images: ImageFormat | None = None,
+    check: str = "decode",
+    on_bad: str = "reject",
+    on_damaged: str = "reject",
     shuffle: int | None = None,
     overwrite: bool = False,
     progress: Callable[[int], object] = lambda _: None,
-    **options: Any,
 ) -> Plan:
     """List the files of a source, and freeze the list and all options in ``DESTINATION.partial``.
 
-    The same plan may be made again: it keeps the parts that are done.
+    Then `convert_part` makes the parts, on any machines, and `publish` makes a store of them. The same plan may be
+    made again: it keeps the parts that are done.
 
     Args:
-        source: As in `convert`.
-        destination: Place of the store that will be.
-        parts: Number of parts, which become as many shards; at most one for each file.
-        converter: Makes the records.
-        fail_on: The kinds of rejected files that end a part: "bad" and "damaged".
+        source: As in `convert`; a path that all machines see.
+        destination: Place of the store that will be: a path that all machines see.
+        shards: Number of parts, each of which makes one shard; at most one for each file.
+        listing: As in `convert`, as the next eight.
+        name_field: Of a collection in MongoDB, the field with a file's name.
+        image_field: Of a collection in MongoDB, the field with a file's bytes.
+        file_fields: Columns of the listing with the paths of further files.
+        images: How images are stored.
+        check: What to check of each image.
+        on_bad: What to do with a file that cannot be read or is no image.
+        on_damaged: What to do with a truncated image.
         shuffle: Seed of a random order of the records; None for the source's order.
-        overwrite: Replace another plan at the destination.
+        overwrite: Replace another plan at the destination, and the parts that are made of it.
         progress: Called with the number of files found so far.
-        **options: ``listing``, ``name_field``, ``image_field`` and ``file_fields``, as in `convert`.
 
     Raises:
         StoreExistsError: Another plan is at the destination.
-        SourceError: The source cannot be converted, or has no files.
+        SourceError: The source cannot be converted.
+        OptionError: An option is out of its range, or two exclude each other.
+        TypeError: An option has the wrong type.
     """
-    parts = whole_number("shards", parts, 1, _MOST_PARTS)
+    settings = Settings.checked(images, check, on_bad, on_damaged, shuffle)
+    options: dict[str, Any] = {"name_field": name_field, "image_field": image_field, "file_fields": file_fields}
+    return make_plan(
+        source, destination, shards, settings, listing=listing, overwrite=overwrite, progress=progress, **options
+    )
+
+
+def make_plan(
+    source: str | os.PathLike[str],
+    destination: str | os.PathLike[str],
+    shards: int,
+    settings: Settings,
+    *,
+    overwrite: bool,
+    progress: Callable[[int], object],
+    **options: Any,
+) -> Plan:
+    """Make the plan of `plan_conversion`, with checked settings; the options are those of `open_source`."""
+    parts = whole_number("shards", shards, 1, _MOST_PARTS)
     checked_flag("overwrite", overwrite)
     folder = partial_folder(destination)
     place: dict[str, Any] = {"source": _absolute(source), "listing": _absolute(options.get("listing"))}
     place |= {name: options.get(name) for name in ("name_field", "image_field")}
     place["file_fields"] = [*options.get("file_fields", ())]
     aside = folder.with_name(f"{folder.name}.{os.getpid()}")
+    converter, fail_on, shuffle = settings
     with closing(open_files(converter.images, **place)) as found:
         aside.mkdir(parents=False)
         try:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dbloader import LMDBDataset, convert, open_store
-from dbloader.conversion.file_to_record import FileConverter
 from dbloader.conversion.part import convert_part, receipt_path
 from dbloader.conversion.plan import plan_conversion
 from dbloader.conversion.publish import list_parts, publish, slurm_ranges
@@ -46,7 +45,7 @@ class Here(Executor):
 
 
 def make_plan(root: Path, place: Path, parts: int, **options: Any) -> Plan:
-    return plan_conversion(root, place, parts=parts, converter=FileConverter(), fail_on=[], **options)
+    return plan_conversion(root, place, parts, **options)
 
 
 def check_same(place: Path, other: Path) -> None:

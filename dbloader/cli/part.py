@@ -1,0 +1,61 @@
+"""``dbloader part``."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import asdict
+
+import click
+
+from dbloader.cli.places import PlaceArgument
+from dbloader.cli.text import counted, say, say_json, size
+from dbloader.conversion.part import convert_part
+
+# The number of a task of Slurm, a Kubernetes Indexed Job, PBS and AWS Batch.
+_VARIABLES = ("SLURM_ARRAY_TASK_ID", "JOB_COMPLETION_INDEX", "PBS_ARRAY_INDEX", "AWS_BATCH_JOB_ARRAY_INDEX")
+
+
+@click.command(
+    "part",
+    short_help="Make one part of a planned conversion.",
+    epilog="""\b
+Examples:
+  dbloader part train.lmdb 17
+  sbatch --array=0-511 --wrap 'dbloader part train.lmdb'""",
+)
+@click.argument("destination", type=PlaceArgument())
+@click.argument("number", type=int, required=False)
+@click.option("--workers", metavar="N", type=int, default=1, show_default=True, help="Threads that read and check.")
+@click.option(
+    "--scratch",
+    metavar="FOLDER",
+    type=click.Path(),
+    help="Local folder for the shard while it is made.  [default: TMPDIR]",
+)
+@click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
+@click.option("--json", "as_json", is_flag=True, help="Print the receipt as JSON.")
+def part_command(
+    *, destination: str, number: int | None, workers: int, scratch: str | None, quiet: bool, as_json: bool
+) -> None:
+    """Make part NUMBER, from 0, of the conversion that dbloader plan has planned for DESTINATION.
+
+    Without NUMBER it is that of the task of Slurm, Kubernetes, PBS or AWS Batch that runs this. A part that is made
+    already is left as it is, and several attempts at once do no harm: so a task that failed may just run again.
+    """
+    receipt = convert_part(destination, _task() if number is None else number, workers=workers, scratch=scratch)
+    if as_json:
+        say_json(asdict(receipt), indent=2)
+    elif not quiet:
+        rejected = f", {receipt.rejected:,} rejected" if receipt.rejected else ""
+        say(f"part {receipt.part}: {counted(receipt.records, 'record')}, {size(receipt.nbytes)}{rejected}")
+
+
+def _task() -> int:
+    for variable in _VARIABLES:
+        value = os.environ.get(variable, "")
+        if re.fullmatch("[0-9]{1,9}", value):
+            return int(value)
+        if value:
+            raise click.UsageError(f"{variable} must be the number of a part, got {value!r}")
+    raise click.UsageError(f"give the NUMBER of a part, or run it as a task of an array ({', '.join(_VARIABLES)})")

@@ -1,0 +1,40 @@
+"""``dbloader parts``."""
+
+from __future__ import annotations
+
+import click
+
+from dbloader.cli.places import PlaceArgument
+from dbloader.cli.text import say, say_json
+from dbloader.conversion.publish import list_parts, slurm_ranges
+
+SOME_MISSING = 1
+
+
+@click.command(
+    "parts",
+    short_help="Say which parts of a planned conversion are missing.",
+    epilog="""\b
+Exit status: 0 all parts are made, 1 some are missing, 2 it failed.
+
+\b
+Examples:
+  dbloader parts train.lmdb
+  sbatch --array=$(dbloader parts train.lmdb --missing) --wrap 'dbloader part train.lmdb'""",
+)
+@click.argument("destination", type=PlaceArgument())
+@click.option(
+    "--missing", "only_missing", is_flag=True, help="Print only the numbers of the missing parts: 3,17,40-42."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
+def parts_command(*, destination: str, only_missing: bool, as_json: bool) -> int:
+    """Say which parts of the conversion that was planned for DESTINATION are made, and which are missing."""
+    plan, receipts, missing = list_parts(destination)
+    if as_json:
+        say_json({"parts": plan.parts, "made": [receipt.part for receipt in receipts], "missing": missing}, indent=2)
+    elif only_missing:
+        say(slurm_ranges(missing))
+    else:
+        rest = f"; missing {slurm_ranges(missing)}" if missing else ""
+        say(f"{plan.folder}: {len(receipts):,} of {plan.parts:,} parts are made{rest}")
+    return SOME_MISSING if missing else 0

@@ -1,0 +1,49 @@
+"""``dbloader plan``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from dbloader.cli.conversion_options import conversion_options, pop_image_format
+from dbloader.cli.meter import Meter
+from dbloader.cli.places import PlaceArgument
+from dbloader.cli.text import counted, say, say_json
+from dbloader.conversion.plan import plan_conversion
+
+
+@click.command(
+    "plan",
+    short_help="Plan a conversion that several machines make in parts.",
+    epilog="""\b
+Examples:
+  dbloader plan imagenet/train/ train.lmdb --shards 512 --short-side 256
+  dbloader part train.lmdb 0
+  dbloader parts train.lmdb
+  dbloader publish train.lmdb""",
+)
+@click.argument("source", type=PlaceArgument())
+@click.argument("destination", type=PlaceArgument())
+@click.option("--shards", metavar="N", type=int, required=True, help="Number of parts, each of which makes one shard.")
+@conversion_options
+@click.option("--overwrite", is_flag=True, help="Replace another plan, and the parts that are made of it.")
+@click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
+@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
+def plan_command(*, source: str, destination: str, quiet: bool, as_json: bool, **options: Any) -> None:
+    """List the files of SOURCE, and freeze the list and the options in the folder DESTINATION.partial.
+
+    Then any machines that see both folders make the parts, in any order, with dbloader part. dbloader publish makes the
+    store of them, with the records of one conversion. A plan that is made again keeps the parts that are done.
+    """
+    images = pop_image_format(options)
+    with Meter("Looking for images", "images", quiet=quiet or as_json) as meter:
+        plan = plan_conversion(
+            source, destination, images=images, progress=lambda count: meter.update(count, None), **options
+        )
+    if as_json:
+        say_json({"place": destination, "folder": str(plan.folder), "parts": plan.parts, "files": plan.files}, indent=2)
+    elif not quiet:
+        say(f"{plan.folder}: {counted(plan.files, 'file')} in {counted(plan.parts, 'part')}, 0 to {plan.parts - 1}")
+        for warning in plan.warnings:
+            say(f"Warning: {warning}", err=True)
