@@ -21,8 +21,7 @@ _VARIABLES = ("SLURM_ARRAY_TASK_ID", "JOB_COMPLETION_INDEX", "PBS_ARRAY_INDEX", 
     short_help="Make one part of a planned conversion.",
     epilog="""\b
 Examples:
-  dbloader part train.lmdb 17
-  sbatch --array=0-511 --wrap 'dbloader part train.lmdb'""",
+  dbloader part train.lmdb 17""",
 )
 @click.argument("destination", type=PlaceArgument())
 @click.argument("number", type=int, required=False)
@@ -42,6 +41,8 @@ def part_command(
 
     Without NUMBER it is that of the task of Slurm, Kubernetes, PBS or AWS Batch that runs this. A part that is made
     already is left as it is, and several attempts at once do no harm: so a task that failed may just run again.
+
+    On Slurm: sbatch --array=0-511 --wrap 'dbloader part train.lmdb'
     """
     receipt = convert_part(destination, _task() if number is None else number, workers=workers, scratch=scratch)
     if as_json:

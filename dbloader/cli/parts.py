@@ -19,8 +19,7 @@ Exit status: 0 all parts are made, 1 some are missing, 2 it failed.
 
 \b
 Examples:
-  dbloader parts train.lmdb
-  sbatch --array=$(dbloader parts train.lmdb --missing) --wrap 'dbloader part train.lmdb'""",
+  dbloader parts train.lmdb""",
 )
 @click.argument("destination", type=PlaceArgument())
 @click.option(
@@ -28,7 +27,10 @@ Examples:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
 def parts_command(*, destination: str, only_missing: bool, as_json: bool) -> int:
-    """Say which parts of the conversion that was planned for DESTINATION are made, and which are missing."""
+    """Say which parts of the conversion that was planned for DESTINATION are made, and which are missing.
+
+    On Slurm: sbatch --array=$(dbloader parts train.lmdb --missing) --wrap 'dbloader part train.lmdb'
+    """
     plan, receipts, missing = list_parts(destination)
     if as_json:
         say_json({"parts": plan.parts, "made": [receipt.part for receipt in receipts], "missing": missing}, indent=2)

@@ -18,10 +18,8 @@ from dbloader.conversion.plan import plan_conversion
     short_help="Plan a conversion that several machines make in parts.",
     epilog="""\b
 Examples:
-  dbloader plan imagenet/train/ train.lmdb --shards 512 --short-side 256
-  dbloader part train.lmdb 0
-  dbloader parts train.lmdb
-  dbloader publish train.lmdb""",
+  dbloader plan imagenet/train/ train.lmdb --shards 512
+  dbloader plan imagenet/train/ train.lmdb --shards 512 --short-side 256 --quality 90""",
 )
 @click.argument("source", type=PlaceArgument())
 @click.argument("destination", type=PlaceArgument())

@@ -34,12 +34,14 @@ def examine_place(place: str | os.PathLike[str], root: str | os.PathLike[str] = 
     if isinstance(place, str) and is_mongo(place):
         return [*_server(place)]
     from dbloader.stores.lmdb.page_cache import cached_fraction
+    from dbloader.stores.lmdb.store import LMDBStore
 
     with open_store(place) as store:
         # Before the store is opened, which brings all of a small file into the page cache.
         cached = cached_fraction(place) if Path(place).is_file() else None
-        len(store)  # raises if there is no store
-    return [_file_system(store.place, Path(root)), *_file(store.place, cached, Path(root))]
+        assert isinstance(store, LMDBStore)
+        nbytes = sum(Path(file).stat().st_size for file in store.files)  # raises if there is no store
+    return [_file_system(store.place, Path(root)), *_file(store.place, nbytes, cached, Path(root))]
 
 
 def _file_system(path: str, root: Path) -> Finding:
@@ -54,8 +56,8 @@ def _file_system(path: str, root: Path) -> Finding:
     return Finding("file system", "ok", found)
 
 
-def _file(path: str, cached: float | None, root: Path) -> Iterator[Finding]:
-    nbytes, available = Path(path).stat().st_size, available_memory(root)
+def _file(path: str, nbytes: int, cached: float | None, root: Path) -> Iterator[Finding]:
+    available = available_memory(root)
     fits = available is None or nbytes <= available
     if fits:
         yield Finding("file size", "ok", megabytes(nbytes))

@@ -17,6 +17,7 @@ from dbloader.sources.shards import expand_range, find_shards
 from dbloader.sources.store import read_store
 from dbloader.sources.tar import read_tars
 from dbloader.sources.zip import read_zips
+from dbloader.stores.lmdb.shard_table import is_sharded
 from dbloader.stores.mongo.uri import is_mongo
 
 if TYPE_CHECKING:
@@ -90,6 +91,8 @@ def _open(
     metadata = find_metadata(source)
     if metadata is not None:
         return read_listing(metadata, source, METADATA._replace(file_columns=file_fields))
+    if is_sharded(source):
+        return read_store(source)
     file = find_lmdb(source)
     if file is not None:
         return read_store(file) if is_store(file) else read_lmdb(source, file)

@@ -98,6 +98,11 @@ class LMDBHandle:
         """The process that opened it."""
         return self.shared.pid
 
+    @property
+    def files(self) -> list[str]:
+        """The paths of the store's files."""
+        return [self.place]
+
     def prefetch(self, indices: Sequence[int]) -> None:
         """Ask the kernel to read the records at some indices, without waiting."""
         self.shared.prefetch(indices)

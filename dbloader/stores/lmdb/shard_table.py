@@ -6,6 +6,7 @@ looks for files. docs/format.md describes every value.
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,6 +26,11 @@ _DIGEST_BYTES = 32
 # No path, so a manifest from elsewhere cannot lead out of its folder.
 _FILE_NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,200}")
 COPY_AGAIN = "copy the folder again from the original"
+
+
+def is_sharded(place: str | os.PathLike[str]) -> bool:
+    """Return whether a path is a folder with the manifest of a sharded store."""
+    return os.path.isfile(os.path.join(os.fspath(place), MANIFEST_FILE))  # noqa: PTH113, PTH118 - it may be any str
 
 
 class Shard(NamedTuple):

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from dbloader.errors import DamagedStoreError
+from dbloader.errors import DamagedStoreError, NotAStoreError
 from dbloader.records.document import move_document
 from dbloader.stores.lmdb import env
 from dbloader.stores.lmdb.handle import LMDBHandle, OtherStoreError
@@ -38,8 +38,14 @@ class ShardedHandle:
         self.pid = os.getpid()
         self.place = place
         self._path = path
-        with open(os.path.join(path, MANIFEST_FILE), "rb") as file:  # noqa: PTH118, PTH123 - the path may be any str
-            self._table = ShardTable.decode(file.read(), place)
+        try:
+            with open(os.path.join(path, MANIFEST_FILE), "rb") as file:  # noqa: PTH118, PTH123 - the path may be any str
+                self._table = ShardTable.decode(file.read(), place)
+        except FileNotFoundError as error:
+            raise NotAStoreError(
+                f"{place} is a folder, and not one of a store's shards: it has no {MANIFEST_FILE} "
+                "(dbloader convert makes a store of a folder of images)"
+            ) from error
         self.manifest = self._table.manifest
         self._starts = [0, *accumulate(shard.length for shard in self._table.shards)]
         self._opened: OrderedDict[int, LMDBHandle] = OrderedDict()
@@ -47,6 +53,12 @@ class ShardedHandle:
         self._lock = threading.Lock()
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._most_opened = max(8, (2**20 if soft == resource.RLIM_INFINITY else soft) // 4 // _DESCRIPTORS)
+
+    @property
+    def files(self) -> list[str]:
+        """The paths of the store's files: the index and the shards."""
+        names = (self._table.index_file, *(f"{SHARD_FOLDER}/{shard.name}" for shard in self._table.shards))
+        return [os.path.join(self.place, name) for name in names]  # noqa: PTH118 - the place may be any str
 
     def _index(self) -> LMDBHandle:
         with env.gate, self._lock:  # in this order, so that no fork finds the lock held

@@ -118,6 +118,11 @@ class LMDBStore(Store):
                 raise translate(error, self.place) from error
         return handle
 
+    @property
+    def files(self) -> list[str]:
+        """The paths of the store's files."""
+        return self._open().files
+
     def _absent(self, error: OSError) -> Exception:
         if isinstance(error, PermissionError):
             return StoreAccessError(f"{self.place} may not be read: {error.strerror}")

@@ -1,0 +1,78 @@
+"""``dbloader plan``, ``part``, ``parts`` and ``publish``."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dbloader import convert, open_store, warm
+from tests.support.images import plant_kinds
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.shell import Shell
+
+VARIABLES = ("SLURM_ARRAY_TASK_ID", "JOB_COMPLETION_INDEX", "PBS_ARRAY_INDEX", "AWS_BATCH_JOB_ARRAY_INDEX")
+
+
+@pytest.fixture(autouse=True)
+def no_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in VARIABLES:
+        monkeypatch.delenv(variable, raising=False)
+
+
+def test_parts_become_a_store_with_the_digest_of_one_file(
+    shell: Shell, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "mine"
+    plant_kinds(root, "photo", "text", "png", "no end marker")
+    one = convert(root, tmp_path / "one.lmdb")
+    outcome = shell("plan", root, place, "--shards", "4")
+    assert outcome.stdout == f"{place}.partial: 5 files in 4 parts, 0 to 3\n"
+    outcome = shell("part", place, "1", "--scratch", tmp_path)
+    assert outcome.stdout.startswith("part 1: 1 record, ")
+    outcome = shell("parts", place)
+    assert (outcome.status, outcome.stdout) == (1, f"{place}.partial: 1 of 4 parts are made; missing 0,2-3\n")
+    assert shell("parts", place, "--missing").stdout == "0,2-3\n"
+    assert shell("publish", place).status == 2
+    for part, variable in zip((0, 2, 3), VARIABLES, strict=False):
+        monkeypatch.setenv(variable, str(part))
+        assert json.loads(shell("part", place, "--json").stdout)["part"] == part
+        monkeypatch.delenv(variable)
+    assert json.loads(shell("parts", place, "--json").stdout) == {"parts": 4, "made": [0, 1, 2, 3], "missing": []}
+    outcome = shell("publish", place)
+    assert outcome.status == 1  # one file was rejected
+    assert f"  digest    {one.digest}\n" in outcome.stdout
+    assert "images/s" not in outcome.stdout
+    with open_store(place) as store:
+        assert store.verify() == one.digest
+
+
+@pytest.mark.parametrize("value", ["x", "-1", "1.5"])
+def test_a_task_whose_number_is_none_is_refused(
+    shell: Shell, root: Path, place: Path, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert shell("plan", root, place, "--shards", "2", "-q").status == 0
+    assert "give the NUMBER of a part, or run it as a task of an array" in shell("part", place).stderr
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", value)
+    assert f"SLURM_ARRAY_TASK_ID must be the number of a part, got {value!r}" in shell("part", place).stderr
+
+
+def test_commands_take_a_folder_of_shards(shell: Shell, root: Path, place: Path, tmp_path: Path) -> None:
+    assert shell("convert", root, place, "--shards", "3", "-q").status == 0
+    with open_store(place) as store:
+        digest = store.manifest.digest
+    assert shell("verify", place).status == 0
+    assert len(shell("ls", place).stdout.splitlines()) == 12
+    assert json.loads(shell("show", place, "5", "--json").stdout)["index"] == 5
+    assert warm(place).nbytes == sum(file.stat().st_size for file in place.rglob("*.lmdb"))
+    for name in ("copy", "convert"):
+        assert shell(name, place, tmp_path / f"{name}.lmdb", "-q").status == 0
+        with open_store(tmp_path / f"{name}.lmdb") as store:
+            assert store.manifest.digest == digest
+    assert shell("diff", place, tmp_path / "copy.lmdb").status == 0
+    assert shell("export", place, tmp_path / "files", "-q").status == 0
+    assert shell("doctor", place).status in (0, 1)
