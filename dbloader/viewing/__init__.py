@@ -1,0 +1,1 @@
+"""See a store in the browser: what it holds, and what a training sees of it."""
