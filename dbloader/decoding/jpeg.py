@@ -82,9 +82,10 @@ class JPEG(NamedTuple):
                 return functools.partial(decode_joined, *joined, width, height)
             except NotTiledError:
                 pass
-        upper = self._upper(top + height) if self.known_intact and factor == 1 else None
+        rows, columns = scale(top, height, factor), scale(left, width, factor)
+        upper = self._upper(rows.stop, factor) if self.known_intact else None
         if upper is not None:
-            return functools.partial(_decode_upper, *upper, left, top, width, height)
+            return functools.partial(_decode_upper, *upper, rows, columns, factor)
         return functools.partial(self._crop, left, top, width, height, factor)
 
     def _crop(self, left: int, top: int, width: int, height: int, factor: int) -> npt.NDArray[np.uint8]:
@@ -100,25 +101,27 @@ class JPEG(NamedTuple):
             return PillowImage(open_file(data)).crop(left, top, width, height)
         return pixels[scale(top, height, factor), scale(left, width, factor)]
 
-    def _upper(self, bottom: int) -> tuple[bytearray, memoryview] | None:
-        """Return header and data of a JPEG that ends at a row or below, with the pixels of the whole down to there.
+    def _upper(self, bottom: int, factor: int) -> tuple[bytearray, memoryview, int, int] | None:
+        """Return header, data, width and height of a JPEG with the whole's pixels down to a row, and some below.
+
+        The row is one of the image divided by ``factor``.
 
         A decoder stops at the height in the header, and skips the remaining data with a warning. That hides all other
         warnings, so this is only for files that are known to have none. None: the image must be decoded whole.
         """
-        if bottom >= _UPPER_TO * self.height:
+        if not 0 < bottom * factor < _UPPER_TO * self.height:
             return None
         try:
             header = read_header(memoryview(self.data))
         except NotTiledError:
             return None
         # Whole MCUs, and the rows below at which upsampling of chroma looks.
-        height = -(-(bottom + header.margin_y) // header.mcu_height) * header.mcu_height
+        height = -(-(bottom + header.margin_y) * factor // header.mcu_height) * header.mcu_height
         if header.frame.process not in markers.SEQUENTIAL or not header.interleaved or height >= self.height:
             return None
         joined = bytearray().join(header.parts)
         _HEIGHT.pack_into(joined, header.size_at, height)
-        return joined, memoryview(self.data)[header.scan :]
+        return joined, memoryview(self.data)[header.scan :], self.width, height
 
     def _smaller_tiles(
         self, tiles: bytes | memoryview, left: int, top: int, width: int, height: int, factor: int
@@ -144,18 +147,18 @@ class JPEG(NamedTuple):
 
 
 def _decode_upper(
-    header: bytearray, scan: memoryview, left: int, top: int, width: int, height: int
+    header: bytearray, scan: memoryview, width: int, height: int, rows: slice, columns: slice, factor: int
 ) -> npt.NDArray[np.uint8]:
-    pixels: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(b"".join((header, scan)), "RGB", strict=False)
-    return pixels[top : top + height, left : left + width]
+    data = b"".join((header, scan))
+    return _decode_smaller(data, width, height, factor, strict=False)[rows, columns]
 
 
 def _decode_smaller(
-    data: bytes | memoryview | bytearray, width: int, height: int, factor: int
+    data: bytes | memoryview | bytearray, width: int, height: int, factor: int, *, strict: bool = True
 ) -> npt.NDArray[np.uint8]:
     """Decode a whole JPEG, its width and height divided by 1, 2, 4 or 8 and rounded up; ValueError at a warning."""
     least = {"min_width": -(-width // factor), "min_height": -(-height // factor), "min_factor": factor}
-    pixels: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(data, "RGB", strict=True, **least)
+    pixels: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(data, "RGB", strict=strict, **least)
     return pixels
 
 

@@ -11,7 +11,7 @@ import torch
 
 from dbloader import LMDBDataset, convert
 from dbloader.decoding import RandomResizedCrop
-from dbloader.decoding.jpeg import open_jpeg
+from dbloader.decoding.jpeg import open_jpeg, scale
 from dbloader.errors import DamagedImageError
 from tests.support.jpegs import draw, encode
 
@@ -34,19 +34,24 @@ def file(kind: str, width: int = 75, height: int = 201) -> bytes:
     return encode(draw(width, height, options.pop("mode", "RGB")), quality=90, **options)
 
 
+@pytest.mark.parametrize("factor", [1, 2, 4, 8])
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_part_has_the_pixels_of_the_whole(kind: str) -> None:
+def test_every_part_has_the_pixels_of_the_whole(kind: str, factor: int) -> None:
     data = file(kind)
-    whole = simplejpeg.decode_jpeg(data, "RGB")
+    least = {"min_width": -(-75 // factor), "min_height": -(-201 // factor), "min_factor": factor}
+    whole = simplejpeg.decode_jpeg(data, "RGB", **least)
+    assert whole.shape[:2] == (least["min_height"], least["min_width"])
     jpeg = open_jpeg(data, known_intact=True)
     assert jpeg is not None
     for bottom in range(1, 202):
         top = max(0, bottom - 9)
-        assert np.array_equal(jpeg.part(3, top, 60, bottom - top, 1)(), whole[top:bottom, 3:63]), bottom
+        expected = whole[scale(top, bottom - top, factor), scale(3, 60, factor)]
+        assert np.array_equal(jpeg.part(3, top, 60, bottom - top, factor)(), expected), bottom
 
 
+@pytest.mark.parametrize("factor", [1, 2, 4, 8])
 @pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"progressive"}))
-def test_what_lies_below_is_not_decoded(kind: str) -> None:
+def test_what_lies_below_is_not_decoded(kind: str, factor: int) -> None:
     data = file(kind)
     sound = open_jpeg(data, known_intact=True)
     cut = data[:-200] + data[-2:]
@@ -54,9 +59,9 @@ def test_what_lies_below_is_not_decoded(kind: str) -> None:
     assert jpeg is not None
     assert strict is not None
     assert sound is not None
-    assert np.array_equal(jpeg.part(0, 0, 75, 60, 1)(), sound.part(0, 0, 75, 60, 1)())
+    assert np.array_equal(jpeg.part(0, 0, 75, 60, factor)(), sound.part(0, 0, 75, 60, factor)())
     with pytest.raises(DamagedImageError, match=r"^the image (does not decode|has data left)"):
-        strict.part(0, 0, 75, 60, 1)()
+        strict.part(0, 0, 75, 60, factor)()
 
 
 def test_the_crops_are_those_of_files_that_are_not_known() -> None:
