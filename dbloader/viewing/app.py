@@ -48,7 +48,7 @@ STATIC = {
     for path in (Path(__file__).parent / "static").glob("*")
     if path.suffix in _TYPES
 }
-_STATUS = {OptionError: 400, RecordIndexError: 404, RecordNotFoundError: 404, StoreUnreachableError: 503}
+_STATUS = ((OptionError, 400), (RecordIndexError, 404), (RecordNotFoundError, 404), (StoreUnreachableError, 503))
 _GONE = 499  # nobody reads it
 
 
@@ -94,9 +94,10 @@ def _stores(asked: Asked) -> list[dict[str, Any]]:
 
 def _summary(store: Store) -> dict[str, Any]:
     manifest = store.manifest
-    facts = {name: value for name, value in asdict(manifest).items() if name not in ("length", "version")}
+    facts = asdict(manifest)
+    facts["records"] = facts.pop("length")
     kind = "mongodb" if is_mongo(store.place) else "lmdb"
-    return {"place": store.place, "kind": kind, "records": manifest.length, "file_fields": manifest.file_fields, **facts}
+    return {"place": store.place, "kind": kind, **facts, "file_fields": manifest.file_fields}
 
 
 # Path, function, and whether it decodes images: of those run as many at a time as the machine has cores.
@@ -143,7 +144,7 @@ def _answer(function: Callable[[Asked], Any], asked: Asked, tell: Callable[[str]
         # ASCII, so that a name of any characters can be sent.
         return found if isinstance(found, Response) else _json(found)
     except DBLoaderError as error:
-        return error_response(next((_STATUS[kind] for kind in _STATUS if isinstance(error, kind)), 500), str(error))
+        return error_response(next((status for kind, status in _STATUS if isinstance(error, kind)), 500), str(error))
     except Exception as error:
         tell(traceback.format_exc())
         return error_response(500, f"this is a bug of dbloader: {type(error).__name__}: {error}")

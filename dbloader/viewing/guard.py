@@ -29,7 +29,7 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 _RAW_HEADERS = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
-_TOKEN = "token"  # noqa: S105 - the name of it in the URL
+_TOKEN = "token"
 _TOKEN_BYTES = 32
 _HOST = re.compile(r"(?:\[(?P<ipv6>[0-9a-fA-F:.]+)\]|(?P<name>[0-9A-Za-z._-]+))(?::(?P<port>[0-9]{1,5}))?")
 _NAVIGATION = ("navigate", "document")
@@ -120,7 +120,7 @@ class Guard:
             return None
         if is_foreign:
             return HTMLResponse(_ASK_AGAIN, headers={"Cache-Control": "no-store"})
-        if token is None or not any([_equal(token, used) for used in self._used]):
+        if token is None or not any(_equal(token, used) for used in self._used):
             return error_response(403, f"this browser is not known here: {_OPEN}")
         if self._token is None:  # else a new link was printed already
             self._tell(f"A link that was used before was opened in another browser. A new one: {self.link()}")

@@ -18,7 +18,7 @@ from dbloader.errors import DBLoaderError, OptionError
 from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from typing_extensions import Self
 
@@ -35,8 +35,9 @@ class View:
         port: The port that it listens on.
     """
 
-    def __init__(self, place: str | os.PathLike[str], other: str | os.PathLike[str] | None, host: str, port: int | None,
-                 tell: Callable[[str], object]) -> None:
+    def __init__(
+        self, places: Sequence[str | os.PathLike[str]], host: str, port: int | None, tell: Callable[[str], object]
+    ) -> None:
         try:
             import uvicorn
 
@@ -47,7 +48,7 @@ class View:
                 raise
             raise DBLoaderError(f'the viewer needs {error.name}: pip install "dbloader[view]"') from error
         with ExitStack() as opened:
-            stores = [opened.enter_context(open_store(one)) for one in (place, other) if one is not None]
+            stores = [opened.enter_context(open_store(one)) for one in places]
             for store in stores:
                 _ = store.manifest  # what is no store is an error now, not in the page
             self._socket = opened.enter_context(_listen(host, port))
@@ -106,7 +107,7 @@ def view(
 ) -> View:
     """Show a store, or two, in the browser, and return at once: for notebooks.
 
-    The server runs in threads of this process until it is closed. In a notebook, the last line of a cell shows the link.
+    The server runs in threads of this process until it is closed. A notebook shows what it returns as a link.
 
     Args:
         place: Where the store is.
@@ -119,7 +120,7 @@ def view(
         OptionError: The port is taken, or the host is not of this machine.
         DBLoaderError: The extra ``view`` is not installed.
     """
-    running = View(place, other, host, port, lambda _: None)
+    running = View([place] if other is None else [place, other], host, port, lambda _: None)
     running._start()
     return running
 
@@ -149,7 +150,7 @@ def serve(
         KeyboardInterrupt: Ctrl-C was pressed. The server has ended.
         StoreError, OptionError, DBLoaderError: As for ``view``.
     """
-    with View(place, other, host, port, tell) as running:
+    with View([place] if other is None else [place, other], host, port, tell) as running:
         url = running.url
         tell(f"Open {url}")
         if not _is_here():
@@ -184,7 +185,7 @@ def _listen(host: str, port: int | None) -> socket.socket:
 
 def _name_of(host: str) -> str:
     """Return how a URL names a host: its name where that is all addresses, and an IPv6 address in brackets."""
-    name = socket.gethostname() if host in ("0.0.0.0", "::") else host  # noqa: S104
+    name = socket.gethostname() if host in ("0.0.0.0", "::") else host
     return f"[{name}]" if ":" in name else name
 
 
