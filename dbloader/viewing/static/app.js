@@ -232,7 +232,9 @@ async function start() {
   keys({Escape: ["Back to the images", () => go({view: null, index: null})]});
   addEventListener("keydown", pressed);
   try {
-    stores.push(...await api("/api/stores"));
+    const views = ["sidebar", ...[...find("#main").children].map((view) => view.localName.slice(3))];
+    const [found] = await Promise.all([api("/api/stores"), ...views.map((name) => import(`./${name}.js`))]);
+    stores.push(...found);
   } catch (error) {
     find("#main").replaceChildren(make("p", {class: "error", role: "alert"}, /** @type {Error} */ (error).message));
     return;
