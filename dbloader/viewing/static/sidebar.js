@@ -22,7 +22,7 @@ function filter(old, added) {
  * @param {number} store @param {number | null} label */
 function classWord(store, label) {
   const name = stores[store].classes?.[label ?? -1];
-  if (!name) return `label:${label ?? "none"}`;
+  if (name === undefined) return `label:${label ?? "none"}`;
   return /^[\w.-]+$/.test(name) ? `class:${name}` : `class:"${name.replace(/["\\]/g, "\\$&")}"`;
 }
 
