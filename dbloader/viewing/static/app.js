@@ -149,10 +149,17 @@ export function notice(text) {
 }
 let noticed = 0;
 
+/** Return the last part of a store's place, or all of it if the other store has the same one.
+ * @param {number} store */
+export function shortPlace(store) {
+  const last = stores.map(({place}) => place.split("/").at(-1));
+  return escaped(new Set(last).size === last.length ? last[store] : stores[store].place);
+}
+
 /** Set the title of the window: what is shown, then the store.
  * @param {string} text */
 export function title(text) {
-  document.title = [text, stores[state().store]?.place, "dbloader"].filter(Boolean).map(escaped).join(" · ");
+  document.title = [escaped(text), shortPlace(state().store), "dbloader"].filter(Boolean).join(" · ");
 }
 
 /** Register keys as `keys({x: ["Select the record", fn]}, "grid")`: they act while that view is shown, without a view always.
@@ -240,7 +247,8 @@ async function start() {
     return;
   }
   if (state().store >= stores.length) history.replaceState(null, "", url({store: 0}));
-  find("#store").replaceChildren(...stores.map((store, s) => make("option", {value: String(s)}, escaped(store.place))));
+  if (stores.length === 1) find("#store").replaceWith(make("span", {id: "store", title: escaped(stores[0].place)}, shortPlace(0)));
+  else find("#store").replaceChildren(...stores.map((_, s) => make("option", {value: String(s)}, shortPlace(s))));
   addEventListener("popstate", show);
   show();
 }
