@@ -1,0 +1,166 @@
+"""The routes of the viewer. Each takes integers and a query from a request and calls one function of this package."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import traceback
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.routing import Route
+
+from dbloader._machine import cpu_count
+from dbloader.errors import (
+    DBLoaderError,
+    OptionError,
+    RecordIndexError,
+    RecordNotFoundError,
+    StoreUnreachableError,
+)
+from dbloader.stores.mongo.uri import is_mongo
+from dbloader.viewing.guard import error_response
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from starlette.requests import Request
+
+    from dbloader.stores.base import Store
+
+_MOST = 2**63 - 1
+_INTEGER = re.compile("[0-9]{1,19}")
+_TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+# What /static/NAME may give, by name. No path is ever made from a request.
+STATIC = {
+    path.name: (path.read_bytes(), _TYPES[path.suffix])
+    for path in (Path(__file__).parent / "static").glob("*")
+    if path.suffix in _TYPES
+}
+_STATUS = ((OptionError, 400), (RecordIndexError, 404), (RecordNotFoundError, 404), (StoreUnreachableError, 503))
+_GONE = 499  # nobody reads it
+
+
+class Asked:
+    """What a request asks for.
+
+    Attributes:
+        stores: All stores of the viewer.
+        headers: Of the request.
+    """
+
+    def __init__(self, stores: Sequence[Store], request: Request) -> None:
+        self.stores = stores
+        self.headers = request.headers
+        self._values = {**request.query_params, **request.path_params}
+
+    @property
+    def store(self) -> Store:
+        """The store with the number ``s``."""
+        return self.stores[self.integer("s", most=len(self.stores) - 1)]
+
+    def text(self, name: str, default: str = "") -> str:
+        """Return a value of the query or the path."""
+        return str(self._values.get(name, default))
+
+    def integer(self, name: str, default: int | None = None, *, least: int = 0, most: int = _MOST) -> int:
+        """Return an integer of the query or the path.
+
+        Raises:
+            OptionError: It is missing and has no default, is none, or is not from ``least`` to ``most``.
+        """
+        given = self._values.get(name)
+        if given is None and default is not None:
+            return default
+        if given is None or not _INTEGER.fullmatch(given) or not least <= int(given) <= most:
+            raise OptionError(f"{name} must be an integer from {least} to {most}, got {str(given)[:40]!r}")
+        return int(given)
+
+
+def _stores(asked: Asked) -> list[dict[str, Any]]:
+    return [_summary(store) for store in asked.stores]
+
+
+def _summary(store: Store) -> dict[str, Any]:
+    manifest = store.manifest
+    facts = asdict(manifest)
+    facts["records"] = facts.pop("length")
+    kind = "mongodb" if is_mongo(store.place) else "lmdb"
+    return {"place": store.place, "kind": kind, **facts, "file_fields": manifest.file_fields}
+
+
+# Path, function, and whether it decodes images: of those run as many at a time as the machine has cores.
+# A function takes what was asked and returns a Response, or what becomes JSON.
+ROUTES: tuple[tuple[str, Callable[[Asked], Any], bool], ...] = (
+    ("/", lambda _: _file("index.html"), False),
+    ("/static/{name}", lambda asked: _file(asked.text("name")), False),
+    ("/api/stores", _stores, False),
+)
+
+
+def create_app(stores: Sequence[Store], tell: Callable[[str], object] = lambda _: None) -> Starlette:
+    """Return the ASGI application of the viewer, without its guard.
+
+    Args:
+        stores: One store or two, which are read by several threads.
+        tell: Called with the traceback of a bug.
+    """
+    slots = asyncio.Semaphore(cpu_count())
+
+    def endpoint(function: Callable[[Asked], Any], *, decodes: bool) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            asked = Asked(stores, request)
+            if not decodes:
+                return await run_in_threadpool(_answer, function, asked, tell)
+            async with slots:
+                if await request.is_disconnected():  # it was scrolled away while it waited
+                    return Response(status_code=_GONE)
+                return await run_in_threadpool(_answer, function, asked, tell)
+
+        return answer
+
+    app = Starlette(
+        routes=[Route(path, endpoint(function, decodes=decodes)) for path, function, decodes in ROUTES],
+        exception_handlers={HTTPException: _no_route},
+    )
+    app.router.redirect_slashes = False  # a redirect would repeat what was asked
+    return app
+
+
+def _answer(function: Callable[[Asked], Any], asked: Asked, tell: Callable[[str], object]) -> Response:
+    try:
+        found = function(asked)
+        # ASCII, so that a name of any characters can be sent.
+        return found if isinstance(found, Response) else _json(found)
+    except DBLoaderError as error:
+        return error_response(next((status for kind, status in _STATUS if isinstance(error, kind)), 500), str(error))
+    except Exception as error:
+        tell(traceback.format_exc())
+        return error_response(500, f"this is a bug of dbloader: {type(error).__name__}: {error}")
+
+
+def _json(value: Any) -> Response:
+    return Response(json.dumps(value, allow_nan=False), media_type="application/json")
+
+
+def _file(name: str) -> Response:
+    if name not in STATIC:
+        return error_response(404, "nothing is here")
+    data, kind = STATIC[name]
+    return Response(data, media_type=kind, headers={"Cache-Control": "no-cache"})
+
+
+async def _no_route(_: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    return error_response(status, "nothing is here")
