@@ -50,7 +50,7 @@ def opened(data: bytes) -> Image.Image:
 def scene(mode: str = "RGB") -> Image.Image:
     """Return a smooth picture, whose small versions are nearly the same however they are made."""
     x, y = np.meshgrid(np.linspace(0, 255, WIDTH), np.linspace(0, 255, HEIGHT))
-    return Image.fromarray(np.stack([x, y, (x + y) / 2], 2).astype(np.uint8)).convert(mode)
+    return Image.fromarray(np.stack([x, y, (x + y) / 2], 2).astype(np.uint8)).convert(mode, dither=Image.Dither.NONE)
 
 
 def difference(thumbnail: bytes, expected: Image.Image) -> float:
@@ -104,10 +104,8 @@ def test_a_thumbnail_is_the_picture_in_small(kind: str, tmp_path: Path) -> None:
             thumbnail, media_type = Thumbnails().get(store, 0, px)
             small = opened(thumbnail)
             assert max(small.size) == min(px, WIDTH) or thumbnail == data
-            assert (small.get_format_mimetype(), small.format in ("JPEG", "PNG") or thumbnail == data) == (
-                media_type,
-                True,
-            )
+            assert Image.MIME[small.format or ""] == media_type
+            assert small.format in ("JPEG", "PNG") or thumbnail == data
             assert difference(thumbnail, opened(data)) < 4
 
 
