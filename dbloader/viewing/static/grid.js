@@ -179,7 +179,7 @@ class Grid extends HTMLElement {
    * @param {any} cell @param {number | null} index */
   async failed(cell, index) {
     if (index === null) return;
-    const why = await api(`/api/${state().store}/record/${index}`).then(({error}) => error ?? "This is not shown as a picture.", String);
+    const why = await api(cell.img.src).then(() => "The picture did not load.", (error) => error.message);
     if (cell.index !== index) return;
     cell.classList.add("bad");
     cell.why.textContent = escaped(why);
