@@ -1,1 +1,1 @@
-"""See a store in the browser: what it holds, and what a training sees of it."""
+"""Look at stores in the browser: a local web page and the server behind it."""

@@ -95,9 +95,12 @@ class Columns:
             indices: A slice, or an array of integers.
         """
         if what != "aspect":
-            return self.get("nbytes" if what == "bytes" else what)[indices]
+            values: Array = self.get("nbytes" if what == "bytes" else what)[indices]
+            return values
         width, height = (self.get(side)[indices] for side in ("width", "height"))
-        return np.divide(width, height, out=np.zeros(len(width)), where=height > 0)
+        aspect = np.zeros(len(width))
+        np.divide(width, height, out=aspect, where=height > 0)
+        return aspect
 
     def _read(self, column: str) -> Array:
         handle = self.store._open()
@@ -121,10 +124,9 @@ class Columns:
             return np.dtype(np.uint32)  # a record has at most 2 GiB
         if column != "label":
             return np.min_scalar_type(max(getattr(manifest, column)))
-        labels = [0] if manifest.label_counts is None else [0, *manifest.label_counts]
-        narrow = (np.dtype(kind) for kind in (np.int16, np.int32, np.int64))
-        fits = lambda kind: np.iinfo(kind).min < min(labels) and max(labels) <= np.iinfo(kind).max
-        return np.dtype(np.int64) if manifest.label_counts is None else next(filter(fits, narrow))
+        labels = [0, NO_LABEL + 1] if manifest.label_counts is None else [0, *manifest.label_counts]
+        bounds = min(labels) - 1, max(labels)  # the lowest value is that of no label
+        return np.result_type(np.int16, *(np.min_scalar_type(min(bound, ~bound)) for bound in bounds))
 
 
 def blocks(count: int) -> Iterator[slice]:

@@ -36,7 +36,7 @@ def rows(selections: Selections, text: str, start: int, count: int) -> dict[str,
     Raises:
         OptionError: More than 500 rows are asked for, or the query is not understood.
     """
-    if not (0 <= start and 0 <= count <= MOST_ROWS):
+    if not (start >= 0 and 0 <= count <= MOST_ROWS):
         raise OptionError(f"start must be 0 or more and count from 0 to {MOST_ROWS}, got {start} and {count}")
     indices = np.asarray(selections.select(text).indices[start : start + count], np.int64)
     columns = selections.columns
@@ -44,13 +44,11 @@ def rows(selections: Selections, text: str, start: int, count: int) -> dict[str,
     unlabelled = np.iinfo(labels.dtype).min
     sizes = [columns.get(name)[indices].tolist() for name in ("width", "height", "nbytes")]
     found = zip(indices.tolist(), labels[indices].tolist(), *sizes, strict=True)
-    return {
-        "start": start,
-        "rows": [
-            [index, columns.name(index) or None, None if label == unlabelled else label, *(size or None for size in rest)]
-            for index, label, *rest in found
-        ],
-    }
+    rows = [
+        [index, columns.name(index) or None, None if label == unlabelled else label, *(size or None for size in rest)]
+        for index, label, *rest in found
+    ]
+    return {"start": start, "rows": rows}
 
 
 def count(selections: Selections, text: str) -> dict[str, Any]:
@@ -83,8 +81,8 @@ def _count(selections: Selections, found: Selection) -> dict[str, Any]:
 def _count_labels(selections: Selections, indices: Any) -> list[list[int | None]]:
     manifest, labels = selections.store.manifest, selections.columns.get("label")
     if isinstance(indices, range) and manifest.label_counts is not None:
-        without = [[None, manifest.length - manifest.labelled]] * (manifest.labelled < manifest.length)
-        return [*without, *map(list, manifest.label_counts.items())]
+        without = manifest.length - manifest.labelled
+        return [[None, without]] * (without > 0) + [[*pair] for pair in manifest.label_counts.items()]
     counts: Counter[int] = Counter()
     for part in blocks(len(indices)):
         here = labels[part] if isinstance(indices, range) else labels[indices[part]]
@@ -102,9 +100,11 @@ def _histogram(selections: Selections, what: str, indices: Any) -> dict[str, lis
     values = selections.columns.values
     some = values(what, np.asarray(indices[:: max(1, len(indices) // _SAMPLED)], np.int64))
     edges = _edges(some[some > 0], whole=what != "aspect", logarithmic=what == "bytes")
-    below, unknown, low, high = np.zeros(len(edges), np.int64), 0, math.inf, 0.0
+    below, unknown = np.zeros(len(edges), np.int64), 0
+    low, high = math.inf, 0.0
     for part in blocks(len(indices)):
-        here = np.sort(values(what, part if isinstance(indices, range) else indices[part]))  # faster than a bin for each
+        # Sorted, 10 ms a million; looking up the bin of each takes 70.
+        here = np.sort(values(what, part if isinstance(indices, range) else indices[part]))
         below += here.searchsorted(edges)
         unknown += (none := int(here.searchsorted(0, "right")))
         if none < len(here):
@@ -123,12 +123,12 @@ def _edges(values: Array, *, whole: bool, logarithmic: bool) -> list[float]:
     if not len(values):
         return []
     if whole and values.max() - values.min() < _BINS:
-        return [*range(int(values.min()), int(values.max()) + 2)]
+        return [float(edge) for edge in range(int(values.min()), int(values.max()) + 2)]
     first, last = np.percentile(values, (0.5, 99.5)).tolist()
     if logarithmic or last > _WIDE * first:
         decades = range(math.floor(math.log10(first)), math.ceil(math.log10(last)) + 1)
-        for step in (1, 2, 4, len(_ROUND)):
-            edges = [digit * 10.0**decade for decade in decades for digit in _ROUND[::step]]
+        for each in (1, 2, 4, len(_ROUND)):
+            edges = [round(digit * 10.0**decade, 9) for decade in decades for digit in _ROUND[::each]]
             edges = edges[max(0, _at(edges, first) - 1) : _at(edges, last) + 1]
             if len(edges) <= _BINS + 1:
                 break

@@ -82,9 +82,10 @@ def _word(position: int, minus: str, key: str | None, sign: str | None, raw: str
         return Word(position, negated, key, sign or "", _number(position, f"{key}{sign}", value))
     if key not in _COLON or sign != ":":
         known = ", ".join([*(f"{word}:" for word in _COLON), *(f"{size}<" for size in SIZES), *EVENTS])
-        what = f'{short_repr(f"{key}{sign}{raw}", 50)} is not understood: a word is one of {known} or a part of a name'
-        raise query_error(position, f'{what}; sizes are compared by <, <=, >, >= or =; write quotes around a part of a '
-                          f'name that looks like a word, such as "{key}{sign}"')  # fmt: skip
+        got = short_repr(f"{key}{sign}{raw}", 50)
+        what = f"{got} is not understood: a word is one of {known} or a part of a name"
+        rest = "sizes are compared by <, <=, >, >= or =; write quotes around a part of a name that looks like a word"
+        raise query_error(position, f'{what}; {rest}, such as "{key}{sign}"')
     if not value and not (key == "class" and raw):  # a class may be called ""
         raise query_error(position, f"{key}: needs something after it, such as {key}:{_EXAMPLES[key]}")
     if key == "label":

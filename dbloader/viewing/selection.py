@@ -18,11 +18,12 @@ from dbloader.records.names import names_with
 from dbloader.stores.mongo.query import find_indices
 from dbloader.stores.mongo.store import MongoStore
 from dbloader.viewing.columns import Columns, Recent, blocks
-from dbloader.viewing.query import EVENTS, SIZES, Word, parse, query_error
+from dbloader.viewing.query import EVENTS, SIZES, parse, query_error
 
 if TYPE_CHECKING:
     from dbloader.stores.base import Store
     from dbloader.viewing.columns import Array
+    from dbloader.viewing.query import Word
 
 _COMPARE = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "=": operator.eq}
 _MOST_BYTES = 64_000_000  # of kept selections; one of ten million records has up to 40 MB
@@ -189,7 +190,7 @@ class Selections:
             elif word.negated:
                 keep[:] = False
         deadline = time.monotonic() + self._seconds
-        candidates = np.flatnonzero(keep) if unsure else []
+        candidates: Array = np.flatnonzero(keep) if unsure else np.zeros(0, np.int64)
         for start in range(0, len(candidates), _AT_ONCE):
             part = candidates[start : start + _AT_ONCE]
             if start and time.monotonic() > deadline:
@@ -214,8 +215,8 @@ class Selections:
 
     def _find_events(self) -> dict[str, Array]:
         events: dict[str, set[str]] = {}
-        for event in self.store.events():
-            events.setdefault(event["name"], set()).add(event["event"])
+        for line in self.store.events():
+            events.setdefault(line["name"], set()).add(line["event"])
         found: dict[str, list[int]] = {event: [] for some in events.values() for event in some}
         hashes = np.unique(np.array([name_hash(name.encode()) for name in events], np.uint32))
         for number, chunk in enumerate(self.store._open().chunks("name_hash") if events else ()):
