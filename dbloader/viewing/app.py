@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import traceback
 from dataclasses import asdict
 from pathlib import Path
@@ -25,17 +24,17 @@ from dbloader.errors import (
     StoreUnreachableError,
 )
 from dbloader.stores.mongo.uri import is_mongo
+from dbloader.viewing.asked import Asked
 from dbloader.viewing.guard import error_response
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable
 
     from starlette.requests import Request
 
     from dbloader.stores.base import Store
+    from dbloader.viewing.asked import Shown
 
-_MOST = 2**63 - 1
-_INTEGER = re.compile("[0-9]{1,19}")
 _TYPES = {
     ".css": "text/css; charset=utf-8",
     ".html": "text/html; charset=utf-8",
@@ -52,44 +51,8 @@ _STATUS = ((OptionError, 400), (RecordIndexError, 404), (RecordNotFoundError, 40
 _GONE = 499  # nobody reads it
 
 
-class Asked:
-    """What a request asks for.
-
-    Attributes:
-        stores: All stores of the viewer.
-        headers: Of the request.
-    """
-
-    def __init__(self, stores: Sequence[Store], request: Request) -> None:
-        self.stores = stores
-        self.headers = request.headers
-        self._values = {**request.query_params, **request.path_params}
-
-    @property
-    def store(self) -> Store:
-        """The store with the number ``s``."""
-        return self.stores[self.integer("s", most=len(self.stores) - 1)]
-
-    def text(self, name: str, default: str = "") -> str:
-        """Return a value of the query or the path."""
-        return str(self._values.get(name, default))
-
-    def integer(self, name: str, default: int | None = None, *, least: int = 0, most: int = _MOST) -> int:
-        """Return an integer of the query or the path.
-
-        Raises:
-            OptionError: It is missing and has no default, is none, or is not from ``least`` to ``most``.
-        """
-        given = self._values.get(name)
-        if given is None and default is not None:
-            return default
-        if given is None or not _INTEGER.fullmatch(given) or not least <= int(given) <= most:
-            raise OptionError(f"{name} must be an integer from {least} to {most}, got {str(given)[:40]!r}")
-        return int(given)
-
-
 def _stores(asked: Asked) -> list[dict[str, Any]]:
-    return [_summary(store) for store in asked.stores]
+    return [_summary(store) for store in asked.shown.stores]
 
 
 def _summary(store: Store) -> dict[str, Any]:
@@ -109,24 +72,19 @@ ROUTES: tuple[tuple[str, Callable[[Asked], Any], bool], ...] = (
 )
 
 
-def create_app(stores: Sequence[Store], tell: Callable[[str], object] = lambda _: None) -> Starlette:
-    """Return the ASGI application of the viewer, without its guard.
-
-    Args:
-        stores: One store or two, which are read by several threads.
-        tell: Called with the traceback of a bug.
-    """
+def create_app(shown: Shown) -> Starlette:
+    """Return the ASGI application of the viewer, without its guard."""
     slots = asyncio.Semaphore(cpu_count())
 
     def endpoint(function: Callable[[Asked], Any], *, decodes: bool) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
-            asked = Asked(stores, request)
+            asked = Asked(shown, request)
             if not decodes:
-                return await run_in_threadpool(_answer, function, asked, tell)
+                return await run_in_threadpool(_answer, function, asked)
             async with slots:
                 if await request.is_disconnected():  # it was scrolled away while it waited
                     return Response(status_code=_GONE)
-                return await run_in_threadpool(_answer, function, asked, tell)
+                return await run_in_threadpool(_answer, function, asked)
 
         return answer
 
@@ -138,7 +96,7 @@ def create_app(stores: Sequence[Store], tell: Callable[[str], object] = lambda _
     return app
 
 
-def _answer(function: Callable[[Asked], Any], asked: Asked, tell: Callable[[str], object]) -> Response:
+def _answer(function: Callable[[Asked], Any], asked: Asked) -> Response:
     try:
         found = function(asked)
         # ASCII, so that a name of any characters can be sent.
@@ -146,7 +104,7 @@ def _answer(function: Callable[[Asked], Any], asked: Asked, tell: Callable[[str]
     except DBLoaderError as error:
         return error_response(next((status for kind, status in _STATUS if isinstance(error, kind)), 500), str(error))
     except Exception as error:
-        tell(traceback.format_exc())
+        asked.shown.tell(traceback.format_exc())
         return error_response(500, f"this is a bug of dbloader: {type(error).__name__}: {error}")
 
 

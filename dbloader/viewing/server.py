@@ -42,6 +42,7 @@ class View:
             import uvicorn
 
             from dbloader.viewing.app import create_app
+            from dbloader.viewing.asked import Shown
             from dbloader.viewing.guard import Guard
         except ModuleNotFoundError as error:
             if error.name not in ("starlette", "uvicorn"):
@@ -53,7 +54,7 @@ class View:
                 _ = store.manifest  # what is no store is an error now, not in the page
             self._socket = opened.enter_context(_listen(host, port))
             self.port: int = self._socket.getsockname()[1]
-            self._guard = Guard(create_app(stores, tell), host, tell)
+            self._guard = Guard(create_app(Shown(stores, tell)), host, tell)
             self._guard.address = f"http://{_name_of(host)}:{self.port}"
             settings: dict[str, Any] = {"loop": "asyncio", "http": "h11", "ws": "none", "lifespan": "off"}
             self._server = uvicorn.Server(
