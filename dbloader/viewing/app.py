@@ -48,6 +48,7 @@ STATIC = {
     if path.suffix in _TYPES
 }
 _STATUS = ((OptionError, 400), (RecordIndexError, 404), (RecordNotFoundError, 404), (StoreUnreachableError, 503))
+_MOST = 2**63 - 1
 _GONE = 499  # nobody reads it
 
 
@@ -63,12 +64,38 @@ def _summary(store: Store) -> dict[str, Any]:
     return {"place": store.place, "kind": kind, **facts, "file_fields": manifest.file_fields}
 
 
+def _training(asked: Asked, function: str, *given: int) -> Any:
+    """Return what a function of `training` makes of what was asked; the module imports torch."""
+    try:
+        from dbloader.viewing import training
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise OptionError(
+            "what the training sees needs torch, which is not installed here: pip install torch"
+        ) from error
+    usual = training.Options()._asdict()
+    texts: Any = {name: asked.text(name, usual.pop(name)) for name in ("size", "state")}
+    numbers: Any = {
+        name: asked.integer(name, value, least=-_MOST if name == "seed" else 0) for name, value in usual.items()
+    }
+    return getattr(training, function)(asked.store, *given, training.Options(**texts, **numbers), asked.shown.transform)
+
+
+def _seen(asked: Asked) -> Response:
+    data, note = _training(asked, "show_image", asked.integer("index"), asked.integer("position"))
+    return Response(data, media_type="image/png", headers={"Cache-Control": "no-store", "X-Values": note})
+
+
 # Path, function, and whether it decodes images: of those run as many at a time as the machine has cores.
 # A function takes what was asked and returns a Response, or what becomes JSON.
 ROUTES: tuple[tuple[str, Callable[[Asked], Any], bool], ...] = (
     ("/", lambda _: _file("index.html"), False),
     ("/static/{name}", lambda asked: _file(asked.text("name")), False),
     ("/api/stores", _stores, False),
+    ("/api/{s}/training", lambda asked: _training(asked, "show_batch"), False),
+    ("/api/{s}/epochs/{index}", lambda asked: _training(asked, "show_epochs", asked.integer("index")), False),
+    ("/seen/{s}/{index}", _seen, True),
 )
 
 

@@ -70,7 +70,7 @@ def show_batch(store: Store, options: Options, transform: Any = None) -> dict[st
     indices: SeededIndices = next(iter(batches))
     return {
         "seed": str(indices.seed), "epoch": indices.epoch, "step": options.step, "steps": steps, "indices": [*indices],
-        "order": sampler._facts(), "state": state, "transform": None if transform is None else short_repr(transform, 200),
+        "order": sampler._facts(), "state": state, "transform": transform and short_repr(transform, 200),
         "repeatable": transform is None or isinstance(transform, Decoder) or is_albumentations(transform),
         "samples": [
             _sample(dataset, SeededIndices([index], indices.seed, indices.epoch, range(position, position + 1)))

@@ -99,7 +99,11 @@ NORMALIZED = torch.tensor([[-2.0, 0.0, 2.0]])
         (ROW > 0, [[0, 255, 255]], "0 to 1 shown as black to white"),
         (ROW.astype(np.int64) * 256, [[0, 100, 255]], "0 to 6.528e+04 shown as black to white"),
         (Image.fromarray(ROW.astype(np.uint16) * 2), [[0, 100, 255]], "0 to 510 shown as black to white"),
-        (np.array([[np.nan, 0, 4]]), [[0, 0, 255]], "0 to 4 shown as black to white; 1 values are not finite, shown as 0"),
+        (
+            np.array([[np.nan, 0, 4]]),
+            [[0, 0, 255]],
+            "0 to 4 shown as black to white; 1 values are not finite, shown as 0",
+        ),
         (np.full((1, 1), 7.0), [[0]], "7 to 7 shown as black to white"),
         (np.stack([ROW] * 2, -1), ROW.tolist(), "only channel 1 of 2"),
         (torch.from_numpy(np.stack([ROW] * 9)), np.stack([ROW] * 3, -1).tolist(), "only channels 1 to 3 of 9"),
