@@ -6,6 +6,7 @@ import asyncio
 import json
 import traceback
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,15 +18,22 @@ from starlette.routing import Route
 
 from dbloader._machine import cpu_count
 from dbloader.errors import (
+    DamagedRecordError,
     DBLoaderError,
+    ImageError,
     OptionError,
     RecordIndexError,
     RecordNotFoundError,
     StoreUnreachableError,
 )
 from dbloader.stores.mongo.uri import is_mongo
+from dbloader.viewing import training_routes
 from dbloader.viewing.asked import Asked
+from dbloader.viewing.files import stored_file
 from dbloader.viewing.guard import error_response
+from dbloader.viewing.record import show_record
+from dbloader.viewing.report import read_report
+from dbloader.viewing.thumbnails import Thumbnails
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -47,8 +55,10 @@ STATIC = {
     for path in (Path(__file__).parent / "static").glob("*")
     if path.suffix in _TYPES
 }
-_STATUS = ((OptionError, 400), (RecordIndexError, 404), (RecordNotFoundError, 404), (StoreUnreachableError, 503))
-_MOST = 2**63 - 1
+_STATUS = (
+    *((OptionError, 400), (RecordIndexError, 404), (RecordNotFoundError, 404)),
+    *((DamagedRecordError, 422), (ImageError, 422), (StoreUnreachableError, 503)),
+)
 _GONE = 499  # nobody reads it
 
 
@@ -64,28 +74,36 @@ def _summary(store: Store) -> dict[str, Any]:
     return {"place": store.place, "kind": kind, **facts, "file_fields": manifest.file_fields}
 
 
-def _training(asked: Asked, function: str, *given: int) -> Any:
-    """Return what a function of `training` makes of what was asked; the module imports torch."""
-    try:
-        from dbloader.viewing import training
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise OptionError(
-            "what the training sees needs torch, which is not installed here: pip install torch"
-        ) from error
-    usual = training.Options()._asdict()
-    texts: Any = {name: asked.text(name, usual.pop(name)) for name in ("size", "state")}
-    numbers: Any = {
-        name: asked.integer(name, value, least=-_MOST if name == "seed" else 0) for name, value in usual.items()
-    }
-    return getattr(training, function)(asked.store, *given, training.Options(**texts, **numbers), asked.shown.transform)
+def _report(asked: Asked) -> dict[str, Any]:
+    start, count = asked.integer("start", 0), asked.integer("count", 200)
+    return read_report(asked.store, asked.text("event"), asked.text("text"), start, count)
 
 
-def _seen(asked: Asked) -> Response:
-    data, note = _training(asked, "show_image", asked.integer("index"), asked.integer("position"))
-    return Response(data, media_type="image/png", headers={"Cache-Control": "no-store", "X-Values": note})
+def _thumbnail(asked: Asked) -> Response:
+    def make(store: Store, index: int, field: int | None) -> tuple[bytes, dict[str, str]]:
+        data, kind = _THUMBNAILS.get(store, index, asked.integer("px", 320), field)
+        return data, {"Content-Type": kind}
 
+    return _file_of_record(asked, make)
+
+
+def _image(asked: Asked) -> Response:
+    return _file_of_record(asked, partial(stored_file, download=asked.text("download") == "1"))
+
+
+def _file_of_record(asked: Asked, make: Callable[[Store, int, int | None], tuple[bytes, dict[str, str]]]) -> Response:
+    """Return a file that stays the same as long as the digest of the store does."""
+    store, digest = asked.store, asked.store.manifest.digest
+    headers = {"ETag": f'"{digest[:32]}"', "Cache-Control": "private, no-cache"}
+    if asked.text("v") == digest[:8]:
+        headers["Cache-Control"] = "private, max-age=31536000, immutable"
+    if asked.headers.get("if-none-match") == headers["ETag"]:
+        return Response(status_code=304, headers=headers)
+    data, more = make(store, asked.integer("index"), asked.integer("field") if asked.text("field") else None)
+    return Response(data, headers={**headers, **more})
+
+
+_THUMBNAILS = Thumbnails()
 
 # Path, function, and whether it decodes images: of those run as many at a time as the machine has cores.
 # A function takes what was asked and returns a Response, or what becomes JSON.
@@ -93,9 +111,17 @@ ROUTES: tuple[tuple[str, Callable[[Asked], Any], bool], ...] = (
     ("/", lambda _: _file("index.html"), False),
     ("/static/{name}", lambda asked: _file(asked.text("name")), False),
     ("/api/stores", _stores, False),
-    ("/api/{s}/training", lambda asked: _training(asked, "show_batch"), False),
-    ("/api/{s}/epochs/{index}", lambda asked: _training(asked, "show_epochs", asked.integer("index")), False),
-    ("/seen/{s}/{index}", _seen, True),
+    ("/api/{s}/training", lambda asked: training_routes.answer(asked, "show_batch"), False),
+    (
+        "/api/{s}/epochs/{index}",
+        lambda asked: training_routes.answer(asked, "show_epochs", asked.integer("index")),
+        False,
+    ),
+    ("/seen/{s}/{index}", training_routes.answer_image, True),
+    ("/api/{s}/record/{index}", lambda asked: show_record(asked.store, asked.integer("index")), True),
+    ("/api/{s}/report", _report, False),
+    ("/thumb/{s}/{index}", _thumbnail, True),
+    ("/image/{s}/{index}", _image, False),
 )
 
 
