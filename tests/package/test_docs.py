@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import click
 
 HERE = Path(__file__).resolve().parents[2]
-PAGES = [HERE / "README.md", *sorted((HERE / "docs").rglob("*.md")), HERE / "scripts" / "bench" / "README.md"]
+PAGES = [HERE / "README.md", HERE / "CONTRIBUTING.md", *sorted((HERE / "docs").rglob("*.md")), HERE / "scripts" / "bench" / "README.md"]
 BIN = Path(sys.executable).parent
 WAIT_S = 100
 
