@@ -13,7 +13,7 @@ const TURNED = [(x, y) => [x, y], (x, y) => [x, y], (x, y, w) => [w - x, y], (x,
 function readable(value) {
   const text = typeof value === "string" ? value : JSON.stringify(value);
   const rest = text.length > LONGEST ? ` … (the first ${counted(LONGEST)} of ${counted(text.length)} characters)` : "";
-  return escaped(text.slice(0, LONGEST)) + rest;
+  return text.slice(0, LONGEST).split("\n").map(escaped).join("\n") + rest;
 }
 
 /** Return a heading and a table of what is known; null without any of it.
@@ -123,7 +123,7 @@ class Record extends HTMLElement {
   /** The picture and what is drawn over it.
    * @param {import("./app.js").State} now @param {any} facts */
   stage(now, facts) {
-    const turn = facts.exif.Orientation >= 5 && facts.exif.Orientation <= 8;
+    const turn = facts.orientation > 4;
     const set = (/** @type {number} */ width, /** @type {number} */ height) => [this.width, this.height] = turn ? [height, width] : [width, height];
     set(facts.width ?? 0, facts.height ?? 0);
     this.image = make("img", {alt: `The image of record ${facts.index}`});
@@ -132,10 +132,11 @@ class Record extends HTMLElement {
       const why = await api(picture("thumb", now.store, facts.index, {px: 1600})).then(() => "This browser does not show the image.", (error) => error.message);
       this.frame.replaceWith(make("p", {class: "damage", role: "alert"}, escaped(why)));
     };
-    if (facts.image !== "none") this.image.src = picture(facts.rendered ? "thumb" : "image", now.store, facts.index, facts.rendered ? {px: 1600} : {});
+    const none = facts.bytes === null && facts.array === null;
+    if (!none) this.image.src = picture(facts.rendered ? "thumb" : "image", now.store, facts.index, facts.rendered ? {px: 1600} : {});
     this.over = make("svg:svg", {"aria-hidden": "true", preserveAspectRatio: "none"});
     this.masks = facts.files.map((/** @type {any} */ file) => make("img", {class: "mask", alt: "", src: picture("thumb", now.store, facts.index, {px: 1600, field: file.field})}));
-    this.frame = make("div", {class: "frame"}, this.image, ...this.masks, this.over);
+    this.frame = none ? make("p", {class: "muted"}, "This record has no image.") : make("div", {class: "frame"}, this.image, ...this.masks, this.over);
     const box = (/** @type {string} */ name, /** @type {string} */ text) => make("label", {}, make("input", {type: "checkbox", name,
       onchange: (/** @type {any} */ event) => this.draw(name, event.target.checked)}), ` ${text}`);
     const boxes = facts.boxes.length && box("boxes", `${counted(facts.boxes.length)} boxes`);
@@ -152,10 +153,10 @@ class Record extends HTMLElement {
     const facts = this.facts;
     if (!facts || facts.error || !this.width) return;
     const drawn = this.drawn(), [w, h] = [facts.width ?? this.width, facts.height ?? this.height];
-    const turned = (/** @type {number} */ x, /** @type {number} */ y) => (TURNED[facts.exif.Orientation] ?? TURNED[0])(x, y, w, h);
+    const turned = (/** @type {number} */ x, /** @type {number} */ y) => TURNED[facts.orientation](x, y, w, h);
     const ratio = this.width / this.height;
     this.frame.style.aspectRatio = String(ratio);
-    this.frame.style.width = state().zoom ? `${this.width}px` : `min(100%, 70vh * ${ratio}, ${ENLARGED * this.width}px)`;
+    this.frame.style.width = state().zoom ? `${this.width}px` : `min(100%, 60vh * ${ratio}, ${ENLARGED * this.width}px)`;
     this.frame.classList.toggle("small", Math.max(w, h) <= 128);
     this.choices.querySelector("button").ariaPressed = String(!!state().zoom);
     for (const input of this.choices.querySelectorAll("input")) input.checked = drawn.includes(input.name);
