@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import traceback
 from dataclasses import asdict
@@ -18,9 +19,11 @@ from starlette.routing import Route
 from dbloader._machine import cpu_count
 from dbloader.errors import (
     DBLoaderError,
+    NotAStoreError,
     OptionError,
     RecordIndexError,
     RecordNotFoundError,
+    StoreNotFoundError,
     StoreUnreachableError,
 )
 from dbloader.stores.mongo.uri import is_mongo
@@ -63,12 +66,25 @@ def _summary(store: Store) -> dict[str, Any]:
     return {"place": store.place, "kind": kind, **facts, "file_fields": manifest.file_fields}
 
 
+def _note(asked: Asked) -> dict[str, str | None]:
+    """Return a sentence if the place has another store by now than the one that is shown."""
+    with copy.copy(asked.store) as now:  # which opens what is there
+        try:
+            if now.manifest == asked.store.manifest:
+                return {"note": None}
+            found = "another store is"
+        except (NotAStoreError, StoreNotFoundError):
+            found = "no store is"
+    return {"note": f"This is {now.place} as it was when the viewer was started: {found} there now."}
+
+
 # Path, function, and whether it decodes images: of those run as many at a time as the machine has cores.
 # A function takes what was asked and returns a Response, or what becomes JSON.
 ROUTES: tuple[tuple[str, Callable[[Asked], Any], bool], ...] = (
     ("/", lambda _: _file("index.html"), False),
     ("/static/{name}", lambda asked: _file(asked.text("name")), False),
     ("/api/stores", _stores, False),
+    ("/api/{s}/note", _note, False),
 )
 
 
