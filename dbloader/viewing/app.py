@@ -7,6 +7,7 @@ import copy
 import json
 import traceback
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +17,12 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Route
 
+from dbloader._describe import short_repr
 from dbloader._machine import cpu_count
 from dbloader.errors import (
+    DamagedRecordError,
     DBLoaderError,
+    ImageError,
     NotAStoreError,
     OptionError,
     RecordIndexError,
@@ -27,8 +31,13 @@ from dbloader.errors import (
     StoreUnreachableError,
 )
 from dbloader.stores.mongo.uri import is_mongo
+from dbloader.viewing import facts, training_routes
 from dbloader.viewing.asked import Asked
+from dbloader.viewing.files import stored_file
 from dbloader.viewing.guard import error_response
+from dbloader.viewing.record import show_record
+from dbloader.viewing.report import read_report
+from dbloader.viewing.thumbnails import Thumbnails
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -50,7 +59,10 @@ STATIC = {
     for path in (Path(__file__).parent / "static").glob("*")
     if path.suffix in _TYPES
 }
-_STATUS = ((OptionError, 400), (RecordIndexError, 404), (RecordNotFoundError, 404), (StoreUnreachableError, 503))
+_STATUS = (
+    *((OptionError, 400), (RecordIndexError, 404), (RecordNotFoundError, 404)),
+    *((DamagedRecordError, 422), (ImageError, 422), (StoreUnreachableError, 503)),
+)
 _GONE = 499  # nobody reads it
 
 
@@ -60,10 +72,10 @@ def _stores(asked: Asked) -> list[dict[str, Any]]:
 
 def _summary(store: Store) -> dict[str, Any]:
     manifest = store.manifest
-    facts = asdict(manifest)
-    facts["records"] = facts.pop("length")
+    values = asdict(manifest)
+    values["records"] = values.pop("length")
     kind = "mongodb" if is_mongo(store.place) else "lmdb"
-    return {"place": store.place, "kind": kind, **facts, "file_fields": manifest.file_fields}
+    return {"place": store.place, "kind": kind, **values, "file_fields": manifest.file_fields}
 
 
 def _note(asked: Asked) -> dict[str, str | None]:
@@ -78,6 +90,50 @@ def _note(asked: Asked) -> dict[str, str | None]:
     return {"note": f"This is {now.place} as it was when the viewer was started: {found} there now."}
 
 
+def _rows(asked: Asked) -> dict[str, Any]:
+    return facts.rows(asked.selections, asked.text("q"), asked.integer("start", 0), asked.integer("count", 200))
+
+
+def _position(asked: Asked) -> dict[str, int | None]:
+    selections, text, where = asked.selections, asked.text("q"), asked.text("class")
+    if not where:
+        return {"position": selections.position(text, asked.integer("index"))}
+    if where not in ("next", "previous"):
+        raise OptionError(f"class must be next or previous, got {short_repr(where, 50)}")
+    return {"position": selections.neighbor(text, asked.integer("from"), forward=where == "next")}
+
+
+def _report(asked: Asked) -> dict[str, Any]:
+    start, count = asked.integer("start", 0), asked.integer("count", 200)
+    return read_report(asked.store, asked.text("event"), asked.text("text"), start, count)
+
+
+def _thumbnail(asked: Asked) -> Response:
+    def make(store: Store, index: int, field: int | None) -> tuple[bytes, dict[str, str]]:
+        data, kind = _THUMBNAILS.get(store, index, asked.integer("px", 320), field)
+        return data, {"Content-Type": kind}
+
+    return _file_of_record(asked, make)
+
+
+def _image(asked: Asked) -> Response:
+    return _file_of_record(asked, partial(stored_file, download=asked.text("download") == "1"))
+
+
+def _file_of_record(asked: Asked, make: Callable[[Store, int, int | None], tuple[bytes, dict[str, str]]]) -> Response:
+    """Return a file that stays the same as long as the digest of the store does."""
+    store, digest = asked.store, asked.store.manifest.digest
+    headers = {"ETag": f'"{digest[:32]}"', "Cache-Control": "private, no-cache"}
+    if asked.text("v") == digest[:8]:
+        headers["Cache-Control"] = "private, max-age=31536000, immutable"
+    if asked.headers.get("if-none-match") == headers["ETag"]:
+        return Response(status_code=304, headers=headers)
+    data, more = make(store, asked.integer("index"), asked.integer("field") if asked.text("field") else None)
+    return Response(data, headers={**headers, **more})
+
+
+_THUMBNAILS = Thumbnails()
+
 # Path, function, and whether it decodes images: of those run as many at a time as the machine has cores.
 # A function takes what was asked and returns a Response, or what becomes JSON.
 ROUTES: tuple[tuple[str, Callable[[Asked], Any], bool], ...] = (
@@ -85,6 +141,21 @@ ROUTES: tuple[tuple[str, Callable[[Asked], Any], bool], ...] = (
     ("/static/{name}", lambda asked: _file(asked.text("name")), False),
     ("/api/stores", _stores, False),
     ("/api/{s}/note", _note, False),
+    ("/api/{s}/select", lambda asked: facts.select(asked.selections, asked.text("q")), False),
+    ("/api/{s}/rows", _rows, False),
+    ("/api/{s}/facts", lambda asked: facts.count(asked.selections, asked.text("q")), False),
+    ("/api/{s}/position", _position, False),
+    ("/api/{s}/training", lambda asked: training_routes.answer(asked, "show_batch"), False),
+    (
+        "/api/{s}/epochs/{index}",
+        lambda asked: training_routes.answer(asked, "show_epochs", asked.integer("index")),
+        False,
+    ),
+    ("/seen/{s}/{index}", training_routes.answer_image, True),
+    ("/api/{s}/record/{index}", lambda asked: show_record(asked.store, asked.integer("index")), True),
+    ("/api/{s}/report", _report, False),
+    ("/thumb/{s}/{index}", _thumbnail, True),
+    ("/image/{s}/{index}", _image, False),
 )
 
 

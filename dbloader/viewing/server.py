@@ -12,12 +12,13 @@ import sys
 import threading
 import webbrowser
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dbloader._options import whole_number
 from dbloader.errors import DBLoaderError, OptionError
 from dbloader.stores.mongo.uri import is_mongo, parse
 from dbloader.stores.open import open_store
+from dbloader.viewing.transform import load_transform
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -48,6 +49,7 @@ class View:
         host: str = "127.0.0.1",
         port: int | None = None,
         tell: Callable[[str], object] = lambda _: None,
+        transform: Callable[..., Any] | None = None,
     ) -> None:
         try:
             import uvicorn
@@ -64,16 +66,14 @@ class View:
             server = opened.enter_context(_listen(host, port))
             address, self.port = server.getsockname()[:2]
             self.is_public = not ipaddress.ip_address(address).is_loopback
-            app = create_app(Shown(stores, tell))
+            app = create_app(Shown(stores, tell, transform))
             self._guard = Guard(app, host, self.port, is_public=self.is_public, tell=tell)
             config = uvicorn.Config(
                 self._guard, log_config=None, access_log=False, server_header=False, proxy_headers=False,
                 loop="asyncio", http="h11", ws="none", lifespan="off", timeout_graceful_shutdown=_CLOSING_S,
             )  # fmt: skip
             self._server = uvicorn.Server(config)
-            self._thread = threading.Thread(
-                target=self._server.run, args=([server],), name="dbloader view", daemon=True
-            )
+            self._thread = threading.Thread(target=self._server.run, args=([server],), name="viewer", daemon=True)
             self._thread.start()
             self._opened = opened.pop_all()
 
@@ -112,6 +112,7 @@ def view(
     *,
     host: str = "127.0.0.1",
     port: int | None = None,
+    transform: Callable[..., Any] | None = None,
 ) -> View:
     """Show a store in the browser, or two, and return at once: for notebooks, which show the result as a link.
 
@@ -122,16 +123,25 @@ def view(
         other: A second store, to compare with.
         host: Name or address to listen on; only this machine reaches the default one.
         port: From 0 to 65535; 0 is any free one. None: 7878, or the next free one.
+        transform: What create_loader would get, for the page of what the training sees: a Decoder, or a callable that
+            takes PIL images. None: ``RandomResizedCrop``, as create_loader.
 
     Raises:
         StoreError: A place has no store that can be read.
         OptionError: The port is taken, or the host is not one of this machine.
         DBLoaderError: The extra ``view`` is not installed.
     """
-    return View([place] if other is None else [place, other], host, port)
+    return View([place] if other is None else [place, other], host, port, transform=transform)
 
 
-def serve(*places: str, host: str, port: int | None, open_browser: bool, tell: Callable[[str], object]) -> None:
+def serve(
+    *places: str,
+    host: str,
+    port: int | None,
+    open_browser: bool,
+    tell: Callable[[str], object],
+    transform: str | None = None,
+) -> None:
     """Show stores as ``view`` does, until Ctrl-C.
 
     Args:
@@ -140,11 +150,13 @@ def serve(*places: str, host: str, port: int | None, open_browser: bool, tell: C
         port: As for ``view``.
         open_browser: Whether to open a browser, too, if this machine has a display and this is no session of ssh.
         tell: Called with each line for the person at the terminal; the first one ends in the link.
+        transform: That of ``view``, as ``module:name``; see ``load_transform``.
 
     Raises:
         KeyboardInterrupt: Ctrl-C was pressed, and the server has ended.
     """
-    with View(places, host, port, tell) as running:
+    loaded = None if transform is None else load_transform(transform)
+    with View(places, host, port, tell, loaded) as running:
         url = running.url
         tell(f"Open {url}")
         if running.is_public:

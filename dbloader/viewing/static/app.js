@@ -149,10 +149,17 @@ export function notice(text) {
 }
 let noticed = 0;
 
+/** Return the last part of a store's place, or all of it if the other store has the same one.
+ * @param {number} store */
+export function shortPlace(store) {
+  const last = stores.map(({place}) => place.split("/").at(-1));
+  return escaped(new Set(last).size === last.length ? last[store] : stores[store].place);
+}
+
 /** Set the title of the window: what is shown, then the store.
  * @param {string} text */
 export function title(text) {
-  document.title = [text, stores[state().store]?.place, "dbloader"].filter(Boolean).map(escaped).join(" · ");
+  document.title = [escaped(text), shortPlace(state().store), "dbloader"].filter(Boolean).join(" · ");
 }
 
 /** Register keys as `keys({x: ["Select the record", fn]}, "grid")`: they act while that view is shown, without a view always.
@@ -232,13 +239,16 @@ async function start() {
   keys({Escape: ["Back to the images", () => go({view: null, index: null})]});
   addEventListener("keydown", pressed);
   try {
-    stores.push(...await api("/api/stores"));
+    const views = ["sidebar", ...[...find("#main").children].map((view) => view.localName.slice(3))];
+    const [found] = await Promise.all([api("/api/stores"), ...views.map((name) => import(`./${name}.js`))]);
+    stores.push(...found);
   } catch (error) {
     find("#main").replaceChildren(make("p", {class: "error", role: "alert"}, /** @type {Error} */ (error).message));
     return;
   }
   if (state().store >= stores.length) history.replaceState(null, "", url({store: 0}));
-  find("#store").replaceChildren(...stores.map((store, s) => make("option", {value: String(s)}, escaped(store.place))));
+  if (stores.length === 1) find("#store").replaceWith(make("span", {id: "store", title: escaped(stores[0].place)}, shortPlace(0)));
+  else find("#store").replaceChildren(...stores.map((_, s) => make("option", {value: String(s)}, shortPlace(s))));
   addEventListener("popstate", show);
   show();
 }

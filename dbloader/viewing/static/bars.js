@@ -7,6 +7,14 @@ const HIGH = 40;
 class Bars extends HTMLElement {
   connectedCallback() {
     this.from = this.to = -1; // bars that are marked
+    /** @type {number[]} */
+    this.edges = [];
+    /** @type {number[]} */
+    this.counts = [];
+    /** @type {(number: number) => string} */
+    this.text = String;
+    /** @type {(from: number | null, to: number | null) => void} */
+    this.chosen = () => {};
     this.svg = make("svg:svg", {role: "listbox", tabindex: 0, preserveAspectRatio: "none", "aria-orientation": "horizontal"});
     this.told = make("span", {class: "range"});
     this.least = make("span");
@@ -62,7 +70,7 @@ class Bars extends HTMLElement {
     const [low, high] = [Math.min(from, to), Math.max(from, to)];
     [...this.svg.children].forEach((bar, n) => (bar.ariaSelected = String(n >= low && n <= high)));
     if (to >= 0) this.svg.setAttribute("aria-activedescendant", this.svg.children[to].id);
-    const sum = this.counts.slice(Math.max(0, low), high + 1).reduce((/** @type {number} */ all, /** @type {number} */ one) => all + one, 0);
+    const sum = this.counts.slice(Math.max(0, low), high + 1).reduce((all, one) => all + one, 0);
     this.told.textContent = to < 0 ? "" : `${this.text(this.edges[low])} to ${this.text(this.edges[high + 1])}: ${counted(sum)}`;
   }
 

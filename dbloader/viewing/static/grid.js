@@ -7,7 +7,7 @@ const CHUNK = 200; // rows of a request
 const CHUNKS = 20; // that are kept
 const PAUSE_MS = 100; // between requests while whole screens fly past
 const CAPTION = 40; // px below a thumbnail
-const LONGEST = 16_000; // characters of the indices that are selected, which go into URLs
+const LONGEST = 9_000; // characters of the indices that are selected: a query has at most 10,000
 
 /** Return indices as text: 1,5-9.
  * @param {Iterable<number>} indices */
@@ -46,7 +46,7 @@ class Grid extends HTMLElement {
     }});
     this.chosen = make("p", {id: "chosen", hidden: true});
     this.list = make("div", {id: "tiles", ariaLabel: "Records", ariaMultiSelectable: "true"});
-    this.append(make("div", {class: "strip"}, this.status, this.chosen, make("label", {}, "Go to index ", this.jump)), this.list);
+    this.append(make("div", {class: "strip"}, this.status, this.chosen, make("label", {}, make("span", {}, "Go to "), "index ", this.jump)), this.list);
     const scroller = this.scroller = new Scroller(this.list, {
       gap: 8, tile: () => this.tile(), fill: (cell) => this.fill(cell), clear: (cell) => this.clear(cell),
       seen: (begin, end) => this.seen(begin, end),
@@ -86,6 +86,7 @@ class Grid extends HTMLElement {
         const {count, of, first} = await api(`/api/${now.store}/select`, {q: now.q});
         if (key !== this.key) return;
         const all = count === of ? `${counted(of)} records` : `${counted(count)} of ${counted(of)} records`;
+        this.status.className = "";
         this.status.textContent = first ? `${all}, of the first ${counted(first)}` : all;
         if (!count && of) this.status.textContent += ": nothing fits all words of the search";
         this.list.hidden = !count;
@@ -93,6 +94,7 @@ class Grid extends HTMLElement {
       } catch (error) {
         if (key !== this.key) return;
         this.key = ""; // asked again when it is shown again
+        this.status.className = "error";
         this.status.textContent = /** @type {Error} */ (error).message;
         this.list.hidden = true;
       }
@@ -137,7 +139,7 @@ class Grid extends HTMLElement {
     }
   }
 
-  /** @param {number} position @returns {[number, string, number | null, number, number, number] | undefined} */
+  /** @param {number} position @returns {[number, string | null, number | null, number | null, number | null, number | null] | undefined} */
   row(position) {
     return this.chunks.get(Math.floor(position / CHUNK))?.rows?.[position % CHUNK];
   }
@@ -167,8 +169,8 @@ class Grid extends HTMLElement {
     const [index, name, label, width, height] = row;
     const {store, px} = state();
     cell.index = index;
-    cell.name.textContent = escaped(name.slice(-300));
-    cell.facts.textContent = [counted(index), escaped(className(store, label)), `${width} × ${height}`].filter(Boolean).join(" · ");
+    cell.name.textContent = escaped(name ?? "").slice(-300);
+    cell.facts.textContent = [counted(index), escaped(className(store, label)), width && `${width} × ${height}`].filter(Boolean).join(" · ");
     cell.ariaSelected = String(this.selected.has(index));
     cell.img.src = picture("thumb", store, index, {px: px * devicePixelRatio > 160 ? 320 : 160});
   }
@@ -177,7 +179,7 @@ class Grid extends HTMLElement {
    * @param {any} cell @param {number | null} index */
   async failed(cell, index) {
     if (index === null) return;
-    const why = await api(`/api/${state().store}/record/${index}`).then(({error}) => error ?? "This is not shown as a picture.", String);
+    const why = await api(cell.img.src).then(() => "The picture did not load.", (error) => error.message);
     if (cell.index !== index) return;
     cell.classList.add("bad");
     cell.why.textContent = escaped(why);
@@ -217,7 +219,7 @@ class Grid extends HTMLElement {
   /** @param {Set<number>} chosen */
   select(chosen) {
     const selected = ranges(chosen);
-    if (selected.length > LONGEST) notice("So many single records do not fit into a URL: download these first.");
+    if (selected.length > LONGEST) notice("So many single records do not fit into a search: download these first.");
     else go({selected, at: this.scroller.active}, {replace: true});
   }
 

@@ -5,11 +5,12 @@ import {address, api, className, counted, escaped, go, keys, link, make, sized, 
 import {Scroller} from "./scroll.js";
 
 const PAGES = {grid: "Images", training: "What training sees", report: "Report of the conversion", duplicates: "Duplicates", compare: "Compare the stores"};
-const SIDES = {width: "pixels", height: "pixels", aspect: "width / height", bytes: ""};
+const COLUMNS = ["width", "height", "aspect", "bytes"];
 
 /** Return the words of a query; quotes keep blanks.
- * @param {string} q */
-const words = (q) => q.match(/(?:[^\s"]|"[^"]*"?)+/g) ?? [];
+ * @param {string} q
+ * @returns {string[]} */
+const words = (q) => q.match(/(?:[^\s"]|"(?:[^"\\]|\\.)*"?)+/g) ?? [];
 
 /** Go to the records of a query that has other words in place of those that `old` fits.
  * @param {RegExp} old @param {string[]} added */
@@ -21,8 +22,8 @@ function filter(old, added) {
  * @param {number} store @param {number | null} label */
 function classWord(store, label) {
   const name = stores[store].classes?.[label ?? -1];
-  if (name === undefined || /["\p{Cc}]/u.test(name)) return `label:${label}`;
-  return /^[\w.-]+$/.test(name) ? `class:${name}` : `class:"${name}"`;
+  if (name === undefined) return `label:${label ?? "none"}`;
+  return /^[\w.-]+$/.test(name) ? `class:${name}` : `class:"${name.replace(/["\\]/g, "\\$&")}"`;
 }
 
 class Sidebar extends HTMLElement {
@@ -43,11 +44,11 @@ class Sidebar extends HTMLElement {
     this.classes = make("section", {}, make("h2", {}, "Classes"), make("div", {class: "row"}, this.typed, this.order), this.listed);
     this.scroller = new Scroller(this.listed, {tile: () => this.tile(), fill: (cell) => this.fill(cell)});
     this.listed.onkeydown = (/** @type {KeyboardEvent} */ event) => this.pressed(event);
-    this.bars = Object.fromEntries(Object.keys(SIDES).map((name) => [name, make("db-bars", {name})]));
+    this.bars = Object.fromEntries(COLUMNS.map((name) => [name, make("db-bars", {name})]));
     this.kinds = make("section");
     this.files = make("section");
-    this.append(make("label", {}, "Search", this.search), this.error, this.chips, this.pages, this.classes,
-      make("section", {class: "histograms"}, ...Object.values(this.bars)), this.kinds, this.files);
+    this.facts = make("div", {class: "facts"}, this.classes, make("section", {class: "histograms"}, ...Object.values(this.bars)), this.kinds, this.files);
+    this.append(make("label", {}, "Search", this.search), this.error, this.chips, this.pages, this.facts);
     keys({"/": ["Search", () => { document.body.classList.add("menu"); this.search.select(); }]});
   }
 
@@ -66,16 +67,17 @@ class Sidebar extends HTMLElement {
     this.error.textContent = "";
     this.chips.replaceChildren(...words(now.q).map((word, place, all) => make("button", {title: "Remove this word", onclick: () =>
       go({q: all.filter((_, other) => other !== place).join(" "), at: null})}, escaped(word), make("span", {ariaHidden: "true"}, " ×"))));
-    this.ariaBusy = "true";
+    this.facts.ariaBusy = "true";
     try {
       const facts = await api(`/api/${now.store}/facts`, {q: now.q});
       if (key === this.key) this.draw(now, facts);
     } catch (error) {
       if (key !== this.key) return;
-      this.key = "";
+      this.key = ""; // asked again when it is shown again
       this.error.textContent = /** @type {Error} */ (error).message;
     }
-    this.ariaBusy = "false";
+    this.facts.hidden = this.error.textContent !== "";
+    this.facts.ariaBusy = "false";
   }
 
   /** @param {import("./app.js").State} now @param {any} facts */
@@ -111,7 +113,7 @@ class Sidebar extends HTMLElement {
     this.order.textContent = order === "name" ? "A–Z" : "1–9";
     this.order.title = this.order.ariaLabel = `Sorted by ${order}; click to sort by ${order === "name" ? "count" : "name"}`;
     const typed = this.typed.value.toLowerCase();
-    this.labels = this.all.filter((/** @type {[number, number]} */ [label]) => className(store, label).toLowerCase().includes(typed));
+    this.labels = this.all.filter((/** @type {[number, number]} */ [label]) => (className(store, label) || "no label").toLowerCase().includes(typed));
     if (order === "count") this.labels.sort((one, other) => other[1] - one[1]);
     this.most = this.labels.reduce((most, [, count]) => Math.max(most, count), 1);
     this.listed.style.height = `${26 * Math.min(this.labels.length, 12)}px`;
@@ -130,7 +132,7 @@ class Sidebar extends HTMLElement {
   fill(cell) {
     const {store, q} = state();
     const [label, count] = this.labels[cell.position];
-    cell.name.textContent = escaped(className(store, label)).slice(0, 300);
+    cell.name.textContent = escaped(className(store, label) || "no label").slice(0, 300);
     cell.count.textContent = counted(count);
     cell.bar.style.width = `${(100 * count) / this.most}%`;
     cell.classList.toggle("none", !count);
