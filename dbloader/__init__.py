@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from dbloader.stores.lmdb.page_cache import warm as warm
     from dbloader.stores.open import create_store as create_store
     from dbloader.stores.open import open_store as open_store
+    from dbloader.viewing.server import view as view
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
@@ -57,6 +58,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "open_store": "stores.open",
         "repair_store": "conversion.repair_store",
         "verify_store": "conversion.verify_store",
+        "view": "viewing.server",
         "warm": "stores.lmdb.page_cache",
         "write_store": "conversion.write_store",
     },

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dbloader._describe import counted, size
 from dbloader.cli.dry_run import print_left_out, show_dry_run
 from dbloader.cli.meter import Meter
 from dbloader.cli.places import PlaceArgument
-from dbloader.cli.text import counted, say, say_json, size
+from dbloader.cli.text import say, say_json
 from dbloader.conversion.convert import convert
 from dbloader.conversion.report import REMARKS
 from dbloader.conversion.resize import DEFAULT_QUALITY

@@ -14,22 +14,6 @@ from dbloader.cli.places import redacted
 _JOINERS = "\u200c\u200d"
 
 
-def counted(number: int, thing: str) -> str:
-    """Return "1 record", "2,000 records"."""
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
-
-
-def size(nbytes: float) -> str:
-    """Return "17 bytes", "1.3 MB"; 1 kB is 1,000 bytes."""
-    if nbytes < 1000:
-        return counted(int(nbytes), "byte")
-    for unit in ("kB", "MB", "GB"):
-        nbytes /= 1000
-        if nbytes < 999.95:
-            return f"{nbytes:.1f} {unit}"
-    return f"{nbytes / 1000:,.1f} TB"
-
-
 def say(line: str, *, err: bool = False) -> None:
     """Print one line; on stderr, without the credentials that were given as arguments."""
     click.echo(printable(redacted(line) if err else line), err=err)

@@ -2,8 +2,8 @@
 
 python scripts/bench/many_records.py PLACE [--records 10000000]
 
-Classes are unequal, names are paths of 20 to 40 letters, sizes and bytes are spread as those of photographs. To keep the
-file small, each image is a PNG of 16 x 16 pixels: the width, height and bytes in the columns are made up.
+Classes are unequal, names are paths of 20 to 40 letters, sizes and bytes are spread as those of photographs. To keep
+the file small, each image is a PNG of 16 x 16 pixels: the width, height and bytes in the columns are made up.
 """
 
 from __future__ import annotations

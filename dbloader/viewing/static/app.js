@@ -120,6 +120,14 @@ export function escaped(text) {
   });
 }
 
+/** Return the name of a label; "label 3" if it has none, "" without a label.
+ * @param {number} store
+ * @param {number | null} label
+ * @returns {string} */
+export function className(store, label) {
+  return label === null ? "" : (stores[store].classes?.[label] ?? `label ${label}`);
+}
+
 /** Return a number as people write it: 12,345.
  * @param {number} number */
 export const counted = (number) => number.toLocaleString("en-US");
@@ -141,10 +149,17 @@ export function notice(text) {
 }
 let noticed = 0;
 
+/** Return the last part of a store's place, or all of it if the other store has the same one.
+ * @param {number} store */
+export function shortPlace(store) {
+  const last = stores.map(({place}) => place.split("/").at(-1));
+  return escaped(new Set(last).size === last.length ? last[store] : stores[store].place);
+}
+
 /** Set the title of the window: what is shown, then the store.
  * @param {string} text */
 export function title(text) {
-  document.title = [text, stores[state().store]?.place, "dbloader"].filter(Boolean).map(escaped).join(" · ");
+  document.title = [escaped(text), shortPlace(state().store), "dbloader"].filter(Boolean).join(" · ");
 }
 
 /** Register keys as `keys({x: ["Select the record", fn]}, "grid")`: they act while that view is shown, without a view always.
@@ -165,18 +180,25 @@ function pressed(event) {
   }
   if ((event.key === "Enter" || event.key === " ") && target.closest("a, button, summary")) return;
   const {view} = state();
-  const binding = bound.get(event.key)?.findLast((each) => each.view === null || each.view === view);
+  const all = bound.get(event.key) ?? [];
+  const binding = all.find((each) => each.view === view) ?? all.find((each) => each.view === null);
   if (!binding) return;
   event.preventDefault();
   binding.run(event);
 }
 
+const QUERY = [["maine_012", "a part of the name"], ["class:cat", "a class; class:\"maine coon\" with blanks"],
+  ["width<256 height>=1000", "all words must fit; also aspect and bytes, = <= >"], ["index:1,5-9", "these indices"],
+  ["format:png", "a format"], ["damaged repaired", "what the conversion did"], ["-class:dog", "not this class"]];
+
 function help() {
   const {view} = state();
-  const rows = [...bound].flatMap(([key, all]) => all.filter((each) => each.view === null || each.view === view)
-    .map(({text}) => make("tr", {}, make("th", {scope: "row"}, make("kbd", {}, key.replace("Arrow", ""))), make("td", {}, text))));
-  const close = make("button", {onclick: () => find("#keys").close()}, "Close");
-  find("#keys").replaceChildren(make("h2", {id: "keys-title"}, "Keys of this page"), make("table", {}, ...rows), close);
+  const table = (/** @type {string[][]} */ rows, /** @type {string} */ tag) => make("table", {}, ...rows.map(([name, text]) =>
+    make("tr", {}, make("th", {scope: "row"}, make(tag, {}, name)), make("td", {}, text))));
+  const rows = [...bound].flatMap(([key, all]) =>
+    all.filter((each) => each.view === view || (each.view === null && all.length === 1)).map(({text}) => [key.replace("Arrow", ""), text]));
+  find("#keys").replaceChildren(make("h2", {id: "keys-title"}, "Keys of this page"), table(rows, "kbd"), make("h2", {}, "Words of a search"),
+    table(QUERY, "code"), make("button", {onclick: () => find("#keys").close()}, "Close"));
   find("#keys").showModal();
 }
 
@@ -214,15 +236,19 @@ async function start() {
   find("#store").onchange = () => go({store: find("#store").value, q: null, at: null, index: null});
   find("#px").oninput = () => go({px: find("#px").value}, {replace: true});
   keys({"?": ["Show these keys", help]});
+  keys({Escape: ["Back to the images", () => go({view: null, index: null})]});
   addEventListener("keydown", pressed);
   try {
-    stores.push(...await api("/api/stores"));
+    const views = ["sidebar", ...[...find("#main").children].map((view) => view.localName.slice(3))];
+    const [found] = await Promise.all([api("/api/stores"), ...views.map((name) => import(`./${name}.js`))]);
+    stores.push(...found);
   } catch (error) {
     find("#main").replaceChildren(make("p", {class: "error", role: "alert"}, /** @type {Error} */ (error).message));
     return;
   }
   if (state().store >= stores.length) history.replaceState(null, "", url({store: 0}));
-  find("#store").replaceChildren(...stores.map((store, s) => make("option", {value: String(s)}, escaped(store.place))));
+  if (stores.length === 1) find("#store").replaceWith(make("span", {id: "store", title: escaped(stores[0].place)}, shortPlace(0)));
+  else find("#store").replaceChildren(...stores.map((_, s) => make("option", {value: String(s)}, shortPlace(s))));
   addEventListener("popstate", show);
   show();
 }
