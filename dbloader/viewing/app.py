@@ -27,6 +27,7 @@ from dbloader.errors import (
     StoreUnreachableError,
 )
 from dbloader.stores.mongo.uri import is_mongo
+from dbloader.viewing import training_routes
 from dbloader.viewing.asked import Asked
 from dbloader.viewing.files import stored_file
 from dbloader.viewing.guard import error_response
@@ -110,6 +111,13 @@ ROUTES: tuple[tuple[str, Callable[[Asked], Any], bool], ...] = (
     ("/", lambda _: _file("index.html"), False),
     ("/static/{name}", lambda asked: _file(asked.text("name")), False),
     ("/api/stores", _stores, False),
+    ("/api/{s}/training", lambda asked: training_routes.answer(asked, "show_batch"), False),
+    (
+        "/api/{s}/epochs/{index}",
+        lambda asked: training_routes.answer(asked, "show_epochs", asked.integer("index")),
+        False,
+    ),
+    ("/seen/{s}/{index}", training_routes.answer_image, True),
     ("/api/{s}/record/{index}", lambda asked: show_record(asked.store, asked.integer("index")), True),
     ("/api/{s}/report", _report, False),
     ("/thumb/{s}/{index}", _thumbnail, True),

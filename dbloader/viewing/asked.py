@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dbloader.errors import OptionError
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dbloader.stores.base import Store
 
 _MOST = 2**63 - 1
-_INTEGER = re.compile("[0-9]{1,19}")
+_INTEGER = re.compile("-?[0-9]{1,19}")
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,12 @@ class Shown:
     Attributes:
         stores: One store or two, which several threads read.
         tell: Called with a text for the person who started the viewer.
+        transform: The user's own, for what the training sees, if there is one.
     """
 
     stores: Sequence[Store]
     tell: Callable[[str], object] = lambda _: None
+    transform: Callable[..., Any] | None = None
 
 
 class Asked:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from dbloader._options import whole_number
 from dbloader.errors import DBLoaderError, OptionError
 from dbloader.stores.open import open_store
+from dbloader.viewing.transform import load_transform
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,7 +37,12 @@ class View:
     """
 
     def __init__(
-        self, places: Sequence[str | os.PathLike[str]], host: str, port: int | None, tell: Callable[[str], object]
+        self,
+        places: Sequence[str | os.PathLike[str]],
+        host: str,
+        port: int | None,
+        tell: Callable[[str], object],
+        transform: Callable[..., Any] | None = None,
     ) -> None:
         try:
             import uvicorn
@@ -54,7 +60,7 @@ class View:
                 _ = store.manifest  # what is no store is an error now, not in the page
             self._socket = opened.enter_context(_listen(host, port))
             self.port: int = self._socket.getsockname()[1]
-            self._guard = Guard(create_app(Shown(stores, tell)), host, tell)
+            self._guard = Guard(create_app(Shown(stores, tell, transform)), host, tell)
             self._guard.address = f"http://{_name_of(host)}:{self.port}"
             settings: dict[str, Any] = {"loop": "asyncio", "http": "h11", "ws": "none", "lifespan": "off"}
             self._server = uvicorn.Server(
@@ -105,6 +111,7 @@ def view(
     *,
     host: str = "127.0.0.1",
     port: int | None = None,
+    transform: Callable[..., Any] | None = None,
 ) -> View:
     """Show a store, or two, in the browser, and return at once: for notebooks.
 
@@ -115,13 +122,15 @@ def view(
         other: A second store, to compare with.
         host: Name or address to listen on; only this machine reaches the default.
         port: From 0 to 65535; 0 is any free one. None: 7878, or the next free one.
+        transform: What create_loader would get, for the page of what the training sees: a Decoder, or a callable that
+            takes PIL images. None: ``RandomResizedCrop``, as create_loader.
 
     Raises:
         StoreError: A place has no store that can be read.
         OptionError: The port is taken, or the host is not of this machine.
         DBLoaderError: The extra ``view`` is not installed.
     """
-    running = View([place] if other is None else [place, other], host, port, lambda _: None)
+    running = View([place] if other is None else [place, other], host, port, lambda _: None, transform)
     running._start()
     return running
 
@@ -133,6 +142,7 @@ def serve(
     host: str = "127.0.0.1",
     port: int | None = None,
     open_browser: bool = True,
+    transform: str | None = None,
     tell: Callable[[str], object],
 ) -> None:
     """Show a store, or two, in the browser, until Ctrl-C.
@@ -145,13 +155,15 @@ def serve(
         host: As for ``view``.
         port: As for ``view``.
         open_browser: Whether to open the page too.
+        transform: That of ``view``, as ``module:name``; see ``load_transform``.
         tell: Called with each line for the person at the terminal: the link first.
 
     Raises:
         KeyboardInterrupt: Ctrl-C was pressed. The server has ended.
         StoreError, OptionError, DBLoaderError: As for ``view``.
     """
-    with View([place] if other is None else [place, other], host, port, tell) as running:
+    loaded = None if transform is None else load_transform(transform)
+    with View([place] if other is None else [place, other], host, port, tell, loaded) as running:
         url = running.url
         tell(f"Open {url}")
         if not _is_here():
