@@ -101,6 +101,7 @@ def test_an_index_and_the_next_class_are_reached_by_keys(tabs: Tabs, tall: Site)
 
 def test_back_and_forward_return_to_what_was_shown(tabs: Tabs, tall: Site) -> None:
     page = tabs.open(tall)
+    shows(page, 0)
     page.keyboard.press("End")
     shows(page, TALL - 1)
     page.keyboard.press("Enter")

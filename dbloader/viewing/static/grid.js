@@ -63,7 +63,7 @@ class Grid extends HTMLElement {
       Home: ["First record", () => scroller.move(0)],
       End: ["Last record", () => scroller.move(scroller.count - 1)],
       Enter: ["Open the record", () => this.open(scroller.active)],
-      g: ["Go to an index", () => this.jump.select()],
+      g: ["Go to an index", () => this.jump.focus()],
       "[": ["Previous class", () => this.seek({from: scroller.active, class: "previous"})],
       "]": ["Next class", () => this.seek({from: scroller.active, class: "next"})],
       x: ["Select the record, or take it out; a click with Ctrl does so too", () => this.toggle(scroller.active)],

@@ -141,7 +141,7 @@ export class Scroller {
 
   /** @param {number} position */
   take(position) {
-    const cell = this.spare.pop() ?? this.layer.appendChild(this.use.tile());
+    const cell = this.spare.shift() ?? this.layer.appendChild(this.use.tile());
     Object.assign(cell, {position, id: `${this.list.id}-${position}`, role: "option", hidden: false, ariaPosInSet: String(position + 1),
       ariaSetSize: String(this.count)});
     this.cells.set(position, cell);

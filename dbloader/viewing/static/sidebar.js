@@ -30,7 +30,7 @@ class Sidebar extends HTMLElement {
   connectedCallback() {
     this.key = "";
     /** @type {[number | null, number][]} */
-    this.labels = [];
+    this.all = this.labels = []; // of them, those that are listed
     this.search = make("input", {id: "search", type: "search", autocomplete: "off", spellcheck: false, placeholder: "class:cat width<256",
       "aria-describedby": "search-error", onkeydown: (/** @type {KeyboardEvent} */ event) =>
         event.key === "Enter" && go({view: null, index: null, at: null, q: this.search.value.trim()})});
@@ -49,7 +49,7 @@ class Sidebar extends HTMLElement {
     this.files = make("section");
     this.facts = make("div", {class: "facts"}, this.classes, make("section", {class: "histograms"}, ...Object.values(this.bars)), this.kinds, this.files);
     this.append(make("label", {}, "Search", this.search), this.error, this.chips, this.pages, this.facts);
-    keys({"/": ["Search", () => { document.body.classList.add("menu"); this.search.select(); }]});
+    keys({"/": ["Search", () => { document.body.classList.add("menu"); this.search.focus(); this.search.select(); }]});
   }
 
   /** @param {import("./app.js").State} now */
@@ -91,7 +91,8 @@ class Sidebar extends HTMLElement {
       const data = facts.histograms[name];
       bars.hidden = !data?.counts.length;
       const whole = name !== "aspect";
-      const text = name === "bytes" ? sized : (/** @type {number} */ number) => (whole ? counted(Math.ceil(number)) : number.toFixed(2));
+      const narrow = !data || data.edges.at(-1) - data.edges[0] < 10_000;
+      const text = name === "bytes" && !narrow ? sized : (/** @type {number} */ number) => (whole ? counted(Math.ceil(number)) : number.toFixed(2));
       const edge = (/** @type {number} */ number) => (whole ? Math.ceil(number) : number);
       if (!bars.hidden) bars.draw(data, text, (/** @type {number | null} */ from, /** @type {number | null} */ to) => filter(
         new RegExp(`^-?${name}[<>=]`), [...(from === null ? [] : [`${name}>=${edge(from)}`]), ...(to === null ? [] : [`${name}<${edge(to)}`])]));
