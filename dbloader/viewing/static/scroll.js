@@ -61,6 +61,7 @@ export class Scroller {
     this.count = count;
     this.top = this.active = 0;
     for (const position of this.cells.keys()) this.release(position);
+    this.spare = [...this.layer.children]; // so that their order in the document is that of the list again
     this.layout();
   }
 
