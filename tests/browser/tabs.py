@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import pytest
 
@@ -22,11 +22,15 @@ def needing_a_browser() -> str:
     names = (os.environ.get("DBLOADER_CHROMIUM"), "chromium", "chromium-browser", "google-chrome")
     found = next((path for name in names if name and (path := shutil.which(name))), None)
     if found is None:
-        reason = "no Chromium: install it (Debian: apt install chromium), or name it in DBLOADER_CHROMIUM"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
+        skip_or_fail("no Chromium: install it (Debian: apt install chromium), or name it in DBLOADER_CHROMIUM")
     return found
+
+
+def skip_or_fail(reason: str) -> NoReturn:
+    """Skip a test for lack of something; fail it in CI."""
+    if os.environ.get("CI"):
+        pytest.fail(reason)
+    pytest.skip(reason)
 
 
 class Site(NamedTuple):
@@ -39,7 +43,7 @@ class Site(NamedTuple):
     def entered(cls, chromium: Browser, running: Viewer) -> Site:
         context = chromium.new_context()
         context.new_page().goto(running.link, wait_until="commit")
-        site = cls(running.address, context.storage_state())
+        site = cls(running.link.partition("/?")[0], context.storage_state())
         context.close()
         return site
 

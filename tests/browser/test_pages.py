@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import resources
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,7 +11,7 @@ from playwright.sync_api import expect
 
 from dbloader.conversion.convert import convert
 from tests.browser.conftest import CLASSES
-from tests.browser.tabs import Site
+from tests.browser.tabs import Site, skip_or_fail
 from tests.support.images import plant_photos
 from tests.support.viewer import viewer
 
@@ -28,15 +29,15 @@ VIEWS = {
     "grid of a search": "/?q=class:dog&selected=90-92",
     "record": "/?view=record&index=1",
     "damaged record": "/?view=record&index=3",
-    "training": "/?view=training",
     "report": "/?view=report",
-    "duplicates": "/?view=duplicates",
 }
 PHONE: dict[str, Any] = {"viewport": {"width": 360, "height": 740}}
 
 
 @pytest.fixture(scope="module")
 def axe() -> str:
+    if find_spec("axe_playwright_python") is None:
+        skip_or_fail("axe-playwright-python is not installed: it checks the accessibility of the pages")
     return resources.files("axe_playwright_python").joinpath("axe.min.js").read_text()
 
 
