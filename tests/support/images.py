@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
+import numpy as np
+from PIL import Image
 
 from dbloader.cli import group
 from tests.support import jpegs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-
-    from PIL import Image
 
 WAIT_S = 60.0  # for what ends by itself; only a test that fails takes so long
 NOBODY = 65534
@@ -37,6 +37,12 @@ def encoded(image: Image.Image, image_format: str, **options: Any) -> bytes:
 
 def photo(seed: int = 0, width: int = 40, height: int = 30, **options: Any) -> bytes:
     return jpegs.encode(jpegs.draw(width, height, seed=seed), **options)
+
+
+def scene(seed: int) -> Image.Image:
+    """Return a picture that differs from those of other seeds everywhere, as photographs do."""
+    spots = np.random.default_rng(seed).integers(0, 256, (12, 12, 3), np.uint8)
+    return Image.fromarray(spots).resize((240, 180), Image.Resampling.BICUBIC)
 
 
 def picture(image_format: str, seed: int = 0) -> bytes:
