@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from dbloader.conversion.convert import convert as convert
     from dbloader.conversion.copy_store import copy_store as copy_store
     from dbloader.conversion.diff_stores import diff_stores as diff_stores
+    from dbloader.conversion.duplicates import find_duplicates as find_duplicates
     from dbloader.conversion.repair_store import repair_store as repair_store
     from dbloader.conversion.transcode import ImageFormat as ImageFormat
     from dbloader.conversion.verify_store import verify_store as verify_store
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from dbloader.stores.lmdb.page_cache import warm as warm
     from dbloader.stores.open import create_store as create_store
     from dbloader.stores.open import open_store as open_store
+    from dbloader.viewing.server import view as view
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
@@ -52,9 +54,11 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "create_store": "stores.open",
         "diff_stores": "conversion.diff_stores",
         "export_store": "exports.export",
+        "find_duplicates": "conversion.duplicates",
         "open_store": "stores.open",
         "repair_store": "conversion.repair_store",
         "verify_store": "conversion.verify_store",
+        "view": "viewing.server",
         "warm": "stores.lmdb.page_cache",
         "write_store": "conversion.write_store",
     },

@@ -49,3 +49,19 @@ def add_note(error: BaseException, note: str) -> None:
     """Add a note to an error, once (Python 3.11)."""
     if hasattr(error, "add_note") and note not in getattr(error, "__notes__", ()):
         error.add_note(note)
+
+
+def counted(number: int, thing: str) -> str:
+    """Return "1 record", "2,000 records"."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+def size(nbytes: float) -> str:
+    """Return "17 bytes", "1.3 MB"; 1 kB is 1,000 bytes."""
+    if nbytes < 1000:
+        return counted(int(nbytes), "byte")
+    for unit in ("kB", "MB", "GB"):
+        nbytes /= 1000
+        if nbytes < 999.95:
+            return f"{nbytes:.1f} {unit}"
+    return f"{nbytes / 1000:,.1f} TB"

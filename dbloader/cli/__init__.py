@@ -28,8 +28,8 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells return it
 
 # Each command is in the module of its name, which is imported when the command is used: bench needs torch.
 _COMMANDS = (
-    "convert", "info", "ls", "show", "verify", "diff", "repair", "copy", "export", "warm", "bench", "doctor",
-    "plan", "part", "parts", "publish",
+    "convert", "info", "ls", "show", "view", "verify", "diff", "duplicates", "repair", "copy", "export", "warm",
+    "bench", "doctor", "plan", "part", "parts", "publish",
 )  # fmt: skip
 
 
@@ -55,6 +55,7 @@ Examples:
   dbloader convert imagefolder/ train.lmdb
   dbloader convert imagefolder/ mongodb://server/images.train
   dbloader info train.lmdb
+  dbloader view train.lmdb
   dbloader verify train.lmdb
   dbloader copy train.lmdb cats.lmdb --class cat
   dbloader export train.lmdb images/

@@ -8,9 +8,10 @@ from typing import Any
 
 import click
 
+from dbloader._describe import counted, size
 from dbloader.cli.meter import Meter
 from dbloader.cli.places import PlaceArgument
-from dbloader.cli.text import counted, say, say_json, size
+from dbloader.cli.text import say, say_json
 
 
 def _numbers(_context: click.Context, _parameter: click.Parameter, value: str | None) -> list[int] | None:

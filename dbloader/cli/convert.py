@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dbloader._describe import counted, size
 from dbloader.cli.conversion_options import conversion_options, pop_image_format
 from dbloader.cli.dry_run import print_left_out, show_dry_run
 from dbloader.cli.meter import Meter
 from dbloader.cli.places import PlaceArgument
-from dbloader.cli.text import counted, say, say_json, size
+from dbloader.cli.text import say, say_json, say_next
 from dbloader.conversion.convert import convert
 from dbloader.conversion.report import REMARKS
 
@@ -149,6 +150,7 @@ def print_report(report: Report, *, raw: bool = False, rated: bool = True) -> No
     if report.report_file:
         _print_events(report)
     print_left_out(report)
+    say_next("Look at it", "dbloader", "view", report.place)
 
 
 def _print_events(report: Report) -> None:

@@ -6,10 +6,11 @@ from typing import Any
 
 import click
 
+from dbloader._describe import counted
 from dbloader.cli.isolated import isolated
 from dbloader.cli.meter import Meter
 from dbloader.cli.places import PlaceArgument
-from dbloader.cli.text import counted, say, say_json
+from dbloader.cli.text import say, say_json
 
 DIFFERENT = 1
 _NAMED = 10

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dbloader._describe import counted
 from dbloader.cli.meter import Meter
-from dbloader.cli.text import counted, say, say_json
+from dbloader.cli.text import say, say_json
 from dbloader.conversion.dry_run import dry_run
 
 if TYPE_CHECKING:

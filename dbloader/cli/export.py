@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import click
 
+from dbloader._describe import counted, size
 from dbloader.cli.meter import Meter
 from dbloader.cli.places import PlaceArgument
-from dbloader.cli.text import counted, say, say_json, size
+from dbloader.cli.text import say, say_json
 from dbloader.exports.export import FORMATS, export_store
 
 

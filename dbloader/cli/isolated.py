@@ -6,7 +6,8 @@ import multiprocessing
 import os
 import signal
 import sys
-from dataclasses import asdict
+import threading
+from dataclasses import asdict, is_dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,7 @@ def isolated(function: str, place: str, *arguments: Any, **options: Any) -> Any:
         StoreError: Another signal ended it.
     """
     if not any(map(os.path.exists, (place, *arguments, options.get("against") or place))):  # no URI is a path
-        return asdict(_find(function)(place, *arguments, **options))
+        return _plain(_find(function)(place, *arguments, **options))
     calls = {name: option for name, option in options.items() if callable(option)}
     options = {name: option for name, option in options.items() if name not in calls}
     while (free := os.open(os.devnull, os.O_RDWR)) <= 2:  # else the pipe would be in place of a closed standard stream
@@ -77,14 +78,27 @@ def _run(
 ) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to this process too; the command ends it
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was written aside is removed
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # where LMDB prints its failed assertions
     try:
         callbacks = {name: lambda *values, name=name: sender.send((name, values)) for name in calls}
-        sender.send(("result", asdict(_find(function)(*arguments, **callbacks, **options))))
+        sender.send(("result", _plain(_find(function)(*arguments, **callbacks, **options))))
     except BrokenPipeError:
         pass  # the command has ended
     except Exception as error:
         sender.send(("error", error))
+
+
+def _end_with_parent() -> None:
+    """End this process when its parent is gone, which may have been killed before it could end this one."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _plain(value: Any) -> Any:
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
 def _find(function: str) -> Any:

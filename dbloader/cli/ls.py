@@ -10,7 +10,7 @@ import click
 from dbloader.cli.places import PlaceArgument
 from dbloader.cli.text import say, say_json
 from dbloader.stores.open import open_store
-from dbloader.stores.rows import list_records
+from dbloader.stores.rows import class_of, list_records
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,11 +48,6 @@ def ls_command(place: str, *, class_name: str | None, as_json: bool) -> None:
             shown = name or ("-" if row.label is None else str(row.label))
             pixels = f"{row.width}x{row.height}" if row.width else "-"
             say(f"{row.index:>8}  {shown:<{width}}  {pixels:>11}  {row.nbytes:>11,}  {row.name}".rstrip())
-
-
-def class_of(label: int | None, classes: Sequence[str]) -> str | None:
-    """Return the name of a label's class; None if it has none."""
-    return classes[label] if label is not None and 0 <= label < len(classes) else None
 
 
 def _label(name: str, classes: Sequence[str]) -> int:

@@ -8,8 +8,9 @@ from dataclasses import asdict
 
 import click
 
+from dbloader._describe import counted, size
 from dbloader.cli.places import PlaceArgument
-from dbloader.cli.text import counted, say, say_json, size
+from dbloader.cli.text import say, say_json
 from dbloader.conversion.part import convert_part
 
 # The number of a task of Slurm, a Kubernetes Indexed Job, PBS and AWS Batch.

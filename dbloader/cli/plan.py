@@ -6,10 +6,11 @@ from typing import Any
 
 import click
 
+from dbloader._describe import counted
 from dbloader.cli.conversion_options import conversion_options, pop_image_format
 from dbloader.cli.meter import Meter
 from dbloader.cli.places import PlaceArgument
-from dbloader.cli.text import counted, say, say_json
+from dbloader.cli.text import say, say_json
 from dbloader.conversion.plan import plan_conversion
 
 

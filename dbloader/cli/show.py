@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import re
 import shutil
-import sys
-from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +11,13 @@ import click
 import numpy as np
 from PIL import Image
 
-from dbloader.cli.ls import class_of
+from dbloader._describe import size
 from dbloader.cli.places import PlaceArgument
-from dbloader.cli.text import draw, say, say_json, size
-from dbloader.errors import DamagedImageError, ImageError, NotAnImageError, OptionError
-from dbloader.images.info import read_facts
+from dbloader.cli.text import can_draw, draw, say, say_json
+from dbloader.errors import DamagedImageError
 from dbloader.images.pillow import open_pillow, scale_to_8_bits, translate_errors
-from dbloader.images.structure import describe_jpeg, read_exif
 from dbloader.stores.open import open_store
+from dbloader.viewing.record import describe_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,8 +25,6 @@ if TYPE_CHECKING:
     from dbloader.records.record import Record
 
 _INDEX = re.compile("[0-9]{1,18}")
-_FACTS = ("index", "name", "label", "format", "width", "height", "damaged", "resized_from")
-_ELEMENTS = 400  # of an array that is shown in full
 _LETTERS = 100  # of a value on the terminal
 
 
@@ -52,13 +46,11 @@ Examples:
 def show_command(place: str, record: str, *, output: str | None, as_json: bool) -> None:
     """Show a record of the store PLACE: its fields, the EXIF of its image, and how its JPEG is made.
 
-    RECORD is its index, or its name. On a terminal its image is drawn too.
+    RECORD is its index, or its name. On a terminal with colors its image is drawn too (not with NO_COLOR=1).
     """
     with open_store(place) as store:
         found = store[int(record) if _INDEX.fullmatch(record) else store.find(record)]
-        facts = {"place": store.place, **_facts(found, class_of(found.label, store.manifest.classes))}
-        files = {name: found.fields.get(name) for name in store.manifest.file_fields}
-        facts["fields"] |= {name: _describe_file(data) for name, data in files.items() if isinstance(data, bytes)}
+        facts = describe_record(store, found)
     if output is not None:
         facts["output"] = _write(found, output)
     if as_json:
@@ -76,53 +68,9 @@ def show_command(place: str, record: str, *, output: str | None, as_json: bool) 
             text = f"{text[: _LETTERS - 1]}…"
         if value is not None:
             say(f"{title:<{width}}  {text}")
-    if sys.stdout.isatty() and found.image is not None:
+    if can_draw() and found.image is not None:
         for line in _half_blocks(found):
             draw(line)
-
-
-def _facts(record: Record, class_name: str | None) -> dict[str, Any]:
-    image, jpeg, exif = record.image, {}, {}
-    if isinstance(image, bytes):
-        jpeg = describe_jpeg(image)
-        try:
-            exif = read_exif(image)
-        except (ImageError, OptionError) as error:
-            exif = {"error": str(error)}
-    facts = {name: getattr(record, name) for name in _FACTS}
-    return {
-        **facts,
-        "class": class_name,
-        "bytes": len(image) if isinstance(image, bytes) else None,
-        "array": _plain(image) if isinstance(image, np.ndarray) else None,
-        "fields": {name: _plain(value) for name, value in record.fields.items()},
-        "exif": {name: _plain(value) for name, value in exif.items()},
-        "jpeg": jpeg,
-    }
-
-
-def _describe_file(data: bytes) -> str:
-    """Return what is known of the image file in a field."""
-    try:
-        facts = read_facts(data)
-    except NotAnImageError as error:
-        return f"{size(len(data))}, {error}"
-    return f"{facts.format}, {facts.width} x {facts.height}, {facts.depth}, {size(len(data))}"
-
-
-def _plain(value: Any) -> Any:
-    """Return a value as JSON has it: an array as lists, and bytes, a large array or no number as a text."""
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    if isinstance(value, Real):  # a fraction of EXIF may be one of 0
-        return float(value) if math.isfinite(value) else str(value)
-    if isinstance(value, np.ndarray) and (value.size > _ELEMENTS or value.dtype.kind not in "biuf"):
-        return f"{value.dtype} array of shape {value.shape}"
-    if isinstance(value, dict):
-        return {str(name): _plain(one) for name, one in value.items()}
-    if isinstance(value, (list, tuple, np.ndarray)):
-        return [_plain(one) for one in (value.tolist() if isinstance(value, np.ndarray) else value)]
-    return size(len(value)) if isinstance(value, bytes) else str(value)
 
 
 def _write(record: Record, output: str) -> str:

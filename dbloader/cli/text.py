@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
+import sys
 from typing import Any
 from unicodedata import category
 
@@ -14,22 +17,6 @@ from dbloader.cli.places import redacted
 _JOINERS = "\u200c\u200d"
 
 
-def counted(number: int, thing: str) -> str:
-    """Return "1 record", "2,000 records"."""
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
-
-
-def size(nbytes: float) -> str:
-    """Return "17 bytes", "1.3 MB"; 1 kB is 1,000 bytes."""
-    if nbytes < 1000:
-        return counted(int(nbytes), "byte")
-    for unit in ("kB", "MB", "GB"):
-        nbytes /= 1000
-        if nbytes < 999.95:
-            return f"{nbytes:.1f} {unit}"
-    return f"{nbytes / 1000:,.1f} TB"
-
-
 def say(line: str, *, err: bool = False) -> None:
     """Print one line; on stderr, without the credentials that were given as arguments."""
     click.echo(printable(redacted(line) if err else line), err=err)
@@ -38,6 +25,18 @@ def say(line: str, *, err: bool = False) -> None:
 def complain(message: str) -> None:
     """Print an error on stderr, as one line."""
     say(f"Error: {' '.join(redacted(message).splitlines())}", err=True)
+
+
+def say_next(what: str, *words: str) -> None:
+    """Print the command that may be next, where a person reads: on a terminal, not in a pipe or a log."""
+    if sys.stdout is not None and sys.stdout.isatty():
+        say(f"{what}: {shlex.join(words)}")
+
+
+def can_draw() -> bool:
+    """Return whether stdout is a terminal that shows colors, and whose user wants them (https://no-color.org)."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return sys.stdout is not None and sys.stdout.isatty() and not plain
 
 
 def draw(line: str) -> None:

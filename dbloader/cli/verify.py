@@ -6,10 +6,11 @@ from typing import Any
 
 import click
 
+from dbloader._describe import counted
 from dbloader.cli.isolated import isolated
 from dbloader.cli.meter import Meter
 from dbloader.cli.places import PlaceArgument
-from dbloader.cli.text import complain, counted, say, say_json
+from dbloader.cli.text import complain, say, say_json
 from dbloader.errors import DamagedRecordError, DamagedStoreError, DBLoaderError
 
 DAMAGED = 1

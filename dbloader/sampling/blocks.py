@@ -97,6 +97,15 @@ class _BlockOrder:
         indices += slots % self._block_size
         return indices
 
+    def inverse(self, values: Array) -> Array:
+        """Return the positions of some indices: int64, shape (values,)."""
+        buffers = self._blocks.inverse(values // self._block_size) * self._block_size // self._buffer_size
+        found = []
+        for value, buffer in zip(values, buffers.tolist(), strict=True):
+            positions = np.arange(self._start(buffer), self._start(buffer + 1))
+            found.append(positions[self(positions) == value][0])
+        return np.array(found, np.int64)
+
     def _buffers(self, positions: Array) -> Array:
         end = self._start(self._short_buffer + 1)
         slots: Array = np.where(positions < end, positions, positions + self._missing)

@@ -10,7 +10,7 @@ from dbloader.records.columns import CHUNK, DTYPES, NO_LABEL
 from dbloader.records.names import names_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from dbloader.stores.base import Store
 
@@ -44,3 +44,8 @@ def list_records(store: Store, label: int | None = None) -> Iterator[Row]:
             for index, (found, name, *sizes) in enumerate(zip(labels, *columns, strict=True), start):
                 if label in (None, found):
                     yield Row(index, name, None if found == NO_LABEL else found, *sizes)
+
+
+def class_of(label: int | None, classes: Sequence[str]) -> str | None:
+    """Return the name of a label's class; None if it has none."""
+    return classes[label] if label is not None and 0 <= label < len(classes) else None

@@ -57,10 +57,10 @@ def signature(name: str, value: Any) -> str:
 
 
 def members(value: Any, public: set[type]) -> list[str]:
-    """Return a line for each public method and property that no base on this page, and none outside dbloader, has."""
+    """Return the names of the methods and properties that no base on this page, and none outside dbloader, has."""
     if not isinstance(value, type) or issubclass(value, BaseException):
         return []
-    lines = []
+    names = []
     for name in sorted(dir(value)):
         owner = next(base for base in value.__mro__ if name in vars(base) or base is object)
         member = inspect.getattr_static(value, name)
@@ -68,9 +68,17 @@ def members(value: Any, public: set[type]) -> list[str]:
         if name.startswith("_") or inherited or not paragraph(getattr(value, name)):
             continue
         if callable(member) or isinstance(member, (classmethod, staticmethod, property)):
-            brackets = "" if isinstance(member, property) else "()"
-            lines.append(f"- `{name}{brackets}`: {first_sentence(getattr(value, name))}")
-    return lines
+            names.append(name)
+    return names
+
+
+def member_line(value: Any, name: str) -> str:
+    brackets = "" if isinstance(inspect.getattr_static(value, name), property) else "()"
+    return f"- `{name}{brackets}`: {first_sentence(getattr(value, name))}"
+
+
+def public_classes() -> set[type]:
+    return {value for module in MODULES for value in vars_of(module).values() if isinstance(value, type)}
 
 
 def first_sentence(value: Any) -> str:
@@ -80,7 +88,7 @@ def first_sentence(value: Any) -> str:
 
 def page() -> str:
     parts = [HEAD]
-    public = {value for module in MODULES for value in vars_of(module).values() if isinstance(value, type)}
+    public = public_classes()
     for module, text in MODULES.items():
         parts.append(f"## {module}\n\n{text}\n")
         for name, value in vars_of(module).items():
@@ -106,7 +114,7 @@ def section(title: str, code: str, value: Any, public: set[type]) -> str:
     if code:
         parts.append(f"```text\n{code}\n```")
     parts.append(paragraph(value))
-    lines = members(value, public)
+    lines = [member_line(value, name) for name in members(value, public)]
     if lines:
         parts.append("\n".join(lines))
     return "\n\n".join(parts) + "\n"

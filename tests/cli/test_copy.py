@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dbloader.cli.text import size
+from dbloader._describe import size
 from dbloader.conversion.convert import convert
 from dbloader.stores.open import open_store
 from tests.support.images import Outcome, plant_kinds

@@ -17,7 +17,8 @@ import pytest
 
 import dbloader.cli
 from dbloader import Record, create_store
-from dbloader.cli.text import counted, printable, size
+from dbloader._describe import counted, size
+from dbloader.cli.text import printable
 from dbloader.records.record import encode
 from tests.support.images import photo, plant
 from tests.support.shell import on_terminal

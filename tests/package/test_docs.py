@@ -31,6 +31,7 @@ from dbloader.stores.mongo.uri import parse
 from tests.support.children import run_script
 from tests.support.images import photo, plant, plant_coco, plant_photos, subcommands
 from tests.support.shell import Shell
+from tests.support.viewer import browser, viewer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +39,8 @@ if TYPE_CHECKING:
     import click
 
 HERE = Path(__file__).resolve().parents[2]
-PAGES = [HERE / "README.md", *sorted((HERE / "docs").rglob("*.md")), HERE / "scripts" / "bench" / "README.md"]
+OUTSIDE = [HERE / "README.md", HERE / "CONTRIBUTING.md", HERE / "scripts" / "bench" / "README.md"]
+PAGES = [*OUTSIDE, *sorted((HERE / "docs").rglob("*.md"))]
 BIN = Path(sys.executable).parent
 WAIT_S = 100
 
@@ -200,8 +202,12 @@ def test_the_examples_of_a_command_run(command: click.Command, shop: Path, mongo
             (shop / words[2]).unlink(missing_ok=True)  # --resume goes on with what is there, or begins
         else:
             convert("imagefolder", words[1], overwrite=True)
-            if words[0] == "diff":
+            if words[0] in ("diff", "view") and words[2:] and not words[2].startswith("--"):
                 convert("imagefolder", words[2], overwrite=True)
+        if words[0] == "view":
+            with viewer(*words[1:]) as shown, browser(shown.link) as client:
+                assert client.get("/").status_code == 200
+            continue
         if words[0] == "bench":  # a process of its own: workers that are forked from a test have its handlers
             program = [sys.executable, "-m", "dbloader", *words, "--seconds", "0.01", "--rounds", "1"]
             ran = subprocess.run(program, capture_output=True, text=True, timeout=WAIT_S, check=False)

@@ -18,6 +18,7 @@ ROOT = Path(dbloader.__file__).parent
 LAYERS = (
     {"__main__"},
     {"cli", "timm"},
+    {"viewing"},
     {"loading"},
     {"batches"},
     {"conversion", "datasets", "exports"},

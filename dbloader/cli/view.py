@@ -1,0 +1,54 @@
+"""``dbloader view``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from dbloader.cli.isolated import isolated
+from dbloader.cli.places import PlaceArgument
+from dbloader.cli.text import say
+
+
+@click.command(
+    "view",
+    short_help="Look at a store in the browser.",
+    epilog="""\b
+Examples:
+  dbloader view train.lmdb
+  dbloader view train.lmdb val.lmdb
+  dbloader view train.lmdb --port 8000 --no-open""",
+)
+@click.argument("place", type=PlaceArgument())
+@click.argument("other", type=PlaceArgument(), required=False)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    help="Port to listen on; 0 is any free one.  [default: 7878, or the next free one]",
+)
+@click.option(
+    "--host",
+    metavar="NAME",
+    default="127.0.0.1",
+    show_default=True,
+    help="Name or address to listen on. Only this machine reaches the default one.",
+)
+@click.option(
+    "--transform",
+    metavar="MODULE:NAME",
+    help="Your own transform, for the page of what the training sees: a callable for PIL images, a Decoder, or a "
+    "function without arguments that returns one.",
+)
+@click.option("--no-open", is_flag=True, help="Do not open a browser.")
+def view_command(
+    place: str, other: str | None, *, port: int | None, host: str, transform: str | None, no_open: bool
+) -> None:
+    """Show the store PLACE in the browser, or compare it with the store OTHER, until Ctrl-C.
+
+    The page is served on this machine only. The link that is printed works once: it makes the browser known to the
+    viewer. On a machine without a display, a line says how to reach the page from another one through ssh.
+    """
+    places = [place] if other is None else [place, other]
+    options: Any = {"host": host, "port": port, "transform": transform, "open_browser": not no_open}
+    isolated("viewing.server.serve", *places, **options, tell=say)

@@ -1,0 +1,1 @@
+"""Look at stores in the browser: a local web page and the server behind it."""

@@ -1,0 +1,82 @@
+"""What a request asks for: integers and texts, checked. A path never reaches the disk."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from dbloader.errors import OptionError
+from dbloader.viewing.selection import Selections
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from starlette.requests import Request
+
+    from dbloader.stores.base import Store
+
+_MOST = 2**63 - 1
+_INTEGER = re.compile("-?[0-9]{1,19}")
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What all requests to a viewer share.
+
+    Attributes:
+        stores: One store or two, which several threads read.
+        tell: Called with a text for the person who started the viewer.
+        selections: Those of each store.
+        transform: The user's own, for what the training sees, if there is one.
+    """
+
+    stores: Sequence[Store]
+    tell: Callable[[str], object] = lambda _: None
+    transform: Callable[..., Any] | None = None
+    selections: tuple[Selections, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "selections", tuple(map(Selections, self.stores)))
+
+
+class Asked:
+    """One request.
+
+    Attributes:
+        shown: What it shares with the others.
+        headers: Its headers, by lower-case name.
+    """
+
+    def __init__(self, shown: Shown, request: Request) -> None:
+        self.shown = shown
+        self.headers = request.headers
+        self._values = {**request.query_params, **request.path_params}
+
+    @property
+    def store(self) -> Store:
+        """The store with the number ``s``."""
+        return self.selections.store
+
+    @property
+    def selections(self) -> Selections:
+        """The selections of that store."""
+        return self.shown.selections[self.integer("s", most=len(self.shown.stores) - 1)]
+
+    def text(self, name: str, default: str = "") -> str:
+        """Return a value of the query or the path."""
+        return str(self._values.get(name, default))
+
+    def integer(self, name: str, default: int | None = None, *, least: int = 0, most: int = _MOST) -> int:
+        """Return an integer of the query or the path.
+
+        Raises:
+            OptionError: It is not from ``least`` to ``most``, is no integer, or is missing and has no default.
+        """
+        given = self._values.get(name)
+        if given is None and default is not None:
+            return default
+        if given is None or not _INTEGER.fullmatch(given) or not least <= int(given) <= most:
+            got = "nothing" if given is None else repr(given[:40])
+            raise OptionError(f"{name} must be an integer from {least:,} to {most:,}, got {got}")
+        return int(given)

@@ -1,0 +1,160 @@
+"""Who may ask the viewer's server: only a browser that came with its link, from the page of this server."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+import secrets
+import socket
+import threading
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from starlette.requests import HTTPConnection
+from starlette.responses import HTMLResponse, Response
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+_RAW_HEADERS = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
+_TOKEN = "token"
+_TOKEN_BYTES = 32
+_HOST = re.compile(r"(?:\[(?P<ipv6>[0-9a-fA-F:.]+)\]|(?P<name>[0-9A-Za-z._-]+))(?::(?P<port>[0-9]{1,5}))?")
+_NAVIGATION = ("navigate", "document")
+_OPEN = "open the link that dbloader view printed"
+# A cookie of SameSite=Strict is not sent along when a page of another site leads here. The browser sends it when this
+# page, which is then the one that asks, leads to itself.
+_ASK_AGAIN = '<!doctype html><meta http-equiv="refresh" content="0"><title>dbloader</title>'
+
+
+def error_response(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
+    """Return an error as the page expects it: ``{"error": message}``."""
+    return Response(json.dumps({"error": message}), status, headers, "application/json")
+
+
+class Guard:
+    """An ASGI application in front of another one, which gets only the requests that may be answered.
+
+    The link from ``link`` works once: it gives the browser a cookie, which each further request must have. A second
+    browser needs another link. All answers, errors too, get the headers of ``HEADERS``.
+
+    Args:
+        app: What answers the requests that pass.
+        host: The host that the server listens on. It is a valid ``Host`` of requests, next to the loopback ones.
+        port: The port that it listens on.
+        is_public: Whether other machines can reach it. Then all addresses are valid, too.
+        tell: Called with a sentence for the person who started the server, when somebody opens a used link.
+    """
+
+    def __init__(
+        self, app: ASGIApp, host: str, port: int, *, is_public: bool, tell: Callable[[str], object] = lambda _: None
+    ) -> None:
+        self._app = app
+        self._is_public = is_public
+        name = socket.gethostname() if host in ("0.0.0.0", "::") else host
+        self._names = {"localhost", name.lower()}
+        self._address = f"http://{f'[{name}]' if ':' in name else name}:{port}"
+        self._tell = tell
+        self._cookie = secrets.token_urlsafe(_TOKEN_BYTES)
+        self._token: str | None = None
+        self._used: list[str] = []
+        self._lock = threading.Lock()
+
+    def link(self) -> str:
+        """Return the URL that opens the page, once. Its token is another one if the last one was used."""
+        with self._lock:
+            self._token = self._token or secrets.token_urlsafe(_TOKEN_BYTES)
+            return f"{self._address}/?{_TOKEN}={self._token}"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or have the application answer it."""
+        if scope["type"] != "http":
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", ()), *_RAW_HEADERS]}
+            await send(message)
+
+        refused = self._refuse(scope)
+        await (refused or self._app)(scope, receive, send_with_headers)
+
+    def _refuse(self, scope: Scope) -> Response | None:
+        """Return the answer to a request that the application must not see, None if it may."""
+        asked = HTTPConnection(scope)
+        host = self._checked_host(asked.headers.getlist("host"))
+        if host is None:
+            return error_response(403, f"this server answers only to its own name: {_OPEN}")
+        if scope["method"] not in ("GET", "HEAD"):
+            return error_response(405, "this server only shows: it takes GET and HEAD", {"Allow": "GET, HEAD"})
+        is_page = scope["path"] == "/"
+        is_foreign = asked.headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
+        navigates = (asked.headers.get("sec-fetch-mode"), asked.headers.get("sec-fetch-dest")) == _NAVIGATION
+        if is_foreign and not (is_page and navigates):
+            return error_response(403, f"a page of another site asked for this: {_OPEN}")
+        cookie = f"dbloader-{host['port'] or 80}"
+        is_known = _equal(asked.cookies.get(cookie, ""), self._cookie)
+        token, rest = _take_token(scope["query_string"]) if is_page else (None, "")
+        if token is not None and (is_known or (scope["method"] == "GET" and self._use(token))):
+            headers = {"Location": f"/?{rest}" if rest else "/", "Cache-Control": "no-store"}
+            if not is_known:
+                headers["Set-Cookie"] = f"{cookie}={self._cookie}; Path=/; HttpOnly; SameSite=Strict"
+            return Response(status_code=303, headers=headers)
+        if is_known:
+            return None
+        if is_foreign:
+            return HTMLResponse(_ASK_AGAIN, headers={"Cache-Control": "no-store"})
+        if token is None or not any(_equal(token, used) for used in self._used):
+            return error_response(403, f"this browser is not known here: {_OPEN}")
+        if self._token is None:  # else a new link was printed already
+            self._tell(f"A link that was used before was opened in another browser. A new one: {self.link()}")
+        return error_response(403, "this link was used before, and works once: take the new one, from the same place")
+
+    def _checked_host(self, values: Sequence[str]) -> dict[str, Any] | None:
+        match = _HOST.fullmatch(values[0]) if len(values) == 1 else None
+        if match is None:
+            return None
+        host = match["ipv6"] or match["name"]
+        address = _address(host)
+        # An address, unlike a name, cannot have been made to point here.
+        valid = host.lower() in self._names or (address is not None and (self._is_public or address.is_loopback))
+        return match.groupdict() if valid else None
+
+    def _use(self, token: str) -> bool:
+        with self._lock:
+            if self._token is None or not _equal(token, self._token):
+                return False
+            self._used.append(self._token)
+            self._token = None
+            return True
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
+def _equal(given: str, wanted: str) -> bool:
+    return secrets.compare_digest(given.encode("utf-8", "backslashreplace"), wanted.encode())
+
+
+def _take_token(query: bytes) -> tuple[str | None, str]:
+    """Return the token of a query, None without one, and the rest of the query as it was."""
+    parts = query.decode("latin-1").split("&")
+    found = [part for part in parts if part.partition("=")[0] == _TOKEN]
+    rest = "&".join(part for part in parts if part not in found)
+    return (unquote(found[0].partition("=")[2]) if found else None), rest

@@ -1,0 +1,124 @@
+"""Everything that is known of one record, as JSON has it."""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from numbers import Real
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dbloader._describe import size
+from dbloader.errors import DamagedRecordError, DamagedStoreError, ImageError, NotAnImageError, OptionError
+from dbloader.images.info import read_facts
+from dbloader.images.structure import describe_jpeg, read_exif
+from dbloader.stores.rows import class_of
+from dbloader.viewing.files import shown_orientation, why_rendered
+from dbloader.viewing.report import events_of
+
+if TYPE_CHECKING:
+    from dbloader.records.record import Record
+    from dbloader.stores.base import Store
+
+_FACTS = ("index", "name", "label", "format", "width", "height", "damaged", "resized_from")
+_ELEMENTS = 400  # of an array that is shown in full
+_BOXES = 2000  # that a page draws
+
+
+def show_record(store: Store, index: int) -> dict[str, Any]:
+    """Return what the page shows of a record.
+
+    That is what `describe_record` returns and
+
+    - ``crc``: "verified".
+    - ``orientation``: the EXIF orientation in which browsers show the image, 1 to 8.
+    - ``rendered``: why they are given a picture made of the image; None if they show it as it is stored.
+    - ``boxes``: the first 2,000 boxes, in pixels of the stored image, and ``box_labels``: the names of their classes.
+    - ``files``: number and name of each file field that the record has.
+    - ``events``: the lines of the report with its name.
+
+    Of a damaged record: index, name and error.
+
+    Raises:
+        RecordIndexError: No record has this index.
+    """
+    try:
+        record = store.read([index])[0]
+    except (DamagedRecordError, DamagedStoreError) as error:
+        name = None
+        with suppress(DamagedRecordError, DamagedStoreError):
+            name = store.name(index)
+        return {"index": index, "name": name, "error": str(error)}
+    facts, classes = describe_record(store, record), store.manifest.classes
+    boxes, labels = (_array(record.fields.get(name), shape) for name, shape in (("boxes", (4,)), ("box_labels", ())))
+    return {
+        **facts,
+        "crc": "verified",
+        "orientation": shown_orientation(record.image),
+        "rendered": None if record.image is None else why_rendered(record.image),
+        "boxes": np.nan_to_num(boxes[:_BOXES]).tolist(),
+        "box_labels": [class_of(label, classes) or str(label) for label in labels[:_BOXES].astype(int).tolist()],
+        "files": [
+            {"field": number, "name": name}
+            for number, name in enumerate(store.manifest.file_fields)
+            if isinstance(record.fields.get(name), bytes)
+        ],
+        "events": events_of(store, record.name),
+    }
+
+
+def _array(value: Any, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """Return an array of numbers whose rows have a shape; without rows, if the value is another one."""
+    fits = isinstance(value, np.ndarray) and value.shape[1:] == shape and value.ndim and value.dtype.kind in "iuf"
+    return value.astype(np.float64) if fits else np.zeros((0, *shape))
+
+
+def describe_record(store: Store, record: Record) -> dict[str, Any]:
+    """Return the fields of a record, the EXIF of its image and the structure of its JPEG, as ``dbloader show`` does."""
+    image, jpeg, exif = record.image, {}, {}
+    if isinstance(image, bytes):
+        jpeg = describe_jpeg(image)
+        try:
+            exif = read_exif(image)
+        except (ImageError, OptionError) as error:
+            exif = {"error": str(error)}
+    fields = {name: _plain(value) for name, value in record.fields.items()}
+    files = {name: record.fields.get(name) for name in store.manifest.file_fields}
+    fields |= {name: _describe_file(data) for name, data in files.items() if isinstance(data, bytes)}
+    return {
+        "place": store.place,
+        **{name: getattr(record, name) for name in _FACTS},
+        "class": class_of(record.label, store.manifest.classes),
+        "bytes": len(image) if isinstance(image, bytes) else None,
+        "array": _plain(image) if isinstance(image, np.ndarray) else None,
+        "fields": fields,
+        "exif": {name: _plain(value) for name, value in exif.items()},
+        "jpeg": jpeg,
+    }
+
+
+def _describe_file(data: bytes) -> str:
+    """Return what is known of the image file in a field."""
+    try:
+        facts = read_facts(data)
+    except NotAnImageError as error:
+        return f"{size(len(data))}, {error}"
+    return f"{facts.format}, {facts.width} x {facts.height}, {facts.depth}, {size(len(data))}"
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it: an array as lists, and bytes, a large array or no number as a text."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, Real):  # a fraction of EXIF may be one of 0
+        return float(value) if math.isfinite(value) else str(value)
+    if isinstance(value, np.ndarray) and (value.size > _ELEMENTS or value.dtype.kind not in "biuf"):
+        return f"{value.dtype} array of shape {value.shape}"
+    if isinstance(value, dict):
+        return {str(name): _plain(one) for name, one in value.items()}
+    if isinstance(value, np.ndarray):
+        return _plain(value.tolist())
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    return size(len(value)) if isinstance(value, bytes) else str(value)

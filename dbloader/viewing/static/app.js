@@ -1,0 +1,264 @@
+// @ts-check
+/** What all views share: the URL as the state, requests, elements, keys. */
+
+/** @typedef {{view: string, store: number, q: string, at: number, px: number, index: number, [name: string]: any}} State */
+
+/** One entry of /api/stores for each store of the page. Filled before a view is first shown.
+ * @type {any[]} */
+export const stores = [];
+
+const OF_ALL_VIEWS = ["store", "q", "at", "px", "selected"]; // other parameters are those of one view
+const NUMBERS = {store: 0, at: 0, px: 160, index: 0};
+/** @type {Map<string, {text: string, run: (event: KeyboardEvent) => void, view: string | null}[]>} */
+const bound = new Map();
+/** @type {(selector: string) => any} */
+const find = (selector) => document.querySelector(selector);
+
+/** Return the state that the URL says: all parameters as text, the numbers among them as numbers.
+ * @returns {State} */
+export function state() {
+  const given = Object.fromEntries(new URLSearchParams(location.search));
+  const numbers = Object.entries(NUMBERS).map(([name, usual]) => {
+    const number = Math.floor(Number(given[name] ?? usual));
+    return [name, number >= 0 && Number.isSafeInteger(number) ? number : usual];
+  });
+  return {view: "grid", q: "", ...given, ...Object.fromEntries(numbers)};
+}
+
+/** Return the URL of the present state with changes; null or "" removes a parameter. Another view begins with its own.
+ * @param {Record<string, any>} changes */
+export function url(changes) {
+  const query = new URLSearchParams(location.search);
+  if ("view" in changes) for (const name of [...query.keys()]) if (!OF_ALL_VIEWS.includes(name)) query.delete(name);
+  for (const [name, value] of Object.entries(changes)) {
+    if (value === null || value === undefined || value === "" || value === NUMBERS[name] || (name === "view" && value === "grid"))
+      query.delete(name);
+    else query.set(name, String(value));
+  }
+  const text = query.toString();
+  return text ? `/?${text}` : "/";
+}
+
+/** Change the state, which is the URL, and show it. With replace, the back button does not come back to the present one.
+ * @param {Record<string, any>} changes
+ * @param {{replace?: boolean}} options */
+export function go(changes, {replace = false} = {}) {
+  const next = url(changes);
+  if (next !== location.pathname + location.search) history[replace ? "replaceState" : "pushState"](null, "", next);
+  show();
+}
+
+/** Return a link to the present state with changes, which opens without loading the page again.
+ * @param {Record<string, any>} changes
+ * @param {any[]} children */
+export function link(changes, ...children) {
+  return make("a", {href: url(changes), onclick: (/** @type {MouseEvent} */ event) => {
+    if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    go(changes);
+  }}, ...children);
+}
+
+/** Return the JSON of a route, as `api("/api/0/rows", {q, start: 0, count: 50}, signal)`; parameters that are null are left out.
+ * Throws an Error with the server's sentence, or an AbortError.
+ * @param {string} path
+ * @param {Record<string, any>} params
+ * @param {AbortSignal} [signal]
+ * @returns {Promise<any>} */
+export async function api(path, params = {}, signal) {
+  let reply;
+  try {
+    reply = await fetch(address(path, params), {signal});
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    throw new Error("The server does not answer. Was `dbloader view` stopped?");
+  }
+  const body = await reply.json().catch(() => ({error: `The server answered ${reply.status} ${reply.statusText}`}));
+  if (!reply.ok) throw new Error(body.error ?? `The server answered ${reply.status}`);
+  return body;
+}
+
+/** Return a path with parameters; those that are null are left out.
+ * @param {string} path
+ * @param {Record<string, any>} params */
+export function address(path, params = {}) {
+  const query = new URLSearchParams(Object.entries(params).filter(([, value]) => value !== null && value !== undefined));
+  return query.size ? `${path}?${query}` : path;
+}
+
+/** Return the URL of a picture of a record: kind is "thumb" or "image"; params are px and field.
+ * @param {string} kind
+ * @param {number} store
+ * @param {number} index
+ * @param {Record<string, any>} params */
+export function picture(kind, store, index, params = {}) {
+  return address(`/${kind}/${store}/${index}`, {...params, v: String(stores[store].digest).slice(0, 8)});
+}
+
+/** Return a new element. Properties that the element has are set, others become attributes; "svg:rect" is of SVG. Texts among
+ * the children become text, never markup.
+ * @param {string} tag
+ * @param {Record<string, any>} properties
+ * @param {any[]} children
+ * @returns {any} */
+export function make(tag, properties = {}, ...children) {
+  const svg = tag.startsWith("svg:");
+  const element = svg ? document.createElementNS("http://www.w3.org/2000/svg", tag.slice(4)) : document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (value === null || value === undefined) continue;
+    if (name in element && (!svg || name.startsWith("on"))) /** @type {any} */ (element)[name] = value;
+    else element.setAttribute(name, String(value));
+  }
+  element.append(...children.filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+/** Return a text with control, bidirectional and other invisible characters as visible escapes.
+ * @param {any} text */
+export function escaped(text) {
+  return String(text).replace(/[\p{Cc}\p{Cf}\p{Cs}\u2028\u2029]/gu, (mark) => {
+    const code = /** @type {number} */ (mark.codePointAt(0)).toString(16);
+    return {"\n": "\\n", "\r": "\\r", "\t": "\\t"}[mark] ?? (code.length > 4 ? `\\u{${code}}` : `\\u${code.padStart(4, "0")}`);
+  });
+}
+
+/** Return the name of a label; "label 3" if it has none, "" without a label.
+ * @param {number} store
+ * @param {number | null} label
+ * @returns {string} */
+export function className(store, label) {
+  return label === null ? "" : (stores[store].classes?.[label] ?? `label ${label}`);
+}
+
+/** Return a number as people write it: 12,345.
+ * @param {number} number */
+export const counted = (number) => number.toLocaleString("en-US");
+
+/** Return bytes as people write them: 4.2 MB.
+ * @param {number} bytes */
+export function sized(bytes) {
+  for (const [unit, one] of /** @type {[string, number][]} */ ([["TB", 1e12], ["GB", 1e9], ["MB", 1e6], ["kB", 1e3]]))
+    if (bytes >= one) return `${(bytes / one).toFixed(bytes < 100 * one ? 1 : 0)} ${unit}`;
+  return `${bytes} B`;
+}
+
+/** Say something at the bottom of the page for some seconds; screen readers read it out.
+ * @param {string} text */
+export function notice(text) {
+  find("#notice").textContent = text;
+  clearTimeout(noticed);
+  noticed = setTimeout(() => (find("#notice").textContent = ""), 5000);
+}
+let noticed = 0;
+
+/** Return the last part of a store's place, or all of it if the other store has the same one.
+ * @param {number} store */
+export function shortPlace(store) {
+  const last = stores.map(({place}) => place.split("/").at(-1));
+  return escaped(new Set(last).size === last.length ? last[store] : stores[store].place);
+}
+
+/** Set the title of the window: what is shown, then the store.
+ * @param {string} text */
+export function title(text) {
+  document.title = [escaped(text), shortPlace(state().store), "dbloader"].filter(Boolean).join(" · ");
+}
+
+/** Register keys as `keys({x: ["Select the record", fn]}, "grid")`: they act while that view is shown, without a view always.
+ * A key is as in KeyboardEvent.key. The texts are in the help.
+ * @param {Record<string, [string, (event: KeyboardEvent) => void]>} bindings
+ * @param {string | null} view */
+export function keys(bindings, view = null) {
+  for (const [key, [text, run]] of Object.entries(bindings)) bound.set(key, [...(bound.get(key) ?? []), {text, run, view}]);
+}
+
+/** @param {KeyboardEvent} event */
+function pressed(event) {
+  const target = /** @type {Element} */ (event.target);
+  if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || find("dialog[open]")) return;
+  if (target.closest("input:not([type=checkbox]), textarea, select")) {
+    if (event.key === "Escape") find("#main").focus();
+    return;
+  }
+  if ((event.key === "Enter" || event.key === " ") && target.closest("a, button, summary")) return;
+  const {view} = state();
+  const all = bound.get(event.key) ?? [];
+  const binding = all.find((each) => each.view === view) ?? all.find((each) => each.view === null);
+  if (!binding) return;
+  event.preventDefault();
+  binding.run(event);
+}
+
+const QUERY = [["maine_012", "a part of the name"], ["class:cat", "a class; class:\"maine coon\" with blanks"],
+  ["width<256 height>=1000", "all words must fit; also aspect and bytes, = <= >"], ["index:1,5-9", "these indices"],
+  ["format:png", "a format"], ["damaged repaired", "what the conversion did"], ["-class:dog", "not this class"]];
+
+function help() {
+  const {view} = state();
+  const table = (/** @type {string[][]} */ rows, /** @type {string} */ tag) => make("table", {}, ...rows.map(([name, text]) =>
+    make("tr", {}, make("th", {scope: "row"}, make(tag, {}, name)), make("td", {}, text))));
+  const rows = [...bound].flatMap(([key, all]) =>
+    all.filter((each) => each.view === view || (each.view === null && all.length === 1)).map(({text}) => [key.replace("Arrow", ""), text]));
+  find("#keys").replaceChildren(make("h2", {id: "keys-title"}, "Keys of this page"), table(rows, "kbd"), make("h2", {}, "Words of a search"),
+    table(QUERY, "code"), make("button", {onclick: () => find("#keys").close()}, "Close"));
+  find("#keys").showModal();
+}
+
+function show() {
+  const now = state();
+  for (const element of find("#main").children) element.hidden = element.localName !== `db-${now.view}`;
+  find("#store").value = String(now.store);
+  find("#px").value = String(now.px);
+  find("#size").hidden = now.view !== "grid";
+  menu(false);
+  find("#sidebar").show(now);
+  const shown = find(`#main > :not([hidden])`);
+  if (shown) shown.show(now);
+  else go({view: "grid"}, {replace: true});
+}
+
+/** Open or close the side bar where the window is narrow.
+ * @param {boolean} open */
+export function menu(open) {
+  find("#menu").ariaExpanded = String(document.body.classList.toggle("menu", open));
+}
+
+/** @param {string | null} chosen "light", "dark" or null: as the system has it */
+function theme(chosen) {
+  if (chosen) document.documentElement.dataset.theme = chosen;
+  else delete document.documentElement.dataset.theme;
+  find("#theme").textContent = {light: "☀", dark: "☾"}[chosen ?? ""] ?? "◐";
+  find("#theme").ariaLabel = find("#theme").title = `Colors: ${chosen ?? "as the system"}`;
+}
+
+async function start() {
+  theme(localStorage.getItem("theme"));
+  find("#theme").onclick = () => {
+    const next = {light: "dark", dark: ""}[localStorage.getItem("theme") ?? ""] ?? "light";
+    localStorage.setItem("theme", next);
+    theme(next || null);
+  };
+  find("#menu").onclick = () => menu(!document.body.classList.contains("menu"));
+  find("#help").onclick = help;
+  find("#home").onclick = (/** @type {MouseEvent} */ event) => { event.preventDefault(); go({view: null, q: null, at: null}); };
+  find("#store").onchange = () => go({store: find("#store").value, q: null, at: null, index: null});
+  find("#px").oninput = () => go({px: find("#px").value}, {replace: true});
+  keys({"?": ["Show these keys", help]});
+  keys({Escape: ["Back to the images", () => go({view: null})]});
+  addEventListener("keydown", pressed);
+  try {
+    const views = ["sidebar", ...[...find("#main").children].map((view) => view.localName.slice(3))];
+    const [found] = await Promise.all([api("/api/stores"), ...views.map((name) => import(`./${name}.js`))]);
+    stores.push(...found);
+  } catch (error) {
+    find("#main").replaceChildren(make("p", {class: "error", role: "alert"}, /** @type {Error} */ (error).message));
+    return;
+  }
+  if (state().store >= stores.length) history.replaceState(null, "", url({store: 0}));
+  if (stores.length === 1) find("#store").replaceWith(make("span", {id: "store", title: escaped(stores[0].place)}, shortPlace(0)));
+  else find("#store").replaceChildren(...stores.map((_, s) => make("option", {value: String(s)}, shortPlace(s))));
+  addEventListener("popstate", show);
+  show();
+}
+
+addEventListener("DOMContentLoaded", start);

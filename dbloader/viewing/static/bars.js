@@ -1,0 +1,83 @@
+// @ts-check
+/** A histogram. A click, a drag, or the arrow keys and Enter choose a range of it. */
+import {counted, make} from "./app.js";
+
+const HIGH = 40;
+
+class Bars extends HTMLElement {
+  connectedCallback() {
+    this.from = this.to = -1; // bars that are marked
+    /** @type {number[]} */
+    this.edges = [];
+    /** @type {number[]} */
+    this.counts = [];
+    /** @type {(number: number) => string} */
+    this.text = String;
+    /** @type {(from: number | null, to: number | null) => void} */
+    this.chosen = () => {};
+    this.svg = make("svg:svg", {role: "listbox", tabindex: 0, preserveAspectRatio: "none", "aria-orientation": "horizontal"});
+    this.told = make("span", {class: "range"});
+    this.least = make("span");
+    this.most = make("span");
+    this.append(make("div", {class: "ends"}, make("b", {}, this.getAttribute("name")), this.told), this.svg,
+      make("div", {class: "ends"}, this.least, this.most));
+    const at = (/** @type {PointerEvent} */ event) => {
+      const box = this.svg.getBoundingClientRect();
+      return Math.max(0, Math.min(this.counts.length - 1, Math.floor(((event.clientX - box.left) / box.width) * this.counts.length)));
+    };
+    this.svg.onpointerdown = (/** @type {PointerEvent} */ event) => {
+      this.svg.setPointerCapture(event.pointerId);
+      this.mark(at(event), at(event));
+    };
+    this.svg.onpointermove = (/** @type {PointerEvent} */ event) => this.mark(event.buttons ? this.from : at(event), at(event));
+    this.svg.onpointerup = () => this.choose();
+    this.svg.onpointerleave = (/** @type {PointerEvent} */ event) => event.buttons || this.mark(-1, -1);
+    this.svg.onblur = () => this.mark(-1, -1);
+    this.svg.onkeydown = (/** @type {KeyboardEvent} */ event) => {
+      const last = this.counts.length - 1;
+      const to = {ArrowLeft: Math.max(0, this.to - 1), ArrowRight: Math.min(last, this.to + 1), Home: 0, End: last}[event.key];
+      if (to !== undefined) this.mark(event.shiftKey ? Math.max(0, this.from) : to, to);
+      else if (event.key === "Enter") this.choose();
+      else return;
+      event.preventDefault();
+    };
+  }
+
+  /** Show counts between edges; `choose(from, to)` gets the edges of a range, null where it has no end.
+   * @param {{edges: number[], counts: number[]}} data
+   * @param {(number: number) => string} text
+   * @param {(from: number | null, to: number | null) => void} chosen */
+  draw({edges, counts}, text, chosen) {
+    Object.assign(this, {edges, counts, text, chosen});
+    const name = this.getAttribute("name");
+    const most = Math.max(1, ...counts);
+    this.svg.setAttribute("viewBox", `0 0 ${counts.length} ${HIGH}`);
+    this.svg.ariaLabel = `Records by ${name}`;
+    this.svg.replaceChildren(...counts.map((count, n) => {
+      const high = count ? Math.max(1.5, (count / most) * HIGH) : 0; // few are seen too
+      const bar = make("svg:rect", {id: `${name}-${n}`, role: "option", x: n + 0.06, y: HIGH - high, width: 0.88, height: high});
+      bar.ariaLabel = `${text(edges[n])} to ${text(edges[n + 1])}: ${counted(count)} records`;
+      return bar;
+    }));
+    this.least.textContent = text(edges[0]);
+    this.most.textContent = text(edges[counts.length]);
+    this.mark(-1, -1);
+  }
+
+  /** @param {number} from @param {number} to */
+  mark(from, to) {
+    [this.from, this.to] = [from, to];
+    const [low, high] = [Math.min(from, to), Math.max(from, to)];
+    [...this.svg.children].forEach((bar, n) => (bar.ariaSelected = String(n >= low && n <= high)));
+    if (to >= 0) this.svg.setAttribute("aria-activedescendant", this.svg.children[to].id);
+    const sum = this.counts.slice(Math.max(0, low), high + 1).reduce((all, one) => all + one, 0);
+    this.told.textContent = to < 0 ? "" : `${this.text(this.edges[low])} to ${this.text(this.edges[high + 1])}: ${counted(sum)}`;
+  }
+
+  choose() {
+    if (this.to < 0) return;
+    const [low, high] = [Math.min(this.from, this.to), Math.max(this.from, this.to)];
+    this.chosen(low ? this.edges[low] : null, high < this.counts.length - 1 ? this.edges[high + 1] : null);
+  }
+}
+customElements.define("db-bars", Bars);

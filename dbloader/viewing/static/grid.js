@@ -1,0 +1,237 @@
+// @ts-check
+/** All records of the selection as thumbnails. */
+import {address, api, className, counted, escaped, go, keys, link, make, notice, picture, state, title, url} from "./app.js";
+import {Scroller} from "./scroll.js";
+
+const CHUNK = 200; // rows of a request
+const CHUNKS = 20; // that are kept
+const PAUSE_MS = 100; // between requests while whole screens fly past
+const CAPTION = 40; // px below a thumbnail
+const LONGEST = 9_000; // characters of the indices that are selected: a query has at most 10,000
+
+/** Return indices as text: 1,5-9.
+ * @param {Iterable<number>} indices */
+export function ranges(indices) {
+  /** @type {number[][]} */
+  const runs = [];
+  for (const index of [...indices].sort((a, b) => a - b)) {
+    const last = runs.at(-1);
+    if (last && last[1] === index - 1) last[1] = index;
+    else runs.push([index, index]);
+  }
+  return runs.map(([first, last]) => (first === last ? `${first}` : `${first}-${last}`)).join(",");
+}
+
+/** Return the indices of such a text.
+ * @param {string} text
+ * @returns {Set<number>} */
+export function indices(text) {
+  const all = new Set();
+  for (const [, first, last] of text.matchAll(/(\d+)(?:-(\d+))?/g))
+    for (let index = Number(first); index <= Number(last ?? first) && all.size < 1e6; index++) all.add(index);
+  return all;
+}
+
+class Grid extends HTMLElement {
+  connectedCallback() {
+    this.key = ""; // store and query of what is shown
+    this.loaded = 0; // when rows were last asked for
+    /** @type {Map<number, {rows: any[] | null, stop: AbortController}>} */
+    this.chunks = new Map();
+    /** @type {Set<number>} */
+    this.selected = new Set();
+    this.status = make("p", {id: "count", role: "status"});
+    this.jump = make("input", {id: "jump", inputMode: "numeric", size: 8, autocomplete: "off", onkeydown: (/** @type {KeyboardEvent} */ event) => {
+      if (event.key === "Enter") this.seek({index: this.jump.value.replace(/\D/g, "") || 0});
+    }});
+    this.chosen = make("p", {id: "chosen", hidden: true});
+    this.list = make("div", {id: "tiles", ariaLabel: "Records", ariaMultiSelectable: "true"});
+    this.append(make("h1", {class: "unseen"}, "Images"), make("div", {class: "strip"}, this.status, this.chosen, make("label", {}, make("span", {}, "Go to "), "index ", this.jump)), this.list);
+    const scroller = this.scroller = new Scroller(this.list, {
+      gap: 8, tile: () => this.tile(), fill: (cell) => this.fill(cell), clear: (cell) => this.clear(cell),
+      seen: (begin, end) => this.seen(begin, end),
+      settled: () => state().view === "grid" && go({at: scroller.active}, {replace: true}),
+    });
+    const move = (/** @type {() => number} */ by) => () => scroller.move(scroller.active + by());
+    keys({
+      ArrowLeft: ["One record back", move(() => -1)],
+      ArrowRight: ["One record on", move(() => 1)],
+      ArrowUp: ["One row up", move(() => (scroller.active >= scroller.columns ? -scroller.columns : 0))],
+      ArrowDown: ["One row down", move(() => scroller.columns)],
+      PageUp: ["One screen up", move(() => -scroller.page)],
+      PageDown: ["One screen down", move(() => scroller.page)],
+      Home: ["First record", () => scroller.move(0)],
+      End: ["Last record", () => scroller.move(scroller.count - 1)],
+      Enter: ["Open the record", () => this.open(scroller.active)],
+      g: ["Go to an index", () => this.jump.focus()],
+      "[": ["Previous class", () => this.seek({from: scroller.active, class: "previous"})],
+      "]": ["Next class", () => this.seek({from: scroller.active, class: "next"})],
+      x: ["Select the record, or take it out; a click with Ctrl does so too", () => this.toggle(scroller.active)],
+      Escape: ["Select nothing", () => this.select(new Set())],
+    }, "grid");
+  }
+
+  /** @param {import("./app.js").State} now */
+  async show(now) {
+    title(now.q);
+    this.selected = indices(now.selected ?? "");
+    this.scroller.layout(Math.max(60, Math.min(now.px, 640)) + 8, Math.max(60, Math.min(now.px, 640)) + CAPTION + 8);
+    const key = `${now.store} ${now.q}`;
+    if (key !== this.key) {
+      this.key = key;
+      for (const chunk of this.chunks.values()) chunk.stop.abort();
+      this.chunks.clear();
+      this.scroller.reset(0);
+      try {
+        const {count, of, first} = await api(`/api/${now.store}/select`, {q: now.q});
+        if (key !== this.key) return;
+        const all = count === of ? `${counted(of)} records` : `${counted(count)} of ${counted(of)} records`;
+        this.status.className = "";
+        this.status.textContent = first ? `${all}, of the first ${counted(first)}` : all;
+        if (!count && of) this.status.textContent += ": nothing fits all words of the search";
+        this.list.hidden = !count;
+        this.scroller.reset(count);
+      } catch (error) {
+        if (key !== this.key) return;
+        this.key = ""; // asked again when it is shown again
+        this.status.className = "error";
+        this.status.textContent = /** @type {Error} */ (error).message;
+        this.list.hidden = true;
+      }
+      this.scroller.active = -1;
+    }
+    if (this.scroller.count && now.at !== this.scroller.active) this.scroller.move(now.at);
+    this.told();
+  }
+
+  /** Ask for the rows of what is visible, and for none that was scrolled away.
+   * @param {number} begin @param {number} end */
+  seen(begin, end) {
+    const [from, to] = [Math.floor(begin / CHUNK), Math.floor((end - 1) / CHUNK)];
+    for (const [number, chunk] of this.chunks)
+      if ((number < from || number > to) && (!chunk.rows || this.chunks.size > CHUNKS)) {
+        chunk.stop.abort();
+        this.chunks.delete(number);
+      }
+    clearTimeout(this.delayed);
+    const wait = this.loaded + PAUSE_MS - performance.now();
+    for (let number = from; number <= to; number++) {
+      if (this.chunks.has(number)) continue;
+      if (wait > 0) this.delayed = setTimeout(() => this.scroller.render(), wait);
+      else this.ask(number);
+    }
+  }
+
+  /** @param {number} number */
+  async ask(number) {
+    const [stop, now] = [new AbortController(), state()];
+    this.loaded = performance.now();
+    this.chunks.set(number, {rows: null, stop});
+    try {
+      const {rows} = await api(`/api/${now.store}/rows`, {q: now.q, start: number * CHUNK, count: CHUNK}, stop.signal);
+      if (stop.signal.aborted) return;
+      this.chunks.set(number, {rows, stop});
+      for (const cell of this.scroller.cells.values()) if (cell.index === null) this.fill(cell);
+    } catch (error) {
+      if (stop.signal.aborted) return;
+      this.chunks.delete(number);
+      notice(/** @type {Error} */ (error).message);
+    }
+  }
+
+  /** @param {number} position @returns {[number, string | null, number | null, number | null, number | null, number | null] | undefined} */
+  row(position) {
+    return this.chunks.get(Math.floor(position / CHUNK))?.rows?.[position % CHUNK];
+  }
+
+  tile() {
+    const [img, why, name, facts] = [make("img", {alt: "", decoding: "async", draggable: false}), ...["why", "name", "facts"].map(
+      (part) => make("span", {class: part}))];
+    const cell = make("div", {class: "tile"}, make("span", {class: "frame"}, img, why), name, facts);
+    img.onerror = () => this.failed(cell, cell.index);
+    cell.onclick = (/** @type {MouseEvent} */ event) =>
+      event.ctrlKey || event.metaKey ? this.toggle(cell.position) : this.open(cell.position);
+    return Object.assign(cell, {img, why, name, facts, index: null});
+  }
+
+  /** @param {any} cell */
+  clear(cell) {
+    cell.img.removeAttribute("src"); // ends its request
+    cell.index = null;
+    cell.className = "tile";
+    cell.why.textContent = cell.name.textContent = cell.facts.textContent = "";
+  }
+
+  /** @param {any} cell */
+  fill(cell) {
+    const row = this.row(cell.position);
+    if (!row) return;
+    const [index, name, label, width, height] = row;
+    const {store, px} = state();
+    cell.index = index;
+    cell.name.textContent = escaped(name ?? "").slice(-300);
+    cell.facts.textContent = [counted(index), escaped(className(store, label)), width && `${width} × ${height}`].filter(Boolean).join(" · ");
+    cell.ariaSelected = String(this.selected.has(index));
+    cell.img.src = picture("thumb", store, index, {px: px * devicePixelRatio > 160 ? 320 : 160});
+  }
+
+  /** Show why there is no picture.
+   * @param {any} cell @param {number | null} index */
+  async failed(cell, index) {
+    if (index === null) return;
+    const why = await api(cell.img.src).then(() => "The picture did not load.", (error) => error.message);
+    if (cell.index !== index) return;
+    cell.classList.add("bad");
+    cell.why.textContent = escaped(why);
+  }
+
+  /** @param {number} at */
+  open(at) {
+    const row = this.row(at);
+    if (!row) return;
+    history.replaceState(null, "", url({at})); // where "back" comes to
+    go({view: "record", index: row[0], at});
+  }
+
+  /** Go to a position that the server finds.
+   * @param {Record<string, any>} params */
+  async seek(params) {
+    const {store, q} = state();
+    try {
+      const {position} = await api(`/api/${store}/position`, {q, ...params});
+      this.list.focus();
+      if (position === null) notice("index" in params ? "The search finds no record from that index on." : "There is no further class.");
+      else this.scroller.move(position);
+    } catch (error) {
+      notice(/** @type {Error} */ (error).message);
+    }
+  }
+
+  /** @param {number} at */
+  toggle(at) {
+    const row = this.row(at);
+    if (!row) return;
+    this.scroller.active = at;
+    if (!this.selected.delete(row[0])) this.selected.add(row[0]);
+    this.select(this.selected);
+  }
+
+  /** @param {Set<number>} chosen */
+  select(chosen) {
+    const selected = ranges(chosen);
+    if (selected.length > LONGEST) notice("So many single records do not fit into a search: download these first.");
+    else go({selected, at: this.scroller.active}, {replace: true});
+  }
+
+  /** Show what is selected. */
+  told() {
+    for (const cell of this.scroller.cells.values()) cell.ariaSelected = String(this.selected.has(cell.index));
+    this.chosen.hidden = !this.selected.size;
+    const q = `index:${ranges(this.selected)}`;
+    const files = ["csv", "jsonl", "txt"].map((format) =>
+      make("a", {href: address(`/listing/${state().store}`, {q, format}), download: ""}, format));
+    this.chosen.replaceChildren(`${counted(this.selected.size)} selected: `, link({q, at: null, selected: null}, "show"), ...files,
+      make("button", {onclick: () => this.select(new Set())}, "clear"));
+  }
+}
+customElements.define("db-grid", Grid);

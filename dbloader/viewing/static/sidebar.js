@@ -1,0 +1,161 @@
+// @ts-check
+/** What the selection is: search, filters, classes, histograms; and the other pages. */
+import "./bars.js";
+import {address, api, className, counted, escaped, go, keys, link, make, menu, sized, state, stores, url} from "./app.js";
+import {Scroller} from "./scroll.js";
+
+const PAGES = {grid: "Images", training: "What training sees", report: "Report of the conversion", duplicates: "Duplicates", compare: "Compare the stores"};
+const COLUMNS = ["width", "height", "aspect", "bytes"];
+
+/** Return the words of a query; quotes keep blanks.
+ * @param {string} q
+ * @returns {string[]} */
+const words = (q) => q.match(/(?:[^\s"]|"(?:[^"\\]|\\.)*"?)+/g) ?? [];
+
+/** Go to the records of a query that has other words in place of those that `old` fits.
+ * @param {RegExp} old @param {string[]} added */
+function filter(old, added) {
+  go({view: null, index: null, at: null, q: [...words(state().q).filter((word) => !old.test(word)), ...added].join(" ")});
+}
+
+/** Return the word for a class.
+ * @param {number} store @param {number | null} label */
+function classWord(store, label) {
+  const name = stores[store].classes?.[label ?? -1];
+  if (name === undefined) return `label:${label ?? "none"}`;
+  return /^[\w.-]+$/.test(name) ? `class:${name}` : `class:"${name.replace(/["\\]/g, "\\$&")}"`;
+}
+
+class Sidebar extends HTMLElement {
+  connectedCallback() {
+    this.key = "";
+    /** @type {[number | null, number][]} */
+    this.all = this.labels = []; // of them, those that are listed
+    this.search = make("input", {id: "search", type: "search", autocomplete: "off", spellcheck: false, placeholder: "class:cat width<256",
+      "aria-describedby": "search-error", onkeydown: (/** @type {KeyboardEvent} */ event) => {
+        if (event.key === "Enter") go({view: null, index: null, at: null, q: this.search.value.trim()});
+      }});
+    this.error = make("p", {id: "search-error", class: "error", role: "alert"});
+    this.chips = make("div", {class: "chips"});
+    this.pages = make("nav", {"aria-label": "Pages"});
+    this.typed = make("input", {id: "find-class", type: "search", placeholder: "Find a class", ariaLabel: "Find a class", autocomplete: "off",
+      oninput: () => this.list()});
+    this.order = make("button", {id: "order", onclick: () => this.list(this.order.value === "count" ? "name" : "count")});
+    this.listed = make("div", {id: "classes", ariaLabel: "Classes"});
+    this.classes = make("section", {}, make("h2", {}, "Classes"), make("div", {class: "row"}, this.typed, this.order), this.listed);
+    this.scroller = new Scroller(this.listed, {tile: () => this.tile(), fill: (cell) => this.fill(cell)});
+    this.listed.onkeydown = (/** @type {KeyboardEvent} */ event) => this.pressed(event);
+    this.bars = Object.fromEntries(COLUMNS.map((name) => [name, make("db-bars", {name})]));
+    this.kinds = make("section");
+    this.files = make("section");
+    this.facts = make("div", {class: "facts"}, this.classes, make("section", {class: "histograms"}, ...Object.values(this.bars)), this.kinds, this.files);
+    this.append(make("label", {}, "Search", this.search), this.error, this.chips, this.pages, this.facts);
+    keys({"/": ["Search", () => { menu(true); this.search.focus(); this.search.select(); }]});
+  }
+
+  /** @param {import("./app.js").State} now */
+  async show(now) {
+    const pages = Object.keys(PAGES).filter((view) => view !== "compare" || stores.length > 1);
+    if (!this.pages.children.length) this.pages.append(...pages.map((view) => link({view, index: null}, PAGES[view])));
+    pages.forEach((view, n) => {
+      this.pages.children[n].href = url({view, index: null});
+      this.pages.children[n].ariaCurrent = view === now.view ? "page" : null;
+    });
+    const key = `${now.store} ${now.q}`;
+    if (key === this.key) return;
+    this.key = key;
+    this.search.value = now.q;
+    this.error.textContent = "";
+    this.chips.replaceChildren(...words(now.q).map((word, place, all) => make("button", {title: "Remove this word", onclick: () =>
+      go({q: all.filter((_, other) => other !== place).join(" "), at: null})}, escaped(word), make("span", {ariaHidden: "true"}, " ×"))));
+    this.facts.ariaBusy = "true";
+    try {
+      const facts = await api(`/api/${now.store}/facts`, {q: now.q});
+      if (key === this.key) this.draw(now, facts);
+    } catch (error) {
+      if (key !== this.key) return;
+      this.key = ""; // asked again when it is shown again
+      this.error.textContent = /** @type {Error} */ (error).message;
+    }
+    this.facts.hidden = this.error.textContent !== "";
+    this.facts.ariaBusy = "false";
+  }
+
+  /** @param {import("./app.js").State} now @param {any} facts */
+  draw(now, facts) {
+    const found = new Map(facts.labels);
+    const labels = Object.keys(stores[now.store].label_counts ?? {}).map(Number); // null: too many to be counted there
+    this.all = labels.length ? labels.map((label) => [label, found.get(label) ?? 0]) : facts.labels;
+    this.classes.hidden = !this.all.length;
+    this.list();
+    for (const [name, bars] of Object.entries(this.bars)) {
+      const data = facts.histograms[name];
+      bars.hidden = !data?.counts.length;
+      const whole = name !== "aspect";
+      const narrow = !data || data.edges.at(-1) - data.edges[0] < 10_000;
+      const text = name === "bytes" && !narrow ? sized : (/** @type {number} */ number) => (whole ? counted(Math.ceil(number)) : number.toFixed(2));
+      const edge = (/** @type {number} */ number) => (whole ? Math.ceil(number) : number);
+      if (!bars.hidden) bars.draw(data, text, (/** @type {number | null} */ from, /** @type {number | null} */ to) => filter(
+        new RegExp(`^-?${name}[<>=]`), [...(from === null ? [] : [`${name}>=${edge(from)}`]), ...(to === null ? [] : [`${name}<${edge(to)}`])]));
+    }
+    const button = (/** @type {string} */ word, /** @type {string} */ text, /** @type {number} */ count) =>
+      make("button", {onclick: () => filter(new RegExp(`^${word}$`), [word])}, `${text} `, make("b", {}, counted(count)));
+    const kinds = Object.entries(facts.formats ?? {}).map(([format, count]) => button(`format:${format.toLowerCase()}`, escaped(format), count));
+    const events = Object.entries(facts.events ?? {}).filter(([, count]) => count).map(([event, count]) => button(event, event, count));
+    this.kinds.replaceChildren(make("h2", {}, "Files"), make("div", {class: "chips"}, ...kinds, ...events));
+    const files = ["csv", "jsonl", "txt"].map((format) => make("a", {href: address(`/listing/${now.store}`, {q: now.q, format}), download: ""}, format));
+    this.files.replaceChildren(make("h2", {}, "Download the list"), make("p", {class: "row"}, ...files),
+      make("p", {class: "muted"}, `${counted(facts.count)} records, for convert --list and copy --select or --drop.`));
+  }
+
+  /** Show the classes that are searched, in an order: "name" or "count". */
+  list(order = this.order.value || "name") {
+    const {store} = state();
+    this.order.value = order;
+    this.order.textContent = order === "name" ? "A–Z" : "1–9";
+    this.order.title = this.order.ariaLabel = `Sorted by ${order}; click to sort by ${order === "name" ? "count" : "name"}`;
+    const typed = this.typed.value.toLowerCase();
+    this.labels = this.all.filter((/** @type {[number, number]} */ [label]) => (className(store, label) || "no label").toLowerCase().includes(typed));
+    if (order === "count") this.labels.sort((one, other) => other[1] - one[1]);
+    this.most = this.labels.reduce((most, [, count]) => Math.max(most, count), 1);
+    this.listed.style.height = `${26 * Math.min(this.labels.length, 12)}px`;
+    this.scroller.reset(this.labels.length);
+    this.scroller.layout(0, 26);
+  }
+
+  tile() {
+    const [name, count, bar] = [make("span", {class: "name"}), make("span", {class: "number"}), make("span", {class: "share"})];
+    const cell = make("div", {class: "class"}, bar, name, count);
+    cell.onclick = () => this.choose(cell.position);
+    return Object.assign(cell, {name, count, bar});
+  }
+
+  /** @param {any} cell */
+  fill(cell) {
+    const {store, q} = state();
+    const [label, count] = this.labels[cell.position];
+    cell.name.textContent = escaped(className(store, label) || "no label").slice(0, 300);
+    cell.count.textContent = counted(count);
+    cell.bar.style.width = `${(100 * count) / this.most}%`;
+    cell.classList.toggle("none", !count);
+    cell.ariaSelected = String(words(q).includes(classWord(store, label)));
+  }
+
+  /** @param {number} position */
+  choose(position) {
+    const {store, q} = state();
+    const word = classWord(store, this.labels[position][0]);
+    filter(/^(class|label):/, words(q).includes(word) ? [] : [word]);
+  }
+
+  /** @param {KeyboardEvent} event */
+  pressed(event) {
+    const {scroller} = this;
+    const step = {ArrowUp: -1, ArrowDown: 1, PageUp: -scroller.page, PageDown: scroller.page, Home: -1e9, End: 1e9}[event.key];
+    if (step) scroller.move(scroller.active + step);
+    else if (event.key === "Enter") this.choose(scroller.active);
+    else return;
+    event.preventDefault();
+  }
+}
+customElements.define("db-sidebar", Sidebar);

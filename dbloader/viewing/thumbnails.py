@@ -1,0 +1,199 @@
+"""Small pictures of records for a browser."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections import OrderedDict
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import simplejpeg
+from PIL import Image
+
+from dbloader.errors import NotAnImageError, OptionError
+from dbloader.images.info import read_facts
+from dbloader.images.jpeg import examine
+from dbloader.images.pillow import (
+    EIGHT_BITS,
+    GRAY_16,
+    KNOWN_RANGE,
+    decoding_bytes,
+    gray_values,
+    open_pillow,
+    translate_errors,
+    value_depth,
+)  # fmt: skip
+from dbloader.viewing.files import image_of, media_type, shown_orientation
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from dbloader.images.info import Facts
+    from dbloader.stores.base import Store
+
+SIDES = (160, 320, 1600)
+"""Pixels of the longer side. The last is for images that a browser does not show as they are stored."""
+
+_SMALL, _SMALL_PIXELS = 20_000, 2**22  # bytes and pixels of a file that is its own thumbnail; 20 kB may be a bomb
+_MOST, _LARGE = 400_000_000, 50_000_000  # bytes that decoding may take, and from which it is done for one at a time
+_CACHE_BYTES = 64 * 2**20
+_MOST_LABELS = 64  # different values of a gray mask; more are taken for brightness
+_TURNS = dict(zip(range(2, 9), map(Image.Transpose, (0, 3, 1, 5, 4, 6, 2)), strict=True))  # EXIF orientation
+
+
+class Picture(NamedTuple):
+    """An image file for a browser."""
+
+    data: bytes
+    media_type: str
+
+
+class Thumbnails:
+    """Makes thumbnails, and keeps those that were asked for last. Threads may share it.
+
+    Images whose decoding takes over 50 MB are decoded one at a time.
+
+    Args:
+        cache_bytes: Bytes of the thumbnails that are kept.
+    """
+
+    def __init__(self, cache_bytes: int = _CACHE_BYTES) -> None:
+        self.cache_bytes, self.cached_bytes = cache_bytes, 0
+        self._cached: OrderedDict[tuple[Any, ...], Picture] = OrderedDict()
+        self._lock, self._large = threading.Lock(), threading.Lock()
+
+    def get(self, store: Store, index: int, px: int, field: int | None = None) -> Picture:
+        """Return a picture of a record, or of a file field, with at most ``px`` pixels, one of `SIDES`, a side.
+
+        A file of at most 20 kB that browsers show is its own thumbnail. EXIF orientation is applied, as browsers do.
+        Values that no screen shows are made visible: those of over 8 bits, of floats and of arrays are spread from
+        black to white, and the labels of a gray mask get colors.
+
+        Raises:
+            DamagedRecordError: The record is not what was written.
+            RecordIndexError: No record has this index.
+            OptionError: ``px`` is another number, or the store has no such field.
+            ImageError: There is no image, it does not decode, or decoding it would take over 400 MB.
+        """
+        if px not in SIDES:
+            raise OptionError(f"px must be one of {', '.join(map(str, SIDES))}, got {px}")
+        key = (store.manifest.digest, index, field, px)
+        with self._lock:
+            if key in self._cached:
+                self._cached.move_to_end(key)
+                return self._cached[key]
+        image = image_of(store, store.read([index])[0], field)
+        picture = self._make(image, px, is_field=field is not None)
+        if picture.data is not image:
+            self._keep(key, picture)
+        return picture
+
+    def _keep(self, key: tuple[Any, ...], picture: Picture) -> None:
+        with self._lock:
+            if key not in self._cached:
+                self._cached[key] = picture
+                self.cached_bytes += len(picture.data)
+            while self.cached_bytes > self.cache_bytes:
+                self.cached_bytes -= len(self._cached.popitem(last=False)[1].data)
+
+    def _make(self, image: Any, px: int, *, is_field: bool) -> Picture:
+        if isinstance(image, np.ndarray):
+            return _encode(_from_array(image, px), px, lossless=True)
+        try:
+            facts = read_facts(image)
+        except NotAnImageError as error:
+            raise NotAnImageError(f"the image {error}") from error
+        kind, pixels = media_type(image), facts.width * facts.height
+        as_stored = facts.depth == EIGHT_BITS and not facts.frames and (facts.format == "JPEG" or not is_field)
+        if kind and as_stored and len(image) <= _SMALL and pixels <= _SMALL_PIXELS:
+            return Picture(image, kind)
+        needed = pixels * decoding_bytes(facts.format)
+        if facts.format == "JPEG":  # at an eighth of its size, and its coefficients if it is progressive
+            needed = examine(image).coefficient_bytes + pixels // 16
+        if needed > _MOST:
+            raise NotAnImageError(
+                f"the image is too large for a preview: to decode its {facts.width:,} x {facts.height:,} pixels takes "
+                f"{needed // 10**6:,} MB, and {_MOST // 10**6} MB are allowed; download it to see it"
+            )
+        with self._large if needed > _LARGE else nullcontext():
+            return _thumbnail(image, facts, px, is_field=is_field)
+
+
+def _thumbnail(data: bytes, facts: Facts, px: int, *, is_field: bool) -> Picture:
+    with translate_errors("the image does not decode", MemoryError), open_pillow(data) as opened:
+        depth, image = value_depth(opened), None
+        turn = None if facts.format == "TIFF" else _TURNS.get(shown_orientation(data))  # Pillow turns a TIFF
+        if facts.format == "JPEG":
+            image = _small_jpeg(data, facts, px)
+            opened.draft(None, (px, px))
+        if image is None:
+            opened.load()
+            image = opened
+        if depth != EIGHT_BITS:
+            image = _spread(gray_values(opened) if opened.mode in GRAY_16 and depth in KNOWN_RANGE else opened, px)
+        elif is_field and image.mode in ("1", "L", "P"):
+            image = _mask(image)
+        elif facts.transparent or image.mode not in ("L", "RGB"):
+            image = image.convert("RGBA" if facts.transparent else "L" if image.mode == "1" else "RGB")
+        lossless = depth != EIGHT_BITS or is_field or (px == SIDES[-1] and facts.format != "JPEG")
+        return _encode(image if turn is None else image.transpose(turn), px, lossless=lossless)
+
+
+def _small_jpeg(data: bytes, facts: Facts, px: int) -> Image.Image | None:
+    """Return a JPEG at a half to an eighth of its size; None if its kind is left to Pillow.
+
+    Missing data are gray, as browsers show them: a store may keep such images, marked as damaged.
+    """
+    scale = min(1.0, px / max(facts.width, facts.height))
+    least = {"min_width": round(facts.width * scale), "min_height": round(facts.height * scale)}
+    try:
+        return Image.fromarray(simplejpeg.decode_jpeg(data, "RGB", strict=False, **least))
+    except (ValueError, KeyError):
+        return None
+
+
+def _mask(image: Image.Image) -> Image.Image:
+    """Return a mask in its palette; one of few gray values in colors that make any labels visible.
+
+    A black label 0 is made transparent, so that a page can lay the mask over the image.
+    """
+    mask = image if image.mode == "P" else image.convert("L")
+    if mask.mode == "L" and sum(map(bool, mask.histogram())) <= _MOST_LABELS:
+        mask.putpalette([label * odd % 256 for label in range(256) for odd in (67, 151, 211)])
+    if mask.mode == "P" and (mask.getpalette() or [])[:3] == [0, 0, 0]:
+        mask.info.setdefault("transparency", 0)
+    return mask
+
+
+def _from_array(array: npt.NDArray[Any], px: int) -> Image.Image:
+    """Return an array of the axes (height, width), (height, width, channels) or (channels, height, width)."""
+    pixels = array
+    if array.ndim == 3 and array.shape[0] in (1, 3, 4) and array.shape[2] not in (1, 3, 4):
+        pixels = array.transpose(1, 2, 0)
+    if pixels.ndim == 3 and pixels.shape[2] == 1:
+        pixels = pixels[..., 0]
+    if not (pixels.ndim == 2 or pixels.shape[2:] in ((3,), (4,))) or not array.size or array.dtype.kind not in "biuf":
+        raise NotAnImageError(f"the image is an array of {array.dtype}, shape {array.shape}: it cannot be drawn")
+    return Image.fromarray(np.ascontiguousarray(pixels)) if array.dtype == np.uint8 else _spread(pixels, px)
+
+
+def _spread(values: Any, px: int) -> Image.Image:
+    """Return values from the lowest, black, to the greatest, white, as 8 bits; what is not finite is black."""
+    array = np.asarray(values)
+    step = max(1, max(array.shape[:2]) // (2 * px))
+    with np.errstate(all="ignore"):
+        array = array[::step, ::step].astype(np.float32)
+        finite = np.isfinite(array)
+        low, high = array.min(where=finite, initial=np.inf), array.max(where=finite, initial=-np.inf)
+        scaled = (array - low) / (high - low if high > low else 1) * 255
+        return Image.fromarray(np.where(finite, scaled, 0).astype(np.uint8))
+
+
+def _encode(image: Image.Image, px: int, *, lossless: bool) -> Picture:
+    # Between two labels is another label.
+    image.thumbnail((px, px), Image.Resampling.NEAREST if image.mode == "P" else Image.Resampling.LANCZOS)
+    file, is_png = io.BytesIO(), lossless or image.mode not in ("L", "RGB")
+    image.save(file, "PNG" if is_png else "JPEG", **({} if is_png else {"quality": 85}))
+    return Picture(file.getvalue(), "image/png" if is_png else "image/jpeg")

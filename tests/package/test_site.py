@@ -1,0 +1,130 @@
+"""The site builds without a warning, shows all pages and public names, and asks nobody else for anything."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from importlib import import_module
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import sync_playwright
+
+import dbloader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Request
+
+HERE = Path(__file__).resolve().parents[2]
+# A browser that talks to nobody but the site.
+QUIET = ["--no-sandbox", "--disable-quic", "--disable-background-networking", "--disable-component-update"]
+# Public modules beside dbloader itself, as docs/design.md has them.
+PUBLIC = ["decoding", "device", "images.tiled", "sampling", "errors", "loading.compat"]
+
+
+def write_pages(folder: Path) -> subprocess.CompletedProcess[str]:
+    program: list[str | Path] = [sys.executable, HERE / "scripts" / "parts" / "site_pages.py", folder]
+    return subprocess.run(program, capture_output=True, text=True, check=False)
+
+
+def build(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Build the site of the pages in ``folder/site/pages``."""
+    shutil.copy(HERE / "mkdocs.yml", folder)
+    program: list[str | Path] = [Path(sys.executable).parent / "zensical", "build", "--strict"]
+    return subprocess.run(program, cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    written = write_pages(folder / "site" / "pages")
+    assert written.returncode == 0, written.stderr
+    built = build(folder)
+    assert (built.returncode, built.stderr) == (0, "No issues found\n")
+    return folder / "site" / "html"
+
+
+def navigation() -> set[str]:
+    return set(re.findall(r"(\S+\.md)$", (HERE / "mkdocs.yml").read_text(), re.MULTILINE))
+
+
+def test_every_page_is_in_the_navigation(tmp_path: Path) -> None:
+    written = write_pages(tmp_path)
+    assert written.returncode == 0, written.stderr
+    assert navigation() == {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.md")}
+
+
+@pytest.mark.slow
+def test_a_link_to_what_the_site_lacks_stops_the_build(tmp_path: Path) -> None:
+    assert write_pages(tmp_path / "site" / "pages").returncode == 0
+    with (tmp_path / "site" / "pages" / "index.md").open("a") as page:
+        page.write("[a heading that is not there](quickstart.md#nowhere)")
+    broken = build(tmp_path)
+    assert broken.returncode != 0
+    assert "anchor does not exist" in broken.stderr
+
+
+@pytest.mark.slow
+def test_every_public_name_is_described(site: Path) -> None:
+    public = {f"dbloader.{name}" for name in dbloader.__all__ if name != "__version__"}
+    for module in PUBLIC:
+        exports = import_module(f"dbloader.{module}")
+        own = [name for name, value in vars(exports).items() if getattr(value, "__module__", "") == exports.__name__]
+        public |= {f"dbloader.{module}.{name}" for name in getattr(exports, "__all__", own)}
+    described = {anchor for page in (site / "api").glob("*.html") for anchor in anchors(page)}
+    # What dbloader exports too is on its page.
+    missing = {name for name in public - described if f"dbloader.{name.rpartition('.')[2]}" not in described}
+    assert missing == set()
+
+
+def anchors(page: Path) -> list[str]:
+    return re.findall(r'<h[23] id="([^"]+)"', page.read_text())
+
+
+@pytest.fixture
+def address(site: Path) -> Iterator[str]:
+    """A server of the built site on this machine."""
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *message: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site))) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.slow
+def test_a_browser_finds_all_it_needs_in_the_site_and_searches_in_it(address: str) -> None:
+    asked: list[str] = []
+    problems: list[str] = []
+
+    def note(request: Request) -> None:
+        asked.append(request.url)
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=QUIET)
+        page = browser.new_page()
+        page.on("request", note)
+        page.on("requestfailed", lambda request: problems.append(request.url))
+        page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+        for name in ("index.html", "benchmarks.html", "api/dbloader.html"):
+            page.goto(address + name)
+            page.wait_for_load_state("networkidle")
+        page.keyboard.press("/")
+        page.keyboard.type("readahead")
+        page.get_by_role("link", name="Design").last.wait_for()
+        browser.close()
+    assert problems == []
+    assert {url for url in asked if not url.startswith((address, "data:", "blob:"))} == set()

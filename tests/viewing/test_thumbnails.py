@@ -1,0 +1,337 @@
+"""Thumbnails have the pixels that Pillow gives, whatever the image is, within bounds of memory."""
+
+from __future__ import annotations
+
+import io
+import struct
+import subprocess
+import sys
+import threading
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from PIL import Image, ImageOps
+
+from dbloader import ImageFormat, Record, convert, create_store, open_store
+from dbloader.errors import DamagedRecordError, ImageError, OptionError, RecordIndexError
+from dbloader.records.record import encode
+from dbloader.viewing.thumbnails import SIDES, Thumbnails
+from tests.package.test_limits import large_png
+from tests.support import jpegs
+from tests.support.images import KINDS, STORED, encoded, photo, plant, plant_kinds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from dbloader.stores.base import Store
+
+WIDTH, HEIGHT = 700, 500
+
+
+def store_of(place: str | Path, *images: Any, **fields: Any) -> Store:
+    with create_store(place) as writer:
+        writer.write(
+            map(encode, (Record(name=f"{n}.jpg", image=image, fields=fields) for n, image in enumerate(images)))
+        )
+        writer.finish(source={"file_fields": list(fields)})
+    return open_store(place)
+
+
+def opened(data: bytes) -> Image.Image:
+    image = Image.open(io.BytesIO(data))
+    image.load()
+    return image
+
+
+def scene(mode: str = "RGB") -> Image.Image:
+    """Return a smooth picture, whose small versions are nearly the same however they are made."""
+    x, y = np.meshgrid(np.linspace(0, 255, WIDTH), np.linspace(0, 255, HEIGHT))
+    return Image.fromarray(np.stack([x, y, (x + y) / 2], 2).astype(np.uint8)).convert(mode, dither=Image.Dither.NONE)
+
+
+def difference(thumbnail: bytes, expected: Image.Image) -> float:
+    """Return the greatest mean difference of a channel between a thumbnail and a picture of the same proportions."""
+    found = opened(thumbnail).convert("RGBA")
+    assert abs(found.width / found.height - expected.width / expected.height) < 0.02
+    wanted = expected.convert("RGBA").resize(found.size, Image.Resampling.LANCZOS)
+    return float(np.abs(np.asarray(found, float) - np.asarray(wanted, float)).mean((0, 1)).max())
+
+
+def in_size(data: bytes, width: int, height: int) -> bytes:
+    """Return a progressive JPEG whose header says another size."""
+    at = data.index(b"\xff\xc2") + 5
+    return data[:at] + struct.pack(">HH", height, width) + data[at + 4 :]
+
+
+FILES: dict[str, Callable[[], bytes]] = {
+    "jpeg": lambda: encoded(scene(), "JPEG", quality=95),
+    "gray jpeg": lambda: encoded(scene("L"), "JPEG", quality=95),
+    "progressive jpeg": lambda: encoded(scene(), "JPEG", quality=95, progressive=True),
+    "cmyk jpeg": lambda: encoded(scene("CMYK"), "JPEG", quality=95),
+    "png": lambda: encoded(scene(), "PNG"),
+    "gray png": lambda: encoded(scene("L"), "PNG"),
+    "one bit png": lambda: encoded(scene("1"), "PNG"),
+    "palette png": lambda: encoded(scene().quantize(200), "PNG"),
+    "palette with transparency": lambda: encoded(scene().quantize(200), "PNG", transparency=3),
+    "rgba png": lambda: encoded(clear(), "PNG"),
+    "gray with opacity": lambda: encoded(clear().convert("LA"), "PNG"),
+    "gif": lambda: encoded(scene(), "GIF"),
+    "webp": lambda: encoded(scene(), "WEBP", quality=95),
+    "webp with opacity": lambda: encoded(clear(), "WEBP", lossless=True),
+    "bmp": lambda: encoded(scene(), "BMP"),
+    "tiff": lambda: encoded(scene(), "TIFF"),
+    "cmyk tiff": lambda: encoded(scene("CMYK"), "TIFF"),
+    "ppm": lambda: encoded(scene(), "PPM"),
+    "tga": lambda: encoded(scene(), "TGA"),
+}
+
+
+def clear() -> Image.Image:
+    image = scene("RGBA")
+    image.putalpha(scene("L").rotate(180))
+    return image
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_a_thumbnail_is_the_picture_in_small(kind: str, tmp_path: Path) -> None:
+    data = FILES[kind]()
+    with store_of(tmp_path / "a.lmdb", data) as store:
+        for px in SIDES:
+            thumbnail, media_type = Thumbnails().get(store, 0, px)
+            small = opened(thumbnail)
+            assert max(small.size) == min(px, WIDTH) or thumbnail == data
+            assert Image.MIME[small.format or ""] == media_type
+            assert small.format in ("JPEG", "PNG") or thumbnail == data
+            assert difference(thumbnail, opened(data)) < 4
+
+
+def test_small_files_that_browsers_show_are_their_own_thumbnails(tmp_path: Path) -> None:
+    root = tmp_path / "images"
+    plant_kinds(root, *(kind for kind in KINDS if KINDS[kind].decode == STORED))
+    convert(root, tmp_path / "a.lmdb")
+    with open_store(tmp_path / "a.lmdb") as store:
+        for index, record in enumerate(store):
+            thumbnail, media_type = Thumbnails().get(store, index, 160)
+            shown = record.format in ("JPEG", "PNG", "WEBP")
+            assert (thumbnail == record.image) == shown, record.name
+            assert media_type == (f"image/{record.format.lower()}" if shown and record.format else "image/jpeg")
+
+
+@pytest.mark.parametrize("image_format", ["JPEG", "PNG", "WEBP", "TIFF"])  # Chromium ignores the EXIF of WebP
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_thumbnail_is_turned_as_browsers_turn_the_image(image_format: str, orientation: int, tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    options = {"quality": 95} if image_format in ("JPEG", "WEBP") else {}
+    data = encoded(scene(), image_format, exif=exif, **options) + bytes(20_000)
+    with store_of(tmp_path / "a.lmdb", data) as store:
+        thumbnail = Thumbnails().get(store, 0, 160).data
+    upright = opened(data)  # a TIFF is turned by now
+    assert difference(thumbnail, upright if image_format == "WEBP" else ImageOps.exif_transpose(upright)) < 4
+
+
+def test_tiles_change_nothing(tmp_path: Path) -> None:
+    root = plant(tmp_path / "images", {"cat/0.jpg": encoded(scene(), "JPEG", quality=95)})
+    convert(root, tmp_path / "tiled.lmdb", images=ImageFormat(tile=True, quality=95))
+    with open_store(tmp_path / "tiled.lmdb") as store:
+        assert difference(Thumbnails().get(store, 0, 320).data, scene()) < 4
+
+
+RAMP = np.linspace(0, 1, WIDTH * HEIGHT).reshape(HEIGHT, WIDTH)
+DEEP: dict[str, Callable[[], Any]] = {
+    "16-bit png": lambda: encoded(Image.fromarray((RAMP * 900 + 100).astype(np.uint16)), "PNG"),
+    "16-bit tiff": lambda: encoded(Image.fromarray((RAMP * 65_000).astype(np.uint16)), "TIFF"),
+    "32-bit tiff": lambda: encoded(Image.fromarray((RAMP * 1e9 - 5e8).astype(np.int32)), "TIFF"),
+    "float tiff": lambda: encoded(Image.fromarray((RAMP / 1000).astype(np.float32)), "TIFF"),
+    "float array": lambda: RAMP * 1e30,
+    "half float array": lambda: (RAMP[..., None] * 100).astype(np.float16),
+    "int array": lambda: (RAMP * 1000 - 500).astype(np.int64),
+    "uint16 array of three planes": lambda: np.stack([RAMP * 65_535] * 3).astype(np.uint16),
+}
+
+
+@pytest.mark.parametrize("kind", DEEP)
+def test_values_that_no_screen_shows_are_spread_from_black_to_white(kind: str, tmp_path: Path) -> None:
+    with store_of(tmp_path / "a.lmdb", DEEP[kind]()) as store:
+        thumbnail, media_type = Thumbnails().get(store, 0, 320)
+    assert media_type == "image/png"
+    assert difference(thumbnail, Image.fromarray((RAMP * 255).astype(np.uint8))) < 2
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[np.nan] * 4, [np.inf, -np.inf, np.nan, 5], [0, 0, 0, 0], [1e300, -1e300, 0, 1], [3e38, -3e38, 0, 1]],
+    ids=str,
+)
+def test_values_without_a_range_are_still_a_picture(values: list[float], tmp_path: Path) -> None:
+    with store_of(tmp_path / "a.lmdb", np.array(values).reshape(2, 2)) as store:
+        assert opened(Thumbnails().get(store, 0, 160).data).size == (2, 2)
+
+
+def test_arrays_of_pixels_are_shown_as_they_are(tmp_path: Path) -> None:
+    colors = np.asarray(scene())
+    arrays = (colors, np.asarray(scene("L")), np.asarray(clear()), colors.transpose(2, 0, 1), RAMP > 0.5)
+    with store_of(tmp_path / "a.lmdb", *arrays) as store:
+        for index, expected in enumerate((scene(), scene("L"), clear(), scene(), Image.fromarray(RAMP > 0.5))):
+            assert difference(Thumbnails().get(store, index, 320).data, expected) < 2
+
+
+@pytest.mark.parametrize(
+    "array", [np.zeros((3,)), np.zeros((2, 2, 2, 2)), np.zeros((2, 5, 7)), np.zeros((0, 4)), np.array([[1j]])], ids=repr
+)
+def test_other_arrays_are_refused_with_their_shape(array: Any, tmp_path: Path) -> None:
+    with store_of(tmp_path / "a.lmdb", array) as store, pytest.raises(ImageError, match=r"shape \(.*cannot be drawn"):
+        Thumbnails().get(store, 0, 160)
+
+
+def test_masks_keep_their_palette_and_gray_labels_become_visible(tmp_path: Path) -> None:
+    labels = np.zeros((HEIGHT, WIDTH), np.uint8)
+    labels[100:, 100:], labels[200:, 300:], labels[300:, 400:] = 1, 2, 20
+    palette = Image.fromarray(labels)
+    palette.putpalette([0, 0, 0, 250, 0, 0, 0, 250, 0] + [9, 9, 9] * 17 + [0, 0, 250])
+    masks = {"palette": encoded(palette, "PNG"), "gray": encoded(Image.fromarray(labels), "PNG")}
+    masks |= {"brightness": encoded(scene("L"), "PNG"), "partner": photo(), "bit": encoded(scene("1"), "PNG")}
+    with store_of(tmp_path / "a.lmdb", photo(), **masks) as store:
+        thumbnails = Thumbnails()
+        first, second, third, fourth, bit = (opened(thumbnails.get(store, 0, 160, field).data) for field in range(5))
+        assert thumbnails.get(store, 0, 160, 3).data == masks["partner"]
+    assert {color for _, color in first.convert("RGB").getcolors() or ()} == {
+        (0, 0, 0), (250, 0, 0), (0, 250, 0), (0, 0, 250)
+    }  # fmt: skip
+    shown = np.asarray(second.convert("RGB")).astype(int)
+    colors = {tuple(color) for color in shown.reshape(-1, 3).tolist()}
+    assert len(colors) == 4
+    assert all(max(color) > 60 for color in colors - {(0, 0, 0)})
+    assert third.mode == "L"
+    assert len(np.unique(np.asarray(bit.convert("RGB")).reshape(-1, 3), axis=0)) == 2
+    assert fourth.format == "JPEG"
+
+
+@pytest.mark.parametrize(
+    ("image", "reason"),
+    [
+        (None, "record 0 has no image"),
+        (b"", "the image is empty"),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "in no known image format"),
+        (b"<html><script>alert(1)</script></html>", "in no known image format"),
+        (encoded(scene(), "PNG")[:5000] + bytes(30_000), "the image does not decode"),
+        (large_png(60_000, 60_000) + bytes(30_000), "is too large to be decoded"),
+        (large_png(12_000, 12_000), "too large for a preview: to decode its 12,000 x 12,000 pixels takes 576 MB"),
+        (in_size(photo(progressive=True), 13_000, 12_000), "its 13,000 x 12,000 pixels takes 945 MB, and 400 MB are"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+def test_an_image_that_cannot_be_shown_is_an_error_with_its_reason(image: Any, reason: str, tmp_path: Path) -> None:
+    with store_of(tmp_path / "a.lmdb", image) as store, pytest.raises(ImageError, match=reason):
+        Thumbnails().get(store, 0, 160)
+
+
+def test_what_was_kept_of_a_cut_jpeg_is_shown(tmp_path: Path) -> None:
+    data = encoded(scene(), "JPEG", quality=95)
+    with store_of(tmp_path / "a.lmdb", data[: len(data) * 3 // 4]) as store:
+        thumbnail = opened(Thumbnails().get(store, 0, 160).data)
+    upper = (0, 0, 160, 55)
+    assert difference(encoded(thumbnail.crop(upper), "PNG"), scene().resize(thumbnail.size).crop(upper)) < 4
+
+
+@pytest.mark.parametrize(
+    "exif",
+    [
+        b"",
+        b"Exif\0\0",
+        b"Exif\0\0II*\0\xff\xff\xff\xff",
+        b"Exif\0\0MM\0*\0\0\0\x08\xff\xff" + bytes(900),
+        bytes(60_000),
+    ],
+    ids=len,
+)
+def test_an_exif_that_cannot_be_read_leaves_the_image_as_it_is(exif: bytes, tmp_path: Path) -> None:
+    data = encoded(scene(), "JPEG", quality=95, exif=exif)
+    with store_of(tmp_path / "a.lmdb", data) as store, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert difference(Thumbnails().get(store, 0, 160).data, scene()) < 4
+
+
+def test_wrong_requests_say_what_is_wrong(tmp_path: Path) -> None:
+    with store_of(tmp_path / "a.lmdb", photo(), mask=photo()) as store:
+        with pytest.raises(OptionError, match="px must be one of 160, 320, 1600, got 161"):
+            Thumbnails().get(store, 0, 161)
+        with pytest.raises(OptionError, match="has 1 file fields, numbered from 0; got field=1"):
+            Thumbnails().get(store, 0, 160, 1)
+        with pytest.raises(RecordIndexError, match="no record 1 in"):
+            Thumbnails().get(store, 1, 160)
+
+
+def test_the_cache_is_bounded_and_keeps_what_was_asked_for_last(tmp_path: Path) -> None:
+    with store_of(tmp_path / "a.lmdb", *[encoded(jpegs.draw(400, 300, seed=n), "PNG") for n in range(6)]) as store:
+        size = len(Thumbnails().get(store, 0, 160).data)
+        thumbnails = Thumbnails(cache_bytes=3 * size + size // 2)
+        first = thumbnails.get(store, 0, 160)
+        for index in (1, 2, 0, 3, 4, 0):
+            thumbnails.get(store, index, 160)
+            assert thumbnails.cached_bytes <= thumbnails.cache_bytes
+        assert thumbnails.get(store, 0, 160) is first
+        again = thumbnails.get(store, 1, 160)
+        assert thumbnails.get(store, 1, 160) is again
+        assert Thumbnails(cache_bytes=10).get(store, 0, 160).data == first.data
+
+
+def test_twenty_threads_at_once_get_the_same_pictures(tmp_path: Path) -> None:
+    images = [encoded(jpegs.draw(300, 200, seed=n), "PNG") for n in range(5)]
+    with store_of(tmp_path / "a.lmdb", *images) as store:
+        expected = [Thumbnails().get(store, n, 160).data for n in range(5)]
+        thumbnails, barrier = Thumbnails(), threading.Barrier(20)
+
+        def ask(thread: int) -> bool:
+            barrier.wait(timeout=60)
+            return all(
+                thumbnails.get(store, n, 160).data == expected[n]
+                for n in sorted(range(5), key=lambda n: n * thread % 5)
+            )
+
+        with ThreadPoolExecutor(20) as pool:
+            assert all(pool.map(ask, range(20)))
+        assert thumbnails.cached_bytes == sum(map(len, expected))
+
+
+@pytest.mark.slow
+def test_a_server_has_the_same_thumbnails(tmp_path: Path, mongo_uri: str) -> None:
+    images = [FILES[kind]() for kind in ("jpeg", "palette png", "tiff")]
+    with store_of(tmp_path / "a.lmdb", *images) as one, store_of(mongo_uri, *images) as other:
+        for index in range(3):
+            assert Thumbnails().get(one, index, 160) == Thumbnails().get(other, index, 160)
+
+
+@pytest.mark.slow
+def test_a_large_jpeg_is_decoded_in_little_memory(tmp_path: Path) -> None:
+    """Whole, its 132 megapixels would take 400 MB."""
+    store_of(tmp_path / "a.lmdb", encoded(Image.new("RGB", (12_000, 11_000), (200, 30, 90)), "JPEG")).close()
+    program = """
+import resource, sys
+from dbloader import open_store
+from dbloader.viewing.thumbnails import Thumbnails
+with open_store(sys.argv[1]) as store:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert Thumbnails().get(store, 0, 160).data
+    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+    line = [sys.executable, "-W", "ignore", "-c", program, str(tmp_path / "a.lmdb")]
+    done = subprocess.run(line, capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 60
+
+
+def test_a_damaged_record_is_an_error_with_its_name(tmp_path: Path) -> None:
+    store_of(tmp_path / "a.lmdb", photo(3), photo(4)).close()
+    path = tmp_path / "a.lmdb"
+    data = bytearray(path.read_bytes())
+    at = data.find(photo(4))
+    data[at + 50] ^= 1
+    path.write_bytes(data)
+    with open_store(path) as store:
+        assert Thumbnails().get(store, 0, 160).data == photo(3)
+        with pytest.raises(DamagedRecordError, match=r"record 1 \(1\.jpg\) of .* is damaged"):
+            Thumbnails().get(store, 1, 160)

@@ -1,0 +1,297 @@
+"""The training view shows exactly the batches of create_loader: every index, every crop, every pixel."""
+
+from __future__ import annotations
+
+import io
+import json
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from PIL import ExifTags, Image
+
+from dbloader import ImageFormat, LMDBDataset, MongoDataset, convert, open_store
+from dbloader.decoding import MultiCrop, RandomCrop, RandomResizedCrop, ResizeCenterCrop
+from dbloader.errors import OptionError
+from dbloader.loading.create import create_loader
+from dbloader.sampling import BlockShuffleSampler, ShuffleSampler
+from dbloader.viewing.training import Options, show_batch, show_epochs, show_image
+from tests.support import jpegs
+from tests.support.images import encoded, photo, plant
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+LENGTH = 23
+
+
+def turned(seed: int, orientation: int) -> bytes:
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = orientation
+    return photo(seed, 80, 48, exif=exif.tobytes())
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with photographs, some of them turned, gray, or of other formats."""
+    files = {f"{'ab'[n % 2]}/{n:02}.jpg": photo(n, 64 + n, 96 - n) for n in range(LENGTH - 5)}
+    files |= {f"b/{n}.jpg": turned(n, n - 16) for n in (19, 22, 24)}
+    files["a/gray.jpg"] = jpegs.encode(jpegs.draw(70, 50, "L"))
+    files["a/turned.tif"] = encoded(jpegs.draw(60, 40), "TIFF", tiffinfo={274: 6})
+    return plant(tmp_path_factory.mktemp("images"), files)
+
+
+@pytest.fixture(scope="module")
+def place(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("stores") / "a.lmdb"
+    convert(images, place)
+    return place
+
+
+def sampler_of(name: str, dataset: Any, **ranks: Any) -> Any:
+    if name == "blocks":
+        return BlockShuffleSampler(dataset, 3, 2, **ranks)
+    return ShuffleSampler(dataset, **ranks)
+
+
+def loader_of(place: Any, transform: Any = "auto", order: str = "shuffle", **options: Any) -> Any:
+    dataset: Any = (MongoDataset if str(place).startswith("mongodb") else LMDBDataset)(place)
+    ranks = {"num_replicas": options["world_size"], "rank": options["rank"], "seed": options["seed"]}
+    return create_loader(
+        dataset,
+        (24, 32),
+        options["batch_size"],
+        is_training=True,
+        transform=transform,
+        sampler=sampler_of(order, dataset, **ranks),
+        drop_last=options["drop_last"],
+        mean=None,
+        std=None,
+        device=None,
+        num_workers=0,
+    )
+
+
+def pixels(png: bytes) -> np.ndarray[Any, Any]:
+    with Image.open(io.BytesIO(png)) as image:
+        return np.asarray(image)
+
+
+def shown(store: Any, options: Options, transform: Any = None) -> Iterator[np.ndarray[Any, Any]]:
+    """Yield the images of a batch as the page shows them."""
+    batch = show_batch(store, options, transform)
+    assert [sample["index"] for sample in batch["samples"]] == batch["indices"]
+    seeds = options._replace(seed=int(batch["seed"]), epoch=batch["epoch"], state="")
+    for sample in batch["samples"]:
+        png, _ = show_image(store, sample["index"], sample["position"], seeds, transform)
+        yield pixels(png)
+
+
+def check_epochs(place: Any, epochs: int = 2, transform: Any = None, order: str = "shuffle", **given: Any) -> None:
+    """Compare every pixel of some epochs with create_loader's."""
+    options = {"seed": 3, "batch_size": 4, "world_size": 1, "rank": 0, "drop_last": True, **given}
+    loader = loader_of(place, "auto" if transform is None else transform, order, **options)
+    with open_store(str(place)) as store:
+        for epoch in range(epochs):
+            state = json.dumps(loader.state_dict()) if order != "shuffle" else ""
+            step = -1
+            for step, batch in enumerate(loader):
+                now = Options(epoch=epoch, step=step, size="24x32", state=state, **options)
+                for image, seen in zip(batch[0], shown(store, now, transform), strict=True):
+                    assert np.array_equal(image.permute(1, 2, 0), seen)
+            now = Options(epoch=epoch, size="24x32", state=state, **options)
+            assert show_batch(store, now, transform)["steps"] == step + 1 > 1
+    loader.close()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"epochs": 3, "seed": 5},
+        {"batch_size": 5, "drop_last": False},
+        {"world_size": 3, "rank": 2, "batch_size": 3, "drop_last": False},
+        {"transform": RandomResizedCrop((24, 32), exif_transpose=True, interpolation="random")},
+        {"transform": RandomCrop(40, padding=8, pad_if_needed=True)},
+        {"order": "blocks", "world_size": 2, "rank": 1, "batch_size": 3},
+    ],
+    ids=str,
+)
+def test_every_pixel_is_that_of_the_loader(place: Path, given: Any) -> None:
+    check_epochs(place, **given)
+
+
+def test_every_pixel_is_that_of_the_loader_from_a_tiled_store(images: Path, tmp_path: Path) -> None:
+    convert(images, tmp_path / "tiled.lmdb", images=ImageFormat(tile=True, tile_width=16, quality=90))
+    check_epochs(tmp_path / "tiled.lmdb", 1)
+
+
+def test_every_pixel_is_that_of_the_loader_from_mongodb(images: Path, mongo_uri: str) -> None:
+    convert(images, mongo_uri)
+    check_epochs(mongo_uri, 1, world_size=2, rank=1)
+
+
+@pytest.mark.parametrize("order", ["shuffle", "blocks"])
+def test_the_state_of_an_interrupted_training_shows_what_the_resumed_one_gets(place: Path, order: str) -> None:
+    # Interrupted with one rank, resumed with two, and another batch size.
+    options: Any = {"seed": 7, "batch_size": 4, "world_size": 1, "rank": 0, "drop_last": False}
+    loader = loader_of(place, order=order, **options)
+    assert len(list(loader)) > 1
+    list(islice(loader, 2))
+    state = loader.state_dict()
+    loader.close()
+    options |= {"seed": 0, "batch_size": 3, "world_size": 2, "rank": 1}
+    resumed = loader_of(place, order=order, **options)
+    resumed.load_state_dict(state)
+    with open_store(place) as store:
+        for step, batch in enumerate(resumed):
+            now = Options(step=step, size="24x32", state=str(state) if step else json.dumps(state), **options)
+            assert show_batch(store, now)["epoch"] == 1
+            for image, seen in zip(batch[0], shown(store, now), strict=True):
+                assert np.array_equal(image.permute(1, 2, 0), seen)
+        assert step + 1 == show_batch(store, now)["steps"] > 1
+    resumed.close()
+
+
+def state_of(place: Path, order: str = "shuffle", **changes: Any) -> str:
+    options = {"seed": 0, "batch_size": 4, "world_size": 1, "rank": 0, "drop_last": True}
+    loader = loader_of(place, order=order, **options)
+    state = {**loader.state_dict(), **changes}
+    loader.close()
+    return json.dumps({name: value for name, value in state.items() if value is not None})
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"dataset": "abc"}, "the state is of another dataset, with the digest abc: this loader's.* has the digest "),
+        ({"length": 99}, "the state must have length 23, as this sampler has, .*, got 99"),
+        ({"epoch": "one"}, "'epoch' in the state must be an int, got 'one'"),
+        ({"position": 24}, "'position' in the state must be 0 to 23, got 24"),
+        ({"position": 20}, "the state is at the end of epoch 0: no batch of it is left"),
+        ({"seed": None}, "got one that lacks 'seed'"),
+        ({"extra": 1}, "got one that also has 'extra'"),
+        ({"sampler": "RandomSampler"}, "must be of a ShuffleSampler or BlockShuffleSampler, got 'RandomSampler'"),
+        ({"order": "blocks", "block_size": "a"}, "block_size must be an int, got 'a'"),
+    ],
+    ids=str,
+)
+def test_a_wrong_state_gets_the_sentence_of_the_loader(place: Path, change: Any, sentence: str) -> None:
+    order = change.pop("order", "shuffle")
+    with open_store(place) as store, pytest.raises(OptionError, match=sentence):
+        show_batch(store, Options(batch_size=4, state=state_of(place, order, **change)))
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"state": "{"}, "the state must be JSON, such as json.dumps"),
+        ({"state": "[" * 9999}, "the state must be JSON, such as json.dumps"),
+        ({"state": "[1]"}, r"a state must be the dict that state_dict\(\) .* gave, got \[1\]"),
+        ({"step": 5}, "step must be from 0 to 4, got 5"),
+        ({"batch_size": 24}, "a batch of batch_size=24 is more than the 23 samples"),
+        ({"batch_size": 0}, "batch_size must be from 1 to 65536, got 0"),
+        ({"world_size": 0}, "world_size must be from 1 to 65536, got 0"),
+        ({"rank": 1}, "rank must be 0 to 0, of 1 replicas, got 1"),
+        ({"epoch": -1}, "epoch must be at least 0, got -1"),
+        ({"size": "big"}, "input_size must be a number of pixels .*, got"),
+        ({"size": "24x"}, "input_size must be a number of pixels .*, got"),
+        ({"size": "9999"}, "size must be from 1 to 4096, got 9999"),
+    ],
+    ids=str,
+)
+def test_a_wrong_option_gets_a_sentence(place: Path, options: Any, sentence: str) -> None:
+    with open_store(place) as store, pytest.raises(OptionError, match=sentence):
+        show_batch(store, Options(**{"batch_size": 4, **options}))
+
+
+@pytest.mark.parametrize("order", ["shuffle", "blocks"])
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_the_epochs_of_a_record_are_where_the_ranks_get_it(place: Path, order: str, world_size: int) -> None:
+    state = "" if order == "shuffle" else state_of(place, order)
+    options = Options(batch_size=4, world_size=world_size, state=state)
+    found: dict[tuple[int, int], list[Any]] = {}  # of the first epochs, by epoch and index
+    with open_store(place) as store:
+        for rank in range(world_size):
+            own: Any = {"seed": 0, "batch_size": 4, "world_size": world_size, "rank": rank, "drop_last": False}
+            loader = loader_of(place, order=order, **own)
+            whole = len(loader.batch_sampler.sampler) // 4
+            for epoch in range(2):
+                for step, indices in enumerate(loader.batch_sampler):
+                    for index, position in zip(indices, indices.positions, strict=True):
+                        entry = (rank, step if step < whole else None, position)
+                        found.setdefault((epoch, index), []).append(entry)
+                loader.batch_sampler.sampler.set_epoch(1)
+            loader.close()
+        for index in range(LENGTH):
+            entries = show_epochs(store, index, options)["epochs"]
+            assert sorted({entry["epoch"] for entry in entries}) == list(range(12))
+            for epoch in range(2):
+                now = [entry for entry in entries if entry["epoch"] == epoch]
+                told = [(entry["rank"], entry["step"], entry["position"]) for entry in now]
+                assert sorted(told, key=str) == sorted(found[epoch, index], key=str)
+
+
+def test_the_crops_of_a_records_epochs_are_those_of_its_batches(place: Path) -> None:
+    options = Options(batch_size=4, world_size=2, size="24")
+    with open_store(place) as store:
+        for entry in show_epochs(store, 5, options)["epochs"]:
+            if entry["step"] is None:
+                continue
+            now = options._replace(**{name: entry[name] for name in ("epoch", "rank", "step")})
+            (sample,) = [sample for sample in show_batch(store, now)["samples"] if sample["index"] == 5]
+            assert sample.items() <= entry.items()
+
+
+def crops_of(store: Any, transform: Callable[..., Any]) -> list[tuple[Any, Any, Any]]:
+    samples = show_batch(store, Options(batch_size=LENGTH), transform)["samples"]
+    return [(store[sample["index"]], sample["crop"], sample["size"]) for sample in samples]
+
+
+def test_the_rectangle_is_of_the_image_as_the_decoder_turns_it(place: Path) -> None:
+    with open_store(place) as store:
+        for record, _, size in crops_of(store, RandomResizedCrop(24)):
+            assert size == ([40, 60] if record.format == "TIFF" else [record.width, record.height])  # Pillow turns TIFF
+        sizes = {record.name: size for record, _, size in crops_of(store, RandomResizedCrop(24, exif_transpose=True))}
+    assert (sizes["b/19.jpg"], sizes["b/22.jpg"], sizes["b/24.jpg"]) == ([80, 48], [48, 80], [48, 80])
+
+
+def test_the_rectangle_of_a_center_crop_is_what_its_window_shows(place: Path) -> None:
+    with open_store(place) as store:
+        for record, box, _ in crops_of(store, ResizeCenterCrop(28, resize=32)):
+            if record.format == "TIFF":
+                continue
+            shorter = min(record.width, record.height)
+            assert box[2:] == pytest.approx([shorter * 28 / 32] * 2, rel=0.03)
+            assert box[0] + box[2] / 2 == pytest.approx(record.width / 2, abs=2)
+            assert box[1] + box[3] / 2 == pytest.approx(record.height / 2, abs=2)
+
+
+def test_the_rectangle_of_a_padded_crop_ends_at_the_edge_of_the_image(place: Path) -> None:
+    with open_store(place) as store:
+        for _, (left, top, width, height), size in crops_of(store, RandomCrop(40, padding=20, pad_if_needed=True)):
+            assert 0 <= left <= left + width <= size[0]
+            assert 0 <= top <= top + height <= size[1]
+            assert 20 <= width <= 40
+            assert 20 <= height <= 40
+
+
+def test_the_crops_of_a_multi_crop_are_shown_side_by_side(place: Path) -> None:
+    transform = MultiCrop([(2, RandomResizedCrop(24)), (1, RandomResizedCrop(16))])
+    with open_store(place) as store:
+        (sample, *_) = show_batch(store, Options(batch_size=2), transform)["samples"]
+        assert sample["crop"] is None
+        png, _ = show_image(store, sample["index"], sample["position"], Options(), transform)
+    assert pixels(png).shape == (24, 64, 3)
+
+
+def test_a_damaged_record_is_an_error_of_its_sample_alone(images: Path, tmp_path: Path) -> None:
+    plant(tmp_path / "images", {"a/half.jpg": photo(1)[:400]})
+    plant(tmp_path / "images", {f"a/{n}.jpg": photo(n) for n in range(3)})
+    convert(tmp_path / "images", tmp_path / "a.lmdb", on_damaged="keep")
+    with open_store(tmp_path / "a.lmdb") as store:
+        samples = show_batch(store, Options(batch_size=4))["samples"]
+        (damaged,) = [sample for sample in samples if "crop" not in sample]
+        assert damaged["name"] == "a/half.jpg"
+        assert "was stored damaged" in damaged["error"]
