@@ -27,6 +27,8 @@ import pytest
 
 from dbloader import convert
 from dbloader.cli import group
+from dbloader.conversion.part import convert_part
+from dbloader.conversion.plan import plan_conversion
 from dbloader.stores.mongo.uri import parse
 from tests.support.children import run_script
 from tests.support.images import photo, plant, plant_coco, plant_photos, subcommands
@@ -198,8 +200,13 @@ def test_the_examples_of_a_command_run(command: click.Command, shop: Path, mongo
     for line in lines:
         before_pipe, _, jq = line.partition(" | jq -r .")
         _, *words = shlex.split(before_pipe)
-        if words[0] == "convert":
-            (shop / words[2]).unlink(missing_ok=True)  # --resume goes on with what is there, or begins
+        if words[0] in ("convert", "plan"):
+            remove(shop / words[2])  # --resume goes on with what is there, or begins
+        elif words[0] in ("part", "parts", "publish"):
+            remove(shop / words[1])
+            plan_conversion("shards", words[1], 18)
+            for part in range(18) if words[0] != "part" else ():
+                convert_part(words[1], part)
         else:
             convert("imagefolder", words[1], overwrite=True)
             if words[0] in ("diff", "view") and words[2:] and not words[2].startswith("--"):
@@ -221,6 +228,12 @@ def test_the_examples_of_a_command_run(command: click.Command, shop: Path, mongo
         assert json.loads(done.stdout)[jq] if jq else done.stdout
         begun = "Warning: there was nothing to resume: the conversion began from the start\n"
         assert done.stderr == (begun if "--resume" in words else "")
+
+
+def remove(place: Path) -> None:
+    """Remove a store of any kind, and a plan for it."""
+    place.unlink() if place.is_file() else shutil.rmtree(place, ignore_errors=True)
+    shutil.rmtree(f"{place}.partial", ignore_errors=True)
 
 
 def fill_collection(uri: str, folder: Path) -> None:
