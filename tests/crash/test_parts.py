@@ -1,0 +1,118 @@
+"""Parts and publishers that are killed lose nothing: real processes, killed with SIGKILL wherever they happen to be.
+
+DBLOADER_KILLS says how many times (8 if it is not set).
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dbloader.conversion.part import convert_part
+from dbloader.conversion.plan import plan_conversion
+from dbloader.conversion.publish import list_parts, publish
+from dbloader.errors import NotAStoreError, StoreExistsError, StoreNotFoundError
+from dbloader.stores.open import open_store
+from tests.support.crash import check_whole, kill, make_whole
+from tests.support.images import WAIT_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.support.crash import Whole
+
+KILLS = int(os.environ.get("DBLOADER_KILLS", "8"))
+PARTS = 7
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    return make_whole(tmp_path_factory.mktemp("crash"))
+
+
+def run(function: Callable[..., object], *arguments: Any) -> Any:
+    process = multiprocessing.get_context("fork").Process(target=function, args=arguments)
+    process.start()
+    return process
+
+
+@pytest.mark.parametrize("number", range(KILLS))
+def test_parts_killed_at_any_moment_are_made_again(whole: Whole, tmp_path: Path, number: int) -> None:
+    generator = random.Random(number)
+    place, scratch = tmp_path / "out.lmdb", tmp_path / "scratch"
+    scratch.mkdir()
+    plan_conversion(whole.root, place, PARTS)
+    limit = whole.seconds / PARTS * 3
+    for _ in range(3):  # two attempts at each missing part, some of them killed
+        attempts = [
+            run(lambda part: convert_part(place, part, scratch=scratch), part)
+            for part in list_parts(place).missing
+            for _ in range(2)
+        ]
+        for attempt in attempts:
+            attempt.join(generator.uniform(0, limit / 2))
+            kill(attempt)
+            attempt.close()
+        for receipt in list_parts(place).receipts:
+            with open_store(Path(f"{place}.partial") / "shards" / receipt.shard) as shard:
+                assert shard.verify() == receipt.digest
+    for part in list_parts(place).missing:
+        convert_part(place, part)
+    publish(place)
+    check_whole(whole, place)
+    assert len([*(place / "shards").iterdir()]) == PARTS
+    assert not Path(f"{place}.partial").exists()
+
+
+@pytest.mark.parametrize("replacing", [False, True], ids=["fresh", "overwrite"])
+@pytest.mark.parametrize("number", range(max(2, KILLS // 2)))
+def test_a_publisher_killed_at_any_moment_leaves_a_store_or_the_parts(
+    whole: Whole, tmp_path: Path, number: int, replacing: bool
+) -> None:
+    generator = random.Random(number)
+    place = tmp_path / "out.lmdb"
+    old = ""
+    if replacing:
+        plan_conversion(whole.root, place, 2, shuffle=1)
+        for part in range(2):
+            convert_part(place, part)
+        old = publish(place).digest
+    plan_conversion(whole.root, place, PARTS)
+    for part in range(PARTS):
+        convert_part(place, part)
+    for _ in range(4):
+        publisher = run(lambda: publish(place, overwrite=replacing))
+        publisher.join(generator.uniform(0, 0.1))
+        kill(publisher)
+        publisher.close()
+        try:
+            with open_store(place) as store:
+                assert store.verify() == store.manifest.digest
+                assert store.manifest.digest in (old, whole.digest)
+        except (StoreNotFoundError, NotAStoreError):
+            assert not replacing
+    try:
+        for part in list_parts(place).missing:  # a replacing publisher may have moved shards already
+            convert_part(place, part)
+        publish(place, overwrite=replacing)
+    except (StoreNotFoundError, StoreExistsError):
+        pass  # it was finished
+    check_whole(whole, place)
+
+
+def test_a_part_waits_for_no_lock_of_a_killed_one(whole: Whole, tmp_path: Path) -> None:
+    place = tmp_path / "out.lmdb"
+    plan_conversion(whole.root, place, 1)
+    hanging = run(lambda: convert_part(place, 0))
+    again = run(lambda: convert_part(place, 0))
+    again.join(WAIT_S)
+    assert again.exitcode == 0
+    kill(hanging)
+    publish(place)
+    check_whole(whole, place)
