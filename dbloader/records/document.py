@@ -127,14 +127,16 @@ def move_document(document: bytes | memoryview, index: int, to: int) -> bytes:
 
     It is not verified: ``verify`` finds in the copy what it would have found in the document.
     """
-    if len(document) < HEAD.size + TAIL.size or HEAD.unpack_from(document)[2] != index:
+    if len(document) < HEAD.size + TAIL.size:
         return bytes(document)
-    copy = bytearray(document)
-    length, tag, _ = HEAD.unpack_from(copy)
-    HEAD.pack_into(copy, 0, length, tag, to)
-    tag, crc, end = TAIL.unpack_from(copy, len(copy) - TAIL.size)
-    TAIL.pack_into(copy, len(copy) - TAIL.size, tag, crc ^ bound_crc32(index, to), end)
-    return bytes(copy)
+    length, tag, stored = HEAD.unpack_from(document)
+    if stored != index:
+        return bytes(document)
+    end = len(document) - TAIL.size
+    crc_tag, crc, closing = TAIL.unpack_from(document, end)
+    moved = bound_crc32(bound_crc32(crc, index), to)
+    content = memoryview(document)[HEAD.size : end]
+    return b"".join((HEAD.pack(length, tag, to), content, TAIL.pack(crc_tag, moved, closing)))
 
 
 class Image(NamedTuple):
