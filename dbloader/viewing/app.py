@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import traceback
 from dataclasses import asdict
@@ -22,9 +23,11 @@ from dbloader.errors import (
     DamagedRecordError,
     DBLoaderError,
     ImageError,
+    NotAStoreError,
     OptionError,
     RecordIndexError,
     RecordNotFoundError,
+    StoreNotFoundError,
     StoreUnreachableError,
 )
 from dbloader.stores.mongo.uri import is_mongo
@@ -73,6 +76,18 @@ def _summary(store: Store) -> dict[str, Any]:
     values["records"] = values.pop("length")
     kind = "mongodb" if is_mongo(store.place) else "lmdb"
     return {"place": store.place, "kind": kind, **values, "file_fields": manifest.file_fields}
+
+
+def _note(asked: Asked) -> dict[str, str | None]:
+    """Return a sentence if the place has another store by now than the one that is shown."""
+    with copy.copy(asked.store) as now:  # which opens what is there
+        try:
+            if now.manifest == asked.store.manifest:
+                return {"note": None}
+            found = "another store is"
+        except (NotAStoreError, StoreNotFoundError):
+            found = "no store is"
+    return {"note": f"This is {now.place} as it was when the viewer was started: {found} there now."}
 
 
 def _rows(asked: Asked) -> dict[str, Any]:
@@ -125,6 +140,7 @@ ROUTES: tuple[tuple[str, Callable[[Asked], Any], bool], ...] = (
     ("/", lambda _: _file("index.html"), False),
     ("/static/{name}", lambda asked: _file(asked.text("name")), False),
     ("/api/stores", _stores, False),
+    ("/api/{s}/note", _note, False),
     ("/api/{s}/select", lambda asked: facts.select(asked.selections, asked.text("q")), False),
     ("/api/{s}/rows", _rows, False),
     ("/api/{s}/facts", lambda asked: facts.count(asked.selections, asked.text("q")), False),
