@@ -46,6 +46,8 @@ class Duplicates:
         prints = load_fingerprints(self._store, fingerprint_path(self._store.place))
         if prints is None:
             command = shlex.join(["dbloader", "duplicates", self._store.place])
-            raise OptionError(f"no fingerprints of these images are kept yet: run this, and load the page again: {command}")
+            raise OptionError(
+                f"no fingerprints of these images are kept yet: run this, and load the page again: {command}"
+            )
         found, originals = find_pairs(prints.values, DISTANCE)
         return prints.values, found, originals, np.append(np.unique(originals, return_index=True)[1], len(found))
