@@ -3,7 +3,7 @@ import {api, counted, escaped, link, make, picture, sized, stores, title} from "
 
 const HIGH = 60;
 const SIZES = {width: ["Width", counted], height: ["Height", counted], aspect: ["Width / height", String], bytes: ["Bytes", sized]};
-const SHOWN = 60; // pairs
+const SHOWN = 12; // pairs
 /** @type {(count: number, s: number) => string} */
 const share = (count, s) => `${((100 * count) / Math.max(1, stores[s].records)).toFixed(1)}%`;
 
@@ -61,13 +61,15 @@ class Compare extends HTMLElement {
   draw(found) {
     const last = stores.length - 1;
     const heads = stores.map((store, s) => make("th", {scope: "col"}, make("span", {class: `key of-${s}`}), escaped(store.place)));
+    const keys = stores.map((store, s) => make("span", {}, make("span", {class: `key of-${s}`}), `${escaped(store.place)} `));
     const facts = [["Records", ...stores.map((store) => counted(store.records))], ["Image bytes", ...stores.map((store) => sized(store.image_bytes))],
       ["Formats", ...stores.map((store) => Object.entries(store.formats).map(([name, count]) => `${counted(count)} ${name}`).join(", "))]];
     /** @param {any} name @param {any[]} cells */
     const row = (name, cells) => make("tr", {}, make("th", {scope: "row"}, name), ...cells.map((cell) => make("td", {}, cell)));
+    const most = Math.max(1e-9, ...found.classes.flatMap(([, ...counts]) => counts.map((count, s) => count / Math.max(1, stores[s].records))));
     const bar = (/** @type {number} */ count, /** @type {number} */ s) => {
-      const part = make("span", {class: `share of-${s}`});
-      part.style.width = `${(80 * count) / Math.max(1, stores[s].records)}px`;
+      const part = make("span", {class: `part of-${s}`});
+      part.style.width = `${(140 * count) / Math.max(1, stores[s].records) / most}px`;
       return make("span", {}, `${counted(count)} · ${share(count, s)}`, part);
     };
     const classes = found.classes.map(([name, ...counts]) => row(escaped(name), counts.map(bar)));
@@ -82,9 +84,9 @@ class Compare extends HTMLElement {
     this.replaceChildren(make("h1", {}, last ? "Two stores side by side" : "Images that are here twice"),
       make("section", {}, make("h2", {}, last ? "Images in both" : "The same bytes"),
         make("p", {role: "status"}, `${counted(found.images) === "0" ? "No image is" : "The same bytes are"} ${found.images ? where : last ? "in both" : "here twice"}.${progress}${first}${damaged}`),
-        make("p", {class: "muted"}, `${names}For images that only look alike: `, link({view: "duplicates"}, "near-duplicates"), "."),
+        make("p", {class: "muted"}, names, last ? "For images that only look alike: " : "", make("code", {}, `dbloader duplicates ${stores.map((store) => escaped(store.place)).join(" ")}`)),
         make("div", {class: "pairs"}, ...pairs), found.pairs.length && found.images > SHOWN ? make("p", {class: "muted"}, `The first ${SHOWN} pairs of ${counted(found.images)}.`) : null),
-      make("section", {}, make("h2", {}, "Sizes, in shares of each store"), make("div", {class: "figures"}, ...Object.keys(SIZES).map((what) => overlaid(what, found.histograms[what])))),
+      make("section", {}, make("h2", {}, "Sizes, in shares of each store"), make("p", {class: "muted"}, ...keys), make("div", {class: "figures"}, ...Object.keys(SIZES).map((what) => overlaid(what, found.histograms[what])))),
       make("section", {class: "wide"}, make("table", {}, make("thead", {}, make("tr", {}, make("td", {}), ...heads)),
         make("tbody", {}, ...facts.map(([name, ...cells]) => row(name, cells)), ...classes)), make("p", {class: "muted"}, more)));
   }
