@@ -170,8 +170,8 @@ def _histogram(name: str, edges: list[float], counts: list[int]) -> str:
         f'<rect x="{x + 0.06:.2f}" y="{_HIGH - (high := number / most * _HIGH):.1f}" width=".88" height="{high:.1f}"/>'
         for x, number in enumerate(counts)
     )
-    picture = f'<svg viewBox="0 0 {len(counts)} {_HIGH}" preserveAspectRatio="none">{bars}</svg>'
-    ends = "".join(f"<span>{edge:,}</span>" for edge in ([edges[0], edges[-1]] if edges else ["unknown"]))
+    picture = f'<svg viewBox="0 0 {max(1, len(counts))} {_HIGH}" preserveAspectRatio="none">{bars}</svg>'
+    ends = "".join(f"<span>{edge:,}</span>" for edge in edges[:1] + edges[-1:]) or "unknown"
     return f"<figure><figcaption>{name}</figcaption>{picture}<div class=ends>{ends}</div></figure>"
 
 

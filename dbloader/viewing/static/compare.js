@@ -17,7 +17,7 @@ function overlaid(what, {edges, counts}) {
     const high = count ? Math.max(1, (count / stores[s].records / most) * HIGH) : 0;
     return make("svg:rect", {class: `of-${s}`, x: n + 0.06, y: HIGH - high, width: 0.88, height: high});
   }));
-  const svg = make("svg:svg", {viewBox: `0 0 ${edges.length - 1} ${HIGH}`, preserveAspectRatio: "none", role: "img"}, ...bars);
+  const svg = make("svg:svg", {viewBox: `0 0 ${Math.max(1, edges.length - 1)} ${HIGH}`, preserveAspectRatio: "none", role: "img"}, ...bars);
   svg.ariaLabel = `${name} of the images of ${counts.length > 1 ? "both stores" : "the store"}`;
   const ends = edges.length ? [text(edges[0]), text(edges[edges.length - 1])] : ["no size is known", ""];
   return make("figure", {}, make("figcaption", {}, name), svg, make("div", {class: "ends"}, ...ends.map((end) => make("span", {}, end))));
