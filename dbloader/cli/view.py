@@ -8,7 +8,7 @@ import click
 
 from dbloader._describe import counted, size
 from dbloader.cli.isolated import isolated
-from dbloader.cli.places import PlaceArgument
+from dbloader.cli.places import PlaceArgument, redacted
 from dbloader.cli.text import say
 
 
@@ -72,4 +72,4 @@ def view_command(
         return
     places = [place] if other is None else [place, other]
     options: Any = {"host": host, "port": port, "transform": transform, "open_browser": not no_open}
-    isolated("viewing.server.serve", *places, **options, tell=say)
+    isolated("viewing.server.serve", *places, **options, tell=lambda line: say(redacted(line)))
