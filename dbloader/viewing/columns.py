@@ -157,10 +157,13 @@ def find_names(store: Store, names: Collection[str]) -> Iterator[tuple[int, str]
     """Yield the index and the name of each record that has one of some names, by a scan of the column ``name_hash``."""
     handle = store._open()
     hashes = np.unique(np.array([name_hash(name.encode(errors="replace")) for name in names], np.uint32))
+    may_be = np.zeros(2**16, bool)  # by the lower half of a hash: a table is 10 times as fast as a search
+    may_be[hashes & 0xFFFF] = True
     for number, chunk in enumerate(handle.chunks("name_hash") if names else ()):
         here = np.frombuffer(chunk, DTYPES["name_hash"])
-        nearest = hashes[np.minimum(hashes.searchsorted(here), len(hashes) - 1)]
-        positions = np.flatnonzero(nearest == here).tolist()
+        some = np.flatnonzero(may_be[here & 0xFFFF])
+        nearest = hashes[np.minimum(hashes.searchsorted(here[some]), len(hashes) - 1)]
+        positions = some[nearest == here[some]].tolist()
         packed = handle.chunk("name", number) if positions else b""
         for position in positions:
             if (name := name_at(packed, position)) in names:

@@ -75,10 +75,11 @@ def _count(selections: Selections, found: Selection) -> dict[str, Any]:
 
 
 def _count_labels(selections: Selections, indices: Any) -> list[list[int | None]]:
-    manifest, labels = selections.store.manifest, selections.columns.get("label")
+    manifest = selections.store.manifest
     if isinstance(indices, range) and manifest.label_counts is not None:
         without = manifest.length - manifest.labelled
         return [[None, without]] * (without > 0) + [[*pair] for pair in manifest.label_counts.items()]
+    labels = selections.columns.get("label")
     counts: Counter[int] = Counter()
     for part in blocks(len(indices)):
         here = labels[part] if isinstance(indices, range) else labels[indices[part]]
