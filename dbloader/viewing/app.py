@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from dbloader._describe import short_repr
@@ -35,6 +35,7 @@ from dbloader.viewing import facts, training_routes
 from dbloader.viewing.asked import Asked
 from dbloader.viewing.files import stored_file
 from dbloader.viewing.guard import error_response
+from dbloader.viewing.listing import FORMATS, stream_listing
 from dbloader.viewing.record import show_record
 from dbloader.viewing.report import read_report
 from dbloader.viewing.thumbnails import Thumbnails
@@ -103,6 +104,13 @@ def _position(asked: Asked) -> dict[str, int | None]:
     return {"position": selections.neighbor(text, asked.integer("from"), forward=where == "next")}
 
 
+def _listing(asked: Asked) -> Response:
+    kind = asked.text("format", "csv")
+    parts = stream_listing(asked.selections, asked.text("q"), kind)
+    headers = {"Content-Disposition": f'attachment; filename="selection.{kind}"'}
+    return StreamingResponse(parts, media_type=FORMATS[kind], headers=headers)
+
+
 def _report(asked: Asked) -> dict[str, Any]:
     start, count = asked.integer("start", 0), asked.integer("count", 200)
     return read_report(asked.store, asked.text("event"), asked.text("text"), start, count)
@@ -145,6 +153,7 @@ ROUTES: tuple[tuple[str, Callable[[Asked], Any], bool], ...] = (
     ("/api/{s}/rows", _rows, False),
     ("/api/{s}/facts", lambda asked: facts.count(asked.selections, asked.text("q")), False),
     ("/api/{s}/position", _position, False),
+    ("/listing/{s}", _listing, False),
     ("/api/{s}/training", lambda asked: training_routes.answer(asked, "show_batch"), False),
     (
         "/api/{s}/epochs/{index}",

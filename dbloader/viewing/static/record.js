@@ -45,7 +45,6 @@ class Record extends HTMLElement {
     keys({
       ArrowLeft: ["Previous record", () => this.step(-1)],
       ArrowRight: ["Next record", () => this.step(1)],
-      Escape: ["Back to the images", () => go({view: null, index: null, draw: null, zoom: null})],
       z: ["Original size, or as large as fits", () => go({zoom: state().zoom ? null : 1}, {replace: true})],
       b: ["Boxes", toggle("boxes")],
       t: ["Tiles", toggle("tiles")],
@@ -59,7 +58,7 @@ class Record extends HTMLElement {
 
   /** @param {string} name @param {boolean} on */
   draw(name, on) {
-    const names = this.drawn().filter((other) => other && other !== name).concat(on ? [name] : []);
+    const names = this.drawn().filter((other) => other !== "none" && other !== name).concat(on ? [name] : []);
     go({draw: names.join() === "boxes" ? null : names.join() || "none"}, {replace: true});
   }
 
@@ -109,7 +108,7 @@ class Record extends HTMLElement {
     title(name);
     const step = (/** @type {string} */ text, /** @type {any} */ to) =>
       to ? link(to, text) : make("span", {class: "muted", ariaDisabled: "true"}, text);
-    const steps = make("nav", {class: "steps", ariaLabel: "Records"}, link({view: null, index: null, draw: null, zoom: null}, "All images"),
+    const steps = make("nav", {class: "steps", ariaLabel: "Records"}, link({view: null}, "All images"),
       step("← Previous", this.before), step("Next →", this.after), make("span", {class: "muted"}, where.note));
     const heading = make("h1", {}, escaped(name));
     if (facts.error) {
@@ -203,7 +202,7 @@ class Record extends HTMLElement {
       section("JPEG", [...Object.entries(structure), ["tiles", tiles && `${tiles.across} × ${tiles.down} of ${tiles.tile_width} × ${tiles.tile_height} pixels`]], ...(listed ? [listed] : [])),
       make("section", {}, make("h2", {}, "In Python"), 
         code(`from dbloader import open_store\nstore = open_store(${place})\nrecord = store[${facts.index}]${named}`)),
-      make("p", {}, link({view: "training", index: facts.index, draw: null, zoom: null}, "What the training does with it")));
+      make("p", {}, link({view: "training", index: facts.index}, "What the training does with it")));
   }
 }
 customElements.define("db-record", Record);
