@@ -6,8 +6,10 @@ import io
 import json
 import os
 import socket
+import struct
 import subprocess
 import sys
+import zlib
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -47,6 +49,19 @@ def scene(seed: int) -> Image.Image:
 
 def picture(image_format: str, seed: int = 0) -> bytes:
     return encoded(jpegs.draw(24, 18, seed=seed), image_format)
+
+
+def large_png(width: int, height: int) -> bytes:
+    """A PNG that says how large it is, and has hardly any data."""
+    chunks = (
+        (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)),
+        (b"IDAT", zlib.compress(b"")),
+        (b"IEND", b""),
+    )
+    parts = (
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
 
 def plant(root: Path, files: Mapping[str, bytes]) -> Path:

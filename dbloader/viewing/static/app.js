@@ -210,11 +210,17 @@ function show() {
   find("#store").value = String(now.store);
   find("#px").value = String(now.px);
   find("#size").hidden = now.view !== "grid";
-  document.body.classList.remove("menu");
+  menu(false);
   find("#sidebar").show(now);
   const shown = find(`#main > :not([hidden])`);
   if (shown) shown.show(now);
   else go({view: "grid"}, {replace: true});
+}
+
+/** Open or close the side bar where the window is narrow.
+ * @param {boolean} open */
+export function menu(open) {
+  find("#menu").ariaExpanded = String(document.body.classList.toggle("menu", open));
 }
 
 /** @param {string | null} chosen "light", "dark" or null: as the system has it */
@@ -232,7 +238,7 @@ async function start() {
     localStorage.setItem("theme", next);
     theme(next || null);
   };
-  find("#menu").onclick = () => find("#menu").ariaExpanded = String(document.body.classList.toggle("menu"));
+  find("#menu").onclick = () => menu(!document.body.classList.contains("menu"));
   find("#help").onclick = help;
   find("#home").onclick = (/** @type {MouseEvent} */ event) => { event.preventDefault(); go({view: null, q: null, at: null}); };
   find("#store").onchange = () => go({store: find("#store").value, q: null, at: null, index: null});
