@@ -123,7 +123,7 @@ class Thumbnails:
 
 def _thumbnail(data: bytes, facts: Facts, px: int, *, is_field: bool) -> Picture:
     with translate_errors("the image does not decode", MemoryError), open_pillow(data) as opened:
-        turn, depth, image = _turn(opened), value_depth(opened), None
+        turn, depth, image = _TURNS.get(orientation_of(opened)), value_depth(opened), None
         if facts.format == "JPEG":
             image = _small_jpeg(data, facts, px)
             opened.draft(None, (px, px))
@@ -153,14 +153,15 @@ def _small_jpeg(data: bytes, facts: Facts, px: int) -> Image.Image | None:
         return None
 
 
-def _turn(opened: Image.Image) -> Image.Transpose | None:
-    """Return how EXIF says that an image is to be turned; like browsers, ignore one that cannot be read, and XMP."""
+def orientation_of(opened: Image.Image) -> int:
+    """Return how EXIF says that an image is to be turned, 1 to 8; like browsers, ignore what is unreadable, and XMP."""
     exif = Image.Exif()
     try:
         exif.load(opened.info.get("exif", b""))
-        return _TURNS.get(exif.get(ExifTags.Base.Orientation, 1))
+        orientation = exif.get(ExifTags.Base.Orientation, 1)
     except Exception:  # Pillow raises whatever its parsing meets
-        return None
+        return 1
+    return orientation if orientation in _TURNS else 1
 
 
 def _mask(image: Image.Image) -> Image.Image:
