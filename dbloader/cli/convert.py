@@ -14,7 +14,7 @@ from dbloader._describe import counted, size
 from dbloader.cli.dry_run import print_left_out, show_dry_run
 from dbloader.cli.meter import Meter
 from dbloader.cli.places import PlaceArgument
-from dbloader.cli.text import say, say_json
+from dbloader.cli.text import say, say_json, say_next
 from dbloader.conversion.convert import convert
 from dbloader.conversion.report import REMARKS
 from dbloader.conversion.resize import DEFAULT_QUALITY
@@ -207,6 +207,7 @@ def _print(report: Report, *, raw: bool) -> None:
     if report.report_file:
         _print_events(report)
     print_left_out(report)
+    say_next("Look at it", "dbloader", "view", report.place)
 
 
 def _print_events(report: Report) -> None:

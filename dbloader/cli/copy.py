@@ -9,7 +9,7 @@ import click
 from dbloader._describe import counted, size
 from dbloader.cli.meter import Meter
 from dbloader.cli.places import PlaceArgument
-from dbloader.cli.text import say, say_json
+from dbloader.cli.text import say, say_json, say_next
 from dbloader.conversion.copy_store import copy_store
 from dbloader.stores.open import open_store
 
@@ -125,6 +125,8 @@ def copy_command(
             say(f"{place}: {records}, {images} of images; digest {manifest.digest}")
     if as_json:
         say_json(facts, indent=2)
+    elif not quiet:
+        say_next("Look at it", "dbloader", "view", *(str(fact["place"]) for fact in facts[:2]))
 
 
 def _fractions(split: str) -> list[float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -106,9 +107,12 @@ def _print_histogram(manifest: Manifest) -> None:
     say(f"  {title:<10}  {len(names):,}, with {each}")
     shown = [printable(name) for name in names[:_CLASSES]]
     width = min(30, max(map(len, shown)))
+    digits = len(f"{most:,}")
+    # Room for the bars on a narrow terminal, beside the name, the number and 9 blanks.
+    longest = max(1, min(_BAR, shutil.get_terminal_size((100, 24)).columns - width - digits - 9))
     for name, number in zip(shown, numbers, strict=False):
         short = name if len(name) <= width else name[: width - 1] + "…"
-        bar = "█" * round(_BAR * number / (max(numbers) or 1))
-        say(f"    {short:<{width}}  {number:>{len(f'{max(numbers):,}')},}  {bar}".rstrip())
+        bar = "█" * round(longest * number / (most or 1))
+        say(f"    {short:<{width}}  {number:>{digits},}  {bar}".rstrip())
     if len(names) > _CLASSES:
         say(f"    and {len(names) - _CLASSES:,} more (--json gives all)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -33,7 +34,8 @@ class Meter:
         self._line = ""
         self._first: int | None = None
         self._bar: tqdm | None = None
-        if not quiet and sys.stderr is not None and sys.stderr.isatty():
+        # A dumb terminal, such as Emacs's shell, cannot go back to the start of a line.
+        if not quiet and sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
             self._bar = tqdm(desc=title, dynamic_ncols=True, **self._units)
 
     def update(self, done: int, total: int | None, *, title: str | None = None, nbytes: int | None = None) -> None:

@@ -10,7 +10,7 @@ from dbloader._describe import counted
 from dbloader.cli.isolated import isolated
 from dbloader.cli.meter import Meter
 from dbloader.cli.places import PlaceArgument
-from dbloader.cli.text import say, say_json
+from dbloader.cli.text import say, say_json, say_next
 
 SOME_REJECTED = 1
 
@@ -47,4 +47,5 @@ def repair_command(place: str, destination: str, *, quiet: bool, as_json: bool, 
             say(f"  repaired  {report['repaired']:,}: only the end marker was missing")
         if left_out:
             say(f"  rejected  {left_out:,}: see {report['quarantine']}/listing.jsonl")
+        say_next("Look at it", "dbloader", "view", report["place"])
     return SOME_REJECTED if left_out else 0

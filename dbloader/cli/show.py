@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from PIL import Image
 
 from dbloader._describe import size
 from dbloader.cli.places import PlaceArgument
-from dbloader.cli.text import draw, say, say_json
+from dbloader.cli.text import can_draw, draw, say, say_json
 from dbloader.errors import DamagedImageError
 from dbloader.images.pillow import open_pillow, scale_to_8_bits, translate_errors
 from dbloader.stores.open import open_store
@@ -47,7 +46,7 @@ Examples:
 def show_command(place: str, record: str, *, output: str | None, as_json: bool) -> None:
     """Show a record of the store PLACE: its fields, the EXIF of its image, and how its JPEG is made.
 
-    RECORD is its index, or its name. On a terminal its image is drawn too.
+    RECORD is its index, or its name. On a terminal with colors its image is drawn too (not with NO_COLOR=1).
     """
     with open_store(place) as store:
         found = store[int(record) if _INDEX.fullmatch(record) else store.find(record)]
@@ -69,7 +68,7 @@ def show_command(place: str, record: str, *, output: str | None, as_json: bool) 
             text = f"{text[: _LETTERS - 1]}…"
         if value is not None:
             say(f"{title:<{width}}  {text}")
-    if sys.stdout.isatty() and found.image is not None:
+    if can_draw() and found.image is not None:
         for line in _half_blocks(found):
             draw(line)
 

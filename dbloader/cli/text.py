@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
+import sys
 from typing import Any
 from unicodedata import category
 
@@ -22,6 +25,18 @@ def say(line: str, *, err: bool = False) -> None:
 def complain(message: str) -> None:
     """Print an error on stderr, as one line."""
     say(f"Error: {' '.join(redacted(message).splitlines())}", err=True)
+
+
+def say_next(what: str, *words: str) -> None:
+    """Print the command that may be next, where a person reads: on a terminal, not in a pipe or a log."""
+    if sys.stdout is not None and sys.stdout.isatty():
+        say(f"{what}: {shlex.join(words)}")
+
+
+def can_draw() -> bool:
+    """Return whether stdout is a terminal that shows colors, and whose user wants them (https://no-color.org)."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return sys.stdout is not None and sys.stdout.isatty() and not plain
 
 
 def draw(line: str) -> None:

@@ -118,6 +118,23 @@ def name_at(chunk: bytes | memoryview, position: int) -> str:
     return _decode_name(data[offsets[position] : offsets[position + 1]].tobytes())
 
 
+def names_with(chunk: bytes | memoryview, part: bytes) -> Array:
+    """Return whether each name of a chunk contains some bytes: bool, shape (names,)."""
+    data, offsets = _unpack(chunk)
+    found = np.zeros(len(offsets) - 1, bool)
+    if not part or len(data) < len(part):
+        return found | (not part)
+    # The packed names are searched as one text; a place that reaches into the next name is none.
+    last = len(data) - len(part) + 1
+    places = data[:last] == part[0]
+    for at, byte in enumerate(part[1:], 1):
+        places &= data[at : last + at] == byte
+    begins = np.flatnonzero(places)
+    names = offsets.searchsorted(begins, "right") - 1
+    found[names[begins + len(part) <= offsets[names + 1]]] = True
+    return found
+
+
 def join_names(chunks: Iterator[bytes | memoryview], length: int) -> Names:
     """Return the names of all chunks, in memory of their own."""
     offsets = np.zeros(length + 1, np.int64)

@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Route
 
+from dbloader._describe import short_repr
 from dbloader._machine import cpu_count
 from dbloader.errors import (
     DamagedRecordError,
@@ -27,7 +28,7 @@ from dbloader.errors import (
     StoreUnreachableError,
 )
 from dbloader.stores.mongo.uri import is_mongo
-from dbloader.viewing import training_routes
+from dbloader.viewing import facts, training_routes
 from dbloader.viewing.asked import Asked
 from dbloader.viewing.files import stored_file
 from dbloader.viewing.guard import error_response
@@ -68,10 +69,23 @@ def _stores(asked: Asked) -> list[dict[str, Any]]:
 
 def _summary(store: Store) -> dict[str, Any]:
     manifest = store.manifest
-    facts = asdict(manifest)
-    facts["records"] = facts.pop("length")
+    values = asdict(manifest)
+    values["records"] = values.pop("length")
     kind = "mongodb" if is_mongo(store.place) else "lmdb"
-    return {"place": store.place, "kind": kind, **facts, "file_fields": manifest.file_fields}
+    return {"place": store.place, "kind": kind, **values, "file_fields": manifest.file_fields}
+
+
+def _rows(asked: Asked) -> dict[str, Any]:
+    return facts.rows(asked.selections, asked.text("q"), asked.integer("start", 0), asked.integer("count", 200))
+
+
+def _position(asked: Asked) -> dict[str, int | None]:
+    selections, text, where = asked.selections, asked.text("q"), asked.text("class")
+    if not where:
+        return {"position": selections.position(text, asked.integer("index"))}
+    if where not in ("next", "previous"):
+        raise OptionError(f"class must be next or previous, got {short_repr(where, 50)}")
+    return {"position": selections.neighbor(text, asked.integer("from"), forward=where == "next")}
 
 
 def _report(asked: Asked) -> dict[str, Any]:
@@ -111,6 +125,10 @@ ROUTES: tuple[tuple[str, Callable[[Asked], Any], bool], ...] = (
     ("/", lambda _: _file("index.html"), False),
     ("/static/{name}", lambda asked: _file(asked.text("name")), False),
     ("/api/stores", _stores, False),
+    ("/api/{s}/select", lambda asked: facts.select(asked.selections, asked.text("q")), False),
+    ("/api/{s}/rows", _rows, False),
+    ("/api/{s}/facts", lambda asked: facts.count(asked.selections, asked.text("q")), False),
+    ("/api/{s}/position", _position, False),
     ("/api/{s}/training", lambda asked: training_routes.answer(asked, "show_batch"), False),
     (
         "/api/{s}/epochs/{index}",

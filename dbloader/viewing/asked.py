@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dbloader.errors import OptionError
+from dbloader.viewing.selection import Selections
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,12 +27,17 @@ class Shown:
     Attributes:
         stores: One store or two, which several threads read.
         tell: Called with a text for the person who started the viewer.
+        selections: Those of each store.
         transform: The user's own, for what the training sees, if there is one.
     """
 
     stores: Sequence[Store]
     tell: Callable[[str], object] = lambda _: None
     transform: Callable[..., Any] | None = None
+    selections: tuple[Selections, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "selections", tuple(map(Selections, self.stores)))
 
 
 class Asked:
@@ -50,7 +56,12 @@ class Asked:
     @property
     def store(self) -> Store:
         """The store with the number ``s``."""
-        return self.shown.stores[self.integer("s", most=len(self.shown.stores) - 1)]
+        return self.selections.store
+
+    @property
+    def selections(self) -> Selections:
+        """The selections of that store."""
+        return self.shown.selections[self.integer("s", most=len(self.shown.stores) - 1)]
 
     def text(self, name: str, default: str = "") -> str:
         """Return a value of the query or the path."""

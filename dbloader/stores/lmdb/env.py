@@ -10,10 +10,11 @@ two files share one set of locks. A file that several processes write to is ther
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import os
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import lmdb
@@ -23,6 +24,8 @@ from dbloader.stores.lmdb.readahead import ReadAhead
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+_DONTNEED = 4  # MADV_DONTNEED
 
 
 class Environment:
@@ -61,6 +64,16 @@ class Environment:
         """Ask the kernel to read the records at some indices, without waiting; nothing if the file can change."""
         if self._ahead is not None:
             self._ahead.prefetch(indices)
+
+    def release_pages(self) -> None:
+        """Take the pages that were read out of this process's memory; they stay in the page cache."""
+        with suppress(OSError, AttributeError), open("/proc/self/maps") as maps:  # noqa: PTH123 - Linux only
+            for span, mode, _, device, inode, *_ in map(str.split, maps):
+                key = os.makedev(*(int(number, 16) for number in device.split(":"))), int(inode)
+                # A shared map of a file loses nothing: what is read again comes from the page cache.
+                if mode.endswith("s") and key == self.key:
+                    begin, end = (int(bound, 16) for bound in span.split("-"))
+                    ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), _DONTNEED)
 
     def close(self) -> None:
         """Close the environment; in a forked child, close the inherited copy."""

@@ -1,0 +1,134 @@
+"""The columns of a store in as few bytes as they need, and a memory of recent results."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import numpy as np
+
+from dbloader.errors import DamagedStoreError
+from dbloader.records.columns import CHUNK, DTYPES, NO_LABEL
+from dbloader.records.names import name_at
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from dbloader.stores.base import Store
+
+    Array = np.ndarray[Any, Any]
+
+T = TypeVar("T")
+
+BLOCK = 2**20  # records that are computed at a time, so that no temporary array has 8 bytes for each of all
+_NAME_BYTES = 2**25
+
+
+class Recent(Generic[T]):
+    """Results of the last calls, up to some bytes in all. Equal calls at the same time do the work once."""
+
+    def __init__(self, most_bytes: int, size: Callable[[T], int]) -> None:
+        self._most_bytes, self._size = most_bytes, size
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[Any, Future[T]] = OrderedDict()
+        self._sizes: dict[Any, int] = {}  # of those that are made
+
+    def get(self, key: object, make: Callable[[], T]) -> T:
+        """Return the result for a key, which ``make`` makes unless it is kept; an error is not kept."""
+        with self._lock:
+            future = self._kept.get(key)
+            is_new = future is None
+            future = self._kept.setdefault(key, future or Future())
+            self._kept.move_to_end(key)
+        if is_new:
+            try:
+                made = make()
+            except BaseException as error:
+                with self._lock:
+                    del self._kept[key]
+                future.set_exception(error)
+                raise
+            future.set_result(made)
+            with self._lock:
+                self._sizes[key] = self._size(made)
+                self._drop_oldest()
+        return future.result()
+
+    def _drop_oldest(self) -> None:
+        total = sum(self._sizes.values())
+        for key in [key for key in self._kept if key in self._sizes][:-1]:
+            if total <= self._most_bytes:
+                break
+            total -= self._sizes.pop(key)
+            del self._kept[key]
+
+
+class Columns:
+    """The columns of a store, each read at its first use. Threads may share it.
+
+    Labels have the narrowest dtype for the store's labels, and its lowest value for no label. Ten million records of a
+    thousand classes take 100 MB instead of 240.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._columns = Recent[Any](2**63, len)
+        self._names = Recent[Any](_NAME_BYTES, len)
+
+    def get(self, column: str) -> Array:
+        """Return a column: ``"label"``, ``"width"``, ``"height"`` or ``"nbytes"``."""
+        values: Array = self._columns.get(column, lambda: self._read(column))
+        return values
+
+    def name(self, index: int) -> str:
+        """Return the name of a record; "" without one."""
+        number = index // CHUNK
+        return name_at(self._names.get(number, lambda: self.store._open().chunk("name", number)), index % CHUNK)
+
+    def values(self, what: str, indices: Any) -> Array:
+        """Return the width, height, aspect (width / height, float64) or bytes of some records; 0 if unknown.
+
+        Args:
+            what: ``"width"``, ``"height"``, ``"aspect"`` or ``"bytes"``.
+            indices: A slice, or an array of integers.
+        """
+        if what != "aspect":
+            values: Array = self.get("nbytes" if what == "bytes" else what)[indices]
+            return values
+        width, height = (self.get(side)[indices] for side in ("width", "height"))
+        aspect = np.zeros(len(width))
+        np.divide(width, height, out=aspect, where=height > 0)
+        return aspect
+
+    def _read(self, column: str) -> Array:
+        handle = self.store._open()
+        dtype = self._dtype(column)
+        unlabelled = np.iinfo(dtype).min
+        values = np.empty(handle.manifest.length, dtype)
+        for number, chunk in enumerate(handle.chunks(column)):
+            part = np.frombuffer(chunk, DTYPES[column])
+            if column == "label":
+                part = np.where(part == NO_LABEL, unlabelled, part)
+            here = values[number * CHUNK : (number + 1) * CHUNK]
+            here[:] = part
+            if not np.array_equal(here, part):
+                what = f"its manifest does not know a {column} of the records {number * CHUNK:,} and following"
+                raise DamagedStoreError(f"{self.store.place}: {what}; convert again")
+        return values
+
+    def _dtype(self, column: str) -> np.dtype[Any]:
+        manifest = self.store.manifest
+        if column == "nbytes":
+            return np.dtype(np.uint32)  # a record has at most 2 GiB
+        if column != "label":
+            return np.min_scalar_type(max(getattr(manifest, column)))
+        labels = [0, NO_LABEL + 1] if manifest.label_counts is None else [0, *manifest.label_counts]
+        bounds = min(labels) - 1, max(labels)  # the lowest value is that of no label
+        return np.result_type(np.int16, *(np.min_scalar_type(min(bound, ~bound)) for bound in bounds))
+
+
+def blocks(count: int) -> Iterator[slice]:
+    """Yield slices of BLOCK records, from 0 to ``count``."""
+    return (slice(start, min(start + BLOCK, count)) for start in range(0, count, BLOCK))

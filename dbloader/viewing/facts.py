@@ -1,0 +1,144 @@
+"""What the page shows of a selection: its rows, its counts by label, and histograms."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dbloader.errors import OptionError
+from dbloader.viewing.columns import blocks
+from dbloader.viewing.query import SIZES
+
+if TYPE_CHECKING:
+    from dbloader.viewing.columns import Array
+    from dbloader.viewing.selection import Selection, Selections
+
+MOST_ROWS = 500
+_BINS = 40
+_SAMPLED = 100_000  # values that the edges of a histogram are chosen by; all are counted
+# Round numbers in even ratios, 20, 10 and 5 of them from 1 to 10 (the series of Renard).
+_ROUND = (1, 1.1, 1.25, 1.4, 1.6, 1.8, 2, 2.2, 2.5, 2.8, 3.2, 3.6, 4, 4.5, 5, 5.6, 6.3, 7.1, 8, 9)
+_WIDE = 20  # ratio of values above which they are shown by their logarithms
+
+
+def select(selections: Selections, text: str) -> dict[str, Any]:
+    """Return how many records a query finds, of how many; ``first`` if only so many were looked at."""
+    found = selections.select(text)
+    return {"count": len(found.indices), "of": len(selections.store), "first": found.first}
+
+
+def rows(selections: Selections, text: str, start: int, count: int) -> dict[str, Any]:
+    """Return rows of a selection: index, name, label, width, height and bytes; None for what a record lacks.
+
+    Raises:
+        OptionError: More than 500 rows are asked for, or the query is not understood.
+    """
+    if not (start >= 0 and 0 <= count <= MOST_ROWS):
+        raise OptionError(f"start must be 0 or more and count from 0 to {MOST_ROWS}, got {start} and {count}")
+    indices = np.asarray(selections.select(text).indices[start : start + count], np.int64)
+    columns = selections.columns
+    labels = columns.get("label")
+    unlabelled = np.iinfo(labels.dtype).min
+    sizes = [columns.get(name)[indices].tolist() for name in ("width", "height", "nbytes")]
+    found = zip(indices.tolist(), labels[indices].tolist(), *sizes, strict=True)
+    rows = [
+        [index, columns.name(index) or None, None if label == unlabelled else label, *(size or None for size in rest)]
+        for index, label, *rest in found
+    ]
+    return {"start": start, "rows": rows}
+
+
+def count(selections: Selections, text: str) -> dict[str, Any]:
+    """Return the counts of a selection by label, size and event.
+
+    ``labels`` are pairs of a label, None for none, and its records; empty for more than 65,536 labels. A histogram
+    counts in each bin the records from one edge up to, not including, the next; those of unknown size are left out.
+    ``formats`` is None where it would take reading records.
+    """
+    return selections.facts.get(text.strip(), lambda: _count(selections, selections.select(text)))
+
+
+def _count(selections: Selections, found: Selection) -> dict[str, Any]:
+    indices, manifest = found.indices, selections.store.manifest
+    everything = isinstance(indices, range)
+    formats = manifest.formats if everything else None
+    if len(manifest.formats) == 1 and sum(manifest.formats.values()) == manifest.length:
+        formats = dict.fromkeys(manifest.formats, len(indices))
+    events = selections.with_event()
+    return {
+        "count": len(indices),
+        "first": found.first,
+        "labels": [] if manifest.label_counts is None else _count_labels(selections, indices),
+        "histograms": {what: _histogram(selections, what, indices) for what in SIZES},
+        "formats": formats,
+        "events": {event: len(some) if everything else _common(some, indices) for event, some in events.items()},
+    }
+
+
+def _count_labels(selections: Selections, indices: Any) -> list[list[int | None]]:
+    manifest, labels = selections.store.manifest, selections.columns.get("label")
+    if isinstance(indices, range) and manifest.label_counts is not None:
+        without = manifest.length - manifest.labelled
+        return [[None, without]] * (without > 0) + [[*pair] for pair in manifest.label_counts.items()]
+    counts: Counter[int] = Counter()
+    for part in blocks(len(indices)):
+        here = labels[part] if isinstance(indices, range) else labels[indices[part]]
+        counts.update(dict(zip(*(found.tolist() for found in np.unique(here, return_counts=True)), strict=True)))
+    unlabelled = np.iinfo(labels.dtype).min
+    return [[None if label == unlabelled else label, number] for label, number in sorted(counts.items())]
+
+
+def _common(some: Array, indices: Array) -> int:
+    at = np.minimum(indices.searchsorted(some.astype(indices.dtype)), len(indices) - 1)
+    return int(np.count_nonzero(indices[at] == some)) if len(indices) else 0
+
+
+def _histogram(selections: Selections, what: str, indices: Any) -> dict[str, list[Any]]:
+    values = selections.columns.values
+    some = values(what, np.asarray(indices[:: max(1, len(indices) // _SAMPLED)], np.int64))
+    edges = _edges(some[some > 0], whole=what != "aspect", logarithmic=what == "bytes")
+    below, unknown = np.zeros(len(edges), np.int64), 0
+    low, high = math.inf, 0.0
+    for part in blocks(len(indices)):
+        # Sorted, 10 ms a million; looking up the bin of each takes 70.
+        here = np.sort(values(what, part if isinstance(indices, range) else indices[part]))
+        below += here.searchsorted(edges)
+        unknown += (none := int(here.searchsorted(0, "right")))
+        if none < len(here):
+            low, high = min(low, float(here[none])), max(high, float(here[-1]))
+    counts = np.diff([unknown, *below, len(indices)]).tolist()
+    # The outer bins reach as far as the values do, so that a few extreme ones do not make one bar of all others.
+    tenth = 1 if what != "aspect" else 10
+    lowest, highest = math.floor(low * tenth) / tenth if high else 0, math.floor(high * tenth + 1) / tenth
+    begin, end = counts[0] == 0, len(counts) - (counts[-1] == 0)
+    edges = [lowest, *edges, highest][begin : end + 1]
+    return {"edges": edges if what == "aspect" else [*map(int, edges)], "counts": counts[begin:end]}
+
+
+def _edges(values: Array, *, whole: bool, logarithmic: bool) -> list[float]:
+    """Return up to 41 round numbers, ascending, around all of some values but the half percent at each end."""
+    if not len(values):
+        return []
+    if whole and values.max() - values.min() < _BINS:
+        return [float(edge) for edge in range(int(values.min()), int(values.max()) + 2)]
+    first, last = np.percentile(values, (0.5, 99.5)).tolist()
+    if logarithmic or last > _WIDE * first:
+        decades = range(math.floor(math.log10(first)), math.ceil(math.log10(last)) + 1)
+        for each in (1, 2, 4, len(_ROUND)):
+            edges = [round(digit * 10.0**decade, 9) for decade in decades for digit in _ROUND[::each]]
+            edges = edges[max(0, _at(edges, first) - 1) : _at(edges, last) + 1]
+            if len(edges) <= _BINS + 1:
+                break
+    else:
+        unit = 10.0 ** math.floor(math.log10(max(last - first, 1e-9) / _BINS))
+        step = next(unit * digit for digit in (1, 2, 5, 10) if last - first <= unit * digit * (_BINS - 1))
+        edges = [round(step * number, 9) for number in range(math.floor(first / step), math.floor(last / step) + 2)]
+    return [*dict.fromkeys(float(round(edge)) for edge in edges)] if whole else edges
+
+
+def _at(edges: list[float], value: float) -> int:
+    """Return the number of edges that are not greater than a value."""
+    return sum(edge <= value for edge in edges)

@@ -1,0 +1,112 @@
+"""The query text of the viewer: words with blanks between them, which must all hold. docs/viewer.md lists the words."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any, NamedTuple
+
+from dbloader._describe import short_repr
+from dbloader.errors import OptionError
+
+SIZES = ("width", "height", "aspect", "bytes")
+EVENTS = ("damaged", "repaired", "rejected")
+"""Events of the conversion's report that are words of their own."""
+
+_COLON = ("class", "label", "name", "index", "format", "event")
+_MOST_LETTERS, _MOST_WORDS = 10_000, 32
+_WITHIN = r'(?:[^"\\]|\\["\\]|\\(?!["\\]))*'  # of quotes, in which \" is a quote and \\ a backslash
+_WORD = re.compile(rf'(-?)(?:([A-Za-z_]+)(:|<=|>=|<|>|=))?((?:"{_WITHIN}"|[^\s"])*)(?=\s|\Z)')
+_QUOTED = re.compile(f'"({_WITHIN})"')
+_NUMBER = re.compile(r"[+-]?(?:[0-9]{1,30}\.?[0-9]{0,30}|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,3})?")
+_INTEGER = re.compile("-?[0-9]{1,18}")
+_RANGES = re.compile("[0-9]{1,18}(?:-[0-9]{1,18})?(?:,[0-9]{1,18}(?:-[0-9]{1,18})?)*")
+
+
+class Word(NamedTuple):
+    """One condition.
+
+    Attributes:
+        position: Of its first letter in the text, from 1.
+        negated: Whether it must not hold.
+        key: ``"class"``, ``"label"``, ``"name"``, ``"index"``, ``"format"``, ``"event"`` or one of ``SIZES``.
+        sign: ``":"``, or how a size is compared.
+        value: The text; of sizes a float, of ``"label"`` an int or None for no label, of ``"index"`` a list of ranges.
+    """
+
+    position: int
+    negated: bool
+    key: str
+    sign: str
+    value: Any
+
+
+def parse(text: str) -> list[Word]:
+    """Return the conditions in a query text.
+
+    Raises:
+        OptionError: A word is not understood. The message has its position, what is allowed, and an example.
+    """
+    if len(text) > _MOST_LETTERS:
+        raise OptionError(f"the query has {len(text):,} letters; at most {_MOST_LETTERS:,} are allowed")
+    words: list[Word] = []
+    at = _blanks_end(text, 0)
+    while at < len(text):
+        match = _WORD.match(text, at)
+        if match is None:
+            raise query_error(text.find('"', at) + 1, 'a quote is opened and not closed; write it as in name:"a b"')
+        words.append(_word(at + 1, *match.groups()))
+        at = _blanks_end(text, match.end())
+    if len(words) > _MOST_WORDS:
+        raise query_error(words[_MOST_WORDS].position, f"at most {_MOST_WORDS} words are allowed, got {len(words)}")
+    return words
+
+
+def query_error(position: int, what: str) -> OptionError:
+    """Return the error for a word at a position, from 1."""
+    return OptionError(f"query, letter {position}: {what}")
+
+
+def _blanks_end(text: str, at: int) -> int:
+    return len(text) - len(text[at:].lstrip())
+
+
+def _word(position: int, minus: str, key: str | None, sign: str | None, raw: str) -> Word:
+    negated = bool(minus)
+    value = _QUOTED.sub(lambda match: re.sub(r'\\(["\\])', r"\1", match[1]), raw)
+    if key is None:
+        if raw in EVENTS:
+            return Word(position, negated, "event", ":", raw)
+        key, sign = "name", ":"
+    if key in SIZES and sign != ":":
+        return Word(position, negated, key, sign or "", _number(position, f"{key}{sign}", value))
+    if key not in _COLON or sign != ":":
+        known = ", ".join([*(f"{word}:" for word in _COLON), *(f"{size}<" for size in SIZES), *EVENTS])
+        got = short_repr(f"{key}{sign}{raw}", 50)
+        what = f"{got} is not understood: a word is one of {known} or a part of a name"
+        rest = "sizes are compared by <, <=, >, >= or =; write quotes around a part of a name that looks like a word"
+        raise query_error(position, f'{what}; {rest}, such as "{key}{sign}"')
+    if not value and not (key == "class" and raw):  # a class may be called ""
+        raise query_error(position, f"{key}: needs something after it, such as {key}:{_EXAMPLES[key]}")
+    if key == "label":
+        if value != "none" and not _INTEGER.fullmatch(value):
+            raise query_error(position, f"a label is an integer or none, such as label:3, got {short_repr(value, 50)}")
+        return Word(position, negated, key, ":", None if value == "none" else int(value))
+    if key == "index":
+        if not _RANGES.fullmatch(value):
+            what = "indices are integers and ranges, such as index:5 or index:1,5-9, got"
+            raise query_error(position, f"{what} {short_repr(value, 50)}")
+        bounds = [[int(bound) for bound in part.split("-")] for part in value.split(",")]
+        return Word(position, negated, key, ":", [range(part[0], part[-1] + 1) for part in bounds])
+    return Word(position, negated, key, ":", value)
+
+
+_EXAMPLES = {"class": "cat", "label": "3", "name": "_012", "index": "5", "format": "png", "event": "damaged"}
+
+
+def _number(position: int, start: str, text: str) -> float:
+    number = float(text) if _NUMBER.fullmatch(text) else math.nan
+    if not math.isfinite(number):
+        what = f"{start} needs a number, such as {start}256 or {start}1e6, got {short_repr(text, 50)}"
+        raise query_error(position, what)
+    return number

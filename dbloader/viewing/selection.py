@@ -1,0 +1,229 @@
+"""The records of a store for which a query text holds, computed from its columns."""
+
+from __future__ import annotations
+
+import difflib
+import operator
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import bson
+import numpy as np
+
+from dbloader._describe import short_repr
+from dbloader.errors import OptionError
+from dbloader.records.columns import CHUNK, DTYPES, name_hash
+from dbloader.records.document import LENGTH, find_image
+from dbloader.records.names import names_with
+from dbloader.stores.mongo.query import find_indices
+from dbloader.stores.mongo.store import MongoStore
+from dbloader.viewing.columns import Columns, Recent, blocks
+from dbloader.viewing.query import EVENTS, SIZES, parse, query_error
+
+if TYPE_CHECKING:
+    from dbloader.stores.base import Store
+    from dbloader.viewing.columns import Array
+    from dbloader.viewing.query import Word
+
+_COMPARE = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "=": operator.eq}
+_MOST_BYTES = 64_000_000  # of kept selections; one of ten million records has up to 40 MB
+_SECONDS = 2.0  # of reading records
+_AT_ONCE = 4096  # records read between two looks at the clock
+
+
+class Selection(NamedTuple):
+    """Some records of a store.
+
+    Attributes:
+        indices: Ascending; a range for all records, else uint32 or int64, shape (records,).
+        first: Only the first so many records of the store were looked at; None if all were.
+    """
+
+    indices: Any
+    first: int | None = None
+
+
+class Selections:
+    """The selections of a store by their query texts; the last ones are kept. Threads may share it.
+
+    Args:
+        store: The store.
+        seconds: How long a query may read records, for what no column has.
+
+    Attributes:
+        columns: The columns of the store.
+        facts: What ``facts.count`` has counted.
+    """
+
+    def __init__(self, store: Store, *, seconds: float = _SECONDS) -> None:
+        self.store = store
+        self.columns = Columns(store)
+        self._seconds = seconds
+        self._kept = Recent[Selection](_MOST_BYTES, lambda found: getattr(found.indices, "nbytes", 0))
+        self.facts = Recent[dict[str, Any]](_MOST_BYTES, lambda facts: 200 * len(facts["labels"]))
+        self._events: Recent[dict[str, Array]] = Recent(2**63, len)
+
+    def select(self, text: str) -> Selection:
+        """Return the records for which all words of a query text hold.
+
+        Raises:
+            OptionError: The text is not a query, or names a class or format that the store does not have.
+        """
+        return self._kept.get(text.strip(), lambda: self._evaluate(parse(text)))
+
+    def with_event(self) -> dict[str, Array]:
+        """Return the records that the conversion's report names, ascending, by event: uint32 or int64."""
+        return self._events.get(None, self._find_events)
+
+    def position(self, text: str, index: int) -> int | None:
+        """Return the position in a selection of its first record at or after an index; None if there is none."""
+        indices = self.select(text).indices
+        found = min(max(index, 0), len(self.store))
+        if not isinstance(indices, range):
+            found = int(indices.searchsorted(indices.dtype.type(found)))
+        return found if found < len(indices) else None
+
+    def neighbor(self, text: str, position: int, *, forward: bool) -> int | None:
+        """Return the position of the first record of the next or previous run of another label; None if there is none.
+
+        Raises:
+            OptionError: The selection has no such position.
+        """
+        indices, labels = self.select(text).indices, self.columns.get("label")
+        if not 0 <= position < len(indices):
+            raise OptionError(f"no position {position} in the selection, which has {len(indices):,} records")
+
+        def first_other(step: int, start: int) -> int | None:
+            part = slice(start, None, step)
+            there = labels[part] if isinstance(indices, range) else labels[indices[part]]
+            others = there != there[0]
+            return start + step * int(others.argmax()) if others.any() else None
+
+        if forward:
+            return first_other(1, position)
+        last = first_other(-1, position)
+        before = None if last is None else first_other(-1, last)
+        return None if last is None else 0 if before is None else before + 1
+
+    def _evaluate(self, words: list[Word]) -> Selection:
+        length = len(self.store)
+        if not words:
+            return Selection(range(length))
+        keep = np.ones(length, bool)
+        for word in words:
+            if word.key not in ("name", "format"):
+                keep &= self._holds(word) != word.negated
+        self._keep_named(keep, [word for word in words if word.key == "name"])
+        first = self._keep_formats(keep, [word for word in words if word.key == "format"])
+        if keep.all():
+            return Selection(range(length))
+        indices = np.empty(np.count_nonzero(keep), np.promote_types(np.uint32, np.min_scalar_type(length)))
+        stop = 0
+        for part in blocks(length):
+            found = np.flatnonzero(keep[part])
+            indices[stop : (stop := stop + len(found))] = found + part.start
+        return Selection(indices, first)
+
+    def _holds(self, word: Word) -> Array:
+        """Return whether a condition on a column holds for each record: bool, shape (records,)."""
+        holds = np.zeros(len(self.store), bool)
+        if word.key in SIZES:
+            for part in blocks(len(holds)):
+                values = self.columns.values(word.key, part)
+                # A record without a size is never smaller or larger.
+                holds[part] = _COMPARE[word.sign](values, word.value) & (values > 0)
+        elif word.key == "index":
+            for indices in word.value:
+                holds[indices.start : indices.stop] = True
+        elif word.key == "event":
+            holds[self._indices_with(word)] = True
+        else:
+            labels = self.columns.get("label")
+            unlabelled = np.iinfo(labels.dtype).min
+            wanted = self._labels_of(word) if word.key == "class" else [word.value]
+            for label in wanted:
+                holds |= (labels == unlabelled) if label is None else (labels == label) & (labels != unlabelled)
+        return holds
+
+    def _indices_with(self, word: Word) -> Any:
+        found = self.with_event()
+        if word.value not in (*found, *EVENTS):
+            what = f"events are {', '.join(found)}" if found else "the report has none"
+            raise query_error(word.position, f"no record has the event {short_repr(word.value, 50)}; {what}")
+        return found.get(word.value, [])
+
+    def _labels_of(self, word: Word) -> list[int]:
+        classes = self.store.manifest.classes
+        labels = [label for label, name in enumerate(classes) if name == word.value]
+        if not labels:
+            close = difflib.get_close_matches(word.value, classes[:10_000], 3) or classes[:3]
+            known = f"classes are {', '.join(map(short_repr, close))}{', …' * (len(classes) > len(close))}"
+            remedy = known if classes else "the store has no class names: ask for a label, such as label:3"
+            raise query_error(word.position, f"no class is called {short_repr(word.value, 50)}; {remedy}")
+        return labels
+
+    def _keep_named(self, keep: Array, words: list[Word]) -> None:
+        """Drop the records whose names lack a part; only names of records that are left are searched."""
+        if not words:
+            return
+        handle = self.store._open()
+        parts = [(word.value.encode("utf-8", "surrogatepass"), word.negated) for word in words]
+        here = [keep[start : start + CHUNK] for start in range(0, len(keep), CHUNK)]
+        numbers = [number for number, part in enumerate(here) if part.any()]
+        few = len(numbers) < len(here) // 4  # else they are read together, which a server answers faster
+        chunks = (handle.chunk("name", number) for number in numbers) if few else handle.chunks("name")
+        for number, chunk in zip(numbers if few else range(len(here)), chunks, strict=True):
+            for part, negated in parts:
+                here[number] &= names_with(chunk, part) != negated
+
+    def _keep_formats(self, keep: Array, words: list[Word]) -> int | None:
+        """Drop the records of other formats; return how many records of the store were looked at, None for all."""
+        unsure: list[tuple[str, bool]] = []
+        known = self.store.manifest.formats
+        for word in words:
+            wanted = next((name for name in known if name.lower() == word.value.lower()), None)
+            if wanted is None:
+                what = f"formats are {', '.join(known)}" if known else "no record has one"
+                raise query_error(word.position, f"no record has the format {short_repr(word.value, 50)}; {what}")
+            if known[wanted] < len(keep):
+                unsure.append((wanted, word.negated))
+            elif word.negated:
+                keep[:] = False
+        deadline = time.monotonic() + self._seconds
+        candidates: Array = np.flatnonzero(keep) if unsure else np.zeros(0, np.int64)
+        for start in range(0, len(candidates), _AT_ONCE):
+            part = candidates[start : start + _AT_ONCE]
+            if start and time.monotonic() > deadline:
+                keep[part[0] :] = False
+                return int(part[0])
+            for wanted, negated in unsure:
+                keep[part] &= self._have_format(part, wanted) != negated
+        return None
+
+    def _have_format(self, indices: Array, wanted: str) -> Array:
+        """Return whether records have a format: bool, shape (indices,). They are not verified."""
+        if isinstance(self.store, MongoStore):  # which would send the images with the documents
+            query = {"_id": {"$in": indices.tolist()}, "format": wanted}
+            return np.isin(indices, find_indices(self.store._open(), query))
+        formats = []
+        with self.store.borrow_documents(indices.tolist()) as documents:
+            for document, _ in documents:
+                begin, end, _ = find_image(document)
+                rest = b"".join((LENGTH.pack(len(document) - (end - begin)), document[4:begin], document[end:]))
+                formats.append(bson.decode(rest).get("format"))
+        return np.array([one == wanted for one in formats])
+
+    def _find_events(self) -> dict[str, Array]:
+        events: dict[str, set[str]] = {}
+        for line in self.store.events():
+            events.setdefault(line["name"], set()).add(line["event"])
+        found: dict[str, list[int]] = {event: [] for some in events.values() for event in some}
+        hashes = np.unique(np.array([name_hash(name.encode()) for name in events], np.uint32))
+        for number, chunk in enumerate(self.store._open().chunks("name_hash") if events else ()):
+            here = np.frombuffer(chunk, DTYPES["name_hash"])
+            nearest = hashes[np.minimum(hashes.searchsorted(here), len(hashes) - 1)]
+            for position in np.flatnonzero(nearest == here).tolist():
+                index = number * CHUNK + position
+                for event in events.get(self.columns.name(index), ()):
+                    found[event].append(index)
+        return {event: np.array(indices, np.int64) for event, indices in found.items()}
