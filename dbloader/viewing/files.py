@@ -6,9 +6,11 @@ import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from PIL import ExifTags, Image
+
 from dbloader.errors import NotAnImageError, OptionError
 from dbloader.images.info import read_facts
-from dbloader.images.pillow import EIGHT_BITS
+from dbloader.images.pillow import EIGHT_BITS, open_pillow
 
 if TYPE_CHECKING:
     from dbloader.records.record import Record
@@ -80,3 +82,19 @@ def why_rendered(image: Any) -> str | None:
         return f"browsers show only a part of its {facts.depth} values"
     pixels = facts.width * facts.height
     return f"it has {pixels:,} pixels, too many for a page" if pixels > _MOST_PIXELS else None
+
+
+def shown_orientation(image: Any) -> int:
+    """Return the EXIF orientation, 1 to 8, in which an image is shown; 1 for an array, or if it cannot be read.
+
+    Browsers ignore XMP, and the EXIF of WebP. A TIFF is turned by Pillow.
+    """
+    try:
+        with open_pillow(image) as opened:
+            exif = opened.getexif() if opened.format == "TIFF" else Image.Exif()
+            if opened.format not in ("TIFF", "WEBP"):
+                exif.load(opened.info.get("exif", b""))
+            value = exif.get(ExifTags.Base.Orientation, 1)
+            return value if value in range(1, 9) else 1
+    except Exception:  # Pillow raises whatever its parsing meets
+        return 1

@@ -14,7 +14,7 @@ from dbloader.errors import DamagedRecordError, DamagedStoreError, ImageError, N
 from dbloader.images.info import read_facts
 from dbloader.images.structure import describe_jpeg, read_exif
 from dbloader.stores.rows import class_of
-from dbloader.viewing.files import why_rendered
+from dbloader.viewing.files import shown_orientation, why_rendered
 from dbloader.viewing.report import events_of
 
 if TYPE_CHECKING:
@@ -29,41 +29,49 @@ _BOXES = 2000  # that a page draws
 def show_record(store: Store, index: int) -> dict[str, Any]:
     """Return what the page shows of a record.
 
-    That is what `describe_record` returns and ``crc``, ``rendered`` (why browsers are given a picture of the image, or
-    None), ``boxes`` (of the first 2,000; the labels of their classes in ``box_labels``), ``files`` (the file fields
-    that the record has: number, name, and why a picture of it is shown) and ``events`` (the lines of the report with
-    its name). Of a damaged record only index, name and error.
+    That is what `describe_record` returns and
+
+    - ``crc``: "verified".
+    - ``orientation``: the EXIF orientation in which browsers show the image, 1 to 8.
+    - ``rendered``: why they are given a picture made of the image; None if they show it as it is stored.
+    - ``boxes``: the first 2,000 boxes, in pixels of the stored image, and ``box_labels``: the names of their classes.
+    - ``files``: number and name of each file field that the record has.
+    - ``events``: the lines of the report with its name.
+
+    Of a damaged record: index, name and error.
 
     Raises:
         RecordIndexError: No record has this index.
     """
     try:
         record = store.read([index])[0]
-    except DamagedRecordError as error:
+    except (DamagedRecordError, DamagedStoreError) as error:
         name = None
         with suppress(DamagedRecordError, DamagedStoreError):
             name = store.name(index)
         return {"index": index, "name": name, "error": str(error)}
     facts, classes = describe_record(store, record), store.manifest.classes
-    boxes, labels = (record.fields.get(name) for name in ("boxes", "box_labels"))
-    is_boxes = isinstance(boxes, np.ndarray) and boxes.ndim == 2 and boxes.shape[1] == 4 and boxes.dtype.kind in "iuf"
-    named = isinstance(labels, np.ndarray) and labels.ndim == 1 and labels.dtype.kind in "iu"
-    files = enumerate(store.manifest.file_fields)
+    boxes, labels = (_array(record.fields.get(name), shape) for name, shape in (("boxes", (4,)), ("box_labels", ())))
     return {
         **facts,
         "crc": "verified",
+        "orientation": shown_orientation(record.image),
         "rendered": None if record.image is None else why_rendered(record.image),
-        "boxes": _plain(list(boxes[:_BOXES])) if is_boxes and boxes is not None else [],
-        "box_labels": [class_of(label, classes) or str(label) for label in labels[:_BOXES].tolist()]
-        if named and labels is not None
-        else [],
+        "boxes": np.nan_to_num(boxes[:_BOXES]).tolist(),
+        "box_labels": [class_of(label, classes) or str(label) for label in labels[:_BOXES].astype(int).tolist()],
         "files": [
-            {"field": number, "name": name, "rendered": why_rendered(record.fields[name])}
-            for number, name in files
-            if record.fields.get(name) is not None
+            {"field": number, "name": name}
+            for number, name in enumerate(store.manifest.file_fields)
+            if isinstance(record.fields.get(name), bytes)
         ],
         "events": events_of(store, record.name),
     }
+
+
+def _array(value: Any, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """Return an array of numbers whose rows have a shape; without rows, if the value is another one."""
+    fits = isinstance(value, np.ndarray) and value.shape[1:] == shape and value.ndim and value.dtype.kind in "iuf"
+    return value.astype(np.float64) if fits else np.zeros((0, *shape))
 
 
 def describe_record(store: Store, record: Record) -> dict[str, Any]:
@@ -109,6 +117,8 @@ def _plain(value: Any) -> Any:
         return f"{value.dtype} array of shape {value.shape}"
     if isinstance(value, dict):
         return {str(name): _plain(one) for name, one in value.items()}
-    if isinstance(value, (list, tuple, np.ndarray)):
-        return [_plain(one) for one in (value.tolist() if isinstance(value, np.ndarray) else value)]
+    if isinstance(value, np.ndarray):
+        return _plain(value.tolist())
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
     return size(len(value)) if isinstance(value, bytes) else str(value)

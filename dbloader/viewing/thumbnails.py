@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import simplejpeg
-from PIL import ExifTags, Image
+from PIL import Image
 
 from dbloader.errors import NotAnImageError, OptionError
 from dbloader.images.info import read_facts
@@ -25,7 +25,7 @@ from dbloader.images.pillow import (
     translate_errors,
     value_depth,
 )  # fmt: skip
-from dbloader.viewing.files import image_of, media_type
+from dbloader.viewing.files import image_of, media_type, shown_orientation
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -123,7 +123,8 @@ class Thumbnails:
 
 def _thumbnail(data: bytes, facts: Facts, px: int, *, is_field: bool) -> Picture:
     with translate_errors("the image does not decode", MemoryError), open_pillow(data) as opened:
-        turn, depth, image = _TURNS.get(orientation_of(opened)), value_depth(opened), None
+        depth, image = value_depth(opened), None
+        turn = None if facts.format == "TIFF" else _TURNS.get(shown_orientation(data))  # Pillow turns a TIFF
         if facts.format == "JPEG":
             image = _small_jpeg(data, facts, px)
             opened.draft(None, (px, px))
@@ -153,25 +154,17 @@ def _small_jpeg(data: bytes, facts: Facts, px: int) -> Image.Image | None:
         return None
 
 
-def orientation_of(opened: Image.Image) -> int:
-    """Return how EXIF says that an image is to be turned, 1 to 8; like browsers, ignore what is unreadable, and XMP."""
-    exif = Image.Exif()
-    try:
-        exif.load(opened.info.get("exif", b""))
-        orientation = exif.get(ExifTags.Base.Orientation, 1)
-    except Exception:  # Pillow raises whatever its parsing meets
-        return 1
-    return orientation if orientation in _TURNS else 1
-
-
 def _mask(image: Image.Image) -> Image.Image:
-    """Return a mask in its palette; one of few gray values in colors that make any labels visible."""
-    if image.mode == "P":
-        return image
-    gray = image.convert("L")
-    if sum(map(bool, gray.histogram())) <= _MOST_LABELS:
-        gray.putpalette([label * odd % 256 for label in range(256) for odd in (67, 151, 211)])  # 0 stays black
-    return gray
+    """Return a mask in its palette; one of few gray values in colors that make any labels visible.
+
+    A black label 0 is made transparent, so that a page can lay the mask over the image.
+    """
+    mask = image if image.mode == "P" else image.convert("L")
+    if mask.mode == "L" and sum(map(bool, mask.histogram())) <= _MOST_LABELS:
+        mask.putpalette([label * odd % 256 for label in range(256) for odd in (67, 151, 211)])
+    if mask.mode == "P" and (mask.getpalette() or [])[:3] == [0, 0, 0]:
+        mask.info.setdefault("transparency", 0)
+    return mask
 
 
 def _from_array(array: npt.NDArray[Any], px: int) -> Image.Image:

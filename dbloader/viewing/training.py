@@ -18,14 +18,13 @@ from dbloader.datasets.store import StoreDataset
 from dbloader.datasets.transforms import is_albumentations
 from dbloader.decoding.decoder import Decoder
 from dbloader.decoding.exif import TURNS
-from dbloader.decoding.pillow import open_file
 from dbloader.errors import DBLoaderError, OptionError
 from dbloader.loading.checkpoint import SamplerCheckpoint
 from dbloader.loading.defaults import create_batch_sampler, default_transform, height_and_width, with_transform
 from dbloader.sampling.blocks import BlockShuffleSampler
 from dbloader.sampling.rng import SeededIndices
 from dbloader.sampling.shuffle import ShuffleSampler
-from dbloader.viewing.thumbnails import orientation_of
+from dbloader.viewing.files import shown_orientation
 from dbloader.viewing.transform import to_png
 
 if TYPE_CHECKING:
@@ -204,8 +203,7 @@ def _crop(dataset: StoreDataset, record: Record, row: Any) -> dict[str, Any]:
         return found
     if record.width and record.height and record.format != "TIFF" and not decode.exif_transpose:
         crop = decode.choose_crop(row, record.width, record.height)
-        if isinstance(record.image, bytes):
-            found["turned"] = orientation_of(open_file(record.image))
+        found["turned"] = shown_orientation(record.image)
     else:  # only the file knows which side is up
         plan = dataset._plan(record, row)
         crop, found["size"] = plan.crop, [plan.width, plan.height]

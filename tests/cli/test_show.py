@@ -58,13 +58,14 @@ def test_fields_of_all_kinds_are_shown_as_json(shell: Shell, place: Path) -> Non
     fields = {
         "boxes": np.array([[1, 2, 3, 4.5]], np.float32), "none": np.zeros((0, 4)), "nan": float("nan"), "raw": b"123",
         "mask": np.zeros((30, 40), np.uint8), "list": [1, {"a": (True, None)}, np.array([float("inf")])],
-        "long": "x" * 300,
+        "long": "x" * 300, "one": np.array(5.5),
     }  # fmt: skip
     store_of(place, Record(label=1, fields=fields))
     shown = facts(shell, place, 0)
     assert shown["fields"] == {
         "boxes": [[1, 2, 3, 4.5]], "none": [], "nan": "nan", "raw": "3 bytes", "mask": "uint8 array of shape (30, 40)",
         "list": [1, {"a": [True, None]}, ["inf"]], "long": "x" * 300,
+        "one": 5.5,
     }  # fmt: skip
     assert (shown["class"], shown["name"], shown["bytes"], shown["jpeg"]) == ("dog", None, None, {})
     assert f"fields long   {'x' * 99}…\n" in shell("show", place, 0).stdout

@@ -121,16 +121,17 @@ def test_small_files_that_browsers_show_are_their_own_thumbnails(tmp_path: Path)
             assert media_type == (f"image/{record.format.lower()}" if shown and record.format else "image/jpeg")
 
 
-@pytest.mark.parametrize("image_format", ["JPEG", "PNG", "WEBP", "TIFF"])
+@pytest.mark.parametrize("image_format", ["JPEG", "PNG", "WEBP", "TIFF"])  # Chromium ignores the EXIF of WebP
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_a_thumbnail_is_turned_as_exif_says(image_format: str, orientation: int, tmp_path: Path) -> None:
+def test_a_thumbnail_is_turned_as_browsers_turn_the_image(image_format: str, orientation: int, tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
     options = {"quality": 95} if image_format in ("JPEG", "WEBP") else {}
     data = encoded(scene(), image_format, exif=exif, **options) + bytes(20_000)
     with store_of(tmp_path / "a.lmdb", data) as store:
         thumbnail = Thumbnails().get(store, 0, 160).data
-    assert difference(thumbnail, ImageOps.exif_transpose(opened(data))) < 4
+    upright = opened(data)  # a TIFF is turned by now
+    assert difference(thumbnail, upright if image_format == "WEBP" else ImageOps.exif_transpose(upright)) < 4
 
 
 def test_tiles_change_nothing(tmp_path: Path) -> None:

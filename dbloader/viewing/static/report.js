@@ -1,10 +1,57 @@
 // @ts-check
-import {make} from "./app.js";
+/** What the conversion did with single files. */
+import {api, counted, escaped, go, link, make, state, title} from "./app.js";
+
+const PAGE = 200;
 
 class Report extends HTMLElement {
-  /** @param {import("./app.js").State} state */
-  show(state) {
-    this.replaceChildren(make("p", {class: "muted"}, "report"));
+  connectedCallback() {
+    this.key = "";
+    this.text = make("input", {type: "search", ariaLabel: "Search names and reasons", placeholder: "Search names and reasons", autocomplete: "off",
+      onchange: () => go({text: this.text.value, start: null})});
+    this.events = make("p", {class: "chips"});
+    this.status = make("p", {class: "muted", role: "status"});
+    this.body = make("tbody");
+    this.table = make("table", {}, make("thead", {}, make("tr", {}, ...["Event", "Name", "Reason"].map((text) => make("th", {scope: "col"}, text)))), this.body);
+    this.pages = make("nav", {class: "steps", ariaLabel: "Pages of the report"});
+    this.append(make("h1", {}, "Report of the conversion"), this.text, this.events, this.status, this.table, this.pages);
+  }
+
+  /** @param {import("./app.js").State} now */
+  async show(now) {
+    title("report");
+    const {event = "", text = ""} = now, start = Math.max(0, Math.floor(Number(now.start ?? 0)) || 0);
+    const key = [now.store, event, text, start].join("\n");
+    if (key === this.key) return;
+    this.key = key;
+    this.text.value = text;
+    try {
+      const {total, counts, rows} = await api(`/api/${now.store}/report`, {event, text, start, count: PAGE});
+      if (key === this.key) this.fill(now, {event, start, total, counts, rows});
+    } catch (error) {
+      if (key !== this.key) return;
+      this.key = "";
+      this.status.textContent = escaped(/** @type {Error} */ (error).message);
+    }
+  }
+
+  /** @param {import("./app.js").State} now @param {any} found */
+  fill(now, {event, start, total, counts, rows}) {
+    const choice = (/** @type {string} */ name, /** @type {string} */ text) => make("button", {ariaPressed: String(event === name),
+      onclick: () => go({event: name, start: null})}, escaped(text));
+    const all = /** @type {[string, number][]} */ (Object.entries(counts));
+    const lines = all.reduce((sum, [, count]) => sum + count, 0);
+    this.events.replaceChildren(choice("", `all ${counted(lines)}`), ...all.map(([name, count]) => choice(name, `${name} ${counted(count)}`)));
+    this.text.hidden = this.events.hidden = !lines;
+    this.table.hidden = !rows.length;
+    const last = start + rows.length;
+    this.status.textContent = !lines ? "The conversion had nothing to report: it repaired, rejected and changed no file." :
+      rows.length ? `${counted(start + 1)} to ${counted(last)} of ${counted(total)} lines` : "No line has this.";
+    this.body.replaceChildren(...rows.map((/** @type {any} */ row) => make("tr", {}, make("td", {class: row.event}, row.event),
+      make("td", {}, row.index === null ? escaped(row.name) : link({view: "record", index: row.index, q: null, event: null, text: null, start: null}, escaped(row.name))),
+      make("td", {}, escaped(row.reason)))));
+    const page = (/** @type {string} */ text, /** @type {number} */ to) => (to < 0 || to >= total ? null : link({start: to || null}, text));
+    this.pages.replaceChildren(...[page("← Previous lines", start - PAGE), page("Next lines →", start + PAGE)].filter(Boolean));
   }
 }
 customElements.define("db-report", Report);

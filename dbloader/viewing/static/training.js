@@ -74,7 +74,7 @@ class Training extends HTMLElement {
         make("details", {}, make("summary", {}, "Paste a state_dict() to see what comes next"), make("p", {class: "muted"}, PASTE), text,
           make("div", {class: "row"}, make("button", {onclick: () => go({state: text.value.trim(), step: null})}, "Show"),
             make("button", {onclick: () => go({state: null, step: null})}, "Without it"))),
-        make("div", {class: "row"}, make("span", {class: "steps"}, step(-1, "Step before"), step(1, "Next step")), this.where), this.out);
+        make("div", {class: "row"}, make("span", {class: "by"}, step(-1, "Step before"), step(1, "Next step")), this.where), this.out);
     }
     for (const [name, , usual, always] of OPTIONS) {
       const input = this.field(name, now[name] ?? usual);
@@ -84,7 +84,7 @@ class Training extends HTMLElement {
     this.field("drop_last").checked = now.drop_last !== "0";
     this.field("state", now.state ?? "");
     if (now.state) this.querySelector("details")?.setAttribute("open", "");
-    this.querySelector(".steps")?.toggleAttribute("hidden", now.record !== undefined);
+    this.querySelector(".by")?.toggleAttribute("hidden", now.record !== undefined);
   }
 
   /** Return the field of the form with a name, with another value if one is given.
@@ -136,7 +136,7 @@ class Training extends HTMLElement {
     }
     return make("li", {"data-position": sample.position}, make("div", {class: "pair"}, link({view: "record", index: sample.index, record: null}, original), seen),
       make("div", {}, make("b", {}, sample.index), ` ${escaped(sample.name ?? "")} `, make("span", {class: "muted"}, escaped(className(now.store, sample.label ?? null)))),
-      make("div", {class: "facts"}, ...facts.filter(Boolean).flatMap((fact, at) => at ? [" · ", fact] : [fact])), values);
+      make("div", {class: "at"}, ...facts.filter(Boolean).flatMap((fact, at) => at ? [" · ", fact] : [fact])), values);
   }
 
   /** @param {number} by */
