@@ -184,6 +184,7 @@ def _sample(dataset: StoreDataset, indices: SeededIndices) -> dict[str, Any]:
     try:
         record = dataset.record(indices[0])
         sample |= {"name": record.name, "label": record.label}
+        dataset._check_whole(record)
         rows = dataset._random_numbers(indices)
         return sample | _crop(dataset, record, () if rows is None else rows[0])
     except DBLoaderError as error:  # a damaged record is one cell's

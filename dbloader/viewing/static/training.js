@@ -38,6 +38,7 @@ class Training extends HTMLElement {
           link({epoch: epoch + 12}, "Epochs after →"), link({record: null, epoch: null}, "Batches")),
         make("ul", {class: "pairs"}, ...samples.map((/** @type {any} */ sample) => this.pair(now, sample, data))));
       for (const name of now.state ? ["seed", "epoch"] : []) this.field(name, data[name]);
+      this.field("size").parentElement.hidden = Boolean(data.transform);
     } catch (error) {
       if (signal.aborted) return;
       this.where.textContent = "";
@@ -117,13 +118,18 @@ class Training extends HTMLElement {
     const failed = (/** @type {string} */ text) => seen.append(make("span", {class: "error"}, escaped(text)));
     if (sample.error) failed(sample.error);
     else {
+      const signal = this.stopped?.signal;
       this.loads?.set(seen, async () => {
-        const reply = await fetch(address(`/seen/${now.store}/${sample.index}`, {seed: data.seed, epoch: sample.epoch, position: sample.position, size: now.size}), {signal: this.stopped?.signal}).catch(() => null);
-        if (!reply?.ok) return reply && failed((await reply.json()).error);
-        const src = URL.createObjectURL(await reply.blob());
-        this.urls?.push(src);
-        seen.append(make("img", {src, alt: "As the network gets it"}));
-        values.textContent = reply.headers.get("X-Values") ?? "";
+        try {
+          const reply = await fetch(address(`/seen/${now.store}/${sample.index}`, {seed: data.seed, epoch: sample.epoch, position: sample.position, size: now.size}), {signal});
+          if (!reply.ok) return failed((await reply.json()).error);
+          const src = URL.createObjectURL(await reply.blob());
+          this.urls?.push(src);
+          seen.append(make("img", {src, alt: "As the network gets it"}));
+          values.textContent = reply.headers.get("X-Values") ?? "";
+        } catch {
+          if (!signal?.aborted) failed("The server does not answer.");
+        }
       });
       this.near?.observe(seen);
     }
