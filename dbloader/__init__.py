@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from dbloader.conversion.convert import convert as convert
     from dbloader.conversion.copy_store import copy_store as copy_store
     from dbloader.conversion.diff_stores import diff_stores as diff_stores
+    from dbloader.conversion.duplicates import find_duplicates as find_duplicates
     from dbloader.conversion.repair_store import repair_store as repair_store
     from dbloader.conversion.transcode import ImageFormat as ImageFormat
     from dbloader.conversion.verify_store import verify_store as verify_store
@@ -53,6 +54,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "create_store": "stores.open",
         "diff_stores": "conversion.diff_stores",
         "export_store": "exports.export",
+        "find_duplicates": "conversion.duplicates",
         "open_store": "stores.open",
         "repair_store": "conversion.repair_store",
         "verify_store": "conversion.verify_store",

@@ -28,7 +28,8 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells return it
 
 # Each command is in the module of its name, which is imported when the command is used: bench needs torch.
 _COMMANDS = (
-    "convert", "info", "ls", "show", "view", "verify", "diff", "repair", "copy", "export", "warm", "bench", "doctor",
+    "convert", "info", "ls", "show", "view", "verify", "diff", "duplicates", "repair", "copy", "export", "warm",
+    "bench", "doctor",
 )  # fmt: skip
 
 

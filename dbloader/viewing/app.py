@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import traceback
 from dataclasses import asdict
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from dbloader._describe import short_repr
@@ -22,9 +23,11 @@ from dbloader.errors import (
     DamagedRecordError,
     DBLoaderError,
     ImageError,
+    NotAStoreError,
     OptionError,
     RecordIndexError,
     RecordNotFoundError,
+    StoreNotFoundError,
     StoreUnreachableError,
 )
 from dbloader.stores.mongo.uri import is_mongo
@@ -32,6 +35,7 @@ from dbloader.viewing import facts, training_routes
 from dbloader.viewing.asked import Asked
 from dbloader.viewing.files import stored_file
 from dbloader.viewing.guard import error_response
+from dbloader.viewing.listing import FORMATS, stream_listing
 from dbloader.viewing.record import show_record
 from dbloader.viewing.report import read_report
 from dbloader.viewing.thumbnails import Thumbnails
@@ -75,6 +79,18 @@ def _summary(store: Store) -> dict[str, Any]:
     return {"place": store.place, "kind": kind, **values, "file_fields": manifest.file_fields}
 
 
+def _note(asked: Asked) -> dict[str, str | None]:
+    """Return a sentence if the place has another store by now than the one that is shown."""
+    with copy.copy(asked.store) as now:  # which opens what is there
+        try:
+            if now.manifest == asked.store.manifest:
+                return {"note": None}
+            found = "another store is"
+        except (NotAStoreError, StoreNotFoundError):
+            found = "no store is"
+    return {"note": f"This is {now.place} as it was when the viewer was started: {found} there now."}
+
+
 def _rows(asked: Asked) -> dict[str, Any]:
     return facts.rows(asked.selections, asked.text("q"), asked.integer("start", 0), asked.integer("count", 200))
 
@@ -86,6 +102,13 @@ def _position(asked: Asked) -> dict[str, int | None]:
     if where not in ("next", "previous"):
         raise OptionError(f"class must be next or previous, got {short_repr(where, 50)}")
     return {"position": selections.neighbor(text, asked.integer("from"), forward=where == "next")}
+
+
+def _listing(asked: Asked) -> Response:
+    kind = asked.text("format", "csv")
+    parts = stream_listing(asked.selections, asked.text("q"), kind)
+    headers = {"Content-Disposition": f'attachment; filename="selection.{kind}"'}
+    return StreamingResponse(parts, media_type=FORMATS[kind], headers=headers)
 
 
 def _report(asked: Asked) -> dict[str, Any]:
@@ -125,10 +148,12 @@ ROUTES: tuple[tuple[str, Callable[[Asked], Any], bool], ...] = (
     ("/", lambda _: _file("index.html"), False),
     ("/static/{name}", lambda asked: _file(asked.text("name")), False),
     ("/api/stores", _stores, False),
+    ("/api/{s}/note", _note, False),
     ("/api/{s}/select", lambda asked: facts.select(asked.selections, asked.text("q")), False),
     ("/api/{s}/rows", _rows, False),
     ("/api/{s}/facts", lambda asked: facts.count(asked.selections, asked.text("q")), False),
     ("/api/{s}/position", _position, False),
+    ("/listing/{s}", _listing, False),
     ("/api/{s}/training", lambda asked: training_routes.answer(asked, "show_batch"), False),
     (
         "/api/{s}/epochs/{index}",

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 
 from dbloader.errors import DamagedStoreError
-from dbloader.records.columns import CHUNK, DTYPES, NO_LABEL
+from dbloader.records.columns import CHUNK, DTYPES, NO_LABEL, name_hash
 from dbloader.records.names import name_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from dbloader.stores.base import Store
 
@@ -132,3 +132,17 @@ class Columns:
 def blocks(count: int) -> Iterator[slice]:
     """Yield slices of BLOCK records, from 0 to ``count``."""
     return (slice(start, min(start + BLOCK, count)) for start in range(0, count, BLOCK))
+
+
+def find_names(store: Store, names: Collection[str]) -> Iterator[tuple[int, str]]:
+    """Yield the index and the name of each record that has one of some names, by a scan of the column ``name_hash``."""
+    handle = store._open()
+    hashes = np.unique(np.array([name_hash(name.encode(errors="replace")) for name in names], np.uint32))
+    for number, chunk in enumerate(handle.chunks("name_hash") if names else ()):
+        here = np.frombuffer(chunk, DTYPES["name_hash"])
+        nearest = hashes[np.minimum(hashes.searchsorted(here), len(hashes) - 1)]
+        positions = np.flatnonzero(nearest == here).tolist()
+        packed = handle.chunk("name", number) if positions else b""
+        for position in positions:
+            if (name := name_at(packed, position)) in names:
+                yield number * CHUNK + position, name

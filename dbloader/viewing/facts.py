@@ -128,14 +128,14 @@ def _edges(values: Array, *, whole: bool, logarithmic: bool) -> list[float]:
     if logarithmic or last > _WIDE * first:
         decades = range(math.floor(math.log10(first)), math.ceil(math.log10(last)) + 1)
         for each in (1, 2, 4, len(_ROUND)):
-            edges = [round(digit * 10.0**decade, 9) for decade in decades for digit in _ROUND[::each]]
+            edges = [round(digit * 10.0**decade, 12) for decade in decades for digit in _ROUND[::each]]
             edges = edges[max(0, _at(edges, first) - 1) : _at(edges, last) + 1]
             if len(edges) <= _BINS + 1:
                 break
     else:
-        unit = 10.0 ** math.floor(math.log10(max(last - first, 1e-9) / _BINS))
-        step = next(unit * digit for digit in (1, 2, 5, 10) if last - first <= unit * digit * (_BINS - 1))
-        edges = [round(step * number, 9) for number in range(math.floor(first / step), math.floor(last / step) + 2)]
+        unit = 10.0 ** math.floor(math.log10(max(last - first, last / 2) / _BINS))
+        step = next(unit * digit for digit in (1, 2, 5, 10, 20) if last - first <= unit * digit * (_BINS - 1))
+        edges = [round(step * number, 12) for number in range(math.floor(first / step), math.floor(last / step) + 2)]
     return [*dict.fromkeys(float(round(edge)) for edge in edges)] if whole else edges
 
 

@@ -64,7 +64,6 @@ def stored_file(store: Store, index: int, field: int | None, *, download: bool) 
     return image, {
         "Content-Type": shown or "application/octet-stream",
         "Content-Disposition": f"{'inline' if shown else 'attachment'}; filename*=UTF-8''{quote(safe, safe='')}",
-        "Content-Security-Policy": "default-src 'none'; sandbox",
     }
 
 

@@ -44,12 +44,6 @@ def error_response(status: int, message: str, headers: dict[str, str] | None = N
     return Response(json.dumps({"error": message}), status, headers, "application/json")
 
 
-def is_loopback(host: str) -> bool:
-    """Return whether a host is this machine itself: ``localhost`` or an address such as 127.0.0.1 or ::1."""
-    address = _address(host)
-    return host.lower() == "localhost" if address is None else address.is_loopback
-
-
 class Guard:
     """An ASGI application in front of another one, which gets only the requests that may be answered.
 
@@ -59,28 +53,30 @@ class Guard:
     Args:
         app: What answers the requests that pass.
         host: The host that the server listens on. It is a valid ``Host`` of requests, next to the loopback ones.
+        port: The port that it listens on.
+        is_public: Whether other machines can reach it. Then all addresses are valid, too.
         tell: Called with a sentence for the person who started the server, when somebody opens a used link.
     """
 
-    def __init__(self, app: ASGIApp, host: str = "127.0.0.1", tell: Callable[[str], object] = lambda _: None) -> None:
+    def __init__(
+        self, app: ASGIApp, host: str, port: int, *, is_public: bool, tell: Callable[[str], object] = lambda _: None
+    ) -> None:
         self._app = app
-        self._is_public = not is_loopback(host)
-        self._names = {"localhost", host.lower()}
-        if _is_wildcard(host):
-            self._names.add(socket.gethostname().lower())
+        self._is_public = is_public
+        name = socket.gethostname() if host in ("0.0.0.0", "::") else host
+        self._names = {"localhost", name.lower()}
+        self._address = f"http://{f'[{name}]' if ':' in name else name}:{port}"
         self._tell = tell
         self._cookie = secrets.token_urlsafe(_TOKEN_BYTES)
         self._token: str | None = None
         self._used: list[str] = []
         self._lock = threading.Lock()
-        self.address = ""
-        """Scheme, host and port of the links."""
 
     def link(self) -> str:
         """Return the URL that opens the page, once. Its token is another one if the last one was used."""
         with self._lock:
             self._token = self._token or secrets.token_urlsafe(_TOKEN_BYTES)
-            return f"{self.address}/?{_TOKEN}={self._token}"
+            return f"{self._address}/?{_TOKEN}={self._token}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or have the application answer it."""
@@ -132,7 +128,7 @@ class Guard:
             return None
         host = match["ipv6"] or match["name"]
         address = _address(host)
-        # An address cannot be a name that was made to point here. Only a server for other machines has further ones.
+        # An address, unlike a name, cannot have been made to point here.
         valid = host.lower() in self._names or (address is not None and (self._is_public or address.is_loopback))
         return match.groupdict() if valid else None
 
@@ -150,11 +146,6 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return ipaddress.ip_address(host)
     except ValueError:
         return None
-
-
-def _is_wildcard(host: str) -> bool:
-    address = _address(host)
-    return address is not None and address.is_unspecified
 
 
 def _equal(given: str, wanted: str) -> bool:

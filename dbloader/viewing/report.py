@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from dbloader.records.columns import CHUNK, DTYPES, name_hash
-from dbloader.records.names import name_at
+from dbloader.viewing.columns import find_names
 
 if TYPE_CHECKING:
     from dbloader.stores.base import Store
@@ -39,23 +36,12 @@ def read_report(store: Store, event: str = "", text: str = "", start: int = 0, c
             if start <= total < stop:
                 rows.append(line)
             total += 1
-    indices = _find(store, {line["name"] for line in rows if line["event"] != "rejected"})
+    indices: dict[str, int] = {}
+    for index, name in find_names(store, {line["name"] for line in rows if line["event"] != "rejected"}):
+        indices.setdefault(name, index)  # the first of several
     return {"total": total, "counts": counts, "rows": [{**line, "index": indices.get(line["name"])} for line in rows]}
 
 
 def events_of(store: Store, name: str | None) -> list[dict[str, Any]]:
     """Return the lines of the report with a name; none for a record without one."""
     return [line for line in store.events() if line["name"] == name] if name and store.manifest.events else []
-
-
-def _find(store: Store, names: set[str]) -> dict[str, int]:
-    """Return the indices of the first records with some names, from one scan of the column ``name_hash``."""
-    hashes = {name_hash(name.encode(errors="replace")) for name in names}
-    found: dict[str, int] = {}
-    handle, wanted = store._open(), np.array([*hashes], np.uint32)
-    for number, chunk in enumerate(handle.chunks("name_hash") if hashes else ()):
-        for position in np.flatnonzero(np.isin(np.frombuffer(chunk, DTYPES["name_hash"]), wanted)).tolist():
-            name = name_at(handle.chunk("name", number), position)
-            if name in names:
-                found.setdefault(name, number * CHUNK + position)
-    return found

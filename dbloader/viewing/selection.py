@@ -12,12 +12,12 @@ import numpy as np
 
 from dbloader._describe import short_repr
 from dbloader.errors import OptionError
-from dbloader.records.columns import CHUNK, DTYPES, name_hash
+from dbloader.records.columns import CHUNK
 from dbloader.records.document import LENGTH, find_image
 from dbloader.records.names import names_with
 from dbloader.stores.mongo.query import find_indices
 from dbloader.stores.mongo.store import MongoStore
-from dbloader.viewing.columns import Columns, Recent, blocks
+from dbloader.viewing.columns import Columns, Recent, blocks, find_names
 from dbloader.viewing.query import EVENTS, SIZES, parse, query_error
 
 if TYPE_CHECKING:
@@ -218,12 +218,7 @@ class Selections:
         for line in self.store.events():
             events.setdefault(line["name"], set()).add(line["event"])
         found: dict[str, list[int]] = {event: [] for some in events.values() for event in some}
-        hashes = np.unique(np.array([name_hash(name.encode()) for name in events], np.uint32))
-        for number, chunk in enumerate(self.store._open().chunks("name_hash") if events else ()):
-            here = np.frombuffer(chunk, DTYPES["name_hash"])
-            nearest = hashes[np.minimum(hashes.searchsorted(here), len(hashes) - 1)]
-            for position in np.flatnonzero(nearest == here).tolist():
-                index = number * CHUNK + position
-                for event in events.get(self.columns.name(index), ()):
-                    found[event].append(index)
+        for index, name in find_names(self.store, events):
+            for event in events[name]:
+                found[event].append(index)
         return {event: np.array(indices, np.int64) for event, indices in found.items()}

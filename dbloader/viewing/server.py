@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import getpass
+import ipaddress
 import os
 import shlex
 import socket
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from dbloader._options import whole_number
 from dbloader.errors import DBLoaderError, OptionError
+from dbloader.stores.mongo.uri import is_mongo, parse
 from dbloader.stores.open import open_store
 from dbloader.viewing.transform import load_transform
 
@@ -23,25 +25,30 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from dbloader.stores.base import Store
+
 PORT = 7878
 _PORTS_TRIED = 100
 _CLOSING_S = 1  # for answers that are being made when the server ends
-_BACKLOG = 128
+_SILENCE_MS = 10_000  # of a MongoDB server, before the page says that it is away; a training waits for a minute
 
 
 class View:
-    """A viewer that runs in the background until it is closed. A notebook shows it as a link.
+    """A viewer in the background, until it is closed or the process ends. A notebook shows it as a link.
 
     Attributes:
         port: The port that it listens on.
+        is_public: Whether other machines can reach it.
     """
+
+    port: int
 
     def __init__(
         self,
         places: Sequence[str | os.PathLike[str]],
-        host: str,
-        port: int | None,
-        tell: Callable[[str], object],
+        host: str = "127.0.0.1",
+        port: int | None = None,
+        tell: Callable[[str], object] = lambda _: None,
         transform: Callable[..., Any] | None = None,
     ) -> None:
         try:
@@ -55,48 +62,42 @@ class View:
                 raise
             raise DBLoaderError(f'the viewer needs {error.name}: pip install "dbloader[view]"') from error
         with ExitStack() as opened:
-            stores = [opened.enter_context(open_store(one)) for one in places]
-            for store in stores:
-                _ = store.manifest  # what is no store is an error now, not in the page
-            self._socket = opened.enter_context(_listen(host, port))
-            self.port: int = self._socket.getsockname()[1]
-            self._guard = Guard(create_app(Shown(stores, tell, transform)), host, tell)
-            self._guard.address = f"http://{_name_of(host)}:{self.port}"
-            settings: dict[str, Any] = {"loop": "asyncio", "http": "h11", "ws": "none", "lifespan": "off"}
-            self._server = uvicorn.Server(
-                uvicorn.Config(
-                    self._guard, **settings, log_config=None, access_log=False, server_header=False,
-                    proxy_headers=False, timeout_graceful_shutdown=_CLOSING_S,
-                )
+            stores = [opened.enter_context(_open(place)) for place in places]
+            server = opened.enter_context(_listen(host, port))
+            address, self.port = server.getsockname()[:2]
+            self.is_public = not ipaddress.ip_address(address).is_loopback
+            app = create_app(Shown(stores, tell, transform))
+            self._guard = Guard(app, host, self.port, is_public=self.is_public, tell=tell)
+            config = uvicorn.Config(
+                self._guard, log_config=None, access_log=False, server_header=False, proxy_headers=False,
+                loop="asyncio", http="h11", ws="none", lifespan="off", timeout_graceful_shutdown=_CLOSING_S,
             )  # fmt: skip
-            self._thread: threading.Thread | None = None
+            self._server = uvicorn.Server(config)
+            self._thread = threading.Thread(target=self._server.run, args=([server],), name="viewer", daemon=True)
+            self._thread.start()
             self._opened = opened.pop_all()
 
     @property
     def url(self) -> str:
-        """The link that opens the page in a browser. It works once: afterwards this is another one."""
+        """The link that opens the page. It works once, for one browser: after that, this is another one."""
         return self._guard.link()
 
+    def wait(self) -> None:
+        """Wait until the server has ended."""
+        self._thread.join()
+
     def close(self) -> None:
-        """End the server and its thread, and close the stores."""
+        """End the server and its threads, and close the stores."""
         self._server.should_exit = True
-        if self._thread is not None:
-            self._thread.join()
+        self._thread.join()
         self._opened.close()
-
-    def _run(self) -> None:
-        self._server.run([self._socket])
-
-    def _start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="dbloader view", daemon=True)
-        self._thread.start()
 
     def _repr_html_(self) -> str:
         # A link, not a frame: the page refuses to be inside another one.
-        return f'<a href="{self.url}" target="_blank" rel="noopener">Open the viewer</a> (the link works once)'
+        return f'<a href="{self.url}" target="_blank" rel="noopener">Open the viewer</a> (this link works once)'
 
     def __repr__(self) -> str:
-        return f"<dbloader viewer at {self.url}>"
+        return f"View({self.url!r})"
 
     def __enter__(self) -> Self:
         return self
@@ -113,65 +114,70 @@ def view(
     port: int | None = None,
     transform: Callable[..., Any] | None = None,
 ) -> View:
-    """Show a store, or two, in the browser, and return at once: for notebooks.
+    """Show a store in the browser, or two, and return at once: for notebooks, which show the result as a link.
 
-    The server runs in threads of this process until it is closed. A notebook shows what it returns as a link.
+    The server runs in threads of this process until the result is closed; it is a context manager too.
 
     Args:
         place: Where the store is.
         other: A second store, to compare with.
-        host: Name or address to listen on; only this machine reaches the default.
+        host: Name or address to listen on; only this machine reaches the default one.
         port: From 0 to 65535; 0 is any free one. None: 7878, or the next free one.
         transform: What create_loader would get, for the page of what the training sees: a Decoder, or a callable that
             takes PIL images. None: ``RandomResizedCrop``, as create_loader.
 
     Raises:
         StoreError: A place has no store that can be read.
-        OptionError: The port is taken, or the host is not of this machine.
+        OptionError: The port is taken, or the host is not one of this machine.
         DBLoaderError: The extra ``view`` is not installed.
     """
-    running = View([place] if other is None else [place, other], host, port, lambda _: None, transform)
-    running._start()
-    return running
+    return View([place] if other is None else [place, other], host, port, transform=transform)
 
 
 def serve(
-    place: str | os.PathLike[str],
-    other: str | os.PathLike[str] | None = None,
-    *,
-    host: str = "127.0.0.1",
-    port: int | None = None,
-    open_browser: bool = True,
-    transform: str | None = None,
+    *places: str,
+    host: str,
+    port: int | None,
+    open_browser: bool,
     tell: Callable[[str], object],
+    transform: str | None = None,
 ) -> None:
-    """Show a store, or two, in the browser, until Ctrl-C.
-
-    The browser is opened only on a machine with a display, and not in a session of ssh.
+    """Show stores as ``view`` does, until Ctrl-C.
 
     Args:
-        place: Where the store is.
-        other: A second store, to compare with.
+        places: Where one store is, or two are.
         host: As for ``view``.
         port: As for ``view``.
-        open_browser: Whether to open the page too.
+        open_browser: Whether to open a browser, too, if this machine has a display and this is no session of ssh.
+        tell: Called with each line for the person at the terminal; the first one ends in the link.
         transform: That of ``view``, as ``module:name``; see ``load_transform``.
-        tell: Called with each line for the person at the terminal: the link first.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C was pressed. The server has ended.
-        StoreError, OptionError, DBLoaderError: As for ``view``.
+        KeyboardInterrupt: Ctrl-C was pressed, and the server has ended.
     """
     loaded = None if transform is None else load_transform(transform)
-    with View([place] if other is None else [place, other], host, port, tell, loaded) as running:
+    with View(places, host, port, tell, loaded) as running:
         url = running.url
         tell(f"Open {url}")
-        if not _is_here():
+        if running.is_public:
+            tell(
+                "Warning: other machines can reach this address, and what it sends is not encrypted; ssh would be safer"
+            )
+        elif not _has_display():
             tell(f"If your browser is on another machine, run this there first: {_tunnel(running.port)}")
         elif open_browser:
             threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
         tell("Ctrl-C ends the viewer.")
-        running._run()
+        running.wait()
+
+
+def _open(place: str | os.PathLike[str]) -> Store:
+    """Open a store, so that a place without one is an error now, not in the page."""
+    if is_mongo(place) and "timeoutms" not in parse(place).options:
+        place = f"{place}{'&' if '?' in str(place) else '?'}timeoutMS={_SILENCE_MS}"
+    store = open_store(place)
+    _ = store.manifest
+    return store
 
 
 def _listen(host: str, port: int | None) -> socket.socket:
@@ -186,7 +192,7 @@ def _listen(host: str, port: int | None) -> socket.socket:
         try:
             server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # or a port just left counts as taken
             server.bind((address[0], one))
-            server.listen(_BACKLOG)
+            server.listen()  # a browser may connect before the server runs
         except OSError as error:
             server.close()
             if error.errno != errno.EADDRINUSE:
@@ -196,14 +202,8 @@ def _listen(host: str, port: int | None) -> socket.socket:
     raise OptionError(f"port {tried[0]} of {host} is taken: choose another one, or none for the next free one")
 
 
-def _name_of(host: str) -> str:
-    """Return how a URL names a host: its name where that is all addresses, and an IPv6 address in brackets."""
-    name = socket.gethostname() if host in ("0.0.0.0", "::") else host
-    return f"[{name}]" if ":" in name else name
-
-
-def _is_here() -> bool:
-    """Return whether a browser that is opened appears before the person who asked for it."""
+def _has_display() -> bool:
+    """Return whether a browser that is opened here appears before the person who asked for it."""
     display = sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     return bool(display) and "SSH_CONNECTION" not in os.environ
 

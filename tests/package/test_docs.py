@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     import click
 
 HERE = Path(__file__).resolve().parents[2]
-PAGES = [HERE / "README.md", *sorted((HERE / "docs").rglob("*.md")), HERE / "scripts" / "bench" / "README.md"]
+OUTSIDE = [HERE / "README.md", HERE / "CONTRIBUTING.md", HERE / "scripts" / "bench" / "README.md"]
+PAGES = [*OUTSIDE, *sorted((HERE / "docs").rglob("*.md"))]
 BIN = Path(sys.executable).parent
 WAIT_S = 100
 

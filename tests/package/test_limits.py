@@ -4,32 +4,17 @@ from __future__ import annotations
 
 import json
 import pickle
-import struct
 import tarfile
-import zlib
 from typing import TYPE_CHECKING
 
 import lmdb
 import pytest
 
-from tests.support.images import photo, plant, run
+from tests.support.images import large_png, photo, plant, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-
-def large_png(width: int, height: int) -> bytes:
-    """A PNG that says how large it is, and has hardly any data."""
-    chunks = (
-        (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)),
-        (b"IDAT", zlib.compress(b"")),
-        (b"IEND", b""),
-    )
-    parts = (
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
-    )
-    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
 
 def pixels(folder: Path) -> list[str]:

@@ -6,21 +6,23 @@ import io
 import json
 import os
 import socket
+import struct
 import subprocess
 import sys
+import zlib
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
+import numpy as np
+from PIL import Image
 
 from dbloader.cli import group
 from tests.support import jpegs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-
-    from PIL import Image
 
 WAIT_S = 60.0  # for what ends by itself; only a test that fails takes so long
 NOBODY = 65534
@@ -39,8 +41,27 @@ def photo(seed: int = 0, width: int = 40, height: int = 30, **options: Any) -> b
     return jpegs.encode(jpegs.draw(width, height, seed=seed), **options)
 
 
+def scene(seed: int) -> Image.Image:
+    """Return a picture that differs from those of other seeds everywhere, as photographs do."""
+    spots = np.random.default_rng(seed).integers(0, 256, (12, 12, 3), np.uint8)
+    return Image.fromarray(spots).resize((240, 180), Image.Resampling.BICUBIC)
+
+
 def picture(image_format: str, seed: int = 0) -> bytes:
     return encoded(jpegs.draw(24, 18, seed=seed), image_format)
+
+
+def large_png(width: int, height: int) -> bytes:
+    """A PNG that says how large it is, and has hardly any data."""
+    chunks = (
+        (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)),
+        (b"IDAT", zlib.compress(b"")),
+        (b"IEND", b""),
+    )
+    parts = (
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
 
 def plant(root: Path, files: Mapping[str, bytes]) -> Path:

@@ -1,11 +1,13 @@
-"""The viewer, as people start it, and a browser without a screen."""
+"""The viewer, as people start it, and clients that ask it anything."""
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from http.client import HTTPResponse
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import httpx
@@ -15,21 +17,31 @@ from tests.support.images import WAIT_S, command, running
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+END_OF_LINES = "Ctrl-C ends the viewer."
+
 
 class Viewer(NamedTuple):
-    """A running ``dbloader view``: its process, the link and the lines that it has printed."""
+    """A running ``dbloader view``, and the lines that it has printed."""
 
     process: subprocess.Popen[str]
-    link: str
     lines: list[str]
 
     @property
-    def address(self) -> str:
-        return self.link.partition("/?")[0]
+    def link(self) -> str:
+        (link,) = [line.removeprefix("Open ") for line in self.lines if line.startswith("Open ")]
+        return link
 
-    def stop(self) -> tuple[int, str]:
+    @property
+    def port(self) -> int:
+        return httpx.URL(self.link).port or 80
+
+    def next_line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().rstrip("\n")
+
+    def stop(self, number: signal.Signals = signal.SIGINT) -> tuple[int, str]:
         """Press Ctrl-C; return the exit status and what else it has printed, on both streams."""
-        self.process.send_signal(signal.SIGINT)
+        self.process.send_signal(number)
         rest, _ = self.process.communicate(timeout=WAIT_S)
         return self.process.returncode, rest
 
@@ -40,16 +52,14 @@ def viewer(*arguments: Any, **environment: str) -> Iterator[Viewer]:
     variables = {name: value for name, value in {**os.environ, **environment}.items() if value}
     words = command("view", *map(str, arguments))
     with running(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=variables) as process:
-        assert process.stdout is not None
-        lines = []
-        for line in process.stdout:
-            lines.append(line.rstrip("\n"))
-            if line.startswith("Ctrl-C"):
-                break
-        else:
-            raise AssertionError(f"it has ended: {lines}")
-        (link,) = [line.removeprefix("Open ") for line in lines if line.startswith("Open ")]
-        yield Viewer(process, link, lines)
+        shown = Viewer(process, [])
+        while shown.lines[-1:] != [END_OF_LINES]:
+            shown.lines.append(shown.next_line())
+            assert shown.lines[-1], f"it has ended: {shown.lines}"
+        yield shown
+        if process.poll() is None:
+            process.terminate()
+            process.wait(WAIT_S)
 
 
 @contextmanager
@@ -58,3 +68,28 @@ def browser(link: str) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=link.partition("/?")[0], timeout=WAIT_S, trust_env=False) as client:
         assert client.get(link).status_code == 303
         yield client
+
+
+class Answer(NamedTuple):
+    """The answer to a request; the names of its headers are lower-case."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+def ask(
+    port: int, target: str | bytes = "/", *lines: str, method: str = "GET", host: str | None = "127.0.0.1"
+) -> Answer:
+    """Send a request, every byte of it as it is given, with further lines of its header."""
+    hosts = [] if host is None else [f"Host: {host}"]
+    first = method.encode() + b" " + (target.encode("latin-1") if isinstance(target, str) else target) + b" HTTP/1.1"
+    rest = "\r\n".join(["", *hosts, *lines, "Connection: close", "", ""])
+    with socket.create_connection(("127.0.0.1", port), timeout=WAIT_S) as connection:
+        with suppress(BrokenPipeError, ConnectionResetError):  # it may answer before it has read all
+            connection.sendall(first + rest.encode("latin-1"))
+        with HTTPResponse(connection, method=method) as answer:
+            answer.begin()
+            headers = {name.lower(): value for name, value in answer.getheaders()}
+            assert len(headers) == len(answer.getheaders()), "a header that came twice"
+            return Answer(answer.status, headers, answer.read())

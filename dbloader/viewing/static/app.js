@@ -7,6 +7,7 @@
  * @type {any[]} */
 export const stores = [];
 
+const OF_ALL_VIEWS = ["store", "q", "at", "px", "selected"]; // other parameters are those of one view
 const NUMBERS = {store: 0, at: 0, px: 160, index: 0};
 /** @type {Map<string, {text: string, run: (event: KeyboardEvent) => void, view: string | null}[]>} */
 const bound = new Map();
@@ -24,10 +25,11 @@ export function state() {
   return {view: "grid", q: "", ...given, ...Object.fromEntries(numbers)};
 }
 
-/** Return the URL of the present state with changes; null or "" removes a parameter.
+/** Return the URL of the present state with changes; null or "" removes a parameter. Another view begins with its own.
  * @param {Record<string, any>} changes */
 export function url(changes) {
   const query = new URLSearchParams(location.search);
+  if ("view" in changes) for (const name of [...query.keys()]) if (!OF_ALL_VIEWS.includes(name)) query.delete(name);
   for (const [name, value] of Object.entries(changes)) {
     if (value === null || value === undefined || value === "" || value === NUMBERS[name] || (name === "view" && value === "grid"))
       query.delete(name);
@@ -174,7 +176,7 @@ export function keys(bindings, view = null) {
 function pressed(event) {
   const target = /** @type {Element} */ (event.target);
   if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || find("dialog[open]")) return;
-  if (target.closest("input, textarea, select")) {
+  if (target.closest("input:not([type=checkbox]), textarea, select")) {
     if (event.key === "Escape") find("#main").focus();
     return;
   }
@@ -208,11 +210,17 @@ function show() {
   find("#store").value = String(now.store);
   find("#px").value = String(now.px);
   find("#size").hidden = now.view !== "grid";
-  document.body.classList.remove("menu");
+  menu(false);
   find("#sidebar").show(now);
   const shown = find(`#main > :not([hidden])`);
   if (shown) shown.show(now);
   else go({view: "grid"}, {replace: true});
+}
+
+/** Open or close the side bar where the window is narrow.
+ * @param {boolean} open */
+export function menu(open) {
+  find("#menu").ariaExpanded = String(document.body.classList.toggle("menu", open));
 }
 
 /** @param {string | null} chosen "light", "dark" or null: as the system has it */
@@ -230,13 +238,13 @@ async function start() {
     localStorage.setItem("theme", next);
     theme(next || null);
   };
-  find("#menu").onclick = () => find("#menu").ariaExpanded = String(document.body.classList.toggle("menu"));
+  find("#menu").onclick = () => menu(!document.body.classList.contains("menu"));
   find("#help").onclick = help;
-  find("#home").onclick = (/** @type {MouseEvent} */ event) => { event.preventDefault(); go({view: null, q: null, at: null, index: null}); };
+  find("#home").onclick = (/** @type {MouseEvent} */ event) => { event.preventDefault(); go({view: null, q: null, at: null}); };
   find("#store").onchange = () => go({store: find("#store").value, q: null, at: null, index: null});
   find("#px").oninput = () => go({px: find("#px").value}, {replace: true});
   keys({"?": ["Show these keys", help]});
-  keys({Escape: ["Back to the images", () => go({view: null, index: null})]});
+  keys({Escape: ["Back to the images", () => go({view: null})]});
   addEventListener("keydown", pressed);
   try {
     const views = ["sidebar", ...[...find("#main").children].map((view) => view.localName.slice(3))];

@@ -46,7 +46,7 @@ class Grid extends HTMLElement {
     }});
     this.chosen = make("p", {id: "chosen", hidden: true});
     this.list = make("div", {id: "tiles", ariaLabel: "Records", ariaMultiSelectable: "true"});
-    this.append(make("div", {class: "strip"}, this.status, this.chosen, make("label", {}, make("span", {}, "Go to "), "index ", this.jump)), this.list);
+    this.append(make("h1", {class: "unseen"}, "Images"), make("div", {class: "strip"}, this.status, this.chosen, make("label", {}, make("span", {}, "Go to "), "index ", this.jump)), this.list);
     const scroller = this.scroller = new Scroller(this.list, {
       gap: 8, tile: () => this.tile(), fill: (cell) => this.fill(cell), clear: (cell) => this.clear(cell),
       seen: (begin, end) => this.seen(begin, end),
@@ -63,7 +63,7 @@ class Grid extends HTMLElement {
       Home: ["First record", () => scroller.move(0)],
       End: ["Last record", () => scroller.move(scroller.count - 1)],
       Enter: ["Open the record", () => this.open(scroller.active)],
-      g: ["Go to an index", () => this.jump.select()],
+      g: ["Go to an index", () => this.jump.focus()],
       "[": ["Previous class", () => this.seek({from: scroller.active, class: "previous"})],
       "]": ["Next class", () => this.seek({from: scroller.active, class: "next"})],
       x: ["Select the record, or take it out; a click with Ctrl does so too", () => this.toggle(scroller.active)],

@@ -29,12 +29,12 @@ function section(heading, rows, ...more) {
 /** Return Python code with a button that copies it.
  * @param {string} text */
 function code(text) {
-  const shown = make("code", {}, escaped(text));
+  const shown = make("code", {}, ...text.split("\n").map(escaped).flatMap((line) => [line, "\n"]));
   const copy = async () => {
     getSelection()?.selectAllChildren(shown); // for those whose browser does not copy: it trusts no page without https
     await navigator.clipboard?.writeText(shown.textContent).then(() => notice("Copied."), () => {});
   };
-  return make("p", {class: "code"}, shown, make("button", {onclick: copy, ariaLabel: `Copy ${text}`}, "Copy"));
+  return make("p", {class: "code"}, shown, make("button", {onclick: copy, ariaLabel: "Copy this code"}, "Copy"));
 }
 
 class Record extends HTMLElement {
@@ -45,7 +45,6 @@ class Record extends HTMLElement {
     keys({
       ArrowLeft: ["Previous record", () => this.step(-1)],
       ArrowRight: ["Next record", () => this.step(1)],
-      Escape: ["Back to the images", () => go({view: null, index: null, draw: null, zoom: null})],
       z: ["Original size, or as large as fits", () => go({zoom: state().zoom ? null : 1}, {replace: true})],
       b: ["Boxes", toggle("boxes")],
       t: ["Tiles", toggle("tiles")],
@@ -59,7 +58,7 @@ class Record extends HTMLElement {
 
   /** @param {string} name @param {boolean} on */
   draw(name, on) {
-    const names = this.drawn().filter((other) => other && other !== name).concat(on ? [name] : []);
+    const names = this.drawn().filter((other) => other !== "none" && other !== name).concat(on ? [name] : []);
     go({draw: names.join() === "boxes" ? null : names.join() || "none"}, {replace: true});
   }
 
@@ -109,7 +108,7 @@ class Record extends HTMLElement {
     title(name);
     const step = (/** @type {string} */ text, /** @type {any} */ to) =>
       to ? link(to, text) : make("span", {class: "muted", ariaDisabled: "true"}, text);
-    const steps = make("nav", {class: "steps", ariaLabel: "Records"}, link({view: null, index: null, draw: null, zoom: null}, "All images"),
+    const steps = make("nav", {class: "steps", ariaLabel: "Records"}, link({view: null}, "All images"),
       step("← Previous", this.before), step("Next →", this.after), make("span", {class: "muted"}, where.note));
     const heading = make("h1", {}, escaped(name));
     if (facts.error) {
@@ -130,13 +129,13 @@ class Record extends HTMLElement {
     this.image.onload = () => { if (!facts.width) { [this.width, this.height] = [this.image.naturalWidth, this.image.naturalHeight]; this.paint(); } };
     this.image.onerror = async () => {
       const why = await api(picture("thumb", now.store, facts.index, {px: 1600})).then(() => "This browser does not show the image.", (error) => error.message);
-      this.frame.replaceWith(make("p", {class: "damage", role: "alert"}, escaped(why)));
+      if (this.facts === facts) this.querySelector("figure").replaceChildren(make("p", {class: "damage", role: "alert"}, escaped(why)));
     };
-    const none = facts.bytes === null && facts.array === null;
-    if (!none) this.image.src = picture(facts.rendered ? "thumb" : "image", now.store, facts.index, facts.rendered ? {px: 1600} : {});
+    if (facts.bytes === null && facts.array === null) return make("p", {class: "muted"}, "This record has no image.");
+    this.image.src = picture(facts.rendered ? "thumb" : "image", now.store, facts.index, facts.rendered ? {px: 1600} : {});
     this.over = make("svg:svg", {"aria-hidden": "true", preserveAspectRatio: "none"});
     this.masks = facts.files.map((/** @type {any} */ file) => make("img", {class: "mask", alt: "", src: picture("thumb", now.store, facts.index, {px: 1600, field: file.field})}));
-    this.frame = none ? make("p", {class: "muted"}, "This record has no image.") : make("div", {class: "frame"}, this.image, ...this.masks, this.over);
+    this.frame = make("div", {class: "frame"}, this.image, ...this.masks, this.over);
     const box = (/** @type {string} */ name, /** @type {string} */ text) => make("label", {}, make("input", {type: "checkbox", name,
       onchange: (/** @type {any} */ event) => this.draw(name, event.target.checked)}), ` ${text}`);
     const boxes = facts.boxes.length && box("boxes", `${counted(facts.boxes.length)} boxes`);
@@ -151,7 +150,7 @@ class Record extends HTMLElement {
   /** Show the zoom and the overlays that the URL says. */
   paint() {
     const facts = this.facts;
-    if (!facts || facts.error || !this.width) return;
+    if (!this.frame?.isConnected || !this.width) return;
     const drawn = this.drawn(), [w, h] = [facts.width ?? this.width, facts.height ?? this.height];
     const turned = (/** @type {number} */ x, /** @type {number} */ y) => TURNED[facts.orientation](x, y, w, h);
     const ratio = this.width / this.height;
@@ -171,7 +170,7 @@ class Record extends HTMLElement {
       for (let y = down; y < h; y += down) lines.push(line(turned(0, y), turned(w, y)));
       parts.push(make("svg:path", {class: "tiles", d: lines.join("")}));
     }
-    const size = Math.max(this.width, this.height) / 40;
+    const size = (13 * this.width) / (this.frame.clientWidth || this.width); // 13 px on the screen
     for (const [n, [left, top, right, bottom]] of drawn.includes("boxes") ? facts.boxes.entries() : []) {
       const [[ax, ay], [bx, by]] = [turned(left, top), turned(right, bottom)];
       const [x, y] = [Math.min(ax, bx), Math.min(ay, by)], label = facts.box_labels[n] ?? "";
@@ -191,18 +190,19 @@ class Record extends HTMLElement {
     const listed = segments && make("details", {}, make("summary", {}, `${counted(segments.length)} segments`), make("table", {},
       make("thead", {}, make("tr", {}, ...["Marker", "First byte", "Bytes"].map((text) => make("th", {scope: "col"}, text)))),
       make("tbody", {}, ...segments.slice(0, 200).map((/** @type {any} */ one) => make("tr", {}, make("td", {}, one.marker), make("td", {}, counted(one.begin)), make("td", {}, counted(one.bytes)))))));
-    const found = facts.name === null ? null : code(`open_store(${place}).find(${JSON.stringify(facts.name)})`);
+    const named = facts.name === null ? "" : `\nrecord = store[store.find(${JSON.stringify(facts.name)})]`;
     return make("div", {class: "facts"},
       section("Record", [["index", counted(facts.index)], ["class", facts.class ?? className(now.store, facts.label)], ["label", facts.label],
         ["pixels", facts.width && `${counted(facts.width)} × ${counted(facts.height)}`], ["resized from", facts.resized_from?.join(" × ")],
-        ["format", facts.format], ["file", facts.bytes === null ? facts.array : make("span", {}, `${sized(facts.bytes)} `, file("Download", {}))],
+        ["format", facts.format], ["image", facts.bytes === null ? facts.array : make("span", {}, `${sized(facts.bytes)} `, file("Download", {}))],
         ["checksum", `CRC-32 ${facts.crc}`], ["damaged", facts.damaged]]),
       section("Fields", [...Object.entries(fields).filter(([name]) => !names.has(name)), ...files]),
       facts.events.length ? section("Report of the conversion", facts.events.map((/** @type {any} */ line) => [line.event, line.reason])) : null,
-      section("EXIF", Object.entries(exif)),
+      section("EXIF", exif.error && facts.rendered ? [] : Object.entries(exif)),
       section("JPEG", [...Object.entries(structure), ["tiles", tiles && `${tiles.across} × ${tiles.down} of ${tiles.tile_width} × ${tiles.tile_height} pixels`]], ...(listed ? [listed] : [])),
-      make("section", {}, make("h2", {}, "In Python"), code(`open_store(${place})[${facts.index}]`), found),
-      make("p", {}, link({view: "training", record: facts.index, index: null, draw: null, zoom: null}, "What the training does with it")));
+      make("section", {}, make("h2", {}, "In Python"), 
+        code(`from dbloader import open_store\nstore = open_store(${place})\nrecord = store[${facts.index}]${named}`)),
+      make("p", {}, link({view: "training", record: facts.index, index: null}, "What the training does with it")));
   }
 }
 customElements.define("db-record", Record);

@@ -48,7 +48,7 @@ class Report extends HTMLElement {
     this.status.textContent = !lines ? "The conversion had nothing to report: it repaired, rejected and changed no file." :
       rows.length ? `${counted(start + 1)} to ${counted(last)} of ${counted(total)} lines` : "No line has this.";
     this.body.replaceChildren(...rows.map((/** @type {any} */ row) => make("tr", {}, make("td", {class: row.event}, row.event),
-      make("td", {}, row.index === null ? escaped(row.name) : link({view: "record", index: row.index, q: null, event: null, text: null, start: null}, escaped(row.name))),
+      make("td", {}, row.index === null ? escaped(row.name) : link({view: "record", index: row.index, q: null}, escaped(row.name))),
       make("td", {}, escaped(row.reason)))));
     const page = (/** @type {string} */ text, /** @type {number} */ to) => (to < 0 || to >= total ? null : link({start: to || null}, text));
     this.pages.replaceChildren(...[page("← Previous lines", start - PAGE), page("Next lines →", start + PAGE)].filter(Boolean));

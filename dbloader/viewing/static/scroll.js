@@ -61,6 +61,7 @@ export class Scroller {
     this.count = count;
     this.top = this.active = 0;
     for (const position of this.cells.keys()) this.release(position);
+    this.spare = [...this.layer.children]; // so that their order in the document is that of the list again
     this.layout();
   }
 
@@ -141,7 +142,7 @@ export class Scroller {
 
   /** @param {number} position */
   take(position) {
-    const cell = this.spare.pop() ?? this.layer.appendChild(this.use.tile());
+    const cell = this.spare.shift() ?? this.layer.appendChild(this.use.tile());
     Object.assign(cell, {position, id: `${this.list.id}-${position}`, role: "option", hidden: false, ariaPosInSet: String(position + 1),
       ariaSetSize: String(this.count)});
     this.cells.set(position, cell);

@@ -1,7 +1,7 @@
 // @ts-check
 /** What the selection is: search, filters, classes, histograms; and the other pages. */
 import "./bars.js";
-import {address, api, className, counted, escaped, go, keys, link, make, sized, state, stores} from "./app.js";
+import {address, api, className, counted, escaped, go, keys, link, make, menu, sized, state, stores, url} from "./app.js";
 import {Scroller} from "./scroll.js";
 
 const PAGES = {grid: "Images", training: "What training sees", report: "Report of the conversion", duplicates: "Duplicates", compare: "Compare the stores"};
@@ -30,10 +30,11 @@ class Sidebar extends HTMLElement {
   connectedCallback() {
     this.key = "";
     /** @type {[number | null, number][]} */
-    this.labels = [];
+    this.all = this.labels = []; // of them, those that are listed
     this.search = make("input", {id: "search", type: "search", autocomplete: "off", spellcheck: false, placeholder: "class:cat width<256",
-      "aria-describedby": "search-error", onkeydown: (/** @type {KeyboardEvent} */ event) =>
-        event.key === "Enter" && go({view: null, index: null, at: null, q: this.search.value.trim()})});
+      "aria-describedby": "search-error", onkeydown: (/** @type {KeyboardEvent} */ event) => {
+        if (event.key === "Enter") go({view: null, index: null, at: null, q: this.search.value.trim()});
+      }});
     this.error = make("p", {id: "search-error", class: "error", role: "alert"});
     this.chips = make("div", {class: "chips"});
     this.pages = make("nav", {"aria-label": "Pages"});
@@ -49,17 +50,17 @@ class Sidebar extends HTMLElement {
     this.files = make("section");
     this.facts = make("div", {class: "facts"}, this.classes, make("section", {class: "histograms"}, ...Object.values(this.bars)), this.kinds, this.files);
     this.append(make("label", {}, "Search", this.search), this.error, this.chips, this.pages, this.facts);
-    keys({"/": ["Search", () => { document.body.classList.add("menu"); this.search.select(); }]});
+    keys({"/": ["Search", () => { menu(true); this.search.focus(); this.search.select(); }]});
   }
 
   /** @param {import("./app.js").State} now */
   async show(now) {
-    const pages = Object.entries(PAGES).filter(([view]) => view !== "compare" || stores.length > 1);
-    this.pages.replaceChildren(...pages.map(([view, text]) => {
-      const to = link({view, index: null}, text);
-      if (view === now.view) to.ariaCurrent = "page";
-      return to;
-    }));
+    const pages = Object.keys(PAGES).filter((view) => view !== "compare" || stores.length > 1);
+    if (!this.pages.children.length) this.pages.append(...pages.map((view) => link({view, index: null}, PAGES[view])));
+    pages.forEach((view, n) => {
+      this.pages.children[n].href = url({view, index: null});
+      this.pages.children[n].ariaCurrent = view === now.view ? "page" : null;
+    });
     const key = `${now.store} ${now.q}`;
     if (key === this.key) return;
     this.key = key;
@@ -91,7 +92,8 @@ class Sidebar extends HTMLElement {
       const data = facts.histograms[name];
       bars.hidden = !data?.counts.length;
       const whole = name !== "aspect";
-      const text = name === "bytes" ? sized : (/** @type {number} */ number) => (whole ? counted(Math.ceil(number)) : number.toFixed(2));
+      const narrow = !data || data.edges.at(-1) - data.edges[0] < 10_000;
+      const text = name === "bytes" && !narrow ? sized : (/** @type {number} */ number) => (whole ? counted(Math.ceil(number)) : number.toFixed(2));
       const edge = (/** @type {number} */ number) => (whole ? Math.ceil(number) : number);
       if (!bars.hidden) bars.draw(data, text, (/** @type {number | null} */ from, /** @type {number | null} */ to) => filter(
         new RegExp(`^-?${name}[<>=]`), [...(from === null ? [] : [`${name}>=${edge(from)}`]), ...(to === null ? [] : [`${name}<${edge(to)}`])]));

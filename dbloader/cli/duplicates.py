@@ -1,0 +1,96 @@
+"""``dbloader duplicates``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from dbloader._describe import counted
+from dbloader.cli.isolated import isolated
+from dbloader.cli.meter import Meter
+from dbloader.cli.places import PlaceArgument
+from dbloader.cli.text import complain, say, say_json
+from dbloader.conversion.duplicates import DISTANCE
+from dbloader.conversion.similar import MAX_DISTANCE
+
+FOUND = 1
+_NAMED = 10
+
+
+@click.command(
+    "duplicates",
+    short_help="Find images that are in a store twice, or in two stores.",
+    epilog="""\b
+Exit status: 0 there are none; 1 there are some, or images that cannot be read; 2 a store could not
+be opened.
+
+\b
+Examples:
+  dbloader duplicates train.lmdb
+  dbloader duplicates train.lmdb --output twice.jsonl
+  dbloader duplicates val.lmdb train.lmdb --output leaks.jsonl""",
+)
+@click.argument("place", type=PlaceArgument())
+@click.argument("other", type=PlaceArgument(), required=False)
+@click.option(
+    "--distance",
+    metavar="BITS",
+    type=click.IntRange(0, MAX_DISTANCE),
+    default=DISTANCE,
+    show_default=True,
+    help="Bits of 128 in which two pictures may differ.",
+)
+@click.option(
+    "--output",
+    "-o",
+    metavar="FILE",
+    type=click.Path(),
+    help="Write all duplicates, without the image that each is one of, to the new file FILE, as JSON lines.",
+)
+@click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
+@click.option("--json", "as_json", is_flag=True, help="Print the facts and the first 1,000 duplicates as JSON.")
+def duplicates_command(place: str, other: str | None, *, quiet: bool, as_json: bool, **options: Any) -> int:
+    """Find the images of the store PLACE that are in it again, or the images of OTHER that are in PLACE too.
+
+    Found are the same bytes, and pictures that look alike, such as a smaller copy. A fingerprint of each image is kept
+    in PLACE.duplicates (of a store in MongoDB, in DATABASE.COLLECTION.duplicates where you are), so the next search
+    takes seconds. dbloader copy PLACE NEW --drop FILE, or of two stores OTHER in place of PLACE, leaves out the
+    duplicates that --output has written.
+    """
+    with Meter("Looking", "records", quiet=quiet or as_json) as meter:
+        report = isolated(
+            "conversion.duplicates.find_duplicates",
+            place,
+            *([other] if other else []),
+            progress=lambda title, done, total: meter.update(done, total, title=title),
+            **options,
+        )
+    status = FOUND if report["first"] or report["unreadable"] else 0
+    if as_json:
+        say_json(report, indent=2)
+        return status
+    for problem in report["problems"][:_NAMED]:
+        complain(problem)
+    if report["unreadable"] > _NAMED:
+        complain(f"and more: {report['unreadable']:,} records cannot be compared by their pictures")
+    if quiet:
+        return status
+    for one, records in zip(report["places"], report["records"]):  # noqa: B905
+        say(f"{one}: {counted(records, 'record')}")
+    for kind, number in {"same": 0, "near": 0, **report["duplicates"]}.items():
+        say(f"  {kind:6}  {number:,}")
+    if report["bytes_only"]:
+        images = counted(report["bytes_only"], "image")
+        say(f"  {images} of nearly one color or of unknown range: of these only the same bytes are found")
+    for row in report["first"][:_NAMED]:
+        one, of = (f"{index} ({name or 'without a name'})" for index, name in _ends(row))
+        bits = "" if row["difference"] == "same" else f", {counted(row['bits'], 'bit')} apart"
+        say(f"    {one}: {row['difference']} as {of}{bits}")
+    if len(report["first"]) > _NAMED:
+        say("    and more: --output writes all, dbloader view shows them")
+    return status
+
+
+def _ends(row: dict[str, Any]) -> list[tuple[int, str | None]]:
+    return [(row["index"], row["name"]), (row["of"], row["of_name"])]

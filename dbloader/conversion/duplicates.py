@@ -1,0 +1,146 @@
+"""Find images that are in a store twice, or in two stores: the same bytes, or nearly the same picture."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dbloader._options import whole_number
+from dbloader.conversion.findings import Findings
+from dbloader.conversion.fingerprints import (
+    BYTES_ONLY,
+    HASHED,
+    compute_fingerprints,
+    fingerprint_path,
+    load_fingerprints,
+    save_fingerprints,
+)
+from dbloader.conversion.similar import MAX_DISTANCE, count_bits, find_originals
+from dbloader.stores.open import open_store
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterator
+
+    from dbloader.conversion.fingerprints import Fingerprints
+    from dbloader.records.names import Array
+    from dbloader.stores.base import Store
+
+DISTANCE = 10
+"""Bits of 128 in which two pictures may differ: docs/duplicates.md has the measurement."""
+
+_MAX_PROBLEMS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DuplicatesReport:
+    """The result of looking for duplicates.
+
+    Attributes:
+        places: The stores.
+        records: Their numbers of records.
+        distance: Most bits of 128 in which pictures differed that were called near.
+        groups: Images that others are duplicates of. Of two stores these are in the first, the others in the second.
+        duplicates: The others, by ``same`` (the bytes of the image) and ``near`` (the picture).
+        bytes_only: Images of nearly one color, or values of unknown range: of these only the same bytes are found.
+        unreadable: Records that are damaged, and images that do not decode. Of these the same bytes are found.
+        first: The first thousand duplicates: ``index``, ``name``, ``difference`` (same or near), ``bits`` (in which the
+            pictures differ), and ``of`` and ``of_name``, the image that it is a duplicate of.
+        problems: Why records are ``unreadable``, the first thousand.
+        files: Where the fingerprints are kept.
+    """
+
+    places: tuple[str, ...]
+    records: tuple[int, ...]
+    distance: int
+    groups: int
+    duplicates: dict[str, int]
+    bytes_only: int
+    unreadable: int
+    first: list[dict[str, Any]] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    files: tuple[str, ...] = ()
+
+
+def find_duplicates(
+    place: str | os.PathLike[str],
+    other: str | os.PathLike[str] | None = None,
+    *,
+    distance: int = DISTANCE,
+    output: str | os.PathLike[str] | None = None,
+    progress: Callable[[str, int, int], object] = lambda title, done, total: None,
+) -> DuplicatesReport:
+    """Find duplicates in one store, or the images of ``other`` that are in ``place`` too.
+
+    The fingerprints of all images are computed once and kept in ``<place>.duplicates``, or for MongoDB in
+    ``<database>.<collection>.duplicates`` in the working directory. They are computed again if the records change.
+
+    Args:
+        place: Place of a store.
+        other: Place of another one. Then only duplicates between the two are reported.
+        distance: Bits of 128 in which two pictures may differ, from 0 to 15.
+        output: New file of JSON lines, one for each duplicate; ``copy --drop`` takes it.
+        progress: Called with what is done, the number of records, and of all of them.
+
+    Raises:
+        OptionError: ``output`` exists, or ``distance`` is out of range.
+        StoreError: A store cannot be read.
+        OSError: The fingerprints cannot be written.
+    """
+    whole_number("distance", distance, 0, MAX_DISTANCE)
+    with ExitStack() as opened:
+        stores = [opened.enter_context(open_store(one)) for one in (place, other) if one is not None]
+        findings = opened.enter_context(Findings(output))
+        prints = [fingerprints_of(store, progress) for store in stores]
+        values = np.concatenate([values for values, _ in prints])
+        start = 0 if other is None else len(stores[0])
+        found, originals = find_pairs(values, distance, start)
+        for row in describe_pairs(values, found, originals, stores[0], stores[-1], start):
+            findings.add(row.pop("difference"), **row)
+        return DuplicatesReport(
+            places=tuple(store.place for store in stores),
+            records=tuple(map(len, stores)),
+            distance=distance,
+            groups=len(np.unique(originals)),
+            duplicates=dict(findings.counts),
+            bytes_only=int((values["kind"] == BYTES_ONLY).sum()),
+            unreadable=sum(len(reasons) for _, reasons in prints),
+            first=findings.first,
+            problems=[reason for _, reasons in prints for reason in reasons.values()][:_MAX_PROBLEMS],
+            files=tuple(str(fingerprint_path(store.place)) for store in stores),
+        )
+
+
+def fingerprints_of(store: Store, progress: Callable[[str, int, int], object]) -> Fingerprints:
+    """Return the fingerprints of a store from its file, which is written if there is none."""
+    path = fingerprint_path(store.place)
+    prints = load_fingerprints(store, path)
+    if prints is None:
+        prints = compute_fingerprints(store, lambda done: progress("Looking", done, len(store)))
+        save_fingerprints(store, path, prints)
+    return prints
+
+
+def find_pairs(values: Array, distance: int, start: int = 0) -> tuple[Array, Array]:
+    """Return all duplicates and their originals, by originals; see find_originals."""
+    originals = find_originals(values, distance, start)
+    found = np.flatnonzero(originals != np.arange(len(values)))
+    found = found[np.argsort(originals[found], kind="stable")]
+    return found, originals[found]
+
+
+def describe_pairs(
+    values: Array, found: Array, originals: Array, store: Store, other: Store, start: int
+) -> Iterator[dict[str, Any]]:
+    """Yield a row for each duplicate of ``other`` and its original of ``store``, as DuplicatesReport.first has them."""
+    hashed = values["kind"][found] == HASHED
+    bits = np.where(hashed, count_bits(values["seen"][found], values["seen"][originals]), 0)
+    same = (values["content"][found] == values["content"][originals]).all(axis=1)
+    for at, of, number, is_same in zip(
+        *(part.tolist() for part in (found - start, originals, bits, same)), strict=True
+    ):
+        row = {"index": at, "name": other.name(at), "difference": "same" if is_same else "near", "bits": number}
+        yield {**row, "of": of, "of_name": store.name(of)}

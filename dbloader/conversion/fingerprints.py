@@ -1,0 +1,172 @@
+"""Fingerprints of a store's images, by which duplicates are found, kept in a file next to the store.
+
+The hash of what is seen is dHash: whether each of 8 x 8 spots is brighter than its neighbor (Neal Krawetz, "Kind of
+Like That", hackerfactor.com, 2013). Each is compared with the one above too, which makes 128 bits: at the same share
+of changed copies found, a third as many different pictures were taken for copies as with 64.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import simplejpeg
+from isal.isal_zlib import crc32
+from PIL import Image
+
+from dbloader._machine import cpu_count
+from dbloader.conversion.memory_budget import return_large_blocks
+from dbloader.conversion.parallel import work_in_order
+from dbloader.conversion.resize import load_pixels, resizing_bytes
+from dbloader.errors import DamagedRecordError, ImageError, PixelRangeError
+from dbloader.images.info import read_facts
+from dbloader.images.pillow import max_pixels
+from dbloader.stores.mongo.uri import is_mongo, parse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dbloader.conversion.memory_budget import MemoryBudget
+    from dbloader.conversion.parallel import Hold
+    from dbloader.records.names import Array
+    from dbloader.records.record import Record
+    from dbloader.stores.base import Store
+
+NO_IMAGE, HASHED, BYTES_ONLY, UNREADABLE = range(4)
+
+# `seen` is the dHash; `content` is the BLAKE2b of the image as it is stored, 128 bits; 0 without one.
+FINGERPRINT = np.dtype([("seen", "<u8", 2), ("content", "<u8", 2), ("kind", "u1")])
+
+# Pixels of the smaller image that is decoded, at least: with half as many, an image and its copy of 0.9 of the size
+# differed in 5 bits rather than 3.
+_LEAST = 72
+# In an image whose spots differ by less, of 255, noise would decide. Of a million, such are sky and white paper.
+_FLAT = 16
+_MAGIC = "dbloader fingerprints 1"
+
+
+class Fingerprints(NamedTuple):
+    """The fingerprints of a store: FINGERPRINT of each record, and what is wrong with those that are UNREADABLE."""
+
+    values: Array
+    reasons: dict[int, str]
+
+
+def fingerprint_path(place: str | os.PathLike[str]) -> Path:
+    """Return the file of a store's fingerprints: next to an LMDB file, in the working directory for MongoDB."""
+    if not is_mongo(place):
+        return Path(f"{os.fspath(place)}.duplicates")
+    uri = parse(os.fspath(place))
+    return Path(f"{uri.database}.{uri.collection}.duplicates")
+
+
+def load_fingerprints(store: Store, path: Path) -> Fingerprints | None:
+    """Return the fingerprints in a file; None if there is none, or if it is damaged or of other records."""
+    try:
+        head, _, data = path.read_bytes().partition(b"\n")
+        facts = json.loads(head)
+        fits = facts["format"] == _MAGIC and facts["digest"] == store.manifest.digest and facts["crc32"] == crc32(data)
+        reasons = {int(index): str(reason) for index, reason in facts["reasons"].items()}
+        return Fingerprints(np.frombuffer(data, FINGERPRINT), reasons) if fits else None
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def save_fingerprints(store: Store, path: Path, found: Fingerprints) -> None:
+    """Write fingerprints to a file, all or nothing."""
+    data = found.values.tobytes()
+    head = {"format": _MAGIC, "digest": store.manifest.digest, "crc32": crc32(data), "reasons": found.reasons}
+    aside = Path(f"{path}.{os.getpid()}.partial")
+    try:
+        aside.write_bytes(json.dumps(head).encode() + b"\n" + data)
+        aside.replace(path)
+    finally:
+        with suppress(OSError):
+            aside.unlink()
+
+
+def compute_fingerprints(store: Store, progress: Callable[[int], object]) -> Fingerprints:
+    """Read and decode all images of a store; ``progress`` is called with the number of records done."""
+    return_large_blocks()
+
+    sizes = store.column("nbytes")
+
+    def work(part: slice, hold: Hold, budget: MemoryBudget) -> list[tuple[Any, str]]:
+        if budget.closed:
+            return []
+        hold(int(sizes[part].sum()))
+        return [
+            (((0, 0), (0, 0), UNREADABLE), str(record))
+            if isinstance(record, DamagedRecordError)
+            else _fingerprint(record, hold)
+            for record in _read(store, range(part.start, part.stop))
+        ]
+
+    values, reasons, done = np.zeros(len(store), FINGERPRINT), {}, 0
+    for batch in work_in_order(work, len(store), cpu_count()):
+        for value, reason in batch:
+            values[done] = value
+            if reason:
+                reasons[done] = reason
+            done += 1
+        progress(done)
+    return Fingerprints(values, reasons)
+
+
+def _read(store: Store, indices: range) -> list[Record | DamagedRecordError]:
+    """Return records, or for damaged ones the error."""
+    try:
+        return [*store.read(indices)]
+    except DamagedRecordError as error:
+        if len(indices) == 1:
+            return [error.with_traceback(None)]
+        return [record for index in indices for record in _read(store, range(index, index + 1))]
+
+
+def _fingerprint(record: Record, hold: Hold) -> tuple[Any, str]:
+    image: Any = record.image
+    if image is None:
+        return ((0, 0), (0, 0), NO_IMAGE), ""
+    data = image if isinstance(image, bytes) else f"{image.dtype}{image.shape}".encode() + image.tobytes()
+    content = np.frombuffer(hashlib.blake2b(data, digest_size=16).digest(), "<u8")
+    try:
+        spots = _spots(image, hold).astype(int)
+    except PixelRangeError:
+        spots = np.zeros((9, 9), int)
+    except ImageError as error:
+        return ((0, 0), content, UNREADABLE), f"record {record.index} ({record.name or 'without a name'}) {error}"
+    bits = np.concatenate([spots[:8, 1:] > spots[:8, :-1], spots[1:, :8] > spots[:-1, :8]])
+    return (np.packbits(bits).view("<u8"), content, BYTES_ONLY if np.ptp(spots) < _FLAT else HASHED), ""
+
+
+def _spots(image: Any, hold: Hold) -> Array:
+    """Return an image as 9 x 9 gray spots: uint8, shape (9, 9), 0 to 255."""
+    if isinstance(image, bytes):
+        gray = _decode_jpeg(image) if image.startswith(b"\xff\xd8") else None
+        if gray is not None:
+            return gray
+        hold(resizing_bytes(read_facts(image), (_LEAST, _LEAST)))
+        image = load_pixels(image, (_LEAST, _LEAST))
+    elif image.dtype != np.uint8 or not (image.ndim == 2 or (image.ndim == 3 and image.shape[2] in (3, 4))):
+        raise PixelRangeError("no picture")
+    return np.asarray(Image.fromarray(image).convert("L").resize((9, 9), Image.Resampling.BOX))
+
+
+def _decode_jpeg(data: bytes) -> Array | None:
+    """Return the spots of a JPEG, decoded at 1/8 of its size or a little more; None if that is left to Pillow."""
+    try:
+        height, width, _, _ = simplejpeg.decode_jpeg_header(data, strict=False)
+        if height * width > max_pixels():
+            return None
+        least = {"min_height": min(height, _LEAST), "min_width": min(width, _LEAST), "min_factor": 1}
+        gray = simplejpeg.decode_jpeg(data, "GRAY", strict=True, **least)[:, :, 0]
+    except (ValueError, KeyError):
+        return None
+    eighths = 8 * gray.shape[1] // width  # the last column and row may be less than a pixel
+    box = (0, 0, width * eighths / 8, height * eighths / 8)
+    return np.asarray(Image.fromarray(gray).resize((9, 9), Image.Resampling.BOX, box))

@@ -1,0 +1,106 @@
+"""A selection as a listing, which ``dbloader copy --select`` and ``--drop`` and ``dbloader convert --list`` take."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dbloader.errors import OptionError
+from dbloader.records.columns import CHUNK
+from dbloader.records.names import names_in, names_with
+from dbloader.viewing.columns import blocks, find_names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dbloader.viewing.columns import Array
+    from dbloader.viewing.selection import Selections
+
+FORMATS = {"csv": "text/csv", "jsonl": "application/x-ndjson", "txt": "text/plain"}
+# What a name of a .txt, or of a .csv that any Python reads, cannot hold.
+_FORBIDDEN = {"csv": "\0", "jsonl": "", "txt": "\r\n\ufeff"}
+
+_MOST_SUSPECTS = 100_000  # names that are compared; names with the same CRC-32 need not be the same
+
+
+def stream_listing(selections: Selections, text: str, kind: str) -> Iterator[bytes]:
+    """Return the parts of a listing of the records that a query finds, in UTF-8.
+
+    CSV and JSON lines have the columns ``path``, the name, and ``label``, the name of its class or an integer. Where
+    names alone would not say which records are meant, there is a column ``index`` too; ``convert`` cannot take that.
+
+    Args:
+        selections: Those of the store.
+        text: The query.
+        kind: One of ``FORMATS``; ``"txt"`` has a name on each line.
+
+    Raises:
+        OptionError: A file of this kind cannot hold the names, or not all records of the store were looked at.
+    """
+    if kind not in FORMATS:
+        raise OptionError(f"format must be one of {', '.join(FORMATS)}, got {kind[:20]!r}")
+    indices, first = selections.select(text)
+    if first is not None:
+        raise OptionError(f"only the first {first:,} records were looked at, so a listing would lack others")
+    with_index = _needs_index(selections, indices)
+    for character in _FORBIDDEN[kind]:
+        for chunk, positions in _by_chunk(selections, indices):
+            if names_with(chunk, character.encode())[positions].any():
+                raise OptionError(f"a .{kind} cannot hold names with the character {character!r}: take the .jsonl")
+    if with_index and kind == "txt":
+        raise OptionError("a .txt has only names, which would not say which records are meant: take the .csv or .jsonl")
+    return _encode(selections, indices, kind, with_index=with_index)
+
+
+def _encode(selections: Selections, indices: Any, kind: str, *, with_index: bool) -> Iterator[bytes]:
+    classes, columns = selections.store.manifest.classes, selections.columns
+    labels = columns.get("label")
+    unlabelled = np.iinfo(labels.dtype).min
+    header = ["index", "path", "label"][not with_index :]
+    if kind == "csv":
+        yield ",".join(header).encode() + b"\r\n"
+    start = 0
+    for chunk, positions in _by_chunk(selections, indices):
+        packed = names_in(chunk)
+        names = [packed[position].decode("utf-8", "backslashreplace") for position in positions.tolist()]
+        here = np.asarray(indices[start : (start := start + len(names))], np.int64)
+        known: list[Any] = [None if label == unlabelled else label for label in labels[here].tolist()]
+        if classes:
+            known = [label if label is None else classes[label] for label in known]
+        rows = [row[not with_index :] for row in zip(here.tolist(), names, known, strict=True)]
+        file = io.StringIO()
+        if kind == "csv":
+            csv.writer(file).writerows(rows)
+        elif kind == "jsonl":
+            file.writelines(json.dumps(dict(zip(header, row, strict=True))) + "\n" for row in rows)
+        else:
+            file.writelines(f"{name}\n" for name in names)
+        yield file.getvalue().encode()
+
+
+def _needs_index(selections: Selections, indices: Any) -> bool:
+    """Return whether a record of a selection has no name, or that of another record."""
+    hashes = selections.store.column("name_hash")
+    ordered = np.sort(hashes)
+    twice = np.append(np.unique(ordered[1:][ordered[1:] == ordered[:-1]]), np.uint32(0))
+    names: set[str] = set()
+    for part in blocks(len(indices)):
+        some = np.asarray(indices[part], np.int64)
+        suspects = some[np.isin(hashes[some], twice)]
+        if not hashes[some].all() or len(names) + len(suspects) > _MOST_SUSPECTS:
+            return True
+        names.update(map(selections.columns.name, suspects.tolist()))
+    return sum(1 for _ in find_names(selections.store, names)) > len(names)
+
+
+def _by_chunk(selections: Selections, indices: Any) -> Iterator[tuple[memoryview | bytes, Array]]:
+    """Yield chunks of names, and where in them the names of a selection are."""
+    handle = selections.store._open()
+    for part in blocks(len(indices)):
+        some = np.asarray(indices[part], np.int64)
+        for group in np.split(some, np.flatnonzero(np.diff(some // CHUNK)) + 1):
+            yield handle.chunk("name", int(group[0]) // CHUNK), group % CHUNK

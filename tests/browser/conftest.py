@@ -1,0 +1,67 @@
+"""A real browser, and the viewer in it as people start it."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import expect, sync_playwright
+
+from dbloader.conversion.convert import convert
+from tests.browser.tabs import WAIT_MS, Site, Tabs, needing_a_browser
+from tests.support.damaged import flip
+from tests.support.images import photo, plant
+from tests.support.viewer import viewer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Browser
+
+CLASSES = {"cat": 90, "dog": 60, "maine coon": 30}
+FLIPPED = 3  # the record that is damaged in the store
+
+
+@pytest.fixture(scope="package")
+def chromium() -> Iterator[Browser]:
+    """One browser for all these tests. It ends with the last one: Playwright's event loop would hinder others."""
+    executable = needing_a_browser()
+    expect.set_options(timeout=WAIT_MS)
+    quiet = ["--disable-quic", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox", *quiet])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="package")
+def photos(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterator[Site]:
+    """The viewer of 180 photographs in three classes: one was repaired, and one is damaged in the store."""
+    folder = tmp_path_factory.mktemp("photos")
+    number = iter(range(1000))
+    files = {
+        f"{name}/{name[0]}_{index:03}.jpg": photo(seed, 40 + seed % 60, 30 + seed % 20)
+        for name, count in CLASSES.items()
+        for index, seed in zip(range(count), number, strict=False)
+    }
+    files["dog/d_005.jpg"] = files["dog/d_005.jpg"][:-2]
+    convert(plant(folder / "files", files), folder / "photos.lmdb")
+    flip(folder / "photos.lmdb", files[f"cat/c_{FLIPPED:03}.jpg"])
+    with viewer(folder / "photos.lmdb", "--no-open") as running:
+        yield Site.entered(chromium, running)
+
+
+@pytest.fixture
+def tabs(chromium: Browser) -> Iterator[Tabs]:
+    """Opens pages; fails the test on whatever a page complains of, and on each request to another host."""
+    opened = Tabs(chromium)
+    yield opened
+    opened.close()
+    assert not opened.complaints
+
+
+@pytest.fixture
+def damaged() -> str:
+    """What the server may refuse: the picture of the record that is damaged."""
+    return re.escape(f"/thumb/0/{FLIPPED}?")

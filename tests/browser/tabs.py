@@ -1,0 +1,88 @@
+"""Pages of a browser that are watched: errors, Content Security Policy, requests."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, Response, StorageState
+
+    from tests.support.viewer import Viewer
+
+WAIT_MS = 30_000  # for what takes well under a second on an idle machine
+
+
+def needing_a_browser() -> str:
+    """Return the executable of Chromium; skip a test where there is none, and fail it in CI."""
+    names = (os.environ.get("DBLOADER_CHROMIUM"), "chromium", "chromium-browser", "google-chrome")
+    found = next((path for name in names if name and (path := shutil.which(name))), None)
+    if found is None:
+        skip_or_fail("no Chromium: install it (Debian: apt install chromium), or name it in DBLOADER_CHROMIUM")
+    return found
+
+
+def skip_or_fail(reason: str) -> NoReturn:
+    """Skip a test for lack of something; fail it in CI."""
+    if os.environ.get("CI"):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+class Site(NamedTuple):
+    """A running viewer that a browser has entered by its link."""
+
+    address: str
+    cookies: StorageState
+
+    @classmethod
+    def entered(cls, chromium: Browser, running: Viewer) -> Site:
+        context = chromium.new_context()
+        context.new_page().goto(running.link, wait_until="commit")
+        site = cls(running.link.partition("/?")[0], context.storage_state())
+        context.close()
+        return site
+
+
+class Tabs:
+    """Opens pages, each in a browser of its own as to cookies, and collects what is wrong with them."""
+
+    def __init__(self, chromium: Browser) -> None:
+        self._chromium = chromium
+        self._contexts: list[BrowserContext] = []
+        self.complaints: list[str] = []
+
+    def open(self, site: Site, path: str = "/", *, refused: str = "(?!)", **options: Any) -> Page:
+        """Open a page; ``refused`` is a pattern of the requests that the server may answer with an error."""
+        context = self._chromium.new_context(storage_state=site.cookies, base_url=site.address, **options)
+        self._contexts.append(context)
+        context.set_default_timeout(WAIT_MS)
+        page = context.new_page()
+
+        def said(message: ConsoleMessage) -> None:
+            # An answer that is an error is judged below.
+            if message.type in ("error", "warning") and not message.text.startswith("Failed to load resource"):
+                self.complaints.append(f"{message.type}: {message.text}")
+
+        def answered(response: Response) -> None:
+            if response.status >= 400 and not re.search(refused, response.url):
+                self.complaints.append(f"{response.status}: {response.url}")
+
+        def asked(request: Request) -> None:
+            if not request.url.startswith((f"{site.address}/", "blob:")):
+                self.complaints.append(f"request to {request.url}")
+
+        page.on("console", said)
+        page.on("pageerror", lambda error: self.complaints.append(f"{error.name}: {error.message}\n{error.stack}"))
+        page.on("response", answered)
+        page.on("request", asked)
+        page.goto(path)
+        return page
+
+    def close(self) -> None:
+        for context in self._contexts:
+            context.close()

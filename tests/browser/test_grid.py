@@ -1,0 +1,178 @@
+"""The grid of images, in a browser."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import expect
+
+from dbloader import Record, create_store
+from dbloader.records.record import encode
+from tests.browser.conftest import CLASSES, FLIPPED
+from tests.browser.tabs import Site
+from tests.support.images import photo
+from tests.support.viewer import viewer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Browser, Page
+
+    from tests.browser.tabs import Tabs
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+TALL = 25_000  # in one column, they are higher than the 8 million px that the scrolled element may have
+NARROW = {"width": 360, "height": 740}
+SCROLLS = int(os.environ.get("DBLOADER_SCROLLS", "60"))
+
+
+@pytest.fixture(scope="module")
+def tall(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterator[Site]:
+    """The viewer of many records with one small image."""
+    place, image = tmp_path_factory.mktemp("tall") / "tall.lmdb", photo()
+    with create_store(place) as writer:
+        writer.write(
+            [encode(Record(f"{index % 7}/{index}.jpg", index // 5000, image, 40, 30, "JPEG")) for index in range(TALL)]
+        )
+        writer.finish(classes=["a", "b", "c", "d", "e"])
+    with viewer(place, "--no-open") as running:
+        yield Site.entered(chromium, running)
+
+
+def shows(page: Page, index: int) -> None:
+    """Wait until the picture of a record is on the screen."""
+    tile = page.locator(".tile", has_text=re.compile(rf"(?<![\d,]){index:,} ·"))
+    expect(tile).to_be_in_viewport()
+    expect(tile.locator("img")).to_have_js_property("complete", True)
+    expect(tile.locator("img")).not_to_have_js_property("naturalWidth", 0)
+
+
+def scroll_to(page: Page, part: float) -> None:
+    """Move the scroll bar to a part of its length."""
+    page.locator("#tiles").evaluate(
+        "(list, part) => list.scrollTop = part * list.scrollHeight - part * list.clientHeight", part
+    )
+
+
+def test_the_last_of_many_records_is_reached_by_key_by_the_bar_and_by_url(tabs: Tabs, tall: Site) -> None:
+    page = tabs.open(tall, "/?px=320", viewport=NARROW)
+    shows(page, 0)
+    assert page.locator("#tiles").evaluate("list => list.scrollHeight") == 8_000_000
+    page.keyboard.press("End")
+    shows(page, TALL - 1)
+    page.wait_for_url(f"**/?px=320&at={TALL - 1}")
+    page.keyboard.press("Home")
+    shows(page, 0)
+    scroll_to(page, 1)
+    shows(page, TALL - 1)
+    shows(tabs.open(tall, page.url, viewport=NARROW), TALL - 1)
+
+
+def test_the_bar_moves_by_proportion_and_the_wheel_by_rows(tabs: Tabs, tall: Site) -> None:
+    page = tabs.open(tall, "/?px=320", viewport=NARROW)
+    shows(page, 0)
+    scroll_to(page, 0.5)
+    shows(page, TALL // 2)
+    page.mouse.move(180, 400)
+    for _ in range(3):
+        page.mouse.wheel(0, 368)
+    shows(page, TALL // 2 + 3)
+
+
+def test_an_index_and_the_next_class_are_reached_by_keys(tabs: Tabs, tall: Site) -> None:
+    page = tabs.open(tall)
+    shows(page, 0)
+    page.keyboard.press("g")
+    page.keyboard.type("12,345")
+    page.keyboard.press("Enter")
+    shows(page, 12_345)
+    page.keyboard.press("]")
+    shows(page, 15_000)
+    page.keyboard.press("[")
+    shows(page, 10_000)
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowDown")
+    page.wait_for_url(re.compile(r"at=100\d\d$"))
+
+
+def test_back_and_forward_return_to_what_was_shown(tabs: Tabs, tall: Site) -> None:
+    page = tabs.open(tall)
+    shows(page, 0)
+    page.keyboard.press("End")
+    shows(page, TALL - 1)
+    page.keyboard.press("Enter")
+    page.wait_for_url("**view=record**")
+    page.go_back()
+    shows(page, TALL - 1)
+    page.go_forward()
+    expect(page.locator("db-record")).to_be_visible()
+    page.keyboard.press("Escape")
+    shows(page, TALL - 1)
+    page.go_back()
+    expect(page.locator("db-record")).to_be_visible()
+
+
+def test_selected_records_are_downloaded_as_a_listing(tabs: Tabs, photos: Site, damaged: str) -> None:
+    page = tabs.open(photos, "/?q=class:dog", refused=damaged)
+    shows(page, CLASSES["cat"])
+    page.keyboard.press("x")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("x")
+    page.locator(".tile").nth(1).click(modifiers=["Control"])
+    expect(page.locator("#chosen")).to_contain_text("3 selected")
+    page.locator(".tile").nth(1).click(modifiers=["Control"])
+    expect(page.locator("#chosen")).to_contain_text("2 selected")
+    with page.expect_download() as download:
+        page.locator("#chosen").get_by_role("link", name="csv").click()
+    lines = download.value.path().read_text().splitlines()
+    assert len(lines) == 3
+    assert ["d_000.jpg" in lines[1], "d_002.jpg" in lines[2]] == [True, True]
+    page.locator("#chosen").get_by_role("link", name="show").click()
+    expect(page.locator("#count")).to_have_text(f"2 of {sum(CLASSES.values())} records")
+    expect(page.locator(".tile:visible")).to_have_count(2)
+
+
+def test_a_damaged_record_is_a_cell_with_its_message_among_the_others(tabs: Tabs, photos: Site, damaged: str) -> None:
+    page = tabs.open(photos, refused=damaged)
+    expect(page.locator(".tile.bad")).to_have_count(1)
+    expect(page.locator(".tile.bad")).to_contain_text("CRC-32")
+    expect(page.locator(".tile.bad .facts")).to_contain_text(f"{FLIPPED} · cat")
+    shows(page, FLIPPED + 1)
+
+
+def test_the_size_of_thumbnails_is_chosen_and_kept_in_the_url(tabs: Tabs, photos: Site, damaged: str) -> None:
+    page = tabs.open(photos, refused=damaged)
+    before = page.locator(".tile img").first.bounding_box()
+    page.locator("#px").fill("300")
+    page.wait_for_url("**px=300**")
+    after = page.locator(".tile img").first.bounding_box()
+    assert before is not None
+    assert after is not None
+    assert after["height"] > 1.5 * before["height"]
+
+
+def test_scrolling_leaves_no_memory_behind(tabs: Tabs, tall: Site) -> None:
+    page = tabs.open(tall)
+    shows(page, 0)
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable")
+
+    def used(scrolls: int) -> tuple[float, float]:
+        for number in range(scrolls):
+            scroll_to(page, number * 0.618 % 1)
+            page.keyboard.press("PageDown")
+        page.keyboard.press("End")
+        shows(page, TALL - 1)
+        session.send("HeapProfiler.collectGarbage")
+        found = {metric["name"]: metric["value"] for metric in session.send("Performance.getMetrics")["metrics"]}
+        return found["JSHeapUsedSize"], found["Nodes"]
+
+    heap, nodes = used(40)  # so that all caches are full
+    heap_after, nodes_after = used(SCROLLS)
+    assert heap_after < heap + 1_000_000
+    assert nodes_after < 1.2 * nodes + 100

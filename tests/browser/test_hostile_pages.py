@@ -1,0 +1,86 @@
+"""Names and images from strangers, in a browser: nothing of them runs, and nothing breaks the page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import expect
+
+from dbloader import Record, create_store
+from dbloader.records.record import encode
+from tests.browser.tabs import Site
+from tests.support.images import large_png, photo
+from tests.support.viewer import viewer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Browser
+
+    from tests.browser.tabs import Tabs
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+ATTACK = "<img src=x onerror=document.title='owned'><script>document.title='owned'</script>"
+NAMES = {
+    ATTACK: ATTACK,
+    "a&b &lt;b&gt;.jpg": "a&b &lt;b&gt;.jpg",
+    "\N{RIGHT-TO-LEFT OVERRIDE}gpj.exe": "\\u202egpj.exe",
+    "two\nlines\t.jpg": "two\\nlines\\t.jpg",
+    "\N{ZERO WIDTH SPACE}\x07.jpg": "\\u200b\\u0007.jpg",
+    "x" * 4096: "x" * 300,
+}
+SVG = b'<svg xmlns="http://www.w3.org/2000/svg"><script>parent.document.title="owned"</script></svg>'
+IMAGES = {"svg.jpg": SVG, "html.jpg": ATTACK.encode(), "bomb.png": large_png(60_000, 60_000), "cut.jpg": photo()[:200]}
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterator[Site]:
+    place = tmp_path_factory.mktemp("hostile") / "hostile.lmdb"
+    records = [Record(name, 0, photo(), 40, 30, "JPEG") for name in NAMES]
+    records += [Record(name, 1, image, 40, 30, "JPEG") for name, image in IMAGES.items()]
+    with create_store(place) as writer:
+        writer.write([encode(record) for record in records])
+        writer.finish(classes=[ATTACK, 'a "quoted\\class" \N{RIGHT-TO-LEFT OVERRIDE}'])
+    with viewer(place, "--no-open") as running:
+        yield Site.entered(chromium, running)
+
+
+def test_hostile_names_are_text_with_visible_escapes(tabs: Tabs, hostile: Site) -> None:
+    page = tabs.open(hostile, refused="/thumb/")
+    expect(page.locator(".tile:visible")).to_have_count(len(NAMES) + len(IMAGES))
+    expect(page.locator(".tile .name").nth(len(NAMES))).to_have_text("svg.jpg")
+    assert page.locator(".tile .name").all_text_contents()[: len(NAMES)] == [*NAMES.values()]
+    expect(page.locator(".class .name")).to_have_text([ATTACK, 'a "quoted\\class" \\u202e'])
+    assert page.locator("script, main img:not(.frame img)").count() == 1
+    assert page.title() == "hostile.lmdb · dbloader"
+
+
+def test_hostile_classes_and_names_are_searched(tabs: Tabs, hostile: Site) -> None:
+    page = tabs.open(hostile, refused="/thumb/")
+    for place, count in ((1, len(IMAGES)), (0, len(NAMES))):
+        page.locator(".class").nth(place).click()
+        expect(page.locator("#count")).to_have_text(f"{count} of {len(NAMES) + len(IMAGES)} records")
+        expect(page.locator(".chips").first.get_by_role("button")).to_have_count(1)
+    assert ATTACK in page.title()
+
+
+def test_images_that_are_none_are_cells_with_a_message(tabs: Tabs, hostile: Site) -> None:
+    page = tabs.open(hostile, "/?q=label:1", refused="/thumb/")
+    bad = page.locator(".tile.bad")
+    expect(bad.filter(has_text="svg.jpg")).to_have_count(1)
+    expect(bad.filter(has_text="html.jpg")).to_have_count(1)
+    expect(bad.filter(has_text="bomb.png")).to_have_count(1)
+    for why in bad.locator(".why").all_text_contents():
+        assert len(why) > 20
+    assert page.title() == "label:1 · hostile.lmdb · dbloader"
+
+
+@pytest.mark.parametrize("index", range(len(NAMES) + len(IMAGES)))
+def test_a_hostile_record_is_shown_and_nothing_runs(tabs: Tabs, hostile: Site, index: int) -> None:
+    page = tabs.open(hostile, f"/?view=record&index={index}", refused="/(thumb|image|api/0/record)/")
+    expect(page.locator("db-record")).to_be_visible()
+    page.wait_for_load_state("networkidle")
+    assert page.title() != "owned"
+    assert page.locator("script").count() == 1

@@ -1,0 +1,142 @@
+"""All pages of the viewer: keyboard, colors, narrow windows, accessibility."""
+
+from __future__ import annotations
+
+from importlib import resources
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from playwright.sync_api import expect
+
+from dbloader.conversion.convert import convert
+from tests.browser.conftest import CLASSES
+from tests.browser.tabs import Site, skip_or_fail
+from tests.support.images import plant_photos
+from tests.support.viewer import viewer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from playwright.sync_api import Browser, Page
+
+    from tests.browser.tabs import Tabs
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+VIEWS = {
+    "grid": "/",
+    "grid of a search": "/?q=class:dog&selected=90-92",
+    "record": "/?view=record&index=1",
+    "damaged record": "/?view=record&index=3",
+    "report": "/?view=report",
+}
+PHONE: dict[str, Any] = {"viewport": {"width": 360, "height": 740}}
+
+
+@pytest.fixture(scope="module")
+def axe() -> str:
+    if find_spec("axe_playwright_python") is None:
+        skip_or_fail("axe-playwright-python is not installed: it checks the accessibility of the pages")
+    return resources.files("axe_playwright_python").joinpath("axe.min.js").read_text()
+
+
+def settled(page: Page) -> Page:
+    """Wait until a page has shown what it has asked for."""
+    expect(page.locator("main > :not([hidden])")).to_have_count(1)
+    page.wait_for_load_state("networkidle")
+    return page
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_page_has_no_violation_of_accessibility(tabs: Tabs, photos: Site, damaged: str, axe: str, view: str) -> None:
+    for scheme in ("light", "dark"):
+        page = settled(tabs.open(photos, VIEWS[view], refused=damaged, color_scheme=scheme, reduced_motion="reduce"))
+        page.evaluate(axe)
+        found = page.evaluate("axe.run({resultTypes: ['violations']})")
+        assert [
+            (each["id"], each["nodes"][0]["html"], each["nodes"][0]["failureSummary"]) for each in found["violations"]
+        ] == []
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_narrow_window_needs_no_horizontal_scrolling(tabs: Tabs, photos: Site, damaged: str, view: str) -> None:
+    page = settled(tabs.open(photos, VIEWS[view], refused=damaged, **PHONE))
+    wider = """() => [...document.querySelectorAll("body, header *, main, main > :not([hidden])")]
+        .filter((each) => each.scrollWidth > innerWidth || each.getBoundingClientRect().right > innerWidth + 1)
+        .map((each) => each.outerHTML.slice(0, 200))"""
+    assert page.evaluate(wider) == []
+
+
+def test_the_side_bar_is_a_drawer_in_a_narrow_window(tabs: Tabs, photos: Site, damaged: str) -> None:
+    page = settled(tabs.open(photos, refused=damaged, **PHONE))
+    expect(page.locator("#search")).to_be_hidden()
+    page.locator("#menu").click()
+    expect(page.locator("#menu")).to_have_attribute("aria-expanded", "true")
+    page.locator(".class", has_text="dog").click()
+    expect(page.locator("#count")).to_contain_text(f"{CLASSES['dog']} of")
+    expect(page.locator("#search")).to_be_hidden()
+    expect(page.locator("#menu")).to_have_attribute("aria-expanded", "false")
+
+
+def test_all_pages_are_reached_by_keyboard_alone(tabs: Tabs, photos: Site, damaged: str) -> None:
+    page = settled(tabs.open(photos, refused=damaged))
+    for title, element in (
+        ("What training sees", "db-training"),
+        ("Report", "db-report"),
+        ("Duplicates", "db-duplicates"),
+        ("Images", "db-grid"),
+    ):
+        for _ in range(60):
+            page.keyboard.press("Tab")
+            focused = page.evaluate("document.activeElement.textContent")
+            if focused.startswith(title) and page.evaluate("document.activeElement.localName") == "a":
+                break
+        else:
+            raise AssertionError(f"no link {title!r} is reached by the Tab key")
+        page.keyboard.press("Enter")
+        expect(page.locator(element)).to_be_visible()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")  # the focus may still be on the link to the images, which this presses again
+    page.evaluate("document.activeElement.blur()")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**view=record**")
+    page.keyboard.press("Escape")
+    expect(page.locator("db-grid")).to_be_visible()
+
+
+def test_the_help_lists_the_keys_of_the_page(tabs: Tabs, photos: Site, damaged: str) -> None:
+    page = settled(tabs.open(photos, refused=damaged))
+    page.keyboard.press("?")
+    expect(page.locator("#keys")).to_contain_text("Previous class")
+    page.keyboard.press("Escape")
+    expect(page.locator("#keys")).to_be_hidden()
+    expect(page.locator("db-grid")).to_be_visible()
+
+
+def test_colors_follow_the_system_until_they_are_chosen(tabs: Tabs, photos: Site, damaged: str) -> None:
+    page = settled(tabs.open(photos, refused=damaged))
+
+    def brightness() -> int:
+        color = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        return sum(int(part) for part in color.partition("(")[2].rstrip(")").split(",")[:3])
+
+    assert brightness() > 600
+    page.emulate_media(color_scheme="dark")
+    assert brightness() < 150
+    page.locator("#theme").click()
+    assert brightness() > 600
+    page.reload()
+    settled(page)
+    assert brightness() > 600
+
+
+def test_a_server_that_has_ended_is_a_sentence(tabs: Tabs, photos: Site, chromium: Browser, tmp_path: Path) -> None:
+
+    convert(plant_photos(tmp_path / "few", 6), tmp_path / "few.lmdb")
+    with viewer(tmp_path / "few.lmdb", "--no-open") as running:
+        page = settled(tabs.open(Site.entered(chromium, running)))
+        running.stop()
+    page.locator("#search").fill("cat")
+    page.locator("#search").press("Enter")
+    expect(page.locator("#search-error")).to_contain_text("The server does not answer")

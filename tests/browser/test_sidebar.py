@@ -1,0 +1,129 @@
+"""Search, filters, classes and histograms, in a browser."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.conftest import CLASSES
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+    from tests.browser.tabs import Site, Tabs
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+ALL = sum(CLASSES.values())
+# Some refused requests belong to the record that is damaged, some to searches that are wrong.
+REFUSED = r"/thumb/0/3\?|/(select|facts)\?q=(width|color)"
+
+
+@pytest.fixture
+def page(tabs: Tabs, photos: Site) -> Page:
+    opened = tabs.open(photos, refused=REFUSED)
+    counted(opened, ALL)
+    return opened
+
+
+def counted(page: Page, count: int) -> None:
+    """Wait until a number of records is shown."""
+    text = f"{count} records" if count == ALL else re.compile(f"^{count} of {ALL} records")
+    expect(page.locator("#count")).to_have_text(text)
+
+
+def query(page: Page) -> str:
+    return str(page.evaluate("new URLSearchParams(location.search).get('q') ?? ''"))
+
+
+def test_a_click_on_a_class_shows_it_and_another_click_shows_all(page: Page) -> None:
+    for name, count in CLASSES.items():
+        expect(page.locator(".class", has_text=name)).to_have_text(f"{name}{count}")
+    page.locator(".class", has_text="maine coon").click()
+    counted(page, CLASSES["maine coon"])
+    assert query(page) == 'class:"maine coon"'
+    page.locator(".class", has_text="dog").click()
+    counted(page, CLASSES["dog"])
+    page.locator(".class", has_text="dog").click()
+    counted(page, ALL)
+
+
+def test_classes_are_found_by_their_letters_and_sorted_by_count(page: Page) -> None:
+    page.locator("#find-class").fill("o")
+    expect(page.locator(".class:visible .name")).to_have_text(["dog", "maine coon"])
+    page.locator("#find-class").fill("")
+    page.locator("#order").click()
+    expect(page.locator(".class:visible .name")).to_have_text(["cat", "dog", "maine coon"])
+    page.locator("#classes").focus()
+    page.keyboard.press("End")
+    page.keyboard.press("Enter")
+    counted(page, CLASSES["maine coon"])
+
+
+def test_a_drag_on_a_histogram_shows_what_is_in_it(page: Page) -> None:
+    bars = page.locator("db-bars[name=width] svg")
+    box = bars.bounding_box()
+    assert box is not None
+    middle = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + 0.3 * box["width"], middle)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.6 * box["width"], middle)
+    told = page.locator("db-bars[name=width] .range").inner_text()
+    page.mouse.up()
+    low, high, count = map(int, re.findall(r"\d+", told))
+    counted(page, count)
+    assert query(page) == f"width>={low} width<{high}"
+    assert count == sum(low <= 40 + seed % 60 < high for seed in range(ALL))
+
+
+def test_a_histogram_is_used_by_keyboard(page: Page) -> None:
+    page.locator("db-bars[name=height] svg").focus()
+    page.keyboard.press("End")
+    page.keyboard.press("Shift+ArrowLeft")
+    told = page.locator("db-bars[name=height] .range").inner_text()
+    page.keyboard.press("Enter")
+    counted(page, int(told.rpartition(": ")[2]))
+    assert re.fullmatch(r"height>=\d+", query(page))
+
+
+def test_words_of_a_search_all_hold_and_are_removed_one_by_one(page: Page) -> None:
+    page.keyboard.press("/")
+    page.keyboard.type("class:cat name:_01 width<1000")
+    page.keyboard.press("Enter")
+    counted(page, 10)
+    assert page.title().startswith("class:cat name:_01 width<1000 · photos.lmdb")
+    page.get_by_role("button", name="name:_01").click()
+    counted(page, CLASSES["cat"])
+    page.get_by_role("button", name="class:cat").click()
+    counted(page, ALL)
+
+
+def test_a_wrong_search_is_a_sentence_and_back_undoes_it(page: Page) -> None:
+    page.locator("#search").fill("color:red")
+    page.locator("#search").press("Enter")
+    expect(page.locator("#search-error")).to_contain_text("color:")
+    expect(page.locator("#count")).to_contain_text("is not understood")
+    page.go_back()
+    counted(page, ALL)
+    expect(page.locator("#search-error")).to_be_empty()
+    page.locator("#search").fill("name:nowhere")
+    page.locator("#search").press("Enter")
+    counted(page, 0)
+
+
+def test_what_was_repaired_is_a_click_away(page: Page) -> None:
+    page.get_by_role("button", name="repaired").click()
+    counted(page, 1)
+    expect(page.locator(".tile:visible")).to_contain_text("d_005.jpg")
+
+
+def test_the_list_of_the_search_is_downloaded(page: Page) -> None:
+    page.locator(".class", has_text="dog").click()
+    counted(page, CLASSES["dog"])
+    expect(page.get_by_text(f"{CLASSES['dog']} records, for")).to_be_visible()
+    with page.expect_download() as download:
+        page.locator("db-sidebar").get_by_role("link", name="txt").click()
+    assert len(download.value.path().read_text().split()) == CLASSES["dog"]

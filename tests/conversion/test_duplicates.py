@@ -1,0 +1,194 @@
+"""Finding duplicates: the search against brute force, fingerprints of changed copies, and the file that keeps them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from dbloader import Record, convert, copy_store, find_duplicates
+from dbloader.conversion.fingerprints import BYTES_ONLY, FINGERPRINT, HASHED, NO_IMAGE, UNREADABLE
+from dbloader.conversion.similar import find_originals
+from dbloader.errors import OptionError
+from tests.contracts.records import write
+from tests.support.images import encoded, photo, scene
+from tests.support.jpegs import draw
+from tests.support.lmdb_files import tamper_with_records
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    Array = np.ndarray[Any, Any]
+
+
+def brute_force(values: Array, distance: int, others: int) -> list[int]:
+    """Compare each with each, as the docstring of find_originals says."""
+    bits = np.unpackbits(np.ascontiguousarray(values["seen"]).view("u1").reshape(len(values), 16), axis=1).astype(int)
+    hashed = values["kind"] == HASHED
+    apart = np.where(hashed[:, None] & hashed, np.abs(bits[:, None] - bits).sum(axis=2), 0)
+    equal = (values["content"][:, None] == values["content"]).all(axis=2) & values["content"].any(axis=1)
+    alike = np.where(hashed[:, None], hashed & (apart <= distance), ~hashed & equal)
+    found = list(range(len(values)))
+    for i in range(len(values)):
+        if others and i >= others and alike[:others, i].any():
+            found[i] = min(np.flatnonzero(alike[:others, i]).tolist(), key=lambda of: (apart[of, i], of))
+        elif not others and found[i] == i:
+            for j in range(i + 1, len(values)):
+                found[j] = i if alike[i, j] and found[j] == j else found[j]
+    return found
+
+
+@pytest.mark.parametrize("distance", [0, 3, 7, 8, 10, 15])
+@pytest.mark.parametrize("others", [0, 70])
+def test_the_search_finds_what_brute_force_finds(distance: int, others: int) -> None:
+    rng = np.random.default_rng(distance)
+    for changed in range(0, 18, 3):
+        values = np.zeros(160, FINGERPRINT)
+        values["seen"] = rng.integers(0, 2**64, (12, 2), np.uint64)[rng.integers(0, 12, 160)]
+        for _ in range(changed):
+            flipped = np.uint64(1) << rng.integers(0, 64, 160, np.uint64)
+            values["seen"][np.arange(160), rng.integers(0, 2, 160)] ^= flipped
+        values["content"] = rng.integers(0, 20, (160, 1))
+        values["kind"] = rng.choice([NO_IMAGE, HASHED, HASHED, HASHED, BYTES_ONLY, UNREADABLE], 160)
+        assert find_originals(values, distance, others).tolist() == brute_force(values, distance, others)
+
+
+@pytest.mark.slow
+def test_a_search_among_many_compares_few_of_them() -> None:
+    values = np.zeros(100_000, FINGERPRINT)
+    values["seen"] = np.random.default_rng(0).integers(0, 2**64, (100_000, 2), np.uint64)
+    values["seen"][77_777] = values["seen"][5] ^ np.uint64(2**63 + 2**40 + 1)
+    values["kind"] = HASHED
+    found = find_originals(values, 10)  # 5,000,000,000 comparisons would outlast the time that a test has
+    assert np.flatnonzero(found != np.arange(100_000)).tolist() == [77_777]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return tmp_path / "a.lmdb"
+
+
+def test_changed_copies_are_near_and_other_pictures_are_not(place: Path, tmp_path: Path) -> None:
+    images = [scene(seed) for seed in range(8)]
+    changed: list[Any] = [
+        encoded(images[0], "JPEG", quality=50),
+        encoded(images[1].resize((120, 90)), "JPEG"),
+        encoded(images[2].crop((2, 2, 238, 178)), "JPEG"),
+        encoded(images[3].point(lambda value: min(255, int(value * 1.05))), "PNG"),
+        np.asarray(images[4]),
+    ]
+    originals = [encoded(image, "JPEG", quality=95) for image in images]
+    files = [*originals, *changed, originals[7]]
+    write(place, [Record(name=f"{n}", image=file) for n, file in enumerate(files)])
+    report = find_duplicates(place, output=tmp_path / "twice.jsonl")
+    found = [(row["index"], row["of"], row["difference"]) for row in report.first]
+    assert found == [(8 + n, n, "near") for n in range(5)] + [(13, 7, "same")]
+    assert (report.groups, report.duplicates, report.bytes_only, report.unreadable) == (6, {"near": 5, "same": 1}, 0, 0)
+    assert all(row["bits"] <= 10 for row in report.first)
+    copy_store(place, tmp_path / "clean.lmdb", drop=tmp_path / "twice.jsonl")
+    assert find_duplicates(tmp_path / "clean.lmdb").first == []
+    with pytest.raises(OptionError, match=r"twice\.jsonl exists"):
+        find_duplicates(place, output=tmp_path / "twice.jsonl")
+    with pytest.raises(OptionError, match="distance must be from 0 to 15, got 16"):
+        find_duplicates(place, distance=16)
+
+
+def test_leaks_are_the_images_of_the_second_store_also_in_mongodb(
+    place: Path, tmp_path: Path, mongo_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    images = [encoded(image, "JPEG") for image in map(scene, range(9))]
+    write(place, [Record(image=image) for image in [*images[:5], images[0]]])
+    write(f"{mongo_uri}.train", [Record(image=image) for image in [*images[3:], images[8]]])
+    report = find_duplicates(place, f"{mongo_uri}.train")
+    assert [(row["index"], row["of"], row["difference"]) for row in report.first] == [(0, 3, "same"), (1, 4, "same")]
+    assert report.records == (6, 7)
+    database = mongo_uri.rpartition("/")[2]
+    assert {path.name for path in tmp_path.glob("*.duplicates")} == {
+        "a.lmdb.duplicates",
+        f"{database}.train.duplicates",
+    }
+    copy_store(f"{mongo_uri}.train", tmp_path / "clean.lmdb", drop=listing(report.first, tmp_path))
+    assert find_duplicates(place, tmp_path / "clean.lmdb").first == []
+
+
+def listing(rows: list[dict[str, Any]], folder: Path) -> Path:
+    path = folder / "rows.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return path
+
+
+def test_what_cannot_be_compared_is_named_or_counted(place: Path) -> None:
+    gray = encoded(draw(40, 40).point(lambda value: 7), "PNG")
+    floats = np.zeros((4, 4), "<f4")
+    images: list[Any] = [photo(1), photo(2), b"no image", b"no image", gray, gray, None, None, floats, floats]
+    write(place, [Record(name=f"n{n}", image=image) for n, image in enumerate(images)])
+    tamper_with_records(place, {1: b"damaged"})
+    report = find_duplicates(place)
+    assert [(row["index"], row["of"], row["difference"]) for row in report.first] == [
+        (3, 2, "same"),
+        (5, 4, "same"),
+        (9, 8, "same"),
+    ]
+    assert (report.bytes_only, report.unreadable) == (4, 3)
+    assert "record 1 (n1)" in report.problems[0]
+    assert "record 2 (n2) is in no known image format" in report.problems[1]
+
+
+def test_fingerprints_are_kept_until_the_records_change(place: Path) -> None:
+    images = [encoded(image, "JPEG") for image in map(scene, range(3))]
+    write(place, [Record(image=image) for image in images])
+    done: list[int] = []
+
+    def looked() -> list[int]:
+        done.clear()
+        report = find_duplicates(place, progress=lambda title, number, total: done.append(total))
+        return [row["index"] for row in report.first]
+
+    assert (looked(), done) == ([], [3])
+    assert (looked(), done) == ([], [])
+    write(place, [Record(image=image) for image in [*images, images[1]]], overwrite=True)
+    assert (looked(), done) == ([3], [4])
+    kept = place.with_name("a.lmdb.duplicates")
+    data = bytearray(kept.read_bytes())
+    for broken in (data[:-1], data[:40], b"", b"\xff\xfe", b"[]\n", data[:-5] + b"12345"):
+        kept.write_bytes(broken)
+        assert (looked(), done) == ([3], [4])
+        assert kept.read_bytes() == data
+
+
+DYING = """
+import os, sys
+from dbloader import find_duplicates
+os.replace = lambda *paths: os.kill(os.getpid(), 9)
+find_duplicates(sys.argv[1])
+"""
+
+
+def test_a_process_killed_while_it_writes_leaves_the_fingerprints_of_before(place: Path) -> None:
+    images = [encoded(image, "JPEG") for image in map(scene, range(3))]
+    write(place, [Record(image=image) for image in images])
+    find_duplicates(place)
+    kept = place.with_name("a.lmdb.duplicates")
+    before = kept.read_bytes()
+    write(place, [Record(image=image) for image in [*images, images[0]]], overwrite=True)
+    died = subprocess.run([sys.executable, "-c", DYING, place], check=False, timeout=60, env={**os.environ})
+    assert died.returncode == -signal.SIGKILL
+    assert kept.read_bytes() == before
+    assert [row["index"] for row in find_duplicates(place).first] == [3]
+
+
+def test_a_converted_folder_can_be_searched(tmp_path: Path) -> None:
+    (tmp_path / "i" / "cat").mkdir(parents=True)
+    for n, seed in enumerate((1, 2, 1)):
+        (tmp_path / "i" / "cat" / f"{n}.jpg").write_bytes(encoded(scene(seed), "JPEG"))
+    convert(tmp_path / "i", tmp_path / "a.lmdb")
+    assert [(row["name"], row["of_name"]) for row in find_duplicates(tmp_path / "a.lmdb").first] == [
+        ("cat/2.jpg", "cat/0.jpg")
+    ]

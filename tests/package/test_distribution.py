@@ -1,0 +1,157 @@
+"""The wheel and the source distribution: what PyPI gets, and what works of it in an empty environment without torch."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from contextlib import closing
+from email.parser import Parser
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import urlsplit
+
+import pytest
+
+import dbloader
+from tests.support.images import WAIT_S, plant_photos, running
+
+if TYPE_CHECKING:
+    from email.message import Message
+
+HERE = Path(__file__).resolve().parents[2]
+# The environment of a process that imports nothing of this checkout.
+ALONE = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+pytestmark = pytest.mark.slow
+
+
+class Built(NamedTuple):
+    """The files that would be published."""
+
+    wheel: Path
+    sdist: Path
+
+    @property
+    def metadata(self) -> Message:
+        with zipfile.ZipFile(self.wheel) as file:
+            return Parser().parsestr(file.read(f"dbloader-{dbloader.__version__}.dist-info/METADATA").decode())
+
+
+def run(*line: object, cwd: str | Path = HERE, env: dict[str, str] | None = None) -> str:
+    done = subprocess.run(
+        [*map(str, line)], cwd=cwd, env=env, capture_output=True, text=True, timeout=WAIT_S, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def python(*arguments: object) -> str:
+    return run(sys.executable, "-m", *arguments, env={**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"})
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """The wheel is made of the source distribution, as ``python -m build`` does it and publish.yml calls it."""
+    folder = tmp_path_factory.mktemp("dist")
+    python("build", "--outdir", folder)
+    (wheel,), (sdist,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
+    return Built(wheel, sdist)
+
+
+def test_pypi_takes_the_files(built: Built) -> None:
+    assert "PASSED" in python("twine", "check", "--strict", built.wheel, built.sdist)
+    assert "Valid" in python("validate_pyproject", "pyproject.toml")
+
+
+def test_the_wheel_of_the_checkout_is_that_of_the_source_distribution(built: Built, tmp_path: Path) -> None:
+    python("build", "--wheel", "--outdir", tmp_path)
+    assert (tmp_path / built.wheel.name).read_bytes() == built.wheel.read_bytes()
+
+
+def test_every_file_of_the_package_is_in_both_files_and_nothing_else_is_in_the_wheel(built: Built) -> None:
+    wanted = {
+        path.relative_to(HERE).as_posix()
+        for path in (HERE / "dbloader").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert {"dbloader/py.typed", "dbloader/viewing/static/index.html"} <= wanted
+    with zipfile.ZipFile(built.wheel) as file:
+        assert {name for name in file.namelist() if ".dist-info/" not in name} == wanted
+    with tarfile.open(built.sdist) as file:
+        inside = {name.split("/", 1)[1] for name in file.getnames()}
+    assert wanted | {"README.md", "LICENSE", "tests/conftest.py", "docs/index.md", "scripts/test"} <= inside
+
+
+def test_the_page_on_pypi_has_no_link_that_leads_nowhere_there(built: Built) -> None:
+    text = built.metadata.get_payload()
+    assert isinstance(text, str)
+    assert re.findall(r"\]\((?!https?://|#)[^)]*\)|<img|<source", text) == []
+    assert "| Quick start | convert, train" in text  # the text of a link is left
+
+
+def test_citation_and_recipe_are_of_this_version_and_its_requirements(built: Built) -> None:
+    assert f"\nversion: {dbloader.__version__}\n" in (HERE / "CITATION.cff").read_text(encoding="utf-8")
+    recipe = (HERE / "recipe" / "recipe.yaml").read_text(encoding="utf-8")
+    assert f"\n  version: {dbloader.__version__}\n" in recipe
+    run_part = recipe.partition("\n  run:\n")[2].partition("\n  run_constraints:")[0]
+    conda = {"lmdb": "python-lmdb", "isal": "python-isal", "torch": "pytorch"}
+    wanted = [re.split("(?=>=)", one) for one in required(built)]
+    assert sorted(re.findall("- ([a-z_-]+ >=[0-9.]+)$", run_part.replace("_ext", "-ext"), re.MULTILINE)) == sorted(
+        f"{conda.get(name, name)} {least}" for name, least in wanted
+    )
+
+
+def required(built: Built, extra: str = "") -> list[str]:
+    """What the wheel requires, and with an extra only what that adds."""
+    lines = [line.partition(";") for line in built.metadata.get_all("Requires-Dist", [])]
+    return [name.strip() for name, _, condition in lines if condition.strip() == (extra and f"extra == '{extra}'")]
+
+
+@pytest.fixture(scope="module")
+def bare(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of an environment with the wheel and what it requires, but without torch."""
+    folder = tmp_path_factory.mktemp("bare")
+    run(sys.executable, "-m", "venv", folder)
+    pip = (folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check")
+    without_torch = [one for one in required(built) + required(built, "view") if not one.startswith("torch")]
+    run(*pip, "-c", HERE / "scripts" / "parts" / "constraints.txt", *without_torch, env=ALONE)
+    run(*pip, "--no-deps", built.wheel, env=ALONE)
+    return folder / "bin"
+
+
+def test_an_installed_wheel_converts_verifies_and_shows_a_store_without_torch(bare: Path, tmp_path: Path) -> None:
+    plant_photos(tmp_path / "images", 6)
+
+    def call(*arguments: str) -> str:
+        return run(bare / "dbloader", *arguments, env=ALONE, cwd=tmp_path)
+
+    assert str(bare.parent) in run(bare / "python", "-c", "import dbloader; print(dbloader)", env=ALONE, cwd="/")
+    assert "convert" in call("--help")
+    assert "6 records" in call("convert", "images", "train.lmdb")
+    assert "cat" in call("info", "train.lmdb")
+    assert "6 records, all undamaged" in call("verify", "train.lmdb")
+    line = [bare / "dbloader", "view", "train.lmdb", "--port", "0", "--no-open"]
+    with running(line, cwd=tmp_path, env=ALONE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        link = next(found[0] for found in (re.search(r"http://\S+", line) for line in process.stdout) if found)
+        assert "<title>" in page(link)
+        process.terminate()
+
+
+def page(link: str) -> str:
+    """What a browser gets that opens the viewer's link: it is sent on, with a cookie."""
+    place = urlsplit(link)
+    assert place.hostname is not None
+    with closing(http.client.HTTPConnection(place.hostname, place.port, timeout=WAIT_S)) as connection:
+        connection.request("GET", f"{place.path}?{place.query}")
+        sent_on = connection.getresponse()
+        sent_on.read()
+        cookie = (sent_on.getheader("Set-Cookie") or "").partition(";")[0]
+        connection.request("GET", sent_on.getheader("Location") or "", headers={"Cookie": cookie})
+        answer = connection.getresponse()
+        assert answer.status == 200
+        return answer.read().decode()

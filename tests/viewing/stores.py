@@ -1,0 +1,123 @@
+"""Stores of records of all kinds for the tests of selections, and what a query finds in them, worked out in Python."""
+
+from __future__ import annotations
+
+import operator
+import random
+from typing import TYPE_CHECKING, Any
+
+from dbloader import Record, create_store
+from dbloader.records.record import encode
+from dbloader.viewing.query import EVENTS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+CLASSES = ("cat", "maine coon", 'a "quoted" \\ one', "class:dog", "", " blank ", "Katze ü")
+WORDS = ("cat", "_01", "ü", "x y", "a,b", 'q"q', "é\\", "-dash", "line\nbreak", "damaged", "width<9")
+FORMATS = ("JPEG", "PNG", "WEBP")
+_SIGNS: dict[str, Callable[[Any, Any], bool]] = {
+    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "=": operator.eq,
+}  # fmt: skip
+
+
+def some_records(count: int, seed: int, *, labels: tuple[int, int] = (0, len(CLASSES) - 1)) -> list[Record]:
+    """Return records with and without names, labels, sizes and images; some names come several times."""
+    rng = random.Random(seed)
+    records = []
+    for _ in range(count):
+        width, height = (int(rng.lognormvariate(5, 1)) + 1 for _ in range(2))
+        values: dict[str, Any] = {
+            "name": f"{rng.choice(WORDS)}/{rng.choice(WORDS)}{rng.randrange(count)}",
+            "label": rng.randint(*labels),
+            "image": rng.randbytes(rng.choice((1, 9, 200))),
+            "format": rng.choice(FORMATS),
+            "width": width,
+        }
+        for lost in rng.sample([*values], rng.choice((0, 0, 0, 1, 2))):
+            del values[lost]
+        records.append(Record(**values, height=height if "width" in values else None))
+    return records
+
+
+def some_events(records: list[Record], seed: int) -> list[dict[str, str]]:
+    """Return lines of a report: of records, of a file that became none, and two of one record."""
+    rng = random.Random(seed)
+    names = [record.name for record in records if record.name]
+    some = rng.sample(names, min(len(names), 40))
+    lines = [{"name": name, "event": rng.choice(("damaged", "repaired", "odd")), "reason": "so"} for name in some]
+    twice = [{**line, "event": "repaired"} for line in lines[:3]]
+    return [*lines, *twice, {"name": "gone.jpg", "event": "rejected", "reason": "no image"}]
+
+
+def write_records(
+    place: str | Path, records: list[Record], events: list[dict[str, str]] | None = None, classes: Any = CLASSES
+) -> None:
+    with create_store(place) as writer:
+        writer.write(map(encode, records), events=events or ())
+        writer.finish(classes=classes)
+
+
+def random_query(rng: random.Random, length: int, events: list[dict[str, str]]) -> tuple[str, Any]:
+    """Return a query text, and a function of an index and its record that says whether it holds."""
+    words = [_random_word(rng, length, events) for _ in range(rng.choice((1, 1, 2, 3)))]
+    text = "  ".join(text for text, _ in words)
+    return text, lambda index, record: all(holds(index, record) for _, holds in words)
+
+
+def quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _random_word(rng: random.Random, length: int, events: list[dict[str, str]]) -> tuple[str, Any]:
+    text, holds = rng.choice((_class, _label, _size, _name, _index, _format, _event))(rng, length, events)
+    if rng.random() < 0.3:
+        return f"-{text}", lambda index, record: not holds(index, record)
+    return text, holds
+
+
+def _class(rng: random.Random, *_: Any) -> tuple[str, Any]:
+    label = rng.randrange(len(CLASSES))
+    return f"class:{quoted(CLASSES[label])}", lambda _, record: record.label == label
+
+
+def _label(rng: random.Random, *_: Any) -> tuple[str, Any]:
+    label = rng.choice((None, 0, 3, -5, -(2**15), 70_000, 10**17))
+    return f"label:{'none' if label is None else label}", lambda _, record: record.label == label
+
+
+def _size(rng: random.Random, *_: Any) -> tuple[str, Any]:
+    what, sign = rng.choice(("width", "height", "aspect", "bytes")), rng.choice([*_SIGNS])
+    number = rng.choice(("0", "1", "9", "150", "1.5", "1e2", ".75", "-3", "1e300", "200", "70000.5"))
+
+    def holds(_: int, record: Record) -> bool:
+        width, height, image = record.width, record.height, record.image
+        aspect = width / height if width and height else None
+        value = {"width": width, "height": height, "aspect": aspect, "bytes": len(image or b"") or None}[what]
+        return value is not None and _SIGNS[sign](value, float(number))
+
+    return f"{what}{sign}{number}", holds
+
+
+def _name(rng: random.Random, *_: Any) -> tuple[str, Any]:
+    part = rng.choice((*WORDS, "/", "1", "cat/cat", "zebra", "12"))
+    bare = rng.random() < 0.3 and part.isalnum() and part not in EVENTS
+    return part if bare else f"name:{quoted(part)}", lambda _, record: part in (record.name or "")
+
+
+def _index(rng: random.Random, length: int, _: Any) -> tuple[str, Any]:
+    one, two = sorted(rng.randrange(length + 5) for _ in range(2))
+    return f"index:{one}-{two},3,{10**17}", lambda index, _: index == 3 or one <= index <= two
+
+
+def _format(rng: random.Random, *_: Any) -> tuple[str, Any]:
+    wanted = rng.choice(FORMATS)
+    return f"format:{wanted.lower()}", lambda _, record: record.format == wanted
+
+
+def _event(rng: random.Random, _: int, events: list[dict[str, str]]) -> tuple[str, Any]:
+    event = rng.choice(("damaged", "repaired", "rejected", "odd"))
+    names = {line["name"] for line in events if line["event"] == event}
+    return event if event in EVENTS else f"event:{event}", lambda _, record: record.name in names

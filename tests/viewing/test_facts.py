@@ -1,0 +1,141 @@
+"""What the page shows of a selection agrees with a count record by record."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dbloader import Record, open_store
+from dbloader.errors import OptionError
+from dbloader.viewing import facts
+from dbloader.viewing.selection import Selections
+from tests.viewing.stores import random_query, some_events, some_records, write_records
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+SIZES: dict[str, Callable[[Record], Any]] = {
+    "width": lambda record: record.width,
+    "height": lambda record: record.height,
+    "aspect": lambda record: record.width / record.height if record.width and record.height else None,
+    "bytes": lambda record: len(record.image or b"") or None,
+}
+
+
+def histograms(tmp_path: Path, records: list[Record]) -> dict[str, Any]:
+    """Return the histograms of a new store, each compared with its records and with a query for each of its bins."""
+    place = tmp_path / "sizes.lmdb"
+    place.unlink(missing_ok=True)
+    write_records(place, records, classes=())
+    with open_store(place) as store:
+        selections = Selections(store)
+        found: dict[str, Any] = facts.count(selections, "")["histograms"]
+        for what, value_of in SIZES.items():
+            check_histogram(found[what], [value_of(record) for record in records])
+            edges, counts = found[what]["edges"], found[what]["counts"]
+            for (low, high), count in list(zip(pairwise(edges), counts, strict=True))[::9]:
+                query = f"{what}>={low!r} {what}<{high!r}"  # what a click on a bar asks
+                assert facts.select(selections, query)["count"] == count
+    return found
+
+
+def check_histogram(found: dict[str, list[Any]], values: list[Any]) -> None:
+    known, edges = [value for value in values if value is not None], found["edges"]
+    assert len(found["counts"]) == max(0, len(edges) - 1) <= 45
+    assert edges == sorted(set(edges))
+    expected = [sum(low <= value < high for value in known) for low, high in pairwise(edges)]
+    assert found["counts"] == expected
+    assert sum(expected) == len(known)
+
+
+def test_counts_are_those_of_the_records_selected(tmp_path: Path) -> None:
+    records = some_records(2_000, seed=1)
+    events = some_events(records, seed=2)
+    write_records(tmp_path / "s.lmdb", records, events)
+    rng = random.Random(3)
+    with open_store(tmp_path / "s.lmdb") as store:
+        selections = Selections(store, seconds=60)
+        for text, holds in [("", lambda *_: True), *(random_query(rng, len(records), events) for _ in range(60))]:
+            chosen = [record for index, record in enumerate(records) if holds(index, record)]
+            found = json.loads(json.dumps(facts.count(selections, text), allow_nan=False))
+            assert found["count"] == len(chosen) == facts.select(selections, text)["count"]
+            assert dict(found["labels"]) == Counter(record.label for record in chosen)
+            for event, count in found["events"].items():
+                names = {line["name"] for line in events if line["event"] == event}
+                assert count == sum(record.name in names for record in chosen)
+            for what, value_of in SIZES.items():
+                check_histogram(found["histograms"][what], [value_of(record) for record in chosen])
+        everything = facts.count(selections, "")
+        assert everything["formats"] == Counter(record.format for record in records if record.format)
+        assert {"damaged", "repaired", "rejected", "odd"} == everything["events"].keys()
+        assert facts.count(selections, "index:0-9")["formats"] is None
+
+
+def test_rows_are_those_of_the_records_selected(tmp_path: Path) -> None:
+    records = some_records(9_000, seed=4)
+    write_records(tmp_path / "s.lmdb", records)
+    rng = random.Random(5)
+    with open_store(tmp_path / "s.lmdb") as store:
+        selections = Selections(store, seconds=60)
+        for text, holds in [("", lambda *_: True), *(random_query(rng, len(records), []) for _ in range(20))]:
+            if "odd" in text:
+                continue
+            expected = [
+                [at, one.name, one.label, one.width, one.height, len(one.image or b"") or None]
+                for at, one in enumerate(records)
+                if holds(at, one)
+            ]
+            for start in (0, 3, max(0, len(expected) - 5), len(expected), 10**12):
+                found = json.loads(json.dumps(facts.rows(selections, text, start, 500)))
+                assert found == {"start": start, "rows": expected[start : start + 500]}
+        for start, count in ((-1, 5), (0, 501), (0, -1)):
+            with pytest.raises(OptionError, match="count from 0 to 500"):
+                facts.rows(selections, "", start, count)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        [],
+        [(None, None)] * 5,
+        [(1, 1)],
+        [(100, 100)] * 3 + [(None, None)],
+        [(number, 50) for number in range(1, 35)],
+        [(number, 2**32 - 1) for number in range(1, 3_000)],
+        [(300 + number % 200, 400) for number in range(3_000)] + [(60_000, 1), (1, 60_000)],
+        [(2**32 - 1, 1), (1, 2**32 - 1), (7, 9)],
+        [(width, 10**6) for width in (3, 5, 5, 6, 7)],
+    ],
+)
+def test_a_histogram_drops_no_value_however_extreme(tmp_path: Path, sizes: list[tuple[Any, Any]]) -> None:
+    histograms(tmp_path, [Record(width=width, height=height) for width, height in sizes])
+
+
+def test_edges_are_round_and_a_few_extreme_values_do_not_make_one_bar_of_all_others(tmp_path: Path) -> None:
+    rng = random.Random(6)
+    records = [Record(width=rng.randint(300, 500), height=400, image=bytes(rng.randint(1, 3000))) for _ in range(3_000)]
+    records += [Record(width=60_000, height=20, image=b"1")] * 5
+    found = histograms(tmp_path, records)
+    assert found["width"]["edges"][:3] == [300, 310, 320] or found["width"]["edges"][:3] == [300, 305, 310]
+    assert found["width"]["edges"][-1] == 60_001
+    assert sum(count > 0 for count in found["width"]["counts"]) > 15
+    assert {10, 100, 1000} & {*found["bytes"]["edges"]}
+
+
+def test_labels_of_too_many_kinds_are_not_listed(tmp_path: Path) -> None:
+    write_records(tmp_path / "s.lmdb", [Record(label=number) for number in range(65_540)], classes=())
+    with open_store(tmp_path / "s.lmdb") as store:
+        found = facts.count(Selections(store), "label:7")
+        assert (found["count"], found["labels"]) == (1, [])
+
+
+def test_one_format_is_known_of_every_selection(tmp_path: Path) -> None:
+    write_records(tmp_path / "s.lmdb", [Record(name=f"{n}", format="PNG") for n in range(20)], classes=())
+    with open_store(tmp_path / "s.lmdb") as store:
+        assert facts.count(Selections(store), "index:0-4")["formats"] == {"PNG": 5}

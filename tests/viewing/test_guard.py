@@ -1,0 +1,243 @@
+"""Each attack of the table in docs/viewer.md, against the running server."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.viewer import ask
+
+if TYPE_CHECKING:
+    from tests.support.viewer import Answer
+    from tests.viewing.conftest import Opened
+
+CSP = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+FOREIGN = ("Sec-Fetch-Site: cross-site",)
+LINK_OF_ANOTHER_PAGE = ("Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: document")
+
+
+def check_refused(answer: Answer, message: str, status: int = 403) -> None:
+    assert answer.status == status, answer
+    assert re.search(message, json.loads(answer.body)["error"])
+    assert "set-cookie" not in answer.headers
+
+
+def new_link(opened: Opened) -> str:
+    """Open the used link in another browser, and return the path of the new one."""
+    check_refused(opened.ask(path_of(opened.viewer.link), known=False), "used before, and works once")
+    line = opened.viewer.next_line()
+    assert line.startswith("A link that was used before was opened in another browser. A new one: http://127.0.0.1:")
+    return path_of(line)
+
+
+def path_of(link: str) -> str:
+    return re.sub(".*http://[^/]*", "", link)
+
+
+# The link
+
+
+def test_a_known_browser_gets_the_page_and_the_data(opened: Opened) -> None:
+    assert opened.ask("/").body.startswith(b"<!doctype html>")
+    assert [store["records"] for store in json.loads(opened.ask("/api/stores").body)] == [4, 4]
+
+
+def test_the_printed_link_works_again_in_the_same_browser_and_leads_to_itself_without_the_token(opened: Opened) -> None:
+    answer = opened.ask(f"{path_of(opened.viewer.link)}&view=record&q=a%20b%26c&q=%F0")
+    assert (answer.status, answer.headers["location"]) == (303, "/?view=record&q=a%20b%26c&q=%F0")
+    assert "set-cookie" not in answer.headers
+    assert opened.ask(path_of(opened.viewer.link)).headers["location"] == "/"
+
+
+def test_a_used_link_opens_no_second_browser_and_the_new_one_that_is_printed_works_once(opened: Opened) -> None:
+    link = new_link(opened)
+    # Only one new link at a time, however often the used one is tried.
+    check_refused(opened.ask(path_of(opened.viewer.link), known=False), "used before, and works once")
+    first = opened.ask(link, known=False)
+    assert first.status == 303
+    assert first.headers["set-cookie"].startswith(opened.cookie)
+    assert link not in (newer := new_link(opened))
+    check_refused(opened.ask(link, known=False), "used before, and works once")
+    assert opened.ask(newer, known=False).status == 303
+
+
+def test_looking_whether_a_link_is_there_does_not_use_it(opened: Opened) -> None:
+    link = new_link(opened)
+    assert opened.ask(link, method="HEAD", known=False).status == 403
+    assert opened.ask(link, known=False).status == 303
+
+
+@pytest.mark.parametrize("token", ["", "x", "%00", "%FF", "%C3%A9", "A" * 43, "token"])
+def test_a_wrong_token_opens_nothing(opened: Opened, token: str) -> None:
+    check_refused(opened.ask(f"/?token={token}".encode(), known=False), "not known")
+
+
+def test_a_token_counts_only_in_the_link_itself(opened: Opened) -> None:
+    link = new_link(opened)
+    token = link.partition("?")[2]
+    for path in ("/api/stores", "/static/app.js", "//", "/index.html"):
+        check_refused(opened.ask(f"{path}?{token}", known=False), "not known")
+    check_refused(opened.ask("/", f"Cookie: {token}", known=False), "not known")
+    assert opened.ask(link, known=False).status == 303
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/api/stores", "/static/app.js", "/image/0/0", "/thumb/0/0", "/nothing", "/?token"]
+)
+def test_without_the_cookie_nothing_is_answered(opened: Opened, path: str) -> None:
+    check_refused(opened.ask(path, known=False), "not known here: open the link that dbloader view printed")
+
+
+def test_a_wrong_cookie_is_none(opened: Opened) -> None:
+    name, _, value = opened.cookie.partition("=")
+    for cookie in (
+        f"{name}=",
+        f"{name}={value[:-1]}",
+        f"{name}={value}x",
+        f"x{name}={value}",
+        f"{name}=\xe9",
+        name,
+        "=;,",
+    ):
+        check_refused(opened.ask("/", f"Cookie: {cookie}", known=False), "not known")
+    assert name == f"dbloader-{opened.viewer.port}"
+    assert opened.ask("/", f'Cookie: a=1; b="; {name}={value}; {{c}}=2', known=False).status == 200
+
+
+# Names that lead here
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example", "evil.example:{port}", "localhost.evil.example", "127.0.0.1.nip.io:{port}",
+        "localhost:{port}@evil.example", "evil.example@127.0.0.1", "127.0.0.1:{port}:80", "127.0.0.1:x",
+        "127.0.0.1 evil", "", "localhost.", "0x7f.0.0.1", "2130706433", "127.1", "0.0.0.0", "[::]", "[::1", "::1",
+        "[::1]x", "[::2]:{port}", "10.0.0.1:{port}", "[fe80::1%25lo]", "vm", "\xe9",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("path", ["/", "/api/stores"])
+def test_a_foreign_name_is_refused_even_with_the_cookie(opened: Opened, host: str, path: str) -> None:
+    port = opened.viewer.port
+    check_refused(ask(port, path, f"Cookie: {opened.cookie}", host=host.format(port=port)), "only to its own name")
+
+
+def test_a_foreign_name_is_refused_before_the_link_is_used(opened: Opened) -> None:
+    link = new_link(opened)
+    check_refused(ask(opened.viewer.port, link, host="evil.example"), "only to its own name")
+    assert opened.ask(link, known=False).status == 303
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "LocalHost", "[::1]", "127.8.9.1"])
+def test_every_name_of_this_machine_itself_is_answered(opened: Opened, host: str) -> None:
+    port = opened.viewer.port
+    assert ask(port, "/", f"Cookie: {opened.cookie}", host=f"{host}:{port}").status == 200
+
+
+def test_the_cookie_is_named_after_the_port_that_the_browser_sees(opened: Opened) -> None:
+    # ssh may lead another port of another machine here, where one more viewer has a cookie already.
+    link = new_link(opened)
+    assert ask(opened.viewer.port, link, host="localhost:9999").headers["set-cookie"].startswith("dbloader-9999=")
+
+
+@pytest.mark.parametrize(
+    "lines", [[], ["Host: 127.0.0.1", "Host: evil.example"], ["Host: evil.example", "Host: 127.0.0.1"]]
+)
+def test_a_request_with_no_name_or_two_is_refused(opened: Opened, lines: list[str]) -> None:
+    assert ask(opened.viewer.port, "/", f"Cookie: {opened.cookie}", *lines, host=None).status == 400
+
+
+def test_an_absolute_target_is_not_a_way_round_the_name(opened: Opened) -> None:
+    port = opened.viewer.port
+    check_refused(ask(port, f"http://127.0.0.1:{port}/", f"Cookie: {opened.cookie}", host="evil.example"), "own name")
+    assert opened.ask("http://evil.example/api/stores").status == 404
+
+
+# Other pages
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site", "", "Same-Origin", "nonsense"])
+@pytest.mark.parametrize("path", ["/", "/api/stores", "/static/app.js", "/image/0/0", "/thumb/0/0?px=160"])
+def test_what_another_page_asks_for_is_refused(opened: Opened, site: str, path: str) -> None:
+    check_refused(opened.ask(path, f"Sec-Fetch-Site: {site}"), "another site")
+
+
+@pytest.mark.parametrize("destination", ["iframe", "frame", "embed", "object", "image", "script", "empty", ""])
+def test_the_page_itself_is_refused_inside_another_one(opened: Opened, destination: str) -> None:
+    lines = ("Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: navigate", f"Sec-Fetch-Dest: {destination}")
+    check_refused(opened.ask("/", *lines), "another site")
+
+
+@pytest.mark.parametrize("path", ["/api/stores", "/image/0/0", "/listing/0?format=csv"])
+def test_a_link_of_another_page_leads_only_to_the_page(opened: Opened, path: str) -> None:
+    check_refused(opened.ask(path, *LINK_OF_ANOTHER_PAGE), "another site")
+    assert opened.ask("/?q=cat", *LINK_OF_ANOTHER_PAGE).status == 200
+
+
+@pytest.mark.parametrize("site", ["same-origin", "none"])
+def test_the_page_itself_and_the_address_bar_are_answered(opened: Opened, site: str) -> None:
+    assert opened.ask("/api/stores", f"Sec-Fetch-Site: {site}").status == 200
+
+
+def test_a_link_of_a_notebook_opens_the_page_although_the_browser_keeps_the_cookie_back(opened: Opened) -> None:
+    # After a link of another page, browsers send no cookie of SameSite=Strict, not even along the redirect.
+    link = new_link(opened)
+    assert opened.ask(link, *LINK_OF_ANOTHER_PAGE, known=False).status == 303
+    for path in ("/", link):
+        again = opened.ask(path, *LINK_OF_ANOTHER_PAGE, known=False)
+        assert (again.status, b'http-equiv="refresh" content="0"' in again.body) == (200, True)
+    assert opened.ask(link, "Sec-Fetch-Site: same-origin").status == 303
+
+
+# Methods and headers
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "PROPFIND", "get"])
+@pytest.mark.parametrize("path", ["/", "/api/stores", "/nothing"])
+def test_only_get_and_head_are_answered(opened: Opened, method: str, path: str) -> None:
+    answer = opened.ask(path, "Origin: http://evil.example", "Content-Length: 0", method=method)
+    check_refused(answer, "takes GET and HEAD", 405)
+    assert answer.headers["allow"] == "GET, HEAD"
+
+
+def test_head_has_the_headers_and_no_body(opened: Opened) -> None:
+    for path in ("/", "/api/stores", "/image/0/0"):
+        whole, head = opened.ask(path), opened.ask(path, method="HEAD")
+        assert (head.status, head.body) == (200, b"")
+        assert {**whole.headers, "date": ""} == {**head.headers, "date": ""}
+
+
+@pytest.mark.parametrize(
+    ("path", "lines", "status"),
+    [
+        ("/", (), 200), ("/static/app.js", (), 200), ("/api/stores", (), 200), ("/image/0/0", (), 200),
+        ("/thumb/0/0?px=160", (), 200), ("/?token=x", (), 303), ("/nothing", (), 404), ("/image/0/9", (), 404),
+        ("/image/0/x", (), 400), ("/api/stores/", (), 404), ("/", FOREIGN, 403), ("/", ("Origin: null",), 200),
+        ("/api/stores", ("Origin: http://evil.example",), 200),
+    ],
+)  # fmt: skip
+def test_every_answer_has_the_headers_that_are_documented_and_none_that_lets_others_in(
+    opened: Opened, path: str, lines: tuple[str, ...], status: int
+) -> None:
+    answer = opened.ask(path, *lines)
+    assert answer.status == status
+    assert answer.headers["content-security-policy"] == CSP
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["referrer-policy"] == "no-referrer"
+    assert answer.headers["cross-origin-resource-policy"] == "same-origin"
+    assert not [name for name in answer.headers if name.startswith(("access-control", "server"))]
+
+
+def test_what_a_browser_gets_before_it_is_known_has_these_headers_too(opened: Opened) -> None:
+    for answer in (
+        opened.ask("/", known=False),
+        ask(opened.viewer.port, "/", host="evil.example"),
+        opened.ask(method="PUT"),
+    ):
+        assert answer.headers["content-security-policy"] == CSP

@@ -1,0 +1,139 @@
+"""A listing of a selection gives exactly its records to copy and to convert."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dbloader import Record, convert, copy_store, open_store
+from dbloader.errors import OptionError
+from dbloader.viewing.listing import FORMATS, stream_listing
+from dbloader.viewing.selection import Selections
+from tests.support.images import photo, plant
+from tests.viewing.stores import CLASSES, random_query, some_records, write_records
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ODD_NAMES = (
+    *("a,b.jpg", 'q"q".jpg', "two\nlines.jpg", "cr\r.jpg", "  blank ", "ü/é.jpg", "back\\xe9.jpg", "\ufeffmark.jpg"),
+    *("\u202eright.jpg", "é.jpg", "e\u0301.jpg", "./dot//a.jpg", "dot/a.jpg", "-x", "#", "x" * 4_000),
+)
+
+
+def write_listing(place: Path, query: str, listing: Path) -> list[int]:
+    """Write the listing of a selection; return the indices of its records."""
+    with open_store(place) as store:
+        selections = Selections(store, seconds=60)
+        listing.write_bytes(b"".join(stream_listing(selections, query, listing.suffix[1:])))
+        return [*selections.select(query).indices]
+
+
+def check_copies(place: Path, listing: Path, chosen: list[int], records: list[Record]) -> None:
+    """Check that the listing selects, and drops, exactly the chosen records."""
+    others = [index for index in range(len(records)) if index not in {*chosen}]
+    for option, wanted in (("select", chosen), ("drop", others)):
+        target = place.with_name("copy.lmdb")
+        if not wanted:
+            with pytest.raises(OptionError, match="nothing to copy"):
+                copy_store(place, target, overwrite=True, **{option: listing})
+            continue
+        copy_store(place, target, overwrite=True, **{option: listing})
+        with open_store(target) as copy:
+            assert [(one.name, one.label, one.image) for one in copy] == [
+                (records[index].name, records[index].label, records[index].image) for index in wanted
+            ]
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_a_listing_selects_and_drops_exactly_the_records_of_a_query(tmp_path: Path, kind: str) -> None:
+    records = some_records(2_000, seed=1)  # some without a name, some with that of another
+    write_records(tmp_path / "s.lmdb", records)
+    rng = random.Random(2)
+    for query in ("-label:none", "cat", "index:0-99,1090-1100", *(random_query(rng, 2_000, [])[0] for _ in range(3))):
+        if "odd" in query:
+            continue
+        listing = tmp_path / f"listing.{kind}"
+        chosen = write_listing(tmp_path / "s.lmdb", query, listing)
+        if chosen:
+            check_copies(tmp_path / "s.lmdb", listing, chosen, records)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_odd_names_are_listed_as_they_are_or_refused(tmp_path: Path, kind: str) -> None:
+    names = [name for name in ODD_NAMES if kind != "txt" or not {*name} & {"\n", "\r", "\ufeff"}]
+    records = [Record(name=name, label=at % 7, image=bytes([at])) for at, name in enumerate(names)]
+    records += [Record(name="other", label=1, image=b"other")]
+    write_records(tmp_path / "s.lmdb", records)
+    listing = tmp_path / f"listing.{kind}"
+    chosen = write_listing(tmp_path / "s.lmdb", "-other", listing)
+    assert len(chosen) == len(names)
+    assert "index" not in listing.read_text()
+    check_copies(tmp_path / "s.lmdb", listing, chosen, records)
+
+
+@pytest.mark.parametrize("name", ["two\nlines", "cr\r", "\ufefffirst"])
+def test_a_name_that_a_text_file_cannot_hold_is_an_error_that_names_the_other_kinds(tmp_path: Path, name: str) -> None:
+    write_records(tmp_path / "s.lmdb", [Record(name=name), Record(name="plain")], classes=())
+    with pytest.raises(OptionError, match=r"a \.txt cannot hold names with the character .*: take the \.jsonl"):
+        write_listing(tmp_path / "s.lmdb", "", tmp_path / "names.txt")
+    assert write_listing(tmp_path / "s.lmdb", "plain", tmp_path / "names.txt") == [1]
+    assert (tmp_path / "names.txt").read_bytes() == b"plain\n"
+
+
+def test_nul_is_refused_in_a_csv(tmp_path: Path) -> None:
+    write_records(tmp_path / "s.lmdb", [Record(name="nul\0.jpg", image=b"1"), Record(name="b")], classes=())
+    with pytest.raises(OptionError, match=r"a \.csv cannot hold names with the character '\\x00'"):
+        write_listing(tmp_path / "s.lmdb", "nul", tmp_path / "nul.csv")
+    assert write_listing(tmp_path / "s.lmdb", "nul", tmp_path / "nul.jsonl") == [0]
+
+
+@pytest.mark.parametrize("other", [None, "twice"])
+def test_records_that_names_do_not_tell_apart_are_listed_by_index(tmp_path: Path, other: str | None) -> None:
+    records = [Record(name=name, image=bytes([at])) for at, name in enumerate(("twice", "once", other))]
+    write_records(tmp_path / "s.lmdb", records, classes=())
+    for kind in ("csv", "jsonl"):
+        listing = tmp_path / f"listing.{kind}"
+        chosen = write_listing(tmp_path / "s.lmdb", "index:2", listing)
+        assert "index" in listing.read_text()
+        check_copies(tmp_path / "s.lmdb", listing, chosen, records)
+        write_listing(tmp_path / "s.lmdb", "once", listing)
+        assert "index" not in listing.read_text()
+    with pytest.raises(OptionError, match="would not say which records are meant: take the"):
+        write_listing(tmp_path / "s.lmdb", "index:2", tmp_path / "listing.txt")
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_a_listing_converts_these_images_from_their_folder(tmp_path: Path, kind: str) -> None:
+    paths = [f"{name}/{number}.jpg" for name in ("cat", "maine coon", "a, b") for number in range(4)]
+    root = plant(tmp_path / "images", {path: photo(at, 60 + 10 * at, 50) for at, path in enumerate(paths)})
+    convert(root, tmp_path / "all.lmdb")
+    listing = tmp_path / f"some.{kind}"
+    write_listing(tmp_path / "all.lmdb", 'width>=90 -class:"maine coon"', listing)
+    convert(root, tmp_path / "some.lmdb", listing=listing)
+    copy_store(tmp_path / "all.lmdb", tmp_path / "copy.lmdb", select=listing)
+    with open_store(tmp_path / "some.lmdb") as some, open_store(tmp_path / "copy.lmdb") as copy:
+        assert [(one.name, one.image) for one in some] == [(one.name, one.image) for one in copy]
+        classes = [[store.manifest.classes[label] for label in store.column("label")] for store in (some, copy)]
+        assert classes[0] == classes[1]
+        assert len(some) == 5
+
+
+def test_a_listing_of_a_part_that_was_looked_at_is_refused(tmp_path: Path) -> None:
+    write_records(tmp_path / "s.lmdb", some_records(9_000, seed=3))
+    with open_store(tmp_path / "s.lmdb") as store:
+        selections = Selections(store, seconds=0)
+        with pytest.raises(OptionError, match="only the first 4,096 records were looked at, so a listing would lack"):
+            stream_listing(selections, "format:png", "csv")
+        with pytest.raises(OptionError, match="format must be one of csv, jsonl, txt, got 'xml'"):
+            stream_listing(selections, "", "xml")
+
+
+def test_labels_of_a_listing_are_class_names_or_integers(tmp_path: Path) -> None:
+    for classes in (CLASSES, ()):
+        write_records(tmp_path / f"{len(classes)}.lmdb", [Record(name="a", label=1), Record(name="b")], classes=classes)
+        write_listing(tmp_path / f"{len(classes)}.lmdb", "", tmp_path / "s.csv")
+        label = "maine coon" if classes else "1"
+        assert (tmp_path / "s.csv").read_bytes() == f"path,label\r\na,{label}\r\nb,\r\n".encode()

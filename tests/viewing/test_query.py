@@ -1,0 +1,85 @@
+"""The query text is read as it is written, and a mistake in it is named with its place."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dbloader.errors import OptionError
+from dbloader.viewing.query import Word, parse
+from tests.viewing.stores import quoted
+
+
+def words(text: str) -> list[tuple[bool, str, str, object]]:
+    return [(word.negated, word.key, word.sign, word.value) for word in parse(text)]
+
+
+def test_words_and_their_values() -> None:
+    assert words(" class:cat\twidth<256\n-name:_01 7 damaged ") == [
+        (False, "class", ":", "cat"),
+        (False, "width", "<", 256.0),
+        (True, "name", ":", "_01"),
+        (False, "name", ":", "7"),
+        (False, "event", ":", "damaged"),
+    ]
+    assert words('class:"maine coon" class:"" "damaged" "class:x" a"b c"d') == [
+        (False, "class", ":", "maine coon"),
+        (False, "class", ":", ""),
+        (False, "name", ":", "damaged"),
+        (False, "name", ":", "class:x"),
+        (False, "name", ":", "ab cd"),
+    ]
+    assert words("index:5,7-9 label:-3 label:none bytes>=1e6 aspect=.5") == [
+        (False, "index", ":", [range(5, 6), range(7, 10)]),
+        (False, "label", ":", -3),
+        (False, "label", ":", None),
+        (False, "bytes", ">=", 1e6),
+        (False, "aspect", "=", 0.5),
+    ]
+    assert parse("a  b")[1] == Word(4, False, "name", ":", "b")
+    assert parse("") == parse(" \n") == []
+
+
+@given(st.text())
+@settings(derandomize=True)
+def test_any_text_can_be_a_class_in_quotes(text: str) -> None:
+    assert words(f"-class:{quoted(text)}") == [(True, "class", ":", text)]
+
+
+@given(st.text(alphabet=st.sampled_from(list('ab -:<>="\\,.1e\0classwidth\ud800\n'))))
+@settings(derandomize=True, max_examples=500)
+def test_any_text_is_a_query_or_a_clear_error(text: str) -> None:
+    with contextlib.suppress(OptionError):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('cat "abc', 'query, letter 5: a quote is opened and not closed; write it as in name:"a b"'),
+        ("cat width<nan", "letter 5: width< needs a number, such as width<256 or width<1e6, got 'nan'"),
+        ("width<1e999", "letter 1: width< needs a number, .* got '1e999'"),
+        ("width<", "letter 1: width< needs a number, .* got ''"),
+        ("width<0x10", "got '0x10'"),
+        ("width:9", "letter 1: 'width:9' is not understood: a word is one of class:, .*, aspect<, .*damaged"),
+        ("class<cat", "'class<cat' is not understood"),
+        ("http://x", "'http://x' is not understood: .*write quotes around a part of a name .*\"http:\""),
+        ("label:cat", "a label is an integer or none, such as label:3, got 'cat'"),
+        ("label:99999999999999999999", "a label is an integer"),
+        ("index:3-", "indices are integers and ranges, such as index:5 or index:1,5-9, got '3-'"),
+        ("index:-3", "indices are integers"),
+        ("name:", "letter 1: name: needs something after it, such as name:_012"),
+        ('x class: "cat"', "letter 3: class: needs something after it, such as class:cat"),
+        ("a -", "letter 3: name: needs something after it"),
+        ("a " * 40, "letter 65: at most 32 words are allowed, got 40"),
+        ("a" * 1_000_000, "the query has 1,000,000 letters; at most 10,000 are allowed"),
+        ('"' * 9_999, "a quote is opened"),
+        ('"' + "\\" * 9_998, "a quote is opened"),
+    ],
+)
+def test_a_mistake_is_named_with_its_place_and_an_example(text: str, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        parse(text)
