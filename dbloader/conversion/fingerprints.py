@@ -29,7 +29,7 @@ from dbloader.images.pillow import max_pixels
 from dbloader.stores.mongo.uri import is_mongo, parse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from dbloader.conversion.memory_budget import MemoryBudget
     from dbloader.conversion.parallel import Hold
@@ -104,7 +104,7 @@ def compute_fingerprints(store: Store, progress: Callable[[int], object]) -> Fin
             (((0, 0), (0, 0), UNREADABLE), str(record))
             if isinstance(record, DamagedRecordError)
             else _fingerprint(record, hold)
-            for record in _read(store, range(part.start, part.stop))
+            for record in read_each(store, range(part.start, part.stop))
         ]
 
     values, reasons, done = np.zeros(len(store), FINGERPRINT), {}, 0
@@ -118,22 +118,21 @@ def compute_fingerprints(store: Store, progress: Callable[[int], object]) -> Fin
     return Fingerprints(values, reasons)
 
 
-def _read(store: Store, indices: range) -> list[Record | DamagedRecordError]:
+def read_each(store: Store, indices: Sequence[int]) -> list[Record | DamagedRecordError]:
     """Return records, or for damaged ones the error."""
     try:
         return [*store.read(indices)]
     except DamagedRecordError as error:
         if len(indices) == 1:
             return [error.with_traceback(None)]
-        return [record for index in indices for record in _read(store, range(index, index + 1))]
+        return [record for index in indices for record in read_each(store, [index])]
 
 
 def _fingerprint(record: Record, hold: Hold) -> tuple[Any, str]:
     image: Any = record.image
     if image is None:
         return ((0, 0), (0, 0), NO_IMAGE), ""
-    data = image if isinstance(image, bytes) else f"{image.dtype}{image.shape}".encode() + image.tobytes()
-    content = np.frombuffer(hashlib.blake2b(data, digest_size=16).digest(), "<u8")
+    content = np.frombuffer(content_hash(image), "<u8")
     try:
         spots = _spots(image, hold).astype(int)
     except PixelRangeError:
@@ -142,6 +141,12 @@ def _fingerprint(record: Record, hold: Hold) -> tuple[Any, str]:
         return ((0, 0), content, UNREADABLE), f"record {record.index} ({record.name or 'without a name'}) {error}"
     bits = np.concatenate([spots[:8, 1:] > spots[:8, :-1], spots[1:, :8] > spots[:-1, :8]])
     return (np.packbits(bits).view("<u8"), content, BYTES_ONLY if np.ptp(spots) < _FLAT else HASHED), ""
+
+
+def content_hash(image: Any) -> bytes:
+    """Return 16 bytes that two images, files or arrays, share if they are the same bytes."""
+    data = image if isinstance(image, bytes) else f"{image.dtype}{image.shape}".encode() + image.tobytes()
+    return hashlib.blake2b(data, digest_size=16).digest()
 
 
 def _spots(image: Any, hold: Hold) -> Array:
