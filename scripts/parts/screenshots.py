@@ -35,20 +35,21 @@ class Shot(NamedTuple):
     query: str
     size: tuple[int, int] = DESK
     scheme: Literal["light", "dark"] = "light"
+    stores: tuple[str, ...] = ("train.lmdb", "val.lmdb")
 
 
 SHOTS = {
     "viewer": Shot(""),
     "viewer-dark": Shot("?q=width%3E%3D400+-class%3Adisc&px=120", scheme="dark"),
     "viewer-phone": Shot("?px=120", PHONE),
-    "viewer-record": Shot("?view=record&index=5&draw=boxes,mask,tiles"),
+    "viewer-record": Shot("?view=record&index=8&draw=boxes,tiles", stores=("coco.lmdb",)),
     "viewer-training": Shot("?view=training&batch_size=16&seed=0&epoch=0&step=3"),
     "viewer-compare": Shot("?view=compare"),
 }
 
 
 def make_stores(folder: Path) -> None:
-    """Make train.lmdb, with masks and boxes, and val.lmdb, of which some images are those of train.lmdb."""
+    """Make train.lmdb and val.lmdb, which have twelve images in common, and coco.lmdb, with boxes."""
 
     def run(*words: str | Path) -> None:
         # Exit status 1: a few files are damaged, and a few images are there twice.
@@ -60,13 +61,14 @@ def make_stores(folder: Path) -> None:
         (folder / "drawn" / f"{name}.jsonl").write_text("\n".join(part) + "\n")
         options = ["--list", f"drawn/{name}.jsonl", "--file-field", "mask", "--tile", "--quiet"]
         run("-m", "dbloader", "convert", "drawn", f"{name}.lmdb", *options)
+    run("-m", "dbloader", "convert", "drawn", "coco.lmdb", "--list", "drawn/coco.json", "--tile", "--quiet")
     run("-m", "dbloader", "duplicates", "train.lmdb", "val.lmdb")
 
 
 @contextmanager
-def viewer(folder: Path) -> Iterator[str]:
+def viewer(folder: Path, stores: tuple[str, ...]) -> Iterator[str]:
     """Run the viewer, and yield its link."""
-    program = [sys.executable, "-m", "dbloader", "view", "train.lmdb", "val.lmdb", "--no-open"]
+    program = [sys.executable, "-m", "dbloader", "view", *stores, "--no-open"]
     process = subprocess.Popen(
         program, cwd=folder, stdout=subprocess.PIPE, text=True, env={**os.environ, "DISPLAY": ":0"}
     )
@@ -107,10 +109,9 @@ def main(target: Path, names: list[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="dbloader-") as name, sync_playwright() as playwright:
         make_stores(Path(name))
         browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=QUIET)
-        with viewer(Path(name)) as link:
-            first = browser.new_context()
-            first.new_page().goto(link)
-            for shot in names or SHOTS:
+        for shot in names or SHOTS:
+            with viewer(Path(name), SHOTS[shot].stores) as link, browser.new_context() as first:
+                first.new_page().goto(link)
                 save(take(browser, link.partition("?")[0], first.cookies(), SHOTS[shot]), target / f"{shot}.webp")
         browser.close()
 
