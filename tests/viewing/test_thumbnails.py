@@ -19,9 +19,8 @@ from dbloader import ImageFormat, Record, convert, create_store, open_store
 from dbloader.errors import DamagedRecordError, ImageError, OptionError, RecordIndexError
 from dbloader.records.record import encode
 from dbloader.viewing.thumbnails import SIDES, Thumbnails
-from tests.package.test_limits import large_png
 from tests.support import jpegs
-from tests.support.images import KINDS, STORED, encoded, photo, plant, plant_kinds
+from tests.support.images import KINDS, STORED, encoded, large_png, photo, plant, plant_kinds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
