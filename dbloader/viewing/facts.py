@@ -42,14 +42,8 @@ def rows(selections: Selections, text: str, start: int, count: int) -> dict[str,
         raise OptionError(f"start must be 0 or more and count from 0 to {MOST_ROWS}, got {start} and {count}")
     indices = np.asarray(selections.select(text).indices[start : start + count], np.int64)
     columns = selections.columns
-    labels = columns.get("label")
-    unlabelled = np.iinfo(labels.dtype).min
-    sizes = [columns.get(name)[indices].tolist() for name in ("width", "height", "nbytes")]
-    found = zip(indices.tolist(), labels[indices].tolist(), *sizes, strict=True)
-    rows = [
-        [index, columns.name(index) or None, None if label == unlabelled else label, *(size or None for size in rest)]
-        for index, label, *rest in found
-    ]
+    values = (columns.some(column, indices) for column in ("label", "width", "height", "nbytes"))
+    rows = [[index, columns.name(index) or None, *rest] for index, *rest in zip(indices.tolist(), *values, strict=True)]
     return {"start": start, "rows": rows}
 
 
@@ -81,10 +75,11 @@ def _count(selections: Selections, found: Selection) -> dict[str, Any]:
 
 
 def _count_labels(selections: Selections, indices: Any) -> list[list[int | None]]:
-    manifest, labels = selections.store.manifest, selections.columns.get("label")
+    manifest = selections.store.manifest
     if isinstance(indices, range) and manifest.label_counts is not None:
         without = manifest.length - manifest.labelled
         return [[None, without]] * (without > 0) + [[*pair] for pair in manifest.label_counts.items()]
+    labels = selections.columns.get("label")
     counts: Counter[int] = Counter()
     for part in blocks(len(indices)):
         here = labels[part] if isinstance(indices, range) else labels[indices[part]]

@@ -202,7 +202,7 @@ class Record extends HTMLElement {
       section("JPEG", [...Object.entries(structure), ["tiles", tiles && `${tiles.across} × ${tiles.down} of ${tiles.tile_width} × ${tiles.tile_height} pixels`]], ...(listed ? [listed] : [])),
       make("section", {}, make("h2", {}, "In Python"), 
         code(`from dbloader import open_store\nstore = open_store(${place})\nrecord = store[${facts.index}]${named}`)),
-      make("p", {}, link({view: "training", index: facts.index}, "What the training does with it")));
+      make("p", {}, link({view: "training", record: facts.index, index: null}, "What the training does with it")));
   }
 }
 customElements.define("db-record", Record);
