@@ -37,7 +37,7 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture(scope="package")
 def photos(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterator[Site]:
-    """The viewer of 180 photographs in three classes: one was repaired, and one is damaged in the store."""
+    """The viewer of 180 photographs in three classes, one repaired, and one damaged in the store; and of some of them."""
     folder = tmp_path_factory.mktemp("photos")
     number = iter(range(1000))
     files = {
@@ -48,7 +48,8 @@ def photos(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Itera
     files["dog/d_005.jpg"] = files["dog/d_005.jpg"][:-2]
     convert(plant(folder / "files", files), folder / "photos.lmdb")
     flip(folder / "photos.lmdb", files[f"cat/c_{FLIPPED:03}.jpg"])
-    with viewer(folder / "photos.lmdb", "--no-open") as running:
+    convert(folder / "files" / "dog", folder / "dogs.lmdb")
+    with viewer(folder / "photos.lmdb", folder / "dogs.lmdb", "--no-open") as running:
         yield Site.entered(chromium, running)
 
 
