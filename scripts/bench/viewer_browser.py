@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 TRIALS = 10
-EACH = 1000  # scrolls between two looks at the heap
+EACH = 500  # scrolls between two looks at the heap
 # Milliseconds from a key to the picture of the active record, as the page's own clock sees them.
 PRESS = """(key) => new Promise((resolve) => {
     const begin = performance.now();
@@ -30,6 +30,12 @@ PRESS = """(key) => new Promise((resolve) => {
         if (image?.complete && image.naturalWidth) resolve(performance.now() - begin);
         else requestAnimationFrame(look);
     };
+    look();
+})"""
+# The Content Security Policy of the page forbids wait_for_function.
+SHOWN = """() => new Promise((resolve) => {
+    const look = () => document.querySelector(".tile img")?.naturalWidth && document.querySelector(".class")
+        ? resolve() : requestAnimationFrame(look);
     look();
 })"""
 SCROLL = """async (count) => {
@@ -45,7 +51,7 @@ def start_s(page: Page, address: str) -> float:
     """Return the seconds from asking for the page to its first picture and its side bar."""
     begin = time.perf_counter()
     page.goto(address)
-    page.wait_for_function("document.querySelector('.tile img')?.naturalWidth && document.querySelector('.class')")
+    page.evaluate(SHOWN)
     return time.perf_counter() - begin
 
 
@@ -62,13 +68,18 @@ def main() -> None:
     parser.add_argument("--chromium", default=os.environ.get("DBLOADER_CHROMIUM", "/usr/bin/chromium"))
     options = parser.parse_args()
     command = [sys.executable, "-m", "dbloader", "view", options.place, "--no-open"]
-    with (
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as server,
-        sync_playwright() as playwright,
-    ):
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as server:
+        try:
+            measure(server, options.chromium, options.scrolls)
+        finally:
+            server.terminate()
+
+
+def measure(server: subprocess.Popen[str], executable: str, most: int) -> None:
+    with sync_playwright() as playwright:
         assert server.stdout is not None
         link = next(line.split()[1] for line in server.stdout if line.startswith("Open "))
-        browser = playwright.chromium.launch(executable_path=options.chromium, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
         page = browser.new_page()
         address = link.partition("?")[0]
         print(f"first start {start_s(page, link):.2f} s")
@@ -76,27 +87,19 @@ def main() -> None:
         first = page.evaluate(PRESS, "End")
         times = []
         for trial in range(TRIALS):
-            page.goto(f"{address}?q=-name:nothing_{trial}")  # pictures and rows of another search are asked for again
-            page.wait_for_function("document.querySelector('.tile img')?.naturalWidth")
+            page.goto(f"{address}?q=height>{trial + 1}")  # pictures and rows of another search are asked for again
+            page.evaluate(SHOWN)
             times.append(page.evaluate(PRESS, "End"))
         print(f"End to the last picture: first {first:.0f} ms, then median {statistics.median(times):.0f} ms")
         session = page.context.new_cdp_session(page)
         session.send("Performance.enable")
         page.goto(address)
-        page.wait_for_function("document.querySelector('.tile img')?.naturalWidth")
-        for scrolls in range(0, options.scrolls + 1, EACH):
+        page.evaluate(SHOWN)
+        for scrolls in range(0, most + 1, EACH):
             print(f"heap after {scrolls:6,} scrolls: {heap(page, session)}")
-            if scrolls < options.scrolls:
+            if scrolls < most:
                 page.evaluate(SCROLL, EACH)
-        print(f"server: {resident_mb(server.pid):.0f} MB resident, of which not the store's file")
         browser.close()
-        server.terminate()
-
-
-def resident_mb(pid: int) -> float:
-    """Return the memory of a process without the pages of files."""
-    with open(f"/proc/{pid}/status") as lines:  # noqa: PTH123 - a file of the kernel
-        return next(int(line.split()[1]) / 1e3 for line in lines if line.startswith("RssAnon"))
 
 
 if __name__ == "__main__":
