@@ -30,6 +30,8 @@ VIEWS = {
     "record": "/?view=record&index=1",
     "damaged record": "/?view=record&index=3",
     "report": "/?view=report",
+    "training": "/?view=training&batch_size=8",
+    "training of a record": "/?view=training&record=5&world_size=2",
 }
 PHONE: dict[str, Any] = {"viewport": {"width": 360, "height": 740}}
 
