@@ -215,3 +215,9 @@ def test_the_report_is_searched_and_leads_to_its_records(tabs: Tabs, reported: S
 def test_a_conversion_without_events_says_so(tabs: Tabs, site: Site) -> None:
     page = tabs.open(site, "/?view=report")
     expect(page.get_by_text("The conversion had nothing to report")).to_be_visible()
+
+
+def test_a_link_leads_to_what_the_training_does_with_the_record(tabs: Tabs, reported: Site) -> None:
+    page = tabs.open(reported, "/?view=record&index=2")
+    page.get_by_role("link", name="What the training does with it").click()
+    expect(page.locator("db-training")).to_contain_text("Record 2, cat/002.jpg")

@@ -118,6 +118,8 @@ def test_a_thumbnail_is_the_picture_in_small(kind: str, tmp_path: Path) -> None:
             assert Image.MIME[small.format or ""] == media_type
             assert small.format in ("JPEG", "PNG") or thumbnail == data
             assert difference(thumbnail, opened(data)) < 4
+            clear = any(word in kind for word in ("opacity", "transparen", "rgba"))
+            assert clear == ("A" in small.getbands() or "transparency" in small.info)
 
 
 def test_small_files_that_browsers_show_are_their_own_thumbnails(tmp_path: Path) -> None:
@@ -180,7 +182,9 @@ def test_values_that_no_screen_shows_are_spread_from_black_to_white(kind: str, t
 )
 def test_values_without_a_range_are_still_a_picture(values: list[float], tmp_path: Path) -> None:
     with store_of(tmp_path / "a.lmdb", np.array(values).reshape(2, 2)) as store:
-        assert opened(Thumbnails().get(store, 0, 160)[0]).size == (2, 2)
+        shown = np.asarray(opened(Thumbnails().get(store, 0, 160)[0]))
+    assert shown.shape == (2, 2)
+    assert not shown.reshape(-1)[~np.isfinite(values)].any()
 
 
 def test_arrays_of_pixels_are_shown_as_they_are(tmp_path: Path) -> None:

@@ -231,6 +231,12 @@ function theme(chosen) {
   find("#theme").ariaLabel = find("#theme").title = `Colors: ${chosen ?? "as the system"}`;
 }
 
+/** Say at the bottom of the page that another store is at the place by now, or that the server does not answer. */
+async function checkStore() {
+  const said = await api(`/api/${state().store}/note`).then(({note}) => note ?? "", (/** @type {Error} */ error) => error.message);
+  find("#note").textContent = escaped(said);
+}
+
 async function start() {
   theme(localStorage.getItem("theme"));
   find("#theme").onclick = () => {
@@ -258,7 +264,9 @@ async function start() {
   if (stores.length === 1) find("#store").replaceWith(make("span", {id: "store", title: escaped(stores[0].place)}, shortPlace(0)));
   else find("#store").replaceChildren(...stores.map((_, s) => make("option", {value: String(s)}, shortPlace(s))));
   addEventListener("popstate", show);
+  addEventListener("focus", checkStore);
   show();
+  checkStore();
 }
 
 addEventListener("DOMContentLoaded", start);

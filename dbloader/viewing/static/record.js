@@ -197,12 +197,13 @@ class Record extends HTMLElement {
         ["format", facts.format], ["image", facts.bytes === null ? facts.array : make("span", {}, `${sized(facts.bytes)} `, file("Download", {}))],
         ["checksum", `CRC-32 ${facts.crc}`], ["damaged", facts.damaged]]),
       section("Fields", [...Object.entries(fields).filter(([name]) => !names.has(name)), ...files]),
-      facts.events.length ? section("Report of the conversion", facts.events.map((/** @type {any} */ line) => [line.event, line.reason])) : null,
+      facts.events ? section("Report of the conversion", facts.events.map((/** @type {any} */ line) => [line.event, line.reason]))
+        : make("p", {}, link({view: "report", text: facts.name}, "Its lines of the report")),
       section("EXIF", exif.error && facts.rendered ? [] : Object.entries(exif)),
       section("JPEG", [...Object.entries(structure), ["tiles", tiles && `${tiles.across} × ${tiles.down} of ${tiles.tile_width} × ${tiles.tile_height} pixels`]], ...(listed ? [listed] : [])),
       make("section", {}, make("h2", {}, "In Python"), 
         code(`from dbloader import open_store\nstore = open_store(${place})\nrecord = store[${facts.index}]${named}`)),
-      make("p", {}, link({view: "training", index: facts.index}, "What the training does with it")));
+      make("p", {}, link({view: "training", record: facts.index, index: null}, "What the training does with it")));
   }
 }
 customElements.define("db-record", Record);
