@@ -29,7 +29,10 @@ VIEWS = {
     "grid of a search": "/?q=class:dog&selected=90-92",
     "record": "/?view=record&index=1",
     "damaged record": "/?view=record&index=3",
+    "training": "/?view=training",
     "report": "/?view=report",
+    "duplicates": "/?view=duplicates",
+    "compare": "/?view=compare",
 }
 PHONE: dict[str, Any] = {"viewport": {"width": 360, "height": 740}}
 
@@ -85,6 +88,7 @@ def test_all_pages_are_reached_by_keyboard_alone(tabs: Tabs, photos: Site, damag
         ("What training sees", "db-training"),
         ("Report", "db-report"),
         ("Duplicates", "db-duplicates"),
+        ("Compare", "db-compare"),
         ("Images", "db-grid"),
     ):
         for _ in range(60):
