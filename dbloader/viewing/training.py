@@ -200,11 +200,12 @@ def _crop(dataset: StoreDataset, record: Record, row: Any) -> dict[str, Any]:
     """
     decode: Any = dataset.decode
     found: dict[str, Any] = {"crop": None, "flip": False, "size": [record.width, record.height], "turned": 1}
+    if record.format != "TIFF" and not getattr(decode, "exif_transpose", False):  # Pillow turns a TIFF
+        found["turned"] = shown_orientation(record.image)
     if not isinstance(decode, Decoder) or not decode.can_plan or record.image is None:
         return found
     if record.width and record.height and record.format != "TIFF" and not decode.exif_transpose:
         crop = decode.choose_crop(row, record.width, record.height)
-        found["turned"] = shown_orientation(record.image)
     else:  # only the file knows which side is up
         plan = dataset._plan(record, row)
         crop, found["size"] = plan.crop, [plan.width, plan.height]

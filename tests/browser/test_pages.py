@@ -29,8 +29,9 @@ VIEWS = {
     "grid of a search": "/?q=class:dog&selected=90-92",
     "record": "/?view=record&index=1",
     "damaged record": "/?view=record&index=3",
-    "training": "/?view=training",
     "report": "/?view=report",
+    "training": "/?view=training&batch_size=8",
+    "training of a record": "/?view=training&record=5&world_size=2",
     "duplicates": "/?view=duplicates",
     "compare": "/?view=compare",
 }

@@ -186,21 +186,22 @@ def reported(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Ite
     folder = tmp_path_factory.mktemp("report")
     files = {f"cat/{n:03}.jpg": photo(n)[:-2] for n in range(210)}
     files |= {f"dog/{n:03}.jpg": f"<b>{n}</b>".encode() for n in range(20)}
-    convert(plant(folder / "images", {**files, "dog/whole.jpg": photo(1)}), folder / "a.lmdb")
+    files["dog/half.jpg"] = photo(3, 200, 150)[:-800]
+    convert(plant(folder / "images", {**files, "dog/whole.jpg": photo(1)}), folder / "a.lmdb", on_damaged="keep")
     with viewer(folder / "a.lmdb", "--no-open") as running:
         yield Site.entered(chromium, running)
 
 
 def test_the_report_is_searched_and_leads_to_its_records(tabs: Tabs, reported: Site) -> None:
     page = tabs.open(reported, "/?view=report")
-    expect(page.get_by_text("1 to 200 of 230 lines")).to_be_visible()
+    expect(page.get_by_text("1 to 200 of 231 lines")).to_be_visible()
     page.get_by_role("link", name="Next lines →").click()
-    expect(page.get_by_text("201 to 230 of 230 lines")).to_be_visible()
+    expect(page.get_by_text("201 to 231 of 231 lines")).to_be_visible()
     page.get_by_role("button", name="rejected 20").click()
     expect(page.get_by_text("1 to 20 of 20 lines")).to_be_visible()
     expect(page.locator("db-report tbody")).to_contain_text("b'<b>0'")
     expect(page.locator("db-report tbody a")).to_have_count(0)
-    page.get_by_role("button", name="all 230").click()
+    page.get_by_role("button", name="all 231").click()
     search = page.get_by_role("searchbox", name="Search names and reasons")
     search.fill("CAT/017")
     search.press("Enter")
@@ -210,6 +211,12 @@ def test_the_report_is_searched_and_leads_to_its_records(tabs: Tabs, reported: S
     expect(page.get_by_role("row", name=re.compile("^repaired "))).to_be_visible()
     page.go_back()
     expect(search).to_have_value("CAT/017")
+
+
+def test_an_image_that_was_stored_damaged_says_so(tabs: Tabs, reported: Site) -> None:
+    page = tabs.open(reported, "/?view=report&event=damaged")
+    page.get_by_role("link", name="dog/half.jpg").click()
+    expect(page.get_by_text("The image was damaged when it was converted, and is stored as it is:")).to_be_visible()
 
 
 def test_a_conversion_without_events_says_so(tabs: Tabs, site: Site) -> None:

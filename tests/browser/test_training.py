@@ -48,7 +48,7 @@ def parameter(page: Page, name: str) -> str | None:
 
 def shown(page: Page) -> list[int]:
     """Return the indices of the records that are shown."""
-    return [int(text) for text in page.locator(".pairs li > div:nth-of-type(2) > b").all_inner_texts()]
+    return [int(text) for text in page.locator(".samples li > div:nth-of-type(2) > b").all_inner_texts()]
 
 
 def state_of(page: Page, **changes: Any) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def test_each_rectangle_is_where_the_batch_says(page: Page) -> None:
     batch = asked(page, "/api/0/training?batch_size=8&size=32")
     assert shown(page) == batch["indices"]
     for place, sample in enumerate(batch["samples"]):
-        pair = page.locator(".pairs li").nth(place)
+        pair = page.locator(".samples li").nth(place)
         pair.scroll_into_view_if_needed()
         expect(pair.get_by_text("flipped", exact=True)).to_have_count(int(sample["flip"]))
         picture, box = (pair.locator(name).bounding_box() for name in (".original", ".crop"))
@@ -103,7 +103,7 @@ def test_the_form_is_filled_by_keyboard_alone(page: Page) -> None:
     page.keyboard.type("7")
     page.keyboard.press("Tab")
     expect(page.get_by_label("Epoch", exact=True)).to_be_focused()
-    expect(page.locator(".pairs b").first).to_have_text(
+    expect(page.locator(".samples b").first).to_have_text(
         str(asked(page, "/api/0/training?seed=7&batch_size=8")["indices"][0])
     )
     assert (parameter(page, "seed"), parameter(page, "step")) == ("7", None)
@@ -149,7 +149,7 @@ def test_a_wrong_state_gets_its_sentence(page: Page, change: Any, sentence: str)
     text = "wrong" if change is None else json.dumps(state_of(page, **change))
     page.goto(f"{PAGE}&state={quote(text)}")
     expect(page.locator("db-training").get_by_role("alert")).to_contain_text(sentence)
-    expect(page.locator(".pairs")).to_have_count(0)
+    expect(page.locator(".samples")).to_have_count(0)
     expect(page.get_by_label("A state_dict() of the loader")).to_have_value(text)
 
 
@@ -157,7 +157,7 @@ def test_one_record_in_twelve_epochs_leads_to_its_batches(page: Page) -> None:
     page.goto(f"{PAGE}&record=0&world_size=2")  # 0 too
     at(page, "Record 0, cat/c_000.jpg, in epochs 0 to 11.")
     entries = asked(page, "/api/0/epochs/0?batch_size=8&size=32&world_size=2")["epochs"]
-    expect(page.locator(".pairs li")).to_have_count(12)
+    expect(page.locator(".samples li")).to_have_count(12)
     assert [each["epoch"] for each in entries] == list(range(12))
     entry = next(each for each in entries if each["step"] is not None and each["rank"] == 1)
     page.get_by_role("link", name=f"epoch {entry['epoch']}, rank 1, step {entry['step']}").click()
@@ -172,7 +172,7 @@ def test_one_record_in_twelve_epochs_leads_to_its_batches(page: Page) -> None:
 
 def test_a_click_on_an_original_shows_its_record(page: Page) -> None:
     index = shown(page)[2]
-    page.locator(".pairs .original").nth(2).click()
+    page.locator(".samples .original").nth(2).click()
     expect(page).to_have_url(re.compile(rf"view=record.*index={index}(&|$)|index={index}&.*view=record"))
     expect(page.locator("db-record")).to_be_visible()
 
@@ -193,6 +193,6 @@ def test_the_view_fits_a_phone(tabs: Tabs, photos: Site) -> None:
         page.evaluate("(({scrollWidth, clientWidth}) => scrollWidth - clientWidth)(document.querySelector('#main'))")
         == 0
     )
-    box = page.locator(".pairs .seen").first.bounding_box()
+    box = page.locator(".samples .seen").first.bounding_box()
     assert box is not None
     assert box["x"] + box["width"] <= 360

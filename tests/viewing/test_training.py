@@ -310,7 +310,8 @@ def test_the_rectangle_on_the_upright_picture_is_what_the_image_shows(tmp_path: 
     with open_store(tmp_path / "a.lmdb") as store:
         (sample,) = show_batch(store, Options(batch_size=1, epoch=orientation), decoder)["samples"]
         seen = pixels(show_image(store, 0, 0, Options(epoch=orientation), decoder)[0])
-    assert sample["turned"] == orientation
+        (unknown,) = show_batch(store, Options(batch_size=1), lambda image: image)["samples"]
+    assert sample["turned"] == unknown["turned"] == orientation
     upright = ImageOps.exif_transpose(Image.open(tmp_path / "images" / "a" / "0.png"))
     left, top, width, height = (share * side for share, side in zip(sample["shares"], upright.size * 2, strict=True))
     assert [left, top, width, height] == pytest.approx([round(side) for side in (left, top, width, height)])

@@ -43,10 +43,10 @@ class Sidebar extends HTMLElement {
       oninput: () => this.list()});
     this.order = make("button", {id: "order", onclick: () => this.list(this.order.value === "count" ? "name" : "count")});
     this.listed = make("div", {id: "classes", ariaLabel: "Classes"});
-    this.classes = make("section", {}, make("h2", {}, "Classes"), make("div", {class: "row"}, this.typed, this.order), this.listed);
+    this.classes = make("section", {hidden: true}, make("h2", {}, "Classes"), make("div", {class: "row"}, this.typed, this.order), this.listed);
     this.scroller = new Scroller(this.listed, {tile: () => this.tile(), fill: (cell) => this.fill(cell)});
     this.listed.onkeydown = (/** @type {KeyboardEvent} */ event) => this.pressed(event);
-    this.bars = Object.fromEntries(COLUMNS.map((name) => [name, make("db-bars", {name})]));
+    this.bars = Object.fromEntries(COLUMNS.map((name) => [name, make("db-bars", {name, hidden: true})]));
     this.kinds = make("section");
     this.files = make("section");
     this.facts = make("div", {class: "facts"}, this.classes, make("section", {class: "histograms"}, ...Object.values(this.bars)), this.kinds, this.files);

@@ -36,7 +36,7 @@ class Training extends HTMLElement {
       this.out.replaceChildren(...notes.map((note) => make("p", {class: "muted"}, escaped(note))),
         of === null ? "" : make("p", {class: "row"}, epoch ? link({epoch: Math.max(0, epoch - 12)}, "← Epochs before") : null,
           link({epoch: epoch + 12}, "Epochs after →"), link({record: null, epoch: null}, "Batches")),
-        make("ul", {class: "pairs"}, ...samples.map((/** @type {any} */ sample) => this.pair(now, sample, data))));
+        make("ul", {class: "samples"}, ...samples.map((/** @type {any} */ sample) => this.pair(now, sample, data))));
       for (const name of now.state ? ["seed", "epoch"] : []) this.field(name, data[name]);
       this.field("size").parentElement.hidden = Boolean(data.transform);
     } catch (error) {
@@ -140,7 +140,7 @@ class Training extends HTMLElement {
       const to = {record: null, epoch: sample.epoch, rank: sample.rank, step: sample.step, state: sample.state};
       facts.unshift(sample.step === null ? `${at}in the last incomplete batch, which is left out` : link(to, `${at}step ${counted(sample.step)}`));
     }
-    return make("li", {"data-position": sample.position}, make("div", {class: "pair"}, link({view: "record", index: sample.index, record: null}, original), seen),
+    return make("li", {"data-position": sample.position}, make("div", {class: "both"}, link({view: "record", index: sample.index, record: null}, original), seen),
       make("div", {}, make("b", {}, sample.index), ` ${escaped(sample.name ?? "")} `, make("span", {class: "muted"}, escaped(className(now.store, sample.label ?? null)))),
       make("div", {class: "at"}, ...facts.filter(Boolean).flatMap((fact, at) => at ? [" · ", fact] : [fact])), values);
   }
