@@ -184,12 +184,12 @@ def _open(place: str | os.PathLike[str]) -> Store:
 def _listen(host: str, port: int | None) -> socket.socket:
     whole_number("port", port, 0, 65535, none=True)
     try:
-        family, _, _, _, address = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0]
+        family, kind, protocol, _, address = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0]
     except OSError as error:
         raise OptionError(f"host {host!r} is unknown here: {error.strerror}") from error
     tried = range(PORT, PORT + _PORTS_TRIED) if port is None else (port,)
     for one in tried:
-        server = socket.socket(family, socket.SOCK_STREAM)
+        server = socket.socket(family, kind, protocol)  # without its protocol, asyncio would not set TCP_NODELAY: 40 ms
         try:
             server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # or a port just left counts as taken
             server.bind((address[0], one))

@@ -89,7 +89,7 @@ FILES: dict[str, Callable[[], bytes]] = {
     "avif": lambda: encoded(scene(), "AVIF", quality=95),
     "heif": lambda: heif(scene()),
     "pcx": lambda: encoded(scene(), "PCX"),
-    "gray png with a transparent color": lambda: encoded(scene("L"), "PNG", transparency=7),
+    "gray png with a transparent color": lambda: encoded(scene("L"), "PNG", transparency=7) + bytes(20_000),
     "ppm": lambda: encoded(scene(), "PPM"),
     "tga": lambda: encoded(scene(), "TGA"),
 }
