@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from typing import Any
+from unicodedata import category
 
 from dbloader.errors import LoaderError, OptionError
+
+# Joiners of letters in Persian and Indian scripts: the only format characters that belong to the spelling of words.
+_JOINERS = "\u200c\u200d"
 
 
 def short_repr(value: object, most: int = 100) -> str:
@@ -65,3 +69,18 @@ def size(nbytes: float) -> str:
         if nbytes < 999.95:
             return f"{nbytes:.1f} {unit}"
     return f"{nbytes / 1000:,.1f} TB"
+
+
+def printable(text: str) -> str:
+    r"""Return a text with everything escaped that a terminal may take for a command, such as ``\x1b``.
+
+    That is control characters (with newlines), characters that change the direction of writing or are invisible, line
+    and paragraph separators, and lone surrogates. The letters of all scripts stay as they are.
+    """
+    if text.isprintable():
+        return text
+    return "".join(ascii(letter)[1:-1] if _is_command(letter) else letter for letter in text)
+
+
+def _is_command(letter: str) -> bool:
+    return category(letter) in ("Cc", "Cf", "Cs", "Zl", "Zp") and letter not in _JOINERS

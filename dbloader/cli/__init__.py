@@ -147,4 +147,11 @@ def _fail(message: str) -> int:
 
 def _hint(error: click.ClickException) -> str:
     context = error.ctx if isinstance(error, click.UsageError) else None
-    return f" (see {context.command_path} --help)" if context else ""
+    if context is None:
+        return ""
+    # Written without quotes, the shell has made several arguments of it.
+    several = context.info_name == "convert" and "extra arguments" in error.format_message()
+    files = (
+        "; to convert several files, name their folder, or write 'shard-{000..146}.tar' in quotes" if several else ""
+    )
+    return f"{files} (see {context.command_path} --help)"

@@ -37,7 +37,7 @@ Examples:
   dbloader copy all.lmdb pets.lmdb --rename-class cat=pet --rename-class dog=pet
   dbloader copy all.lmdb fixed.lmdb --labels labels.csv""",
 )
-@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=PlaceArgument())
+@click.argument("sources", metavar="SOURCE...", nargs=-1, type=PlaceArgument())
 @click.argument("destination", type=PlaceArgument())
 @click.option("--select", metavar="LISTING", type=click.Path(), help="Copy the records that a listing names.")
 @click.option("--drop", metavar="LISTING", type=click.Path(), help="Leave out the records that a listing names.")
@@ -97,7 +97,10 @@ def copy_command(
         raise click.UsageError("--seed is the seed of --split: give --split too")
     count = 1 if fractions is None else len(fractions)
     if len(places) <= count:
-        raise click.UsageError(f"--split {split} wants a SOURCE and {count} destinations, got {len(places)} arguments")
+        wanted = (
+            f"--split {split} wants a SOURCE and {count} destinations" if split else "SOURCE and DESTINATION are wanted"
+        )
+        raise click.UsageError(f"{wanted}, got {counted(len(places), 'argument')}")
     targets: Any = places[-count:]
     try:
         with Meter("Copying", "records", quiet=quiet or as_json) as meter:

@@ -82,7 +82,7 @@ def duplicates_command(place: str, other: str | None, *, quiet: bool, as_json: b
         say(f"  {kind:6}  {number:,}")
     if report["bytes_only"]:
         images = counted(report["bytes_only"], "image")
-        say(f"  {images} of nearly one color or of unknown range: of these only the same bytes are found")
+        say(f"  {images} without a pattern (one color, a gradient): of these only the same bytes are found")
     for row in report["first"][:_NAMED]:
         one, of = (f"{index} ({name or 'without a name'})" for index, name in _ends(row))
         bits = "" if row["difference"] == "same" else f", {counted(row['bits'], 'bit')} apart"

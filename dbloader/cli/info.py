@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dbloader._describe import counted, size
+from dbloader._describe import counted, printable, size
 from dbloader.cli.places import PlaceArgument
-from dbloader.cli.text import printable, say, say_json
+from dbloader.cli.text import say, say_json
 from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:

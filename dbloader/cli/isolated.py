@@ -9,6 +9,7 @@ import sys
 import threading
 from dataclasses import asdict, is_dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dbloader.errors import DamagedStoreError, StoreError
@@ -63,7 +64,8 @@ def isolated(function: str, place: str, *arguments: Any, **options: Any) -> Any:
         code = process.exitcode or 0
         name = signal.Signals(-code).name if code < 0 else f"status {code}"
         if -code in _CRASHES:
-            what = f"{place} is damaged: {last}reading it ended the process with {name}"
+            files = " or ".join(one for one in (place, *arguments) if Path(one).is_file())
+            what = f"{files} is damaged: {last}reading it ended the process with {name}"
             raise DamagedStoreError(f"{what}; copy it again from the original") from None
         raise StoreError(f"the process that read {place} was ended {last}by {name}") from None
     finally:

@@ -7,14 +7,11 @@ import os
 import shlex
 import sys
 from typing import Any
-from unicodedata import category
 
 import click
 
+from dbloader._describe import printable
 from dbloader.cli.places import redacted
-
-# Joiners of letters in Persian and Indian scripts: the only format characters that belong to the spelling of words.
-_JOINERS = "\u200c\u200d"
 
 
 def say(line: str, *, err: bool = False) -> None:
@@ -47,18 +44,3 @@ def draw(line: str) -> None:
 def say_json(value: Any, *, indent: int | None = None) -> None:
     """Print a value as JSON, in ASCII, so that a terminal obeys none of it."""
     click.echo(json.dumps(value, indent=indent).replace("\x7f", "\\u007f"))  # DEL, which JSON need not escape
-
-
-def printable(text: str) -> str:
-    r"""Return a text with everything escaped that a terminal may take for a command, such as ``\x1b``.
-
-    That is control characters (with newlines), characters that change the direction of writing or are invisible, line
-    and paragraph separators, and lone surrogates. The letters of all scripts stay as they are.
-    """
-    if text.isprintable():
-        return text
-    return "".join(ascii(letter)[1:-1] if _is_command(letter) else letter for letter in text)
-
-
-def _is_command(letter: str) -> bool:
-    return category(letter) in ("Cc", "Cf", "Cs", "Zl", "Zp") and letter not in _JOINERS

@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
+from dbloader._describe import counted, size
 from dbloader.cli.isolated import isolated
-from dbloader.cli.places import PlaceArgument
+from dbloader.cli.places import PlaceArgument, redacted
 from dbloader.cli.text import say
 
 
@@ -18,7 +19,8 @@ from dbloader.cli.text import say
 Examples:
   dbloader view train.lmdb
   dbloader view train.lmdb val.lmdb
-  dbloader view train.lmdb --port 8000 --no-open""",
+  dbloader view train.lmdb --port 8000 --no-open
+  dbloader view train.lmdb --html report.html""",
 )
 @click.argument("place", type=PlaceArgument())
 @click.argument("other", type=PlaceArgument(), required=False)
@@ -40,15 +42,34 @@ Examples:
     help="Your own transform, for the page of what the training sees: a callable for PIL images, a Decoder, or a "
     "function without arguments that returns one.",
 )
+@click.option(
+    "--html",
+    metavar="FILE",
+    type=click.Path(),
+    help="Write a report of PLACE to the new file FILE, with samples and histograms in it, and start no viewer.",
+)
 @click.option("--no-open", is_flag=True, help="Do not open a browser.")
 def view_command(
-    place: str, other: str | None, *, port: int | None, host: str, transform: str | None, no_open: bool
+    place: str,
+    other: str | None,
+    *,
+    port: int | None,
+    host: str,
+    transform: str | None,
+    html: str | None,
+    no_open: bool,
 ) -> None:
     """Show the store PLACE in the browser, or compare it with the store OTHER, until Ctrl-C.
 
     The page is served on this machine only. The link that is printed works once: it makes the browser known to the
     viewer. On a machine without a display, a line says how to reach the page from another one through ssh.
     """
+    if html is not None:
+        if other is not None:
+            raise click.UsageError(f"--html is a report of one store, got {place} and {other}")
+        report = isolated("viewing.page.write_html", place, output=html)
+        say(f"{report['path']}: {size(report['nbytes'])}, with {counted(report['samples'], 'sample')}")
+        return
     places = [place] if other is None else [place, other]
     options: Any = {"host": host, "port": port, "transform": transform, "open_browser": not no_open}
-    isolated("viewing.server.serve", *places, **options, tell=say)
+    isolated("viewing.server.serve", *places, **options, tell=lambda line: say(redacted(line)))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from dbloader.records.names import Array
     from dbloader.stores.base import Store
 
-DISTANCE = 10
+DISTANCE = 8
 """Bits of 128 in which two pictures may differ: docs/duplicates.md has the measurement."""
 
 _MAX_PROBLEMS = 1000
@@ -45,7 +45,8 @@ class DuplicatesReport:
         distance: Most bits of 128 in which pictures differed that were called near.
         groups: Images that others are duplicates of. Of two stores these are in the first, the others in the second.
         duplicates: The others, by ``same`` (the bytes of the image) and ``near`` (the picture).
-        bytes_only: Images of nearly one color, or values of unknown range: of these only the same bytes are found.
+        bytes_only: Images of one color or a gradient, or of values of unknown range: of these only the same bytes are
+            found.
         unreadable: Records that are damaged, and images that do not decode. Of these the same bytes are found.
         first: The first thousand duplicates: ``index``, ``name``, ``difference`` (same or near), ``bits`` (in which the
             pictures differ), and ``of`` and ``of_name``, the image that it is a duplicate of.

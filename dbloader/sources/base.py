@@ -185,7 +185,7 @@ def checked_root(folder: str | os.PathLike[str]) -> Path:
     try:
         mode = root.stat().st_mode
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise SourceNotFoundError(f"{readable(root)}: there is no such folder") from error
+        raise SourceNotFoundError(f"{readable(root)}: there is no such folder or file") from error
     except OSError as error:
         raise SourceError(f"{readable(root)}: the folder cannot be read: {error.strerror}") from error
     if not stat.S_ISDIR(mode):

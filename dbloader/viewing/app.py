@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import itertools
 import json
 import traceback
+from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -30,6 +32,7 @@ from dbloader.errors import (
     StoreNotFoundError,
     StoreUnreachableError,
 )
+from dbloader.stores.lmdb.store import LMDBStore
 from dbloader.stores.mongo.uri import is_mongo
 from dbloader.viewing import facts, training_routes
 from dbloader.viewing.asked import Asked
@@ -41,7 +44,7 @@ from dbloader.viewing.report import read_report
 from dbloader.viewing.thumbnails import Thumbnails
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from starlette.requests import Request
 
@@ -65,6 +68,8 @@ _STATUS = (
     *((DamagedRecordError, 422), (ImageError, 422), (StoreUnreachableError, 503)),
 )
 _GONE = 499  # nobody reads it
+# All images that were looked at would stay in this process's memory: 600 MB after 4,500 thumbnails of ten million.
+_ANSWERS, _RELEASED_AFTER = itertools.count(1), 50
 
 
 def _stores(asked: Asked) -> list[dict[str, Any]]:
@@ -163,29 +168,32 @@ ROUTES: tuple[tuple[str, Callable[[Asked], Any], bool], ...] = (
     ("/seen/{s}/{index}", training_routes.answer_image, True),
     ("/api/{s}/record/{index}", lambda asked: show_record(asked.store, asked.integer("index")), True),
     ("/api/{s}/report", _report, False),
+    ("/api/compare", lambda asked: asked.shown.comparison.look(), False),
+    (
+        "/api/{s}/duplicates",
+        lambda asked: asked.duplicates.list_groups(asked.integer("start", 0), asked.integer("count", 100)),
+        False,
+    ),
     ("/thumb/{s}/{index}", _thumbnail, True),
     ("/image/{s}/{index}", _image, False),
 )
 
 
-def create_app(shown: Shown) -> Starlette:
+def create_app(shown: Shown, routes: Iterable[tuple[str, Callable[[Asked], Any], bool]] = ROUTES) -> Starlette:
     """Return the ASGI application of the viewer, without its guard."""
     slots = asyncio.Semaphore(cpu_count())
 
     def endpoint(function: Callable[[Asked], Any], *, decodes: bool) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
-            asked = Asked(shown, request)
-            if not decodes:
-                return await run_in_threadpool(_answer, function, asked)
-            async with slots:
-                if await request.is_disconnected():  # it was scrolled away while it waited
+            async with slots if decodes else nullcontext():
+                if await request.is_disconnected():  # its image was scrolled away while it waited
                     return Response(status_code=_GONE)
-                return await run_in_threadpool(_answer, function, asked)
+                return await run_in_threadpool(_answer, function, Asked(shown, request))
 
         return answer
 
     app = Starlette(
-        routes=[Route(path, endpoint(function, decodes=decodes)) for path, function, decodes in ROUTES],
+        routes=[Route(path, endpoint(function, decodes=decodes)) for path, function, decodes in routes],
         exception_handlers={HTTPException: _no_route},
     )
     app.router.redirect_slashes = False  # a redirect would repeat what was asked
@@ -195,12 +203,17 @@ def create_app(shown: Shown) -> Starlette:
 def _answer(function: Callable[[Asked], Any], asked: Asked) -> Response:
     try:
         found = function(asked)
+        if not next(_ANSWERS) % _RELEASED_AFTER:
+            for store in asked.shown.stores:
+                if isinstance(store, LMDBStore):
+                    store.release_pages()
         # ASCII, so that a name of any characters can be sent.
         return found if isinstance(found, Response) else _json(found)
     except DBLoaderError as error:
         return error_response(next((status for kind, status in _STATUS if isinstance(error, kind)), 500), str(error))
     except Exception as error:
-        asked.shown.tell(traceback.format_exc())
+        for line in traceback.format_exc().splitlines():
+            asked.shown.tell(line)
         return error_response(500, f"this is a bug of dbloader: {type(error).__name__}: {error}")
 
 

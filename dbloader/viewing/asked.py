@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dbloader.errors import OptionError
+from dbloader.viewing.compare import Comparison
+from dbloader.viewing.duplicates import Duplicates
 from dbloader.viewing.selection import Selections
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ class Shown:
         stores: One store or two, which several threads read.
         tell: Called with a text for the person who started the viewer.
         selections: Those of each store.
+        comparison: That of the stores, or of one with itself.
+        duplicates: Those of each store.
         transform: The user's own, for what the training sees, if there is one.
     """
 
@@ -35,9 +39,13 @@ class Shown:
     tell: Callable[[str], object] = lambda _: None
     transform: Callable[..., Any] | None = None
     selections: tuple[Selections, ...] = field(init=False)
+    comparison: Comparison = field(init=False)
+    duplicates: tuple[Duplicates, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "selections", tuple(map(Selections, self.stores)))
+        object.__setattr__(self, "comparison", Comparison(self.selections))
+        object.__setattr__(self, "duplicates", tuple(map(Duplicates, self.stores)))
 
 
 class Asked:
@@ -61,7 +69,16 @@ class Asked:
     @property
     def selections(self) -> Selections:
         """The selections of that store."""
-        return self.shown.selections[self.integer("s", most=len(self.shown.stores) - 1)]
+        return self.shown.selections[self._number]
+
+    @property
+    def duplicates(self) -> Duplicates:
+        """The duplicates of that store."""
+        return self.shown.duplicates[self._number]
+
+    @property
+    def _number(self) -> int:
+        return self.integer("s", most=len(self.shown.stores) - 1)
 
     def text(self, name: str, default: str = "") -> str:
         """Return a value of the query or the path."""

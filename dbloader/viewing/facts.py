@@ -13,7 +13,9 @@ from dbloader.viewing.columns import blocks
 from dbloader.viewing.query import SIZES
 
 if TYPE_CHECKING:
-    from dbloader.viewing.columns import Array
+    from collections.abc import Sequence
+
+    from dbloader.viewing.columns import Array, Columns
     from dbloader.viewing.selection import Selection, Selections
 
 MOST_ROWS = 500
@@ -40,14 +42,8 @@ def rows(selections: Selections, text: str, start: int, count: int) -> dict[str,
         raise OptionError(f"start must be 0 or more and count from 0 to {MOST_ROWS}, got {start} and {count}")
     indices = np.asarray(selections.select(text).indices[start : start + count], np.int64)
     columns = selections.columns
-    labels = columns.get("label")
-    unlabelled = np.iinfo(labels.dtype).min
-    sizes = [columns.get(name)[indices].tolist() for name in ("width", "height", "nbytes")]
-    found = zip(indices.tolist(), labels[indices].tolist(), *sizes, strict=True)
-    rows = [
-        [index, columns.name(index) or None, None if label == unlabelled else label, *(size or None for size in rest)]
-        for index, label, *rest in found
-    ]
+    values = (columns.some(column, indices) for column in ("label", "width", "height", "nbytes"))
+    rows = [[index, columns.name(index) or None, *rest] for index, *rest in zip(indices.tolist(), *values, strict=True)]
     return {"start": start, "rows": rows}
 
 
@@ -72,17 +68,18 @@ def _count(selections: Selections, found: Selection) -> dict[str, Any]:
         "count": len(indices),
         "first": found.first,
         "labels": [] if manifest.label_counts is None else _count_labels(selections, indices),
-        "histograms": {what: _histogram(selections, what, indices) for what in SIZES},
+        "histograms": {what: _single(histogram(what, [(selections.columns, indices)])) for what in SIZES},
         "formats": formats,
         "events": {event: len(some) if everything else _common(some, indices) for event, some in events.items()},
     }
 
 
 def _count_labels(selections: Selections, indices: Any) -> list[list[int | None]]:
-    manifest, labels = selections.store.manifest, selections.columns.get("label")
+    manifest = selections.store.manifest
     if isinstance(indices, range) and manifest.label_counts is not None:
         without = manifest.length - manifest.labelled
         return [[None, without]] * (without > 0) + [[*pair] for pair in manifest.label_counts.items()]
+    labels = selections.columns.get("label")
     counts: Counter[int] = Counter()
     for part in blocks(len(indices)):
         here = labels[part] if isinstance(indices, range) else labels[indices[part]]
@@ -91,31 +88,40 @@ def _count_labels(selections: Selections, indices: Any) -> list[list[int | None]
     return [[None if label == unlabelled else label, number] for label, number in sorted(counts.items())]
 
 
+def _single(histogram: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    return {"edges": histogram["edges"], "counts": histogram["counts"][0]}
+
+
 def _common(some: Array, indices: Array) -> int:
     at = np.minimum(indices.searchsorted(some.astype(indices.dtype)), len(indices) - 1)
     return int(np.count_nonzero(indices[at] == some)) if len(indices) else 0
 
 
-def _histogram(selections: Selections, what: str, indices: Any) -> dict[str, list[Any]]:
-    values = selections.columns.values
-    some = values(what, np.asarray(indices[:: max(1, len(indices) // _SAMPLED)], np.int64))
+def histogram(what: str, chosen: Sequence[tuple[Columns, Any]]) -> dict[str, list[Any]]:
+    """Return ``edges``, and the ``counts`` between them of each of some choices of records: columns and indices."""
+    samples = [
+        columns.values(what, np.asarray(indices[:: max(1, len(indices) // _SAMPLED)], np.int64))
+        for columns, indices in chosen
+    ]
+    some = np.concatenate(samples)
     edges = _edges(some[some > 0], whole=what != "aspect", logarithmic=what == "bytes")
-    below, unknown = np.zeros(len(edges), np.int64), 0
-    low, high = math.inf, 0.0
-    for part in blocks(len(indices)):
-        # Sorted, 10 ms a million; looking up the bin of each takes 70.
-        here = np.sort(values(what, part if isinstance(indices, range) else indices[part]))
-        below += here.searchsorted(edges)
-        unknown += (none := int(here.searchsorted(0, "right")))
-        if none < len(here):
-            low, high = min(low, float(here[none])), max(high, float(here[-1]))
-    counts = np.diff([unknown, *below, len(indices)]).tolist()
+    counts, low, high = np.zeros((len(chosen), len(edges) + 1), np.int64), math.inf, 0.0
+    for number, (columns, indices) in enumerate(chosen):
+        below, unknown = np.zeros(len(edges), np.int64), 0
+        for part in blocks(len(indices)):
+            # Sorted, 10 ms a million; looking up the bin of each takes 70.
+            here = np.sort(columns.values(what, part if isinstance(indices, range) else indices[part]))
+            below += here.searchsorted(edges)
+            unknown += (none := int(here.searchsorted(0, "right")))
+            if none < len(here):
+                low, high = min(low, float(here[none])), max(high, float(here[-1]))
+        counts[number] = np.diff([unknown, *below, len(indices)])
     # The outer bins reach as far as the values do, so that a few extreme ones do not make one bar of all others.
     tenth = 1 if what != "aspect" else 10
     lowest, highest = math.floor(low * tenth) / tenth if high else 0, math.floor(high * tenth + 1) / tenth
-    begin, end = counts[0] == 0, len(counts) - (counts[-1] == 0)
+    begin, end = int(not counts[:, 0].any()), counts.shape[1] - int(not counts[:, -1].any())
     edges = [lowest, *edges, highest][begin : end + 1]
-    return {"edges": edges if what == "aspect" else [*map(int, edges)], "counts": counts[begin:end]}
+    return {"edges": edges if what == "aspect" else [*map(int, edges)], "counts": counts[:, begin:end].tolist()}
 
 
 def _edges(values: Array, *, whole: bool, logarithmic: bool) -> list[float]:

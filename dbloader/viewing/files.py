@@ -13,6 +13,7 @@ from dbloader.images.info import read_facts
 from dbloader.images.pillow import EIGHT_BITS, open_pillow
 
 if TYPE_CHECKING:
+    from dbloader.images.info import Facts
     from dbloader.records.record import Record
     from dbloader.stores.base import Store
 
@@ -67,14 +68,22 @@ def stored_file(store: Store, index: int, field: int | None, *, download: bool) 
     }
 
 
+def header_of(image: bytes) -> Facts:
+    """Return what the header of an image file says; NotAnImageError, a sentence for the page, if it cannot be read."""
+    try:
+        return read_facts(image)
+    except NotAnImageError as error:
+        raise NotAnImageError(f"{error}" if f"{error}".startswith("its ") else f"the image {error}") from error
+
+
 def why_rendered(image: Any) -> str | None:
     """Return why a browser should be given a picture of an image instead of the image; None if it shows the image."""
     if not isinstance(image, bytes):
         return "it is an array"
     try:
-        facts = read_facts(image)
+        facts = header_of(image)
     except NotAnImageError as error:
-        return f"it {error}"
+        return str(error)
     if media_type(image) is None:
         return f"browsers do not show {facts.format}"
     if facts.format == "PNG" and facts.depth != EIGHT_BITS:

@@ -58,8 +58,6 @@ def stream_listing(selections: Selections, text: str, kind: str) -> Iterator[byt
 
 def _encode(selections: Selections, indices: Any, kind: str, *, with_index: bool) -> Iterator[bytes]:
     classes, columns = selections.store.manifest.classes, selections.columns
-    labels = columns.get("label")
-    unlabelled = np.iinfo(labels.dtype).min
     header = ["index", "path", "label"][not with_index :]
     if kind == "csv":
         yield ",".join(header).encode() + b"\r\n"
@@ -68,10 +66,8 @@ def _encode(selections: Selections, indices: Any, kind: str, *, with_index: bool
         packed = names_in(chunk)
         names = [packed[position].decode("utf-8", "backslashreplace") for position in positions.tolist()]
         here = np.asarray(indices[start : (start := start + len(names))], np.int64)
-        known: list[Any] = [None if label == unlabelled else label for label in labels[here].tolist()]
-        if classes:
-            known = [label if label is None else classes[label] for label in known]
-        rows = [row[not with_index :] for row in zip(here.tolist(), names, known, strict=True)]
+        labels = [classes[label] if classes and label is not None else label for label in columns.some("label", here)]
+        rows = [row[not with_index :] for row in zip(here.tolist(), names, labels, strict=True)]
         file = io.StringIO()
         if kind == "csv":
             csv.writer(file).writerows(rows)

@@ -36,7 +36,7 @@ def show_record(store: Store, index: int) -> dict[str, Any]:
     - ``rendered``: why they are given a picture made of the image; None if they show it as it is stored.
     - ``boxes``: the first 2,000 boxes, in pixels of the stored image, and ``box_labels``: the names of their classes.
     - ``files``: number and name of each file field that the record has.
-    - ``events``: the lines of the report with its name.
+    - ``events``: the lines of the report with its name; None if the report is long.
 
     Of a damaged record: index, name and error.
 

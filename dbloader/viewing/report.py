@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from dbloader.stores.base import Store
 
 _MOST_ROWS = 500
+_MOST_READ = 10_000  # lines that are read for one record, in some 50 ms
 
 
 def read_report(store: Store, event: str = "", text: str = "", start: int = 0, count: int = 200) -> dict[str, Any]:
@@ -42,6 +43,8 @@ def read_report(store: Store, event: str = "", text: str = "", start: int = 0, c
     return {"total": total, "counts": counts, "rows": [{**line, "index": indices.get(line["name"])} for line in rows]}
 
 
-def events_of(store: Store, name: str | None) -> list[dict[str, Any]]:
-    """Return the lines of the report with a name; none for a record without one."""
-    return [line for line in store.events() if line["name"] == name] if name and store.manifest.events else []
+def events_of(store: Store, name: str | None) -> list[dict[str, Any]] | None:
+    """Return the lines of the report with a name; None if the report is so long that reading it takes a while."""
+    if name is None or not store.manifest.events:
+        return []
+    return None if store.manifest.events > _MOST_READ else [line for line in store.events() if line["name"] == name]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import getpass
 import ipaddress
 import os
 import shlex
@@ -37,10 +36,12 @@ class View:
     """A viewer in the background, until it is closed or the process ends. A notebook shows it as a link.
 
     Attributes:
+        address: The address that it listens on.
         port: The port that it listens on.
         is_public: Whether other machines can reach it.
     """
 
+    address: str
     port: int
 
     def __init__(
@@ -64,8 +65,8 @@ class View:
         with ExitStack() as opened:
             stores = [opened.enter_context(_open(place)) for place in places]
             server = opened.enter_context(_listen(host, port))
-            address, self.port = server.getsockname()[:2]
-            self.is_public = not ipaddress.ip_address(address).is_loopback
+            self.address, self.port = server.getsockname()[:2]
+            self.is_public = not ipaddress.ip_address(self.address).is_loopback
             app = create_app(Shown(stores, tell, transform))
             self._guard = Guard(app, host, self.port, is_public=self.is_public, tell=tell)
             config = uvicorn.Config(
@@ -160,11 +161,11 @@ def serve(
         url = running.url
         tell(f"Open {url}")
         if running.is_public:
-            tell(
-                "Warning: other machines can reach this address, and what it sends is not encrypted; ssh would be safer"
-            )
+            tell("Warning: other machines can reach this address, and what it sends is not encrypted: ssh is safer")
         elif not _has_display():
-            tell(f"If your browser is on another machine, run this there first: {_tunnel(running.port)}")
+            tell(
+                f"If your browser is on another machine, run this there first: {_tunnel(running.address, running.port)}"
+            )
         elif open_browser:
             threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
         tell("Ctrl-C ends the viewer.")
@@ -183,12 +184,12 @@ def _open(place: str | os.PathLike[str]) -> Store:
 def _listen(host: str, port: int | None) -> socket.socket:
     whole_number("port", port, 0, 65535, none=True)
     try:
-        family, _, _, _, address = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0]
+        family, kind, protocol, _, address = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0]
     except OSError as error:
         raise OptionError(f"host {host!r} is unknown here: {error.strerror}") from error
     tried = range(PORT, PORT + _PORTS_TRIED) if port is None else (port,)
     for one in tried:
-        server = socket.socket(family, socket.SOCK_STREAM)
+        server = socket.socket(family, kind, protocol)  # without its protocol, asyncio would not set TCP_NODELAY: 40 ms
         try:
             server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # or a port just left counts as taken
             server.bind((address[0], one))
@@ -208,7 +209,8 @@ def _has_display() -> bool:
     return bool(display) and "SSH_CONNECTION" not in os.environ
 
 
-def _tunnel(port: int) -> str:
+def _tunnel(address: str, port: int) -> str:
     _, _, host, ssh_port = (os.environ.get("SSH_CONNECTION", "").split() + [""] * 4)[:4]
-    words = ["ssh", "-N", "-L", f"{port}:127.0.0.1:{port}", *(["-p", ssh_port] if ssh_port not in ("", "22") else [])]
-    return shlex.join([*words, f"{getpass.getuser()}@{host or socket.gethostname()}"])
+    target = f"{port}:{f'[{address}]' if ':' in address else address}:{port}"
+    words = ["ssh", "-N", "-L", target, *(["-p", ssh_port] if ssh_port not in ("", "22") else [])]
+    return shlex.join([*words, f"{os.environ.get('USER', 'you')}@{host or socket.gethostname()}"])

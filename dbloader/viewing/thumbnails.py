@@ -6,14 +6,13 @@ import io
 import threading
 from collections import OrderedDict
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import simplejpeg
 from PIL import Image
 
 from dbloader.errors import NotAnImageError, OptionError
-from dbloader.images.info import read_facts
 from dbloader.images.jpeg import examine
 from dbloader.images.pillow import (
     EIGHT_BITS,
@@ -25,7 +24,7 @@ from dbloader.images.pillow import (
     translate_errors,
     value_depth,
 )  # fmt: skip
-from dbloader.viewing.files import image_of, media_type, shown_orientation
+from dbloader.viewing.files import header_of, image_of, media_type, shown_orientation
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -43,13 +42,6 @@ _MOST_LABELS = 64  # different values of a gray mask; more are taken for brightn
 _TURNS = dict(zip(range(2, 9), map(Image.Transpose, (0, 3, 1, 5, 4, 6, 2)), strict=True))  # EXIF orientation
 
 
-class Picture(NamedTuple):
-    """An image file for a browser."""
-
-    data: bytes
-    media_type: str
-
-
 class Thumbnails:
     """Makes thumbnails, and keeps those that were asked for last. Threads may share it.
 
@@ -61,11 +53,11 @@ class Thumbnails:
 
     def __init__(self, cache_bytes: int = _CACHE_BYTES) -> None:
         self.cache_bytes, self.cached_bytes = cache_bytes, 0
-        self._cached: OrderedDict[tuple[Any, ...], Picture] = OrderedDict()
+        self._cached: OrderedDict[tuple[Any, ...], tuple[bytes, str]] = OrderedDict()
         self._lock, self._large = threading.Lock(), threading.Lock()
 
-    def get(self, store: Store, index: int, px: int, field: int | None = None) -> Picture:
-        """Return a picture of a record, or of a file field, with at most ``px`` pixels, one of `SIDES`, a side.
+    def get(self, store: Store, index: int, px: int, field: int | None = None) -> tuple[bytes, str]:
+        """Return a picture of a record, or of a file field, and its media type; no side exceeds ``px``, one of `SIDES`.
 
         A file of at most 20 kB that browsers show is its own thumbnail. EXIF orientation is applied, as browsers do.
         Values that no screen shows are made visible: those of over 8 bits, of floats and of arrays are spread from
@@ -86,29 +78,26 @@ class Thumbnails:
                 return self._cached[key]
         image = image_of(store, store.read([index])[0], field)
         picture = self._make(image, px, is_field=field is not None)
-        if picture.data is not image:
+        if picture[0] is not image:
             self._keep(key, picture)
         return picture
 
-    def _keep(self, key: tuple[Any, ...], picture: Picture) -> None:
+    def _keep(self, key: tuple[Any, ...], picture: tuple[bytes, str]) -> None:
         with self._lock:
             if key not in self._cached:
                 self._cached[key] = picture
-                self.cached_bytes += len(picture.data)
+                self.cached_bytes += len(picture[0])
             while self.cached_bytes > self.cache_bytes:
-                self.cached_bytes -= len(self._cached.popitem(last=False)[1].data)
+                self.cached_bytes -= len(self._cached.popitem(last=False)[1][0])
 
-    def _make(self, image: Any, px: int, *, is_field: bool) -> Picture:
+    def _make(self, image: Any, px: int, *, is_field: bool) -> tuple[bytes, str]:
         if isinstance(image, np.ndarray):
             return _encode(_from_array(image, px), px, lossless=True)
-        try:
-            facts = read_facts(image)
-        except NotAnImageError as error:
-            raise NotAnImageError(f"the image {error}") from error
+        facts = header_of(image)
         kind, pixels = media_type(image), facts.width * facts.height
         as_stored = facts.depth == EIGHT_BITS and not facts.frames and (facts.format == "JPEG" or not is_field)
         if kind and as_stored and len(image) <= _SMALL and pixels <= _SMALL_PIXELS:
-            return Picture(image, kind)
+            return image, kind
         needed = pixels * decoding_bytes(facts.format)
         if facts.format == "JPEG":  # at an eighth of its size, and its coefficients if it is progressive
             needed = examine(image).coefficient_bytes + pixels // 16
@@ -121,7 +110,7 @@ class Thumbnails:
             return _thumbnail(image, facts, px, is_field=is_field)
 
 
-def _thumbnail(data: bytes, facts: Facts, px: int, *, is_field: bool) -> Picture:
+def _thumbnail(data: bytes, facts: Facts, px: int, *, is_field: bool) -> tuple[bytes, str]:
     with translate_errors("the image does not decode", MemoryError), open_pillow(data) as opened:
         depth, image = value_depth(opened), None
         turn = None if facts.format == "TIFF" else _TURNS.get(shown_orientation(data))  # Pillow turns a TIFF
@@ -191,9 +180,8 @@ def _spread(values: Any, px: int) -> Image.Image:
         return Image.fromarray(np.where(finite, scaled, 0).astype(np.uint8))
 
 
-def _encode(image: Image.Image, px: int, *, lossless: bool) -> Picture:
-    # Between two labels is another label.
-    image.thumbnail((px, px), Image.Resampling.NEAREST if image.mode == "P" else Image.Resampling.LANCZOS)
+def _encode(image: Image.Image, px: int, *, lossless: bool) -> tuple[bytes, str]:
+    image.thumbnail((px, px), Image.Resampling.LANCZOS)  # Pillow takes the nearest of colors in a palette
     file, is_png = io.BytesIO(), lossless or image.mode not in ("L", "RGB")
     image.save(file, "PNG" if is_png else "JPEG", **({} if is_png else {"quality": 85}))
-    return Picture(file.getvalue(), "image/png" if is_png else "image/jpeg")
+    return file.getvalue(), ("image/png" if is_png else "image/jpeg")

@@ -17,12 +17,14 @@ from dbloader._options import whole_number
 from dbloader.datasets.store import StoreDataset
 from dbloader.datasets.transforms import is_albumentations
 from dbloader.decoding.decoder import Decoder
+from dbloader.decoding.exif import TURNS
 from dbloader.errors import DBLoaderError, OptionError
 from dbloader.loading.checkpoint import SamplerCheckpoint
 from dbloader.loading.defaults import create_batch_sampler, default_transform, height_and_width, with_transform
 from dbloader.sampling.blocks import BlockShuffleSampler
 from dbloader.sampling.rng import SeededIndices
 from dbloader.sampling.shuffle import ShuffleSampler
+from dbloader.viewing.files import shown_orientation
 from dbloader.viewing.transform import to_png
 
 if TYPE_CHECKING:
@@ -70,8 +72,8 @@ def show_batch(store: Store, options: Options, transform: Any = None) -> dict[st
     indices: SeededIndices = next(iter(batches))
     return {
         "seed": str(indices.seed), "epoch": indices.epoch, "step": options.step, "steps": steps, "indices": [*indices],
-        "order": sampler._facts(), "state": state, "transform": transform and short_repr(transform, 200),
-        "repeatable": transform is None or isinstance(transform, Decoder) or is_albumentations(transform),
+        "order": sampler._facts(),
+        "next_epoch": _state_of(state, indices.epoch + 1), **_told(transform),
         "samples": [
             _sample(dataset, SeededIndices([index], indices.seed, indices.epoch, range(position, position + 1)))
             for index, position in zip(indices[:SHOWN], indices.positions, strict=False)
@@ -89,7 +91,7 @@ def show_epochs(store: Store, index: int, options: Options, transform: Any = Non
         OptionError: An option or the state is wrong, or no record has this index.
     """
     dataset = _dataset(store, options, transform)
-    sampler, batches, _ = _order(dataset, options)
+    sampler, batches, state = _order(dataset, options)
     whole_number("index", index, 0, len(dataset) - 1)
     entries = []
     for epoch in range(options.epoch, options.epoch + EPOCHS):
@@ -99,8 +101,9 @@ def show_epochs(store: Store, index: int, options: Options, transform: Any = Non
             at, rank = divmod(position, options.world_size)
             step = at // options.batch_size
             sample = _sample(dataset, SeededIndices([index], sampler.seed, epoch, range(position, position + 1)))
-            entries.append({**sample, "epoch": epoch, "rank": rank, "step": step if step < len(batches) else None})
-    return {"seed": str(sampler.seed), "order": sampler._facts(), "epochs": entries}
+            place = {"epoch": epoch, "rank": rank, "step": step if step < len(batches) else None}
+            entries.append({**sample, **place, "state": _state_of(state, epoch)})
+    return {"seed": str(sampler.seed), "order": sampler._facts(), "epochs": entries, **_told(transform)}
 
 
 def show_image(store: Store, index: int, position: int, options: Options, transform: Any = None) -> tuple[bytes, str]:
@@ -117,6 +120,16 @@ def show_image(store: Store, index: int, position: int, options: Options, transf
         raise
     except Exception as error:  # a user's transform raises anything
         raise OptionError(f"the transform failed: {type(error).__name__}: {error}") from error
+
+
+def _told(transform: Any) -> dict[str, Any]:
+    repeatable = transform is None or isinstance(transform, Decoder) or is_albumentations(transform)
+    return {"transform": transform and short_repr(transform, 200), "repeatable": repeatable}
+
+
+def _state_of(state: Mapping[str, Any] | None, epoch: int) -> str | None:
+    """Return the state at the beginning of another epoch, as JSON."""
+    return None if state is None else json.dumps({**state, "epoch": epoch, "position": 0})
 
 
 def _dataset(store: Store, options: Options, transform: Any) -> StoreDataset:
@@ -171,6 +184,7 @@ def _sample(dataset: StoreDataset, indices: SeededIndices) -> dict[str, Any]:
     try:
         record = dataset.record(indices[0])
         sample |= {"name": record.name, "label": record.label}
+        dataset._check_whole(record)
         rows = dataset._random_numbers(indices)
         return sample | _crop(dataset, record, () if rows is None else rows[0])
     except DBLoaderError as error:  # a damaged record is one cell's
@@ -178,24 +192,33 @@ def _sample(dataset: StoreDataset, indices: SeededIndices) -> dict[str, Any]:
 
 
 def _crop(dataset: StoreDataset, record: Record, row: Any) -> dict[str, Any]:
-    """Return the part of the image that the output shows: [left, top, width, height] in pixels; and ``flip``, ``size``.
+    """Return which part of an image the output shows.
 
-    ``size`` is [width, height] of the image that these pixels are of: upright if the Decoder turns it.
+    ``crop`` is [left, top, width, height] in pixels of the image as the Decoder has it, whose [width, height] is
+    ``size``. ``shares`` are the same as shares of the thumbnail, which is upright; ``turned`` is how EXIF turns that,
+    1 to 8, if the Decoder does not.
     """
     decode: Any = dataset.decode
+    found: dict[str, Any] = {"crop": None, "flip": False, "size": [record.width, record.height], "turned": 1}
+    if record.format != "TIFF" and not getattr(decode, "exif_transpose", False):  # Pillow turns a TIFF
+        found["turned"] = shown_orientation(record.image)
     if not isinstance(decode, Decoder) or not decode.can_plan or record.image is None:
-        return {"crop": None, "flip": False, "size": [record.width, record.height]}
+        return found
     if record.width and record.height and record.format != "TIFF" and not decode.exif_transpose:
-        width, height = record.width, record.height
-        crop = decode.choose_crop(row, width, height)
+        crop = decode.choose_crop(row, record.width, record.height)
     else:  # only the file knows which side is up
         plan = dataset._plan(record, row)
-        crop, width, height = plan.crop, plan.width, plan.height
+        crop, found["size"] = plan.crop, [plan.width, plan.height]
     box: list[float] = [crop.left, crop.top, crop.width, crop.height]
-    if crop.resized is not None and decode.size is not None:
+    if crop.resized is not None and decode.size is not None:  # the output shows a window on the resized part
         for axis in (0, 1):  # rows, then columns
             scale = box[3 - axis] / crop.resized[axis]
             first = max(crop.window[axis], 0)
             box[1 - axis] += first * scale
             box[3 - axis] = (min(crop.window[axis] + decode.size[axis], crop.resized[axis]) - first) * scale
-    return {"crop": box, "flip": crop.flip, "size": [width, height]}
+    left, top, width, height = (part / side for part, side in zip(box, found["size"] * 2, strict=True))
+    exchanged, mirrored, inverted = TURNS[found["turned"]]
+    if exchanged:
+        left, top, width, height = top, left, height, width
+    left, top = 1 - left - width if mirrored else left, 1 - top - height if inverted else top
+    return {**found, "crop": box, "flip": crop.flip, "shares": [left, top, width, height]}

@@ -24,6 +24,7 @@ def answer(asked: Asked, function: str, *given: int) -> Any:
         raise OptionError("this page needs torch, which is not installed here: pip install torch") from error
     usual = training.Options()._asdict()
     options: Any = {name: asked.text(name, usual.pop(name)) for name in ("size", "state")}
+    options["drop_last"] = asked.integer("drop_last", int(usual.pop("drop_last")), most=1) == 1
     for name, value in usual.items():
         options[name] = asked.integer(name, value, least=-_MOST if name == "seed" else 0)
     return getattr(training, function)(asked.store, *given, training.Options(**options), asked.shown.transform)

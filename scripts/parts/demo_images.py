@@ -1,45 +1,73 @@
-"""Write the 1,797 handwritten digits that come with scikit-learn as an image folder, a few of them damaged.
+"""Cut an image folder out of ten photographs that come with scikit-image, and damage a few of the files.
 
     python scripts/parts/demo_images.py FOLDER
 
-FOLDER/train and FOLDER/test get one folder for each digit. Half of the files are JPEG, half PNG. The source of the
-images is the UCI repository's "Optical Recognition of Handwritten Digits" (8 x 8 pixels, 16 levels of gray).
+FOLDER/train and FOLDER/test get one folder for each photograph: squares from random places, of 96 to 160 pixels. Those
+of test are cut from the right third of a photograph, and those of train from the rest, so no pixel is in both. Half of
+the files are JPEG, half PNG. All ten photographs are in the public domain or CC0, as skimage.data says of each.
 """
 
 from __future__ import annotations
 
 import io
+import random
 import shutil
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 from PIL import Image
-from sklearn.datasets import load_digits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SIDE = 32  # pixels; the originals have 8
-DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+# Of the class: the file in skimage/data.
+PHOTOGRAPHS = {
+    "astronaut": "astronaut.png",
+    "brick": "brick.png",
+    "cat": "chelsea.png",
+    "coffee": "coffee.png",
+    "galaxies": "hubble_deep_field.jpg",
+    "grass": "grass.png",
+    "gravel": "gravel.png",
+    "photographer": "camera.png",
+    "retina": "retina.jpg",
+    "rocket": "rocket.jpg",
+}
+SQUARES = {"train": 130, "test": 30}  # of each photograph
+SIDES = (96, 160)  # least and greatest, in pixels
+LONGEST = 640  # pixels to which the two large photographs are reduced
 
 
 def main(folder: Path) -> None:
-    digits = load_digits()
+    package = find_spec("skimage")  # its files are read; nothing of it is imported, so what it needs is not installed
+    if package is None or package.origin is None:
+        raise SystemExit("the photographs come with scikit-image: pip install --no-deps scikit-image")
     shutil.rmtree(folder, ignore_errors=True)
-    for number, (pixels, digit) in enumerate(zip(digits.images, digits.target, strict=True)):
-        part = "test" if number % 5 == 0 else "train"
-        directory = folder / part / f"{digit}_{DIGITS[digit]}"
-        directory.mkdir(parents=True, exist_ok=True)
-        gray = Image.fromarray(np.rint(pixels * (255 / 16)).astype(np.uint8))
-        image = gray.resize((SIDE, SIDE), Image.Resampling.BICUBIC)
-        name, options = ("jpg", {"quality": 95}) if number % 2 else ("png", {})
-        file = io.BytesIO()
-        image.save(file, {"jpg": "JPEG", "png": "PNG"}[name], **options)
-        (directory / f"{number:04d}.{name}").write_bytes(damaged(number, file.getvalue()))
-    bad = len(DAMAGE) - len(HARMLESS)
-    print(f"{len(digits.target):,} files, of which {bad} are damaged and {len(HARMLESS)} has bytes after its end")
+    rng = random.Random(0)
+    number = 0
+    for name, file in PHOTOGRAPHS.items():
+        photograph = Image.open(Path(package.origin).parent / "data" / file).convert("RGB")
+        photograph.thumbnail((LONGEST, LONGEST))
+        width, height = photograph.size
+        for part, left, right in (("train", 0, width * 2 // 3), ("test", width * 2 // 3, width)):
+            directory = folder / part / name
+            directory.mkdir(parents=True)
+            for _ in range(SQUARES[part]):
+                side = rng.randint(SIDES[0], min(SIDES[1], right - left))
+                x, y = rng.randint(left, right - side), rng.randint(0, height - side)
+                write(photograph.crop((x, y, x + side, y + side)), directory, number)
+                number += 1
+    harmful = len(DAMAGE) - len(HARMLESS)
+    print(f"{number:,} images; {harmful} of the files are damaged, and {len(HARMLESS)} has bytes after its end")
+
+
+def write(image: Image.Image, directory: Path, number: int) -> None:
+    extension, options = ("jpg", {"quality": 90}) if number % 2 else ("png", {})
+    file = io.BytesIO()
+    image.save(file, {"jpg": "JPEG", "png": "PNG"}[extension], **options)
+    (directory / f"{number:04d}.{extension}").write_bytes(damaged(number, file.getvalue()))
 
 
 def damaged(number: int, data: bytes) -> bytes:

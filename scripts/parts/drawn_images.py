@@ -2,8 +2,9 @@
 
     python scripts/parts/drawn_images.py FOLDER [COUNT]
 
-FOLDER/images has one folder for each shape, and a few damaged files; FOLDER/masks has a mask for each image, and
-FOLDER/images.jsonl lists all of it. The same numbers always give the same files.
+FOLDER/images has one folder for each shape, and a few damaged files; FOLDER/masks has a mask for each image.
+FOLDER/images.jsonl lists all of it, and FOLDER/coco.json has the boxes in COCO's format. The same COUNT always gives
+the same files.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import math
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
@@ -35,7 +37,10 @@ SHARES = (20, 17, 15, 14, 12, 10, 7, 5)  # per cent: classes of a real data set 
 def main(folder: Path, count: int) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     rng = np.random.default_rng(0)
-    lines = []
+    lines: list[str] = []
+    images: list[dict[str, Any]] = []
+    objects: list[dict[str, Any]] = []
+    kinds = [{"id": number, "name": shape} for number, shape in enumerate(CORNERS)]
     for number in range(count):
         shape = str(rng.choice([*CORNERS], p=np.array(SHARES) / 100))
         image, mask, boxes = scene(rng, shape)
@@ -46,13 +51,19 @@ def main(folder: Path, count: int) -> None:
         mask.save(folder / "masks" / f"{name}.png")
         row = {"path": f"images/{name}.jpg", "label": shape, "mask": f"masks/{name}.png", "boxes": boxes}
         lines.append(json.dumps(row | {"caption": f"{len(boxes)} x {shape}"}))
+        image_of = {"id": number, "file_name": f"images/{name}.jpg", "width": image.width, "height": image.height}
+        images.append(image_of)
+        for left, top, right, bottom in boxes:
+            place = {"id": len(objects), "image_id": number, "bbox": [left, top, right - left, bottom - top]}
+            objects.append(place | {"category_id": [*CORNERS].index(shape), "area": 1, "iscrowd": 0})
     (folder / "images.jsonl").write_text("\n".join(lines) + "\n")
+    (folder / "coco.json").write_text(json.dumps({"images": images, "annotations": objects, "categories": kinds}))
     damage(folder / "images", rng)
 
 
 def scene(rng: np.random.Generator, shape: str) -> tuple[Image.Image, Image.Image, list[list[int]]]:
     """Return an image with one to three of a shape, its mask, and their boxes."""
-    width, height = (int(rng.integers(15, 35)) * 16 for _ in "wh")
+    width, height = (int(rng.integers(240, 561)) for _ in "wh")
     hue = rng.random()
     image = shaded(rng, width, height, hue, rng.uniform(0.2, 0.95))
     mask = Image.new("P", (width, height))

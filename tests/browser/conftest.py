@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,7 +10,7 @@ from playwright.sync_api import expect, sync_playwright
 from dbloader.conversion.convert import convert
 from tests.browser.tabs import WAIT_MS, Site, Tabs, needing_a_browser
 from tests.support.damaged import flip
-from tests.support.images import photo, plant
+from tests.support.images import photo, plant, plant_photos
 from tests.support.viewer import viewer
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture(scope="package")
 def photos(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterator[Site]:
-    """The viewer of 180 photographs in three classes: one was repaired, and one is damaged in the store."""
+    """The viewer of 180 photographs in three classes, one repaired, one damaged in the store; and of six others."""
     folder = tmp_path_factory.mktemp("photos")
     number = iter(range(1000))
     files = {
@@ -48,7 +47,8 @@ def photos(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Itera
     files["dog/d_005.jpg"] = files["dog/d_005.jpg"][:-2]
     convert(plant(folder / "files", files), folder / "photos.lmdb")
     flip(folder / "photos.lmdb", files[f"cat/c_{FLIPPED:03}.jpg"])
-    with viewer(folder / "photos.lmdb", "--no-open") as running:
+    convert(plant_photos(folder / "other files", 6), folder / "other.lmdb")
+    with viewer(folder / "photos.lmdb", folder / "other.lmdb", "--no-open") as running:
         yield Site.entered(chromium, running)
 
 
@@ -63,5 +63,5 @@ def tabs(chromium: Browser) -> Iterator[Tabs]:
 
 @pytest.fixture
 def damaged() -> str:
-    """What the server may refuse: the picture of the record that is damaged."""
-    return re.escape(f"/thumb/0/{FLIPPED}?")
+    """What the server refuses: a picture that is damaged, and duplicates, which nobody has searched for yet."""
+    return rf"/thumb/0/{FLIPPED}\?|/duplicates\?"

@@ -30,6 +30,10 @@ VIEWS = {
     "record": "/?view=record&index=1",
     "damaged record": "/?view=record&index=3",
     "report": "/?view=report",
+    "training": "/?view=training&batch_size=8",
+    "training of a record": "/?view=training&record=5&world_size=2",
+    "duplicates": "/?view=duplicates",
+    "compare": "/?view=compare",
 }
 PHONE: dict[str, Any] = {"viewport": {"width": 360, "height": 740}}
 
@@ -85,6 +89,7 @@ def test_all_pages_are_reached_by_keyboard_alone(tabs: Tabs, photos: Site, damag
         ("What training sees", "db-training"),
         ("Report", "db-report"),
         ("Duplicates", "db-duplicates"),
+        ("Compare", "db-compare"),
         ("Images", "db-grid"),
     ):
         for _ in range(60):

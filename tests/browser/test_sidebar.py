@@ -75,8 +75,8 @@ def test_a_drag_on_a_histogram_shows_what_is_in_it(page: Page) -> None:
     page.mouse.up()
     low, high, count = map(int, re.findall(r"\d+", told))
     counted(page, count)
-    assert query(page) == f"width>={low} width<{high}"
-    assert count == sum(low <= 40 + seed % 60 < high for seed in range(ALL))
+    assert query(page) == f"width>={low} width<{high + 1}"
+    assert count == sum(low <= 40 + seed % 60 <= high for seed in range(ALL))
 
 
 def test_a_histogram_is_used_by_keyboard(page: Page) -> None:

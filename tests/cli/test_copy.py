@@ -33,7 +33,7 @@ def test_a_copy_is_the_same_store_at_another_place(shell: Shell, store: Path, tm
     check_error(shell("copy", store, copy, "--resume"), "copy.lmdb is finished already: there is nothing to resume")
     assert shell("copy", store, copy, "--resume", "--overwrite", "--quiet") == Outcome(0, "", "")
     check_error(shell("copy", tmp_path / "none.lmdb", copy), "none.lmdb does not exist")
-    check_error(shell("copy", store), r"Missing argument 'SOURCE...'. \(see dbloader copy --help\)")
+    check_error(shell("copy", store), r"SOURCE and DESTINATION are wanted, got 1 argument \(see dbloader copy --help\)")
 
 
 @pytest.mark.filterwarnings("always:.*name no record:UserWarning")

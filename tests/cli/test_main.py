@@ -47,6 +47,10 @@ SUGGESTION = r" Did you mean 'convert'\?" if hasattr(click, "NoSuchCommand") els
     [
         (["convert"], r"Missing argument 'SOURCE'. \(see dbloader convert --help\)"),
         (["convert", "images", "new.lmdb", "more"], r"unexpected extra argument \('?more'?\)"),
+        (
+            ["convert", "a.tar", "b.tar", "c.tar", "new.lmdb"],
+            r"extra arguments \('?c.tar'?,? '?new.lmdb'?\); to convert several files, name their folder",
+        ),
         (["convert", "file.txt", "new.lmdb"], "file.txt: is a file, not a folder of images"),
         (["convert", "images", "."], r"\. is a folder; a store is one file: name one, such as \./train\.lmdb"),
         (["convert", "images", "old.lmdb"], r"old.lmdb exists already; overwrite \(--overwrite\) replaces it"),

@@ -17,8 +17,7 @@ import pytest
 
 import dbloader.cli
 from dbloader import Record, create_store
-from dbloader._describe import counted, size
-from dbloader.cli.text import printable
+from dbloader._describe import counted, printable, size
 from dbloader.records.record import encode
 from tests.support.images import photo, plant
 from tests.support.shell import on_terminal

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from dbloader import Record, convert, copy_store, find_duplicates
 from dbloader.conversion.fingerprints import BYTES_ONLY, FINGERPRINT, HASHED, NO_IMAGE, UNREADABLE
@@ -124,11 +125,19 @@ def listing(rows: list[dict[str, Any]], folder: Path) -> Path:
     return path
 
 
+def find_pixels(place: Path, *images: Array) -> int:
+    write(place, [Record(image=encoded(Image.fromarray(image), "PNG")) for image in images], overwrite=True)
+    return len(find_duplicates(place).first)
+
+
 def test_what_cannot_be_compared_is_named_or_counted(place: Path) -> None:
     gray = encoded(draw(40, 40).point(lambda value: 7), "PNG")
     floats = np.zeros((4, 4), "<f4")
-    images: list[Any] = [photo(1), photo(2), b"no image", b"no image", gray, gray, None, None, floats, floats]
-    write(place, [Record(name=f"n{n}", image=image) for n, image in enumerate(images)])
+    right, left = (np.broadcast_to(np.arange(256, dtype="u1")[::step], (64, 256)) for step in (1, -1))
+    assert find_pixels(place, right, right // 2) == find_pixels(place, left, left // 2) == 0  # gradients look alike
+    some = encoded(scene(0), "JPEG")
+    images: list[Any] = [some, photo(2), b"no image", b"no image", gray, gray, None, None, floats, floats]
+    write(place, [Record(name=f"n{n}", image=image) for n, image in enumerate(images)], overwrite=True)
     tamper_with_records(place, {1: b"damaged"})
     report = find_duplicates(place)
     assert [(row["index"], row["of"], row["difference"]) for row in report.first] == [

@@ -413,5 +413,5 @@ def test_a_listing_or_root_that_is_not_there_is_an_error(tmp_path: Path) -> None
     with pytest.raises(SourceError, match=r"a\.csv: the listing cannot be read: Is a directory$") as caught:
         read_listing(tmp_path / "a.csv", tmp_path)
     assert caught.type is SourceError
-    with pytest.raises(SourceNotFoundError, match=r"nowhere: there is no such folder$"):
+    with pytest.raises(SourceNotFoundError, match=r"nowhere: there is no such folder or file$"):
         read_listing(tmp_path / "a.csv", tmp_path / "nowhere")

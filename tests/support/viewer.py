@@ -40,8 +40,11 @@ class Viewer(NamedTuple):
         return self.process.stdout.readline().rstrip("\n")
 
     def stop(self, number: signal.Signals = signal.SIGINT) -> tuple[int, str]:
-        """Press Ctrl-C; return the exit status and what else it has printed, on both streams."""
-        self.process.send_signal(number)
+        """Press Ctrl-C, or send a signal; return the exit status and what else it has printed, on both streams."""
+        if number == signal.SIGINT:  # which a terminal sends to all of a command's processes
+            os.killpg(self.process.pid, number)
+        else:
+            self.process.send_signal(number)
         rest, _ = self.process.communicate(timeout=WAIT_S)
         return self.process.returncode, rest
 
@@ -51,7 +54,9 @@ def viewer(*arguments: Any, **environment: str) -> Iterator[Viewer]:
     """Run ``dbloader view`` with some arguments; a variable that is empty is not set."""
     variables = {name: value for name, value in {**os.environ, **environment}.items() if value}
     words = command("view", *map(str, arguments))
-    with running(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=variables) as process:
+    with running(
+        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=variables, start_new_session=True
+    ) as process:
         shown = Viewer(process, [])
         while shown.lines[-1:] != [END_OF_LINES]:
             shown.lines.append(shown.next_line())

@@ -1,4 +1,4 @@
-"""A running viewer of two small stores, for the tests that attack it."""
+"""A running viewer of two small stores, the second one hostile, for the tests that attack it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from dbloader import convert
-from tests.support.images import plant, plant_photos
+from dbloader import Record, convert, create_store
+from dbloader.records.record import encode
+from tests.support.images import photo, plant_photos
 from tests.support.viewer import ask, viewer
 
 if TYPE_CHECKING:
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.viewer import Answer, Viewer
+
+
+SVG = b"<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>"
+HTML = b"<!doctype html><script>alert(1)</script>"
 
 
 class Opened(NamedTuple):
@@ -32,9 +37,11 @@ class Opened(NamedTuple):
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("viewed")
-    plant(plant_photos(folder / "images", 4), {"cat/page.svg": b"<svg/>"})
-    convert(folder / "images", folder / "a.lmdb")
-    convert(folder / "images", folder / "b.lmdb")
+    convert(plant_photos(folder / "images", 4), folder / "a.lmdb")
+    hostile = (Record(image=SVG, name="drawing.svg"), Record(image=HTML, name='x"\r\nSet-Cookie: a=b\r\n\r\n.html'))
+    with create_store(folder / "b.lmdb") as writer:
+        writer.write(map(encode, (Record(image=photo(), name="a.jpg"), Record(image=None), *hostile)))
+        writer.finish()
     return folder / "a.lmdb", folder / "b.lmdb"
 
 

@@ -138,7 +138,7 @@ def test_thousands_of_boxes_are_cut(tmp_path: Path) -> None:
         (photo(), None), (encoded(jpegs.draw(9, 9), "TIFF"), "browsers do not show TIFF"),
         (np.zeros((2, 2)), "it is an array"),
         (encoded(Image.new("I;16", (4, 4)), "PNG"), "browsers show only a part of its 16-bit values"),
-        (SVG, "it is in no known image format"),
+        (SVG, "the image is in no known image format"),
     ],
 )  # fmt: skip
 def test_a_picture_is_made_of_what_browsers_do_not_show(image: Any, reason: str | None, tmp_path: Path) -> None:

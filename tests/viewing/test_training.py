@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from PIL import ExifTags, Image
+from PIL import ExifTags, Image, ImageOps
 
 from dbloader import ImageFormat, LMDBDataset, MongoDataset, convert, open_store
 from dbloader.decoding import MultiCrop, RandomCrop, RandomResizedCrop, ResizeCenterCrop
@@ -286,12 +286,36 @@ def test_the_crops_of_a_multi_crop_are_shown_side_by_side(place: Path) -> None:
     assert pixels(png).shape == (24, 64, 3)
 
 
-def test_a_damaged_record_is_an_error_of_its_sample_alone(images: Path, tmp_path: Path) -> None:
-    plant(tmp_path / "images", {"a/half.jpg": photo(1)[:400]})
+def test_a_damaged_record_is_an_error_of_its_sample_alone(tmp_path: Path) -> None:
+    plant(tmp_path / "images", {"a/half.jpg": photo(1, 80, 60)[:1200]})
     plant(tmp_path / "images", {f"a/{n}.jpg": photo(n) for n in range(3)})
     convert(tmp_path / "images", tmp_path / "a.lmdb", on_damaged="keep")
     with open_store(tmp_path / "a.lmdb") as store:
         samples = show_batch(store, Options(batch_size=4))["samples"]
         (damaged,) = [sample for sample in samples if "crop" not in sample]
+        assert store[damaged["index"]].width == 80
         assert damaged["name"] == "a/half.jpg"
         assert "was stored damaged" in damaged["error"]
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_the_rectangle_on_the_upright_picture_is_what_the_image_shows(tmp_path: Path, orientation: int) -> None:
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = orientation
+    ramps = np.indices((120, 200)).transpose(1, 2, 0)  # each place has a color of its own
+    image = Image.fromarray(np.dstack([ramps, ramps[..., 0] * 0]).astype(np.uint8))
+    plant(tmp_path / "images", {"a/0.png": encoded(image, "PNG", exif=exif.tobytes())})
+    convert(tmp_path / "images", tmp_path / "a.lmdb")
+    decoder = RandomResizedCrop(40, scale=(0.1, 0.3), flip=0)
+    with open_store(tmp_path / "a.lmdb") as store:
+        (sample,) = show_batch(store, Options(batch_size=1, epoch=orientation), decoder)["samples"]
+        seen = pixels(show_image(store, 0, 0, Options(epoch=orientation), decoder)[0])
+        (unknown,) = show_batch(store, Options(batch_size=1), lambda image: image)["samples"]
+    assert sample["turned"] == unknown["turned"] == orientation
+    upright = ImageOps.exif_transpose(Image.open(tmp_path / "images" / "a" / "0.png"))
+    left, top, width, height = (share * side for share, side in zip(sample["shares"], upright.size * 2, strict=True))
+    assert [left, top, width, height] == pytest.approx([round(side) for side in (left, top, width, height)])
+    part = np.asarray(upright.crop((round(left), round(top), round(left + width), round(top + height))))
+    for channel in (0, 1):  # the same colors, whichever side is up
+        assert abs(int(part[..., channel].min()) - int(seen[..., channel].min())) <= 3
+        assert abs(int(part[..., channel].max()) - int(seen[..., channel].max())) <= 3

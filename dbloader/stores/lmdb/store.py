@@ -50,6 +50,10 @@ class LMDBStore(Store):
         with env.gate:
             handle.prefetch(indices)
 
+    def release_pages(self) -> None:
+        """Take what was read through the map out of this process's memory; it stays in the page cache."""
+        self._open().shared.release_pages()
+
     has_views = True
 
     @override

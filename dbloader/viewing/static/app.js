@@ -1,5 +1,7 @@
 // @ts-check
 /** What all views share: the URL as the state, requests, elements, keys. */
+import {help, keys, pressed} from "./keys.js";
+export {keys};
 
 /** @typedef {{view: string, store: number, q: string, at: number, px: number, index: number, [name: string]: any}} State */
 
@@ -9,8 +11,6 @@ export const stores = [];
 
 const OF_ALL_VIEWS = ["store", "q", "at", "px", "selected"]; // other parameters are those of one view
 const NUMBERS = {store: 0, at: 0, px: 160, index: 0};
-/** @type {Map<string, {text: string, run: (event: KeyboardEvent) => void, view: string | null}[]>} */
-const bound = new Map();
 /** @type {(selector: string) => any} */
 const find = (selector) => document.querySelector(selector);
 
@@ -164,46 +164,6 @@ export function title(text) {
   document.title = [escaped(text), shortPlace(state().store), "dbloader"].filter(Boolean).join(" · ");
 }
 
-/** Register keys as `keys({x: ["Select the record", fn]}, "grid")`: they act while that view is shown, without a view always.
- * A key is as in KeyboardEvent.key. The texts are in the help.
- * @param {Record<string, [string, (event: KeyboardEvent) => void]>} bindings
- * @param {string | null} view */
-export function keys(bindings, view = null) {
-  for (const [key, [text, run]] of Object.entries(bindings)) bound.set(key, [...(bound.get(key) ?? []), {text, run, view}]);
-}
-
-/** @param {KeyboardEvent} event */
-function pressed(event) {
-  const target = /** @type {Element} */ (event.target);
-  if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || find("dialog[open]")) return;
-  if (target.closest("input:not([type=checkbox]), textarea, select")) {
-    if (event.key === "Escape") find("#main").focus();
-    return;
-  }
-  if ((event.key === "Enter" || event.key === " ") && target.closest("a, button, summary")) return;
-  const {view} = state();
-  const all = bound.get(event.key) ?? [];
-  const binding = all.find((each) => each.view === view) ?? all.find((each) => each.view === null);
-  if (!binding) return;
-  event.preventDefault();
-  binding.run(event);
-}
-
-const QUERY = [["maine_012", "a part of the name"], ["class:cat", "a class; class:\"maine coon\" with blanks"],
-  ["width<256 height>=1000", "all words must fit; also aspect and bytes, = <= >"], ["index:1,5-9", "these indices"],
-  ["format:png", "a format"], ["damaged repaired", "what the conversion did"], ["-class:dog", "not this class"]];
-
-function help() {
-  const {view} = state();
-  const table = (/** @type {string[][]} */ rows, /** @type {string} */ tag) => make("table", {}, ...rows.map(([name, text]) =>
-    make("tr", {}, make("th", {scope: "row"}, make(tag, {}, name)), make("td", {}, text))));
-  const rows = [...bound].flatMap(([key, all]) =>
-    all.filter((each) => each.view === view || (each.view === null && all.length === 1)).map(({text}) => [key.replace("Arrow", ""), text]));
-  find("#keys").replaceChildren(make("h2", {id: "keys-title"}, "Keys of this page"), table(rows, "kbd"), make("h2", {}, "Words of a search"),
-    table(QUERY, "code"), make("button", {onclick: () => find("#keys").close()}, "Close"));
-  find("#keys").showModal();
-}
-
 function show() {
   const now = state();
   for (const element of find("#main").children) element.hidden = element.localName !== `db-${now.view}`;
@@ -229,6 +189,12 @@ function theme(chosen) {
   else delete document.documentElement.dataset.theme;
   find("#theme").textContent = {light: "☀", dark: "☾"}[chosen ?? ""] ?? "◐";
   find("#theme").ariaLabel = find("#theme").title = `Colors: ${chosen ?? "as the system"}`;
+}
+
+/** Say at the bottom of the page that another store is at the place by now, or that the server does not answer. */
+async function checkStore() {
+  const said = await api(`/api/${state().store}/note`).then(({note}) => note ?? "", (/** @type {Error} */ error) => error.message);
+  find("#note").textContent = escaped(said);
 }
 
 async function start() {
@@ -258,7 +224,9 @@ async function start() {
   if (stores.length === 1) find("#store").replaceWith(make("span", {id: "store", title: escaped(stores[0].place)}, shortPlace(0)));
   else find("#store").replaceChildren(...stores.map((_, s) => make("option", {value: String(s)}, shortPlace(s))));
   addEventListener("popstate", show);
+  addEventListener("focus", checkStore);
   show();
+  checkStore();
 }
 
 addEventListener("DOMContentLoaded", start);

@@ -11,6 +11,7 @@ class Bars extends HTMLElement {
     this.edges = [];
     /** @type {number[]} */
     this.counts = [];
+    this.whole = true;
     /** @type {(number: number) => string} */
     this.text = String;
     /** @type {(from: number | null, to: number | null) => void} */
@@ -45,10 +46,11 @@ class Bars extends HTMLElement {
 
   /** Show counts between edges; `choose(from, to)` gets the edges of a range, null where it has no end.
    * @param {{edges: number[], counts: number[]}} data
+   * @param {boolean} whole whether the values are integers
    * @param {(number: number) => string} text
    * @param {(from: number | null, to: number | null) => void} chosen */
-  draw({edges, counts}, text, chosen) {
-    Object.assign(this, {edges, counts, text, chosen});
+  draw({edges, counts}, whole, text, chosen) {
+    Object.assign(this, {edges, counts, whole, text, chosen});
     const name = this.getAttribute("name");
     const most = Math.max(1, ...counts);
     this.svg.setAttribute("viewBox", `0 0 ${counts.length} ${HIGH}`);
@@ -56,12 +58,18 @@ class Bars extends HTMLElement {
     this.svg.replaceChildren(...counts.map((count, n) => {
       const high = count ? Math.max(1.5, (count / most) * HIGH) : 0; // few are seen too
       const bar = make("svg:rect", {id: `${name}-${n}`, role: "option", x: n + 0.06, y: HIGH - high, width: 0.88, height: high});
-      bar.ariaLabel = `${text(edges[n])} to ${text(edges[n + 1])}: ${counted(count)} records`;
+      bar.ariaLabel = `${this.range(n, n)}: ${counted(count)} records`;
       return bar;
     }));
     this.least.textContent = text(edges[0]);
-    this.most.textContent = text(edges[counts.length]);
+    this.most.textContent = text(edges[counts.length] - Number(whole));
     this.mark(-1, -1);
+  }
+
+  /** @param {number} low @param {number} high */
+  range(low, high) {
+    const [first, last] = [this.text(this.edges[low]), this.text(this.edges[high + 1] - Number(this.whole))];
+    return first === last ? first : `${first} to ${last}`;
   }
 
   /** @param {number} from @param {number} to */
@@ -71,7 +79,7 @@ class Bars extends HTMLElement {
     [...this.svg.children].forEach((bar, n) => (bar.ariaSelected = String(n >= low && n <= high)));
     if (to >= 0) this.svg.setAttribute("aria-activedescendant", this.svg.children[to].id);
     const sum = this.counts.slice(Math.max(0, low), high + 1).reduce((all, one) => all + one, 0);
-    this.told.textContent = to < 0 ? "" : `${this.text(this.edges[low])} to ${this.text(this.edges[high + 1])}: ${counted(sum)}`;
+    this.told.textContent = to < 0 ? "" : `${this.range(low, high)}: ${counted(sum)}`;
   }
 
   choose() {

@@ -1,10 +1,43 @@
 // @ts-check
-import {make} from "./app.js";
+import {api, counted, escaped, make, title} from "./app.js";
+import {pictured} from "./compare.js";
+
+const COUNT = 20; // groups at a time
 
 class Duplicates extends HTMLElement {
   /** @param {import("./app.js").State} state */
-  show(state) {
-    this.replaceChildren(make("p", {class: "muted"}, "duplicates"));
+  async show({store}) {
+    title("Duplicates");
+    this.controller?.abort();
+    const {signal} = (this.controller = new AbortController());
+    const [head, list, more] = [make("p", {role: "status"}, "Searching…"), make("div", {}), make("button", {hidden: true}, "Show more")];
+    this.replaceChildren(make("h1", {}, "Duplicates"), head, list, more);
+    const load = async () => {
+      try {
+        const found = await api(`/api/${store}/duplicates`, {start: list.childElementCount, count: COUNT}, signal);
+        list.append(...found.groups.map((/** @type {any} */ group) => this.group(store, group)));
+        more.hidden = list.childElementCount >= found.total;
+        head.textContent = found.total ? `${counted(found.duplicates)} images are duplicates of ${counted(found.total)} others: the same bytes, or at most ` +
+          `${found.distance} of 128 bits of their fingerprints apart. The first of each group is the one that it is compared with.` : "No image is here twice, and none is nearly the same as another one.";
+      } catch (error) {
+        if (signal.aborted) return;
+        head.textContent = /** @type {Error} */ (error).message;
+        head.className = "error";
+        more.hidden = true;
+      }
+    };
+    more.onclick = load;
+    await load();
+  }
+
+  /** @param {number} s @param {any} group */
+  group(s, {index, name, count, others}) {
+    const rest = others.map((/** @type {any} */ row) =>
+      pictured(s, row.index, `${counted(row.index)} · ${row.difference === "same" ? "same bytes" : `${row.bits} bits`}`));
+    const first = pictured(s, index, `${counted(index)} · first`);
+    const left = count - others.length;
+    return make("section", {class: "group"}, make("h2", {}, `${escaped(name ?? "without a name")} and ${counted(count)} more`),
+      make("div", {class: "pairs"}, first, ...rest), left ? make("p", {class: "muted"}, `and ${counted(left)} more`) : null);
   }
 }
 customElements.define("db-duplicates", Duplicates);

@@ -73,6 +73,7 @@ class Record extends HTMLElement {
     const key = `${now.store} ${now.index} ${now.q}`;
     if (key === this.key) return this.paint();
     this.key = key;
+    this.before = this.after = undefined;
     this.stop?.abort();
     this.stop = new AbortController();
     const {signal} = this.stop;
@@ -115,7 +116,8 @@ class Record extends HTMLElement {
       this.replaceChildren(steps, heading, make("p", {class: "damage", role: "alert"}, escaped(facts.error)));
       return;
     }
-    this.replaceChildren(steps, heading, make("div", {class: "sheet"}, this.stage(now, facts), this.tables(now, facts)));
+    const damage = facts.damaged && make("p", {class: "damage"}, escaped(`The image was damaged when it was converted, and is stored as it is: ${facts.damaged}`));
+    this.replaceChildren(steps, heading, damage ?? "", make("div", {class: "sheet"}, this.stage(now, facts), this.tables(now, facts)));
     this.paint();
   }
 
@@ -195,14 +197,15 @@ class Record extends HTMLElement {
       section("Record", [["index", counted(facts.index)], ["class", facts.class ?? className(now.store, facts.label)], ["label", facts.label],
         ["pixels", facts.width && `${counted(facts.width)} × ${counted(facts.height)}`], ["resized from", facts.resized_from?.join(" × ")],
         ["format", facts.format], ["image", facts.bytes === null ? facts.array : make("span", {}, `${sized(facts.bytes)} `, file("Download", {}))],
-        ["checksum", `CRC-32 ${facts.crc}`], ["damaged", facts.damaged]]),
+        ["checksum", `CRC-32 ${facts.crc}`]]),
       section("Fields", [...Object.entries(fields).filter(([name]) => !names.has(name)), ...files]),
-      facts.events.length ? section("Report of the conversion", facts.events.map((/** @type {any} */ line) => [line.event, line.reason])) : null,
+      facts.events ? section("Report of the conversion", facts.events.map((/** @type {any} */ line) => [line.event, line.reason]))
+        : make("p", {}, link({view: "report", text: facts.name}, "Its lines of the report")),
       section("EXIF", exif.error && facts.rendered ? [] : Object.entries(exif)),
       section("JPEG", [...Object.entries(structure), ["tiles", tiles && `${tiles.across} × ${tiles.down} of ${tiles.tile_width} × ${tiles.tile_height} pixels`]], ...(listed ? [listed] : [])),
       make("section", {}, make("h2", {}, "In Python"), 
         code(`from dbloader import open_store\nstore = open_store(${place})\nrecord = store[${facts.index}]${named}`)),
-      make("p", {}, link({view: "training", index: facts.index}, "What the training does with it")));
+      make("p", {}, link({view: "training", record: facts.index, index: null}, "What the training does with it")));
   }
 }
 customElements.define("db-record", Record);

@@ -30,7 +30,8 @@ class Sidebar extends HTMLElement {
   connectedCallback() {
     this.key = "";
     /** @type {[number | null, number][]} */
-    this.all = this.labels = []; // of them, those that are listed
+    this.all = [];
+    this.labels = this.all; // those that are listed
     this.search = make("input", {id: "search", type: "search", autocomplete: "off", spellcheck: false, placeholder: "class:cat width<256",
       "aria-describedby": "search-error", onkeydown: (/** @type {KeyboardEvent} */ event) => {
         if (event.key === "Enter") go({view: null, index: null, at: null, q: this.search.value.trim()});
@@ -42,10 +43,10 @@ class Sidebar extends HTMLElement {
       oninput: () => this.list()});
     this.order = make("button", {id: "order", onclick: () => this.list(this.order.value === "count" ? "name" : "count")});
     this.listed = make("div", {id: "classes", ariaLabel: "Classes"});
-    this.classes = make("section", {}, make("h2", {}, "Classes"), make("div", {class: "row"}, this.typed, this.order), this.listed);
+    this.classes = make("section", {hidden: true}, make("h2", {}, "Classes"), make("div", {class: "row"}, this.typed, this.order), this.listed);
     this.scroller = new Scroller(this.listed, {tile: () => this.tile(), fill: (cell) => this.fill(cell)});
     this.listed.onkeydown = (/** @type {KeyboardEvent} */ event) => this.pressed(event);
-    this.bars = Object.fromEntries(COLUMNS.map((name) => [name, make("db-bars", {name})]));
+    this.bars = Object.fromEntries(COLUMNS.map((name) => [name, make("db-bars", {name, hidden: true})]));
     this.kinds = make("section");
     this.files = make("section");
     this.facts = make("div", {class: "facts"}, this.classes, make("section", {class: "histograms"}, ...Object.values(this.bars)), this.kinds, this.files);
@@ -92,11 +93,11 @@ class Sidebar extends HTMLElement {
       const data = facts.histograms[name];
       bars.hidden = !data?.counts.length;
       const whole = name !== "aspect";
-      const narrow = !data || data.edges.at(-1) - data.edges[0] < 10_000;
-      const text = name === "bytes" && !narrow ? sized : (/** @type {number} */ number) => (whole ? counted(Math.ceil(number)) : number.toFixed(2));
-      const edge = (/** @type {number} */ number) => (whole ? Math.ceil(number) : number);
-      if (!bars.hidden) bars.draw(data, text, (/** @type {number | null} */ from, /** @type {number | null} */ to) => filter(
-        new RegExp(`^-?${name}[<>=]`), [...(from === null ? [] : [`${name}>=${edge(from)}`]), ...(to === null ? [] : [`${name}<${edge(to)}`])]));
+      if (bars.hidden) continue;
+      const text = name === "bytes" && data.edges.at(-1) - data.edges[0] > 10_000 ? sized :
+        (/** @type {number} */ number) => (whole ? counted(number) : number.toFixed(2));
+      bars.draw(data, whole, text, (/** @type {number | null} */ from, /** @type {number | null} */ to) => filter(
+        new RegExp(`^-?${name}[<>=]`), [...(from === null ? [] : [`${name}>=${from}`]), ...(to === null ? [] : [`${name}<${to}`])]));
     }
     const button = (/** @type {string} */ word, /** @type {string} */ text, /** @type {number} */ count) =>
       make("button", {onclick: () => filter(new RegExp(`^${word}$`), [word])}, `${text} `, make("b", {}, counted(count)));

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,8 +23,6 @@ from tests.support.children import in_child
 from tests.support.lmdb_files import ONE_ENVIRONMENT, open_descriptors, tamper
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from dbloader.stores.base import Store
 
 
@@ -39,6 +38,21 @@ def test_stores_on_one_file_share_one_environment(place: Path) -> None:
     with open_store(place) as one, open_store(place) as two:
         assert shared(one) is shared(two)
         assert open_descriptors(place) == ONE_ENVIRONMENT
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_pages_that_were_read_can_be_taken_out_of_the_memory_of_the_process(place: Path) -> None:
+    def resident() -> int:
+        lines = Path("/proc/self/smaps").read_text().splitlines()
+        begin = next(number for number, line in enumerate(lines) if line.endswith(str(place)))
+        return int(next(line for line in lines[begin:] if line.startswith("Rss:")).split()[1])
+
+    with open_store(place) as store:
+        before = [*store]
+        assert resident() > 0
+        shared(store).release_pages()
+        assert resident() == 0
+        assert documents_of([*store]) == documents_of(before)
 
 
 @pytest.mark.parametrize("link", ["hard", "symbolic"])

@@ -1,0 +1,188 @@
+"""A report of a store in one HTML file: for a mail, or for what a CI keeps. It needs no server and runs no script."""
+
+from __future__ import annotations
+
+import base64
+import html
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dbloader._describe import counted, printable, size
+from dbloader.errors import DamagedRecordError, ImageError, OptionError
+from dbloader.stores.open import open_store
+from dbloader.viewing.facts import count
+from dbloader.viewing.report import read_report
+from dbloader.viewing.selection import Selections
+from dbloader.viewing.thumbnails import Thumbnails
+
+if TYPE_CHECKING:
+    from dbloader.stores.base import Store
+
+_SAMPLES, _SAMPLE_BYTES = 60, 1_200_000  # all pictures together, so that the file can be mailed
+_CLASSES, _LINES = 100, 200
+_LETTERS = 200  # of a name or a reason
+_HIGH = 60
+
+_HEAD = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
+<meta name="viewport" content="width=device-width, initial-scale=1"><title>{title}</title><style>
+:root {{ color-scheme: light dark; --line: light-dark(#ddd, #3a3d44); --muted: light-dark(#5b5e66, #a2a6af);
+  --bar: light-dark(#7d9bec, #5f7fd0); }}
+body {{ font: 14px/1.5 system-ui, sans-serif; max-width: 1100px; margin: 0 auto; padding: 16px; overflow-wrap: anywhere;
+  color: light-dark(#1c1d21, #e8e9ec); background: light-dark(#fff, #131417); }}
+h1 {{ font-size: 22px; }} h2 {{ font-size: 16px; margin: 28px 0 8px; }} .muted, figcaption {{ color: var(--muted); }}
+table {{ border-collapse: collapse; width: 100%; }}
+th, td {{ text-align: left; font-weight: 400; vertical-align: top; padding: 3px 12px 3px 0;
+  border-bottom: 1px solid var(--line); }} th {{ color: var(--muted); min-width: 90px; }}
+.sheet {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(130px, 1fr)); gap: 10px; }}
+.sizes {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(220px, 1fr)); gap: 20px; }}
+figure {{ margin: 0; font-size: 12px; }} img {{ width: 100%; height: 110px; object-fit: contain; display: block; }}
+figure p {{ margin: 0; color: light-dark(#b42318, #ff8a7d); }} svg {{ display: block; width: 100%; height: 60px; }}
+rect {{ fill: var(--bar); }} svg.share {{ width: 160px; height: 10px; }}
+.ends {{ display: flex; justify-content: space-between; color: var(--muted); }}
+</style></head><body>
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HTMLReport:
+    """What was written: the file, its bytes, and how many records are in its sheet of samples."""
+
+    path: str
+    nbytes: int
+    samples: int
+
+
+def write_html(place: str | os.PathLike[str], output: str | os.PathLike[str]) -> HTMLReport:
+    """Write a report of a store to a new HTML file: facts, a sheet of samples, classes, sizes, the conversion's report.
+
+    The samples are spread evenly over the classes, and the same at each call.
+
+    Raises:
+        OptionError: ``output`` exists.
+        StoreError: The store cannot be read.
+        OSError: The file cannot be written.
+    """
+    if os.path.lexists(output):  # it may be the store itself, by a slip
+        raise OptionError(f"--html must be a new file, and {os.fspath(output)} exists: move it away")
+    aside = Path(f"{os.fspath(output)}.{os.getpid()}.partial")
+    with open_store(place) as store:
+        samples, sheet = _sheet(store)
+        page = "\n".join([_HEAD.format(title=_text(store.place)), *_facts(store), sheet, *_counts(store)])
+        data = f"{page}\n{_events(store)}\n</body></html>\n".encode()
+    try:
+        with aside.open("xb") as file:
+            file.write(data)
+        aside.replace(output)
+    finally:
+        with suppress(OSError):
+            aside.unlink()
+    return HTMLReport(path=os.fspath(output), nbytes=len(data), samples=samples)
+
+
+def _text(value: object) -> str:
+    """Return a text that no browser takes for markup, and no person for another one."""
+    text = printable(str(value))
+    return html.escape(text if len(text) <= _LETTERS else f"{text[: _LETTERS - 1]}…")
+
+
+def _table(rows: list[list[str]]) -> str:
+    """Return a table of cells that are HTML already; the first of each row is its head."""
+    return f"<table>{''.join(f'<tr><th>{head}</th>{_cells(cells)}</tr>' for head, *cells in rows)}</table>"
+
+
+def _cells(cells: list[str]) -> str:
+    return "".join(f"<td>{cell}</td>" for cell in cells)
+
+
+def _facts(store: Store) -> list[str]:
+    known = store.manifest
+    facts = {
+        "Records": f"{known.length:,}",
+        "Images": size(known.image_bytes),
+        "Classes": f"{len(known.classes):,}" if known.classes else "",
+        "Formats": ", ".join(f"{number:,} {name}" for name, number in known.formats.items()),
+        "Width": "{:,} to {:,} pixels".format(*known.width) if any(known.width) else "",
+        "Height": "{:,} to {:,} pixels".format(*known.height) if any(known.height) else "",
+        "Fields": ", ".join(f"{name} ({number:,})" for name, number in known.fields.items()),
+        "Conversion": ", ".join(f"{number:,} {what}" for what, number in known.outcome.items()),
+        "Made": f"{known.created} by {known.created_by}",
+        "Digest": known.digest,
+    }
+    rows = [[name, _text(value)] for name, value in facts.items() if value]
+    return [f"<h1>{_text(store.place)}</h1>", _table(rows)]
+
+
+def _sheet(store: Store) -> tuple[int, str]:
+    thumbnails, figures, total = Thumbnails(0), list[str](), 0
+    for index in _samples(store):
+        try:
+            data, kind = thumbnails.get(store, index, 160)
+            picture = f'<img alt="" src="data:{kind};base64,{base64.b64encode(data).decode()}">'
+        except (DamagedRecordError, ImageError) as error:
+            picture = f"<p>{_text(error)}</p>"
+        total += len(picture)
+        if total > _SAMPLE_BYTES:
+            break
+        figures.append(f"<figure>{picture}<figcaption>{index:,} {_text(store.name(index) or '')}</figcaption></figure>")
+    of, lines = counted(len(store), "record"), "\n".join(figures)
+    head = f"<h2>{len(figures)} of {of}</h2><p class=muted>Spread evenly over the classes, at random in each.</p>"
+    return len(figures), f"{head}<div class=sheet>\n{lines}\n</div>"
+
+
+def _samples(store: Store) -> list[int]:
+    """Return the indices of the samples, ascending: as many of each class as of any other, as far as it has them."""
+    rng, labels = np.random.default_rng(0), store.column("label")
+    order = rng.permutation(len(labels))
+    by_label = order[np.argsort(labels[order], kind="stable")]
+    _, begins, counts = np.unique(labels[by_label], return_index=True, return_counts=True)
+    turns = np.arange(len(by_label)) - np.repeat(begins, counts)  # the n-th of its class
+    chosen = by_label[np.lexsort((rng.permutation(len(labels)), turns))[:_SAMPLES]]
+    indices: list[int] = np.sort(chosen).tolist()
+    return indices
+
+
+def _counts(store: Store) -> list[str]:
+    facts, classes = count(Selections(store), ""), store.manifest.classes
+    rows = sorted(((number, label) for label, number in facts["labels"] if label is not None), key=lambda row: -row[0])
+    most = max((number for number, _ in rows), default=1)
+    bar = f'<svg class="share" viewBox="0 0 {most} 1" preserveAspectRatio="none"><rect height="1" width='
+    table = [
+        [_text(classes[label] if 0 <= label < len(classes) else label), f"{number:,}", f'{bar}"{number}"/></svg>']
+        for number, label in rows[:_CLASSES]
+    ]
+    names = {"width": "Width", "height": "Height", "aspect": "Width / height", "bytes": "Bytes"}
+    figures = [_histogram(names[what], **histogram) for what, histogram in facts["histograms"].items()]
+    of = f"the {_CLASSES} most frequent of {len(rows):,}" if len(rows) > _CLASSES else f"{len(rows):,}"
+    shown = [f"<h2>Classes: {of}</h2>", _table(table)] if rows else []
+    return ["<h2>Sizes</h2><div class=sizes>", *figures, "</div>", *shown]
+
+
+def _histogram(name: str, edges: list[float], counts: list[int]) -> str:
+    most = max(counts, default=1)
+    bars = "".join(
+        f'<rect x="{x + 0.06:.2f}" y="{_HIGH - (high := number / most * _HIGH):.1f}" width=".88" height="{high:.1f}"/>'
+        for x, number in enumerate(counts)
+    )
+    picture = f'<svg viewBox="0 0 {max(1, len(counts))} {_HIGH}" preserveAspectRatio="none">{bars}</svg>'
+    ends = "".join(f"<span>{edge:,}</span>" for edge in edges[:1] + edges[-1:]) or "unknown"
+    return f"<figure><figcaption>{name}</figcaption>{picture}<div class=ends>{ends}</div></figure>"
+
+
+def _events(store: Store) -> str:
+    report: dict[str, Any] = read_report(store, count=_LINES)
+    if not report["total"]:
+        return "<h2>Report of the conversion</h2><p>Nothing happened to any file.</p>"
+    # Damaged images are in the store: they come first.
+    lines = read_report(store, "damaged", count=_LINES)["rows"]
+    lines += [line for line in report["rows"] if line["event"] != "damaged"]
+    rows = [[_text(line["event"]), _text(line["name"]), _text(line["reason"])] for line in lines[:_LINES]]
+    of = f"{len(rows)} of {report['total']:,} lines" if len(rows) < report["total"] else counted(len(rows), "line")
+    counts = ", ".join(f"{number:,} {_text(event)}" for event, number in report["counts"].items())
+    return f"<h2>Report of the conversion: {of}</h2><p class=muted>{counts}</p>{_table(rows)}"

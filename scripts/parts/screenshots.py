@@ -1,0 +1,120 @@
+"""Write screenshots of the viewer, in a real browser, on stores of drawn images.
+
+python scripts/parts/screenshots.py FOLDER [NAME ...]
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from PIL import Image
+from playwright.sync_api import sync_playwright
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Browser
+
+HERE = Path(__file__).resolve().parents[2]
+MOST_BYTES = 150_000  # of a picture: they are part of the repository
+QUIET = ["--no-sandbox", "--disable-quic", "--disable-background-networking", "--disable-component-update"]
+DESK, PHONE = (1280, 800), (390, 760)
+
+
+class Shot(NamedTuple):
+    """A picture: what comes behind the address of the page, the size in CSS pixels, and "light" or "dark"."""
+
+    query: str
+    size: tuple[int, int] = DESK
+    scheme: Literal["light", "dark"] = "light"
+    stores: tuple[str, ...] = ("train.lmdb", "val.lmdb")
+
+
+SHOTS = {
+    "viewer": Shot(""),
+    "viewer-dark": Shot("?q=width%3E%3D400+-class%3Adisc&px=120", scheme="dark"),
+    "viewer-phone": Shot("?px=120", PHONE),
+    "viewer-record": Shot("?view=record&index=8&draw=boxes,tiles", stores=("coco.lmdb",)),
+    "viewer-training": Shot("?view=training&batch_size=16&seed=0&epoch=0&step=3"),
+    "viewer-compare": Shot("?view=compare"),
+}
+
+
+def make_stores(folder: Path) -> None:
+    """Make train.lmdb and val.lmdb, which have twelve images in common, and coco.lmdb, with boxes."""
+
+    def run(*words: str | Path) -> None:
+        # Exit status 1: a few files are damaged, and a few images are there twice.
+        assert subprocess.run([sys.executable, *words], cwd=folder, stdout=subprocess.DEVNULL).returncode in (0, 1)
+
+    run(HERE / "scripts" / "parts" / "drawn_images.py", "drawn", "1200")
+    lines = (folder / "drawn" / "images.jsonl").read_text().splitlines()
+    for name, part in (("train", lines[:1012]), ("val", lines[1000:])):
+        (folder / "drawn" / f"{name}.jsonl").write_text("\n".join(part) + "\n")
+        options = ["--list", f"drawn/{name}.jsonl", "--file-field", "mask", "--tile", "--quiet"]
+        run("-m", "dbloader", "convert", "drawn", f"{name}.lmdb", *options)
+    run("-m", "dbloader", "convert", "drawn", "coco.lmdb", "--list", "drawn/coco.json", "--tile", "--quiet")
+    run("-m", "dbloader", "duplicates", "train.lmdb", "val.lmdb")
+
+
+@contextmanager
+def viewer(folder: Path, stores: tuple[str, ...]) -> Iterator[str]:
+    """Run the viewer, and yield its link."""
+    program = [sys.executable, "-m", "dbloader", "view", *stores, "--no-open"]
+    process = subprocess.Popen(
+        program, cwd=folder, stdout=subprocess.PIPE, text=True, env={**os.environ, "DISPLAY": ":0"}
+    )
+    assert process.stdout is not None
+    try:
+        yield process.stdout.readline().removeprefix("Open ").strip()
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait()
+
+
+def take(browser: Browser, address: str, cookies: Any, shot: Shot) -> Image.Image:
+    width, height = shot.size
+    scale = 1.5 if shot.size == DESK else 2
+    context = browser.new_context(
+        viewport={"width": width, "height": height}, device_scale_factor=scale, color_scheme=shot.scheme
+    )
+    context.add_cookies(cookies)
+    page = context.new_page()
+    page.on("console", lambda message: print(shot, message.text) if message.type == "error" else None)
+    page.goto(address + shot.query)
+    page.wait_for_load_state("networkidle")
+    page.wait_for_function("[...document.images].every((image) => image.complete)")
+    picture = Image.open(io.BytesIO(page.screenshot(animations="disabled"))).convert("RGB")
+    context.close()
+    return picture
+
+
+def save(picture: Image.Image, path: Path) -> None:
+    for quality in (90, 80, 70, 60, 50, 40):
+        picture.save(path, quality=quality, method=6)
+        if path.stat().st_size <= MOST_BYTES:
+            return
+    raise SystemExit(f"{path} has {path.stat().st_size:,} bytes")
+
+
+def main(target: Path, names: list[str]) -> None:
+    with tempfile.TemporaryDirectory(prefix="dbloader-") as name, sync_playwright() as playwright:
+        make_stores(Path(name))
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=QUIET)
+        for shot in names or SHOTS:
+            with viewer(Path(name), SHOTS[shot].stores) as link, browser.new_context() as first:
+                first.new_page().goto(link)
+                save(take(browser, link.partition("?")[0], first.cookies(), SHOTS[shot]), target / f"{shot}.webp")
+        browser.close()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])

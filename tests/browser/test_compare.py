@@ -1,0 +1,113 @@
+"""Two stores side by side, duplicates and the HTML report, in a browser."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from playwright.sync_api import expect
+
+from dbloader import Record, create_store, find_duplicates
+from dbloader.records.record import encode
+from dbloader.viewing.page import write_html
+from tests.browser.tabs import Site
+from tests.support.images import encoded, scene
+from tests.support.viewer import viewer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from playwright.sync_api import Browser, Request
+
+    from tests.browser.tabs import Tabs
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+ATTACK = "<img src=x onerror=document.title='owned'><script>document.title='owned'</script>\N{RIGHT-TO-LEFT OVERRIDE}"
+PHONE: dict[str, Any] = {"viewport": {"width": 360, "height": 740}, "color_scheme": "dark"}
+
+
+def write(place: Path, seeds: list[int]) -> None:
+    images = [encoded(scene(seed), "JPEG") for seed in seeds]
+    with create_store(place) as writer:
+        records = [Record(f"{ATTACK}{n}", n % 2, image, 240, 180, "JPEG") for n, image in enumerate(images)]
+        events = [{"name": ATTACK, "event": "rejected", "reason": ATTACK}]
+        writer.write([encode(record) for record in records], events=events)
+        writer.finish(classes=[ATTACK, "dog"])
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of nine images, two of them twice; ``b.lmdb`` next to it has three of them and six others."""
+    folder = tmp_path_factory.mktemp("two")
+    write(folder / "a.lmdb", [0, 1, 2, 3, 4, 5, 6, 1, 2])
+    write(folder / "b.lmdb", [10, 4, 11, 5, 12, 13, 6, 14, 15])
+    find_duplicates(folder / "a.lmdb")
+    return folder / "a.lmdb"
+
+
+@pytest.fixture(scope="module")
+def two(place: Path, chromium: Browser) -> Iterator[Site]:
+    with viewer(place, place.with_name("b.lmdb"), "--no-open") as running:
+        yield Site.entered(chromium, running)
+
+
+def test_images_in_both_stores_are_side_by_side_and_lead_to_their_records(tabs: Tabs, two: Site) -> None:
+    page = tabs.open(two, "/?view=compare")
+    view = page.locator("db-compare")
+    expect(view.get_by_role("status")).to_have_text("The same bytes are in both, in 3 records of the second store.")
+    assert sorted(view.locator(".pair").all_text_contents()) == ["41", "53", "66"]
+    expect(view.locator("tbody tr").nth(4)).to_have_text("dog4 · 44.4%4 · 44.4%")
+    expect(view.locator("tbody th").nth(3)).to_contain_text("<script>document.title='owned'</script>\\u202e")
+    expect(view.locator("figure")).to_have_count(4)
+    for image in view.locator(".pair img").all():
+        expect(image).to_have_js_property("naturalWidth", 240)  # small files go out as they are
+    view.locator(".pair").filter(has_text="53").locator("a").nth(1).click()
+    expect(page.locator("db-record")).to_be_visible()
+    assert "store=1" in page.url
+    page.go_back()
+    expect(view.locator(".pair")).to_have_count(3)
+    assert "owned" not in page.title()
+
+
+def test_duplicates_are_in_groups_or_the_page_says_which_command_finds_them(tabs: Tabs, two: Site, place: Path) -> None:
+    page = tabs.open(two, "/?view=duplicates&store=1", refused="/api/1/duplicates", **PHONE)
+    status = page.locator("db-duplicates [role=status]")
+    expect(status).to_contain_text(f"dbloader duplicates {place.with_name('b.lmdb')}")
+    page.goto("/?view=duplicates")
+    expect(status).to_contain_text("2 images are duplicates of 2 others")
+    groups = page.locator(".group")
+    assert groups.locator(".pairs").all_text_contents() == ["1 · first7 · same bytes", "2 · first8 · same bytes"]
+    expect(groups.nth(0).locator("h2")).to_contain_text("\\u202e1 and 1 more")
+    assert page.evaluate("document.querySelector('#main').scrollWidth") <= 360
+
+
+@pytest.mark.parametrize("options", [{}, PHONE], ids=["wide", "phone"])
+def test_the_report_shows_all_without_a_script_or_a_request(
+    chromium: Browser, place: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    write_html(place, tmp_path / "report.html")
+    context = chromium.new_context(**options)
+    try:
+        page = context.new_page()
+        said: list[str] = []
+
+        def asked(request: Request) -> None:
+            if not request.url.startswith("data:image/"):
+                said.append(request.url)
+
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(error.message))
+        page.on("request", asked)
+        page.goto((tmp_path / "report.html").as_uri())
+        expect(page.locator("img")).to_have_count(9)
+        for image in page.locator("img").all():
+            expect(image).to_have_js_property("complete", True)
+            assert image.evaluate("image => image.naturalWidth") > 0
+        assert page.title() == str(place)
+        expect(page.locator("td").last).to_have_text(ATTACK.replace("\N{RIGHT-TO-LEFT OVERRIDE}", "\\u202e"))
+        assert page.evaluate("document.documentElement.scrollWidth") <= page.evaluate("innerWidth")
+        assert said == [(tmp_path / "report.html").as_uri()]
+    finally:
+        context.close()

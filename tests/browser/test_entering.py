@@ -1,0 +1,87 @@
+"""How a browser gets in, from where it may come, and what a page of another site gets."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from playwright.sync_api import expect
+
+from dbloader import convert
+from tests.support.images import plant_photos
+from tests.support.viewer import viewer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from playwright.sync_api import Browser
+
+
+@contextmanager
+def other_site(page: str) -> Iterator[str]:
+    """Serve one page under a name that is another site to a browser than 127.0.0.1; yields its URL."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(page.encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://localhost:{server.server_port}/"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_a_link_on_another_page_opens_the_viewer_and_that_page_gets_nothing_else(
+    tmp_path: Path, chromium: Browser
+) -> None:
+    place = tmp_path / "a.lmdb"
+    convert(plant_photos(tmp_path / "images", 12), place)
+    with viewer(place, "--port", "0", "--no-open") as running:
+        address = running.link.partition("/?")[0]
+        parts = f'<img src="{address}/image/0/0"><iframe src="{address}/"></iframe>'
+        link = f'<a href="{running.link}&q=cat">notebook</a>'
+        with other_site(f"{link}{parts}") as url, chromium.new_context() as context:
+            for _ in range(2):  # first the link is new, then it is used and this browser has the cookie
+                page = context.new_page()
+                page.goto(url)
+                page.get_by_text("notebook").click()
+                expect(page.locator("#note")).to_be_attached()
+                expect(page).to_have_url(f"{address}/?q=cat")
+                expect(page.locator(".tile").first).to_be_visible()
+            page.reload()
+            expect(page.locator(".tile").first).to_be_visible()
+            answers: dict[str, int] = {}
+            page.on("response", lambda answer: answers.__setitem__(answer.url, answer.status))
+            page.goto(url)
+            expect(page.get_by_text("notebook")).to_be_visible()
+            assert {status for url, status in answers.items() if url.startswith(address)} == {403}
+            asking = "(url) => fetch(url, {credentials: 'include', mode: 'no-cors'}).catch((error) => error.name)"
+            assert page.evaluate(asking, f"{address}/api/stores") == "TypeError"
+
+
+def test_the_page_says_that_its_store_was_replaced(tmp_path: Path, chromium: Browser) -> None:
+    place = tmp_path / "a.lmdb"
+    convert(plant_photos(tmp_path / "images", 6), place)
+    with viewer(place, "--port", "0", "--no-open") as running, chromium.new_context() as context:
+        page = context.new_page()
+        page.goto(running.link)
+        expect(page.locator(".tile").first).to_be_visible()
+        expect(page.locator("#note")).to_have_text("")
+        convert(plant_photos(tmp_path / "more", 9), place, overwrite=True)
+        page.evaluate("dispatchEvent(new Event('focus'))")
+        expect(page.locator("#note")).to_have_text(
+            f"This is {place} as it was when the viewer was started: another store is there now."
+        )

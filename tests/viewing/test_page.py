@@ -1,0 +1,154 @@
+"""The report in one HTML file."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from typing_extensions import override
+
+from dbloader import Record, convert, create_store
+from dbloader.errors import OptionError, StoreNotFoundError
+from dbloader.records.record import encode
+from dbloader.viewing.page import write_html
+from tests.support.images import WAIT_S, photo, plant, run
+from tests.support.lmdb_files import tamper_with_records
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "\"><img src=x onerror='alert(1)'>",
+    "a\u202egpj.b",
+    "</figure></style>&lt;",
+    "x" * 3000,
+)
+ALLOWED = {
+    *("html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "table", "tr", "th", "td", "div", "figure"),
+    *("img", "figcaption", "svg", "rect", "span"),
+}
+
+
+class Parsed(HTMLParser):
+    """The tags, attributes and texts of a page."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.sources: list[str] = []
+        self.names: set[str] = set()
+        self.text = ""
+        self.feed(page)
+
+    @override
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.names |= {name for name, _ in attrs}
+        self.sources += [value or "" for name, value in attrs if name in ("src", "href")]
+
+    @override
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def hostile_store(place: Path) -> Path:
+    """Make a store whose names, classes and report try to be markup; one record is damaged."""
+    with create_store(place) as writer:
+        records = [encode(Record(name=name, label=n, image=photo(n))) for n, name in enumerate(HOSTILE)]
+        writer.write(records, events=[{"name": name, "event": "rejected", "reason": f"is {name}"} for name in HOSTILE])
+        writer.finish(classes=[*HOSTILE])
+    tamper_with_records(place, {2: None})
+    return place
+
+
+def test_hostile_names_stay_text_and_nothing_is_loaded(tmp_path: Path) -> None:
+    write_html(hostile_store(tmp_path / "a.lmdb"), tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    parsed = Parsed(page)
+    assert parsed.tags <= ALLOWED
+    assert not any(name.startswith("on") for name in parsed.names)
+    assert len(parsed.sources) == 4
+    assert all(source.startswith("data:image/jpeg;base64,") for source in parsed.sources)
+    assert "default-src 'none'" in page
+    assert "script-src" not in page
+    assert "\u202e" not in page
+    assert parsed.text.count("<script>alert(1)</script>") == 4  # as a sample, a class, and a name and a reason
+    assert r"a\u202egpj.b" in parsed.text
+    assert "record 2 (a\\u202egpj.b)" in parsed.text  # it is damaged
+    assert "x" * 201 not in parsed.text
+
+
+def test_samples_are_spread_over_the_classes_and_the_same_each_time(tmp_path: Path) -> None:
+    files = {f"{name}/{n}.jpg": photo(n) for name, count in (("a", 150), ("b", 4), ("c", 30)) for n in range(count)}
+    convert(plant(tmp_path / "i", files), tmp_path / "a.lmdb")
+    report = write_html(tmp_path / "a.lmdb", tmp_path / "one.html")
+    assert report.samples == 60
+    write_html(tmp_path / "a.lmdb", tmp_path / "two.html")
+    page = (tmp_path / "one.html").read_text()
+    assert (tmp_path / "two.html").read_text() == page
+    assert [len(re.findall(rf"<figcaption>\d+ {name}/", page)) for name in "abc"] == [28, 4, 28]
+    assert "<h2>60 of 184 records</h2>" in page
+
+
+def test_large_pictures_do_not_make_a_large_file(tmp_path: Path) -> None:
+    with create_store(tmp_path / "a.lmdb") as writer:
+        noise = np.random.default_rng(0).integers(0, 256, (70, 120, 160, 3), np.uint8)
+        writer.write(encode(Record(image=pixels)) for pixels in noise)
+        writer.finish()
+    report = write_html(tmp_path / "a.lmdb", tmp_path / "report.html")
+    assert report.nbytes == (tmp_path / "report.html").stat().st_size < 2_000_000
+    assert 10 < report.samples < 60
+    assert f"<h2>{report.samples} of 70 records</h2>" in (tmp_path / "report.html").read_text()
+
+
+def test_a_long_report_says_how_much_of_it_is_shown_and_names_what_is_damaged(tmp_path: Path) -> None:
+    with create_store(tmp_path / "a.lmdb") as writer:
+        events = [{"name": f"{n}", "event": "rejected", "reason": "is empty"} for n in range(300)]
+        writer.write([], events=[*events, {"name": "last.jpg", "event": "damaged", "reason": "is cut short"}])
+        writer.finish()
+    report = write_html(tmp_path / "a.lmdb", tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert report.samples == 0
+    assert "<h2>Report of the conversion: 200 of 301 lines</h2><p class=muted>300 rejected, 1 damaged</p>" in page
+    assert page.index("last.jpg") < page.index("is empty")
+
+
+def test_nothing_is_overwritten_and_nothing_is_left_of_a_failure(tmp_path: Path) -> None:
+    place = hostile_store(tmp_path / "a.lmdb")
+    with pytest.raises(OptionError, match=r"--html must be a new file, and .*a\.lmdb exists"):
+        write_html(place, place)
+    with pytest.raises(StoreNotFoundError, match="does not exist"):
+        write_html(tmp_path / "none.lmdb", tmp_path / "report.html")
+    with pytest.raises(OSError, match="No such file"):
+        write_html(place, tmp_path / "none" / "report.html")
+    assert {path.name for path in tmp_path.iterdir()} <= {"a.lmdb", "a.lmdb-lock"}
+
+
+BLOCKED = "import sys; sys.modules.update(dict.fromkeys(('starlette', 'uvicorn', 'torch')));"
+
+
+@pytest.mark.slow
+def test_the_command_needs_no_server_also_for_mongodb(tmp_path: Path, mongo_uri: str) -> None:
+    with create_store(f"{mongo_uri}.a") as writer:
+        writer.write([encode(Record(image=photo(), name="a"))])
+        writer.finish()
+    done = run("view", f"{mongo_uri}.a", "--html", "report.html", cwd=tmp_path)
+    assert re.fullmatch(r"report\.html: [0-9.]+ kB, with 1 sample\n", done.stdout), done
+    assert run("view", f"{mongo_uri}.a", "b.lmdb", "--html", "x.html", cwd=tmp_path).status == 2
+    code = f"{BLOCKED} from dbloader.cli import main; main()"
+    line: list[Any] = [
+        sys.executable,
+        "-c",
+        code,
+        "view",
+        hostile_store(tmp_path / "a.lmdb"),
+        "--html",
+        tmp_path / "b.html",
+    ]
+    assert subprocess.run(line, check=True, capture_output=True, timeout=WAIT_S).stderr == b""

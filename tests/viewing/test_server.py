@@ -1,0 +1,270 @@
+"""``dbloader view`` as a process, and ``dbloader.view`` in this one."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+import dbloader
+from dbloader import convert
+from dbloader.errors import NotAStoreError, OptionError, StoreNotFoundError
+from tests.support.images import WAIT_S, plant, plant_photos, run, wait_until
+from tests.support.viewer import ask, browser, viewer
+
+if TYPE_CHECKING:
+    from tests.support.mongo import Mongod
+
+LINK = re.compile(r"Open http://127\.0\.0\.1:([0-9]+)/\?token=[0-9A-Za-z_-]{43}")
+NO_DISPLAY = {"DISPLAY": "", "WAYLAND_DISPLAY": "", "SSH_CONNECTION": ""}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("viewed")
+    convert(plant_photos(folder / "images", 200), folder / "a.lmdb")
+    return folder / "a.lmdb"
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def is_listening(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
+# Beginning and end
+
+
+def test_the_printed_link_opens_the_page_and_ctrl_c_ends_the_viewer(store: Path) -> None:
+    with viewer(store, "--port", "0", **NO_DISPLAY) as running:
+        found = LINK.fullmatch(running.lines[0])
+        assert found
+        with browser(running.link) as client:
+            assert client.get("/").text.startswith("<!doctype html>")
+            assert client.get("/image/0/3").headers["content-type"] == "image/jpeg"
+            assert running.stop() == (130, "Interrupted\n")
+        assert not is_listening(int(found[1]))
+
+
+@pytest.mark.slow
+def test_no_server_outlives_a_command_that_is_killed(store: Path) -> None:
+    with viewer(store, "--port", "0", **NO_DISPLAY) as running:
+        assert is_listening(running.port)
+        assert running.stop(signal.SIGKILL) == (-signal.SIGKILL, "")
+        until = time.monotonic() + WAIT_S
+        while is_listening(running.port):
+            assert time.monotonic() < until
+
+
+@pytest.mark.slow
+def test_a_file_that_ends_the_process_ends_the_viewer_with_one_line(store: Path, tmp_path: Path) -> None:
+    place = tmp_path / "cut.lmdb"
+    place.write_bytes(store.read_bytes())
+    with viewer(place, "--port", "0", **NO_DISPLAY) as running, browser(running.link) as client:
+        os.truncate(place, 4096 * 4)
+        for index in range(200):
+            try:
+                client.get(f"/image/0/{index}")
+            except httpx.TransportError:
+                break
+        rest, _ = running.process.communicate(timeout=WAIT_S)
+        what = f"{place} is damaged: reading it ended the process with SIGBUS; copy it again from the original"
+        assert (running.process.returncode, rest) == (2, f"Error: {what}\n")
+
+
+# Places
+
+
+@pytest.mark.slow
+def test_what_cannot_be_opened_is_one_line_without_a_password_and_no_server(store: Path, tmp_path: Path) -> None:
+    away = "mongodb://user:s3cret@127.0.0.1:1/images.train?serverSelectionTimeoutMS=10"
+    for places, error in (
+        ((store, tmp_path / "nothing"), rf"{tmp_path}/nothing does not exist; .*"),
+        ((away,), r"no server answers at mongodb://127\.0\.0\.1:1/images\.train .*"),
+    ):
+        outcome = run("view", *map(str, places), "--port", "0")
+        assert (outcome.status, outcome.stdout) == (2, "")
+        assert re.fullmatch(f"Error: {error}\n", outcome.stderr), outcome.stderr
+        assert "s3cret" not in outcome.stderr
+
+
+@pytest.mark.slow
+def test_the_password_of_a_server_is_in_no_line_page_or_error(tmp_path: Path, mongod_with_users: Mongod) -> None:
+    place, password = mongod_with_users.place("viewed"), "s3cret/@:%"
+    convert(plant_photos(tmp_path / "images", 3), place)
+    try:
+        with viewer(place, "--port", "0", **NO_DISPLAY) as running, browser(running.link) as client:
+            paths = ("/", "/api/stores", "/api/0/select?q=x", "/api/0/facts", "/api/0/record/0", "/api/0/note")
+            answers = [client.get(path) for path in (*paths, "/image/0/9", "/api/0/rows?start=x", f"/{password}")]
+            assert [answer.status_code for answer in answers] == [*[200] * len(paths), 404, 400, 404]
+            status, rest = running.stop()
+        texts = [*running.lines, rest, *(answer.text for answer in answers), *map(str, (a.headers for a in answers))]
+        assert status == 130
+        assert not [text for text in texts for part in (password, quote(password, safe=""), "s3cret") if part in text]
+    finally:
+        mongod_with_users.drop("viewed")
+
+
+# Ports and hosts
+
+
+def test_the_next_free_port_is_taken_and_a_port_that_was_asked_for_is_not_exchanged(store: Path) -> None:
+    with dbloader.view(store) as first, dbloader.view(store) as second:
+        assert 7878 <= first.port < second.port
+        with pytest.raises(OptionError, match=f"^port {first.port} of 127.0.0.1 is taken: choose another one"):
+            dbloader.view(store, port=first.port)
+        with browser(first.url) as client:  # whose cookie is not the other one's
+            cookies = "; ".join(f"{cookie.name}={cookie.value}" for cookie in client.cookies.jar)
+            assert ask(first.port, "/", f"Cookie: {cookies}", host=f"127.0.0.1:{first.port}").status == 200
+            assert ask(second.port, "/", f"Cookie: {cookies}", host=f"127.0.0.1:{second.port}").status == 403
+
+
+def test_only_this_machine_reaches_the_viewer(store: Path) -> None:
+    with dbloader.view(store, port=0) as running:
+        listening = f":{running.port:04X} 00000000:0000 "
+        (line,) = [line for line in Path("/proc/net/tcp").read_text().splitlines() if listening in line]
+        assert line.split()[1] == f"0100007F:{running.port:04X}"
+        assert not running.is_public
+
+
+def test_another_host_is_a_valid_name_and_so_are_the_addresses_of_this_machine(store: Path) -> None:
+    with dbloader.view(store, host="0.0.0.0", port=0) as running:
+        assert running.is_public
+        assert running.url.startswith(f"http://{socket.gethostname()}:{running.port}/")
+        for host in (socket.gethostname(), "10.1.2.3", "0.0.0.0", "localhost"):
+            assert b"not known here" in ask(running.port, "/", host=f"{host}:{running.port}").body
+        assert b"only to its own name" in ask(running.port, "/", host="evil.example").body
+
+
+def test_an_ipv6_address_has_brackets_in_the_link(store: Path) -> None:
+    with dbloader.view(store, host="::1", port=0) as running, browser(running.url) as client:
+        assert running.url.startswith(f"http://[::1]:{running.port}/")
+        assert client.get("/api/stores").status_code == 200
+
+
+@pytest.mark.slow
+def test_a_host_that_others_reach_warns(store: Path) -> None:
+    with viewer(store, "--port", "0", "--host", "0.0.0.0", **NO_DISPLAY) as running:
+        warning = "Warning: other machines can reach this address, and what it sends is not encrypted: ssh is safer"
+        assert running.lines[1:-1] == [warning]
+
+
+@pytest.mark.parametrize(("host", "error"), [("nowhere.invalid", "is unknown here"), ("192.0.2.1", "Cannot assign")])
+def test_a_host_of_another_machine_is_an_error(store: Path, host: str, error: str) -> None:
+    with pytest.raises(OptionError, match=rf"^host '{host}'.*{error}"):
+        dbloader.view(store, host=host)
+
+
+# The browser of the person who started it
+
+
+@pytest.mark.slow
+def test_in_a_session_of_ssh_the_way_there_is_printed_and_nothing_is_opened(store: Path, tmp_path: Path) -> None:
+    variables = {"SSH_CONNECTION": "198.51.100.1 4711 192.0.2.7 2222", "DISPLAY": ":0", "USER": "ann"}
+    with viewer(store, "--port", "0", BROWSER=f"touch {tmp_path}/opened %s", **variables) as running:
+        port = running.port
+        assert running.lines[1] == (
+            "If your browser is on another machine, run this there first: "
+            f"ssh -N -L {port}:127.0.0.1:{port} -p 2222 ann@192.0.2.7"
+        )
+    assert not (tmp_path / "opened").exists()
+
+
+@pytest.mark.slow
+def test_on_a_display_the_link_is_opened_unless_it_is_not_wanted(store: Path, tmp_path: Path) -> None:
+    script = tmp_path / "browser"
+    script.write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/part && mv {tmp_path}/part {tmp_path}/opened\n')
+    script.chmod(0o755)
+    variables = {"SSH_CONNECTION": "", "DISPLAY": ":0", "BROWSER": f"{script} %s"}
+    with viewer(store, "--port", "0", "--no-open", **variables) as running:
+        assert len(running.lines) == 2
+    assert not (tmp_path / "opened").exists()
+    with viewer(store, "--port", "0", **variables) as running:
+        assert len(running.lines) == 2
+        assert wait_until(running.process, (tmp_path / "opened").exists)
+        assert (tmp_path / "opened").read_text() == f"{running.link}\n"
+
+
+BLOCKER = """
+import importlib.abc, sys
+
+class Blocker(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == {missing!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Blocker())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("missing", ["starlette", "uvicorn"])
+def test_without_its_extra_one_line_says_what_to_install(store: Path, tmp_path: Path, missing: str) -> None:
+    plant(tmp_path / "site", {"sitecustomize.py": BLOCKER.format(missing=missing).encode()})
+    paths = f"{tmp_path}/site:{Path(dbloader.__file__).parents[1]}"
+    outcome = run("view", store, env={**os.environ, "PYTHONPATH": paths})
+    error = f'Error: the viewer needs {missing}: pip install "dbloader[view]"\n'
+    assert outcome == (2, "", error)
+
+
+# In a notebook
+
+
+def test_view_returns_at_once_and_leaves_nothing_behind(store: Path) -> None:
+    running = dbloader.view(store, port=0)
+    with browser(running.url) as client:
+        assert client.get("/api/stores").json()[0]["records"] == 200
+        assert client.get("/thumb/0/1?px=160").status_code == 200
+        running.close()
+        with pytest.raises(httpx.ConnectError):
+            client.get("/")
+    running.close()  # twice is as good
+
+
+def test_a_notebook_shows_a_link_to_a_page_that_no_frame_may_contain(store: Path) -> None:
+    with dbloader.view(store, store, port=0) as running:
+        shown = running._repr_html_()
+        assert shown.startswith(f'<a href="{running.url}" target="_blank" rel="noopener">')
+        assert "<iframe" not in shown
+        used = running.url
+        with browser(used) as client:
+            assert "frame-ancestors 'none'" in client.get("/").headers["content-security-policy"]
+        assert running.url != used
+        with browser(running.url) as client:
+            assert len(client.get("/api/stores").json()) == 2
+
+
+def test_view_raises_what_is_wrong_and_leaves_nothing_behind(store: Path, tmp_path: Path) -> None:
+    with pytest.raises(StoreNotFoundError, match="nothing does not exist"):
+        dbloader.view(tmp_path / "nothing")
+    plant(tmp_path, {"text": b"text"})
+    with pytest.raises(NotAStoreError, match="text"):
+        dbloader.view(store, tmp_path / "text")
+    with dbloader.view(store, port=0) as running, pytest.raises(OptionError, match="is taken: choose another one"):
+        dbloader.view(store, port=running.port)
+    with pytest.raises(OptionError, match="port must be from 0 to 65535, got 65536"):
+        dbloader.view(store, port=65536)
+    with pytest.raises(TypeError, match="port must be an int or None, got '1'"):
+        dbloader.view(store, port="1")  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_a_program_that_ends_does_not_wait_for_its_viewer(store: Path) -> None:
+    program = "import sys, dbloader; v = dbloader.view(sys.argv[1], port=0); print(v.url)"
+    words = [sys.executable, "-c", program, str(store)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=WAIT_S, check=True)
+    assert (done.stdout[:17], done.stderr) == ("http://127.0.0.1:", "")

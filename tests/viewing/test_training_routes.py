@@ -1,0 +1,98 @@
+"""The training view over HTTP, with the transform that the command line names, and without torch."""
+
+from __future__ import annotations
+
+import io
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from starlette.testclient import TestClient
+
+from dbloader import convert, open_store
+from dbloader.viewing.app import create_app
+from dbloader.viewing.asked import Shown
+from tests.package.test_without_torch import BLOCKER
+from tests.support.images import plant, plant_photos, run
+from tests.support.viewer import browser, viewer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.slow
+
+MODULE = b"""
+import torch, numpy as np
+def gray():
+    def transform(image):
+        if image.width > 40: raise ValueError("too wide")
+        return torch.from_numpy(np.array(image.convert("L")))[None] / 255 - 0.5
+    return transform
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> str:
+    plant_photos(tmp_path / "images", 6)
+    plant_photos(tmp_path / "images" / "wide", 2, width=48)
+    convert(tmp_path / "images", tmp_path / "a.lmdb")
+    return str(tmp_path / "a.lmdb")
+
+
+def test_options_reach_the_batch_and_wrong_ones_get_a_sentence(place: str) -> None:
+    with open_store(place) as store, TestClient(create_app(Shown([store]))) as client:
+        options: Any = {"seed": -5, "epoch": 2, "batch_size": 3, "world_size": 2, "rank": 1, "step": 1, "size": "16x24"}
+        batch = client.get("/api/0/training", params={**options, "drop_last": 0}).json()
+        assert (batch["seed"], batch["epoch"], batch["step"], batch["steps"]) == ("-5", 2, 1, 2)
+        assert len(batch["indices"]) == len(batch["samples"]) == 1
+        at: Any = {"seed": -5, "epoch": 2, "position": batch["samples"][0]["position"], "size": "16x24"}
+        seen = client.get(f"/seen/0/{batch['indices'][0]}", params=at)
+        assert (seen.headers["content-type"], seen.headers["x-values"]) == ("image/png", "")
+        assert Image.open(io.BytesIO(seen.content)).size == (24, 16)
+        epochs = client.get(f"/api/0/epochs/{batch['indices'][0]}", params=options).json()["epochs"]
+        assert [each["epoch"] for each in epochs] == list(range(2, 14))
+        for path, error in (
+            ("/api/0/training?step=x", "step must be an integer"),
+            ("/api/0/training?drop_last=2", "drop_last must be an integer from 0 to 1"),
+            ("/api/0/training?rank=1", "rank must be 0 to 0"),
+            ("/api/0/epochs/8?batch_size=1", "index must be from 0 to 7"),
+            ("/seen/0/0", "position must be an integer"),
+        ):
+            answer = client.get(path)
+            assert answer.status_code == 400
+            assert error in answer.json()["error"]
+        assert client.get("/seen/0/8?position=0").status_code == 404
+
+
+def test_a_transform_of_the_current_directory_is_applied(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(tmp_path, {"my_transforms.py": MODULE})
+    monkeypatch.chdir(tmp_path)
+    with viewer(place, "--port", 0, "--transform", "my_transforms:gray") as running, browser(running.link) as client:
+        batch = client.get("/api/0/training?batch_size=8").json()
+        assert "transform" in batch["transform"]
+        assert not batch["repeatable"]
+        for sample in batch["samples"]:
+            seen = client.get(f"/seen/0/{sample['index']}?position={sample['position']}")
+            if sample["name"].startswith("wide"):
+                assert (seen.status_code, seen.json()) == (400, {"error": "the transform failed: ValueError: too wide"})
+            else:
+                pixels = np.asarray(Image.open(io.BytesIO(seen.content)))
+                assert (pixels.ndim, pixels.min(), pixels.max()) == (2, 0, 255)
+                assert seen.headers["x-values"].endswith(" shown as black to white")
+    done = run("view", place, "--transform", "os:sep")
+    assert done.status == 2
+    assert done.stderr == "Error: the transform os:sep must be a callable, or a function that returns one, got '/'\n"
+
+
+def test_without_torch_only_this_view_says_what_to_install(place: str, tmp_path: Path) -> None:
+    plant(tmp_path / "site", {"sitecustomize.py": BLOCKER.encode()})
+    path = os.pathsep.join([str(tmp_path / "site"), os.environ.get("PYTHONPATH", "")])
+    with viewer(place, "--port", 0, PYTHONPATH=path) as running, browser(running.link) as client:
+        assert client.get("/api/stores").json()[0]["records"] == 8
+        for path in ("/api/0/training", "/api/0/epochs/0", "/seen/0/0?position=0"):
+            error = "this page needs torch, which is not installed here: pip install torch"
+            assert client.get(path).json() == {"error": error}
