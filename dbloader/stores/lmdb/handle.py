@@ -111,6 +111,10 @@ class LMDBHandle:
         """Ask the kernel to read the records at some indices, without waiting."""
         self.shared.prefetch(indices)
 
+    def release_pages(self) -> None:
+        """Take what was read through the map out of this process's memory; it stays in the page cache."""
+        self.shared.release_pages()
+
     @contextmanager
     def borrow(self, indices: Sequence[int]) -> Iterator[Iterator[memoryview | None]]:
         """Yield the documents of records, views into the map that are valid in the ``with`` block; None if missing."""

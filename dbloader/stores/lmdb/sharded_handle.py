@@ -105,6 +105,12 @@ class ShardedHandle:
             start = self._starts[number]
             self._shard(number).prefetch([indices[position] - start for position in positions])
 
+    def release_pages(self) -> None:
+        """Take what was read through the maps out of this process's memory; it stays in the page cache."""
+        with env.gate, self._lock:
+            for handle in self._opened.values():
+                handle.release_pages()
+
     @contextmanager
     def borrow(self, indices: Sequence[int]) -> Iterator[Iterator[bytes | None]]:
         """Yield the documents of records, each a copy with its index in the whole store; None for a missing one."""

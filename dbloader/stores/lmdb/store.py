@@ -52,7 +52,7 @@ class LMDBStore(Store):
 
     def release_pages(self) -> None:
         """Take what was read through the map out of this process's memory; it stays in the page cache."""
-        self._open().shared.release_pages()
+        self._open().release_pages()
 
     has_views = True
 
