@@ -12,6 +12,7 @@ from dbloader.conversion.part import convert_part
 from dbloader.conversion.plan import make_plan
 from dbloader.conversion.publish import list_parts, publish
 from dbloader.conversion.report import Progress
+from dbloader.stores.lmdb.publish_shards import check_target
 
 if TYPE_CHECKING:
     import os
@@ -36,6 +37,7 @@ def convert_shards(
 ) -> Report:
     """Plan, make all parts that are missing, and publish; see `convert`."""
     started = time.monotonic()
+    check_target(destination, overwrite=overwrite)  # before hours of work
     plan = make_plan(
         source,
         destination,

@@ -50,6 +50,8 @@ class Findings:
         if self._path is not None:
             if os.path.lexists(self._path):  # it may be the store itself, by a slip
                 raise OptionError(f"output (--output) must be a new file, and {self._path} exists: move it away")
+            if not self._aside.parent.is_dir():
+                raise OptionError(f"--output {self._path}: there is no folder {self._aside.parent}; make it first")
             self._file = self._aside.open("x", encoding="utf-8")
         return self
 

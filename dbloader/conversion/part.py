@@ -74,13 +74,13 @@ def convert_part(
 
     Raises:
         StoreNotFoundError: The destination has no plan.
-        OptionError: The plan has no such part.
+        OptionError: The plan has no such part; or an option is out of its range.
         ConversionError: A file was rejected that the conversion must fail on; or this machine has other versions of
             the libraries than the plan.
         StoreError: The shard cannot be written.
     """
     plan = Plan.open(destination)
-    part = whole_number("part", part, 0)
+    part, workers = whole_number("part", part, 0), whole_number("workers", workers, 1)
     if part >= plan.parts:
         raise OptionError(f"part must be 0 to {plan.parts - 1}, as {plan.folder} says, got {part}")
     done = read_receipt(plan, part)

@@ -28,7 +28,7 @@ from dbloader.conversion.transcode import ImageFormat
 from dbloader.errors import ConversionError, DamagedStoreError, StoreExistsError, StoreNotFoundError
 from dbloader.records.document import open_sealed, seal
 from dbloader.stores.lmdb.keys import PARTIAL, checked_path
-from dbloader.stores.lmdb.publish_shards import write_durably
+from dbloader.stores.lmdb.publish_shards import check_target, write_durably
 from dbloader.stores.lmdb.shard_table import SHARD_FOLDER
 
 if TYPE_CHECKING:
@@ -163,16 +163,18 @@ def plan_conversion(
         on_bad: What to do with a file that cannot be read or is no image.
         on_damaged: What to do with a truncated image.
         shuffle: Seed of a random order of the records; None for the source's order.
-        overwrite: Replace another plan at the destination, and the parts that are made of it.
+        overwrite: Replace another plan at the destination, and the parts that are made of it. A store that is there
+            is replaced by `publish`, which must be told so too.
         progress: Called with the number of files found so far.
 
     Raises:
-        StoreExistsError: Another plan is at the destination.
+        StoreExistsError: Another plan, or a store, is at the destination.
         SourceError: The source cannot be converted.
         OptionError: An option is out of its range, or two exclude each other.
         TypeError: An option has the wrong type.
     """
     settings = Settings.checked(images, check, on_bad, on_damaged, shuffle)
+    check_target(destination, overwrite=overwrite)
     options: dict[str, Any] = {"name_field": name_field, "image_field": image_field, "file_fields": file_fields}
     return make_plan(
         source, destination, shards, settings, listing=listing, overwrite=overwrite, progress=progress, **options

@@ -13,7 +13,7 @@ from dbloader.conversion.plan import PLAN_FILES, RECEIPT_FOLDER, Plan
 from dbloader.conversion.report import FILE_COUNTS, Report, image_warnings, nothing_stored, write_report
 from dbloader.errors import ConversionError, StoreExistsError
 from dbloader.stores.lmdb.partial import sync_folder
-from dbloader.stores.lmdb.publish_shards import publish_shards, write_durably
+from dbloader.stores.lmdb.publish_shards import check_target, publish_shards, write_durably
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable
 
 if TYPE_CHECKING:
@@ -72,8 +72,7 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> 
             f"{len(missing):,} of {plan.parts:,} parts are missing: {slurm_ranges(missing)}; make them with "
             f"dbloader part {os.fspath(destination)} NUMBER"
         )
-    target = plan.folder.with_name(plan.folder.name.removesuffix(".partial"))
-    replaces = _check_target(target, overwrite=overwrite)
+    target, replaces = check_target(destination, overwrite=overwrite)
     if not any(receipt.records for receipt in receipts):
         first = next((receipt.first_rejected for receipt in receipts if receipt.first_rejected), "")
         raise ConversionError(nothing_stored(plan.files, first))
@@ -116,17 +115,6 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> 
         hidden=plan.hidden,
         report_file=report_file,
     )
-
-
-def _check_target(target: Path, *, overwrite: bool) -> bool:
-    """Return whether a store is at the place, and may be replaced; StoreExistsError if not."""
-    if not os.path.lexists(target):
-        return False
-    if not (target / MANIFEST_FILE).is_file():
-        raise StoreExistsError(f"{target} exists and is no folder with a store of shards: name another place")
-    if not overwrite:
-        raise StoreExistsError(f"{target} exists already; overwrite (--overwrite) replaces it")
-    return True
 
 
 def _move_into(folder: Path, target: Path) -> None:

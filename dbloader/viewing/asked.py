@@ -95,5 +95,6 @@ class Asked:
             return default
         if given is None or not _INTEGER.fullmatch(given) or not least <= int(given) <= most:
             got = "nothing" if given is None else repr(given[:40])
-            raise OptionError(f"{name} must be an integer from {least:,} to {most:,}, got {got}")
+            bounds = [f" from {least:,}"] * (least > -_MOST) + [f" to {most:,}"] * (most < _MOST)
+            raise OptionError(f"{name} must be an integer{''.join(bounds)}, got {got}")
         return int(given)

@@ -65,13 +65,15 @@ def write_html(place: str | os.PathLike[str], output: str | os.PathLike[str]) ->
     The samples are spread evenly over the classes, and the same at each call.
 
     Raises:
-        OptionError: ``output`` exists.
+        OptionError: ``output`` exists, or its folder does not.
         StoreError: The store cannot be read.
         OSError: The file cannot be written.
     """
     if os.path.lexists(output):  # it may be the store itself, by a slip
         raise OptionError(f"--html must be a new file, and {os.fspath(output)} exists: move it away")
     aside = Path(f"{os.fspath(output)}.{os.getpid()}.partial")
+    if not aside.parent.is_dir():
+        raise OptionError(f"--html {os.fspath(output)}: there is no folder {aside.parent}; make it first")
     with open_store(place) as store:
         samples, sheet = _sheet(store)
         page = "\n".join([_HEAD.format(title=_text(store.place)), *_facts(store), sheet, *_counts(store)])

@@ -97,6 +97,9 @@ def _word(position: int, minus: str, key: str | None, sign: str | None, raw: str
             what = "indices are integers and ranges, such as index:5 or index:1,5-9, got"
             raise query_error(position, f"{what} {short_repr(value, 50)}")
         bounds = [[int(bound) for bound in part.split("-")] for part in value.split(",")]
+        if any(part[-1] < part[0] for part in bounds):
+            what = "a range goes from the lower index to the higher one, such as 1-5, got"
+            raise query_error(position, f"{what} {short_repr(value, 50)}")
         return Word(position, negated, key, ":", [range(part[0], part[-1] + 1) for part in bounds])
     return Word(position, negated, key, ":", value)
 

@@ -69,9 +69,12 @@ def show_record(store: Store, index: int) -> dict[str, Any]:
 
 
 def _array(value: Any, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """Return an array of numbers whose rows have a shape; without rows, if the value is another one."""
-    fits = isinstance(value, np.ndarray) and value.shape[1:] == shape and value.ndim and value.dtype.kind in "iuf"
-    return value.astype(np.float64) if fits else np.zeros((0, *shape))
+    """Return arrays and lists of numbers whose rows have a shape as an array; without rows, if they have another."""
+    with suppress(ValueError):  # rows of several lengths
+        found = np.asarray(value)
+        if found.ndim and found.shape[1:] == shape and found.dtype.kind in "iuf":
+            return found.astype(np.float64)
+    return np.zeros((0, *shape))
 
 
 def describe_record(store: Store, record: Record) -> dict[str, Any]:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 PORT = 7878
 _PORTS_TRIED = 100
+_OWN_ADDRESS = "it must be an address of this machine, such as 127.0.0.1, or 0.0.0.0 for all of them"
+_PRIVILEGED = "ports below 1024 may need more rights: choose another port"
 _CLOSING_S = 1  # for answers that are being made when the server ends
 _SILENCE_MS = 10_000  # of a MongoDB server, before the page says that it is away; a training waits for a minute
 
@@ -186,7 +188,7 @@ def _listen(host: str, port: int | None) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0]
     except OSError as error:
-        raise OptionError(f"host {host!r} is unknown here: {error.strerror}") from error
+        raise OptionError(f"host {host!r} is unknown here: {error.strerror}; {_OWN_ADDRESS}") from error
     tried = range(PORT, PORT + _PORTS_TRIED) if port is None else (port,)
     for one in tried:
         server = socket.socket(family, kind, protocol)  # without its protocol, asyncio would not set TCP_NODELAY: 40 ms
@@ -197,7 +199,9 @@ def _listen(host: str, port: int | None) -> socket.socket:
         except OSError as error:
             server.close()
             if error.errno != errno.EADDRINUSE:
-                raise OptionError(f"host {host!r}, port {one}: {error.strerror}") from error
+                raise OptionError(
+                    f"host {host!r}, port {one}: {error.strerror}; {_PRIVILEGED if error.errno == errno.EACCES else _OWN_ADDRESS}"
+                ) from error
         else:
             return server
     raise OptionError(f"port {tried[0]} of {host} is taken: choose another one, or none for the next free one")

@@ -151,7 +151,10 @@ def _order(dataset: StoreDataset, options: Options) -> tuple[ResumableSampler, A
         try:
             state = json.loads(options.state.replace("'", '"'))  # Python prints a dict with '
         except (ValueError, RecursionError) as error:
-            raise OptionError(f"the state must be JSON, such as json.dumps(loader.state_dict()): {error}") from None
+            raise OptionError(
+                "the state must be JSON, such as json.dumps(loader.state_dict()) or print() writes it, "
+                f"got {short_repr(options.state, 50)}: {error}"
+            ) from None
     whole_number("batch_size", options.batch_size, 1, _MOST)
     whole_number("world_size", options.world_size, 1, _MOST)
     try:

@@ -18,6 +18,7 @@ from dbloader.conversion.publish import list_parts, publish, slurm_ranges
 from dbloader.errors import (
     ConversionError,
     DamagedStoreError,
+    NotAStoreError,
     OptionError,
     StoreExistsError,
     StoreNotFoundError,
@@ -188,6 +189,9 @@ def test_what_is_at_the_place_is_replaced_only_if_it_is_such_a_store(root: Path,
         plant_photos(root, 9)
         with pytest.raises(StoreExistsError, match="exists already; overwrite"):
             convert(root, place, shards=3, executor=Here())
+        with pytest.raises(StoreExistsError, match="exists already; overwrite"):
+            make_plan(root, place, 3)
+        assert not place.with_name(f"{place.name}.partial").exists()  # refused before the work
         convert(root, place, shards=3, executor=Here(), overwrite=True)
         assert old.documents(range(6)) == before
     with open_store(place) as store:
@@ -258,11 +262,17 @@ def test_a_part_is_refused_where_a_library_has_another_version(root: Path, place
 
 
 @pytest.mark.parametrize("part", [2, -1, 10**9])
-def test_a_part_that_the_plan_has_not_is_refused(root: Path, place: Path, part: int) -> None:
+def test_a_wrong_part_or_none_of_the_workers_is_refused_and_no_store_is_there(
+    root: Path, place: Path, part: int
+) -> None:
     plant_photos(root, 4)
     make_plan(root, place, 2)
     with pytest.raises(OptionError, match=r"^part must be "):
         convert_part(place, part)
+    with pytest.raises(OptionError, match=r"^workers must be "):
+        convert_part(place, 0, workers=0)
+    with pytest.raises(NotAStoreError, match="dbloader parts says which parts are missing"):
+        open_store(place).manifest  # noqa: B018
 
 
 def test_a_file_that_the_conversion_must_fail_on_ends_it(root: Path, place: Path) -> None:

@@ -71,6 +71,7 @@ def test_any_text_is_a_query_or_a_clear_error(text: str) -> None:
         ("label:99999999999999999999", "a label is an integer"),
         ("index:3-", "indices are integers and ranges, such as index:5 or index:1,5-9, got '3-'"),
         ("index:-3", "indices are integers"),
+        ("index:1,9-5", "a range goes from the lower index to the higher one, such as 1-5, got '1,9-5'"),
         ("name:", "letter 1: name: needs something after it, such as name:_012"),
         ('x class: "cat"', "letter 3: class: needs something after it, such as class:cat"),
         ("a -", "letter 3: name: needs something after it"),

@@ -120,12 +120,18 @@ def test_boxes_have_the_names_of_their_classes(tmp_path: Path) -> None:
         {"boxes": np.zeros(4)},
         {"boxes": np.array(5.0)},
         {"boxes": [[1]]},
+        {"boxes": [[1, 2, 3, 4], [5]]},
     ],
     ids=repr,
 )
 def test_fields_that_are_no_boxes_are_not_drawn(fields: dict[str, Any], tmp_path: Path) -> None:
     facts = shown(tmp_path / "a.lmdb", Record(fields={**fields, "box_labels": np.zeros((2, 2))}))
     assert (facts["boxes"], facts["box_labels"], facts["rendered"]) == ([], [], None)
+
+
+def test_the_lists_of_a_listing_are_boxes_too(tmp_path: Path) -> None:
+    facts = shown(tmp_path / "a.lmdb", Record(fields={"boxes": [[1, 2, 3, 4.5]], "box_labels": [1]}))
+    assert (facts["boxes"], facts["box_labels"]) == ([[1, 2, 3, 4.5]], ["dog"])
 
 
 def test_thousands_of_boxes_are_cut(tmp_path: Path) -> None:

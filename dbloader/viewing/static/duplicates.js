@@ -10,7 +10,7 @@ class Duplicates extends HTMLElement {
     title("Duplicates");
     this.controller?.abort();
     const {signal} = (this.controller = new AbortController());
-    const [head, list, more] = [make("p", {role: "status"}, "Searching…"), make("div", {}), make("button", {hidden: true}, "Show more")];
+    const [head, list, more] = [make("p", {role: "status"}, "Searching…"), make("div", {class: "groups"}), make("button", {hidden: true}, "Show more")];
     this.replaceChildren(make("h1", {}, "Duplicates"), head, list, more);
     const load = async () => {
       try {
@@ -33,7 +33,7 @@ class Duplicates extends HTMLElement {
   /** @param {number} s @param {any} group */
   group(s, {index, name, count, others}) {
     const rest = others.map((/** @type {any} */ row) =>
-      pictured(s, row.index, `${counted(row.index)} · ${row.difference === "same" ? "same bytes" : `${row.bits} bits`}`));
+      pictured(s, row.index, `${counted(row.index)} · ${row.difference === "same" ? "same bytes" : row.bits === 1 ? "1 bit" : `${row.bits} bits`}`));
     const first = pictured(s, index, `${counted(index)} · first`);
     const left = count - others.length;
     return make("section", {class: "group"}, make("h2", {}, `${escaped(name ?? "without a name")} and ${counted(count)} more`),

@@ -140,7 +140,7 @@ class Record extends HTMLElement {
     this.frame = make("div", {class: "frame"}, this.image, ...this.masks, this.over);
     const box = (/** @type {string} */ name, /** @type {string} */ text) => make("label", {}, make("input", {type: "checkbox", name,
       onchange: (/** @type {any} */ event) => this.draw(name, event.target.checked)}), ` ${text}`);
-    const boxes = facts.boxes.length && box("boxes", `${counted(facts.boxes.length)} boxes`);
+    const boxes = facts.boxes.length && box("boxes", facts.boxes.length === 1 ? "1 box" : `${counted(facts.boxes.length)} boxes`);
     const tiles = facts.jpeg.tiles && box("tiles", `${facts.jpeg.tiles.across} × ${facts.jpeg.tiles.down} tiles`);
     this.choices = make("p", {class: "choices"},
       make("button", {onclick: () => go({zoom: state().zoom ? null : 1}, {replace: true})}, "Original size"),
