@@ -71,7 +71,7 @@ class Thumbnails:
         """
         if px not in SIDES:
             raise OptionError(f"px must be one of {', '.join(map(str, SIDES))}, got {px}")
-        key = (store.manifest.digest, index, field, px)
+        key = (store.place, store.manifest.digest, index, field, px)  # a damaged copy has the same digest
         with self._lock:
             if key in self._cached:
                 self._cached.move_to_end(key)

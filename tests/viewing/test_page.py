@@ -125,7 +125,7 @@ def test_nothing_is_overwritten_and_nothing_is_left_of_a_failure(tmp_path: Path)
         write_html(place, place)
     with pytest.raises(StoreNotFoundError, match="does not exist"):
         write_html(tmp_path / "none.lmdb", tmp_path / "report.html")
-    with pytest.raises(OptionError, match="there is no folder .*none; make it first"):
+    with pytest.raises(OptionError, match=r"there is no folder .*none; make it first"):
         write_html(place, tmp_path / "none" / "report.html")
     assert {path.name for path in tmp_path.iterdir()} <= {"a.lmdb", "a.lmdb-lock"}
 
