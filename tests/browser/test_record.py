@@ -119,7 +119,7 @@ def test_all_that_is_known_of_a_record_is_text(tabs: Tabs, site: Site) -> None:
 def test_what_is_drawn_is_in_the_url(tabs: Tabs, site: Site) -> None:
     page = tabs.open(site, "/?view=record&index=0")
     expect(page.locator("db-record rect")).to_have_count(1)
-    page.get_by_label("1 boxes").uncheck()
+    page.get_by_label("1 box", exact=True).uncheck()
     page.get_by_label(f"1 {TIMES} 8 tiles").check()
     page.keyboard.press("m")
     for _ in range(2):
