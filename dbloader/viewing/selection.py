@@ -59,8 +59,8 @@ class Selections:
         self.store = store
         self.columns = Columns(store)
         self._seconds = seconds
-        self._kept = Recent[Selection](_MOST_BYTES, lambda found: getattr(found.indices, "nbytes", 0))
-        self.facts = Recent[dict[str, Any]](_MOST_BYTES, lambda facts: 200 * len(facts["labels"]))
+        self._kept = Recent[Selection](_MOST_BYTES, lambda found: 1_000 + getattr(found.indices, "nbytes", 0))
+        self.facts = Recent[dict[str, Any]](_MOST_BYTES, lambda facts: 10_000 + 200 * len(facts["labels"]))
         self._events: Recent[dict[str, Array]] = Recent(2**63, len)
 
     def select(self, text: str) -> Selection:

@@ -287,15 +287,15 @@ def test_wrong_requests_say_what_is_wrong(tmp_path: Path) -> None:
 def test_the_cache_is_bounded_and_keeps_what_was_asked_for_last(tmp_path: Path) -> None:
     with store_of(tmp_path / "a.lmdb", *[encoded(jpegs.draw(400, 300, seed=n), "PNG") for n in range(6)]) as store:
         size = len(Thumbnails().get(store, 0, 160)[0])
-        thumbnails = Thumbnails(cache_bytes=3 * size + size // 2)
+        thumbnails = Thumbnails(3 * size + size // 2)
         first = thumbnails.get(store, 0, 160)
         for index in (1, 2, 0, 3, 4, 0):
             thumbnails.get(store, index, 160)
-            assert thumbnails.cached_bytes <= thumbnails.cache_bytes
+            assert thumbnails.kept.nbytes <= 3 * size + size // 2
         assert thumbnails.get(store, 0, 160) is first
         again = thumbnails.get(store, 1, 160)
         assert thumbnails.get(store, 1, 160) is again
-        assert Thumbnails(cache_bytes=10).get(store, 0, 160)[0] == first[0]
+        assert Thumbnails(10).get(store, 0, 160)[0] == first[0]
 
 
 def test_a_damaged_copy_does_not_show_the_pictures_of_the_whole_store(tmp_path: Path) -> None:
@@ -324,7 +324,7 @@ def test_twenty_threads_at_once_get_the_same_pictures(tmp_path: Path) -> None:
 
         with ThreadPoolExecutor(20) as pool:
             assert all(pool.map(ask, range(20)))
-        assert thumbnails.cached_bytes == sum(map(len, expected))
+        assert thumbnails.kept.nbytes == sum(map(len, expected))
 
 
 @pytest.mark.slow
