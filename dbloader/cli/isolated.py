@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from dataclasses import asdict, is_dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,7 +84,13 @@ def _run(
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # where LMDB prints its failed assertions
     try:
-        callbacks = {name: lambda *values, name=name: sender.send((name, values)) for name in calls}
+        lock = threading.Lock()  # a connection is for one thread at a time
+
+        def call(name: str, *values: Any) -> None:
+            with lock:
+                sender.send((name, values))
+
+        callbacks = {name: partial(call, name) for name in calls}
         sender.send(("result", _plain(_find(function)(*arguments, **callbacks, **options))))
     except BrokenPipeError:
         pass  # the command has ended

@@ -72,22 +72,25 @@ def fingerprint_path(place: str | os.PathLike[str]) -> Path:
 def load_fingerprints(store: Store, path: Path) -> Fingerprints | None:
     """Return the fingerprints in a file; None if there is none, or if it is damaged or of other records."""
     try:
-        head, _, data = path.read_bytes().partition(b"\n")
-        facts = json.loads(head)
-        fits = facts["format"] == _MAGIC and facts["digest"] == store.manifest.digest and facts["crc32"] == crc32(data)
+        with path.open("rb") as file:
+            facts = json.loads(file.readline())
+            values = np.fromfile(file, FINGERPRINT)
+        fits = facts["format"] == _MAGIC and facts["digest"] == store.manifest.digest
         reasons = {int(index): str(reason) for index, reason in facts["reasons"].items()}
-        return Fingerprints(np.frombuffer(data, FINGERPRINT), reasons) if fits else None
+        return Fingerprints(values, reasons) if fits and facts["crc32"] == crc32(values.view("u1")) else None
     except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
 def save_fingerprints(store: Store, path: Path, found: Fingerprints) -> None:
     """Write fingerprints to a file, all or nothing."""
-    data = found.values.tobytes()
-    head = {"format": _MAGIC, "digest": store.manifest.digest, "crc32": crc32(data), "reasons": found.reasons}
+    checksum = crc32(found.values.view("u1"))
+    head = {"format": _MAGIC, "digest": store.manifest.digest, "crc32": checksum, "reasons": found.reasons}
     aside = Path(f"{path}.{os.getpid()}.partial")
     try:
-        aside.write_bytes(json.dumps(head).encode() + b"\n" + data)
+        with aside.open("wb") as file:
+            file.write(json.dumps(head).encode() + b"\n")
+            found.values.tofile(file)
         aside.replace(path)
     finally:
         with suppress(OSError):

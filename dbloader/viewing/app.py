@@ -41,7 +41,6 @@ from dbloader.viewing.guard import error_response
 from dbloader.viewing.listing import FORMATS, stream_listing
 from dbloader.viewing.record import show_record
 from dbloader.viewing.report import read_report
-from dbloader.viewing.thumbnails import Thumbnails
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -123,7 +122,7 @@ def _report(asked: Asked) -> dict[str, Any]:
 
 def _thumbnail(asked: Asked) -> Response:
     def make(store: Store, index: int, field: int | None) -> tuple[bytes, dict[str, str]]:
-        data, kind = _THUMBNAILS.get(store, index, asked.integer("px", 320), field)
+        data, kind = asked.shown.thumbnails.get(store, index, asked.integer("px", 320), field)
         return data, {"Content-Type": kind}
 
     return _file_of_record(asked, make)
@@ -144,8 +143,6 @@ def _file_of_record(asked: Asked, make: Callable[[Store, int, int | None], tuple
     data, more = make(store, asked.integer("index"), asked.integer("field") if asked.text("field") else None)
     return Response(data, headers={**headers, **more})
 
-
-_THUMBNAILS = Thumbnails()
 
 # Path, function, and whether it decodes images: of those run as many at a time as the machine has cores.
 # A function takes what was asked and returns a Response, or what becomes JSON.

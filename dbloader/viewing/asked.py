@@ -10,6 +10,7 @@ from dbloader.errors import OptionError
 from dbloader.viewing.compare import Comparison
 from dbloader.viewing.duplicates import Duplicates
 from dbloader.viewing.selection import Selections
+from dbloader.viewing.thumbnails import Thumbnails
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,11 +34,13 @@ class Shown:
         comparison: That of the stores, or of one with itself.
         duplicates: Those of each store.
         transform: The user's own, for what the training sees, if there is one.
+        thumbnails: Those of all stores.
     """
 
     stores: Sequence[Store]
     tell: Callable[[str], object] = lambda _: None
     transform: Callable[..., Any] | None = None
+    thumbnails: Thumbnails = field(default_factory=Thumbnails, init=False)
     selections: tuple[Selections, ...] = field(init=False)
     comparison: Comparison = field(init=False)
     duplicates: tuple[Duplicates, ...] = field(init=False)

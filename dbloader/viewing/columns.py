@@ -28,10 +28,13 @@ _MOST_CHUNKS = 8  # that are read for a few records
 
 
 class Recent(Generic[T]):
-    """Results of the last calls, up to some bytes in all. Equal calls at the same time do the work once."""
+    """Results of the last calls, up to some bytes in all. Equal calls at the same time do the work once.
+
+    The last result is kept whatever its size is. ``nbytes`` are those of all.
+    """
 
     def __init__(self, most_bytes: int, size: Callable[[T], int]) -> None:
-        self._most_bytes, self._size = most_bytes, size
+        self._most_bytes, self._size, self.nbytes = most_bytes, size, 0
         self._lock = threading.Lock()
         self._kept: OrderedDict[Any, Future[T]] = OrderedDict()
         self._sizes: dict[Any, int] = {}  # of those that are made
@@ -54,20 +57,16 @@ class Recent(Generic[T]):
             future.set_result(made)
             with self._lock:
                 self._sizes[key] = self._size(made)
-                self._drop_oldest()
+                self.nbytes += self._sizes[key]
+                while self.nbytes > self._most_bytes and len(self._sizes) > 1:
+                    oldest = next(one for one in self._kept if one in self._sizes)
+                    self.nbytes -= self._sizes.pop(oldest)
+                    del self._kept[oldest]
         return future.result()
 
     def has(self, key: object) -> bool:
         """Return whether the result for a key is kept."""
         return key in self._sizes
-
-    def _drop_oldest(self) -> None:
-        total = sum(self._sizes.values())
-        for key in [key for key in self._kept if key in self._sizes][:-1]:
-            if total <= self._most_bytes:
-                break
-            total -= self._sizes.pop(key)
-            del self._kept[key]
 
 
 class Columns:

@@ -1,34 +1,38 @@
-"""Two stores side by side: their classes and sizes, and what is in both; of one store, what is in it twice."""
+"""Two stores side by side: their classes and sizes, and what is in both."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dbloader.conversion.fingerprints import content_hash, read_each
-from dbloader.errors import DamagedRecordError
+from dbloader.errors import DamagedRecordError, OptionError
+from dbloader.records.columns import CHUNK, DTYPES
+from dbloader.viewing.columns import blocks, find_names
 from dbloader.viewing.facts import histogram
 from dbloader.viewing.query import SIZES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from dbloader.viewing.columns import Array
+    from dbloader.viewing.columns import Array, Columns
     from dbloader.viewing.selection import Selections
 
 _MOST_CLASSES = 2000  # that are listed
 _MOST_PAIRS = 500
 _MOST_NAMES = 100_000
+_MOST_IMAGES = 2**20  # of each store, whose hashes are kept in memory
 _MOST_BYTES = 8 * 2**30  # of images that are read: minutes
 _AT_ONCE = 32
 _SECONDS = 0.3  # of work for a request
 
 
 class Comparison:
-    """Compares one or two stores. Threads may share it.
+    """Compares two stores. Threads may share it.
 
     What takes long is done in steps, some with each call, and only once: nothing runs while nobody asks.
     """
@@ -43,12 +47,17 @@ class Comparison:
         """Go on with the comparison, and return how far it is.
 
         ``classes``: name (or label) and the records of each store, the most frequent first; at most 2,000 of
-        ``class_count``. ``histograms``: ``edges``, and the counts of each store. ``names``: records of the last store
-        whose name is in the other; ``names_of`` only so many were looked at (None: all). ``images``: records of the
-        last store whose image, byte for byte, is in the other, or in the same one before; ``pairs``: the first 500,
-        as (index in the first store, index in the last). ``done`` of ``total`` images were read, those of equal size;
-        ``of`` all such images if there are more than are read. ``damaged``: records that cannot be read. ``finished``.
+        ``class_count``. ``histograms``: ``edges``, and the counts of each store. ``names``: records of the second store
+        whose name is in the first, None until that is known; ``names_of`` only so many were looked at (None: all).
+        ``images``: records of the second store whose image, byte for byte, is in the first; ``pairs``: the first 500,
+        as (index in the first store, index in the second). ``done`` of ``total`` images were read, those of equal size;
+        ``more``: whether there are more of these. ``damaged``: records that cannot be read. ``finished``.
+
+        Raises:
+            OptionError: There is one store.
         """
+        if len(self._selections) < 2:
+            raise OptionError("one store is shown: name two to compare them, as in dbloader view train.lmdb val.lmdb")
         with self._lock:
             stop = time.monotonic() + _SECONDS
             try:
@@ -61,13 +70,14 @@ class Comparison:
 
     def _compare(self) -> Iterator[None]:
         result = self._result
-        result.update(names=0, names_of=None, images=0, pairs=[], done=0, total=0, of=0, damaged=0, finished=False)
+        result.update(
+            names=None, names_of=None, images=0, pairs=[], done=0, total=0, more=False, damaged=0, finished=False
+        )
         self._compare_classes()
         chosen = [(one.columns, range(len(one.store))) for one in self._selections]
         result["histograms"] = {what: histogram(what, chosen) for what in SIZES}
         yield
-        if len(self._selections) > 1:
-            yield from self._compare_names()
+        yield from self._compare_names()
         yield from self._compare_images()
         result["finished"] = True
 
@@ -82,32 +92,43 @@ class Comparison:
         self._result.update(class_count=len(rows), classes=[[name, *row] for name, row in rows[:_MOST_CLASSES]])
 
     def _compare_names(self) -> Iterator[None]:
-        one, two = (each.store.column("name_hash") for each in self._selections)
-        order = np.argsort(one, kind="stable")
-        found = np.flatnonzero(np.isin(two, one) & (two > 0))
-        if len(found) > _MOST_NAMES:
-            self._result["names_of"] = _MOST_NAMES
+        one, two = self._selections
+        known = np.zeros(2**26, bool)  # by the lower bits of a hash: sets of ten million would take 500 MB
+        for chunk in one.store._open().chunks("name_hash"):
+            known[np.frombuffer(chunk, DTYPES["name_hash"]) % len(known)] = True
+        yield
+        found = np.zeros(0, np.int64)
+        for number, chunk in enumerate(two.store._open().chunks("name_hash")):
+            hashes = np.frombuffer(chunk, DTYPES["name_hash"])
+            here = number * CHUNK + np.flatnonzero(known[hashes % len(known)] & (hashes > 0))
+            found = np.concatenate([found, here])[: _MOST_NAMES + 1]
+        names = Counter[str]()
         for index in found[:_MOST_NAMES].tolist():
-            first, end = (int(np.searchsorted(one, two[index], side, sorter=order)) for side in ("left", "right"))
-            name = self._selections[1].columns.name(index)
-            self._result["names"] += any(self._selections[0].columns.name(int(i)) == name for i in order[first:end])
+            names[two.columns.name(index)] += 1
             yield
+        shared = {name for _, name in find_names(one.store, names)}
+        self._result["names"] = sum(names[name] for name in shared)
+        self._result["names_of"] = _MOST_NAMES if len(found) > _MOST_NAMES else None
 
     def _compare_images(self) -> Iterator[None]:
-        result, keys = self._result, [_size_keys(one) for one in self._selections]
-        if len(keys) > 1:
-            shared = np.intersect1d(keys[0], keys[1])
-        else:
-            values, counts = np.unique(keys[0], return_counts=True)
-            shared = values[counts > 1]
-        found = [np.flatnonzero(np.isin(each, shared[shared > 0])) for each in keys]
-        index = np.concatenate(found)
-        store = np.repeat(np.arange(len(found)), [*map(len, found)])
-        key = np.concatenate([each[some] for each, some in zip(keys, found, strict=True)])
+        result, columns = self._result, [one.columns for one in self._selections]
+        sizes = np.zeros(2**24, bool)  # by their hash
+        for block in blocks(len(columns[0].store)):
+            sizes[_hash(_size_keys(columns[0], block))] = True
+        second, more_second = _first_of(columns[1], sizes)
+        sizes[:] = False
+        sizes[_hash(_size_keys(columns[1], second))] = True
+        first, more_first = _first_of(columns[0], sizes)
+        found = [first, second]
+        keys = [_size_keys(each, some) for each, some in zip(columns, found, strict=True)]
+        kept = [np.isin(keys[0], keys[1]), np.isin(keys[1], keys[0])]
+        found = [some[here] for some, here in zip(found, kept, strict=True)]
+        index, store = np.concatenate(found), np.repeat([0, 1], [*map(len, found)])
+        key = np.concatenate([each[here] for each, here in zip(keys, kept, strict=True)])
         order = np.lexsort((index, store, key))
-        nbytes = [one.columns.get("nbytes")[some] for one, some in zip(self._selections, found, strict=True)]
+        nbytes = [each.get("nbytes")[some] for each, some in zip(columns, found, strict=True)]
         fitting = int(np.searchsorted(np.cumsum(np.concatenate(nbytes)[order], dtype=np.int64), _MOST_BYTES, "right"))
-        result.update(total=fitting, of=len(order))
+        result.update(total=fitting, more=more_first or more_second or fitting < len(order))
         yield
         seen, size = dict[bytes, int](), 0
         for start in range(0, fitting, _AT_ONCE):
@@ -119,9 +140,9 @@ class Comparison:
                 if size != key[at]:
                     seen, size = {}, int(key[at])
                 code = content_hash(record.image)
-                if store[at] == 0 and code not in seen:
-                    seen[code] = int(index[at])
-                elif code in seen and store[at] == len(found) - 1:
+                if store[at] == 0:
+                    seen.setdefault(code, int(index[at]))
+                elif code in seen:
                     result["images"] += 1
                     if len(result["pairs"]) < _MOST_PAIRS:
                         result["pairs"].append([seen[code], int(index[at])])
@@ -136,7 +157,21 @@ class Comparison:
         return (next(read[number]) for number in store.tolist())
 
 
-def _size_keys(selections: Selections) -> Array:
-    """Return a number for each record that those of the same bytes and sides share, 0 without an image: uint64."""
-    nbytes, width, height = (selections.columns.get(name).astype(np.uint64) for name in ("nbytes", "width", "height"))
+def _size_keys(columns: Columns, part: Any) -> Array:
+    """Return a number that records of as many bytes and the same sides share: uint64, 0 without an image."""
+    nbytes, width, height = (columns.get(name)[part].astype(np.uint64) for name in ("nbytes", "width", "height"))
     return np.where(nbytes, nbytes | (width * np.uint64(0x9E3779B1) ^ height) << np.uint64(32), np.uint64(0))
+
+
+def _hash(keys: Array) -> Array:
+    return (keys * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)
+
+
+def _first_of(columns: Columns, sizes: Array) -> tuple[Array, bool]:
+    """Return the first records with one of some sizes, by their hashes, and whether there are more."""
+    found = np.zeros(0, np.int64)
+    for part in blocks(len(columns.store)):
+        keys = _size_keys(columns, part)
+        here = part.start + np.flatnonzero(sizes[_hash(keys)] & (keys > 0))
+        found = np.concatenate([found, here])[: _MOST_IMAGES + 1]
+    return found[:_MOST_IMAGES], len(found) > _MOST_IMAGES

@@ -11,9 +11,9 @@ import bson
 import numpy as np
 
 from dbloader._describe import short_repr
-from dbloader.errors import OptionError
+from dbloader.errors import DamagedRecordError, OptionError
 from dbloader.records.columns import CHUNK
-from dbloader.records.document import LENGTH, find_image
+from dbloader.records.document import LENGTH, UNREADABLE, find_image
 from dbloader.records.names import names_with
 from dbloader.stores.mongo.query import find_indices
 from dbloader.stores.mongo.store import MongoStore
@@ -59,8 +59,8 @@ class Selections:
         self.store = store
         self.columns = Columns(store)
         self._seconds = seconds
-        self._kept = Recent[Selection](_MOST_BYTES, lambda found: getattr(found.indices, "nbytes", 0))
-        self.facts = Recent[dict[str, Any]](_MOST_BYTES, lambda facts: 200 * len(facts["labels"]))
+        self._kept = Recent[Selection](_MOST_BYTES, lambda found: 1_000 + getattr(found.indices, "nbytes", 0))
+        self.facts = Recent[dict[str, Any]](_MOST_BYTES, lambda facts: 10_000 + 200 * len(facts["labels"]))
         self._events: Recent[dict[str, Array]] = Recent(2**63, len)
 
     def select(self, text: str) -> Selection:
@@ -201,17 +201,17 @@ class Selections:
         return None
 
     def _have_format(self, indices: Array, wanted: str) -> Array:
-        """Return whether records have a format: bool, shape (indices,). They are not verified."""
+        """Return whether records have a format: bool, shape (indices,). Damaged ones have none."""
         if isinstance(self.store, MongoStore):  # which would send the images with the documents
             query = {"_id": {"$in": indices.tolist()}, "format": wanted}
             return np.isin(indices, find_indices(self.store._open(), query))
-        formats = []
-        with self.store.borrow_documents(indices.tolist()) as documents:
-            for document, _ in documents:
-                begin, end, _ = find_image(document)
-                rest = b"".join((LENGTH.pack(len(document) - (end - begin)), document[4:begin], document[end:]))
-                formats.append(bson.decode(rest).get("format"))
-        return np.array([one == wanted for one in formats])
+        try:
+            with self.store.borrow_documents(indices.tolist()) as documents:
+                return np.array([_format_of(document) == wanted for document, _ in documents])
+        except (DamagedRecordError, *UNREADABLE):
+            if len(indices) == 1:
+                return np.zeros(1, bool)
+            return np.concatenate([self._have_format(half, wanted) for half in np.array_split(indices, 2)])
 
     def _find_events(self) -> dict[str, Array]:
         events: dict[str, set[str]] = {}
@@ -222,3 +222,10 @@ class Selections:
             for event in events[name]:
                 found[event].append(index)
         return {event: np.array(indices, np.int64) for event, indices in found.items()}
+
+
+def _format_of(document: bytes | memoryview) -> Any:
+    """Return the format in a document, whose image is not copied."""
+    begin, end, _ = find_image(document)
+    rest = b"".join((LENGTH.pack(len(document) - (end - begin)), document[4:begin], document[end:]))
+    return bson.decode(rest).get("format")

@@ -88,7 +88,7 @@ class View:
         self._thread.join()
 
     def close(self) -> None:
-        """End the server and its threads, and close the stores."""
+        """End the server, and close the stores. Answers that are being made end by themselves."""
         self._server.should_exit = True
         self._thread.join()
         self._opened.close()
@@ -174,7 +174,7 @@ def serve(
 
 def _open(place: str | os.PathLike[str]) -> Store:
     """Open a store, so that a place without one is an error now, not in the page."""
-    if is_mongo(place) and "timeoutms" not in parse(place).options:
+    if is_mongo(place) and parse(place).options.isdisjoint(("timeoutms", "serverselectiontimeoutms")):
         place = f"{place}{'&' if '?' in str(place) else '?'}timeoutMS={_SILENCE_MS}"
     store = open_store(place)
     _ = store.manifest
@@ -185,8 +185,8 @@ def _listen(host: str, port: int | None) -> socket.socket:
     whole_number("port", port, 0, 65535, none=True)
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0]
-    except OSError as error:
-        raise OptionError(f"host {host!r} is unknown here: {error.strerror}") from error
+    except (OSError, UnicodeError) as error:  # a label of no letters, or of more than 63, is the latter
+        raise OptionError(f"host {host!r} is unknown here: {getattr(error, 'strerror', error)}") from error
     tried = range(PORT, PORT + _PORTS_TRIED) if port is None else (port,)
     for one in tried:
         server = socket.socket(family, kind, protocol)  # without its protocol, asyncio would not set TCP_NODELAY: 40 ms

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import threading
-from collections import OrderedDict
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +23,7 @@ from dbloader.images.pillow import (
     translate_errors,
     value_depth,
 )  # fmt: skip
+from dbloader.viewing.columns import Recent
 from dbloader.viewing.files import header_of, image_of, media_type, shown_orientation
 
 if TYPE_CHECKING:
@@ -52,9 +52,8 @@ class Thumbnails:
     """
 
     def __init__(self, cache_bytes: int = _CACHE_BYTES) -> None:
-        self.cache_bytes, self.cached_bytes = cache_bytes, 0
-        self._cached: OrderedDict[tuple[Any, ...], tuple[bytes, str]] = OrderedDict()
-        self._lock, self._large = threading.Lock(), threading.Lock()
+        self.kept = Recent[tuple[bytes, str]](cache_bytes, lambda picture: len(picture[0]))
+        self._large = threading.Lock()
 
     def get(self, store: Store, index: int, px: int, field: int | None = None) -> tuple[bytes, str]:
         """Return a picture of a record, or of a file field, and its media type; no side exceeds ``px``, one of `SIDES`.
@@ -71,26 +70,11 @@ class Thumbnails:
         """
         if px not in SIDES:
             raise OptionError(f"px must be one of {', '.join(map(str, SIDES))}, got {px}")
-        key = (store.manifest.digest, index, field, px)
-        with self._lock:
-            if key in self._cached:
-                self._cached.move_to_end(key)
-                return self._cached[key]
-        image = image_of(store, store.read([index])[0], field)
-        picture = self._make(image, px, is_field=field is not None)
-        if picture[0] is not image:
-            self._keep(key, picture)
-        return picture
+        key = (store.place, store.manifest.digest, index, field, px)  # a damaged copy has the same digest
+        return self.kept.get(key, lambda: self._make(store, index, px, field))
 
-    def _keep(self, key: tuple[Any, ...], picture: tuple[bytes, str]) -> None:
-        with self._lock:
-            if key not in self._cached:
-                self._cached[key] = picture
-                self.cached_bytes += len(picture[0])
-            while self.cached_bytes > self.cache_bytes:
-                self.cached_bytes -= len(self._cached.popitem(last=False)[1][0])
-
-    def _make(self, image: Any, px: int, *, is_field: bool) -> tuple[bytes, str]:
+    def _make(self, store: Store, index: int, px: int, field: int | None) -> tuple[bytes, str]:
+        image, is_field = image_of(store, store.read([index])[0], field), field is not None
         if isinstance(image, np.ndarray):
             return _encode(_from_array(image, px), px, lossless=True)
         facts = header_of(image)

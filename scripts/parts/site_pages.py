@@ -1,9 +1,12 @@
 """Write the pages of which mkdocs.yml makes the site: docs/, the pages outside it, and pages of the API.
 
-    python scripts/parts/site_pages.py FOLDER
+    python scripts/parts/site_pages.py FOLDER [PICTURES]
 
 Pages stay readable where they are, so the links between them are changed here: a page that lies elsewhere in the site
 gets links that fit its new place. A link to a file that the site lacks is an error.
+
+A line ``<!-- picture NAME: WORDS -->`` becomes the screenshot NAME.webp in the folder PICTURES, which scripts/screenshots
+fills; without it, the line stays a comment.
 """
 
 from __future__ import annotations
@@ -29,12 +32,25 @@ ELSEWHERE = {
 _CODE_OR_LINK = re.compile(r"^```.*?^```$|(?<=\]\()(?P<path>[^)#\s:]+)(?=[)#])", re.MULTILINE | re.DOTALL)
 
 
+_PICTURE = re.compile(r"^<!-- picture (?P<name>[a-z-]+): (?P<words>.+) -->$", re.MULTILINE)
+
+
 def places() -> dict[Path, Path]:
     """Return the files of the site, each with its place there."""
     found = {path: path.relative_to(DOCS) for path in sorted(DOCS.rglob("*")) if path.is_file()}
     return {path: place for path, place in found.items() if "__pycache__" not in place.parts} | {
         HERE / path: Path(place) for path, place in ELSEWHERE.items() if (HERE / path).exists()
     }
+
+
+def with_pictures(text: str, pictures: Path | None) -> str:
+    """Return a page with the screenshots that it names, as far as there are any."""
+
+    def picture(match: re.Match[str]) -> str:
+        there = pictures is not None and (pictures / f"{match['name']}.webp").exists()
+        return f"![{match['words']}](images/{match['name']}.webp)" if there else match[0]
+
+    return _PICTURE.sub(picture, text)
 
 
 def moved(text: str, page: Path, places: dict[Path, Path]) -> str:
@@ -78,19 +94,22 @@ def block(path: str, value: object) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main(site: Path) -> None:
+def main(site: Path, pictures: Path | None = None) -> None:
     shutil.rmtree(site, ignore_errors=True)
     files = places()
     for path, place in files.items():
         (site / place).parent.mkdir(parents=True, exist_ok=True)
         if path.suffix == ".md":
-            (site / place).write_text(moved(path.read_text(encoding="utf-8"), path, files), encoding="utf-8")
+            text = moved(path.read_text(encoding="utf-8"), path, files)
+            (site / place).write_text(with_pictures(text, pictures), encoding="utf-8")
         else:
             shutil.copyfile(path, site / place)
+    if pictures is not None:
+        shutil.copytree(pictures, site / "images", dirs_exist_ok=True)
     for name, text in api_pages().items():
         (site / name).parent.mkdir(exist_ok=True)
         (site / name).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(*map(Path, sys.argv[1:]))

@@ -137,6 +137,15 @@ def test_selected_records_are_downloaded_as_a_listing(tabs: Tabs, photos: Site, 
     expect(page.locator(".tile:visible")).to_have_count(2)
 
 
+def test_what_was_selected_of_one_store_is_not_selected_in_another(tabs: Tabs, photos: Site, damaged: str) -> None:
+    page = tabs.open(photos, "/?selected=0-5&at=2&q=class:cat", refused=damaged)
+    expect(page.locator("#chosen")).to_contain_text("6 selected")
+    page.locator("#store").select_option("1")
+    expect(page.locator("#count")).to_have_text("6 records")
+    expect(page.locator("#chosen")).to_be_hidden()
+    assert page.url.endswith("/?store=1")
+
+
 def test_a_damaged_record_is_a_cell_with_its_message_among_the_others(tabs: Tabs, photos: Site, damaged: str) -> None:
     page = tabs.open(photos, refused=damaged)
     expect(page.locator(".tile.bad")).to_have_count(1)
@@ -154,6 +163,7 @@ def test_the_size_of_thumbnails_is_chosen_and_kept_in_the_url(tabs: Tabs, photos
     assert before is not None
     assert after is not None
     assert after["height"] > 1.5 * before["height"]
+    expect(page.locator(".tile img").first).to_have_attribute("src", re.compile("px=320"))
 
 
 def test_scrolling_leaves_no_memory_behind(tabs: Tabs, tall: Site) -> None:

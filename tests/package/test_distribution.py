@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).resolve().parents[2]
 # The environment of a process that imports nothing of this checkout.
 ALONE = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("distribution")]
 
 
 class Built(NamedTuple):

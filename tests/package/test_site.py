@@ -17,11 +17,14 @@ import pytest
 from playwright.sync_api import sync_playwright
 
 import dbloader
+from tests.browser.tabs import needing_a_browser
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from playwright.sync_api import Request
+
+pytestmark = pytest.mark.xdist_group("site")
 
 HERE = Path(__file__).resolve().parents[2]
 # A browser that talks to nobody but the site.
@@ -114,7 +117,7 @@ def test_a_browser_finds_all_it_needs_in_the_site_and_searches_in_it(address: st
         asked.append(request.url)
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=QUIET)
+        browser = playwright.chromium.launch(executable_path=needing_a_browser(), args=QUIET)
         page = browser.new_page()
         page.on("request", note)
         page.on("requestfailed", lambda request: problems.append(request.url))

@@ -12,9 +12,11 @@ import pytest
 
 from dbloader import Record, open_store
 from dbloader.errors import DamagedStoreError, OptionError
+from dbloader.stores.lmdb.keys import record_key
 from dbloader.viewing.columns import Recent
 from dbloader.viewing.selection import Selections
 from tests.contracts.records import WAIT_S
+from tests.support.hostile import Tampering
 from tests.viewing.stores import random_query, some_events, some_records, write_records
 
 if TYPE_CHECKING:
@@ -57,6 +59,17 @@ def test_random_queries_find_what_a_look_at_each_record_finds(place: str) -> Non
     events = some_events(records, seed=2)
     write_records(place, records, events)
     check(place, records, events, 100 if place.endswith("lmdb") else 40, seed=3)
+
+
+def test_damaged_records_have_no_format_and_the_others_are_found(tmp_path: Path) -> None:
+    write_records(tmp_path / "s.lmdb", [Record(image=b"image", format=name) for name in ("JPEG", "PNG") * 20])
+    store = Tampering(tmp_path / "s.lmdb")
+    store.put(b"records", record_key(3), None)
+    store.put(b"records", record_key(5), b"")
+    store.put(b"records", record_key(7), b"\xff" * 99)
+    store.close()
+    with open_store(tmp_path / "s.lmdb") as damaged:
+        assert [*Selections(damaged).select("format:png").indices] == [1, *range(9, 40, 2)]
 
 
 @pytest.mark.parametrize("labels", [(-(2**15), 2**15 - 1), (-(10**17), 10**17), (70_000, 70_000)])

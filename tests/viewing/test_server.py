@@ -163,7 +163,10 @@ def test_a_host_that_others_reach_warns(store: Path) -> None:
         assert running.lines[1:-1] == [warning]
 
 
-@pytest.mark.parametrize(("host", "error"), [("nowhere.invalid", "is unknown here"), ("192.0.2.1", "Cannot assign")])
+@pytest.mark.parametrize(
+    ("host", "error"),
+    [("nowhere.invalid", "is unknown here"), ("a..b", "is unknown here"), ("192.0.2.1", "Cannot assign")],
+)
 def test_a_host_of_another_machine_is_an_error(store: Path, host: str, error: str) -> None:
     with pytest.raises(OptionError, match=rf"^host '{host}'.*{error}"):
         dbloader.view(store, host=host)

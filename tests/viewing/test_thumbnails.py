@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 import struct
 import subprocess
 import sys
@@ -19,8 +20,10 @@ from PIL import Image, ImageOps
 from dbloader import ImageFormat, Record, convert, create_store, open_store
 from dbloader.errors import DamagedRecordError, ImageError, OptionError, RecordIndexError
 from dbloader.records.record import encode
+from dbloader.stores.lmdb.keys import record_key
 from dbloader.viewing.thumbnails import SIDES, Thumbnails
 from tests.support import jpegs
+from tests.support.hostile import Tampering
 from tests.support.images import KINDS, STORED, encoded, large_png, photo, plant, plant_kinds
 
 if TYPE_CHECKING:
@@ -284,15 +287,27 @@ def test_wrong_requests_say_what_is_wrong(tmp_path: Path) -> None:
 def test_the_cache_is_bounded_and_keeps_what_was_asked_for_last(tmp_path: Path) -> None:
     with store_of(tmp_path / "a.lmdb", *[encoded(jpegs.draw(400, 300, seed=n), "PNG") for n in range(6)]) as store:
         size = len(Thumbnails().get(store, 0, 160)[0])
-        thumbnails = Thumbnails(cache_bytes=3 * size + size // 2)
+        thumbnails = Thumbnails(3 * size + size // 2)
         first = thumbnails.get(store, 0, 160)
         for index in (1, 2, 0, 3, 4, 0):
             thumbnails.get(store, index, 160)
-            assert thumbnails.cached_bytes <= thumbnails.cache_bytes
+            assert thumbnails.kept.nbytes <= 3 * size + size // 2
         assert thumbnails.get(store, 0, 160) is first
         again = thumbnails.get(store, 1, 160)
         assert thumbnails.get(store, 1, 160) is again
-        assert Thumbnails(cache_bytes=10).get(store, 0, 160)[0] == first[0]
+        assert Thumbnails(10).get(store, 0, 160)[0] == first[0]
+
+
+def test_a_damaged_copy_does_not_show_the_pictures_of_the_whole_store(tmp_path: Path) -> None:
+    thumbnails = Thumbnails()
+    with store_of(tmp_path / "a.lmdb", encoded(jpegs.draw(400, 300), "PNG")) as store:
+        shutil.copyfile(store.place, tmp_path / "b.lmdb")
+        copy = Tampering(tmp_path / "b.lmdb")
+        copy.put(b"records", record_key(0), None)
+        copy.close()
+        assert thumbnails.get(store, 0, 160)
+        with open_store(tmp_path / "b.lmdb") as damaged, pytest.raises(DamagedRecordError):
+            thumbnails.get(damaged, 0, 160)
 
 
 def test_twenty_threads_at_once_get_the_same_pictures(tmp_path: Path) -> None:
@@ -309,7 +324,7 @@ def test_twenty_threads_at_once_get_the_same_pictures(tmp_path: Path) -> None:
 
         with ThreadPoolExecutor(20) as pool:
             assert all(pool.map(ask, range(20)))
-        assert thumbnails.cached_bytes == sum(map(len, expected))
+        assert thumbnails.kept.nbytes == sum(map(len, expected))
 
 
 @pytest.mark.slow

@@ -25,11 +25,14 @@ export function state() {
   return {view: "grid", q: "", ...given, ...Object.fromEntries(numbers)};
 }
 
-/** Return the URL of the present state with changes; null or "" removes a parameter. Another view begins with its own.
+/** Return the URL of the present state with changes; null or "" removes a parameter. Another view
+ * begins with its own, and what was of another store's records goes.
  * @param {Record<string, any>} changes */
 export function url(changes) {
   const query = new URLSearchParams(location.search);
-  if ("view" in changes) for (const name of [...query.keys()]) if (!OF_ALL_VIEWS.includes(name)) query.delete(name);
+  const [viewed, stored] = ["view" in changes, "store" in changes && String(changes.store) !== (query.get("store") ?? "0")];
+  for (const name of [...query.keys()])
+    if ((viewed && !OF_ALL_VIEWS.includes(name)) || (stored && !["view", "store", "px"].includes(name))) query.delete(name);
   for (const [name, value] of Object.entries(changes)) {
     if (value === null || value === undefined || value === "" || value === NUMBERS[name] || (name === "view" && value === "grid"))
       query.delete(name);
@@ -73,7 +76,10 @@ export async function api(path, params = {}, signal) {
     if (signal?.aborted) throw error;
     throw new Error("The server does not answer. Was `dbloader view` stopped?");
   }
-  const body = await reply.json().catch(() => ({error: `The server answered ${reply.status} ${reply.statusText}`}));
+  const body = await reply.json().catch((error) => {
+    if (signal?.aborted) throw error;
+    return {error: `The server answered ${reply.status} ${reply.statusText}`};
+  });
   if (!reply.ok) throw new Error(body.error ?? `The server answered ${reply.status}`);
   return body;
 }
@@ -133,6 +139,10 @@ export function className(store, label) {
 /** Return a number as people write it: 12,345.
  * @param {number} number */
 export const counted = (number) => number.toLocaleString("en-US");
+
+/** Return what belongs to a number if only the first records were looked at; `first` is null if all were.
+ * @param {number | null} first */
+export const ofFirst = (first) => (first ? `, of the first ${counted(first)}` : "");
 
 /** Return bytes as people write them: 4.2 MB.
  * @param {number} bytes */
@@ -207,7 +217,7 @@ async function start() {
   find("#menu").onclick = () => menu(!document.body.classList.contains("menu"));
   find("#help").onclick = help;
   find("#home").onclick = (/** @type {MouseEvent} */ event) => { event.preventDefault(); go({view: null, q: null, at: null}); };
-  find("#store").onchange = () => go({store: find("#store").value, q: null, at: null, index: null});
+  find("#store").onchange = () => go({store: find("#store").value});
   find("#px").oninput = () => go({px: find("#px").value}, {replace: true});
   keys({"?": ["Show these keys", help]});
   keys({Escape: ["Back to the images", () => go({view: null})]});

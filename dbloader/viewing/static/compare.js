@@ -18,7 +18,7 @@ function overlaid(what, {edges, counts}) {
     return make("svg:rect", {class: `of-${s}`, x: n + 0.06, y: HIGH - high, width: 0.88, height: high});
   }));
   const svg = make("svg:svg", {viewBox: `0 0 ${Math.max(1, edges.length - 1)} ${HIGH}`, preserveAspectRatio: "none", role: "img"}, ...bars);
-  svg.ariaLabel = `${name} of the images of ${counts.length > 1 ? "both stores" : "the store"}`;
+  svg.ariaLabel = `${name} of the images of both stores`;
   const ends = edges.length ? [text(edges[0]), text(edges[edges.length - 1])] : ["no size is known", ""];
   return make("figure", {}, make("figcaption", {}, name), svg, make("div", {class: "ends"}, ...ends.map((end) => make("span", {}, end))));
 }
@@ -39,7 +39,7 @@ class Compare extends HTMLElement {
 
   /** @param {import("./app.js").State} state */
   show(state) {
-    title(stores.length > 1 ? "Two stores" : "Images that are here twice");
+    title("Two stores");
     this.controller?.abort();
     this.controller = new AbortController();
     this.look(this.controller.signal);
@@ -59,7 +59,17 @@ class Compare extends HTMLElement {
 
   /** @param {any} found */
   draw(found) {
-    const last = stores.length - 1;
+    const drawn = `${found.finished} ${found.pairs.slice(0, SHOWN).length}`;
+    const progress = found.finished ? "" : ` So far: ${counted(found.done)} of ${counted(found.total)} images of equal size are read.`;
+    const first = found.more ? ` Of the first ${counted(found.total)} images of equal size; there are more.` : "";
+    const damaged = found.damaged ? ` ${counted(found.damaged)} damaged records could not be read.` : "";
+    const said = `${found.images ? `The same bytes are in both, in ${counted(found.images)} records of the second store` : "No image is in both"}.${progress}${first}${damaged}`;
+    const status = this.querySelector("[role=status]");
+    if (status && drawn === this.drawn) {
+      status.textContent = said; // the rest stays, and with it the focus
+      return;
+    }
+    this.drawn = drawn;
     const heads = stores.map((store, s) => make("th", {scope: "col"}, make("span", {class: `key of-${s}`}), escaped(store.place)));
     const keys = stores.map((store, s) => make("span", {}, make("span", {class: `key of-${s}`}), `${escaped(store.place)} `));
     const facts = [["Records", ...stores.map((store) => counted(store.records))], ["Image bytes", ...stores.map((store) => sized(store.image_bytes))],
@@ -74,18 +84,13 @@ class Compare extends HTMLElement {
     };
     const classes = found.classes.map(([name, ...counts]) => row(escaped(name), counts.map(bar)));
     const more = found.class_count > found.classes.length ? `the ${counted(found.classes.length)} most frequent of ${counted(found.class_count)}` : "";
-    const where = last ? `in both, in ${counted(found.images)} records of the second store` : `here before, in ${counted(found.images)} records`;
-    const progress = found.finished ? "" : ` So far: ${counted(found.done)} of ${counted(found.total)} images of equal size are read.`;
-    const first = found.of > found.total ? ` Of the first ${counted(found.total)} of ${counted(found.of)} images of equal size.` : "";
-    const names = last ? `${counted(found.names)} names of the second store are in the first, too${found.names_of === null ? "" : `, of the first ${counted(found.names_of)} that were looked up`}. ` : "";
-    const damaged = found.damaged ? ` ${counted(found.damaged)} damaged records could not be read.` : "";
+    const names = found.names === null ? "" : `${counted(found.names)} names of the second store are in the first, too${found.names_of === null ? "" : `, of the first ${counted(found.names_of)} that were looked up`}. `;
     const pairs = found.pairs.slice(0, SHOWN).map(([one, two]) =>
-      make("div", {class: "pair"}, pictured(0, one, `${counted(one)}`), pictured(last, two, `${counted(two)}`)));
-    this.replaceChildren(make("h1", {}, last ? "Two stores side by side" : "Images that are here twice"),
-      make("section", {}, make("h2", {}, last ? "Images in both" : "The same bytes"),
-        make("p", {role: "status"}, `${counted(found.images) === "0" ? "No image is" : "The same bytes are"} ${found.images ? where : last ? "in both" : "here twice"}.${progress}${first}${damaged}`),
-        make("p", {class: "muted"}, names, last ? "For images that only look alike: " : "", make("code", {}, `dbloader duplicates ${stores.map((store) => escaped(store.place)).join(" ")}`)),
-        make("div", {class: "pairs"}, ...pairs), found.pairs.length && found.images > SHOWN ? make("p", {class: "muted"}, `The first ${SHOWN} pairs of ${counted(found.images)}.`) : null),
+      make("div", {class: "pair"}, pictured(0, one, `${counted(one)}`), pictured(1, two, `${counted(two)}`)));
+    this.replaceChildren(make("h1", {}, "Two stores side by side"),
+      make("section", {}, make("h2", {}, "Images in both"), make("p", {role: "status"}, said),
+        make("p", {class: "muted"}, names, "For images that only look alike: ", make("code", {}, `dbloader duplicates ${stores.map((store) => escaped(store.place)).join(" ")}`)),
+        make("div", {class: "pairs"}, ...pairs), found.finished && found.images > SHOWN ? make("p", {class: "muted"}, `The first ${SHOWN} pairs of ${counted(found.images)}.`) : null),
       make("section", {}, make("h2", {}, "Sizes, in shares of each store"), make("p", {class: "muted"}, ...keys), make("div", {class: "figures"}, ...Object.keys(SIZES).map((what) => overlaid(what, found.histograms[what])))),
       make("section", {class: "wide"}, make("table", {}, make("thead", {}, make("tr", {}, make("td", {}), ...heads)),
         make("tbody", {}, ...facts.map(([name, ...cells]) => row(name, cells)), ...classes)), make("p", {class: "muted"}, more)));

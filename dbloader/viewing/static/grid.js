@@ -1,6 +1,6 @@
 // @ts-check
 /** All records of the selection as thumbnails. */
-import {address, api, className, counted, escaped, go, keys, link, make, notice, picture, state, title, url} from "./app.js";
+import {address, api, className, counted, escaped, go, keys, link, make, notice, ofFirst, picture, state, title, url} from "./app.js";
 import {Scroller} from "./scroll.js";
 
 const CHUNK = 200; // rows of a request
@@ -75,7 +75,13 @@ class Grid extends HTMLElement {
   async show(now) {
     title(now.q);
     this.selected = indices(now.selected ?? "");
-    this.scroller.layout(Math.max(60, Math.min(now.px, 640)) + 8, Math.max(60, Math.min(now.px, 640)) + CAPTION + 8);
+    const side = Math.max(60, Math.min(now.px, 640)) + 8;
+    const sharp = now.px * devicePixelRatio > 160 ? 320 : 160;
+    this.scroller.layout(side, side + CAPTION);
+    if (sharp !== this.sharp) {
+      this.sharp = sharp;
+      for (const cell of this.scroller.cells.values()) this.fill(cell);
+    }
     const key = `${now.store} ${now.q}`;
     if (key !== this.key) {
       this.key = key;
@@ -87,7 +93,7 @@ class Grid extends HTMLElement {
         if (key !== this.key) return;
         const all = count === of ? `${counted(of)} records` : `${counted(count)} of ${counted(of)} records`;
         this.status.className = "";
-        this.status.textContent = first ? `${all}, of the first ${counted(first)}` : all;
+        this.status.textContent = all + ofFirst(first);
         if (!count && of) this.status.textContent += ": nothing fits all words of the search";
         this.list.hidden = !count;
         this.scroller.reset(count);
@@ -100,7 +106,7 @@ class Grid extends HTMLElement {
       }
       this.scroller.active = -1;
     }
-    if (this.scroller.count && now.at !== this.scroller.active) this.scroller.move(now.at);
+    if (this.scroller.count && state().at !== this.scroller.active) this.scroller.move(state().at);
     this.told();
   }
 
@@ -167,12 +173,12 @@ class Grid extends HTMLElement {
     const row = this.row(cell.position);
     if (!row) return;
     const [index, name, label, width, height] = row;
-    const {store, px} = state();
+    const {store} = state();
     cell.index = index;
     cell.name.textContent = escaped(name ?? "").slice(-300);
     cell.facts.textContent = [counted(index), escaped(className(store, label)), width && `${width} × ${height}`].filter(Boolean).join(" · ");
     cell.ariaSelected = String(this.selected.has(index));
-    cell.img.src = picture("thumb", store, index, {px: px * devicePixelRatio > 160 ? 320 : 160});
+    cell.img.src = picture("thumb", store, index, {px: this.sharp});
   }
 
   /** Show why there is no picture.

@@ -1,6 +1,6 @@
 // @ts-check
 /** One record: its picture with what lies over it, and all that is known of it. */
-import {api, className, counted, escaped, go, keys, link, make, notice, picture, sized, state, stores, title, url} from "./app.js";
+import {api, className, counted, escaped, go, keys, link, make, notice, ofFirst, picture, sized, state, stores, title, url} from "./app.js";
 
 const LONGEST = 2000; // characters of a value that are shown
 const ENLARGED = 8; // times, at most
@@ -91,7 +91,7 @@ class Record extends HTMLElement {
   /** Find the record's position in the selection, and the records before and after it.
    * @param {import("./app.js").State} now @param {AbortSignal} signal */
   async neighbors(now, signal) {
-    const [{position}, {count}] = await Promise.all([
+    const [{position}, {count, first}] = await Promise.all([
       api(`/api/${now.store}/position`, {q: now.q, index: now.index}, signal), api(`/api/${now.store}/select`, {q: now.q}, signal)]);
     const start = Math.max(0, (position ?? count) - 1);
     const {rows} = await api(`/api/${now.store}/rows`, {q: now.q, start, count: 3}, signal);
@@ -99,7 +99,7 @@ class Record extends HTMLElement {
     const here = all.find((/** @type {any} */ each) => each.index === now.index);
     this.before = all.findLast((/** @type {any} */ each) => each.index < now.index);
     this.after = all.find((/** @type {any} */ each) => each.index > now.index);
-    return {note: here ? `${counted(here.at + 1)} of ${counted(count)}` : "not among the images of this search"};
+    return {note: here ? `${counted(here.at + 1)} of ${counted(count)}${ofFirst(first)}` : "not among the images of this search"};
   }
 
   /** @param {import("./app.js").State} now @param {any} facts @param {any} where */

@@ -1,7 +1,7 @@
 // @ts-check
 /** What the selection is: search, filters, classes, histograms; and the other pages. */
 import "./bars.js";
-import {address, api, className, counted, escaped, go, keys, link, make, menu, sized, state, stores, url} from "./app.js";
+import {address, api, className, counted, escaped, go, keys, link, make, menu, ofFirst, sized, state, stores, url} from "./app.js";
 import {Scroller} from "./scroll.js";
 
 const PAGES = {grid: "Images", training: "What training sees", report: "Report of the conversion", duplicates: "Duplicates", compare: "Compare the stores"};
@@ -72,7 +72,8 @@ class Sidebar extends HTMLElement {
     this.facts.ariaBusy = "true";
     try {
       const facts = await api(`/api/${now.store}/facts`, {q: now.q});
-      if (key === this.key) this.draw(now, facts);
+      if (key !== this.key) return;
+      this.draw(now, facts);
     } catch (error) {
       if (key !== this.key) return;
       this.key = ""; // asked again when it is shown again
@@ -86,7 +87,7 @@ class Sidebar extends HTMLElement {
   draw(now, facts) {
     const found = new Map(facts.labels);
     const labels = Object.keys(stores[now.store].label_counts ?? {}).map(Number); // null: too many to be counted there
-    this.all = labels.length ? labels.map((label) => [label, found.get(label) ?? 0]) : facts.labels;
+    this.all = labels.length ? [...found.has(null) ? [null] : [], ...labels].map((label) => [label, found.get(label) ?? 0]) : facts.labels;
     this.classes.hidden = !this.all.length;
     this.list();
     for (const [name, bars] of Object.entries(this.bars)) {
@@ -106,7 +107,7 @@ class Sidebar extends HTMLElement {
     this.kinds.replaceChildren(make("h2", {}, "Files"), make("div", {class: "chips"}, ...kinds, ...events));
     const files = ["csv", "jsonl", "txt"].map((format) => make("a", {href: address(`/listing/${now.store}`, {q: now.q, format}), download: ""}, format));
     this.files.replaceChildren(make("h2", {}, "Download the list"), make("p", {class: "row"}, ...files),
-      make("p", {class: "muted"}, `${counted(facts.count)} records, for convert --list and copy --select or --drop.`));
+      make("p", {class: "muted"}, `${counted(facts.count)} records${ofFirst(facts.first)}, for convert --list and copy --select or --drop.`));
   }
 
   /** Show the classes that are searched, in an order: "name" or "count". */
@@ -114,7 +115,7 @@ class Sidebar extends HTMLElement {
     const {store} = state();
     this.order.value = order;
     this.order.textContent = order === "name" ? "A–Z" : "1–9";
-    this.order.title = this.order.ariaLabel = `Sorted by ${order}; click to sort by ${order === "name" ? "count" : "name"}`;
+    this.order.title = this.order.ariaLabel = `Sorted by ${order === "name" ? "label; click to sort by count" : "count; click to sort by label"}`;
     const typed = this.typed.value.toLowerCase();
     this.labels = this.all.filter((/** @type {[number, number]} */ [label]) => (className(store, label) || "no label").toLowerCase().includes(typed));
     if (order === "count") this.labels.sort((one, other) => other[1] - one[1]);
