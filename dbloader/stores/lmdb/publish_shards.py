@@ -7,7 +7,7 @@ import secrets
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from dbloader.errors import DamagedStoreError
+from dbloader.errors import DamagedStoreError, StoreExistsError
 from dbloader.stores.lmdb.errors import translate_refusal
 from dbloader.stores.lmdb.partial import sync_folder
 from dbloader.stores.lmdb.shard_index import write_index
@@ -67,7 +67,8 @@ def publish_shards(
         aside = folder / f"{MANIFEST_FILE}.{index}"
         try:
             write_durably(aside, ShardTable(manifest, index, shards).encode())
-            sync_folder(folder)
+            for changed in (folder / SHARD_FOLDER, folder):
+                sync_folder(changed)
             aside.replace(folder / MANIFEST_FILE)
         except BaseException:
             for path in (aside, folder / index):
@@ -78,6 +79,17 @@ def publish_shards(
     with suppress(OSError):  # the store is in place
         sync_folder(folder)
     return manifest
+
+
+def check_target(target: Path, *, overwrite: bool) -> bool:
+    """Return whether a store is at the place, and may be replaced; StoreExistsError if not."""
+    if not os.path.lexists(target):
+        return False
+    if not (target / MANIFEST_FILE).is_file():
+        raise StoreExistsError(f"{target} exists and is no folder with a store of shards: name another place")
+    if not overwrite:
+        raise StoreExistsError(f"{target} exists already; overwrite (--overwrite) replaces it")
+    return True
 
 
 def write_durably(path: Path, data: bytes) -> None:

@@ -132,11 +132,11 @@ class LMDBStore(Store):
             return StoreAccessError(f"{self.place} may not be read: {error.strerror}")
         if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
             return StoreAccessError(f"{self.place} cannot be read: {error.strerror}")
-        if os.path.exists(os.path.realpath(self._path) + PARTIAL):  # noqa: PTH110 - the path may be any str
-            return NotAStoreError(
-                f"{self.place} is not there, but its unfinished conversion is: "
-                "dbloader convert with --resume goes on with it"
-            )
+        partial = os.path.realpath(self._path) + PARTIAL
+        if os.path.exists(partial):  # noqa: PTH110 - the path may be any str
+            parts = os.path.isdir(partial)  # noqa: PTH112 - the path may be any str
+            remedy = "dbloader publish makes it of its parts" if parts else "dbloader convert with --resume goes on"
+            return NotAStoreError(f"{self.place} is not there, but its unfinished conversion is: {remedy}")
         return StoreNotFoundError(f"{self.place} does not exist; dbloader convert makes a store")
 
     def __getstate__(self) -> dict[str, Any]:
