@@ -55,7 +55,7 @@ def duplicates_command(place: str, other: str | None, *, quiet: bool, as_json: b
 
     Found are the same bytes, and pictures that look alike, such as a smaller copy. A fingerprint of each image is kept
     in PLACE.duplicates (of a store in MongoDB, in DATABASE.COLLECTION.duplicates where you are), so the next search
-    takes seconds. dbloader copy PLACE NEW --drop FILE, or of two stores OTHER in place of PLACE, leaves out the
+    decodes none. dbloader copy PLACE NEW --drop FILE, or of two stores OTHER in place of PLACE, leaves out the
     duplicates that --output has written.
     """
     with Meter("Looking", "records", quiet=quiet or as_json) as meter:

@@ -50,20 +50,21 @@ def info_command(place: str, *, as_json: bool, report: bool) -> None:
             for event in store.events():
                 say_json(event)
             return
-        manifest = store.manifest
+        manifest, shards = store.manifest, len(getattr(store, "files", ())) - 1
     if as_json:
         say_json({"place": store.place, **asdict(manifest)}, indent=2)
     else:
-        _print(store.place, manifest)
+        _print(store.place, manifest, shards)
 
 
-def _print(place: str, manifest: Manifest) -> None:
+def _print(place: str, manifest: Manifest, shards: int) -> None:
     say(f"{place}: dbloader store, format version {manifest.version}")
     formats = ", ".join(f"{count:,} {name}" for name, count in manifest.formats.items())
     if manifest.source.get("raw"):
         formats = "pixels, uint8"
     rows = [
         ("records", f"{manifest.length:,}"),
+        ("shards", f"{shards:,}" if shards > 0 else ""),
         ("images", f"{size(manifest.image_bytes)}" + (f" ({formats})" if formats else "")),
         ("depths", ", ".join(f"{count:,} {name}" for name, count in manifest.depths.items())),
         ("width", _pixels(*manifest.width)),

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import time
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dbloader.conversion.part import convert_part
-from dbloader.conversion.plan import make_plan
+from dbloader.conversion.plan import make_plan, partial_folder
 from dbloader.conversion.publish import list_parts, publish
 from dbloader.conversion.report import Progress
+from dbloader.stores.lmdb.keys import PARTIAL
 from dbloader.stores.lmdb.publish_shards import check_target
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable
 
     from dbloader.conversion.report import Report
@@ -37,7 +39,7 @@ def convert_shards(
 ) -> Report:
     """Plan, make all parts that are missing, and publish; see `convert`."""
     started = time.monotonic()
-    check_target(destination, overwrite=overwrite)  # before hours of work
+    check_target(Path(str(partial_folder(destination)).removesuffix(PARTIAL)), overwrite=overwrite)
     plan = make_plan(
         source,
         destination,
@@ -55,8 +57,10 @@ def convert_shards(
     if executor is None:
         # Not forked: the calling program may have threads.
         executor = own = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"))
+    place = os.path.abspath(destination)  # noqa: PTH100 - tasks may run in another working directory
+    running: dict[Any, int] = {}
     try:
-        running = {executor.submit(convert_part, destination, part): part for part in missing}
+        running = {executor.submit(convert_part, place, part): part for part in missing}
         while running:
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 receipt = future.result()
@@ -64,6 +68,8 @@ def convert_shards(
                 nbytes += receipt.bytes_read
                 progress(Progress(plan.files, sum(done), nbytes))
     finally:
+        for future in running:  # after an error
+            future.cancel()
         if own is not None:
             own.shutdown(cancel_futures=True)
     report = publish(destination, overwrite=overwrite)

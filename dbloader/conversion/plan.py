@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 import shutil
 from contextlib import closing
 from dataclasses import dataclass
@@ -109,14 +110,22 @@ class Plan:
     def open_files(self) -> FileList:
         """Open the list of all files."""
         ends = (self.folder / _ENDS).read_bytes()
+        if len(ends) != 8 * (self.files + 1):
+            raise self._damaged(_ENDS)
         return FileList.of_file((self.folder / _LIST).open("rb"), ends, "")
 
     def part(self, number: int) -> range | np.ndarray[Any, Any]:
         """Return which files of the list a part converts, in order."""
         begin, end = (self.files * at // self.parts for at in (number, number + 1))
-        if not (self.folder / _ORDER).exists():
+        if self.described["shuffle"] is None:
             return range(begin, end)
-        return np.fromfile(self.folder / _ORDER, "<i8", end - begin, offset=8 * begin)
+        order = np.fromfile(self.folder / _ORDER, "<i8", end - begin, offset=8 * begin)
+        if len(order) != end - begin:
+            raise self._damaged(_ORDER)
+        return order
+
+    def _damaged(self, name: str) -> DamagedStoreError:
+        return DamagedStoreError(f"{self.folder / name} is cut short; plan again with overwrite (--overwrite)")
 
     def check_versions(self) -> None:
         """Raise ConversionError unless this process has the versions of the libraries that the plan was made with."""
@@ -163,18 +172,16 @@ def plan_conversion(
         on_bad: What to do with a file that cannot be read or is no image.
         on_damaged: What to do with a truncated image.
         shuffle: Seed of a random order of the records; None for the source's order.
-        overwrite: Replace another plan at the destination, and the parts that are made of it. A store that is there
-            is replaced by `publish`, which must be told so too.
+        overwrite: Replace another plan at the destination, and the parts that are made of it.
         progress: Called with the number of files found so far.
 
     Raises:
-        StoreExistsError: Another plan, or a store, is at the destination.
+        StoreExistsError: Another plan is at the destination.
         SourceError: The source cannot be converted.
         OptionError: An option is out of its range, or two exclude each other.
         TypeError: An option has the wrong type.
     """
     settings = Settings.checked(images, check, on_bad, on_damaged, shuffle)
-    check_target(destination, overwrite=overwrite)
     options: dict[str, Any] = {"name_field": name_field, "image_field": image_field, "file_fields": file_fields}
     return make_plan(
         source, destination, shards, settings, listing=listing, overwrite=overwrite, progress=progress, **options
@@ -195,17 +202,20 @@ def make_plan(
     parts = whole_number("shards", shards, 1, _MOST_PARTS)
     checked_flag("overwrite", overwrite)
     folder = partial_folder(destination)
+    check_target(folder.with_name(folder.name.removesuffix(PARTIAL)), overwrite=True)  # publish replaces a store
     place: dict[str, Any] = {"source": _absolute(source), "listing": _absolute(options.get("listing"))}
     place |= {name: options.get(name) for name in ("name_field", "image_field")}
     place["file_fields"] = [*options.get("file_fields", ())]
-    aside = folder.with_name(f"{folder.name}.{os.getpid()}")
+    aside = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}")
     converter, fail_on, shuffle = settings
     with closing(open_files(converter.images, **place)) as found:
         aside.mkdir(parents=False)
         try:
             (aside / SHARD_FOLDER).mkdir()
             (aside / RECEIPT_FOLDER).mkdir()
-            with FileList.of_source(found, (aside / _LIST).open("x+b"), progress) as files:
+            data = (aside / _LIST).open("x+b")  # the list closes it
+            with FileList.of_source(found, data, progress) as files:
+                os.fsync(data.fileno())
                 write_durably(aside / _ENDS, files.packed_ends())
             if shuffle is not None:
                 write_durably(aside / _ORDER, permutation(len(files), shuffle).astype("<i8").tobytes())
@@ -233,6 +243,8 @@ def _put(aside: Path, destination: str | os.PathLike[str], plan_id: str, *, over
     """Rename a plan to its place, unless the same plan is there already."""
     folder = partial_folder(destination)
     if folder.exists():
+        if not (folder / _PLAN).is_file():
+            raise StoreExistsError(f"{folder} is there, and has no plan: it is not replaced; remove it")
         if not overwrite:
             there = Plan.open(destination)
             if there.id == plan_id:
@@ -240,9 +252,21 @@ def _put(aside: Path, destination: str | os.PathLike[str], plan_id: str, *, over
             raise StoreExistsError(
                 f"{folder} has the plan of another conversion: publish it, or replace it with overwrite (--overwrite)"
             )
-        shutil.rmtree(folder)
-    aside.rename(folder)
+        remove_plan(folder)
+    try:
+        aside.rename(folder)
+    except OSError as error:
+        if not folder.exists():
+            raise
+        raise StoreExistsError(f"{folder} was made by another process meanwhile") from error
     return Plan.open(destination)
+
+
+def remove_plan(folder: Path) -> None:
+    """Remove the folder of a plan, which is away at once."""
+    away = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}")
+    folder.rename(away)
+    shutil.rmtree(away, ignore_errors=True)
 
 
 def partial_folder(destination: str | os.PathLike[str]) -> Path:

@@ -8,10 +8,10 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from dbloader.conversion.part import read_receipt
-from dbloader.conversion.plan import PLAN_FILES, RECEIPT_FOLDER, Plan
+from dbloader.conversion.part import read_receipt, receipt_path
+from dbloader.conversion.plan import PLAN_FILES, RECEIPT_FOLDER, Plan, remove_plan
 from dbloader.conversion.report import FILE_COUNTS, Report, image_warnings, nothing_stored, write_report
-from dbloader.errors import ConversionError, StoreExistsError
+from dbloader.errors import ConversionError, DamagedStoreError, StoreError, StoreExistsError
 from dbloader.stores.lmdb.partial import sync_folder
 from dbloader.stores.lmdb.publish_shards import check_target, publish_shards, write_durably
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable
@@ -72,7 +72,14 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> 
             f"{len(missing):,} of {plan.parts:,} parts are missing: {slurm_ranges(missing)}; make them with "
             f"dbloader part {os.fspath(destination)} NUMBER"
         )
-    target, replaces = check_target(destination, overwrite=overwrite)
+    target = plan.folder.with_name(plan.folder.name.removesuffix(".partial"))
+    replaces = check_target(target, overwrite=overwrite)
+    for receipt in receipts:
+        if receipt.records + receipt.rejected != (files := len(plan.part(receipt.part))):
+            raise DamagedStoreError(
+                f"part {receipt.part} has {receipt.records:,} records and {receipt.rejected:,} rejected files, not "
+                f"{files:,}; remove {receipt_path(plan, receipt.part)}, and make the part again"
+            )
     if not any(receipt.records for receipt in receipts):
         first = next((receipt.first_rejected for receipt in receipts if receipt.first_rejected), "")
         raise ConversionError(nothing_stored(plan.files, first))
@@ -88,15 +95,13 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> 
             _move_into(plan.folder, target)
         else:
             plan.folder.rename(target)
-    except OSError as error:
+    except (OSError, StoreError) as error:
         if (plan.folder / RECEIPT_FOLDER).exists():
             raise
         raise StoreExistsError(f"{target} was published by another process meanwhile") from error
-    for name in PLAN_FILES:
-        (target / name).unlink(missing_ok=True)
-    shutil.rmtree(target / RECEIPT_FOLDER, ignore_errors=True)
     with suppress(OSError):  # the store is in place
-        _remove_others(target)
+        if not replaces:
+            _remove_others(target)
         sync_folder(target.parent)
     report_file, problem = write_report(
         destination, target.with_name(f"{target.name}.report.jsonl"), manifest.events, replaces=replaces
@@ -121,27 +126,49 @@ def _move_into(folder: Path, target: Path) -> None:
     """Replace the store at a place, in one step: by the manifest, once all it names is there."""
     data = (folder / MANIFEST_FILE).read_bytes()  # once: another process may publish the same parts
     table = ShardTable.decode(data, str(folder))
-    for name in (*(f"{SHARD_FOLDER}/{shard.name}" for shard in table.shards), table.index_file):
+    before: list[str] = []
+    with suppress(StoreError):  # a damaged store is replaced too
+        before = _files(ShardTable.decode((target / MANIFEST_FILE).read_bytes(), str(target)))
+    (target / SHARD_FOLDER).mkdir(exist_ok=True)
+    for name in _files(table):
         if not (target / name).exists():
-            (folder / name).rename(target / name)
-    for moved in (target / SHARD_FOLDER, target):
-        sync_folder(moved)
+            _put(folder / name, target / name)
+    for changed in (target / SHARD_FOLDER, target):
+        sync_folder(changed)
     aside = target / f"{MANIFEST_FILE}.{table.index_file}"
     write_durably(aside, data)
     aside.replace(target / MANIFEST_FILE)
-    shutil.rmtree(folder, ignore_errors=True)
+    with suppress(OSError):  # the store is in place
+        # Only what the older store had: other files may be those of a process that publishes too.
+        for name in {*before} - {*_files(table)}:
+            (target / name).unlink(missing_ok=True)
+        remove_plan(folder)
+
+
+def _files(table: ShardTable) -> list[str]:
+    return [*(f"{SHARD_FOLDER}/{shard.name}" for shard in table.shards), table.index_file]
+
+
+def _put(path: Path, to: Path) -> None:
+    """Give a file a second name, so that a publisher which is killed leaves all parts; or move it, if none can be."""
+    try:
+        os.link(path, to)
+    except (FileExistsError, FileNotFoundError):
+        if not to.exists():
+            raise
+    except OSError:
+        path.rename(to)
 
 
 def _remove_others(target: Path) -> None:
-    """Remove the shards of attempts that were not taken, and what an older store had."""
-    table = ShardTable.decode((target / MANIFEST_FILE).read_bytes(), str(target))
-    named = {shard.name for shard in table.shards}
-    for path in (target / SHARD_FOLDER).iterdir():
-        if path.name not in named:
-            path.unlink()
-    for path in target.glob("index-*"):
-        if path.name != table.index_file:
-            path.unlink()
+    """Remove the plan and its receipts, and the shards of attempts that were not taken."""
+    for name in PLAN_FILES:
+        (target / name).unlink(missing_ok=True)
+    shutil.rmtree(target / RECEIPT_FOLDER, ignore_errors=True)
+    named = _files(ShardTable.decode((target / MANIFEST_FILE).read_bytes(), str(target)))
+    for path in (*target.glob(f"{SHARD_FOLDER}/*"), *target.glob("index-*")):
+        if str(path.relative_to(target)) not in named:
+            path.unlink(missing_ok=True)
 
 
 def slurm_ranges(numbers: Sequence[int]) -> str:

@@ -47,6 +47,7 @@ class StoreSource(Source):
     def __init__(self, store: Store, place: str) -> None:
         super().__init__(Path(os.sep), ())
         self._store, self._place, self._is_tiled = store, place, False
+        self._crc32: np.ndarray | None = None
 
     @property
     @override
@@ -95,6 +96,7 @@ class StoreSource(Source):
 
     def _load(self, entries: Sequence[Entry]) -> Iterator[Loaded | Problem]:
         """Yield the files of records and all their fields, or why there is no file."""
+        self._compare(entries)
         try:
             records = self._store.read([int(entry.path.split()[0]) for entry in entries])
         except DamagedRecordError as error:
@@ -111,6 +113,17 @@ class StoreSource(Source):
                 array = isinstance(record.image, np.ndarray)
                 what = "is an array of pixels, not an image file" if array else "has no image"
                 yield Problem(entry.name, f"{what}; {_REMEDY}")
+
+    def _compare(self, entries: Sequence[Entry]) -> None:
+        """Raise SourceError if the store is another one than that which was listed."""
+        for entry in entries:
+            index, _, crc32 = entry.path.partition(b" ")
+            if not crc32:
+                continue  # of `check`
+            if self._crc32 is None:
+                self._crc32 = np.asarray(self._store.column("crc32"))
+            if int(index) >= len(self._crc32) or self._crc32[int(index)] != int(crc32, 16):
+                raise SourceError(f"{self._place}: is another store than the one that was planned: plan again")
 
     def _fields(self, record: Record) -> dict[str, object]:
         kept = {"damaged": record.damaged, "resized_from": record.resized_from}

@@ -5,8 +5,8 @@
 Pages stay readable where they are, so the links between them are changed here: a page that lies elsewhere in the site
 gets links that fit its new place. A link to a file that the site lacks is an error.
 
-A line ``<!-- picture NAME: WORDS -->`` becomes the screenshot NAME.webp in the folder PICTURES, which scripts/screenshots
-fills; without it, the line stays a comment.
+A line ``<!-- picture NAME: WORDS -->`` becomes the screenshot NAME.webp in the folder PICTURES, which
+scripts/screenshots fills; without it, the line stays a comment.
 """
 
 from __future__ import annotations

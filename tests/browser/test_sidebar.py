@@ -65,6 +65,7 @@ def test_classes_are_found_by_their_letters_and_sorted_by_count(page: Page) -> N
 
 def test_a_drag_on_a_histogram_shows_what_is_in_it(page: Page) -> None:
     bars = page.locator("db-bars[name=width] svg")
+    expect(bars).to_be_visible()
     box = bars.bounding_box()
     assert box is not None
     middle = box["y"] + box["height"] / 2

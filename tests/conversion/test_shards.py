@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dbloader import LMDBDataset, convert, open_store
+from dbloader import ImageFormat, LMDBDataset, convert, open_store
 from dbloader.conversion.part import convert_part, receipt_path
 from dbloader.conversion.plan import plan_conversion
 from dbloader.conversion.publish import list_parts, publish, slurm_ranges
 from dbloader.errors import (
     ConversionError,
     DamagedStoreError,
-    NotAStoreError,
     OptionError,
+    SourceError,
     StoreExistsError,
     StoreNotFoundError,
 )
@@ -189,9 +189,6 @@ def test_what_is_at_the_place_is_replaced_only_if_it_is_such_a_store(root: Path,
         plant_photos(root, 9)
         with pytest.raises(StoreExistsError, match="exists already; overwrite"):
             convert(root, place, shards=3, executor=Here())
-        with pytest.raises(StoreExistsError, match="exists already; overwrite"):
-            make_plan(root, place, 3)
-        assert not place.with_name(f"{place.name}.partial").exists()  # refused before the work
         convert(root, place, shards=3, executor=Here(), overwrite=True)
         assert old.documents(range(6)) == before
     with open_store(place) as store:
@@ -262,17 +259,13 @@ def test_a_part_is_refused_where_a_library_has_another_version(root: Path, place
 
 
 @pytest.mark.parametrize("part", [2, -1, 10**9])
-def test_a_wrong_part_or_none_of_the_workers_is_refused_and_no_store_is_there(
-    root: Path, place: Path, part: int
-) -> None:
+def test_a_part_that_the_plan_has_not_is_refused(root: Path, place: Path, part: int) -> None:
     plant_photos(root, 4)
     make_plan(root, place, 2)
     with pytest.raises(OptionError, match=r"^part must be "):
         convert_part(place, part)
     with pytest.raises(OptionError, match=r"^workers must be "):
         convert_part(place, 0, workers=0)
-    with pytest.raises(NotAStoreError, match="dbloader parts says which parts are missing"):
-        open_store(place).manifest  # noqa: B018
 
 
 def test_a_file_that_the_conversion_must_fail_on_ends_it(root: Path, place: Path) -> None:
@@ -316,3 +309,79 @@ def test_a_worker_process_that_dies_ends_the_conversion_and_another_run_goes_on(
         pool.submit(convert_part, place, 1).result()
     convert(root, place, shards=3, workers=1)
     check_same(place, tmp_path / "one.lmdb")
+
+
+def test_a_plan_does_not_replace_a_folder_that_is_no_plan(root: Path, place: Path) -> None:
+    plant_photos(root, 4)
+    mine = Path(f"{place}.partial") / "mine.txt"
+    mine.parent.mkdir()
+    mine.write_text("keep")
+    with pytest.raises(StoreExistsError, match="has no plan"):
+        make_plan(root, place, 1, overwrite=True)
+    assert mine.read_text() == "keep"
+
+
+def test_a_destination_that_is_taken_is_refused_before_the_parts_are_made(root: Path, place: Path) -> None:
+    plant_photos(root, 4)
+    place.write_bytes(b"mine")
+    for action in (lambda: convert(root, place, shards=1, executor=Here()), lambda: make_plan(root, place, 1)):
+        with pytest.raises(StoreExistsError, match="name another place"):
+            action()
+        assert not Path(f"{place}.partial").exists()
+
+
+@pytest.mark.parametrize("name", ["files.order", "files.ends"])
+def test_a_plan_that_is_cut_short_is_refused(root: Path, place: Path, name: str) -> None:
+    plant_photos(root, 4)
+    path = make_plan(root, place, 1, shuffle=1).folder / name
+    path.write_bytes(path.read_bytes()[:-8])
+    with pytest.raises(DamagedStoreError, match="cut short"):
+        convert_part(place, 0)
+    path.unlink()
+    with pytest.raises(FileNotFoundError):
+        convert_part(place, 0)
+
+
+def test_a_store_that_was_replaced_after_the_plan_is_refused(root: Path, place: Path, tmp_path: Path) -> None:
+    plant_photos(root, 4)
+    convert(root, tmp_path / "source.lmdb")
+    make_plan(tmp_path / "source.lmdb", place, 1)
+    convert(root, tmp_path / "source.lmdb", overwrite=True, images=ImageFormat(short_side=8))
+    with pytest.raises(SourceError, match="plan again"):
+        convert_part(place, 0)
+
+
+def test_a_receipt_that_lacks_files_is_refused(root: Path, place: Path) -> None:
+    plant_photos(root, 4)
+    plan = make_plan(root, place, 1)
+    convert_part(place, 0)
+    path = receipt_path(plan, 0)
+    path.write_bytes(seal({**open_sealed(path.read_bytes(), 0), "records": 1}, 0))
+    with pytest.raises(DamagedStoreError, match="rejected files, not"):
+        publish(place)
+
+
+def test_a_publisher_removes_nothing_of_another(root: Path, place: Path) -> None:
+    plant_photos(root, 4)
+    convert(root, place, shards=2, executor=Here())
+    old = {path.name for path in place.rglob("*.lmdb")}
+    other = place / "index-other.lmdb"  # in its place before the manifest that names it
+    other.write_bytes(b"")
+    convert(root, place, shards=2, executor=Here(), overwrite=True)
+    assert other.exists()
+    assert not old & {path.name for path in place.rglob("*.lmdb")}
+
+
+def test_tasks_know_the_destination_in_any_folder(root: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant_photos(root, 4)
+    monkeypatch.chdir(place.parent)
+
+    class Elsewhere(Here):
+        def submit(self, function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
+            monkeypatch.chdir("/")
+            try:
+                return super().submit(function, *arguments, **options)
+            finally:
+                monkeypatch.chdir(place.parent)
+
+    assert convert(root, place.name, shards=1, executor=Elsewhere()).records

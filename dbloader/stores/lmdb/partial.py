@@ -61,6 +61,11 @@ class PartialFile:
             except OSError as error:
                 if self.path.is_symlink():  # somebody else's: it could lead to any file
                     raise StoreAccessError(f"{self.path} is a symbolic link: remove it") from error
+                if self.path.is_dir():
+                    raise StoreAccessError(
+                        f"{self.path} is a folder, such as a conversion in parts has: publish it (dbloader publish), "
+                        "or remove it"
+                    ) from error
                 raise translate_refusal(error, self.place) from error
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

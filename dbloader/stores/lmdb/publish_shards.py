@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import secrets
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dbloader.errors import DamagedStoreError, StoreExistsError
 from dbloader.stores.lmdb.errors import translate_refusal
-from dbloader.stores.lmdb.keys import checked_path
 from dbloader.stores.lmdb.partial import sync_folder
 from dbloader.stores.lmdb.shard_index import write_index
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, Shard, ShardTable
@@ -18,6 +16,7 @@ from dbloader.stores.lmdb.store import LMDBStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from dbloader.records.manifest import Manifest
 
@@ -68,7 +67,8 @@ def publish_shards(
         aside = folder / f"{MANIFEST_FILE}.{index}"
         try:
             write_durably(aside, ShardTable(manifest, index, shards).encode())
-            sync_folder(folder)
+            for changed in (folder / SHARD_FOLDER, folder):
+                sync_folder(changed)
             aside.replace(folder / MANIFEST_FILE)
         except BaseException:
             for path in (aside, folder / index):
@@ -81,16 +81,15 @@ def publish_shards(
     return manifest
 
 
-def check_target(destination: str | os.PathLike[str], *, overwrite: bool) -> tuple[Path, bool]:
-    """Return where the store will be, and whether it replaces one; StoreExistsError if it may not."""
-    target = Path(os.path.realpath(checked_path(destination)))
+def check_target(target: Path, *, overwrite: bool) -> bool:
+    """Return whether a store is at the place, and may be replaced; StoreExistsError if not."""
     if not os.path.lexists(target):
-        return target, False
+        return False
     if not (target / MANIFEST_FILE).is_file():
         raise StoreExistsError(f"{target} exists and is no folder with a store of shards: name another place")
     if not overwrite:
         raise StoreExistsError(f"{target} exists already; overwrite (--overwrite) replaces it")
-    return target, True
+    return True
 
 
 def write_durably(path: Path, data: bytes) -> None:

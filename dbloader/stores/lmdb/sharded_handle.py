@@ -11,9 +11,12 @@ from contextlib import contextmanager
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from dbloader.errors import DamagedStoreError, NotAStoreError
+import lmdb
+
+from dbloader.errors import DamagedStoreError, NotAStoreError, StoreAccessError
 from dbloader.records.document import move_document
 from dbloader.stores.lmdb import env
+from dbloader.stores.lmdb.errors import translate
 from dbloader.stores.lmdb.handle import LMDBHandle, OtherStoreError
 from dbloader.stores.lmdb.keys import SHARD_INDEX
 from dbloader.stores.lmdb.shard_table import COPY_AGAIN, MANIFEST_FILE, SHARD_FOLDER, ShardTable
@@ -75,6 +78,10 @@ class ShardedHandle:
             raise DamagedStoreError(f"{place} is missing: {remedy}") from error
         except OtherStoreError as error:
             raise DamagedStoreError(f"{place} is not the part of {self.place} that was published: {remedy}") from error
+        except OSError as error:
+            raise StoreAccessError(f"{place} cannot be read: {error.strerror}") from error
+        except lmdb.Error as error:
+            raise translate(error, place, remedy=COPY_AGAIN) from error
 
     def _shard(self, number: int) -> LMDBHandle:
         with env.gate, self._lock:

@@ -134,8 +134,8 @@ class LMDBStore(Store):
             return StoreAccessError(f"{self.place} cannot be read: {error.strerror}")
         partial = os.path.realpath(self._path) + PARTIAL
         if os.path.exists(partial):  # noqa: PTH110 - the path may be any str
-            in_parts = "dbloader parts says which parts are missing"
-            remedy = in_parts if os.path.isdir(partial) else "dbloader convert with --resume goes on with it"  # noqa: PTH112
+            parts = os.path.isdir(partial)  # noqa: PTH112 - the path may be any str
+            remedy = "dbloader publish makes it of its parts" if parts else "dbloader convert with --resume goes on"
             return NotAStoreError(f"{self.place} is not there, but its unfinished conversion is: {remedy}")
         return StoreNotFoundError(f"{self.place} does not exist; dbloader convert makes a store")
 

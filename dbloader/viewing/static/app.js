@@ -92,6 +92,11 @@ export function address(path, params = {}) {
   return query.size ? `${path}?${query}` : path;
 }
 
+/** Return links that download the records of a query as a listing, in each format.
+ * @param {number} store @param {string} q */
+export const listings = (store, q) => ["csv", "jsonl", "txt"].map((format) =>
+  make("a", {href: address(`/listing/${store}`, {q, format}), download: ""}, format));
+
 /** Return the URL of a picture of a record: kind is "thumb" or "image"; params are px and field.
  * @param {string} kind
  * @param {number} store

@@ -1,6 +1,6 @@
 // @ts-check
 /** All records of the selection as thumbnails. */
-import {address, api, className, counted, escaped, go, keys, link, make, notice, ofFirst, picture, state, title, url} from "./app.js";
+import {api, className, counted, escaped, go, keys, link, listings, make, notice, ofFirst, picture, state, title, url} from "./app.js";
 import {Scroller} from "./scroll.js";
 
 const CHUNK = 200; // rows of a request
@@ -234,9 +234,7 @@ class Grid extends HTMLElement {
     for (const cell of this.scroller.cells.values()) cell.ariaSelected = String(this.selected.has(cell.index));
     this.chosen.hidden = !this.selected.size;
     const q = `index:${ranges(this.selected)}`;
-    const files = ["csv", "jsonl", "txt"].map((format) =>
-      make("a", {href: address(`/listing/${state().store}`, {q, format}), download: ""}, format));
-    this.chosen.replaceChildren(`${counted(this.selected.size)} selected: `, link({q, at: null, selected: null}, "show"), ...files,
+    this.chosen.replaceChildren(`${counted(this.selected.size)} selected: `, link({q, at: null, selected: null}, "show"), ...listings(state().store, q),
       make("button", {onclick: () => this.select(new Set())}, "clear"));
   }
 }

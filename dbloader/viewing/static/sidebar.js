@@ -1,7 +1,7 @@
 // @ts-check
 /** What the selection is: search, filters, classes, histograms; and the other pages. */
 import "./bars.js";
-import {address, api, className, counted, escaped, go, keys, link, make, menu, ofFirst, sized, state, stores, url} from "./app.js";
+import {api, className, counted, escaped, go, keys, link, listings, make, menu, ofFirst, sized, state, stores, url} from "./app.js";
 import {Scroller} from "./scroll.js";
 
 const PAGES = {grid: "Images", training: "What training sees", report: "Report of the conversion", duplicates: "Duplicates", compare: "Compare the stores"};
@@ -105,8 +105,7 @@ class Sidebar extends HTMLElement {
     const kinds = Object.entries(facts.formats ?? {}).map(([format, count]) => button(`format:${format.toLowerCase()}`, escaped(format), count));
     const events = Object.entries(facts.events ?? {}).filter(([, count]) => count).map(([event, count]) => button(event, event, count));
     this.kinds.replaceChildren(make("h2", {}, "Files"), make("div", {class: "chips"}, ...kinds, ...events));
-    const files = ["csv", "jsonl", "txt"].map((format) => make("a", {href: address(`/listing/${now.store}`, {q: now.q, format}), download: ""}, format));
-    this.files.replaceChildren(make("h2", {}, "Download the list"), make("p", {class: "row"}, ...files),
+    this.files.replaceChildren(make("h2", {}, "Download the list"), make("p", {class: "row"}, ...listings(now.store, now.q)),
       make("p", {class: "muted"}, `${counted(facts.count)} records${ofFirst(facts.first)}, for convert --list and copy --select or --drop.`));
   }
 

@@ -10,7 +10,7 @@ import pytest
 from typing_extensions import override
 
 from dbloader import create_store, open_store
-from dbloader.errors import DamagedStoreError
+from dbloader.errors import DamagedStoreError, StoreError
 from dbloader.records.document import move_document
 from dbloader.records.record import encode
 from dbloader.stores.lmdb.publish_shards import publish_shards
@@ -95,3 +95,12 @@ class TestShardedStore(ProcessesContract, ThreadsContract, ReadingContract, Veri
             inside = index - starts[number]
             moved = None if document is None else move_document(document, index, inside)
             tamper_with_records(Path(place) / SHARD_FOLDER / f"{number:05}.lmdb", {inside: moved})
+
+
+def test_a_shard_that_is_overwritten_is_named(tmp_path: Path) -> None:
+    place = tmp_path / "store.lmdb"
+    write_shards(str(place), make_records(4, seed=1), [2])
+    shard = place / SHARD_FOLDER / "00001.lmdb"
+    shard.write_bytes(bytes(shard.stat().st_size))
+    with open_store(place) as store, pytest.raises(StoreError, match=r"00001\.lmdb is not an LMDB file"):
+        store.read([3])
