@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dbloader.conversion.part import convert_part
+from dbloader.conversion.plan import plan_conversion
 from tests.support.images import run, subcommands
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-# A store is in place of STORE, a new place of NEW, and a folder of images of FOLDER.
+# A store is in place of STORE, a new place of NEW, a folder of images of FOLDER, and a plan whose part is made of PLAN.
 ARGUMENTS = {
     "convert": ("FOLDER", "NEW"),
     "show": ("STORE", "0"),
@@ -20,6 +22,10 @@ ARGUMENTS = {
     "diff": ("STORE", "STORE"),
     "repair": ("STORE", "NEW"),
     "export": ("STORE", "NEW"),
+    "plan": ("FOLDER", "NEW", "--shards", "2"),
+    "part": ("PLAN", "0"),
+    "parts": ("PLAN",),
+    "publish": ("PLAN",),
     "bench": ("STORE", "--seconds", "0.01", "--rounds", "1", "--workers", "1"),
 }
 LINES = ("ls",)  # of JSON, one for each record
@@ -28,7 +34,10 @@ LINES = ("ls",)  # of JSON, one for each record
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted({*subcommands()} - {"view"}))
 def test_a_command_prints_valid_json_only(name: str, root: Path, store: Path, tmp_path: Path) -> None:
-    words = {"STORE": str(store), "NEW": str(tmp_path / "new"), "FOLDER": str(root)}
+    words = {"STORE": str(store), "NEW": str(tmp_path / "new"), "FOLDER": str(root), "PLAN": str(tmp_path / "plan")}
+    if "PLAN" in ARGUMENTS.get(name, ()):
+        plan_conversion(root, words["PLAN"], 1)
+        convert_part(words["PLAN"], 0)
     arguments = [words.get(word, word) for word in ARGUMENTS.get(name, ("STORE",))]
     outcome = run(name, *arguments, "--json")
     assert (outcome.stderr, outcome.stdout.isascii()) == ("", True)

@@ -201,7 +201,7 @@ def test_a_folder_is_never_written_to_or_replaced(tmp_path: Path, options: dict[
 
 def test_a_folder_in_the_place_of_the_partial_file_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "store.lmdb.partial").mkdir()
-    with pytest.raises(StoreAccessError, match=r"store\.lmdb cannot be written: Is a directory"):
+    with pytest.raises(StoreAccessError, match=r"store\.lmdb\.partial is a folder, such as a conversion in parts has"):
         write_nothing(tmp_path / "store.lmdb")
 
 
