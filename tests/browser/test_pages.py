@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from importlib import resources
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -138,9 +139,10 @@ def test_colors_follow_the_system_until_they_are_chosen(tabs: Tabs, photos: Site
 
 
 def test_a_server_that_has_ended_is_a_sentence(tabs: Tabs, photos: Site, chromium: Browser, tmp_path: Path) -> None:
-
     convert(plant_photos(tmp_path / "few", 6), tmp_path / "few.lmdb")
-    with viewer(tmp_path / "few.lmdb", "--no-open") as running:
+    with socket.create_server(("127.0.0.1", 0)) as free:  # a port that no other viewer takes once this one has ended
+        port = free.getsockname()[1]
+    with viewer(tmp_path / "few.lmdb", "--no-open", "--port", port) as running:
         page = settled(tabs.open(Site.entered(chromium, running)))
         running.stop()
     page.locator("#search").fill("cat")
