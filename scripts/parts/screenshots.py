@@ -1,12 +1,14 @@
 """Write screenshots of the viewer, in a real browser, on stores of drawn images.
 
 python scripts/parts/screenshots.py FOLDER [NAME ...]
+python scripts/parts/screenshots.py --demo FOLDER      two pictures of the stores that scripts/demo made there
 """
 
 from __future__ import annotations
 
 import io
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 HERE = Path(__file__).resolve().parents[2]
-MOST_BYTES = 150_000  # of a picture: they are part of the repository
+MOST_BYTES = 150_000  # of a picture, so that a page with several loads fast
+CHROMIUM = os.environ.get("DBLOADER_CHROMIUM") or shutil.which("chromium") or "/usr/bin/chromium"
 QUIET = ["--no-sandbox", "--disable-quic", "--disable-background-networking", "--disable-component-update"]
 DESK, PHONE = (1280, 800), (390, 760)
 
@@ -105,16 +108,27 @@ def save(picture: Image.Image, path: Path) -> None:
     raise SystemExit(f"{path} has {path.stat().st_size:,} bytes")
 
 
-def main(target: Path, names: list[str]) -> None:
-    with tempfile.TemporaryDirectory(prefix="dbloader-") as name, sync_playwright() as playwright:
-        make_stores(Path(name))
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=QUIET)
-        for shot in names or SHOTS:
-            with viewer(Path(name), SHOTS[shot].stores) as link, browser.new_context() as first:
+def take_all(folder: Path, shots: dict[str, Shot], target: Path) -> None:
+    """Take pictures of the stores in a folder."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+        for name, shot in shots.items():
+            with viewer(folder, shot.stores) as link, browser.new_context() as first:
                 first.new_page().goto(link)
-                save(take(browser, link.partition("?")[0], first.cookies(), SHOTS[shot]), target / f"{shot}.webp")
+                save(take(browser, link.partition("?")[0], first.cookies(), shot), target / f"{name}.webp")
         browser.close()
 
 
+def main(target: Path, names: list[str]) -> None:
+    with tempfile.TemporaryDirectory(prefix="dbloader-") as folder:
+        make_stores(Path(folder))
+        take_all(Path(folder), {name: SHOTS[name] for name in names or SHOTS}, target)
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    if sys.argv[1] == "--demo":  # the folder of scripts/demo
+        stores = ("train.lmdb", "test.lmdb")
+        shots = {name: SHOTS[name]._replace(stores=stores) for name in ("viewer", "viewer-training")}
+        take_all(Path(sys.argv[2]), shots, Path(sys.argv[2]))
+    else:
+        main(Path(sys.argv[1]), sys.argv[2:])
