@@ -73,7 +73,12 @@ def viewer(folder: Path, stores: tuple[str, ...]) -> Iterator[str]:
     """Run the viewer, and yield its link."""
     program = [sys.executable, "-m", "dbloader", "view", *stores, "--no-open"]
     process = subprocess.Popen(
-        program, cwd=folder, stdout=subprocess.PIPE, text=True, env={**os.environ, "DISPLAY": ":0"}
+        program,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,  # where it says that it was interrupted
+        text=True,
+        env={**os.environ, "DISPLAY": ":0"},
     )
     assert process.stdout is not None
     try:
