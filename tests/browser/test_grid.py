@@ -83,6 +83,22 @@ def test_the_bar_moves_by_proportion_and_the_wheel_by_rows(tabs: Tabs, tall: Sit
     shows(page, TALL // 2 + 3)
 
 
+def test_a_key_acts_on_what_the_bar_was_just_moved_to(tabs: Tabs, tall: Site) -> None:
+    """A browser tells of scrolling with its next frame; keys that come before must know of it."""
+    page = tabs.open(tall)
+    shows(page, 0)
+    press = """(list, [part, key]) => {
+      list.scrollTop = part * (list.scrollHeight - list.clientHeight);
+      list.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true, cancelable: true}));
+    }"""
+    page.locator("#tiles").evaluate(press, [1, "End"])
+    shows(page, TALL - 1)
+    page.locator("#tiles").evaluate(press, [0.5, "End"])
+    shows(page, TALL - 1)
+    page.locator("#tiles").evaluate(press, [0.5, "PageUp"])
+    page.wait_for_url(re.compile(r"at=12[34]\d\d$"))
+
+
 def test_an_index_and_the_next_class_are_reached_by_keys(tabs: Tabs, tall: Site) -> None:
     page = tabs.open(tall)
     shows(page, 0)

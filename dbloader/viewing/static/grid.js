@@ -52,7 +52,7 @@ class Grid extends HTMLElement {
       seen: (begin, end) => this.seen(begin, end),
       settled: () => state().view === "grid" && go({at: scroller.active}, {replace: true}),
     });
-    const move = (/** @type {() => number} */ by) => () => scroller.move(scroller.active + by());
+    const move = (/** @type {() => number} */ by) => () => scroller.move(scroller.here() + by());
     keys({
       ArrowLeft: ["One record back", move(() => -1)],
       ArrowRight: ["One record on", move(() => 1)],
@@ -62,11 +62,11 @@ class Grid extends HTMLElement {
       PageDown: ["One screen down", move(() => scroller.page)],
       Home: ["First record", () => scroller.move(0)],
       End: ["Last record", () => scroller.move(scroller.count - 1)],
-      Enter: ["Open the record", () => this.open(scroller.active)],
+      Enter: ["Open the record", () => this.open(scroller.here())],
       g: ["Go to an index", () => this.jump.focus()],
-      "[": ["Previous class", () => this.seek({from: scroller.active, class: "previous"})],
-      "]": ["Next class", () => this.seek({from: scroller.active, class: "next"})],
-      x: ["Select the record, or take it out; a click with Ctrl does so too", () => this.toggle(scroller.active)],
+      "[": ["Previous class", () => this.seek({from: scroller.here(), class: "previous"})],
+      "]": ["Next class", () => this.seek({from: scroller.here(), class: "next"})],
+      x: ["Select the record, or take it out; a click with Ctrl does so too", () => this.toggle(scroller.here())],
       Escape: ["Select nothing", () => this.select(new Set())],
     }, "grid");
   }

@@ -31,9 +31,7 @@ export class Scroller {
     list.tabIndex = 0;
     list.append(this.spacer);
     list.addEventListener("scroll", () => {
-      if (Math.abs(list.scrollTop - this.set) < 1) return;
-      this.set = list.scrollTop;
-      this.top = this.set * this.scale;
+      if (!this.read()) return;
       this.render();
       this.settle();
     });
@@ -101,9 +99,26 @@ export class Scroller {
     this.render();
   }
 
+  /** Take over where the scroll bar was moved to, and return whether it was. Browsers tell it only with the next frame. */
+  read() {
+    if (!this.list.clientWidth || Math.abs(this.list.scrollTop - this.set) < 1) return false;
+    this.set = this.list.scrollTop;
+    this.top = this.set * this.scale;
+    return true;
+  }
+
+  /** Return the position that keys act on: the active one, or the first that is visible if it was scrolled away. */
+  here() {
+    this.read();
+    const middle = Math.floor(this.active / this.columns) * this.down - this.top + this.down / 2;
+    if (middle < 0 || middle > this.high) this.active = Math.min(Math.ceil(this.top / this.down) * this.columns, this.count - 1);
+    return this.active;
+  }
+
   /** Make a position the active one, and bring it into view.
    * @param {number} position */
   move(position) {
+    this.read();
     this.active = Math.max(0, Math.min(position, this.count - 1));
     const top = Math.floor(this.active / this.columns) * this.down;
     if (top < this.top) this.to(top);
@@ -116,8 +131,7 @@ export class Scroller {
   settle() {
     clearTimeout(this.timer);
     this.timer = setTimeout(() => {
-      const middle = Math.floor(this.active / this.columns) * this.down - this.top + this.down / 2;
-      if (middle < 0 || middle > this.high) this.active = Math.min(Math.ceil(this.top / this.down) * this.columns, this.count - 1);
+      this.here();
       this.render();
       this.use.settled?.();
     }, SETTLE_MS);

@@ -153,8 +153,8 @@ class Sidebar extends HTMLElement {
   pressed(event) {
     const {scroller} = this;
     const step = {ArrowUp: -1, ArrowDown: 1, PageUp: -scroller.page, PageDown: scroller.page, Home: -1e9, End: 1e9}[event.key];
-    if (step) scroller.move(scroller.active + step);
-    else if (event.key === "Enter") this.choose(scroller.active);
+    if (step) scroller.move(scroller.here() + step);
+    else if (event.key === "Enter") this.choose(scroller.here());
     else return;
     event.preventDefault();
   }
