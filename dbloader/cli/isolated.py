@@ -80,7 +80,7 @@ def _run(
     sender: Connection, function: str, arguments: tuple[Any, ...], options: dict[str, Any], calls: list[str]
 ) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to this process too; the command ends it
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was written aside is removed
+    signal.signal(signal.SIGTERM, _end_once)  # so that what was written aside is removed
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # where LMDB prints its failed assertions
     try:
@@ -96,6 +96,12 @@ def _run(
         pass  # the command has ended
     except Exception as error:
         sender.send(("error", error))
+
+
+def _end_once(*_: object) -> None:
+    """Exit; further signals do not interrupt the removal of what was written aside."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(1)
 
 
 def _end_with_parent() -> None:

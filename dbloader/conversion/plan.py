@@ -209,8 +209,8 @@ def make_plan(
     aside = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}")
     converter, fail_on, shuffle = settings
     with closing(open_files(converter.images, **place)) as found:
-        aside.mkdir(parents=False)
         try:
+            aside.mkdir(parents=False)
             (aside / SHARD_FOLDER).mkdir()
             (aside / RECEIPT_FOLDER).mkdir()
             data = (aside / _LIST).open("x+b")  # the list closes it

@@ -86,8 +86,8 @@ def repair_store(
             raise StoreExistsError(f"{folder} exists already: move it away, or choose another destination")
         aside = Path(f"{folder}.partial")
         shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True)
         try:
+            aside.mkdir(parents=True)
             writer.write([], outcome={kind: old.outcome.get(kind, 0) for kind in ("resized", "reencoded")})
             with Findings(aside / "listing.jsonl") as rejected:
                 try:
