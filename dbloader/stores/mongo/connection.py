@@ -68,6 +68,11 @@ class Connection:
             self._shared: SharedClient | None = get_client(self.place)
             if writing and not self.client.write_concern.acknowledged:
                 problem = "without an answer to its writes (w=0) no store can be written"
+            if self.client.read_concern.level == "available":
+                problem = (
+                    "with readConcernLevel=available a sharded cluster may answer with records that it has moved away: "
+                    "leave it out"
+                )
             if self.client.options.timeout == 0:
                 problem = (
                     "timeoutMS=0 would wait without end for a server that is away: leave it out, for about a minute, "

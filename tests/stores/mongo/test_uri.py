@@ -167,6 +167,12 @@ def test_waiting_without_end_is_refused(mongo_uri: str) -> None:
             use()
 
 
+def test_reading_what_a_shard_has_moved_away_is_refused(mongo_uri: str) -> None:
+    for use in uses_of(f"{mongo_uri}?readConcernLevel=available"):
+        with pytest.raises(PlaceError, match=r"readConcernLevel=available .* that it has moved away: leave it out"):
+            use()
+
+
 def test_writing_without_answers_is_refused(mongo_uri: str) -> None:
     with pytest.raises(PlaceError, match=r"without an answer to its writes \(w=0\)"):
         write_nothing(f"{mongo_uri}?w=0")
