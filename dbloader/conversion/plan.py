@@ -22,10 +22,11 @@ from dbloader.conversion.file_list import FileList
 from dbloader.conversion.file_to_record import FileConverter
 from dbloader.conversion.open_files import open_files
 from dbloader.conversion.transcode import ImageFormat
-from dbloader.errors import ConversionError, DamagedStoreError, StoreNotFoundError
+from dbloader.errors import ConversionError, DamagedStoreError, PlaceError, StoreNotFoundError
 from dbloader.records.columns import seal_chunk, unseal_chunk
 from dbloader.records.document import open_sealed
 from dbloader.stores.lmdb.keys import PARTIAL, checked_path
+from dbloader.stores.mongo.uri import is_mongo
 
 if TYPE_CHECKING:
     from dbloader.sources.base import Source
@@ -178,6 +179,11 @@ def remove_plan(folder: Path) -> None:
 
 def partial_folder(destination: str | os.PathLike[str]) -> Path:
     """Return the folder of a conversion in parts."""
+    if is_mongo(destination):
+        raise PlaceError(
+            "shards are files: the destination must be a path that all machines see, got a place in MongoDB; convert "
+            "without shards (--shards) to write there"
+        )
     return Path(os.path.realpath(checked_path(destination)) + PARTIAL)
 
 
