@@ -11,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dbloader.conversion.plan import make_plan, partial_folder
+from dbloader.conversion.make_plan import make_plan
+from dbloader.conversion.plan import partial_folder
 from dbloader.conversion.publish import list_parts, publish
 from dbloader.conversion.report import Progress
 from dbloader.conversion.run_parts import check_executor, run_parts
@@ -53,7 +54,7 @@ def convert_shards(
         **options,
     )
     _, receipts, missing = list_parts(destination)
-    done = [len(plan.part(receipt.part)) for receipt in receipts]
+    done = [plan.part_length(receipt.part) for receipt in receipts]
     resumed_at, nbytes = sum(done), 0
     progress(Progress(plan.files, resumed_at, 0))
     own = None
@@ -65,7 +66,7 @@ def convert_shards(
     try:
         with closing(run_parts(place, missing, executor, workers)) as receipts_made:
             for receipt in receipts_made:
-                done.append(len(plan.part(receipt.part)))
+                done.append(plan.part_length(receipt.part))
                 nbytes += receipt.bytes_read
                 progress(Progress(plan.files, sum(done), nbytes))
     finally:
