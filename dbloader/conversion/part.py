@@ -39,6 +39,7 @@ class Receipt:
         bytes_read: Bytes of the files.
         seconds: How long it took.
         host: The machine.
+        repeats: Requests to the source that were repeated.
     """
 
     plan: str
@@ -52,6 +53,7 @@ class Receipt:
     bytes_read: int
     seconds: float
     host: str
+    repeats: int
 
 
 def convert_part(
@@ -96,6 +98,7 @@ def convert_part(
             into = FileWriter(writer, plan.converter(), found, plan.fail_on)
             into.write(files, plan.part(part), workers)
             manifest = writer.finish(classes=plan.classes, source=plan.described)
+            repeats = found.repeats
         _copy(path, plan.folder / SHARD_FOLDER / shard)
     receipt = Receipt(
         plan=plan.id,
@@ -109,6 +112,7 @@ def convert_part(
         bytes_read=into.bytes_read,
         seconds=time.monotonic() - started,
         host=socket.gethostname(),
+        repeats=repeats,
     )
     path = receipt_path(plan, part)
     aside = path.with_name(f"{path.name}.{shard}")
