@@ -26,11 +26,12 @@ from dbloader.conversion.file_to_record import FileConverter
 from dbloader.conversion.open_files import describe_source, open_files
 from dbloader.conversion.settings import Settings
 from dbloader.conversion.transcode import ImageFormat
-from dbloader.errors import ConversionError, DamagedStoreError, StoreExistsError, StoreNotFoundError
+from dbloader.errors import ConversionError, DamagedStoreError, PlaceError, StoreExistsError, StoreNotFoundError
 from dbloader.records.document import open_sealed, seal
 from dbloader.stores.lmdb.keys import PARTIAL, checked_path
 from dbloader.stores.lmdb.publish_shards import check_target, write_durably
 from dbloader.stores.lmdb.shard_table import SHARD_FOLDER
+from dbloader.stores.mongo.uri import is_mongo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -271,6 +272,11 @@ def remove_plan(folder: Path) -> None:
 
 def partial_folder(destination: str | os.PathLike[str]) -> Path:
     """Return the folder of a conversion in parts."""
+    if is_mongo(destination):
+        raise PlaceError(
+            "shards are files: the destination must be a path that all machines see, got a place in MongoDB; convert "
+            "without shards (--shards) to write there"
+        )
     return Path(os.path.realpath(checked_path(destination)) + PARTIAL)
 
 

@@ -51,6 +51,11 @@ class Store(ABC):
         """
         return self._open().manifest
 
+    @property
+    def shard_lengths(self) -> Sequence[int] | None:
+        """The number of records in each shard, in their order; None for a store without shards."""
+        return None
+
     @abstractmethod
     def read(self, indices: Sequence[int]) -> list[Record]:
         """Return records in the order asked, repeats included, in one transaction or round trip.

@@ -19,6 +19,7 @@ from dbloader.errors import (
     ConversionError,
     DamagedStoreError,
     OptionError,
+    PlaceError,
     SourceError,
     StoreExistsError,
     StoreNotFoundError,
@@ -328,6 +329,11 @@ def test_a_destination_that_is_taken_is_refused_before_the_parts_are_made(root: 
         with pytest.raises(StoreExistsError, match="name another place"):
             action()
         assert not Path(f"{place}.partial").exists()
+    with pytest.raises(
+        PlaceError, match=r"shards are files: .*, got a place in MongoDB; convert without shards"
+    ) as caught:
+        plan_conversion(root, "mongodb://user:secret@127.0.0.1:1/a.b", 1)
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["files.order", "files.ends"])

@@ -22,7 +22,7 @@ LAYERS = (
     {"loading"},
     {"batches"},
     {"conversion", "datasets", "exports"},
-    {"sources", "device"},
+    {"sources", "device", "caching"},
     {"stores", "decoding", "sampling"},
     {"records", "images", "remote"},
     {"_describe", "_lazy", "_machine", "_options", "_version", "errors"},

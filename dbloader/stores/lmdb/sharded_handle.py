@@ -63,6 +63,11 @@ class ShardedHandle:
         names = (self._table.index_file, *(f"{SHARD_FOLDER}/{shard.name}" for shard in self._table.shards))
         return [os.path.join(self.place, name) for name in names]  # noqa: PTH118 - the place may be any str
 
+    @property
+    def shard_lengths(self) -> list[int]:
+        """The number of records in each shard."""
+        return [shard.length for shard in self._table.shards]
+
     def _index(self) -> LMDBHandle:
         with env.gate, self._lock:  # in this order, so that no fork finds the lock held
             if self._index_handle is None:

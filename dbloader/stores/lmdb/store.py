@@ -44,6 +44,12 @@ class LMDBStore(Store):
             # Each document is decoded in the map. Only the values of the record are copied.
             return [self._decode(document, index) for document, index in documents]
 
+    @property
+    @override
+    def shard_lengths(self) -> Sequence[int] | None:
+        handle = self._open()
+        return handle.shard_lengths if isinstance(handle, ShardedHandle) else None
+
     @override
     def prefetch(self, indices: Sequence[int]) -> None:
         handle = self._open()

@@ -34,6 +34,7 @@ from dbloader.stores.mongo.schema import (
     records_collection,
     stored_crc32,
 )
+from dbloader.stores.mongo.sharding import shard_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -70,9 +71,14 @@ class PartialStore:
         self.large = LargeRecords(database, collection, store)
 
     @retried
-    def begin(self) -> None:
-        """Create the indexes. What was stored after the last commit stays: a late delete could remove newer records."""
+    def begin(self, *, new: bool) -> None:
+        """Create the indexes, and spread the records of a new store over a cluster's shards.
+
+        What was stored after the last commit stays: a late delete could remove newer records.
+        """
         self._lease.check()
+        if new:
+            shard_records(self.connection, self._records)
         for name, keys in INDEXES.items():
             self._records.create_index(keys, name=name)
 
