@@ -18,7 +18,7 @@ import time
 import urllib.error
 import urllib.request
 import uuid
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -27,6 +27,7 @@ import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from concurrent.futures import Future
 
     from typing_extensions import Self
 
