@@ -6,7 +6,7 @@ import functools
 import http.server
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,9 +15,8 @@ from dbloader.conversion.part import convert_part
 from dbloader.conversion.plan import plan_conversion
 from dbloader.conversion.publish import publish
 from dbloader.errors import PlaceError, SourceError, SourceNotFoundError
-from dbloader.sources.open import open_source
 from tests.support.images import photo, plant
-from tests.support.object_store import put, put_folder
+from tests.support.object_store import listed, plan_then_change, put, put_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,16 +41,6 @@ def root(tmp_path: Path) -> Path:
     return plant(tmp_path / "images", {**others, "dog/broken.jpg": photo(5)[:300]})
 
 
-def listed(source: str) -> tuple[list[Any], tuple[str, ...], dict[str, int]]:
-    """Return what a source lists, without the paths, which are its own."""
-    found = open_source(source, None, name_field=None, image_field=None)
-    try:
-        items = [(item.name, getattr(item, "label", None)) for item in found.entries()]
-        return items, found.classes, dict(found.skipped)
-    finally:
-        found.close()
-
-
 def test_objects_are_listed_as_the_same_folder_is(object_store: ObjectStore, outside: Outside, root: Path) -> None:
     place = object_store.place("train")
     outside(put_folder, place, root)
@@ -72,13 +61,6 @@ def test_a_conversion_and_its_parts_give_the_digest_of_the_folder(
     assert outside(publish, parts).digest == expected.digest
     with open_store(parts) as store:
         assert store.manifest.source["path"] == place
-
-
-def plan_then_change(place: str, destination: Path, changes: dict[str, bytes]) -> None:
-    plan_conversion(place, destination, 1)
-    put(place, changes)
-    convert_part(destination, 0)
-    publish(destination)
 
 
 def test_an_object_that_changes_after_it_was_listed_is_named(

@@ -15,8 +15,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 import uuid
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -89,7 +87,7 @@ class Outside:
         self._pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
 
     def __enter__(self) -> Self:
-        self(os.getpid)  # starts it
+        self(put, self._server.place(), {"first": b""})  # starts it, and has the server make its files
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -145,6 +143,30 @@ def get(place: str, key: str) -> bytes:
     from dbloader.remote.bucket import Bucket
 
     return Bucket(place).get(key)
+
+
+def listed(source: str) -> tuple[list[Any], tuple[str, ...], dict[str, int]]:
+    """Return what a source lists, without the paths, which are its own."""
+    from dbloader.sources.open import open_source
+
+    found = open_source(source, None, name_field=None, image_field=None)
+    try:
+        items = [(item.name, getattr(item, "label", None)) for item in found.entries()]
+        return items, found.classes, dict(found.skipped)
+    finally:
+        found.close()
+
+
+def plan_then_change(place: str, destination: Path, changes: dict[str, bytes]) -> None:
+    """Make a store of one shard of a source that changes after the plan is made."""
+    from dbloader.conversion.part import convert_part
+    from dbloader.conversion.plan import plan_conversion
+    from dbloader.conversion.publish import publish
+
+    plan_conversion(place, destination, 1)
+    put(place, changes)
+    convert_part(destination, 0)
+    publish(destination)
 
 
 def _die_with_parent() -> None:
@@ -226,21 +248,11 @@ class ObjectStore:
         self._await()
 
     def _await(self) -> None:
-        """Wait until the bucket is there: to a stranger it is then forbidden."""
         deadline = time.monotonic() + START_S
-        while True:
-            try:
-                urllib.request.urlopen(f"{self.endpoint}/{BUCKET}", timeout=5).close()
-            except urllib.error.HTTPError as error:
-                error.close()
-                if error.code == 403:
-                    return
-            except OSError:
-                pass
+        while b"All enabled components are running" not in (log := (self._folder / "log").read_bytes()):
             assert self._process is not None
             if self._process.poll() is not None or time.monotonic() > deadline:
-                log = (self._folder / "log").read_text(errors="replace")
-                raise AssertionError(f"SeaweedFS does not answer; its log ends in\n{log[-3000:]}")
+                raise AssertionError(f"SeaweedFS does not start; its log ends in\n{log[-3000:].decode()}")
             time.sleep(0.05)
 
 
