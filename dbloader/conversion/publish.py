@@ -72,10 +72,11 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> 
             f"{len(missing):,} of {plan.parts:,} parts are missing: {slurm_ranges(missing)}; make them with "
             f"dbloader part {os.fspath(destination)} NUMBER"
         )
+    plan.check_frozen()
     target = plan.folder.with_name(plan.folder.name.removesuffix(".partial"))
     replaces = check_target(target, overwrite=overwrite)
     for receipt in receipts:
-        if receipt.records + receipt.rejected != (files := len(plan.part(receipt.part))):
+        if receipt.records + receipt.rejected != (files := plan.part_length(receipt.part)):
             raise DamagedStoreError(
                 f"part {receipt.part} has {receipt.records:,} records and {receipt.rejected:,} rejected files, not "
                 f"{files:,}; remove {receipt_path(plan, receipt.part)}, and make the part again"
