@@ -147,6 +147,16 @@ def by_executor(executor: Any, root: Path, place: Path, shards: int) -> int:
             return runs
 
 
+def by_dask(root: Path, place: Path, shards: int, killer: Killer) -> int:
+    """Convert by a cluster of its own: after some deaths, Dask's nannies start no more workers."""
+    from distributed import Client, LocalCluster
+
+    killer.most = min(killer.most, 3)  # after four of one part, Dask gives up
+    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None, "host": "127.0.0.1"}
+    with LocalCluster(**options, silence_logs=50) as cluster, Client(cluster) as client:
+        return by_executor(client.get_executor(), root, place, shards)
+
+
 @contextmanager
 def started(engine: str, folder: Path) -> Iterator[Callable[[Path, Path, int, Killer], int]]:
     """Start an engine, and give what converts with it."""
@@ -156,11 +166,7 @@ def started(engine: str, folder: Path) -> Iterator[Callable[[Path, Path, int, Ki
         with ray_nodes(folder, 2):
             yield lambda root, place, shards, _: by_executor("ray", root, place, shards)
     elif engine == "dask":
-        from distributed import Client, LocalCluster
-
-        options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None, "host": "127.0.0.1"}
-        with LocalCluster(**options, silence_logs=50) as cluster, Client(cluster) as client:
-            yield lambda root, place, shards, _: by_executor(client.get_executor(), root, place, shards)
+        yield by_dask
     else:
         yield lambda *arguments: by_commands(engine, *arguments)
 
