@@ -7,15 +7,14 @@ import os
 import time
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dbloader.conversion.make_plan import make_plan
 from dbloader.conversion.part import convert_part
-from dbloader.conversion.plan import partial_folder
+from dbloader.conversion.plan import target_of
 from dbloader.conversion.publish import list_parts, publish
 from dbloader.conversion.report import Progress
-from dbloader.stores.lmdb.keys import PARTIAL
 from dbloader.stores.lmdb.publish_shards import check_target
 
 if TYPE_CHECKING:
@@ -33,6 +32,7 @@ def convert_shards(
     workers: int,
     executor: Any,
     settings: Settings,
+    append: bool,
     overwrite: bool,
     resume: bool,
     progress: Callable[[Progress], object],
@@ -40,12 +40,14 @@ def convert_shards(
 ) -> Report:
     """Plan, make all parts that are missing, and publish; see `convert`."""
     started = time.monotonic()
-    check_target(Path(str(partial_folder(destination)).removesuffix(PARTIAL)), overwrite=overwrite)
+    if not append:
+        check_target(target_of(destination), overwrite=overwrite)
     plan = make_plan(
         source,
         destination,
         shards,
         settings,
+        append=append,
         overwrite=overwrite and not resume,
         progress=lambda count: progress(Progress(count, None, 0)),
         **options,
@@ -54,14 +56,15 @@ def convert_shards(
     done = [plan.part_length(receipt.part) for receipt in receipts]
     resumed_at, nbytes = sum(done), 0
     progress(Progress(plan.files, resumed_at, 0))
-    own = None
+    own, make = None, convert_part
     if executor is None:
+        make = partial(convert_part, workers=max(1, workers // plan.parts))
         # Not forked: the calling program may have threads.
-        executor = own = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"))
+        executor = own = ProcessPoolExecutor(min(workers, plan.parts), multiprocessing.get_context("spawn"))
     place = os.path.abspath(destination)  # noqa: PTH100 - tasks may run in another working directory
     running: dict[Any, int] = {}
     try:
-        running = {executor.submit(convert_part, place, part): part for part in missing}
+        running = {executor.submit(make, place, part): part for part in missing}
         while running:
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 receipt = future.result()
