@@ -21,6 +21,7 @@ pytest.register_assert_rewrite("tests.support", "tests.contracts")
 
 from tests.support.leaks import no_leaks  # noqa: E402 - only what is imported from here on is rewritten
 from tests.support.mongo import Mongod, ReplicaSet, Server, needing_a_server  # noqa: E402
+from tests.support.object_store import ObjectStore, Outside, needing_object_storage  # noqa: E402
 from tests.support.stand_in_router import StandInRouter  # noqa: E402
 
 # Seconds. A closed client's threads sleep for so long before they notice: 0.5, in every test that has a client, by
@@ -222,6 +223,20 @@ def _fresh_place(server: Server) -> Iterator[str]:
     server.drop(database)
     for report in Path.cwd().glob(f"{database}.*.report.jsonl"):  # where a conversion into it leaves one
         report.unlink()
+
+
+@pytest.fixture(scope="session")
+def object_store() -> Iterator[ObjectStore]:
+    """An S3 server with the bucket ``images``; each test takes a place of its own in it."""
+    with needing_object_storage(), ObjectStore() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def outside(object_store: ObjectStore) -> Iterator[Outside]:
+    """A process for what uses object storage."""
+    with Outside(object_store) as process:
+        yield process
 
 
 @pytest.fixture

@@ -41,6 +41,7 @@ class Receipt:
         bytes_read: Bytes of the files.
         seconds: How long it took.
         host: The machine.
+        repeats: Requests to the source that were repeated.
     """
 
     plan: str
@@ -54,6 +55,7 @@ class Receipt:
     bytes_read: int
     seconds: float
     host: str
+    repeats: int
 
 
 def convert_part(
@@ -109,6 +111,7 @@ def _make(plan: Plan, part: int, workers: int, scratch: str | os.PathLike[str] |
             into = FileWriter(writer, plan.converter(), found, plan.fail_on, in_parts=True)
             into.write(files, plan.part(part), workers)
             manifest = writer.finish(classes=plan.classes, source=plan.described)
+            repeats = found.repeats
         _copy(path, plan.folder / SHARD_FOLDER / shard)
     receipt = Receipt(
         plan=plan.id,
@@ -122,6 +125,7 @@ def _make(plan: Plan, part: int, workers: int, scratch: str | os.PathLike[str] |
         bytes_read=into.bytes_read,
         seconds=time.monotonic() - started,
         host=socket.gethostname(),
+        repeats=repeats,
     )
     path = receipt_path(plan, part)
     aside = path.with_name(f"{path.name}.{shard}")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from dbloader.conversion.grow import add_shards
 from dbloader.conversion.part import read_receipt, receipt_path
 from dbloader.conversion.plan import PLAN_FILES, RECEIPT_FOLDER, Plan, remove_plan, target_of
-from dbloader.conversion.report import FILE_COUNTS, Report, image_warnings, nothing_stored, write_report
+from dbloader.conversion.report import FILE_COUNTS, Report, image_warnings, nothing_stored, repeat_warning, write_report
 from dbloader.errors import ConversionError, DamagedStoreError, OptionError, StoreError, StoreExistsError
 from dbloader.stores.lmdb.partial import sync_folder
 from dbloader.stores.lmdb.publish_shards import (
@@ -115,7 +115,12 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> 
         bytes_read=sum(receipt.bytes_read for receipt in receipts),
         image_bytes=manifest.image_bytes,
         seconds=time.monotonic() - started,
-        warnings=(*plan.warnings, *image_warnings(new, raw=plan.converter().images.raw), *problem),
+        warnings=(
+            *plan.warnings,
+            *repeat_warning(plan.described["path"], sum(receipt.repeats for receipt in receipts)),
+            *image_warnings(new, raw=plan.converter().images.raw),
+            *problem,
+        ),
         skipped=plan.skipped,
         hidden=plan.hidden,
         report_file=report_file,
