@@ -139,7 +139,7 @@ def _make(plan: Plan, receipts: Sequence[Receipt], target: Path, *, replaces: bo
             source=plan.described,
         )
         if replaces:
-            _move_into(plan.folder, target)
+            move_into(plan.folder, target)
         else:
             plan.folder.rename(target)
     except (OSError, StoreError) as error:
@@ -153,16 +153,17 @@ def _make(plan: Plan, receipts: Sequence[Receipt], target: Path, *, replaces: bo
     return manifest
 
 
-def _move_into(folder: Path, target: Path) -> None:
+def move_into(folder: Path, target: Path) -> None:
     """Replace the store at a place, in one step: by the manifest, once all it names is there."""
     data = (folder / MANIFEST_FILE).read_bytes()  # once: another process may publish the same parts
     table = ShardTable.decode(data, str(folder))
     before: list[str] = []
     with replacing(target) as old:
         with suppress(StoreError):  # a damaged store is replaced too
-            before = ShardTable.decode(old, str(target)).files
+            there = ShardTable.decode(old, str(target))
+            before = [*files_of(there), *there.older_files]
         (target / SHARD_FOLDER).mkdir(exist_ok=True)
-        for name in table.files:
+        for name in files_of(table):
             if not (target / name).exists():
                 give_second_name(folder / name, target / name)
         for changed in (target / SHARD_FOLDER, target):
@@ -172,9 +173,14 @@ def _move_into(folder: Path, target: Path) -> None:
         aside.replace(target / MANIFEST_FILE)
     with suppress(OSError):  # the store is in place
         # Only what the older store had: other files may be those of a process that publishes too.
-        for name in {*before} - {*table.files}:
+        for name in {*before} - {*files_of(table)}:
             (target / name).unlink(missing_ok=True)
         remove_plan(folder)
+
+
+def files_of(table: ShardTable) -> list[str]:
+    """Return the files of a store, below its folder: the shards, then the index."""
+    return [*(f"{SHARD_FOLDER}/{shard.name}" for shard in table.shards), table.index_file]
 
 
 def _remove_others(target: Path) -> None:
@@ -182,7 +188,7 @@ def _remove_others(target: Path) -> None:
     for name in PLAN_FILES:
         (target / name).unlink(missing_ok=True)
     shutil.rmtree(target / RECEIPT_FOLDER, ignore_errors=True)
-    named = ShardTable.decode((target / MANIFEST_FILE).read_bytes(), str(target)).files
+    named = files_of(ShardTable.decode((target / MANIFEST_FILE).read_bytes(), str(target)))
     for path in (*target.glob(f"{SHARD_FOLDER}/*"), *target.glob("index-*")):
         if str(path.relative_to(target)) not in named:
             path.unlink(missing_ok=True)

@@ -95,9 +95,8 @@ def publish_shards(
 
 def _keep(folder: Path, table: ShardTable) -> None:
     """Keep the manifest of a store that grows, for its readers; remove what the store before it has left."""
-    if table.previous:
-        for name in (table.previous, kept_manifest(table.previous)):
-            (folder / name).unlink(missing_ok=True)
+    for name in table.older_files:
+        (folder / name).unlink(missing_ok=True)
     (folder / kept_manifest(table.index_file)).write_bytes((folder / MANIFEST_FILE).read_bytes())
 
 

@@ -54,10 +54,9 @@ class ShardTable(NamedTuple):
     previous: str = ""
 
     @property
-    def files(self) -> list[str]:
-        """The paths in the folder of all files but the manifest."""
-        older = [self.previous, kept_manifest(self.previous)] if self.previous else []
-        return [*(f"{SHARD_FOLDER}/{shard.name}" for shard in self.shards), self.index_file, *older]
+    def older_files(self) -> list[str]:
+        """The files in the folder that only readers of the store before need."""
+        return [self.previous, kept_manifest(self.previous)] if self.previous else []
 
     def encode(self) -> bytes:
         """Return the content of the file."""
