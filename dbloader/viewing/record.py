@@ -15,7 +15,6 @@ from dbloader.images.info import read_facts
 from dbloader.images.structure import describe_jpeg, read_exif
 from dbloader.stores.rows import class_of
 from dbloader.viewing.files import shown_orientation, why_rendered
-from dbloader.viewing.report import events_of
 
 if TYPE_CHECKING:
     from dbloader.records.record import Record
@@ -36,7 +35,6 @@ def show_record(store: Store, index: int) -> dict[str, Any]:
     - ``rendered``: why they are given a picture made of the image; None if they show it as it is stored.
     - ``boxes``: the first 2,000 boxes, in pixels of the stored image, and ``box_labels``: the names of their classes.
     - ``files``: number and name of each file field that the record has.
-    - ``events``: the lines of the report with its name; None if the report is long.
 
     Of a damaged record: index, name and error.
 
@@ -64,7 +62,6 @@ def show_record(store: Store, index: int) -> dict[str, Any]:
             for number, name in enumerate(store.manifest.file_fields)
             if isinstance(record.fields.get(name), bytes)
         ],
-        "events": events_of(store, record.name),
     }
 
 

@@ -19,6 +19,7 @@ from dbloader.stores.mongo.query import find_indices
 from dbloader.stores.mongo.store import MongoStore
 from dbloader.viewing.columns import Columns, Recent, blocks, find_names
 from dbloader.viewing.query import EVENTS, SIZES, parse, query_error
+from dbloader.viewing.report import ConversionReport
 
 if TYPE_CHECKING:
     from dbloader.stores.base import Store
@@ -53,11 +54,13 @@ class Selections:
     Attributes:
         columns: The columns of the store.
         facts: What ``facts.count`` has counted.
+        report: The conversion's report.
     """
 
     def __init__(self, store: Store, *, seconds: float = _SECONDS) -> None:
         self.store = store
         self.columns = Columns(store)
+        self.report = ConversionReport(store)
         self._seconds = seconds
         self._kept = Recent[Selection](_MOST_BYTES, lambda found: 1_000 + getattr(found.indices, "nbytes", 0))
         self.facts = Recent[dict[str, Any]](_MOST_BYTES, lambda facts: 10_000 + 200 * len(facts["labels"]))
