@@ -121,7 +121,7 @@ def find_duplicates(
 
 
 def fingerprints_of(store: Store, progress: Callable[[str, int, int], object]) -> Fingerprints:
-    """Return the fingerprints of a store from its file, which is written if there is none."""
+    """Return the fingerprints of a store from its file, which is made if it is missing."""
     prints = load_fingerprints(store)
     if prints is None:
         prints = compute_fingerprints(store, lambda done: progress("Looking", done, len(store)))

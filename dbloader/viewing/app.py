@@ -64,7 +64,7 @@ _STATUS = (
     *((OptionError, 400), (RecordIndexError, 404), (RecordNotFoundError, 404)),
     *((DamagedRecordError, 422), (ImageError, 422), (StoreUnreachableError, 503)),
 )
-_GONE = 499  # nobody reads it
+_GONE = 499  # as nginx has it: the browser is gone
 # All images that were looked at would stay in this process's memory: 600 MB after 4,500 thumbnails of ten million.
 _ANSWERS, _RELEASED_AFTER = itertools.count(1), 50
 

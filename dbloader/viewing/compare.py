@@ -31,7 +31,7 @@ _SECONDS = 0.3  # of work for a request
 class Comparison:
     """Compares two stores. Threads may share it.
 
-    What takes long is done in steps, some with each call, and only once: nothing runs while nobody asks.
+    Long work is done in steps, a few with each call, and each step once. So nothing runs unless a page asks.
     """
 
     def __init__(self, selections: Sequence[Selections]) -> None:

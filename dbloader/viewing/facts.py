@@ -25,7 +25,7 @@ _WIDE = 20  # ratio of values above which they are shown by their logarithms
 
 
 def select(selections: Selections, text: str) -> dict[str, Any]:
-    """Return how many records a query finds, of how many; ``first`` if only so many were looked at."""
+    """Return the ``count`` of records that a query finds ``of`` all; ``first``: how many it looked at, None for all."""
     found = selections.select(text)
     return {"count": len(found.indices), "of": len(selections.store), "first": found.first}
 

@@ -1,4 +1,4 @@
-"""Everything that is known of one record, as JSON has it."""
+"""All facts of one record, as values of JSON."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _describe_file(data: bytes) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON has it: an array as lists, and bytes, a large array or no number as a text."""
+    """Return a value of JSON: arrays become lists; bytes, large arrays and what is not finite become text."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, Real):  # a fraction of EXIF may be one of 0

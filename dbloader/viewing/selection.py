@@ -79,7 +79,7 @@ class Selections:
         return self._events.get(None, self._find_events)
 
     def position(self, text: str, index: int) -> int | None:
-        """Return the position in a selection of its first record at or after an index; None if there is none."""
+        """Return the position in a selection of its first record at or after an index; None behind the last one."""
         indices = self.select(text).indices
         found = min(max(index, 0), len(self.store))
         if not isinstance(indices, range):
@@ -87,7 +87,7 @@ class Selections:
         return found if found < len(indices) else None
 
     def neighbor(self, text: str, position: int, *, forward: bool) -> int | None:
-        """Return the position of the first record of the next or previous run of another label; None if there is none.
+        """Return where the next or previous run of records with another label begins; None if this is the last run.
 
         Raises:
             OptionError: The selection has no such position.
@@ -166,18 +166,14 @@ class Selections:
         return labels
 
     def _keep_named(self, keep: Array, words: list[Word]) -> None:
-        """Drop the records whose names lack a part; only names of records that are left are searched."""
+        """Drop the records whose names lack a part."""
         if not words:
             return
-        handle = self.store._open()
         parts = [(word.value.encode("utf-8", "surrogatepass"), word.negated) for word in words]
-        here = [keep[start : start + CHUNK] for start in range(0, len(keep), CHUNK)]
-        numbers = [number for number, part in enumerate(here) if part.any()]
-        few = len(numbers) < len(here) // 4  # else they are read together, which a server answers faster
-        chunks = (handle.chunk("name", number) for number in numbers) if few else handle.chunks("name")
-        for number, chunk in zip(numbers if few else range(len(here)), chunks, strict=True):
-            for part, negated in parts:
-                here[number] &= names_with(chunk, part) != negated
+        for number, chunk in enumerate(self.store._open().chunks("name")):
+            here = keep[number * CHUNK : (number + 1) * CHUNK]
+            for part, negated in parts if here.any() else ():
+                here &= names_with(chunk, part) != negated
 
     def _keep_formats(self, keep: Array, words: list[Word]) -> int | None:
         """Drop the records of other formats; return how many records of the store were looked at, None for all."""
