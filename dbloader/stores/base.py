@@ -130,6 +130,9 @@ class Store(ABC):
             DamagedStoreError: A line is missing, or not what was written.
         """
 
+    def check_files(self) -> None:  # noqa: B027 - most stores are one file, or none
+        """Raise DamagedStoreError if one of the store's files is missing, or has not its size."""
+
     @abstractmethod
     def close(self) -> None:
         """Close the handle. The next use opens it again."""

@@ -93,6 +93,12 @@ class LMDBStore(Store):
             yield self._event(handle.get(event_key(number)), number)
 
     @override
+    def check_files(self) -> None:
+        handle = self._open()
+        if isinstance(handle, ShardedHandle):
+            handle.check_files()
+
+    @override
     def close(self) -> None:
         self.handle = None
 
