@@ -39,7 +39,7 @@ class ConversionReport:
             DamagedStoreError: A line is missing, or not what was written.
         """
         wanted = text.casefold()
-        counts, found = (self._counts.get(part, lambda part=part: self._count(part)) for part in ("", wanted))
+        counts, found = self._count(""), self._count(wanted)
         total = found[event] if event else found.total()
         lines = (line for line in self._lines(wanted) if event in ("", line["event"]))
         rows = [*islice(lines, start, min(start + min(count, _MOST_ROWS), total))]
@@ -54,4 +54,4 @@ class ConversionReport:
         return (line for line in lines if not wanted or wanted in f"{line['name']}\n{line['reason']}".casefold())
 
     def _count(self, wanted: str) -> Counter[str]:
-        return Counter(line["event"] for line in self._lines(wanted))
+        return self._counts.get(wanted, lambda: Counter(line["event"] for line in self._lines(wanted)))
