@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 WAIT_S = 100
 
-# Stands in for the controller of Slurm: runs a job before it returns, and the tasks of an array two at a time. A job that
-# depends on a job that failed is not run.
+# Stands in for the controller of Slurm: runs a job before it returns, and the tasks of an array two at a time. A job
+# that depends on a job that failed is not run.
 SBATCH = """#!/bin/bash
 set -u
 tasks=""
@@ -38,11 +38,12 @@ for word in "$@"; do
 done
 rm -f "$STAND_IN/failed"
 if [ -n "$tasks" ]; then
-  echo "$tasks" | xargs -P 2 -I{} env SLURM_ARRAY_TASK_ID={} SLURM_CPUS_PER_TASK=2 bash "$script" >&2 || touch "$STAND_IN/failed"
-  echo 7
+  export SLURM_CPUS_PER_TASK=2
+  echo "$tasks" | xargs -P 2 -I{} env SLURM_ARRAY_TASK_ID={} bash "$script" >&2 || touch "$STAND_IN/failed"
+  echo "7;cluster"
 else
   bash "$script" >&2
-  echo "8;cluster"
+  echo 8
 fi
 """
 # Fails at part 3 the first time.

@@ -1,4 +1,4 @@
-"""A conversion in parts by each executor that docs/ray.md names, compared with one file; ``scripts/engines`` runs it."""
+"""Conversions by each executor that docs/ray.md names, each compared with one file. ``scripts/engines`` runs it."""
 
 from __future__ import annotations
 
