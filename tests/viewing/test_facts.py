@@ -161,3 +161,6 @@ def test_one_format_is_known_of_every_selection(tmp_path: Path) -> None:
     write_records(tmp_path / "s.lmdb", [Record(name=f"{n}", format="PNG") for n in range(20)], classes=())
     with open_store(tmp_path / "s.lmdb") as store:
         assert facts.count(Selections(store), "index:0-4")["formats"] == {"PNG": 5}
+    write_records(tmp_path / "t.lmdb", [Record(format="PNG"), Record()], classes=())
+    with open_store(tmp_path / "t.lmdb") as store:
+        assert facts.count(Selections(store), "index:0")["formats"] is None  # a record must be read to know
