@@ -63,7 +63,11 @@ class FetcherClient:
         """
         self._known = known
         make_folder(self._cache, self._place, origin_is_path="://" not in self._place)
-        self._ask("the index")
+        try:
+            self._ask("the index")
+        except BaseException:
+            self.close()
+            raise
         self._known = True
 
     def expect(self, needs: Iterable[Need]) -> None:
@@ -111,11 +115,13 @@ class FetcherClient:
                 if message:
                     self._channel.send(**message)
                     self._answer(what)
+            except DBLoaderError:  # first, as some are ConnectionErrors too
+                raise
             except (ConnectionError, EOFError):
                 self.close()
             except BaseException as error:
                 self.close()  # an answer may still be on its way
-                if isinstance(error, OSError) and not isinstance(error, DBLoaderError):
+                if isinstance(error, OSError):
                     raise translate_refusal(error, self._cache) from error
                 raise
             else:
@@ -143,6 +149,7 @@ class FetcherClient:
                 arrived, since = message["wait"], time.monotonic()
             cause = message["cause"]
             if time.monotonic() - since >= STALL_S:
+                self.close()
                 raise StoreAccessError(
                     f"{what} of {self._place} did not come: no byte arrived for {STALL_S:.0f} s"
                     + (f"; the last error was: {cause}" if cause else "")

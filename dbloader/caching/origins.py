@@ -24,6 +24,7 @@ _SHARD_BYTES = 64 * 2**20
 # What LMDB adds to a record at most, if its further fields are small.
 _PAGE_BYTES = 4096
 _READ_AT_ONCE = 256
+_COPIED_BYTES = 2**20
 _INDEX = "index.lmdb"
 
 
@@ -85,14 +86,15 @@ class FolderOrigin:
         """Copy a file."""
         source = os.path.join(self.place, name)  # noqa: PTH118 - any str
         try:
-            with open(source, "rb"):  # noqa: PTH123 - any str
-                pass
+            # Unbuffered, so that what has arrived is written, however little it is.
+            file = open(source, "rb", buffering=0)  # noqa: PTH123, SIM115 - any str; closed below
         except FileNotFoundError as error:
             raise DamagedStoreError(f"{source} is missing") from error
         except OSError as error:
             raise StoreAccessError(f"{source} cannot be read: {error.strerror}") from error
         try:
-            shutil.copyfile(source, path)
+            with file, open(path, "xb") as copied:  # noqa: PTH123 - any str
+                shutil.copyfileobj(file, copied, _COPIED_BYTES)
         except OSError as error:
             raise translate_refusal(error, f"a copy of {source}") from error
 

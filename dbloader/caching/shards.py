@@ -132,6 +132,7 @@ class CachedShards:
                 if entry.name in numbers:
                     self._arrived(numbers[entry.name])
             self._origin, self._limit = origin, limit
+            self._write_stats()
         for _ in range(_DOWNLOADS):
             threading.Thread(target=self._download, args=(origin,), daemon=True).start()
 
@@ -163,7 +164,7 @@ class CachedShards:
             self._policy.expect(name, [Need(*need) for need in needs])
         least = self._policy.least_bytes() if self._limit is not None else 0
         if self._limit is not None and self._limit < least:
-            self._policy.forget(name)
+            self.forget(name)
             raise OptionError(
                 f"cache_bytes={self._limit} is too small for this order, which reads shards of {least} bytes at one "
                 "time: give at least so many, or shuffle in blocks (BlockShuffleSampler)"
@@ -226,12 +227,13 @@ class CachedShards:
                 retries += 1
             with self.changed:
                 self._coming.discard(step.shard)
+                used = sum(self._policy.nbytes[shard] for shard in self._present | self._coming)
                 if error is None:
                     self._arrived(step.shard)
-                elif not isinstance(error, StoreFullError) or not self._present:
+                elif isinstance(error, StoreFullError) and used >= self._policy.nbytes[step.shard]:
+                    self._policy.limit = used  # all that the disk has room for: the shard comes in place of others
+                else:
                     self._failed[step.shard] = error
-                else:  # all that the disk has room for is there: the shard comes again, in place of others
-                    self._policy.limit = sum(self._policy.nbytes[one] for one in self._present | self._coming)
                 self._count(step, retries, time.monotonic() - began, came=error is None)
                 self.changed.notify_all()
 
@@ -244,6 +246,9 @@ class CachedShards:
             retries=stats.retries + retries,
             seconds=round(stats.seconds + seconds, 3),
         )
+        self._write_stats()
+
+    def _write_stats(self) -> None:
         with suppress(OSError):  # a full disk
             write_whole(self._folder / STATS, json.dumps(self._stats._asdict()))
 

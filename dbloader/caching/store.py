@@ -14,6 +14,7 @@ from typing_extensions import override
 from dbloader._options import whole_number
 from dbloader.caching.client import FetcherClient
 from dbloader.errors import NotAStoreError, OptionError, PlaceError
+from dbloader.remote.places import is_remote, parse_place
 from dbloader.stores.lmdb import env
 from dbloader.stores.lmdb.errors import translate
 from dbloader.stores.lmdb.keys import checked_path
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from dbloader.errors import DamagedRecordError
     from dbloader.stores.base import Store
     from dbloader.stores.lmdb.handle import LMDBHandle
+    from dbloader.stores.lmdb.shard_table import Shard
     from dbloader.stores.mongo.uri import MongoURI
 
 
@@ -61,6 +63,8 @@ class CachedStore(LMDBStore):
         if is_mongo(place):
             self._origin = parse(place)
             self.place = self._origin.redacted
+        elif is_remote(place):
+            self.place = self._origin = str(parse_place(place))
         else:
             self.place = checked_path(place)
             self._origin = os.path.abspath(self.place)  # noqa: PTH100 - any str
@@ -135,14 +139,21 @@ class CachedHandle(ShardedHandle):
 
     @override
     def _open_shard(self, number: int) -> LMDBHandle:
+        self._client.need(number, f"shard {number} ({self._table.shards[number].name})")
         for other in [other for other in self._opened if not os.path.exists(self.files[1 + other])]:  # noqa: PTH110
             del self._opened[other]  # removed from the cache: while it is open, the disk keeps its bytes
-        name = self._table.shards[number].name
-        self._client.need(number, f"shard {number} ({name})")
         try:
             return super()._open_shard(number)
         finally:
             self._client.opened()
+
+    @override
+    def check_files(self) -> None:
+        """Do nothing: a shard that is not there is fetched."""
+
+    @override
+    def _check_size(self, shard: Shard) -> None:
+        """Do nothing: the fetcher has checked it, and the size of one that is made of records is an estimate."""
 
     @override
     def prefetch(self, indices: Sequence[int]) -> None:

@@ -11,7 +11,7 @@ from dbloader.cli.conversion_options import conversion_options, pop_image_format
 from dbloader.cli.meter import Meter
 from dbloader.cli.places import PlaceArgument
 from dbloader.cli.text import say, say_json
-from dbloader.conversion.plan import plan_conversion
+from dbloader.conversion.make_plan import plan_conversion
 
 
 @click.command(

@@ -13,7 +13,15 @@ from dbloader.conversion.convert_shards import convert_shards
 from dbloader.conversion.file_list import FileList, permutation
 from dbloader.conversion.memory_budget import return_large_blocks
 from dbloader.conversion.open_files import describe_source, open_files
-from dbloader.conversion.report import FILE_COUNTS, Progress, Report, image_warnings, nothing_stored, write_report
+from dbloader.conversion.report import (
+    FILE_COUNTS,
+    Progress,
+    Report,
+    image_warnings,
+    nothing_stored,
+    repeat_warning,
+    write_report,
+)
 from dbloader.conversion.settings import Settings
 from dbloader.conversion.write_results import FileWriter
 from dbloader.errors import ConversionError, OptionError
@@ -148,7 +156,7 @@ def convert(
             raise ConversionError(nothing_stored(len(files), into.first_rejected))
         described = describe_source(found, listing, settings.shuffle, converter)
         manifest = writer.finish(classes=found.classes, source=described)
-    warnings = [*found.warnings]
+    warnings = [*found.warnings, *repeat_warning(found.place, found.repeats)]
     if resume and not writer.resumed:
         warnings.append("there was nothing to resume: the conversion began from the start")
     warnings += image_warnings(manifest, raw=converter.images.raw)

@@ -10,8 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dbloader.conversion.make_plan import make_plan
 from dbloader.conversion.part import convert_part
-from dbloader.conversion.plan import make_plan, partial_folder
+from dbloader.conversion.plan import partial_folder
 from dbloader.conversion.publish import list_parts, publish
 from dbloader.conversion.report import Progress
 from dbloader.stores.lmdb.keys import PARTIAL
@@ -50,7 +51,7 @@ def convert_shards(
         **options,
     )
     _, receipts, missing = list_parts(destination)
-    done = [len(plan.part(receipt.part)) for receipt in receipts]
+    done = [plan.part_length(receipt.part) for receipt in receipts]
     resumed_at, nbytes = sum(done), 0
     progress(Progress(plan.files, resumed_at, 0))
     own = None
@@ -64,7 +65,7 @@ def convert_shards(
         while running:
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 receipt = future.result()
-                done.append(len(plan.part(running.pop(future))))
+                done.append(plan.part_length(running.pop(future)))
                 nbytes += receipt.bytes_read
                 progress(Progress(plan.files, sum(done), nbytes))
     finally:

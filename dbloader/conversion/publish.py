@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dbloader.conversion.part import read_receipt, receipt_path
 from dbloader.conversion.plan import PLAN_FILES, RECEIPT_FOLDER, Plan, remove_plan
-from dbloader.conversion.report import FILE_COUNTS, Report, image_warnings, nothing_stored, write_report
+from dbloader.conversion.report import FILE_COUNTS, Report, image_warnings, nothing_stored, repeat_warning, write_report
 from dbloader.errors import ConversionError, DamagedStoreError, StoreError, StoreExistsError
 from dbloader.stores.lmdb.partial import sync_folder
 from dbloader.stores.lmdb.publish_shards import check_target, publish_shards, write_durably
@@ -72,10 +72,11 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> 
             f"{len(missing):,} of {plan.parts:,} parts are missing: {slurm_ranges(missing)}; make them with "
             f"dbloader part {os.fspath(destination)} NUMBER"
         )
+    plan.check_frozen()
     target = plan.folder.with_name(plan.folder.name.removesuffix(".partial"))
     replaces = check_target(target, overwrite=overwrite)
     for receipt in receipts:
-        if receipt.records + receipt.rejected != (files := len(plan.part(receipt.part))):
+        if receipt.records + receipt.rejected != (files := plan.part_length(receipt.part)):
             raise DamagedStoreError(
                 f"part {receipt.part} has {receipt.records:,} records and {receipt.rejected:,} rejected files, not "
                 f"{files:,}; remove {receipt_path(plan, receipt.part)}, and make the part again"
@@ -115,7 +116,12 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> 
         bytes_read=sum(receipt.bytes_read for receipt in receipts),
         image_bytes=manifest.image_bytes,
         seconds=time.monotonic() - started,
-        warnings=(*plan.warnings, *image_warnings(manifest, raw=plan.converter().images.raw), *problem),
+        warnings=(
+            *plan.warnings,
+            *repeat_warning(plan.described["path"], sum(receipt.repeats for receipt in receipts)),
+            *image_warnings(manifest, raw=plan.converter().images.raw),
+            *problem,
+        ),
         skipped=plan.skipped,
         hidden=plan.hidden,
         report_file=report_file,

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from dbloader._describe import counted
 from dbloader.images.pillow import EIGHT_BITS, KNOWN_RANGE
 from dbloader.sources.base import readable
 from dbloader.stores.open import open_store
@@ -115,6 +116,12 @@ def write_report(place: str | os.PathLike[str], path: Path, events: int, *, repl
             "(dbloader info with --report)"
         ]
     return str(path), []
+
+
+def repeat_warning(place: str, count: int) -> list[str]:
+    """Return a warning that requests to a source were repeated, if there were any."""
+    what = "as the server was overloaded or connections failed"
+    return [f"{place}: {counted(count, 'request')} had to be repeated, {what}"] if count else []
 
 
 def nothing_stored(files: int, first_rejected: str) -> str:

@@ -75,6 +75,11 @@ class RecordDataset(Dataset[Any]):
         return self.store.place
 
     @property
+    def shard_lengths(self) -> Sequence[int] | None:
+        """The number of records in each shard of a sharded store, in their order; None for any other dataset."""
+        return self._same_store().shard_lengths if self._indices is None else None
+
+    @property
     def classes(self) -> list[str]:
         """The class names in the order of their labels; empty if the labels have no names."""
         return list(self.manifest.classes)

@@ -51,6 +51,11 @@ class Store(ABC):
         """
         return self._open().manifest
 
+    @property
+    def shard_lengths(self) -> Sequence[int] | None:
+        """The number of records in each shard, in their order; None for a store without shards."""
+        return None
+
     @abstractmethod
     def read(self, indices: Sequence[int]) -> list[Record]:
         """Return records in the order asked, repeats included, in one transaction or round trip.
@@ -124,6 +129,9 @@ class Store(ABC):
         Raises:
             DamagedStoreError: A line is missing, or not what was written.
         """
+
+    def check_files(self) -> None:  # noqa: B027 - most stores are one file, or none
+        """Raise DamagedStoreError if one of the store's files is missing, or has not its size."""
 
     @abstractmethod
     def close(self) -> None:

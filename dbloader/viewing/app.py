@@ -36,6 +36,7 @@ from dbloader.stores.lmdb.store import LMDBStore
 from dbloader.stores.mongo.uri import is_mongo
 from dbloader.viewing import facts, training_routes
 from dbloader.viewing.asked import Asked
+from dbloader.viewing.duplicates import list_groups
 from dbloader.viewing.files import stored_file
 from dbloader.viewing.guard import error_response
 from dbloader.viewing.listing import FORMATS, stream_listing
@@ -168,7 +169,7 @@ ROUTES: tuple[tuple[str, Callable[[Asked], Any], bool], ...] = (
     ("/api/compare", lambda asked: asked.shown.comparison.look(), False),
     (
         "/api/{s}/duplicates",
-        lambda asked: asked.duplicates.list_groups(asked.integer("start", 0), asked.integer("count", 100)),
+        lambda asked: list_groups(asked.store, asked.integer("start", 0), asked.integer("count", 100)),
         False,
     ),
     ("/thumb/{s}/{index}", _thumbnail, True),

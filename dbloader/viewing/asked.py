@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from dbloader.errors import OptionError
 from dbloader.viewing.compare import Comparison
-from dbloader.viewing.duplicates import Duplicates
 from dbloader.viewing.selection import Selections
 from dbloader.viewing.thumbnails import Thumbnails
 
@@ -32,7 +31,6 @@ class Shown:
         tell: Called with a text for the person who started the viewer.
         selections: Those of each store.
         comparison: That of the stores, or of one with itself.
-        duplicates: Those of each store.
         transform: The user's own, for what the training sees, if there is one.
         thumbnails: Those of all stores.
     """
@@ -43,12 +41,10 @@ class Shown:
     thumbnails: Thumbnails = field(default_factory=Thumbnails, init=False)
     selections: tuple[Selections, ...] = field(init=False)
     comparison: Comparison = field(init=False)
-    duplicates: tuple[Duplicates, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "selections", tuple(map(Selections, self.stores)))
         object.__setattr__(self, "comparison", Comparison(self.selections))
-        object.__setattr__(self, "duplicates", tuple(map(Duplicates, self.stores)))
 
 
 class Asked:
@@ -73,11 +69,6 @@ class Asked:
     def selections(self) -> Selections:
         """The selections of that store."""
         return self.shown.selections[self._number]
-
-    @property
-    def duplicates(self) -> Duplicates:
-        """The duplicates of that store."""
-        return self.shown.duplicates[self._number]
 
     @property
     def _number(self) -> int:

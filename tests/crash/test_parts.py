@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from dbloader.conversion.make_plan import plan_conversion
 from dbloader.conversion.part import convert_part
-from dbloader.conversion.plan import plan_conversion
 from dbloader.conversion.publish import list_parts, publish
 from dbloader.errors import NotAStoreError, StoreExistsError, StoreNotFoundError
 from dbloader.stores.open import open_store

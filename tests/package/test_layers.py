@@ -24,7 +24,7 @@ LAYERS = (
     {"conversion", "datasets", "exports"},
     {"sources", "device", "caching"},
     {"stores", "decoding", "sampling"},
-    {"records", "images"},
+    {"records", "images", "remote"},
     {"_describe", "_lazy", "_machine", "_options", "_version", "errors"},
 )
 ROWS = {name: row for row, names in enumerate(LAYERS) for name in names}

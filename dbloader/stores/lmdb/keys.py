@@ -9,6 +9,7 @@ import os
 import struct
 
 from dbloader.errors import PlaceError
+from dbloader.remote.places import is_remote, parse_place
 from dbloader.stores.mongo.uri import is_mongo
 
 RECORDS, META = b"records", b"meta"
@@ -43,6 +44,11 @@ def checked_path(place: str | os.PathLike[str]) -> str:
     if "://" in path or is_mongo(path):
         if is_mongo(path):
             raise PlaceError("the path of a file is wanted here, got a place in MongoDB (MongoDataset reads from one)")
+        if is_remote(path):
+            raise PlaceError(
+                f"{parse_place(path)} is in object storage: copy the store to this machine (dbloader copy), or read it "
+                "with LMDBDataset(..., cache=FOLDER)"
+            )
         scheme = path.split("://", 1)[0]
         raise PlaceError(
             f"{scheme}:// is no place that this version of dbloader knows; "

@@ -24,10 +24,13 @@ from dbloader.stores.lmdb.shard_table import COPY_AGAIN, MANIFEST_FILE, SHARD_FO
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from dbloader.stores.lmdb.shard_table import Shard
+
 # Descriptors of an open shard: LMDB's and that of ReadAhead.
 _DESCRIPTORS = 2
 # Records copied at a time. One transaction reads those of a shard; large images must not fill the memory.
 _COPIED = 16
+_REMEDY = f"if the store was replaced, open it again, else {COPY_AGAIN}"
 
 
 class ShardedHandle:
@@ -63,6 +66,11 @@ class ShardedHandle:
         names = (self._table.index_file, *(f"{SHARD_FOLDER}/{shard.name}" for shard in self._table.shards))
         return [os.path.join(self.place, name) for name in names]  # noqa: PTH118 - the place may be any str
 
+    @property
+    def shard_lengths(self) -> list[int]:
+        """The number of records in each shard."""
+        return [shard.length for shard in self._table.shards]
+
     def _index(self) -> LMDBHandle:
         with env.gate, self._lock:  # in this order, so that no fork finds the lock held
             if self._index_handle is None:
@@ -71,17 +79,31 @@ class ShardedHandle:
 
     def _open(self, *names: str, digest: str, of: bytes | None = None) -> LMDBHandle:
         path, place = os.path.join(self._path, *names), os.path.join(self.place, *names)  # noqa: PTH118
-        remedy = f"if the store was replaced, open it again, else {COPY_AGAIN}"
         try:
             return LMDBHandle(path, place, digest=digest, of=of)
         except FileNotFoundError as error:
-            raise DamagedStoreError(f"{place} is missing: {remedy}") from error
+            raise DamagedStoreError(f"{place} is missing: {_REMEDY}") from error
         except OtherStoreError as error:
-            raise DamagedStoreError(f"{place} is not the part of {self.place} that was published: {remedy}") from error
+            raise DamagedStoreError(f"{place} is not the part of {self.place} that was published: {_REMEDY}") from error
         except OSError as error:
             raise StoreAccessError(f"{place} cannot be read: {error.strerror}") from error
         except lmdb.Error as error:
             raise translate(error, place, remedy=COPY_AGAIN) from error
+
+    def check_files(self) -> None:
+        """Raise DamagedStoreError unless every shard is there and has its size, also those without a record."""
+        for shard in self._table.shards:
+            self._check_size(shard)
+
+    def _check_size(self, shard: Shard) -> None:
+        try:
+            size = os.stat(os.path.join(self._path, SHARD_FOLDER, shard.name)).st_size  # noqa: PTH116, PTH118
+        except OSError:
+            size = None
+        if size != shard.nbytes:
+            place = os.path.join(self.place, SHARD_FOLDER, shard.name)  # noqa: PTH118
+            found = "is missing" if size is None else f"has {size:,} bytes, not {shard.nbytes:,}"
+            raise DamagedStoreError(f"{place} {found}: {_REMEDY}")
 
     def _shard(self, number: int) -> LMDBHandle:
         with env.gate, self._lock:
@@ -95,7 +117,9 @@ class ShardedHandle:
 
     def _open_shard(self, number: int) -> LMDBHandle:
         shard = self._table.shards[number]
-        return self._open(SHARD_FOLDER, shard.name, digest=shard.digest)
+        handle = self._open(SHARD_FOLDER, shard.name, digest=shard.digest)
+        self._check_size(shard)
+        return handle
 
     def get(self, key: bytes) -> bytes | None:
         """Return a value of the sub-database ``meta``."""

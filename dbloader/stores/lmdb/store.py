@@ -44,6 +44,12 @@ class LMDBStore(Store):
             # Each document is decoded in the map. Only the values of the record are copied.
             return [self._decode(document, index) for document, index in documents]
 
+    @property
+    @override
+    def shard_lengths(self) -> Sequence[int] | None:
+        handle = self._open()
+        return handle.shard_lengths if isinstance(handle, ShardedHandle) else None
+
     @override
     def prefetch(self, indices: Sequence[int]) -> None:
         handle = self._open()
@@ -85,6 +91,12 @@ class LMDBStore(Store):
         handle = self._open()
         for number in range(handle.manifest.events):
             yield self._event(handle.get(event_key(number)), number)
+
+    @override
+    def check_files(self) -> None:
+        handle = self._open()
+        if isinstance(handle, ShardedHandle):
+            handle.check_files()
 
     @override
     def close(self) -> None:

@@ -146,7 +146,8 @@ class Connection:
                 slow = slow or isinstance(error, errors.NetworkTimeout)
                 if not self._is_temporary(error) or time.monotonic() + pause > deadline:
                     self._failed = is_transient(error)
-                    waited = None if self._reached else self.client.options.server_selection_timeout
+                    options = self.client.options  # whose timeoutMS is also the time for finding a server
+                    waited = None if self._reached else options.timeout or options.server_selection_timeout
                     translated = translate(error, self.place, waited=waited)
                     # The text of a BulkWriteError repeats whole records.
                     raise translated from None if isinstance(error, errors.BulkWriteError) else error
