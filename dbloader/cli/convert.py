@@ -59,13 +59,20 @@ Examples:
     "--workers",
     metavar="N",
     type=int,
-    help="Threads (with --shards: processes) that read and check.  [default: one per CPU]",
+    help="Threads (with --shards: processes; with --engine: threads of each part) that read and check.  "
+    "[default: one per CPU; with --engine, 1]",
 )
 @click.option(
     "--shards",
     metavar="N",
     type=int,
     help="Make DESTINATION a folder of N LMDB files, by --workers processes: the same records and digest.",
+)
+@click.option(
+    "--engine",
+    "executor",
+    type=click.Choice(["ray"]),
+    help="Make the shards as tasks of the Ray cluster that runs here, or that RAY_ADDRESS names.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace the store at DESTINATION once the new one is finished.")
 @click.option(

@@ -11,6 +11,7 @@ from dbloader.cli.meter import Meter
 from dbloader.cli.places import PlaceArgument
 from dbloader.cli.text import say, say_json, say_next
 from dbloader.conversion.copy_store import copy_store
+from dbloader.remote.places import is_remote
 from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ integer. A record without the value does not fulfil it.
 Examples:
   dbloader copy mongodb://server/images.train train.lmdb
   dbloader copy all.lmdb mongodb://server/images.copy
+  dbloader copy train.lmdb s3://bucket/train.lmdb
   dbloader copy first.lmdb second.lmdb merged.lmdb
   dbloader copy all.lmdb train.lmdb val.lmdb --split 0.9,0.1 --seed 0
   dbloader copy all.lmdb clean.lmdb --drop bad.txt --where 'width>=32'
@@ -117,8 +119,10 @@ def copy_command(
         raise
     facts = []
     for target, manifest in zip(targets, made if fractions else [made], strict=True):
-        with open_store(target) as store:
-            place = store.place
+        place = str(target)
+        if not is_remote(place):
+            with open_store(place) as store:
+                place = store.place  # without credentials
         facts.append(
             {"place": place, **{name: getattr(manifest, name) for name in ("length", "image_bytes", "digest")}}
         )
@@ -127,7 +131,7 @@ def copy_command(
             say(f"{place}: {records}, {images} of images; digest {manifest.digest}")
     if as_json:
         say_json(facts, indent=2)
-    elif not quiet:
+    elif not quiet and not is_remote(targets[0] if fractions else destination):
         say_next("Look at it", "dbloader", "view", *(str(fact["place"]) for fact in facts[:2]))
 
 

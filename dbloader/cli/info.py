@@ -11,6 +11,8 @@ import click
 from dbloader._describe import counted, printable, size
 from dbloader.cli.places import PlaceArgument
 from dbloader.cli.text import say, say_json
+from dbloader.conversion.copy_remote import read_table
+from dbloader.remote.places import is_remote
 from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:
@@ -29,7 +31,8 @@ _BAR = 40  # columns of the longest bar
 Examples:
   dbloader info train.lmdb
   dbloader info train.lmdb --json | jq -r .digest
-  dbloader info train.lmdb --report""",
+  dbloader info train.lmdb --report
+  dbloader info s3://bucket/train.lmdb""",
 )
 @click.argument("place", type=PlaceArgument())
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON, with all classes.")
@@ -45,16 +48,20 @@ def info_command(place: str, *, as_json: bool, report: bool) -> None:
     """
     if as_json and report:
         raise click.UsageError("--json and --report cannot be combined: choose one.")
-    with open_store(place) as store:
-        if report:
-            for event in store.events():
-                say_json(event)
-            return
-        manifest, shards = store.manifest, len(getattr(store, "files", ())) - 1
-    if as_json:
-        say_json({"place": store.place, **asdict(manifest)}, indent=2)
+    if is_remote(place) and not report:
+        table = read_table(place)
+        manifest, shards = table.manifest, len(table.shards)
     else:
-        _print(store.place, manifest, shards)
+        with open_store(place) as store:
+            if report:
+                for event in store.events():
+                    say_json(event)
+                return
+            place, manifest, shards = store.place, store.manifest, len(getattr(store, "files", ())) - 1
+    if as_json:
+        say_json({"place": place, **asdict(manifest)}, indent=2)
+    else:
+        _print(place, manifest, shards)
 
 
 def _print(place: str, manifest: Manifest, shards: int) -> None:

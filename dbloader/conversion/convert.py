@@ -93,18 +93,20 @@ def convert(
             ``17.jpg``. The metadata of a folder (``mask_file_name``), Hugging Face's Parquet and stores need no such
             names (docs/masks.md).
         images: How images are stored, such as ``ImageFormat(short_side=256)``; None for the files as they are.
-        workers: Threads that read and check; None for one per CPU.
+        workers: Threads that read and check; None for one per CPU. With ``shards``, processes that make one part each;
+            with an executor, threads of each part, None for one.
         check: ``"decode"`` decodes every image, ``"structure"`` checks segments and headers only. An image that fails
             is not stored. ``"none"`` checks nothing.
         on_bad: What to do with a file that cannot be read or is no image: ``"reject"`` (and report) it or ``"fail"``.
         on_damaged: What to do with a truncated image: ``"reject"``, ``"fail"``, or ``"keep"``: store it with a field
             ``damaged``. One that has this field in a store keeps it.
         shuffle: Seed of a random order of the records; None for the source's order.
-        shards: Make a folder of so many LMDB files, by as many processes at once as ``workers``; None for one file,
-            or for MongoDB. The records and the digest are those of one file.
-        executor: With ``shards``: runs the parts, in place of this machine's processes. Anything whose ``submit``
-            returns a ``concurrent.futures.Future``, such as an executor of Dask, mpi4py or loky. The destination and
-            the source must be files that all of its machines see.
+        shards: Make a folder of so many LMDB files; None for one file, or for MongoDB. The records and the digest are
+            those of one file.
+        executor: With ``shards``: runs the parts, in place of this machine's processes. ``"ray"`` for tasks of Ray
+            (docs/ray.md), or anything with ``submit(function, *args, **kwargs)`` whose results have ``done()``,
+            ``result()`` and ``cancel()``, such as an executor of Dask, loky, mpi4py or submitit. It is not shut down.
+            All of its machines must see the source and the destination at the same paths.
         overwrite: Replace the store at the destination, once the new one is finished.
         resume: Continue an interrupted conversion. If nothing was interrupted, begin, with a warning. Refused
             if the files, or an option that decides the records, are not the same.
@@ -121,7 +123,7 @@ def convert(
     settings = Settings.checked(images, check, on_bad, on_damaged, shuffle)
     checked_flag("overwrite", overwrite)
     checked_flag("resume", resume)
-    workers = whole_number("workers", workers, 1, none=True) or cpu_count()
+    workers = whole_number("workers", workers, 1, none=True) or (1 if executor is not None else cpu_count())
     options: dict[str, Any] = {"name_field": name_field, "image_field": image_field, "file_fields": file_fields}
     if shards is not None:
         options |= {"settings": settings, "listing": listing, "overwrite": overwrite, "resume": resume}
@@ -129,7 +131,9 @@ def convert(
             source, destination, shards, workers=workers, executor=executor, progress=progress, **options
         )
     if executor is not None:
-        raise OptionError("an executor makes the parts of shards: give their number, such as shards=64, too")
+        raise OptionError(
+            "an executor (--engine) makes the parts of shards: give their number, such as shards=64 (--shards 64), too"
+        )
     converter = settings.converter
     started = time.monotonic()
     return_large_blocks()

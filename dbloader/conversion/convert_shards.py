@@ -5,16 +5,17 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dbloader.conversion.make_plan import make_plan
-from dbloader.conversion.part import convert_part
 from dbloader.conversion.plan import partial_folder
 from dbloader.conversion.publish import list_parts, publish
 from dbloader.conversion.report import Progress
+from dbloader.conversion.run_parts import check_executor, run_parts
 from dbloader.stores.lmdb.keys import PARTIAL
 from dbloader.stores.lmdb.publish_shards import check_target
 
@@ -40,6 +41,8 @@ def convert_shards(
 ) -> Report:
     """Plan, make all parts that are missing, and publish; see `convert`."""
     started = time.monotonic()
+    if executor is not None:
+        check_executor(executor)
     check_target(Path(str(partial_folder(destination)).removesuffix(PARTIAL)), overwrite=overwrite)
     plan = make_plan(
         source,
@@ -58,19 +61,15 @@ def convert_shards(
     if executor is None:
         # Not forked: the calling program may have threads.
         executor = own = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"))
+        workers = 1
     place = os.path.abspath(destination)  # noqa: PTH100 - tasks may run in another working directory
-    running: dict[Any, int] = {}
     try:
-        running = {executor.submit(convert_part, place, part): part for part in missing}
-        while running:
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                receipt = future.result()
-                done.append(plan.part_length(running.pop(future)))
+        with closing(run_parts(place, missing, executor, workers)) as receipts_made:
+            for receipt in receipts_made:
+                done.append(plan.part_length(receipt.part))
                 nbytes += receipt.bytes_read
                 progress(Progress(plan.files, sum(done), nbytes))
     finally:
-        for future in running:  # after an error
-            future.cancel()
         if own is not None:
             own.shutdown(cancel_futures=True)
     report = publish(destination, overwrite=overwrite)

@@ -93,7 +93,7 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> 
             source=plan.described,
         )
         if replaces:
-            _move_into(plan.folder, target)
+            move_into(plan.folder, target)
         else:
             plan.folder.rename(target)
     except (OSError, StoreError) as error:
@@ -128,15 +128,15 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> 
     )
 
 
-def _move_into(folder: Path, target: Path) -> None:
+def move_into(folder: Path, target: Path) -> None:
     """Replace the store at a place, in one step: by the manifest, once all it names is there."""
     data = (folder / MANIFEST_FILE).read_bytes()  # once: another process may publish the same parts
     table = ShardTable.decode(data, str(folder))
     before: list[str] = []
     with suppress(StoreError):  # a damaged store is replaced too
-        before = _files(ShardTable.decode((target / MANIFEST_FILE).read_bytes(), str(target)))
+        before = files_of(ShardTable.decode((target / MANIFEST_FILE).read_bytes(), str(target)))
     (target / SHARD_FOLDER).mkdir(exist_ok=True)
-    for name in _files(table):
+    for name in files_of(table):
         if not (target / name).exists():
             _put(folder / name, target / name)
     for changed in (target / SHARD_FOLDER, target):
@@ -146,12 +146,13 @@ def _move_into(folder: Path, target: Path) -> None:
     aside.replace(target / MANIFEST_FILE)
     with suppress(OSError):  # the store is in place
         # Only what the older store had: other files may be those of a process that publishes too.
-        for name in {*before} - {*_files(table)}:
+        for name in {*before} - {*files_of(table)}:
             (target / name).unlink(missing_ok=True)
         remove_plan(folder)
 
 
-def _files(table: ShardTable) -> list[str]:
+def files_of(table: ShardTable) -> list[str]:
+    """Return the files of a store, below its folder: the shards, then the index."""
     return [*(f"{SHARD_FOLDER}/{shard.name}" for shard in table.shards), table.index_file]
 
 
@@ -171,7 +172,7 @@ def _remove_others(target: Path) -> None:
     for name in PLAN_FILES:
         (target / name).unlink(missing_ok=True)
     shutil.rmtree(target / RECEIPT_FOLDER, ignore_errors=True)
-    named = _files(ShardTable.decode((target / MANIFEST_FILE).read_bytes(), str(target)))
+    named = files_of(ShardTable.decode((target / MANIFEST_FILE).read_bytes(), str(target)))
     for path in (*target.glob(f"{SHARD_FOLDER}/*"), *target.glob("index-*")):
         if str(path.relative_to(target)) not in named:
             path.unlink(missing_ok=True)

@@ -213,7 +213,9 @@ class Bucket:
         """
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
-        mode: Any = "create" if replaces is None else {"e_tag": replaces.etag, "version": replaces.version}
+        mode: Any = "create"
+        if replaces is not None:
+            mode = {"e_tag": replaces.etag} | ({"version": replaces.version} if replaces.version else {})
         try:
             self._writing.put(self._path(key), data, mode=mode)
         except (AlreadyExistsError, PreconditionError):

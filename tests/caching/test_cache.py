@@ -108,9 +108,7 @@ def test_processes_share_one_cache_and_each_shard_is_fetched_once(origin: Path, 
 def test_workers_of_a_dataloader_read_from_the_cache(origin: Path, cache: Path) -> None:
     dataset = LMDBDataset(origin, decode=None, cache=cache)
     assert dataset.root == str(origin)
-    loader: Any = DataLoader(
-        dataset, 5, num_workers=2, collate_fn=list, multiprocessing_context="fork", timeout=WAIT_S
-    )
+    loader: Any = DataLoader(dataset, 5, num_workers=2, collate_fn=list, multiprocessing_context="fork", timeout=WAIT_S)
     for _ in range(2):
         assert [sample for batch in loader for sample in batch] == [(IMAGES[i], i % 3) for i in range(24)]
     assert read_stats(cache).fetches == 6

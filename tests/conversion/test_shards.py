@@ -277,7 +277,7 @@ def test_a_part_that_the_plan_has_not_is_refused(root: Path, place: Path, part: 
 def test_a_file_that_the_conversion_must_fail_on_ends_it(root: Path, place: Path) -> None:
     plant_kinds(root, "photo", "text", "photo")
     remedy = "fix the file and run the same command again, or begin again with --overwrite and --on-bad reject"
-    with pytest.raises(ConversionError, match=rf"^dog/001\.jpg: .*; {remedy}$"):
+    with pytest.raises(ConversionError, match=rf"^part 1: dog/001\.jpg: .*; {remedy}$"):
         convert(root, place, shards=2, executor=Here(), on_bad="fail")
     assert not place.exists()
 

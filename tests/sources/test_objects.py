@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dbloader import LMDBDataset, convert, open_store
+from dbloader.conversion.make_plan import plan_conversion
 from dbloader.conversion.part import convert_part
-from dbloader.conversion.plan import plan_conversion
 from dbloader.conversion.publish import publish
 from dbloader.errors import PlaceError, SourceError, SourceNotFoundError
 from tests.support.images import photo, plant
@@ -143,5 +143,5 @@ def test_what_cannot_be_converted_is_refused_with_the_reason(
 
 
 def test_a_dataset_says_how_to_read_a_store_in_object_storage() -> None:
-    with pytest.raises(PlaceError, match=r"s3://bucket/train\.lmdb is in object storage: .*dbloader copy"):
+    with pytest.raises(PlaceError, match=r"s3://bucket/train\.lmdb is in object storage, .*dbloader copy"):
         LMDBDataset("s3://bucket/train.lmdb")

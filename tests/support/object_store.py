@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 import uuid
+import warnings
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -159,14 +160,24 @@ def listed(source: str) -> tuple[list[Any], tuple[str, ...], dict[str, int]]:
 
 def plan_then_change(place: str, destination: Path, changes: dict[str, bytes]) -> None:
     """Make a store of one shard of a source that changes after the plan is made."""
+    from dbloader.conversion.make_plan import plan_conversion
     from dbloader.conversion.part import convert_part
-    from dbloader.conversion.plan import plan_conversion
     from dbloader.conversion.publish import publish
 
     plan_conversion(place, destination, 1)
     put(place, changes)
     convert_part(destination, 0)
     publish(destination)
+
+
+def upload_with_warnings(store: Path, place: str) -> list[str]:
+    """Copy a store to a place, and return the warnings."""
+    from dbloader.conversion.copy_store import copy_store
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        copy_store(store, place)
+    return [str(warning.message) for warning in caught]
 
 
 def _die_with_parent() -> None:

@@ -8,6 +8,7 @@ its own: ``python -m tests.support.stand_in_router PORT PORT`` prints the port o
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import random
@@ -17,7 +18,6 @@ import subprocess
 import sys
 import threading
 import zlib
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,7 +98,7 @@ class StandInRouter(Server):
         for shard in self.shards:
             shard.close()
 
-    @contextmanager
+    @contextlib.contextmanager
     def behaving(self, *commands: str, **how: Any) -> Iterator[None]:
         """Change what the router does inside the block; the block must make it fail as often as it is to.
 
@@ -150,6 +150,8 @@ class Cluster:
         body = {key: value for key, value in body.items() if key not in OF_A_MESSAGE}
         if name in ("hello", "ismaster", "isMaster"):
             return HELLO
+        if name == "listShards":
+            return {"shards": [{"_id": str(number)} for number in range(len(self.shards))], "ok": 1.0}
         if name == "standIn":
             before, self.how = self.how, body[name]
             return {"ok": 1.0, "left": before.get("times", 0)}
@@ -328,6 +330,10 @@ class Connection(socketserver.StreamRequestHandler):
 
     @override
     def handle(self) -> None:
+        with contextlib.suppress(ConnectionError):  # the client was killed
+            self._serve()
+
+    def _serve(self) -> None:
         while header := self.rfile.read(HEADER.size):
             length, request, _, code = HEADER.unpack(header)
             data = self.rfile.read(length - HEADER.size)

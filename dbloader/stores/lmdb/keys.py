@@ -46,8 +46,8 @@ def checked_path(place: str | os.PathLike[str]) -> str:
             raise PlaceError("the path of a file is wanted here, got a place in MongoDB (MongoDataset reads from one)")
         if is_remote(path):
             raise PlaceError(
-                f"{parse_place(path)} is in object storage: copy the store to this machine (dbloader copy), or read it "
-                "with LMDBDataset(..., cache=FOLDER)"
+                f"{parse_place(path)} is in object storage, and stores are made and read on this machine: dbloader "
+                "copy puts a store there and brings it back, and LMDBDataset(..., cache=FOLDER) reads one from there"
             )
         scheme = path.split("://", 1)[0]
         raise PlaceError(

@@ -44,8 +44,9 @@ if TYPE_CHECKING:
     from dbloader.stores.mongo.lease import Lease
     from dbloader.stores.write_buffer import Commit
 
-# The size of one insert, and how many are sent at once: the server works on one while the next is on its way.
-BATCH_BYTES = 8 * 2**20
+# The size of one insert, and how many are sent at once: the server works on one while the next is on its way. An
+# answer must come in time also where records are tiny: indexing 30,000 took a busy server over 10 s.
+BATCH_BYTES, BATCH_RECORDS = 8 * 2**20, CHUNK
 IN_FLIGHT = 3
 _MAX_CHUNK = MAX_ON_SERVER - 2**10  # its document has a few more fields
 
@@ -230,13 +231,13 @@ class PartialStore:
 
 
 def _split(first: int, documents: Sequence[bytes]) -> Iterator[dict[int, bytes]]:
-    """Yield batches of about BATCH_BYTES: records by their indices."""
+    """Yield batches of about BATCH_BYTES, or of BATCH_RECORDS: records by their indices."""
     batch: dict[int, bytes] = {}
     nbytes = 0
     for index, document in enumerate(documents, first):
         batch[index] = document
         nbytes += len(document)
-        if nbytes >= BATCH_BYTES:
+        if nbytes >= BATCH_BYTES or len(batch) == BATCH_RECORDS:
             yield batch
             batch, nbytes = {}, 0
     if batch:
