@@ -47,7 +47,7 @@ class Network:
         self._accepted: Counter[int] = Counter()
         self.refused = 0
         # Events that are so near come together; it is far below the time of any shard.
-        self._tick = 2e-3 * cluster.shard_mb / min(cluster.stream_mbs, cluster.nic_mbs)
+        self._tick = 1e-2 * cluster.shard_mb / min(cluster.stream_mbs, cluster.nic_mbs)
 
     def idle(self, node: int) -> list[int]:
         """Return the numbers of the node's streams that have nothing to do."""
@@ -66,9 +66,9 @@ class Network:
 
     def _ask(self, slot: tuple[int, int]) -> None:
         cluster, second = self._cluster, int(self.now)
-        parts = -(-int(self._size[slot]) // _PART_BYTES)
+        parts = 1 + -(-int(self._size[slot]) // _PART_BYTES)  # the first one asks for the size
         self.requests[second] += parts
-        delay = cluster.latency_ms / 1e3 * self._rng.lognormal(0, cluster.latency_spread)
+        delay = cluster.latency_ms / 1e3 * float(self._rng.lognormal(0, cluster.latency_spread, 2).sum())
         self._phase[slot] = _ASKED
         if 0 < cluster.store_requests <= self._accepted[second]:
             self.refused += parts
