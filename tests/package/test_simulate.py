@@ -30,7 +30,7 @@ def test_with_lanes_all_nodes_together_read_the_data_once_and_without_them_each_
 
 
 def test_an_epoch_without_waiting_takes_its_steps_and_the_first_batch() -> None:
-    found = one_epoch(nic_mbs=1e6, stream_mbs=1e6, write_mbs=1e6, latency_ms=0)
+    found = one_epoch(nic_mbs=1e6, stream_mbs=1e6, write_mbs=1e6, latency_ms=0, store_requests=0)
     assert found["first_batch_s"] == pytest.approx(0, abs=0.01)
     assert found["seconds"] == pytest.approx(8, abs=0.01)
     assert found["stall_percent"] == pytest.approx(0, abs=0.1)
