@@ -26,6 +26,7 @@ Examples:
 @click.argument("destination", type=PlaceArgument())
 @click.option("--shards", metavar="N", type=int, required=True, help="Number of parts, each of which makes one shard.")
 @conversion_options
+@click.option("--append", is_flag=True, help="Add the images to the folder of shards DESTINATION.")
 @click.option("--overwrite", is_flag=True, help="Replace another plan, and the parts that are made of it.")
 @click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")

@@ -71,8 +71,8 @@ def view_command(
             raise click.UsageError(f"--html is a report of one store, got {place} and {other}")
         if (port, host, transform) != (None, HOST, None):
             raise click.UsageError("--html starts no viewer: leave out --port, --host and --transform")
-        report = isolated("viewing.page.write_html", place, output=html)
-        say(f"{report['path']}: {size(report['nbytes'])}, with {counted(report['samples'], 'sample')}")
+        nbytes, samples = isolated("viewing.page.write_html", place, output=html)
+        say(f"{html}: {size(nbytes)}, with {counted(samples, 'sample')}")
         return
     places = [place] if other is None else [place, other]
     options: Any = {"host": host, "port": port, "transform": transform, "open_browser": not no_open}

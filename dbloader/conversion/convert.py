@@ -50,6 +50,7 @@ def convert(
     shuffle: int | None = None,
     shards: int | None = None,
     executor: Any = None,
+    append: bool = False,
     overwrite: bool = False,
     resume: bool = False,
     progress: Callable[[Progress], object] = lambda _: None,
@@ -107,6 +108,9 @@ def convert(
             (docs/ray.md), or anything with ``submit(function, *args, **kwargs)`` whose results have ``done()``,
             ``result()`` and ``cancel()``, such as an executor of Dask, loky, mpi4py or submitit. It is not shut down.
             All of its machines must see the source and the destination at the same paths.
+        append: Add the images to the folder of shards at the destination, as ``shards`` more files, by default one.
+            Its records keep their places and labels, and new classes come behind its own. Programs that have the store
+            open go on reading it as it was. Names are not compared: an image that is added twice is there twice.
         overwrite: Replace the store at the destination, once the new one is finished.
         resume: Continue an interrupted conversion. If nothing was interrupted, begin, with a warning. Refused
             if the files, or an option that decides the records, are not the same.
@@ -125,11 +129,13 @@ def convert(
     checked_flag("resume", resume)
     workers = whole_number("workers", workers, 1, none=True) or (1 if executor is not None else cpu_count())
     options: dict[str, Any] = {"name_field": name_field, "image_field": image_field, "file_fields": file_fields}
-    if shards is not None:
-        options |= {"settings": settings, "listing": listing, "overwrite": overwrite, "resume": resume}
-        return convert_shards(
-            source, destination, shards, workers=workers, executor=executor, progress=progress, **options
-        )
+    if checked_flag("append", append) and overwrite:
+        raise OptionError("append (--append) adds to a store and overwrite (--overwrite) replaces it: give one of them")
+    if shards is not None or append:
+        options |= {"settings": settings, "listing": listing, "append": append, "overwrite": overwrite}
+        options |= {"resume": resume, "progress": progress}
+        count = 1 if shards is None else shards
+        return convert_shards(source, destination, count, workers=workers, executor=executor, **options)
     if executor is not None:
         raise OptionError(
             "an executor (--engine) makes the parts of shards: give their number, such as shards=64 (--shards 64), too"

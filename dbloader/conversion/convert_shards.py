@@ -8,15 +8,13 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dbloader.conversion.make_plan import make_plan
-from dbloader.conversion.plan import partial_folder
+from dbloader.conversion.plan import target_of
 from dbloader.conversion.publish import list_parts, publish
 from dbloader.conversion.report import Progress
 from dbloader.conversion.run_parts import check_executor, run_parts
-from dbloader.stores.lmdb.keys import PARTIAL
 from dbloader.stores.lmdb.publish_shards import check_target
 
 if TYPE_CHECKING:
@@ -34,6 +32,7 @@ def convert_shards(
     workers: int,
     executor: Any,
     settings: Settings,
+    append: bool,
     overwrite: bool,
     resume: bool,
     progress: Callable[[Progress], object],
@@ -43,12 +42,14 @@ def convert_shards(
     started = time.monotonic()
     if executor is not None:
         check_executor(executor)
-    check_target(Path(str(partial_folder(destination)).removesuffix(PARTIAL)), overwrite=overwrite)
+    if not append:
+        check_target(target_of(destination), overwrite=overwrite)
     plan = make_plan(
         source,
         destination,
         shards,
         settings,
+        append=append,
         overwrite=overwrite and not resume,
         progress=lambda count: progress(Progress(count, None, 0)),
         **options,
@@ -60,8 +61,8 @@ def convert_shards(
     own = None
     if executor is None:
         # Not forked: the calling program may have threads.
-        executor = own = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"))
-        workers = 1
+        executor = own = ProcessPoolExecutor(min(workers, plan.parts), multiprocessing.get_context("spawn"))
+        workers = max(1, workers // plan.parts)
     place = os.path.abspath(destination)  # noqa: PTH100 - tasks may run in another working directory
     try:
         with closing(run_parts(place, missing, executor, workers)) as receipts_made:

@@ -101,7 +101,7 @@ def find_duplicates(
         values = np.concatenate([values for values, _ in prints])
         groups = load_groups(stores[0]) if other is None else None
         if groups is None or groups.distance != distance:
-            groups = Groups.of_rows(distance, _find_rows(values, distance, len(stores[0]) if other is not None else 0))
+            groups = _find_groups(values, distance, 0 if other is None else len(stores[0]))
             if other is None:
                 save_fingerprints(stores[0], prints[0], groups)
         for row in describe_rows(groups.rows, stores[0], stores[-1]):
@@ -121,7 +121,7 @@ def find_duplicates(
 
 
 def fingerprints_of(store: Store, progress: Callable[[str, int, int], object]) -> Fingerprints:
-    """Return the fingerprints of a store from its file, which is written if there is none."""
+    """Return the fingerprints of a store from its file, which is made if it is missing."""
     prints = load_fingerprints(store)
     if prints is None:
         prints = compute_fingerprints(store, lambda done: progress("Looking", done, len(store)))
@@ -129,8 +129,8 @@ def fingerprints_of(store: Store, progress: Callable[[str, int, int], object]) -
     return prints
 
 
-def _find_rows(values: Array, distance: int, start: int) -> Array:
-    """Return DUPLICATE of all duplicates, by originals; see find_originals."""
+def _find_groups(values: Array, distance: int, start: int) -> Groups:
+    """Return all duplicates; see find_originals."""
     originals = find_originals(values, distance, start)
     found = np.flatnonzero(originals != np.arange(len(values)))
     found = found[np.argsort(originals[found], kind="stable")]
@@ -139,7 +139,7 @@ def _find_rows(values: Array, distance: int, start: int) -> Array:
     one, two = values[found], values[rows["of"]]
     rows["bits"] = np.where(one["kind"] == HASHED, count_bits(one["seen"], two["seen"]), 0)
     rows["same"] = (one["content"] == two["content"]).all(axis=1)
-    return rows
+    return Groups(distance, rows, np.append(np.flatnonzero(np.diff(rows["of"], prepend=-1)), len(rows)))
 
 
 def describe_rows(rows: Array, store: Store, other: Store) -> Iterator[dict[str, Any]]:

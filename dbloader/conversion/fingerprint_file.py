@@ -51,11 +51,6 @@ class Groups(NamedTuple):
     rows: Array
     begins: Array
 
-    @classmethod
-    def of_rows(cls, distance: int, rows: Array) -> Groups:
-        """Return the groups of duplicates that are ordered by their originals."""
-        return cls(distance, rows, np.append(np.flatnonzero(np.diff(rows["of"], prepend=-1)), len(rows)).astype(_BEGIN))
-
 
 def fingerprint_path(place: str | os.PathLike[str]) -> Path:
     """Return the file of a store's fingerprints: next to an LMDB file, in the working directory for MongoDB."""

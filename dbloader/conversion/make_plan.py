@@ -13,6 +13,7 @@ import bson
 
 from dbloader._options import checked_flag, whole_number
 from dbloader.conversion.file_list import FileList, permutation
+from dbloader.conversion.grow import Joined, check_agreement, join_classes, read_base
 from dbloader.conversion.open_files import describe_source, open_files
 from dbloader.conversion.plan import (
     ENDS_FILE,
@@ -27,11 +28,11 @@ from dbloader.conversion.plan import (
     partial_folder,
     remove_plan,
     slice_of,
+    target_of,
 )
 from dbloader.conversion.settings import Settings
 from dbloader.errors import StoreExistsError
 from dbloader.records.document import seal
-from dbloader.stores.lmdb.keys import PARTIAL
 from dbloader.stores.lmdb.publish_shards import check_target, write_durably
 from dbloader.stores.lmdb.shard_table import SHARD_FOLDER
 
@@ -58,6 +59,7 @@ def plan_conversion(
     on_bad: str = "reject",
     on_damaged: str = "reject",
     shuffle: int | None = None,
+    append: bool = False,
     overwrite: bool = False,
     progress: Callable[[int], object] = lambda _: None,
 ) -> Plan:
@@ -79,6 +81,7 @@ def plan_conversion(
         on_bad: What to do with a file that cannot be read or is no image.
         on_damaged: What to do with a truncated image.
         shuffle: Seed of a random order of the records; None for the source's order.
+        append: Add the records to the sharded store at the destination.
         overwrite: Replace another plan at the destination, and the parts that are made of it.
         progress: Called with the number of files found so far.
 
@@ -90,9 +93,8 @@ def plan_conversion(
     """
     settings = Settings.checked(images, check, on_bad, on_damaged, shuffle)
     options: dict[str, Any] = {"name_field": name_field, "image_field": image_field, "file_fields": file_fields}
-    return make_plan(
-        source, destination, shards, settings, listing=listing, overwrite=overwrite, progress=progress, **options
-    )
+    options |= {"listing": listing, "append": append, "overwrite": overwrite, "progress": progress}
+    return make_plan(source, destination, shards, settings, **options)
 
 
 def make_plan(
@@ -101,6 +103,7 @@ def make_plan(
     shards: int,
     settings: Settings,
     *,
+    append: bool,
     overwrite: bool,
     progress: Callable[[int], object],
     **options: Any,
@@ -108,14 +111,19 @@ def make_plan(
     """Make the plan of `plan_conversion`, with checked settings; the options are those of `open_source`."""
     parts = whole_number("shards", shards, 1, _MOST_PARTS)
     checked_flag("overwrite", overwrite)
+    base = read_base(destination) if checked_flag("append", append) else None
     folder = partial_folder(destination)
-    check_target(folder.with_name(folder.name.removesuffix(PARTIAL)), overwrite=True)  # publish replaces a store
+    if base is None:
+        check_target(target_of(destination), overwrite=True)  # publish replaces a store
     place: dict[str, Any] = {"source": _absolute(source), "listing": _absolute(options.get("listing"))}
     place |= {name: options.get(name) for name in ("name_field", "image_field")}
     place["file_fields"] = [*options.get("file_fields", ())]
     aside = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}")
     converter, fail_on, shuffle = settings
     with closing(open_files(converter.images, **place)) as found:
+        joined = Joined([*found.classes], None)
+        if base is not None:
+            joined = join_classes(base.manifest, found, os.fspath(destination))
         try:
             aside.mkdir(parents=False)
             (aside / SHARD_FOLDER).mkdir()
@@ -124,6 +132,8 @@ def make_plan(
             with FileList.of_source(found, data, progress) as files:
                 os.fsync(data.fileno())
                 write_durably(aside / ENDS_FILE, pack_integers(ENDS_FILE, files.ends()))
+                if base is not None:
+                    check_agreement(base.manifest, found, files, os.fspath(destination))
             parts = min(parts, max(1, len(files)))
             if shuffle is not None:
                 order = permutation(len(files), shuffle)
@@ -138,7 +148,8 @@ def make_plan(
                 "settings": converter.settings(),
                 "fail_on": sorted(fail_on),
                 "described": describe_source(found, options.get("listing"), shuffle, converter),
-                "classes": [*found.classes],
+                **joined._asdict(),
+                "grows": "" if base is None else base.index_file,
                 "warnings": [*found.warnings],
                 "skipped": dict(found.skipped),
                 "hidden": found.hidden,
@@ -176,7 +187,8 @@ def _put(aside: Path, destination: str | os.PathLike[str], plan_id: str, *, over
 
 
 def _id_of(values: Mapping[str, Any], digest: str) -> str:
-    decisive = {name: values[name] for name in ("parts", "settings", "fail_on", "described", "classes", "versions")}
+    names = ("parts", "settings", "fail_on", "described", "classes", "labels", "grows", "versions")
+    decisive = {name: values[name] for name in names}
     return hashlib.sha256(digest.encode() + bson.encode(decisive)).hexdigest()
 
 

@@ -57,6 +57,8 @@ class Plan:
         warnings: Sentences about the source, for people.
         skipped: Files left out, by extension.
         hidden: Hidden files left out.
+        grows: The index of the store that the records are added to; "" for a new store.
+        labels: The label in the store of each class of the source; None if they are the same.
         versions: Of dbloader and the libraries that decide the records.
     """
 
@@ -73,6 +75,8 @@ class Plan:
     warnings: list[str]
     skipped: dict[str, int]
     hidden: int
+    grows: str
+    labels: list[int] | None
     versions: dict[str, str]
 
     @classmethod
@@ -99,7 +103,8 @@ class Plan:
         """Return the converter of the files."""
         settings = dict(self.settings)
         kept = {name: settings.pop(name) for name in ("check", "keep_damaged")}
-        return FileConverter(**kept, images=ImageFormat(**settings))
+        labels = None if self.labels is None else tuple(self.labels)
+        return FileConverter(**kept, images=ImageFormat(**settings), labels=labels)
 
     def open_source(self) -> Source:
         """Open the source of the files, whose entries are not listed again."""
@@ -185,6 +190,12 @@ def partial_folder(destination: str | os.PathLike[str]) -> Path:
             "without shards (--shards) to write there"
         )
     return Path(os.path.realpath(checked_path(destination)) + PARTIAL)
+
+
+def target_of(destination: str | os.PathLike[str]) -> Path:
+    """Return the place of a sharded store, which a link may lead to."""
+    folder = partial_folder(destination)
+    return folder.with_name(folder.name.removesuffix(PARTIAL))
 
 
 def library_versions() -> dict[str, str]:

@@ -68,6 +68,8 @@ class Report:
         report_file: JSON lines, one for each event of a file: ``name``, ``event`` (rejected, damaged, repaired,
             untiled, deep or frames), ``reason``. It is next to an LMDB store, and in the working directory for
             MongoDB. "" without events, or if the file could not be written, as ``warnings`` then says.
+        earlier_events: Lines at the beginning of the report file that are about images which were in the store before
+            (``append``).
     """
 
     place: str
@@ -90,6 +92,7 @@ class Report:
     skipped: dict[str, int] = field(default_factory=dict)
     hidden: int = 0
     report_file: str = ""
+    earlier_events: int = 0
 
 
 def write_report(place: str | os.PathLike[str], path: Path, events: int, *, replaces: bool) -> tuple[str, list[str]]:

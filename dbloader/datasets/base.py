@@ -240,6 +240,9 @@ class RecordDataset(Dataset[Any]):
         """Return the store, after checking that it is still the one that the dataset was made of."""
         manifest = self.store.manifest
         if manifest is not self.manifest:
+            if manifest.digest != self.manifest.digest:
+                self.store.open_older(self.manifest.digest)
+                manifest = self.store.manifest
             if (manifest.digest, manifest.classes) != (self.manifest.digest, self.manifest.classes):
                 raise NotAStoreError(
                     f"the store at {self.root} has been replaced since this dataset was made: make the dataset again",

@@ -136,6 +136,9 @@ class Store(ABC):
             DamagedStoreError: A line is missing, or not what was written.
         """
 
+    def open_older(self, digest: str) -> None:  # noqa: B027 - most stores do not grow
+        """Open the store as it was before it grew, if that had this digest and is still kept."""
+
     def check_files(self) -> None:  # noqa: B027 - most stores are one file, or none
         """Raise DamagedStoreError if one of the store's files is missing, or has not its size."""
 

@@ -19,13 +19,13 @@ def list_groups(store: Store, start: int, count: int) -> dict[str, Any]:
     """Return ``total`` and some ``groups``: at most 100, each with at most 60 of its ``count`` duplicates.
 
     Raises:
-        OptionError: Nobody has searched these records for duplicates; the message says which command does.
+        OptionError: These records were not searched for duplicates; the message names the command that does it.
     """
     kept = load_groups(store)
     if kept is None:
         command = shlex.join(["dbloader", "duplicates", store.place])
         raise OptionError(
-            f"nobody has searched these images for duplicates yet: run this, and load the page again: {command}"
+            f"these images were not searched for duplicates yet: run this, and load the page again: {command}"
         )
     total, groups = len(kept.begins) - 1, []
     for number in range(start, min(start + min(count, _MOST_GROUPS), total)):

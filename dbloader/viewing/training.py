@@ -191,7 +191,7 @@ def _sample(dataset: StoreDataset, indices: SeededIndices) -> dict[str, Any]:
         dataset._check_whole(record)
         rows = dataset._random_numbers(indices)
         return sample | _crop(dataset, record, () if rows is None else rows[0])
-    except DBLoaderError as error:  # a damaged record is one cell's
+    except DBLoaderError as error:  # a damaged record is shown in its own cell
         return {**sample, "error": str(error)}
 
 

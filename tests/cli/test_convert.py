@@ -146,12 +146,18 @@ def test_every_option_reaches_the_conversion(shell: Shell, monkeypatch: pytest.M
         for name, value in options.items()
     ]
     line += ["--file-field=mask", "--file-field", "depth"]
-    assert shell("convert", *places.values(), *line, "--overwrite", "--resume").status == 0
-    others = {"overwrite": True, "resume": True, "images": ImageFormat(), "file_fields": ("mask", "depth")}
+    assert shell("convert", *places.values(), *line, "--append", "--overwrite", "--resume").status == 0
+    others = {
+        "append": True,
+        "overwrite": True,
+        "resume": True,
+        "images": ImageFormat(),
+        "file_fields": ("mask", "depth"),
+    }
     assert seen == {**options, **places, **others}
     assert shell("convert", *places.values()).status == 0
     defaults = {**dict.fromkeys(options), "check": "decode", "on_bad": "reject", "on_damaged": "reject"}
-    others = {"overwrite": False, "resume": False, "images": ImageFormat(), "file_fields": ()}
+    others = {"append": False, "overwrite": False, "resume": False, "images": ImageFormat(), "file_fields": ()}
     assert seen == {**defaults, **places, **others}
     for line, images in (
         (["--max-side", "20"], ImageFormat(max_side=20)),

@@ -7,19 +7,19 @@ import resource
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import lmdb
 
-from dbloader.errors import DamagedStoreError, NotAStoreError, StoreAccessError
+from dbloader.errors import DamagedStoreError, NotAStoreError, StoreAccessError, StoreError
 from dbloader.records.document import move_document
 from dbloader.stores.lmdb import env
 from dbloader.stores.lmdb.errors import translate
 from dbloader.stores.lmdb.handle import LMDBHandle, OtherStoreError
 from dbloader.stores.lmdb.keys import SHARD_INDEX
-from dbloader.stores.lmdb.shard_table import COPY_AGAIN, MANIFEST_FILE, SHARD_FOLDER, ShardTable
+from dbloader.stores.lmdb.shard_table import COPY_AGAIN, MANIFEST_FILE, SHARD_FOLDER, ShardTable, kept_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,12 +40,12 @@ class ShardedHandle:
     descriptors that the process may have are in use for shards.
     """
 
-    def __init__(self, path: str, place: str) -> None:
+    def __init__(self, path: str, place: str, manifest_file: str = MANIFEST_FILE) -> None:
         self.pid = os.getpid()
         self.place = place
         self._path = path
         try:
-            with open(os.path.join(path, MANIFEST_FILE), "rb") as file:  # noqa: PTH118, PTH123 - the path may be any str
+            with open(os.path.join(path, manifest_file), "rb") as file:  # noqa: PTH118, PTH123 - the path may be any str
                 self._table = ShardTable.decode(file.read(), place)
         except FileNotFoundError as error:
             raise NotAStoreError(
@@ -59,6 +59,14 @@ class ShardedHandle:
         self._lock = threading.Lock()
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._most_opened = max(8, (2**20 if soft == resource.RLIM_INFINITY else soft) // 4 // _DESCRIPTORS)
+
+    def before(self, digest: str) -> ShardedHandle | None:
+        """Return the store as it was before it grew, if that had this digest; None if it is not kept."""
+        with suppress(OSError, StoreError):
+            older = ShardedHandle(self._path, self.place, kept_manifest(self._table.previous))
+            if older.manifest.digest == digest:
+                return older
+        return None
 
     @property
     def files(self) -> list[str]:

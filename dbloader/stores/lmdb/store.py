@@ -93,6 +93,13 @@ class LMDBStore(Store):
             yield self._event(handle.get(event_key(number)), number)
 
     @override
+    def open_older(self, digest: str) -> None:
+        handle = self._open()
+        if isinstance(handle, ShardedHandle):
+            with env.gate:
+                self.handle = handle.before(digest) or handle
+
+    @override
     def check_files(self) -> None:
         handle = self._open()
         if isinstance(handle, ShardedHandle):
