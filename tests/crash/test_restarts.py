@@ -76,9 +76,10 @@ def test_each_sample_is_trained_on_once_whichever_ranks_are_killed(
 
 @pytest.mark.skipif(KILLS <= 8, reason="starts 9 processes that import torch: set DBLOADER_KILLS to more than 8")
 def test_another_number_of_ranks_goes_on(place: Path, tmp_path: Path) -> None:
-    assert run(place, tmp_path, 4, ["1 5 received"], restarts=0) == 1
+    assert run(place, tmp_path, 2, ["1 5 received"], restarts=0) == 1
     assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["step"] == 3
-    assert run(place, tmp_path, 3, ["2 7 trained"], restarts=0) == 1
+    # Two steps of 3 ranks end the epoch, and one of the next epoch is in the checkpoint.
+    assert run(place, tmp_path, 3, ["2 8 received"], restarts=0) == 1
     assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["step"] == 6
-    assert run(place, tmp_path, 2, []) == 0
+    assert run(place, tmp_path, 1, []) == 0
     check_each_once(tmp_path)
