@@ -45,7 +45,7 @@ def simulate(cluster: Cluster, *, loss: bool = False) -> dict[str, object]:
     totals: dict[str, float] = {
         "index_gb": training.index_bytes / 1e9,
         "peak_cache_gb": max(node.peak for node in training.nodes) / 1e9,
-        "peak_requests": max(training.network.requests.values()),
+        "peak_requests": training.network.most_requests,
         "refused": training.network.refused,
         "lost_nodes": training.lost_nodes,
     }
