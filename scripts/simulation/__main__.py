@@ -75,6 +75,11 @@ def main(arguments: list[str] | None = None) -> int:
     given = vars(options.parse_args(arguments))
     if given["check"]:
         return 0 if check() else 1
+    if given["calibrate"]:
+        from simulation.calibrate import calibrate  # not at the top: it needs obstore
+
+        calibrate()
+        return 0
     try:
         cluster = Cluster(**{option.name: given[option.name] for option in fields(Cluster)})
         found = simulate(cluster, loss=given["loss"])
