@@ -109,6 +109,9 @@ def convert_command(*, dry_run: bool, quiet: bool, as_json: bool, **options: Any
     folder. It may be a folder that save_to_disk of Hugging Face's datasets wrote; an LMDB file of another program, or
     the folder with its data.mdb; or a store, whose records keep all their fields. Or it is a collection in MongoDB that
     has a document with the bytes of each file which --list names.
+
+    SOURCE may be an image folder in object storage: s3://, gs:// or az://bucket/folder. With --list, it is the place
+    that its paths start from, which may be a web server's (https://).
     """
     images = pop_image_format(options)
     if dry_run:

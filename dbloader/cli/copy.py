@@ -31,7 +31,6 @@ integer. A record without the value does not fulfil it.
 Examples:
   dbloader copy mongodb://server/images.train cache.lmdb
   dbloader copy all.lmdb mongodb://server/images.copy
-  dbloader copy train.lmdb s3://bucket/train.lmdb
   dbloader copy first.lmdb second.lmdb merged.lmdb
   dbloader copy all.lmdb train.lmdb val.lmdb --split 0.9,0.1 --seed 0
   dbloader copy all.lmdb clean.lmdb --drop bad.txt --where 'width>=32'
@@ -92,6 +91,9 @@ def copy_command(
 
     Several SOURCEs become one store, their classes united by name. With options the copy holds the records that fulfil
     all of --select, --drop, --class and --where, in their order, or has other labels. Sources never change.
+
+    One of the two places may be in object storage: s3://, gs:// or az://bucket/name. There and back a whole store is
+    copied as it is, as a folder of shards.
     """
     places = [*sources, destination]
     fractions = None if split is None else _fractions(split)

@@ -31,8 +31,7 @@ _BAR = 40  # columns of the longest bar
 Examples:
   dbloader info train.lmdb
   dbloader info train.lmdb --json | jq -r .digest
-  dbloader info train.lmdb --report
-  dbloader info s3://bucket/train.lmdb""",
+  dbloader info train.lmdb --report""",
 )
 @click.argument("place", type=PlaceArgument())
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON, with all classes.")
@@ -44,7 +43,8 @@ Examples:
 def info_command(place: str, *, as_json: bool, report: bool) -> None:
     """Show what is in the store PLACE: its records, images, classes, and where it came from.
 
-    Only the header of the store is read, so this takes milliseconds for a store of any size.
+    Only the header of the store is read, so this takes milliseconds for a store of any size. PLACE may be in object
+    storage, such as s3://bucket/train.lmdb.
     """
     if as_json and report:
         raise click.UsageError("--json and --report cannot be combined: choose one.")

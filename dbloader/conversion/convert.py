@@ -82,7 +82,8 @@ def convert(
             them; or the place of a store of image files, whose records keep all their fields; or what Hugging Face's
             ``save_to_disk`` wrote; or an LMDB file of another program, or the folder with its ``data.mdb``. With a
             listing: the folder that its paths start from, or the ``mongodb://`` place of a collection that has a
-            document with the bytes of each file.
+            document with the bytes of each file. A folder of images may be in object storage (``s3://``, ``gs://``,
+            ``az://``), and with a listing also on a web server (``https://``).
         destination: Place of the store.
         listing: JSON, CSV, TSV or JSON lines file that names the files, their labels and further fields; or
             annotations of COCO, VOC or YOLO (docs/annotations.md).

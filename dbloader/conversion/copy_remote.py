@@ -183,6 +183,8 @@ def _download(place: str, target: Path, *, overwrite: bool, progress: Callable[[
                 found = f"{size(aside.stat().st_size)}, not {size(sizes[name])}"
                 raise DamagedStoreError(f"{place}/{name} has {found}: copy the store there again (--overwrite)")
             LMDBHandle(str(aside), f"{place}/{name}", digest=digest, of=of)
+            with aside.open("rb") as file:
+                os.fsync(file.fileno())
             aside.rename(path)
         except (lmdb.Error, OtherStoreError) as error:
             raise DamagedStoreError(f"{place}/{name} is not what was put there: {error}") from error

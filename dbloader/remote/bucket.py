@@ -6,6 +6,7 @@ of a cache's fetcher, may import this module. In a forked process it raises an e
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import threading
@@ -15,7 +16,15 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from dbloader.errors import OptionError, StoreExistsError, StoreNotFoundError, StoreUnreachableError
+from dbloader.errors import (
+    OptionError,
+    StoreAccessError,
+    StoreError,
+    StoreExistsError,
+    StoreFullError,
+    StoreNotFoundError,
+    StoreUnreachableError,
+)
 from dbloader.remote.errors import is_temporary, status_of, translate
 from dbloader.remote.places import WRITABLE, parse_place
 
@@ -25,14 +34,14 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-# What one request fetches or sends of a large object: 10,000 parts, S3's limit, are 160 GB.
-PART_BYTES = 16 * 2**20
+# What one request fetches or sends of a large object: 10,000 parts, S3's limit, are 80 GB.
+PART_BYTES = 8 * 2**20
 PARTS_AT_ONCE = 4
 _PAGE = 1000  # objects of one answer to a listing
 # A request fails for good when it has been repeated for so long; or a few times, if the server has never answered.
-PATIENCE_S, FIRST_TRIES = 120.0, 3
+PATIENCE_S, FIRST_TRIES = 60.0, 3
 _LONGEST_PAUSE_S = 10.0
-# A part takes 5 minutes at 56 kB/s. A connection that brings nothing for 30 s is given up.
+# A part takes 5 minutes at 28 kB/s. A connection that brings nothing for 30 s is given up.
 _TIMEOUTS = {"connect_timeout": "10s", "read_timeout": "30s", "timeout": "5m"}
 _used_by = 0  # pid of the process that has used obstore
 
@@ -177,10 +186,23 @@ class Bucket:
         """Copy an object into a new file, in several requests at once, and return its size.
 
         The file is removed if that fails.
+
+        Raises:
+            StoreError: The object does not exist or cannot be read, or the file cannot be written.
         """
         item = self.head(key)
         if item is None:
             raise StoreNotFoundError(f"{self.place}/{key} does not exist")
+        try:
+            return self._copy(item, path)
+        except StoreError:
+            raise
+        except OSError as error:
+            kind = StoreFullError if error.errno == errno.ENOSPC else StoreAccessError
+            raise kind(f"a copy of {self.place}/{key} cannot be written: {error.strerror}") from error
+
+    def _copy(self, item: Item, path: str | os.PathLike[str]) -> int:
+        key = item.key
         with open(path, "xb") as file, ThreadPoolExecutor(PARTS_AT_ONCE) as threads:  # noqa: PTH123 - any path
 
             def copy(start: int) -> None:

@@ -31,7 +31,7 @@ def test_an_object_of_any_size_is_copied_byte_for_byte(
     object_store: ObjectStore, outside: Outside, tmp_path: Path
 ) -> None:
     place = object_store.place()
-    part = 16 * 2**20
+    part = 8 * 2**20
     files = {f"{size}": random.Random(size).randbytes(size) for size in (0, 1, part, 2 * part + 1)}
     outside(put, place, files)
     outside(fetch, place, [*files], tmp_path)

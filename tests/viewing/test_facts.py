@@ -151,7 +151,16 @@ def test_labels_of_too_many_kinds_are_not_listed(tmp_path: Path) -> None:
         assert (found["count"], found["labels"]) == (1, [])
 
 
+def test_a_single_record_without_a_label_is_counted(tmp_path: Path) -> None:
+    write_records(tmp_path / "s.lmdb", [Record(label=1), Record()], classes=())
+    with open_store(tmp_path / "s.lmdb") as store:
+        assert facts.count(Selections(store), "")["labels"] == [[None, 1], [1, 1]]
+
+
 def test_one_format_is_known_of_every_selection(tmp_path: Path) -> None:
     write_records(tmp_path / "s.lmdb", [Record(name=f"{n}", format="PNG") for n in range(20)], classes=())
     with open_store(tmp_path / "s.lmdb") as store:
         assert facts.count(Selections(store), "index:0-4")["formats"] == {"PNG": 5}
+    write_records(tmp_path / "t.lmdb", [Record(format="PNG"), Record()], classes=())
+    with open_store(tmp_path / "t.lmdb") as store:
+        assert facts.count(Selections(store), "index:0")["formats"] is None  # a record must be read to know
