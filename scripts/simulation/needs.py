@@ -15,6 +15,8 @@ from dbloader.stores.lmdb.shard_table import Shard, ShardTable
 from dbloader.stores.totals import Totals
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from simulation.cluster import Cluster
 
 _MOST_NEEDS = 5_000_000
@@ -25,7 +27,7 @@ _JUDGED = 4
 class Records:
     """A dataset as a sampler sees it: a length, and the lengths of its shards."""
 
-    def __init__(self, shard_lengths: list[int]) -> None:
+    def __init__(self, shard_lengths: Sequence[int]) -> None:
         self.shard_lengths = shard_lengths
         self._length = sum(shard_lengths)
 
@@ -49,13 +51,13 @@ class Order:
 
     Args:
         cluster: What is simulated.
-        table: The store's.
+        lengths: Records of each shard.
         epoch: From 0.
     """
 
-    def __init__(self, cluster: Cluster, table: ShardTable, epoch: int) -> None:
+    def __init__(self, cluster: Cluster, lengths: Sequence[int], epoch: int) -> None:
         self._cluster, self._epoch = cluster, epoch
-        self._records = Records([shard.length for shard in table.shards])
+        self._records = Records(lengths)
         self.length = len(self._records)
 
     def needs(self, nodes: int, position: int = 0) -> list[list[Need]]:
@@ -65,7 +67,7 @@ class Order:
             ValueError: There are too many to simulate.
         """
         world, ranks = nodes * self._cluster.ranks, self._cluster.ranks
-        sampler = self._sampler(world)
+        sampler = self.sampler(world, 0)
         since = {**sampler.state_after(0), "epoch": self._epoch, "position": position}
         found: list[list[Need]] = []
         for node in range(nodes):
@@ -91,7 +93,7 @@ class Order:
 
         It is about 1 in a global shuffle. The records of a class are stored one after the other.
         """
-        order, classes = self._sampler(1)._order(self._cluster.seed, self._epoch), self._cluster.classes
+        order, classes = self.sampler(1, 0)._order(self._cluster.seed, self._epoch), self._cluster.classes
         batch, found = min(self._cluster.batch * self._cluster.world, self.length), []
         for begin in np.linspace(0, self.length - batch, _JUDGED).astype(int).tolist():
             labels = order(np.arange(begin, begin + batch)) * classes // self.length
@@ -102,7 +104,8 @@ class Order:
     def _lanes(self) -> int | None:
         return (self._cluster.lanes or self._cluster.world) if self._cluster.order == "lanes" else None
 
-    def _sampler(self, world: int) -> BlockShuffleSampler:
+    def sampler(self, world: int, rank: int) -> BlockShuffleSampler:
+        """Return the sampler of a rank."""
         lanes = self._lanes()
         buffer = self._cluster.buffer_shards * (lanes or 1)
-        return BlockShuffleSampler(self._records, None, buffer, world, 0, seed=self._cluster.seed, lanes=lanes)
+        return BlockShuffleSampler(self._records, None, buffer, world, rank, seed=self._cluster.seed, lanes=lanes)

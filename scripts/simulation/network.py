@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,11 +44,14 @@ class Network:
         self._attempt = np.zeros(shape, int)
         self._shard = np.zeros(shape, np.int64)
         self._rate: Array | None = None
-        self.requests: Counter[int] = Counter()
-        self._accepted: Counter[int] = Counter()
+        self.requests: defaultdict[int, float] = defaultdict(float)
+        self._accepted: defaultdict[int, float] = defaultdict(float)
+        self._part_bytes = min(_PART_BYTES, cluster.shard_bytes)
+        limits = (cluster.store_mbs * 1e6, cluster.store_requests * self._part_bytes)
+        self._total_speed = min((limit for limit in limits if limit), default=inf)
         self.refused = 0
         # Events that are so near come together; it is far below the time of any shard.
-        self._tick = 2e-3 * cluster.shard_mb / min(cluster.stream_mbs, cluster.nic_mbs)
+        self._tick = 1e-2 * cluster.shard_mb / min(cluster.stream_mbs, cluster.nic_mbs)
 
     def idle(self, node: int) -> list[int]:
         """Return the numbers of the node's streams that have nothing to do."""
@@ -66,18 +70,17 @@ class Network:
 
     def _ask(self, slot: tuple[int, int]) -> None:
         cluster, second = self._cluster, int(self.now)
-        parts = -(-int(self._size[slot]) // _PART_BYTES)
-        self.requests[second] += parts
-        delay = cluster.latency_ms / 1e3 * self._rng.lognormal(0, cluster.latency_spread)
+        self.requests[second] += 1  # for the size; those for the parts are counted as they come
+        delay = cluster.latency_ms / 1e3 * float(self._rng.lognormal(0, cluster.latency_spread, 2).sum())
         self._phase[slot] = _ASKED
         if 0 < cluster.store_requests <= self._accepted[second]:
-            self.refused += parts
+            self.refused += 1
             longest = min(_LONGEST_BACK_OFF_S, _BACK_OFF_S * 2.0 ** self._attempt[slot])
             delay += longest * self._rng.uniform(0.5, 1)
             self._attempt[slot] += 1
             self._phase[slot] = _REFUSED
         else:
-            self._accepted[second] += parts
+            self._accepted[second] += 1
         self._at[slot] = self.now + delay
 
     def next_event(self) -> float:
@@ -92,7 +95,11 @@ class Network:
         """Move the clock, and return the nodes and shards of the transfers that ended."""
         coming = self._phase == _COMING
         if coming.any():
-            self._left -= np.where(coming, self._rates() * (until - self.now), 0)
+            came = np.where(coming, self._rates() * (until - self.now), 0)
+            self._left -= came
+            parts = float(came.sum()) / self._part_bytes
+            self.requests[int(until)] += parts
+            self._accepted[int(until)] += parts
             self._at[coming & (self._left <= self._rates() * self._tick)] = until
         self.now = until
         done = []
@@ -114,9 +121,8 @@ class Network:
             cluster, coming = self._cluster, self._phase == _COMING
             count = coming.sum(axis=1)
             speed = np.minimum(self._node_speed / np.maximum(count, 1), cluster.stream_mbs * 1e6)
-            total = cluster.store_mbs * 1e6
-            if 0 < total < float((speed * count).sum()):
-                speed = np.minimum(speed, _level(speed, count, total))
+            if self._total_speed < float((speed * count).sum()):
+                speed = np.minimum(speed, _level(speed, count, self._total_speed))
             self._rate = np.broadcast_to(speed[:, None], coming.shape)
         return self._rate
 

@@ -97,10 +97,12 @@ class Training:
     def __init__(self, cluster: Cluster, fail_at: list[float]) -> None:
         rng = np.random.default_rng(cluster.seed)
         self._cluster, self._fail_at = cluster, sorted(fail_at)
-        self._table, manifest_bytes = make_table(cluster)
+        table, manifest_bytes = make_table(cluster)
+        self._lengths = [shard.length for shard in table.shards]
         self.network = Network(cluster, rng)
-        nbytes = [shard.nbytes for shard in self._table.shards]
-        self.index_bytes = manifest_bytes + int(cluster.length * cluster.index_bytes)
+        nbytes = [shard.nbytes for shard in table.shards]
+        self.index_bytes = int(cluster.length * cluster.index_bytes) and manifest_bytes
+        self.index_bytes += int(cluster.length * cluster.index_bytes)
         limit = int(cluster.cache_gb * 1e9)
         self.nodes = [_Node(n, self.network, nbytes, limit, self.index_bytes) for n in range(cluster.nodes)]
         self._rng = rng
@@ -115,7 +117,7 @@ class Training:
 
     def _epoch(self, epoch: int) -> dict[str, float]:
         cluster, network = self._cluster, self.network
-        order = Order(cluster, self._table, epoch)
+        order = Order(cluster, self._lengths, epoch)
         begun, before = network.now, [node.read for node in self.nodes]
         nodes, position, first, useful = cluster.nodes, 0, None, 0.0
         needs = order.needs(nodes)
