@@ -86,7 +86,11 @@ class CachePolicy:
         return max(accumulate(used), default=0)
 
     def next(
-        self, present: Collection[int], waited_for: Sequence[int] = (), fixed: Collection[int] = ()
+        self,
+        present: Collection[int],
+        waited_for: Sequence[int] = (),
+        fixed: Collection[int] = (),
+        skip: Collection[int] = (),
     ) -> Fetch | None:
         """Return what to do next; None if nothing can be done, or the next shard has no room yet.
 
@@ -94,13 +98,13 @@ class CachePolicy:
             present: The shards in the cache, and those that are being fetched.
             waited_for: Shards that somebody waits for, the one to serve first being the first.
             fixed: Shards that must not be removed now, such as those that are being fetched.
+            skip: Shards that cannot be fetched now.
         """
-        for shard in waited_for:
-            if shard not in present:
-                remove = self._make_room(shard, -1, present, {*fixed, *waited_for})
-                return self._fetch(shard, remove)
+        for place, shard in enumerate(waited_for):
+            if shard not in present and shard not in skip:
+                return self._fetch(shard, self._make_room(shard, -1, present, {*fixed, *waited_for[:place]}))
         for distance, shard in heapq.merge(*(reader.distances() for reader in self._readers.values())):
-            if shard not in present:
+            if shard not in present and shard not in skip:
                 return self._fetch(shard, self._make_room(shard, distance, present, fixed))
         return None
 

@@ -29,7 +29,7 @@ integer. A record without the value does not fulfil it.
 
 \b
 Examples:
-  dbloader copy mongodb://server/images.train cache.lmdb
+  dbloader copy mongodb://server/images.train train.lmdb
   dbloader copy all.lmdb mongodb://server/images.copy
   dbloader copy first.lmdb second.lmdb merged.lmdb
   dbloader copy all.lmdb train.lmdb val.lmdb --split 0.9,0.1 --seed 0
@@ -86,8 +86,7 @@ def copy_command(
 ) -> None:
     """Make at DESTINATION the same store that is at SOURCE, each a file or a mongodb:// place.
 
-    The records are the same, byte for byte, and each is checked on its way. MongoDataset(SOURCE, cache=DESTINATION)
-    reads from a copy in a file on this machine, and so does LMDBDataset(DESTINATION).
+    The records are the same, byte for byte, and each is checked on its way.
 
     Several SOURCEs become one store, their classes united by name. With options the copy holds the records that fulfil
     all of --select, --drop, --class and --where, in their order, or has other labels. Sources never change.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
 import time
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
@@ -61,7 +62,8 @@ def convert_shards(
     own = None
     if executor is None:
         # Not forked: the calling program may have threads.
-        executor = own = ProcessPoolExecutor(min(workers, plan.parts), multiprocessing.get_context("spawn"))
+        processes = min(workers, plan.parts)
+        executor = own = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _end_with_parent)
         workers = max(1, workers // plan.parts)
     place = os.path.abspath(destination)  # noqa: PTH100 - tasks may run in another working directory
     try:
@@ -75,3 +77,15 @@ def convert_shards(
             own.shutdown(cancel_futures=True)
     report = publish(destination, overwrite=overwrite)
     return replace(report, resumed_at=resumed_at, bytes_read=nbytes, seconds=time.monotonic() - started)
+
+
+def _end_with_parent() -> None:
+    """End this process when its parent is gone: a worker of a killed conversion would wait for parts forever."""
+    parent = multiprocessing.parent_process()
+
+    def wait() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()

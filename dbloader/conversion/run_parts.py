@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import closing
@@ -67,13 +68,22 @@ def _submit(
     running: dict[Any, int] = {}
     try:
         for part in parts:
-            running[executor.submit(convert_part, place, part, workers=workers)] = part
+            running[executor.submit(_make_part, place, part, workers, secrets.token_hex(8))] = part
         while running:
             for future in _finished(running):
                 yield running.pop(future), future.result
     finally:
         for future in running:  # after an error
             future.cancel()
+
+
+def _make_part(place: str, part: int, workers: int, _attempt: str) -> Receipt:
+    """Make a part.
+
+    Only positional arguments: Dask takes ``workers=`` for those that a task may run on. No two calls are equal: Dask
+    would answer the second with what the first has returned or raised.
+    """
+    return convert_part(place, part, workers=workers)
 
 
 def _finished(running: Collection[Any]) -> Collection[Any]:

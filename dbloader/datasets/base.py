@@ -156,6 +156,10 @@ class RecordDataset(Dataset[Any]):
         """
         return self._same_store().read(self._positions(indices))
 
+    def _labels_at(self, indices: Sequence[int]) -> list[int]:
+        store = self._same_store()
+        return [store.label(index) for index in self._positions(indices)]
+
     def _borrow(self, indices: Sequence[int]) -> AbstractContextManager[Iterator[Record]]:
         return self._same_store().borrow(self._positions(indices))
 

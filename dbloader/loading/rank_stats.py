@@ -6,7 +6,7 @@ import dataclasses
 import socket
 import statistics
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dbloader._describe import counted
 
@@ -19,8 +19,7 @@ _WORK = {"read_s": "reading", "decode_s": "decoding", "collate_s": "collating"}
 _ROW = struct.Struct("<6d64s")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RankStats:
+class RankStats(NamedTuple):
     """What one rank waited for; all numbers are seconds since the first batch of the iteration.
 
     Attributes:
@@ -90,8 +89,7 @@ def gather(seconds: Sequence[float], group: Any) -> GatheredStats:
     """
     import torch.distributed  # not at the top: a loader of other things than tensors needs no torch
 
-    host = socket.gethostname().encode()
-    row = _ROW.pack(*seconds, host)
+    row = _ROW.pack(*seconds, socket.gethostname().encode())
     rows = [row]
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         # Collective operations of NCCL take only tensors on a GPU.
@@ -100,11 +98,7 @@ def gather(seconds: Sequence[float], group: Any) -> GatheredStats:
         gathered = [torch.empty_like(own) for _ in range(torch.distributed.get_world_size(group))]
         torch.distributed.all_gather(gathered, own, group)
         rows = [bytes(tensor.cpu().numpy()) for tensor in gathered]
-    return GatheredStats(tuple(_unpacked(rank, row) for rank, row in enumerate(rows)))
-
-
-def _unpacked(rank: int, row: bytes) -> RankStats:
-    *seconds, host = _ROW.unpack(row)
-    names = ("seconds", "waited_s", "first_s", *_WORK)
-    text = host.rstrip(b"\0").decode(errors="replace")
-    return RankStats(rank=rank, host=text, **dict(zip(names, seconds, strict=True)))
+    unpacked = [_ROW.unpack(row) for row in rows]
+    return GatheredStats(
+        tuple(RankStats(rank, host.rstrip(b"\0").decode(), *rest) for rank, (*rest, host) in enumerate(unpacked))
+    )

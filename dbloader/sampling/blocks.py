@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections import Counter
 from math import gcd
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -17,9 +18,10 @@ from dbloader.sampling.block_order import BlockOrder, EqualBlocks, LaneOrder, Sh
 from dbloader.sampling.shuffle import length_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 
 BLOCK_SIZE = 256
+_LOOKED_AT = 8  # blocks, and records of each, whose labels are looked at
 
 
 class BlockShuffleSampler(ResumableSampler):
@@ -79,6 +81,9 @@ class BlockShuffleSampler(ResumableSampler):
             self.block_size = BLOCK_SIZE if block_size is None else whole_number("block_size", block_size, 1)
         self.buffer_blocks = whole_number("buffer_blocks", buffer_blocks, 1)
         self.lanes = whole_number("lanes", lanes, 1, none=True)
+        labels_at = getattr(dataset, "_labels_at", None)
+        if labels_at is not None and os.environ.get("RANK", "0") == "0":
+            self._warn_of_classes(labels_at)
 
     def blocks_ahead(
         self, ranks: Iterable[int] | None = None, *, since: Mapping[str, Any] | None = None
@@ -107,6 +112,28 @@ class BlockShuffleSampler(ResumableSampler):
             again = [place % self.length for place in padding if (place - position) % world_size in chosen]
             if again:
                 yield self.length, np.unique(order.blocks.of(order(np.array(again)))).tolist()
+
+    def _warn_of_classes(self, labels_at: Callable[[list[int]], list[int]]) -> None:
+        """Warn if most blocks have records of one class only, judged by a few records of a few blocks."""
+        sizes = self.shard_lengths or [self.block_size] * (self.length // self.block_size)
+        if len(sizes) < 2 * _LOOKED_AT:
+            return
+        ends = np.cumsum(sizes)
+        chosen = np.linspace(0, len(sizes) - 1, _LOOKED_AT).astype(int).tolist()
+        classes: list[int] = []
+        for block in chosen:
+            places = np.linspace(ends[block] - sizes[block], ends[block] - 1, _LOOKED_AT).astype(int)
+            found = set(labels_at(places.tolist())) if sizes[block] else set()
+            classes += found if len(found) == 1 else []
+        # If nearly all records are of one class, most blocks would have one class in any order.
+        if len(classes) >= _LOOKED_AT / 2 and max(Counter(classes).values()) <= 0.75 * len(classes):
+            what = "shards" if self.shard_lengths is not None else f"blocks of {self.block_size} records"
+            warnings.warn(
+                f"most {what} have records of one class only, so batches of a block shuffle have few classes: "
+                "store the records in a random order (dbloader convert --shuffle)",
+                UserWarning,
+                stacklevel=3,
+            )
 
     @override
     def __iter__(self) -> Iterator[int]:
@@ -149,9 +176,9 @@ def _warn_of_reading(lanes: int, world_size: int) -> None:
     times = nodes * min(local, step) / step
     if times > 1:
         warnings.warn(
-            f"{world_size} ranks do not divide {lanes} lanes, so {nodes} nodes with {local} each read {times:g} x the "
-            f"data in an epoch: use a number of ranks that divides {lanes}; or begin the training with lanes that all "
-            "its numbers of ranks divide",
+            f"{world_size} ranks do not divide {lanes} lanes, so {nodes} nodes of {local} together read the data "
+            f"{times:g} x in an epoch: use a number of ranks that divides {lanes}; or begin the training with lanes "
+            "that all its numbers of ranks divide",
             UserWarning,
             stacklevel=3,
         )

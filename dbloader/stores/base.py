@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, overload
 
+import numpy as np
+
 from dbloader.errors import DamagedRecordError, DamagedStoreError, RecordIndexError
 from dbloader.records.columns import CHUNK, DTYPES, join_values
 from dbloader.records.decode import decode, decode_encoded
@@ -16,7 +18,6 @@ from dbloader.stores.damage import READ_AT_ONCE, REMEDY, find_damage
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    import numpy as np
     from typing_extensions import Self
 
     from dbloader.records.manifest import Manifest
@@ -110,6 +111,11 @@ class Store(ABC):
         """Return the name of one record, by one lookup."""
         self._check_index(index)
         return name_at(self._open().chunk("name", index // CHUNK), index % CHUNK) or None
+
+    def label(self, index: int) -> int:
+        """Return the label of one record, by one lookup; NO_LABEL without one."""
+        self._check_index(index)
+        return int(np.frombuffer(self._open().chunk("label", index // CHUNK), DTYPES["label"])[index % CHUNK])
 
     @abstractmethod
     def find(self, name: str) -> int:

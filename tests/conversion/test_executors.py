@@ -54,10 +54,13 @@ def test_ray_makes_all_parts_though_a_node_dies_in_the_middle_of_one(root: Path,
 
 
 @pytest.mark.slow
-def test_dask_makes_the_parts_for_its_executor_and_its_client(root: Path, place: Path, tmp_path: Path) -> None:
+def test_dask_makes_the_parts_for_its_executor_and_its_client_though_a_worker_dies(
+    root: Path, place: Path, tmp_path: Path
+) -> None:
     need("distributed")
-    plant_photos(root, 12)
-    assert run_program("dask_cluster", root, place) == {"digests": [convert(root, tmp_path / "one.lmdb").digest] * 2}
+    plant_photos(root, 120, width=64, height=48)
+    told = run_program("dask_cluster", root, place)
+    assert told == {"digests": [convert(root, tmp_path / "one.lmdb").digest] * 2, "kills": [1, 1]}
 
 
 class Job:
@@ -101,7 +104,7 @@ class Failing:
         self.error = error
         self.futures: list[Future[Any]] = []
 
-    def submit(self, function: Callable[..., Any], place: str, part: int, **options: Any) -> Future[Any]:
+    def submit(self, function: Callable[..., Any], place: str, part: int, *rest: Any) -> Future[Any]:
         self.futures.append(Future())
         if part == 2:
             self.futures[-1].set_exception(self.error)

@@ -8,17 +8,20 @@ from __future__ import annotations
 import multiprocessing
 import os
 import random
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from dbloader import convert
 from dbloader.conversion.make_plan import plan_conversion
 from dbloader.conversion.part import convert_part
 from dbloader.conversion.publish import list_parts, publish
 from dbloader.errors import NotAStoreError, StoreExistsError, StoreNotFoundError
 from dbloader.stores.open import open_store
 from tests.support.crash import check_whole, kill, make_whole
+from tests.support.engine_kills import descendants
 from tests.support.images import WAIT_S
 
 if TYPE_CHECKING:
@@ -157,3 +160,24 @@ def test_a_part_waits_for_no_lock_of_a_killed_one(whole: Whole, tmp_path: Path) 
     kill(hanging)
     publish(place)
     check_whole(whole, place)
+
+
+def is_there(pid: int) -> bool:
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+
+
+def test_the_workers_of_a_killed_conversion_end(whole: Whole, tmp_path: Path) -> None:
+    driver = run(lambda: convert(whole.root, tmp_path / "out.lmdb", shards=9, workers=2))
+    deadline = time.monotonic() + WAIT_S
+    workers: list[int] = []
+    while len(workers) < 2:
+        assert time.monotonic() < deadline
+        started = descendants(driver.pid)
+        workers = [pid for pid in started if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    kill(driver)
+    while any(map(is_there, workers)):
+        assert time.monotonic() < deadline, "the workers wait for a driver that is gone"
+        time.sleep(0.01)

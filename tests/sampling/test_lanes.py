@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from bisect import bisect_right
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbloader import LMDBDataset, convert
+from dbloader import LMDBDataset, convert, write_store
 from dbloader.errors import OptionError
 from dbloader.sampling import BlockShuffleSampler
 from tests.sampling.kinds import Sharded, interleaved
@@ -196,7 +197,7 @@ def test_numbers_of_ranks_that_do_not_divide_the_lanes_are_warned_about_with_the
 ) -> None:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
     message = (
-        r"^24 ranks do not divide 128 lanes, so 3 nodes with 8 each read 3 x the data in an epoch: use a number of "
+        r"^24 ranks do not divide 128 lanes, so 3 nodes of 8 together read the data 3 x in an epoch: use a number of "
         r"ranks that divides 128; or begin the training with lanes that all its numbers of ranks divide$"
     )
     with pytest.warns(UserWarning, match=message):
@@ -228,7 +229,7 @@ def test_the_factor_is_what_the_nodes_read(nodes: int, local: int, lanes: int, m
     if read == lanes:
         iter(sampler)
     else:
-        with pytest.warns(UserWarning, match=f"read {read / lanes:g} x the data"):
+        with pytest.warns(UserWarning, match=f"read the data {read / lanes:g} x in an epoch"):
             iter(sampler)
 
 
@@ -249,3 +250,27 @@ def test_the_blocks_of_a_sharded_store_are_its_shards(tmp_path: Path) -> None:
     assert BlockShuffleSampler(dataset, 5).shard_lengths is None
     whole = BlockShuffleSampler(LMDBDataset(tmp_path / "one.lmdb"))
     assert (whole.shard_lengths, whole.block_size) == (None, 256)
+
+
+@pytest.mark.parametrize(
+    ("labels", "is_warned"),
+    [
+        ([number // 40 for number in range(640)], True),  # in the order of the classes
+        ([number // 320 for number in range(640)], True),
+        ([number * 7 % 16 for number in range(640)], False),
+        ([int(number % 90 == 0) for number in range(640)], False),  # nearly all of one class
+        ([0] * 640, False),
+        ([number // 10 for number in range(640)], False),  # runs that are shorter than a block
+    ],
+)
+def test_blocks_of_one_class_are_warned_about(labels: list[int], is_warned: bool, tmp_path: Path) -> None:
+    write_store(((b"x", label) for label in labels), tmp_path / "a.lmdb")
+    with LMDBDataset(tmp_path / "a.lmdb", decode=None) as dataset, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        BlockShuffleSampler(dataset, 20)
+    message = (
+        "most blocks of 20 records have records of one class only, so batches of a block shuffle have few classes: "
+        "store the records in a random order (dbloader convert --shuffle)"
+    )
+    assert [str(warning.message) for warning in caught] == [message] * is_warned
+    assert all(warning.filename == __file__ for warning in caught)

@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 from contextlib import contextmanager, suppress
@@ -31,7 +32,8 @@ def ray_nodes(folder: Path, count: int) -> Iterator[tuple[Any, list[Any]]]:
     os.environ |= {
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_AUTH_MODE": "disabled",
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # clusters on loopback addresses only
+        "RAY_TMPDIR": tempfile.gettempdir(),  # sockets, whose paths must be short
     }
     import ray
     from ray.cluster_utils import Cluster

@@ -14,7 +14,7 @@ from dbloader.stores.mongo.uri import is_mongo
 
 RECORDS, META = b"records", b"meta"
 MANIFEST, PROGRESS, EVENT = b"manifest", b"progress", b"event/"
-CACHE = b"cache"  # in a cache: the manifest of the store that is cached
+CACHE = b"cache"  # in a cache that an earlier version made
 SHARD_INDEX = b"shards"  # in the index of a sharded store
 PARTIAL = ".partial"
 

@@ -117,14 +117,17 @@ class ShardedHandle:
         with env.gate, self._lock:
             handle = self._opened.get(number)
             if handle is None:
-                shard = self._table.shards[number]
-                handle = self._open(SHARD_FOLDER, shard.name, digest=shard.digest)
-                self._check_size(shard)
-                self._opened[number] = handle
+                handle = self._opened[number] = self._open_shard(number)
                 if len(self._opened) > self._most_opened:
                     self._opened.popitem(last=False)  # closed once nobody reads from it
             self._opened.move_to_end(number)
             return handle
+
+    def _open_shard(self, number: int) -> LMDBHandle:
+        shard = self._table.shards[number]
+        handle = self._open(SHARD_FOLDER, shard.name, digest=shard.digest)
+        self._check_size(shard)
+        return handle
 
     def get(self, key: bytes) -> bytes | None:
         """Return a value of the sub-database ``meta``."""
