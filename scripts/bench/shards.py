@@ -46,7 +46,8 @@ first = time.perf_counter() - started
 opened_mb = memory() - before
 for index in range(0, length, max(1, length // 512)):
     store.read([index])
-print(1000 * opened, 1000 * used, 1000 * first, opened_mb, memory() - before, len(os.listdir("/proc/self/fd")) - descriptors)
+descriptors = len(os.listdir("/proc/self/fd")) - descriptors
+print(1000 * opened, 1000 * used, 1000 * first, opened_mb, memory() - before, descriptors)
 """
 
 
@@ -83,7 +84,7 @@ def copied(folder: Path, shards: int) -> Path:
 
 
 def measure_opening(bench: Path) -> None:
-    print("\n| shards | opened in ms | of these CPU | first record in ms | MB then | MB after 512 records | descriptors |")
+    print("\n| shards | opened in ms | of these CPU | first record in ms | MB then | MB after 512 | descriptors |")
     print("| ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     for shards in (1, 64, 1024, 20_000):
         place = copied(bench / "opened.lmdb", shards)
