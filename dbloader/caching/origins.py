@@ -9,6 +9,7 @@ import shutil
 from typing import TYPE_CHECKING, Protocol
 
 from dbloader.errors import DamagedStoreError, NotAStoreError, PlaceError, StoreAccessError
+from dbloader.remote.places import is_remote
 from dbloader.stores.lmdb.errors import translate_refusal
 from dbloader.stores.lmdb.shard_index import write_index
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, Shard, ShardTable
@@ -50,7 +51,7 @@ class Origin(Protocol):
 
 
 def open_origin(place: str) -> Origin:
-    """Return the store at a place: the path of a folder of shards or of an LMDB file, or a place in MongoDB.
+    """Return the store at a place: a folder of shards or an LMDB file, or in MongoDB, or in object storage.
 
     Raises:
         PlaceError: The place is a URI of an unknown kind, or names no collection.
@@ -59,6 +60,10 @@ def open_origin(place: str) -> Origin:
         from dbloader.stores.mongo.store import MongoStore
 
         return StoreOrigin(MongoStore(place))
+    if is_remote(place):
+        from dbloader.remote.origin import RemoteOrigin  # and with it obstore, only in the fetcher's process
+
+        return RemoteOrigin(place)
     if "://" in place:
         raise PlaceError(f"{place.split('://', 1)[0]}:// is no place that this version of dbloader can cache")
     return FolderOrigin(place) if os.path.isdir(place) else StoreOrigin(LMDBStore(place))  # noqa: PTH112 - any str

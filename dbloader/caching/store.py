@@ -34,13 +34,14 @@ if TYPE_CHECKING:
 
 
 def with_cache(
-    store: Store, place: str | os.PathLike[str], cache: str | os.PathLike[str] | None, cache_bytes: int | None
+    store: Store | None, place: str | os.PathLike[str], cache: str | os.PathLike[str] | None, cache_bytes: int | None
 ) -> Store:
     """Return a store, or a cached one of its place if ``cache`` is given."""
     if cache is not None:
         return CachedStore(place, cache, max_bytes=cache_bytes)
     if cache_bytes is not None:
         raise OptionError(f"cache_bytes needs a cache, got {cache_bytes!r}")
+    assert store is not None
     return store
 
 

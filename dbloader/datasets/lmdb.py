@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from dbloader.caching.store import with_cache
 from dbloader.datasets.store import StoreDataset, checked_place
 from dbloader.decoding.open import decode_pil
+from dbloader.remote.places import is_remote
 from dbloader.stores.lmdb.store import LMDBStore
 
 if TYPE_CHECKING:
@@ -75,7 +76,9 @@ class LMDBDataset(StoreDataset):
         cache: str | os.PathLike[str] | None = None,
         cache_bytes: int | None = None,
     ) -> None:
-        store = LMDBStore(checked_place(place, "the path of a store"))
+        checked = checked_place(place, "the path of a store")
+        only_cached = cache is not None and is_remote(checked)
+        store = None if only_cached else LMDBStore(checked)
         super().__init__(
             with_cache(store, place, cache, cache_bytes),
             transform,
