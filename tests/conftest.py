@@ -21,6 +21,8 @@ pytest.register_assert_rewrite("tests.support", "tests.contracts")
 
 from tests.support.leaks import no_leaks  # noqa: E402 - only what is imported from here on is rewritten
 from tests.support.mongo import Mongod, ReplicaSet, Server, needing_a_server  # noqa: E402
+from tests.support.object_store import ObjectStore, Outside, needing_object_storage  # noqa: E402
+from tests.support.stand_in_router import StandInRouter  # noqa: E402
 
 # Seconds. A closed client's threads sleep for so long before they notice: 0.5, in every test that has a client, by
 # default. (It is also how long a client at least waits before it asks a server again that does not answer.)
@@ -191,15 +193,50 @@ def three_members_uri(three_members: ReplicaSet) -> Iterator[str]:
         yield place
 
 
+@pytest.fixture(scope="session")
+def session_router(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandInRouter]:
+    """For other fixtures; tests ask for `router`."""
+    with needing_a_server(), StandInRouter(tmp_path_factory.mktemp("router")) as servers:
+        yield servers
+
+
+@pytest.fixture
+def router(session_router: StandInRouter) -> Iterator[StandInRouter]:
+    """A stand-in for the router of a sharded cluster, and two servers, to which the test may do anything."""
+    yield session_router
+    session_router.restore()
+
+
+@pytest.fixture
+def router_uri(router: StandInRouter) -> Iterator[str]:
+    """The place of a store behind `router`, in a database that is dropped at the end."""
+    with _fresh_place(router) as place:
+        yield place
+
+
 @contextlib.contextmanager
 def _fresh_place(server: Server) -> Iterator[str]:
     database = f"dbloader_test_{uuid.uuid4().hex[:12]}"
     yield server.place(database)
-    if isinstance(server, Mongod | ReplicaSet):
+    if isinstance(server, Mongod | ReplicaSet | StandInRouter):
         server.restore()
     server.drop(database)
     for report in Path.cwd().glob(f"{database}.*.report.jsonl"):  # where a conversion into it leaves one
         report.unlink()
+
+
+@pytest.fixture(scope="session")
+def object_store() -> Iterator[ObjectStore]:
+    """An S3 server with the bucket ``images``; each test takes a place of its own in it."""
+    with needing_object_storage(), ObjectStore() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def outside(object_store: ObjectStore) -> Iterator[Outside]:
+    """A process for what uses object storage."""
+    with Outside(object_store) as process:
+        yield process
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from heapq import nsmallest
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 SOME_REJECTED = 1
 
+_REPORTED = ("repaired", "damaged", "rejected", *REMARKS)
+_KEPT = "committed records are kept; --resume continues after them"
 _NAMED = 10  # files on the terminal; the report file names all
 
 
@@ -49,6 +52,7 @@ Examples:
   dbloader convert mongodb://server/images.old train.lmdb --list listing.json
   dbloader convert coco/train2017/ train.lmdb --list coco/annotations/instances_train2017.json
   dbloader convert imagenet/train/ train.lmdb --shards 64
+  dbloader convert new-images/ train.lmdb --append
   dbloader convert imagenet/train/ train.lmdb --dry-run
   dbloader convert imagenet/train/ train.lmdb --resume""",
 )
@@ -59,13 +63,25 @@ Examples:
     "--workers",
     metavar="N",
     type=int,
-    help="Threads (with --shards: processes) that read and check.  [default: one per CPU]",
+    help="Threads (with --shards: processes; with --engine: threads of each part) that read and check.  "
+    "[default: one per CPU; with --engine, 1]",
 )
 @click.option(
     "--shards",
     metavar="N",
     type=int,
     help="Make DESTINATION a folder of N LMDB files, by --workers processes: the same records and digest.",
+)
+@click.option(
+    "--engine",
+    "executor",
+    type=click.Choice(["ray"]),
+    help="Make the shards as tasks of the Ray cluster that runs here, or that RAY_ADDRESS names.",
+)
+@click.option(
+    "--append",
+    is_flag=True,
+    help="Add the images to the folder of shards DESTINATION, as --shards more files (default: 1).",
 )
 @click.option("--overwrite", is_flag=True, help="Replace the store at DESTINATION once the new one is finished.")
 @click.option(
@@ -93,6 +109,9 @@ def convert_command(*, dry_run: bool, quiet: bool, as_json: bool, **options: Any
     folder. It may be a folder that save_to_disk of Hugging Face's datasets wrote; an LMDB file of another program, or
     the folder with its data.mdb; or a store, whose records keep all their fields. Or it is a collection in MongoDB that
     has a document with the bytes of each file which --list names.
+
+    SOURCE may be an image folder in object storage: s3://, gs:// or az://bucket/folder. With --list, it is the place
+    that its paths start from, which may be a web server's (https://).
     """
     images = pop_image_format(options)
     if dry_run:
@@ -102,7 +121,9 @@ def convert_command(*, dry_run: bool, quiet: bool, as_json: bool, **options: Any
         with Meter("Looking for images", "images", quiet=quiet or as_json) as meter:
             report = convert(**options, images=images, progress=lambda progress: _show(progress, meter))
     except KeyboardInterrupt as error:
-        error.args = ("committed records are kept; --resume continues after them",)
+        of_parts = options["shards"] is not None or options["append"]
+        kept = "parts that are made are kept; the same command goes on" if of_parts else _KEPT
+        error.args = (kept,)
         raise
     try:
         if as_json:
@@ -147,7 +168,7 @@ def print_report(report: Report, *, raw: bool = False, rated: bool = True) -> No
     ):
         if count:
             say("  " + text.format(f"{count:,}", files=report.files))
-    if report.report_file:
+    if report.report_file and any(getattr(report, event) for event in _REPORTED):
         _print_events(report)
     print_left_out(report)
     say_next("Look at it", "dbloader", "view", report.place)
@@ -156,9 +177,9 @@ def print_report(report: Report, *, raw: bool = False, rated: bool = True) -> No
 def _print_events(report: Report) -> None:
     with Path(report.report_file).open(encoding="utf-8") as file:
         # Rejected, damaged and repaired files come before files with a mere remark.
-        named = nsmallest(_NAMED, map(json.loads, file), key=lambda event: event["event"] in REMARKS)
+        lines = map(json.loads, islice(file, report.earlier_events, None))
+        named = nsmallest(_NAMED, lines, key=lambda event: event["event"] in REMARKS)
     for event in named:
         say(f"    {event['event']:8}  {event['name']}: {event['reason']}")
-    events = ("repaired", "damaged", "rejected", *REMARKS)
-    more = sum(getattr(report, event) for event in events) - len(named)
+    more = sum(getattr(report, event) for event in _REPORTED) - len(named)
     say(f"    {f'and {more:,} more, all' if more > 0 else 'all of them'} in {report.report_file}")

@@ -11,6 +11,7 @@ from dbloader.cli.meter import Meter
 from dbloader.cli.places import PlaceArgument
 from dbloader.cli.text import say, say_json, say_next
 from dbloader.conversion.copy_store import copy_store
+from dbloader.remote.places import is_remote
 from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ integer. A record without the value does not fulfil it.
 
 \b
 Examples:
-  dbloader copy mongodb://server/images.train cache.lmdb
+  dbloader copy mongodb://server/images.train train.lmdb
   dbloader copy all.lmdb mongodb://server/images.copy
   dbloader copy first.lmdb second.lmdb merged.lmdb
   dbloader copy all.lmdb train.lmdb val.lmdb --split 0.9,0.1 --seed 0
@@ -85,11 +86,13 @@ def copy_command(
 ) -> None:
     """Make at DESTINATION the same store that is at SOURCE, each a file or a mongodb:// place.
 
-    The records are the same, byte for byte, and each is checked on its way. MongoDataset(SOURCE, cache=DESTINATION)
-    reads from a copy in a file on this machine, and so does LMDBDataset(DESTINATION).
+    The records are the same, byte for byte, and each is checked on its way.
 
     Several SOURCEs become one store, their classes united by name. With options the copy holds the records that fulfil
     all of --select, --drop, --class and --where, in their order, or has other labels. Sources never change.
+
+    One of the two places may be in object storage: s3://, gs:// or az://bucket/name. There and back a whole store is
+    copied as it is, as a folder of shards.
     """
     places = [*sources, destination]
     fractions = None if split is None else _fractions(split)
@@ -118,8 +121,10 @@ def copy_command(
         raise
     facts = []
     for target, manifest in zip(targets, made if fractions else [made], strict=True):
-        with open_store(target) as store:
-            place = store.place
+        place = str(target)
+        if not is_remote(place):
+            with open_store(place) as store:
+                place = store.place  # without credentials
         facts.append(
             {"place": place, **{name: getattr(manifest, name) for name in ("length", "image_bytes", "digest")}}
         )
@@ -128,7 +133,7 @@ def copy_command(
             say(f"{place}: {records}, {images} of images; digest {manifest.digest}")
     if as_json:
         say_json(facts, indent=2)
-    elif not quiet:
+    elif not quiet and not is_remote(targets[0] if fractions else destination):
         say_next("Look at it", "dbloader", "view", *(str(fact["place"]) for fact in facts[:2]))
 
 

@@ -22,8 +22,8 @@ _NAMED = 10
     "duplicates",
     short_help="Find images that are in a store twice, or in two stores.",
     epilog="""\b
-Exit status: 0 there are none; 1 there are some, or images that cannot be read; 2 a store could not
-be opened.
+Exit status: 0 no duplicates; 1 duplicates, or images that cannot be read; 2 a store could not be
+opened.
 
 \b
 Examples:

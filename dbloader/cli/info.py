@@ -11,6 +11,8 @@ import click
 from dbloader._describe import counted, printable, size
 from dbloader.cli.places import PlaceArgument
 from dbloader.cli.text import say, say_json
+from dbloader.conversion.copy_remote import read_table
+from dbloader.remote.places import is_remote
 from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:
@@ -41,20 +43,25 @@ Examples:
 def info_command(place: str, *, as_json: bool, report: bool) -> None:
     """Show what is in the store PLACE: its records, images, classes, and where it came from.
 
-    Only the header of the store is read, so this takes milliseconds for a store of any size.
+    Only the header of the store is read, so this takes milliseconds for a store of any size. PLACE may be in object
+    storage, such as s3://bucket/train.lmdb.
     """
     if as_json and report:
         raise click.UsageError("--json and --report cannot be combined: choose one.")
-    with open_store(place) as store:
-        if report:
-            for event in store.events():
-                say_json(event)
-            return
-        manifest, shards = store.manifest, len(getattr(store, "files", ())) - 1
-    if as_json:
-        say_json({"place": store.place, **asdict(manifest)}, indent=2)
+    if is_remote(place) and not report:
+        table = read_table(place)
+        manifest, shards = table.manifest, len(table.shards)
     else:
-        _print(store.place, manifest, shards)
+        with open_store(place) as store:
+            if report:
+                for event in store.events():
+                    say_json(event)
+                return
+            place, manifest, shards = store.place, store.manifest, len(getattr(store, "files", ())) - 1
+    if as_json:
+        say_json({"place": place, **asdict(manifest)}, indent=2)
+    else:
+        _print(place, manifest, shards)
 
 
 def _print(place: str, manifest: Manifest, shards: int) -> None:

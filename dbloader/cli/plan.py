@@ -11,7 +11,7 @@ from dbloader.cli.conversion_options import conversion_options, pop_image_format
 from dbloader.cli.meter import Meter
 from dbloader.cli.places import PlaceArgument
 from dbloader.cli.text import say, say_json
-from dbloader.conversion.plan import plan_conversion
+from dbloader.conversion.make_plan import plan_conversion
 
 
 @click.command(
@@ -26,6 +26,7 @@ Examples:
 @click.argument("destination", type=PlaceArgument())
 @click.option("--shards", metavar="N", type=int, required=True, help="Number of parts, each of which makes one shard.")
 @conversion_options
+@click.option("--append", is_flag=True, help="Add the images to the folder of shards DESTINATION.")
 @click.option("--overwrite", is_flag=True, help="Replace another plan, and the parts that are made of it.")
 @click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")

@@ -11,6 +11,8 @@ from dbloader.cli.isolated import isolated
 from dbloader.cli.places import PlaceArgument, redacted
 from dbloader.cli.text import say
 
+HOST = "127.0.0.1"
+
 
 @click.command(
     "view",
@@ -32,7 +34,7 @@ Examples:
 @click.option(
     "--host",
     metavar="NAME",
-    default="127.0.0.1",
+    default=HOST,
     show_default=True,
     help="Name or address to listen on. Only this machine reaches the default one.",
 )
@@ -67,8 +69,10 @@ def view_command(
     if html is not None:
         if other is not None:
             raise click.UsageError(f"--html is a report of one store, got {place} and {other}")
-        report = isolated("viewing.page.write_html", place, output=html)
-        say(f"{report['path']}: {size(report['nbytes'])}, with {counted(report['samples'], 'sample')}")
+        if (port, host, transform) != (None, HOST, None):
+            raise click.UsageError("--html starts no viewer: leave out --port, --host and --transform")
+        nbytes, samples = isolated("viewing.page.write_html", place, output=html)
+        say(f"{html}: {size(nbytes)}, with {counted(samples, 'sample')}")
         return
     places = [place] if other is None else [place, other]
     options: Any = {"host": host, "port": port, "transform": transform, "open_browser": not no_open}

@@ -13,7 +13,15 @@ from dbloader.conversion.convert_shards import convert_shards
 from dbloader.conversion.file_list import FileList, permutation
 from dbloader.conversion.memory_budget import return_large_blocks
 from dbloader.conversion.open_files import describe_source, open_files
-from dbloader.conversion.report import FILE_COUNTS, Progress, Report, image_warnings, nothing_stored, write_report
+from dbloader.conversion.report import (
+    FILE_COUNTS,
+    Progress,
+    Report,
+    image_warnings,
+    nothing_stored,
+    repeat_warning,
+    write_report,
+)
 from dbloader.conversion.settings import Settings
 from dbloader.conversion.write_results import FileWriter
 from dbloader.errors import ConversionError, OptionError
@@ -42,6 +50,7 @@ def convert(
     shuffle: int | None = None,
     shards: int | None = None,
     executor: Any = None,
+    append: bool = False,
     overwrite: bool = False,
     resume: bool = False,
     progress: Callable[[Progress], object] = lambda _: None,
@@ -73,7 +82,8 @@ def convert(
             them; or the place of a store of image files, whose records keep all their fields; or what Hugging Face's
             ``save_to_disk`` wrote; or an LMDB file of another program, or the folder with its ``data.mdb``. With a
             listing: the folder that its paths start from, or the ``mongodb://`` place of a collection that has a
-            document with the bytes of each file.
+            document with the bytes of each file. A folder of images may be in object storage (``s3://``, ``gs://``,
+            ``az://``), and with a listing also on a web server (``https://``).
         destination: Place of the store.
         listing: JSON, CSV, TSV or JSON lines file that names the files, their labels and further fields; or
             annotations of COCO, VOC or YOLO (docs/annotations.md).
@@ -85,18 +95,23 @@ def convert(
             ``17.jpg``. The metadata of a folder (``mask_file_name``), Hugging Face's Parquet and stores need no such
             names (docs/masks.md).
         images: How images are stored, such as ``ImageFormat(short_side=256)``; None for the files as they are.
-        workers: Threads that read and check; None for one per CPU.
+        workers: Threads that read and check; None for one per CPU. With ``shards``, processes that make one part each;
+            with an executor, threads of each part, None for one.
         check: ``"decode"`` decodes every image, ``"structure"`` checks segments and headers only. An image that fails
             is not stored. ``"none"`` checks nothing.
         on_bad: What to do with a file that cannot be read or is no image: ``"reject"`` (and report) it or ``"fail"``.
         on_damaged: What to do with a truncated image: ``"reject"``, ``"fail"``, or ``"keep"``: store it with a field
             ``damaged``. One that has this field in a store keeps it.
         shuffle: Seed of a random order of the records; None for the source's order.
-        shards: Make a folder of so many LMDB files, by as many processes at once as ``workers``; None for one file,
-            or for MongoDB. The records and the digest are those of one file.
-        executor: With ``shards``: runs the parts, in place of this machine's processes. Anything whose ``submit``
-            returns a ``concurrent.futures.Future``, such as an executor of Dask, mpi4py or loky. The destination and
-            the source must be files that all of its machines see.
+        shards: Make a folder of so many LMDB files; None for one file, or for MongoDB. The records and the digest are
+            those of one file.
+        executor: With ``shards``: runs the parts, in place of this machine's processes. ``"ray"`` for tasks of Ray
+            (docs/ray.md), or anything with ``submit(function, *args, **kwargs)`` whose results have ``done()``,
+            ``result()`` and ``cancel()``, such as an executor of Dask, loky, mpi4py or submitit. It is not shut down.
+            All of its machines must see the source and the destination at the same paths.
+        append: Add the images to the folder of shards at the destination, as ``shards`` more files, by default one.
+            Its records keep their places and labels, and new classes come behind its own. Programs that have the store
+            open go on reading it as it was. Names are not compared: an image that is added twice is there twice.
         overwrite: Replace the store at the destination, once the new one is finished.
         resume: Continue an interrupted conversion. If nothing was interrupted, begin, with a warning. Refused
             if the files, or an option that decides the records, are not the same.
@@ -113,15 +128,19 @@ def convert(
     settings = Settings.checked(images, check, on_bad, on_damaged, shuffle)
     checked_flag("overwrite", overwrite)
     checked_flag("resume", resume)
-    workers = whole_number("workers", workers, 1, none=True) or cpu_count()
+    workers = whole_number("workers", workers, 1, none=True) or (1 if executor is not None else cpu_count())
     options: dict[str, Any] = {"name_field": name_field, "image_field": image_field, "file_fields": file_fields}
-    if shards is not None:
-        options |= {"settings": settings, "listing": listing, "overwrite": overwrite, "resume": resume}
-        return convert_shards(
-            source, destination, shards, workers=workers, executor=executor, progress=progress, **options
-        )
+    if checked_flag("append", append) and overwrite:
+        raise OptionError("append (--append) adds to a store and overwrite (--overwrite) replaces it: give one of them")
+    if shards is not None or append:
+        options |= {"settings": settings, "listing": listing, "append": append, "overwrite": overwrite}
+        options |= {"resume": resume, "progress": progress}
+        count = 1 if shards is None else shards
+        return convert_shards(source, destination, count, workers=workers, executor=executor, **options)
     if executor is not None:
-        raise OptionError("an executor makes the parts of shards: give their number, such as shards=64, too")
+        raise OptionError(
+            "an executor (--engine) makes the parts of shards: give their number, such as shards=64 (--shards 64), too"
+        )
     converter = settings.converter
     started = time.monotonic()
     return_large_blocks()
@@ -148,7 +167,7 @@ def convert(
             raise ConversionError(nothing_stored(len(files), into.first_rejected))
         described = describe_source(found, listing, settings.shuffle, converter)
         manifest = writer.finish(classes=found.classes, source=described)
-    warnings = [*found.warnings]
+    warnings = [*found.warnings, *repeat_warning(found.place, found.repeats)]
     if resume and not writer.resumed:
         warnings.append("there was nothing to resume: the conversion began from the start")
     warnings += image_warnings(manifest, raw=converter.images.raw)

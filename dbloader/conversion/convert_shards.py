@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
 import time
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dbloader.conversion.part import convert_part
-from dbloader.conversion.plan import make_plan, partial_folder
+from dbloader.conversion.make_plan import make_plan
+from dbloader.conversion.plan import target_of
 from dbloader.conversion.publish import list_parts, publish
 from dbloader.conversion.report import Progress
-from dbloader.stores.lmdb.keys import PARTIAL
+from dbloader.conversion.run_parts import check_executor, run_parts
 from dbloader.stores.lmdb.publish_shards import check_target
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def convert_shards(
     workers: int,
     executor: Any,
     settings: Settings,
+    append: bool,
     overwrite: bool,
     resume: bool,
     progress: Callable[[Progress], object],
@@ -39,38 +41,51 @@ def convert_shards(
 ) -> Report:
     """Plan, make all parts that are missing, and publish; see `convert`."""
     started = time.monotonic()
-    check_target(Path(str(partial_folder(destination)).removesuffix(PARTIAL)), overwrite=overwrite)
+    if executor is not None:
+        check_executor(executor)
+    if not append:
+        check_target(target_of(destination), overwrite=overwrite)
     plan = make_plan(
         source,
         destination,
         shards,
         settings,
+        append=append,
         overwrite=overwrite and not resume,
         progress=lambda count: progress(Progress(count, None, 0)),
         **options,
     )
     _, receipts, missing = list_parts(destination)
-    done = [len(plan.part(receipt.part)) for receipt in receipts]
+    done = [plan.part_length(receipt.part) for receipt in receipts]
     resumed_at, nbytes = sum(done), 0
     progress(Progress(plan.files, resumed_at, 0))
     own = None
     if executor is None:
         # Not forked: the calling program may have threads.
-        executor = own = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"))
+        processes = min(workers, plan.parts)
+        executor = own = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _end_with_parent)
+        workers = max(1, workers // plan.parts)
     place = os.path.abspath(destination)  # noqa: PTH100 - tasks may run in another working directory
-    running: dict[Any, int] = {}
     try:
-        running = {executor.submit(convert_part, place, part): part for part in missing}
-        while running:
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                receipt = future.result()
-                done.append(len(plan.part(running.pop(future))))
+        with closing(run_parts(place, missing, executor, workers)) as receipts_made:
+            for receipt in receipts_made:
+                done.append(plan.part_length(receipt.part))
                 nbytes += receipt.bytes_read
                 progress(Progress(plan.files, sum(done), nbytes))
     finally:
-        for future in running:  # after an error
-            future.cancel()
         if own is not None:
             own.shutdown(cancel_futures=True)
     report = publish(destination, overwrite=overwrite)
     return replace(report, resumed_at=resumed_at, bytes_read=nbytes, seconds=time.monotonic() - started)
+
+
+def _end_with_parent() -> None:
+    """End this process when its parent is gone: a worker of a killed conversion would wait for parts forever."""
+    parent = multiprocessing.parent_process()
+
+    def wait() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()

@@ -7,10 +7,12 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from dbloader._options import whole_number
+from dbloader._options import checked_flag, whole_number
 from dbloader.conversion.copy_records import RecordCopier
+from dbloader.conversion.copy_remote import copy_remote
 from dbloader.conversion.sample_encoder import checked_names
 from dbloader.errors import OptionError, StoreError
+from dbloader.remote.places import is_remote
 from dbloader.stores.open import create_store, open_store
 
 if TYPE_CHECKING:
@@ -53,7 +55,8 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
     all of them as they were; ``resume`` continues after the last commit.
 
     Args:
-        source: Place of the store, or several places. Classes are united by their names.
+        source: Place of the store, or several places. Classes are united by their names. A single store may be copied
+            to or from object storage (``s3://``, ``gs://``, ``az://``), as it is.
         destination: Place of the copy; with ``split`` one for each fraction.
         select: Listing of the records to copy: a ``.txt`` with a name on each line, or a ``.jsonl``, ``.json``,
             ``.csv`` or ``.tsv`` with a column ``name`` or ``path``. If it has a column ``index``, that is the position
@@ -102,6 +105,14 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
         "split": None if split is None else tuple(map(float, split)),
         "seed": whole_number("seed", seed),
     }
+    if any(map(is_remote, (*_each(source), *places))):
+        if resume or len(_each(source)) > 1 or any(options.values()):
+            raise OptionError(
+                "to or from object storage a store is copied as it is: copy it to this machine first, then take the "
+                "other options (a copy from there goes on by itself with what it has)"
+            )
+        overwrite = checked_flag("overwrite", overwrite)
+        return copy_remote(_each(source)[0], places[0], overwrite=overwrite, progress=progress)
     done: list[Manifest | None] = [None] * len(places)
     with ExitStack() as stack:
         copy = RecordCopier([stack.enter_context(open_store(place)) for place in _each(source)], options)

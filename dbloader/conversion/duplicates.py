@@ -10,14 +10,15 @@ import numpy as np
 
 from dbloader._options import whole_number
 from dbloader.conversion.findings import Findings
-from dbloader.conversion.fingerprints import (
-    BYTES_ONLY,
-    HASHED,
-    compute_fingerprints,
+from dbloader.conversion.fingerprint_file import (
+    DUPLICATE,
+    Groups,
     fingerprint_path,
     load_fingerprints,
+    load_groups,
     save_fingerprints,
 )
+from dbloader.conversion.fingerprints import BYTES_ONLY, HASHED, compute_fingerprints
 from dbloader.conversion.similar import MAX_DISTANCE, count_bits, find_originals
 from dbloader.stores.open import open_store
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator
 
-    from dbloader.conversion.fingerprints import Fingerprints
+    from dbloader.conversion.fingerprint_file import Fingerprints
     from dbloader.records.names import Array
     from dbloader.stores.base import Store
 
@@ -77,7 +78,8 @@ def find_duplicates(
     """Find duplicates in one store, or the images of ``other`` that are in ``place`` too.
 
     The fingerprints of all images are computed once and kept in ``<place>.duplicates``, or for MongoDB in
-    ``<database>.<collection>.duplicates`` in the working directory. They are computed again if the records change.
+    ``<database>.<collection>.duplicates`` in the working directory, with the duplicates of a search in one store. They
+    are computed again if the records change.
 
     Args:
         place: Place of a store.
@@ -97,15 +99,18 @@ def find_duplicates(
         findings = opened.enter_context(Findings(output))
         prints = [fingerprints_of(store, progress) for store in stores]
         values = np.concatenate([values for values, _ in prints])
-        start = 0 if other is None else len(stores[0])
-        found, originals = find_pairs(values, distance, start)
-        for row in describe_pairs(values, found, originals, stores[0], stores[-1], start):
+        groups = load_groups(stores[0]) if other is None else None
+        if groups is None or groups.distance != distance:
+            groups = _find_groups(values, distance, 0 if other is None else len(stores[0]))
+            if other is None:
+                save_fingerprints(stores[0], prints[0], groups)
+        for row in describe_rows(groups.rows, stores[0], stores[-1]):
             findings.add(row.pop("difference"), **row)
         return DuplicatesReport(
             places=tuple(store.place for store in stores),
             records=tuple(map(len, stores)),
             distance=distance,
-            groups=len(np.unique(originals)),
+            groups=len(groups.begins) - 1,
             duplicates=dict(findings.counts),
             bytes_only=int((values["kind"] == BYTES_ONLY).sum()),
             unreadable=sum(len(reasons) for _, reasons in prints),
@@ -116,32 +121,29 @@ def find_duplicates(
 
 
 def fingerprints_of(store: Store, progress: Callable[[str, int, int], object]) -> Fingerprints:
-    """Return the fingerprints of a store from its file, which is written if there is none."""
-    path = fingerprint_path(store.place)
-    prints = load_fingerprints(store, path)
+    """Return the fingerprints of a store from its file, which is made if it is missing."""
+    prints = load_fingerprints(store)
     if prints is None:
         prints = compute_fingerprints(store, lambda done: progress("Looking", done, len(store)))
-        save_fingerprints(store, path, prints)
+        save_fingerprints(store, prints)
     return prints
 
 
-def find_pairs(values: Array, distance: int, start: int = 0) -> tuple[Array, Array]:
-    """Return all duplicates and their originals, by originals; see find_originals."""
+def _find_groups(values: Array, distance: int, start: int) -> Groups:
+    """Return all duplicates; see find_originals."""
     originals = find_originals(values, distance, start)
     found = np.flatnonzero(originals != np.arange(len(values)))
     found = found[np.argsort(originals[found], kind="stable")]
-    return found, originals[found]
+    rows = np.zeros(len(found), DUPLICATE)
+    rows["index"], rows["of"] = found - start, originals[found]
+    one, two = values[found], values[rows["of"]]
+    rows["bits"] = np.where(one["kind"] == HASHED, count_bits(one["seen"], two["seen"]), 0)
+    rows["same"] = (one["content"] == two["content"]).all(axis=1)
+    return Groups(distance, rows, np.append(np.flatnonzero(np.diff(rows["of"], prepend=-1)), len(rows)))
 
 
-def describe_pairs(
-    values: Array, found: Array, originals: Array, store: Store, other: Store, start: int
-) -> Iterator[dict[str, Any]]:
-    """Yield a row for each duplicate of ``other`` and its original of ``store``, as DuplicatesReport.first has them."""
-    hashed = values["kind"][found] == HASHED
-    bits = np.where(hashed, count_bits(values["seen"][found], values["seen"][originals]), 0)
-    same = (values["content"][found] == values["content"][originals]).all(axis=1)
-    for at, of, number, is_same in zip(
-        *(part.tolist() for part in (found - start, originals, bits, same)), strict=True
-    ):
-        row = {"index": at, "name": other.name(at), "difference": "same" if is_same else "near", "bits": number}
+def describe_rows(rows: Array, store: Store, other: Store) -> Iterator[dict[str, Any]]:
+    """Yield each duplicate of ``other`` and its original of ``store``, as DuplicatesReport.first has them."""
+    for index, of, bits, same in map(np.void.item, rows):
+        row = {"index": index, "name": other.name(index), "difference": "same" if same else "near", "bits": bits}
         yield {**row, "of": of, "of_name": store.name(of)}

@@ -1,7 +1,8 @@
 """The entries of a source, kept in a temporary file while they are converted.
 
 So the number of files is known before the first one is read, the order may be random, a resumed conversion can compare
-its source with the one before, and memory holds only where each entry lies.
+its source with the one before, and memory holds only where each entry lies. Each entry has a checksum: the list of a
+conversion in parts may lie on a shared disk for days.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import IO, TYPE_CHECKING, Any
 import bson
 import numpy as np
 
+from dbloader.errors import DamagedStoreError
+from dbloader.records.columns import seal_chunk, unseal_chunk
 from dbloader.records.values import pack
 from dbloader.sampling.rng import STEP, mix
 from dbloader.sources.base import Entry, Problem
@@ -52,8 +55,9 @@ class FileList:
             for item in source.entries():
                 line = _encoded(item)
                 digest.update(line)
-                data.write(line)
-                ends.append(ends[-1] + len(line))
+                sealed = seal_chunk("file", len(ends) - 1, line)
+                data.write(sealed)
+                ends.append(ends[-1] + len(sealed))
                 if (len(ends) - 1) % 1000 == 0:
                     progress(len(ends) - 1)
             data.flush()
@@ -62,21 +66,25 @@ class FileList:
             raise
         return cls(data, ends, digest.hexdigest())
 
-    def packed_ends(self) -> bytes:
-        """Return where each entry ends in the file, after a 0: little-endian uint64, for ``of_file``."""
-        return np.asarray(self._ends, "<u8").tobytes()
+    def ends(self) -> np.ndarray[Any, Any]:
+        """Return where each entry ends in the file, after a 0: uint64, shape (len + 1,), for ``of_file``."""
+        return np.asarray(self._ends, "<u8")
 
     @classmethod
-    def of_file(cls, data: IO[bytes], packed_ends: bytes, digest: str) -> FileList:
-        """Return the list in a file that ``of_source`` wrote."""
-        return cls(data, np.frombuffer(packed_ends, "<u8"), digest)
+    def of_file(cls, data: IO[bytes], ends: bytes | memoryview, digest: str) -> FileList:
+        """Return the list in a file that ``of_source`` wrote; ``ends`` are the bytes of its ``ends``."""
+        return cls(data, np.frombuffer(ends, "<u8"), digest)
 
     def __len__(self) -> int:
         return len(self._ends) - 1
 
     def __getitem__(self, position: int) -> Entry | Problem:
         start, end = int(self._ends[position]), int(self._ends[position + 1])
-        document = bson.decode(os.pread(self._data.fileno(), end - start, start))
+        sealed = os.pread(self._data.fileno(), end - start, start)
+        line = unseal_chunk("file", int(position), sealed)
+        if line is None:
+            raise DamagedStoreError(f"the list of files is damaged at file {position}: plan again (--overwrite)")
+        document = bson.decode(line)
         if "reason" in document:
             return Problem(**document)
         return Entry(**document)  # arrays as in BSON: one that cannot be read is that file's fault, not the list's

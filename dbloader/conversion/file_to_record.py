@@ -6,6 +6,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from dbloader._describe import short_repr
 from dbloader._options import check_choice
 from dbloader.conversion.memory_budget import reserved
@@ -59,6 +61,7 @@ class FileConverter:
     check: str = "decode"
     keep_damaged: bool = False
     images: ImageFormat = field(default_factory=ImageFormat)
+    labels: tuple[int, ...] | None = None  # by the label in the source, the label in the store; None for the same
 
     def __post_init__(self) -> None:
         check_choice("check", self.check, ("decode", "structure", "none"))
@@ -87,6 +90,7 @@ class FileConverter:
         files = [name for name in file_fields if name in entry.fields]
         result = FileResult(entry, nbytes=len(data) + count_bytes(entry.fields, files))
         try:
+            entry = self._relabeled(entry)
             if self.images.tile and TILES in entry.fields:
                 raise FieldError(f"field {TILES!r} is where tile keeps the lengths of tiles: give yours another name")
             self._fill(result, entry, data, files, hold)
@@ -94,6 +98,20 @@ class FileConverter:
             result.events = {"rejected": str(error)}
             result.bad = not isinstance(error, DamagedImageError)
         return result
+
+    def _relabeled(self, entry: Entry) -> Entry:
+        """Return an entry with the labels of the store, also those of its boxes."""
+        if self.labels is None:
+            return entry
+        fields, boxes = entry.fields, unpack(entry.fields.get(LABELS))
+        known = dict(enumerate(self.labels))  # no list: -1 is no label
+        try:
+            if isinstance(boxes, np.ndarray) and boxes.dtype.kind in "iu":
+                fields = {**fields, LABELS: np.array([known[label] for label in boxes.tolist()], np.int64)}
+            label = None if entry.label is None else known[entry.label]
+        except KeyError as error:
+            raise FieldError(f"has the label {error}, which is not that of a class") from error
+        return entry._replace(label=label, fields=fields)
 
     def _fill(
         self, result: FileResult, entry: Entry, data: bytes, files: Sequence[str], hold: Callable[[int], object]

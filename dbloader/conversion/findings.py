@@ -52,6 +52,8 @@ class Findings:
                 raise OptionError(f"output (--output) must be a new file, and {self._path} exists: move it away")
             if not self._aside.parent.is_dir():
                 raise OptionError(f"--output {self._path}: there is no folder {self._aside.parent}; make it first")
+            if self._path.suffix != ".jsonl":  # by which --drop and --select know what is in it
+                raise OptionError(f"output (--output) has JSON lines: its name must end in .jsonl, got {self._path}")
             self._file = self._aside.open("x", encoding="utf-8")
         return self
 

@@ -1,4 +1,4 @@
-"""Fingerprints of a store's images, by which duplicates are found, kept in a file next to the store.
+"""Fingerprints of a store's images, by which duplicates are found.
 
 The hash of what is seen is dHash: whether each of 8 x 8 spots is brighter than its neighbor (Neal Krawetz, "Kind of
 Like That", hackerfactor.com, 2013). Each is compared with the one above too, which makes 128 bits: at the same share
@@ -8,25 +8,20 @@ of changed copies found, a third as many different pictures were taken for copie
 from __future__ import annotations
 
 import hashlib
-import json
-import os
-from contextlib import suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import simplejpeg
-from isal.isal_zlib import crc32
 from PIL import Image
 
 from dbloader._machine import cpu_count
+from dbloader.conversion.fingerprint_file import FINGERPRINT, Fingerprints
 from dbloader.conversion.memory_budget import return_large_blocks
 from dbloader.conversion.parallel import work_in_order
 from dbloader.conversion.resize import load_pixels, resizing_bytes
 from dbloader.errors import DamagedRecordError, ImageError, PixelRangeError
 from dbloader.images.info import read_facts
 from dbloader.images.pillow import max_pixels
-from dbloader.stores.mongo.uri import is_mongo, parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,9 +34,6 @@ if TYPE_CHECKING:
 
 NO_IMAGE, HASHED, BYTES_ONLY, UNREADABLE = range(4)
 
-# `seen` is the dHash; `content` is the BLAKE2b of the image as it is stored, 128 bits; 0 without one.
-FINGERPRINT = np.dtype([("seen", "<u8", 2), ("content", "<u8", 2), ("kind", "u1")])
-
 # Pixels of the smaller image that is decoded, at least: with half as many, an image and its copy of 0.9 of the size
 # differed in 5 bits rather than 3.
 _LEAST = 72
@@ -51,50 +43,6 @@ _LEAST_CONTRAST = 16
 # clear sky or a blurred background, and all of those look alike: 2% of 5,000 images made 98% of the pairs that were
 # wrong.
 _LEAST_TURNS = 10
-_MAGIC = "dbloader fingerprints 1"
-
-
-class Fingerprints(NamedTuple):
-    """The fingerprints of a store: FINGERPRINT of each record, and what is wrong with those that are UNREADABLE."""
-
-    values: Array
-    reasons: dict[int, str]
-
-
-def fingerprint_path(place: str | os.PathLike[str]) -> Path:
-    """Return the file of a store's fingerprints: next to an LMDB file, in the working directory for MongoDB."""
-    if not is_mongo(place):
-        return Path(f"{os.fspath(place)}.duplicates")
-    uri = parse(os.fspath(place))
-    return Path(f"{uri.database}.{uri.collection}.duplicates")
-
-
-def load_fingerprints(store: Store, path: Path) -> Fingerprints | None:
-    """Return the fingerprints in a file; None if there is none, or if it is damaged or of other records."""
-    try:
-        with path.open("rb") as file:
-            facts = json.loads(file.readline())
-            values = np.fromfile(file, FINGERPRINT)
-        fits = facts["format"] == _MAGIC and facts["digest"] == store.manifest.digest
-        reasons = {int(index): str(reason) for index, reason in facts["reasons"].items()}
-        return Fingerprints(values, reasons) if fits and facts["crc32"] == crc32(values.view("u1")) else None
-    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-
-
-def save_fingerprints(store: Store, path: Path, found: Fingerprints) -> None:
-    """Write fingerprints to a file, all or nothing."""
-    checksum = crc32(found.values.view("u1"))
-    head = {"format": _MAGIC, "digest": store.manifest.digest, "crc32": checksum, "reasons": found.reasons}
-    aside = Path(f"{path}.{os.getpid()}.partial")
-    try:
-        with aside.open("wb") as file:
-            file.write(json.dumps(head).encode() + b"\n")
-            found.values.tofile(file)
-        aside.replace(path)
-    finally:
-        with suppress(OSError):
-            aside.unlink()
 
 
 def compute_fingerprints(store: Store, progress: Callable[[int], object]) -> Fingerprints:

@@ -16,8 +16,10 @@ from dbloader._options import whole_number
 from dbloader.conversion.memory_budget import return_large_blocks
 from dbloader.conversion.plan import RECEIPT_FOLDER, Plan
 from dbloader.conversion.write_results import FileWriter
-from dbloader.errors import DamagedStoreError, OptionError
+from dbloader.errors import DamagedStoreError, OptionError, StoreError
 from dbloader.records.document import open_sealed, seal
+from dbloader.sources.base import NOT_THE_FILE
+from dbloader.stores.lmdb.errors import translate_refusal
 from dbloader.stores.lmdb.publish_shards import write_durably
 from dbloader.stores.lmdb.shard_table import SHARD_FOLDER
 from dbloader.stores.lmdb.writer import LMDBWriter
@@ -39,6 +41,7 @@ class Receipt:
         bytes_read: Bytes of the files.
         seconds: How long it took.
         host: The machine.
+        repeats: Requests to the source that were repeated.
     """
 
     plan: str
@@ -52,6 +55,7 @@ class Receipt:
     bytes_read: int
     seconds: float
     host: str
+    repeats: int
 
 
 def convert_part(
@@ -87,15 +91,27 @@ def convert_part(
     if done is not None:
         return done
     plan.check_versions()
-    started = time.monotonic()
     return_large_blocks()
+    try:
+        return _make(plan, part, workers, scratch)
+    except OSError as error:
+        if isinstance(error, StoreError) or error.errno in NOT_THE_FILE:
+            raise
+        raise translate_refusal(
+            error, f"part {part} of {os.fspath(destination)} ({error.filename or plan.folder})"
+        ) from error
+
+
+def _make(plan: Plan, part: int, workers: int, scratch: str | os.PathLike[str] | None) -> Receipt:
+    started = time.monotonic()
     shard = f"{part:05}-{secrets.token_hex(4)}.lmdb"
     with tempfile.TemporaryDirectory(prefix="dbloader-", dir=scratch) as local:
         path = Path(local) / shard
         with closing(plan.open_source()) as found, plan.open_files() as files, LMDBWriter(path) as writer:
-            into = FileWriter(writer, plan.converter(), found, plan.fail_on)
+            into = FileWriter(writer, plan.converter(), found, plan.fail_on, in_parts=True)
             into.write(files, plan.part(part), workers)
             manifest = writer.finish(classes=plan.classes, source=plan.described)
+            repeats = found.repeats
         _copy(path, plan.folder / SHARD_FOLDER / shard)
     receipt = Receipt(
         plan=plan.id,
@@ -109,6 +125,7 @@ def convert_part(
         bytes_read=into.bytes_read,
         seconds=time.monotonic() - started,
         host=socket.gethostname(),
+        repeats=repeats,
     )
     path = receipt_path(plan, part)
     aside = path.with_name(f"{path.name}.{shard}")
@@ -119,7 +136,8 @@ def convert_part(
 
 def receipt_path(plan: Plan, part: int) -> Path:
     """Return where the receipt of a part is."""
-    return plan.folder / RECEIPT_FOLDER / f"{part:05}.bson"
+    # With the id: an attempt at a part of an older plan, which ends late, leaves nothing that counts.
+    return plan.folder / RECEIPT_FOLDER / f"{part:05}-{plan.id[:8]}.bson"
 
 
 def read_receipt(plan: Plan, part: int) -> Receipt | None:

@@ -5,15 +5,24 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from dbloader.conversion.grow import add_shards
 from dbloader.conversion.part import read_receipt, receipt_path
-from dbloader.conversion.plan import PLAN_FILES, RECEIPT_FOLDER, Plan, remove_plan
-from dbloader.conversion.report import FILE_COUNTS, Report, image_warnings, nothing_stored, write_report
-from dbloader.errors import ConversionError, DamagedStoreError, StoreError, StoreExistsError
+from dbloader.conversion.plan import PLAN_FILES, RECEIPT_FOLDER, Plan, remove_plan, target_of
+from dbloader.conversion.report import FILE_COUNTS, Report, image_warnings, nothing_stored, repeat_warning, write_report
+from dbloader.errors import ConversionError, DamagedStoreError, OptionError, StoreError, StoreExistsError
 from dbloader.stores.lmdb.partial import sync_folder
-from dbloader.stores.lmdb.publish_shards import check_target, publish_shards, write_durably
+from dbloader.stores.lmdb.publish_shards import (
+    check_target,
+    give_second_name,
+    publish_shards,
+    replacing,
+    write_durably,
+)
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable
 
 if TYPE_CHECKING:
@@ -21,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dbloader.conversion.part import Receipt
+    from dbloader.records.manifest import Manifest
 
 
 class Parts(NamedTuple):
@@ -72,10 +82,13 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> 
             f"{len(missing):,} of {plan.parts:,} parts are missing: {slurm_ranges(missing)}; make them with "
             f"dbloader part {os.fspath(destination)} NUMBER"
         )
-    target = plan.folder.with_name(plan.folder.name.removesuffix(".partial"))
-    replaces = check_target(target, overwrite=overwrite)
+    plan.check_frozen()
+    target = target_of(destination)
+    if plan.grows and overwrite:
+        raise OptionError(f"the plan adds to the store at {target}: leave overwrite (--overwrite) out")
+    replaces = check_target(target, overwrite=overwrite or bool(plan.grows))
     for receipt in receipts:
-        if receipt.records + receipt.rejected != (files := len(plan.part(receipt.part))):
+        if receipt.records + receipt.rejected != (files := plan.part_length(receipt.part)):
             raise DamagedStoreError(
                 f"part {receipt.part} has {receipt.records:,} records and {receipt.rejected:,} rejected files, not "
                 f"{files:,}; remove {receipt_path(plan, receipt.part)}, and make the part again"
@@ -83,6 +96,40 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> 
     if not any(receipt.records for receipt in receipts):
         first = next((receipt.first_rejected for receipt in receipts if receipt.first_rejected), "")
         raise ConversionError(nothing_stored(plan.files, first))
+    if plan.grows:
+        before, manifest = add_shards(plan, receipts, target)
+    else:
+        before, manifest = None, _make(plan, receipts, target, replaces=replaces)
+    outcome = Counter(manifest.outcome)
+    outcome.subtract({} if before is None else before.outcome)
+    new = replace(manifest, outcome=dict(outcome))
+    report_file, problem = write_report(
+        destination, target.with_name(f"{target.name}.report.jsonl"), manifest.events, replaces=replaces
+    )
+    return Report(
+        place=os.fspath(destination),
+        digest=manifest.digest,
+        records=manifest.length,
+        files=plan.files,
+        **{name: outcome[name] for name in FILE_COUNTS},
+        bytes_read=sum(receipt.bytes_read for receipt in receipts),
+        image_bytes=manifest.image_bytes,
+        seconds=time.monotonic() - started,
+        warnings=(
+            *plan.warnings,
+            *repeat_warning(plan.described["path"], sum(receipt.repeats for receipt in receipts)),
+            *image_warnings(new, raw=plan.converter().images.raw),
+            *problem,
+        ),
+        skipped=plan.skipped,
+        hidden=plan.hidden,
+        report_file=report_file,
+        earlier_events=0 if before is None else before.events,
+    )
+
+
+def _make(plan: Plan, receipts: Sequence[Receipt], target: Path, *, replaces: bool) -> Manifest:
+    """Make a store of the parts of a plan, at its place."""
     try:
         manifest = publish_shards(
             plan.folder,
@@ -92,7 +139,7 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> 
             source=plan.described,
         )
         if replaces:
-            _move_into(plan.folder, target)
+            move_into(plan.folder, target)
         else:
             plan.folder.rename(target)
     except (OSError, StoreError) as error:
@@ -103,61 +150,37 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> 
         if not replaces:
             _remove_others(target)
         sync_folder(target.parent)
-    report_file, problem = write_report(
-        destination, target.with_name(f"{target.name}.report.jsonl"), manifest.events, replaces=replaces
-    )
-    return Report(
-        place=os.fspath(destination),
-        digest=manifest.digest,
-        records=manifest.length,
-        files=plan.files,
-        **{name: manifest.outcome.get(name, 0) for name in FILE_COUNTS},
-        bytes_read=sum(receipt.bytes_read for receipt in receipts),
-        image_bytes=manifest.image_bytes,
-        seconds=time.monotonic() - started,
-        warnings=(*plan.warnings, *image_warnings(manifest, raw=plan.converter().images.raw), *problem),
-        skipped=plan.skipped,
-        hidden=plan.hidden,
-        report_file=report_file,
-    )
+    return manifest
 
 
-def _move_into(folder: Path, target: Path) -> None:
+def move_into(folder: Path, target: Path) -> None:
     """Replace the store at a place, in one step: by the manifest, once all it names is there."""
     data = (folder / MANIFEST_FILE).read_bytes()  # once: another process may publish the same parts
     table = ShardTable.decode(data, str(folder))
     before: list[str] = []
-    with suppress(StoreError):  # a damaged store is replaced too
-        before = _files(ShardTable.decode((target / MANIFEST_FILE).read_bytes(), str(target)))
-    (target / SHARD_FOLDER).mkdir(exist_ok=True)
-    for name in _files(table):
-        if not (target / name).exists():
-            _put(folder / name, target / name)
-    for changed in (target / SHARD_FOLDER, target):
-        sync_folder(changed)
-    aside = target / f"{MANIFEST_FILE}.{table.index_file}"
-    write_durably(aside, data)
-    aside.replace(target / MANIFEST_FILE)
+    with replacing(target) as old:
+        with suppress(StoreError):  # a damaged store is replaced too
+            there = ShardTable.decode(old, str(target))
+            before = [*files_of(there), *there.older_files]
+        (target / SHARD_FOLDER).mkdir(exist_ok=True)
+        for name in files_of(table):
+            if not (target / name).exists():
+                give_second_name(folder / name, target / name)
+        for changed in (target / SHARD_FOLDER, target):
+            sync_folder(changed)
+        aside = target / f"{MANIFEST_FILE}.{table.index_file}"
+        write_durably(aside, data)
+        aside.replace(target / MANIFEST_FILE)
     with suppress(OSError):  # the store is in place
         # Only what the older store had: other files may be those of a process that publishes too.
-        for name in {*before} - {*_files(table)}:
+        for name in {*before} - {*files_of(table)}:
             (target / name).unlink(missing_ok=True)
         remove_plan(folder)
 
 
-def _files(table: ShardTable) -> list[str]:
+def files_of(table: ShardTable) -> list[str]:
+    """Return the files of a store, below its folder: the shards, then the index."""
     return [*(f"{SHARD_FOLDER}/{shard.name}" for shard in table.shards), table.index_file]
-
-
-def _put(path: Path, to: Path) -> None:
-    """Give a file a second name, so that a publisher which is killed leaves all parts; or move it, if none can be."""
-    try:
-        os.link(path, to)
-    except (FileExistsError, FileNotFoundError):
-        if not to.exists():
-            raise
-    except OSError:
-        path.rename(to)
 
 
 def _remove_others(target: Path) -> None:
@@ -165,7 +188,7 @@ def _remove_others(target: Path) -> None:
     for name in PLAN_FILES:
         (target / name).unlink(missing_ok=True)
     shutil.rmtree(target / RECEIPT_FOLDER, ignore_errors=True)
-    named = _files(ShardTable.decode((target / MANIFEST_FILE).read_bytes(), str(target)))
+    named = files_of(ShardTable.decode((target / MANIFEST_FILE).read_bytes(), str(target)))
     for path in (*target.glob(f"{SHARD_FOLDER}/*"), *target.glob("index-*")):
         if str(path.relative_to(target)) not in named:
             path.unlink(missing_ok=True)

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from dbloader._describe import counted
 from dbloader.images.pillow import EIGHT_BITS, KNOWN_RANGE
 from dbloader.sources.base import readable
 from dbloader.stores.open import open_store
@@ -67,6 +68,8 @@ class Report:
         report_file: JSON lines, one for each event of a file: ``name``, ``event`` (rejected, damaged, repaired,
             untiled, deep or frames), ``reason``. It is next to an LMDB store, and in the working directory for
             MongoDB. "" without events, or if the file could not be written, as ``warnings`` then says.
+        earlier_events: Lines at the beginning of the report file that are about images which were in the store before
+            (``append``).
     """
 
     place: str
@@ -89,6 +92,7 @@ class Report:
     skipped: dict[str, int] = field(default_factory=dict)
     hidden: int = 0
     report_file: str = ""
+    earlier_events: int = 0
 
 
 def write_report(place: str | os.PathLike[str], path: Path, events: int, *, replaces: bool) -> tuple[str, list[str]]:
@@ -115,6 +119,12 @@ def write_report(place: str | os.PathLike[str], path: Path, events: int, *, repl
             "(dbloader info with --report)"
         ]
     return str(path), []
+
+
+def repeat_warning(place: str, count: int) -> list[str]:
+    """Return a warning that requests to a source were repeated, if there were any."""
+    what = "as the server was overloaded or connections failed"
+    return [f"{place}: {counted(count, 'request')} had to be repeated, {what}"] if count else []
 
 
 def nothing_stored(files: int, first_rejected: str) -> str:

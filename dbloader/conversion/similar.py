@@ -26,7 +26,7 @@ _BIT_COUNTS = np.array([number.bit_count() for number in range(_VALUES)], np.uin
 
 
 def find_originals(values: Array, distance: int, others: int = 0) -> Array:
-    """Return for each record the one that it is a duplicate of: its own index if there is none.
+    """Return for each record the index of the one that it is a duplicate of, or its own index.
 
     In one store, a record that is no duplicate is the original of all later ones within ``distance`` bits of it that
     are not yet a duplicate. So no record is farther from its original than that.

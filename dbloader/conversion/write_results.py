@@ -20,6 +20,14 @@ if TYPE_CHECKING:
     from dbloader.sources.base import Source
     from dbloader.stores.writer import Writer
 
+# What to do about a file that ends the conversion, about a problem of the list of files, and instead.
+_OF_ONE_FILE = "fix the file and resume (--resume)", "fix it and begin again", "resume with --on-{} reject"
+_OF_PARTS = (
+    "fix the file and run the same command again",
+    "fix it and begin again with --overwrite",
+    "begin again with --overwrite and --on-{} reject",
+)
+
 
 class FileWriter:
     """Converts files of a list, and writes them into a store.
@@ -29,11 +37,20 @@ class FileWriter:
         first_rejected: The first file that was rejected, and why; "" without one.
     """
 
-    def __init__(self, writer: Writer, converter: FileConverter, source: Source, fail_on: Collection[str]) -> None:
+    def __init__(
+        self,
+        writer: Writer,
+        converter: FileConverter,
+        source: Source,
+        fail_on: Collection[str],
+        *,
+        in_parts: bool = False,
+    ) -> None:
         self._writer = writer
         self._converter = converter
         self._source = source
         self._fail_on = fail_on  # "bad" or "damaged" files, of which the first ends the conversion
+        self._in_parts = in_parts  # of which each is made whole, and not resumed
         self.bytes_read = 0
         self.first_rejected = ""
 
@@ -61,8 +78,9 @@ class FileWriter:
             if "rejected" in done.events and kind in self._fail_on:
                 # A problem is part of the list of files, which a resumed conversion compares.
                 again = isinstance(done.item, Problem)
-                remedy = "fix it and begin again" if again else "fix the file and resume (--resume)"
-                raise ConversionError(f"{next(_rejected([done]))}; {remedy}, or resume with --on-{kind} reject")
+                remedies = _OF_PARTS if self._in_parts else _OF_ONE_FILE
+                remedy = f"{remedies[again]}, or {remedies[2].format(kind)}"
+                raise ConversionError(f"{next(_rejected([done]))}; {remedy}")
         self._writer.write(
             _pop_records(batch),
             events=[

@@ -75,6 +75,11 @@ class RecordDataset(Dataset[Any]):
         return self.store.place
 
     @property
+    def shard_lengths(self) -> Sequence[int] | None:
+        """The number of records in each shard of a sharded store, in their order; None for any other dataset."""
+        return self._same_store().shard_lengths if self._indices is None else None
+
+    @property
     def classes(self) -> list[str]:
         """The class names in the order of their labels; empty if the labels have no names."""
         return list(self.manifest.classes)
@@ -150,6 +155,10 @@ class RecordDataset(Dataset[Any]):
             DamagedRecordError: A record is not what was written.
         """
         return self._same_store().read(self._positions(indices))
+
+    def _labels_at(self, indices: Sequence[int]) -> list[int]:
+        store = self._same_store()
+        return [store.label(index) for index in self._positions(indices)]
 
     def _borrow(self, indices: Sequence[int]) -> AbstractContextManager[Iterator[Record]]:
         return self._same_store().borrow(self._positions(indices))
@@ -231,6 +240,9 @@ class RecordDataset(Dataset[Any]):
         """Return the store, after checking that it is still the one that the dataset was made of."""
         manifest = self.store.manifest
         if manifest is not self.manifest:
+            if manifest.digest != self.manifest.digest:
+                self.store.open_older(self.manifest.digest)
+                manifest = self.store.manifest
             if (manifest.digest, manifest.classes) != (self.manifest.digest, self.manifest.classes):
                 raise NotAStoreError(
                     f"the store at {self.root} has been replaced since this dataset was made: make the dataset again",

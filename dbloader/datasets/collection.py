@@ -153,6 +153,10 @@ class CollectionStore(Store):
         return self._labels.copy()
 
     @override
+    def label(self, index: int) -> int:
+        return int(self._labels[index])
+
+    @override
     def names(self) -> Names:
         return self._names
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dbloader.caching.store import with_cache
 from dbloader.datasets.store import StoreDataset, checked_place
 from dbloader.decoding.open import decode_pil
+from dbloader.remote.places import is_remote
 from dbloader.stores.lmdb.store import LMDBStore
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ class LMDBDataset(StoreDataset):
     label, which torch cannot collate. With ``fields`` it is a dict of those fields.
 
     Args:
-        place: Path of the store.
+        place: Path of the store: an LMDB file, or a folder of shards.
         transform: Called with each decoded image, if there is one. A transform of albumentations gets it as an array;
             what it draws is decided by the loader's random numbers.
         target_transform: Called with each label, if there is one.
@@ -45,6 +47,9 @@ class LMDBDataset(StoreDataset):
         resize: How the default images are resized. ``"exact"``: by Pillow. ``"fast"``: bilinear and bicubic resizing by
             torch, within 1 and 2 levels of Pillow. ``"scaled"``: as ``"fast"``, and where the image becomes at most
             half as large, a JPEG is decoded at 1/2, 1/4 or 1/8 of its size, which is not Pillow's result.
+        cache: Path of a folder on a local disk (not NFS) to which shards of the store come before they are read, for
+            all processes of this machine that use it (docs/cache.md). It is created if it does not exist.
+        cache_bytes: Most bytes of the shards in the cache. Shards that are needed last are removed first.
 
     Raises:
         StoreNotFoundError: Nothing is at the place.
@@ -53,7 +58,7 @@ class LMDBDataset(StoreDataset):
         DamagedStoreError: The store is cut short or corrupted.
         OptionError: No record has one of the fields; or no record has a label and no fields were chosen; or
             ``transforms`` is given beside another transform; or ``resize`` is another word, or is given with another
-            ``decode``.
+            ``decode``; or the cache is at its origin, or smaller than a shard.
         TypeError: The place is not a path, ``fields`` are not names, or a transform or ``decode`` is not callable.
     """
 
@@ -68,10 +73,14 @@ class LMDBDataset(StoreDataset):
         fields: Iterable[str] | Mapping[str, str] | None = None,
         drop_empty_boxes: bool = True,
         resize: str = "exact",
+        cache: str | os.PathLike[str] | None = None,
+        cache_bytes: int | None = None,
     ) -> None:
-        store = LMDBStore(checked_place(place, "the path of a store"))
+        checked = checked_place(place, "the path of a store")
+        only_cached = cache is not None and is_remote(checked)
+        store = None if only_cached else LMDBStore(checked)
         super().__init__(
-            store,
+            with_cache(store, place, cache, cache_bytes),
             transform,
             target_transform,
             decode=decode,

@@ -10,12 +10,11 @@ import bson
 import numpy as np
 from typing_extensions import override
 
-from dbloader._options import whole_number
+from dbloader.caching.store import with_cache
 from dbloader.datasets.collection import CollectionDataset
 from dbloader.datasets.store import StoreDataset, checked_place
 from dbloader.decoding.open import decode_pil
 from dbloader.errors import NotAStoreError, OptionError, RecordNotFoundError
-from dbloader.stores.cache import CachedStore
 from dbloader.stores.mongo.store import MongoStore
 
 if TYPE_CHECKING:
@@ -40,10 +39,7 @@ class MongoDataset(StoreDataset):
         query: Take only the records that this MongoDB query finds, such as ``{"label": {"$in": [3, 5]}, "width":
             {"$gte": 256}}``, in the order of the store. It may ask about any field. It is answered now and by
             ``refresh``. Index 0 is then the first record found; the field ``"index"`` is the index in the store.
-        cache: Path of a file on a local disk (not NFS) that keeps records as they are read, for all processes that use
-            it. It is created if it does not exist; a store that ``dbloader copy`` made can be used too. If its disk is
-            full, a warning says so, and records that are not in it are read from the server.
-        cache_bytes: Largest size of the cache; records that do not fit are always read from the server.
+        cache, cache_bytes: As in LMDBDataset. The records come to the folder in shards of about 64 MB.
 
     Raises:
         PlaceError: The place is not such a URI, or names no database or collection.
@@ -70,11 +66,9 @@ class MongoDataset(StoreDataset):
         cache: str | os.PathLike[str] | None = None,
         cache_bytes: int | None = None,
     ) -> None:
-        if cache_bytes is not None and cache is None:
-            raise OptionError(f"cache_bytes needs a cache, got {cache_bytes!r}")
         self._origin = MongoStore(checked_place(place, "a URI such as mongodb://host/database.collection"))
         self.query = None if query is None else _check_query(query)
-        self._cache, self._cache_bytes = cache, whole_number("cache_bytes", cache_bytes, 1, none=True)
+        self._cache, self._cache_bytes = cache, cache_bytes
         super().__init__(
             self._store_of(self._origin),
             transform,
@@ -88,7 +82,7 @@ class MongoDataset(StoreDataset):
         self._indices = self._matching(self._origin, self.manifest)
 
     def _store_of(self, origin: MongoStore) -> Store:
-        return origin if self._cache is None else CachedStore(origin, self._cache, max_bytes=self._cache_bytes)
+        return with_cache(origin, origin.uri, self._cache, self._cache_bytes)
 
     @override
     def find(self, name: str) -> int:

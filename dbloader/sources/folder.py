@@ -98,13 +98,8 @@ class FolderSource(Source):
                     filled[label] = True
                     yield Entry(readable(path), path, label, {})
         self.skipped, self.hidden = tally.skipped, tally.hidden
-        self.warnings = (*self._first_warnings, *_last_warnings(self.classes, filled, tally))
-        if not any(filled):
-            others = tally.skipped.most_common(3)
-            found = "".join(f", found {count} {kind or 'without extension'}" for kind, count in others)
-            raise SourceError(
-                f"{readable(self.root)}: there is not one image in its class folders: {LOOKED_FOR}{found}"
-            )
+        self.warnings = (*self._first_warnings, *last_warnings(self.classes, filled, tally))
+        check_not_empty(readable(self.root), filled, tally)
 
     def _walk(self, folder: bytes, tally: Tally) -> Iterator[bytes | Problem]:
         """Yield the paths of one class; each folder is listed once, when its turn has come.
@@ -198,7 +193,7 @@ def _order(path: bytes) -> str:
     return path.decode("utf-8", "surrogateescape")
 
 
-def first_warnings(root: Path, classes: tuple[str, ...], loose: int = 0) -> Iterator[str]:
+def first_warnings(root: Path | str, classes: tuple[str, ...], loose: int = 0) -> Iterator[str]:
     """Yield warnings about class folders that look like splits, and about images outside of them."""
     where = readable(root)
     if loose:
@@ -211,7 +206,16 @@ def first_warnings(root: Path, classes: tuple[str, ...], loose: int = 0) -> Iter
         )
 
 
-def _last_warnings(classes: tuple[str, ...], filled: list[bool], tally: Tally) -> Iterator[str]:
+def check_not_empty(place: str, filled: list[bool], tally: Tally) -> None:
+    """Raise SourceError if no class has an image."""
+    if not any(filled):
+        others = tally.skipped.most_common(3)
+        found = "".join(f", found {count} {kind or 'without extension'}" for kind, count in others)
+        raise SourceError(f"{place}: there is not one image in its class folders: {LOOKED_FOR}{found}")
+
+
+def last_warnings(classes: tuple[str, ...], filled: list[bool], tally: Tally) -> Iterator[str]:
+    """Yield warnings about classes without images, metadata that is not used, and names that are not UTF-8."""
     empty = [name for name, has_images in zip(classes, filled, strict=True) if not has_images]
     if empty:
         yield f"{_count(len(empty), 'class has', 'classes have')} no images: {_named(empty)}"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from dbloader.errors import NotAStoreError, OptionError, SourceError
 from dbloader.records.record import checked_file_fields
+from dbloader.remote.places import is_remote
 from dbloader.sources.annotations import read_annotations
 from dbloader.sources.base import readable
 from dbloader.sources.folder import scan
@@ -84,6 +85,11 @@ def _open(
             raise OptionError(
                 f"{error}; a collection of files needs a listing of those to take and their labels: give one (--list)"
             ) from error
+    if is_remote(source):
+        from dbloader.sources.object_folder import scan_objects
+        from dbloader.sources.objects import read_listed_objects
+
+        return scan_objects(source) if listing is None else read_listed_objects(source, listing, file_fields)
     if listing is not None:
         return read_annotations(listing, source) or read_listing(
             listing, source, LISTING._replace(file_columns=file_fields)

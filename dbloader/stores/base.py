@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, overload
 
+import numpy as np
+
 from dbloader.errors import DamagedRecordError, DamagedStoreError, RecordIndexError
 from dbloader.records.columns import CHUNK, DTYPES, join_values
 from dbloader.records.decode import decode, decode_encoded
@@ -16,7 +18,6 @@ from dbloader.stores.damage import READ_AT_ONCE, REMEDY, find_damage
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    import numpy as np
     from typing_extensions import Self
 
     from dbloader.records.manifest import Manifest
@@ -50,6 +51,11 @@ class Store(ABC):
             DamagedStoreError: The store is cut short or corrupted.
         """
         return self._open().manifest
+
+    @property
+    def shard_lengths(self) -> Sequence[int] | None:
+        """The number of records in each shard, in their order; None for a store without shards."""
+        return None
 
     @abstractmethod
     def read(self, indices: Sequence[int]) -> list[Record]:
@@ -106,6 +112,11 @@ class Store(ABC):
         self._check_index(index)
         return name_at(self._open().chunk("name", index // CHUNK), index % CHUNK) or None
 
+    def label(self, index: int) -> int:
+        """Return the label of one record, by one lookup; NO_LABEL without one."""
+        self._check_index(index)
+        return int(np.frombuffer(self._open().chunk("label", index // CHUNK), DTYPES["label"])[index % CHUNK])
+
     @abstractmethod
     def find(self, name: str) -> int:
         """Return the index of the record with a name, the first one of several.
@@ -124,6 +135,12 @@ class Store(ABC):
         Raises:
             DamagedStoreError: A line is missing, or not what was written.
         """
+
+    def open_older(self, digest: str) -> None:  # noqa: B027 - most stores do not grow
+        """Open the store as it was before it grew, if that had this digest and is still kept."""
+
+    def check_files(self) -> None:  # noqa: B027 - most stores are one file, or none
+        """Raise DamagedStoreError if one of the store's files is missing, or has not its size."""
 
     @abstractmethod
     def close(self) -> None:

@@ -9,7 +9,6 @@ import json
 import traceback
 from contextlib import nullcontext
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,18 +35,17 @@ from dbloader.stores.lmdb.store import LMDBStore
 from dbloader.stores.mongo.uri import is_mongo
 from dbloader.viewing import facts, training_routes
 from dbloader.viewing.asked import Asked
+from dbloader.viewing.duplicates import list_groups
 from dbloader.viewing.files import stored_file
 from dbloader.viewing.guard import error_response
 from dbloader.viewing.listing import FORMATS, stream_listing
 from dbloader.viewing.record import show_record
-from dbloader.viewing.report import read_report
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     from starlette.requests import Request
 
-    from dbloader.stores.base import Store
     from dbloader.viewing.asked import Shown
 
 _TYPES = {
@@ -66,21 +64,23 @@ _STATUS = (
     *((OptionError, 400), (RecordIndexError, 404), (RecordNotFoundError, 404)),
     *((DamagedRecordError, 422), (ImageError, 422), (StoreUnreachableError, 503)),
 )
-_GONE = 499  # nobody reads it
+_GONE = 499  # as nginx has it: the browser is gone
 # All images that were looked at would stay in this process's memory: 600 MB after 4,500 thumbnails of ten million.
 _ANSWERS, _RELEASED_AFTER = itertools.count(1), 50
 
 
 def _stores(asked: Asked) -> list[dict[str, Any]]:
-    return [_summary(store) for store in asked.shown.stores]
-
-
-def _summary(store: Store) -> dict[str, Any]:
-    manifest = store.manifest
-    values = asdict(manifest)
-    values["records"] = values.pop("length")
-    kind = "mongodb" if is_mongo(store.place) else "lmdb"
-    return {"place": store.place, "kind": kind, **values, "file_fields": manifest.file_fields}
+    return [
+        {
+            **asdict(store.manifest),
+            "place": store.place,
+            "kind": "mongodb" if is_mongo(store.place) else "lmdb",
+            "records": len(store),
+            "file_fields": store.manifest.file_fields,
+            "started": asked.shown.started,
+        }
+        for store in asked.shown.stores
+    ]
 
 
 def _note(asked: Asked) -> dict[str, str | None]:
@@ -117,31 +117,29 @@ def _listing(asked: Asked) -> Response:
 
 def _report(asked: Asked) -> dict[str, Any]:
     start, count = asked.integer("start", 0), asked.integer("count", 200)
-    return read_report(asked.store, asked.text("event"), asked.text("text"), start, count)
+    return asked.selections.report.read(asked.text("event"), asked.text("text"), start, count)
 
 
 def _thumbnail(asked: Asked) -> Response:
-    def make(store: Store, index: int, field: int | None) -> tuple[bytes, dict[str, str]]:
-        data, kind = asked.shown.thumbnails.get(store, index, asked.integer("px", 320), field)
-        return data, {"Content-Type": kind}
-
-    return _file_of_record(asked, make)
+    index, px = asked.integer("index"), asked.integer("px", 320)
+    data, kind = asked.shown.thumbnails.get(asked.store, index, px, _field(asked))
+    return _kept(asked, data, {"Content-Type": kind})
 
 
 def _image(asked: Asked) -> Response:
-    return _file_of_record(asked, partial(stored_file, download=asked.text("download") == "1"))
+    download = asked.text("download") == "1"
+    return _kept(asked, *stored_file(asked.store, asked.integer("index"), _field(asked), download=download))
 
 
-def _file_of_record(asked: Asked, make: Callable[[Store, int, int | None], tuple[bytes, dict[str, str]]]) -> Response:
-    """Return a file that stays the same as long as the digest of the store does."""
-    store, digest = asked.store, asked.store.manifest.digest
-    headers = {"ETag": f'"{digest[:32]}"', "Cache-Control": "private, no-cache"}
-    if asked.text("v") == digest[:8]:
-        headers["Cache-Control"] = "private, max-age=31536000, immutable"
-    if asked.headers.get("if-none-match") == headers["ETag"]:
-        return Response(status_code=304, headers=headers)
-    data, more = make(store, asked.integer("index"), asked.integer("field") if asked.text("field") else None)
-    return Response(data, headers={**headers, **more})
+def _field(asked: Asked) -> int | None:
+    return asked.integer("field") if asked.text("field") else None
+
+
+def _kept(asked: Asked, data: bytes, headers: dict[str, str]) -> Response:
+    """Return a file, which the browser keeps if its address is of this start of the viewer."""
+    is_own = asked.text("v") == asked.shown.started
+    headers["Cache-Control"] = f"private, {'max-age=31536000, immutable' if is_own else 'no-cache'}"
+    return Response(data, headers=headers)
 
 
 # Path, function, and whether it decodes images: of those run as many at a time as the machine has cores.
@@ -168,7 +166,7 @@ ROUTES: tuple[tuple[str, Callable[[Asked], Any], bool], ...] = (
     ("/api/compare", lambda asked: asked.shown.comparison.look(), False),
     (
         "/api/{s}/duplicates",
-        lambda asked: asked.duplicates.list_groups(asked.integer("start", 0), asked.integer("count", 100)),
+        lambda asked: list_groups(asked.store, asked.integer("start", 0), asked.integer("count", 100)),
         False,
     ),
     ("/thumb/{s}/{index}", _thumbnail, True),

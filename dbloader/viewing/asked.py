@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+import secrets
 from typing import TYPE_CHECKING, Any
 
 from dbloader.errors import OptionError
 from dbloader.viewing.compare import Comparison
-from dbloader.viewing.duplicates import Duplicates
 from dbloader.viewing.selection import Selections
 from dbloader.viewing.thumbnails import Thumbnails
 
@@ -23,32 +22,29 @@ _MOST = 2**63 - 1
 _INTEGER = re.compile("-?[0-9]{1,19}")
 
 
-@dataclass(frozen=True)
 class Shown:
     """What all requests to a viewer share.
 
-    Attributes:
+    Args:
         stores: One store or two, which several threads read.
         tell: Called with a text for the person who started the viewer.
-        selections: Those of each store.
-        comparison: That of the stores, or of one with itself.
-        duplicates: Those of each store.
-        transform: The user's own, for what the training sees, if there is one.
-        thumbnails: Those of all stores.
+        transform: The user's own, for what the training sees; None for that of `create_loader`.
+
+    Attributes:
+        started: What the addresses of pictures have, so that a browser keeps none for the next viewer on this port.
     """
 
-    stores: Sequence[Store]
-    tell: Callable[[str], object] = lambda _: None
-    transform: Callable[..., Any] | None = None
-    thumbnails: Thumbnails = field(default_factory=Thumbnails, init=False)
-    selections: tuple[Selections, ...] = field(init=False)
-    comparison: Comparison = field(init=False)
-    duplicates: tuple[Duplicates, ...] = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "selections", tuple(map(Selections, self.stores)))
-        object.__setattr__(self, "comparison", Comparison(self.selections))
-        object.__setattr__(self, "duplicates", tuple(map(Duplicates, self.stores)))
+    def __init__(
+        self,
+        stores: Sequence[Store],
+        tell: Callable[[str], object] = lambda _: None,
+        transform: Callable[..., Any] | None = None,
+    ) -> None:
+        self.stores, self.tell, self.transform = stores, tell, transform
+        self.thumbnails = Thumbnails()
+        self.selections = [*map(Selections, stores)]
+        self.comparison = Comparison(self.selections)
+        self.started = secrets.token_hex(4)
 
 
 class Asked:
@@ -73,11 +69,6 @@ class Asked:
     def selections(self) -> Selections:
         """The selections of that store."""
         return self.shown.selections[self._number]
-
-    @property
-    def duplicates(self) -> Duplicates:
-        """The duplicates of that store."""
-        return self.shown.duplicates[self._number]
 
     @property
     def _number(self) -> int:

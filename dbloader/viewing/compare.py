@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dbloader.conversion.fingerprints import content_hash, read_each
 from dbloader.errors import DamagedRecordError, OptionError
-from dbloader.records.columns import CHUNK, DTYPES
-from dbloader.viewing.columns import blocks, find_names
+from dbloader.viewing.columns import blocks
 from dbloader.viewing.facts import histogram
 from dbloader.viewing.query import SIZES
 
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
 
 _MOST_CLASSES = 2000  # that are listed
 _MOST_PAIRS = 500
-_MOST_NAMES = 100_000
 _MOST_IMAGES = 2**20  # of each store, whose hashes are kept in memory
 _MOST_BYTES = 8 * 2**30  # of images that are read: minutes
 _AT_ONCE = 32
@@ -34,7 +31,7 @@ _SECONDS = 0.3  # of work for a request
 class Comparison:
     """Compares two stores. Threads may share it.
 
-    What takes long is done in steps, some with each call, and only once: nothing runs while nobody asks.
+    Long work is done in steps, a few with each call, and each step once. So nothing runs unless a page asks.
     """
 
     def __init__(self, selections: Sequence[Selections]) -> None:
@@ -47,10 +44,9 @@ class Comparison:
         """Go on with the comparison, and return how far it is.
 
         ``classes``: name (or label) and the records of each store, the most frequent first; at most 2,000 of
-        ``class_count``. ``histograms``: ``edges``, and the counts of each store. ``names``: records of the second store
-        whose name is in the first, None until that is known; ``names_of`` only so many were looked at (None: all).
-        ``images``: records of the second store whose image, byte for byte, is in the first; ``pairs``: the first 500,
-        as (index in the first store, index in the second). ``done`` of ``total`` images were read, those of equal size;
+        ``class_count``. ``histograms``: ``edges``, and the counts of each store. ``images``: records of the second
+        store whose image, byte for byte, is in the first; ``pairs``: the first 500, as (index in the first store, index
+        in the second). ``done`` of ``total`` images were read, those of equal size;
         ``more``: whether there are more of these. ``damaged``: records that cannot be read. ``finished``.
 
         Raises:
@@ -70,14 +66,11 @@ class Comparison:
 
     def _compare(self) -> Iterator[None]:
         result = self._result
-        result.update(
-            names=None, names_of=None, images=0, pairs=[], done=0, total=0, more=False, damaged=0, finished=False
-        )
+        result.update(images=0, pairs=[], done=0, total=0, more=False, damaged=0, finished=False)
         self._compare_classes()
         chosen = [(one.columns, range(len(one.store))) for one in self._selections]
         result["histograms"] = {what: histogram(what, chosen) for what in SIZES}
         yield
-        yield from self._compare_names()
         yield from self._compare_images()
         result["finished"] = True
 
@@ -90,25 +83,6 @@ class Comparison:
                 counts.setdefault(name, [0] * len(self._selections))[number] += count
         rows = sorted(counts.items(), key=lambda row: (-sum(row[1]), row[0]))
         self._result.update(class_count=len(rows), classes=[[name, *row] for name, row in rows[:_MOST_CLASSES]])
-
-    def _compare_names(self) -> Iterator[None]:
-        one, two = self._selections
-        known = np.zeros(2**26, bool)  # by the lower bits of a hash: sets of ten million would take 500 MB
-        for chunk in one.store._open().chunks("name_hash"):
-            known[np.frombuffer(chunk, DTYPES["name_hash"]) % len(known)] = True
-        yield
-        found = np.zeros(0, np.int64)
-        for number, chunk in enumerate(two.store._open().chunks("name_hash")):
-            hashes = np.frombuffer(chunk, DTYPES["name_hash"])
-            here = number * CHUNK + np.flatnonzero(known[hashes % len(known)] & (hashes > 0))
-            found = np.concatenate([found, here])[: _MOST_NAMES + 1]
-        names = Counter[str]()
-        for index in found[:_MOST_NAMES].tolist():
-            names[two.columns.name(index)] += 1
-            yield
-        shared = {name for _, name in find_names(one.store, names)}
-        self._result["names"] = sum(names[name] for name in shared)
-        self._result["names_of"] = _MOST_NAMES if len(found) > _MOST_NAMES else None
 
     def _compare_images(self) -> Iterator[None]:
         result, columns = self._result, [one.columns for one in self._selections]

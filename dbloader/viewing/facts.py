@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dbloader.errors import OptionError
+from dbloader.errors import DamagedStoreError, OptionError
 from dbloader.viewing.columns import blocks
 from dbloader.viewing.query import SIZES
 
@@ -21,13 +21,11 @@ if TYPE_CHECKING:
 MOST_ROWS = 500
 _BINS = 40
 _SAMPLED = 100_000  # values that the edges of a histogram are chosen by; all are counted
-# Round numbers in even ratios, 20, 10 and 5 of them from 1 to 10 (the series of Renard).
-_ROUND = (1, 1.1, 1.25, 1.4, 1.6, 1.8, 2, 2.2, 2.5, 2.8, 3.2, 3.6, 4, 4.5, 5, 5.6, 6.3, 7.1, 8, 9)
 _WIDE = 20  # ratio of values above which they are shown by their logarithms
 
 
 def select(selections: Selections, text: str) -> dict[str, Any]:
-    """Return how many records a query finds, of how many; ``first`` if only so many were looked at."""
+    """Return the ``count`` of records that a query finds ``of`` all; ``first``: how many it looked at, None for all."""
     found = selections.select(text)
     return {"count": len(found.indices), "of": len(selections.store), "first": found.first}
 
@@ -52,7 +50,7 @@ def count(selections: Selections, text: str) -> dict[str, Any]:
 
     ``labels`` are pairs of a label, None for none, and its records; empty for more than 65,536 labels. A histogram
     counts in each bin the records from one edge up to, not including, the next; those of unknown size are left out.
-    ``formats`` is None where it would take reading records.
+    ``formats`` is None where it would take reading records; ``problem`` says why there are no events.
     """
     return selections.facts.get(text.strip(), lambda: _count(selections, selections.select(text)))
 
@@ -63,7 +61,10 @@ def _count(selections: Selections, found: Selection) -> dict[str, Any]:
     formats = manifest.formats if everything else None
     if len(manifest.formats) == 1 and sum(manifest.formats.values()) == manifest.length:
         formats = dict.fromkeys(manifest.formats, len(indices))
-    events = selections.with_event()
+    try:
+        events, problem = selections.with_event(), None
+    except DamagedStoreError as error:  # the images and all other numbers are there
+        events, problem = {}, str(error)
     return {
         "count": len(indices),
         "first": found.first,
@@ -71,6 +72,7 @@ def _count(selections: Selections, found: Selection) -> dict[str, Any]:
         "histograms": {what: _single(histogram(what, [(selections.columns, indices)])) for what in SIZES},
         "formats": formats,
         "events": {event: len(some) if everything else _common(some, indices) for event, some in events.items()},
+        "problem": problem,
     }
 
 
@@ -116,12 +118,15 @@ def histogram(what: str, chosen: Sequence[tuple[Columns, Any]]) -> dict[str, lis
             if none < len(here):
                 low, high = min(low, float(here[none])), max(high, float(here[-1]))
         counts[number] = np.diff([unknown, *below, len(indices)])
+    filled = np.flatnonzero(counts.any(axis=0)).tolist()
+    if not filled:
+        return {"edges": [], "counts": [[] for _ in chosen]}
     # The outer bins reach as far as the values do, so that a few extreme ones do not make one bar of all others.
     tenth = 1 if what != "aspect" else 10
-    lowest, highest = math.floor(low * tenth) / tenth if high else 0, math.floor(high * tenth + 1) / tenth
-    begin, end = int(not counts[:, 0].any()), counts.shape[1] - int(not counts[:, -1].any())
-    edges = [lowest, *edges, highest][begin : end + 1]
-    return {"edges": edges if what == "aspect" else [*map(int, edges)], "counts": counts[:, begin:end].tolist()}
+    edges = [math.floor(low * tenth) / tenth, *edges, math.floor(high * tenth + 1) / tenth]
+    edges = edges[filled[0] : filled[-1] + 2]
+    shown = counts[:, filled[0] : filled[-1] + 1].tolist()
+    return {"edges": edges if what == "aspect" else [*map(int, edges)], "counts": shown}
 
 
 def _edges(values: Array, *, whole: bool, logarithmic: bool) -> list[float]:
@@ -132,19 +137,12 @@ def _edges(values: Array, *, whole: bool, logarithmic: bool) -> list[float]:
         return [float(edge) for edge in range(int(values.min()), int(values.max()) + 2)]
     first, last = np.percentile(values, (0.5, 99.5)).tolist()
     if logarithmic or last > _WIDE * first:
-        decades = range(math.floor(math.log10(first)), math.ceil(math.log10(last)) + 1)
-        for each in (1, 2, 4, len(_ROUND)):
-            edges = [round(digit * 10.0**decade, 12) for decade in decades for digit in _ROUND[::each]]
-            edges = edges[max(0, _at(edges, first) - 1) : _at(edges, last) + 1]
-            if len(edges) <= _BINS + 1:
-                break
+        a_decade = min(20, _BINS // max(1, math.ceil(math.log10(last / first))))
+        numbers = range(math.floor(math.log10(first) * a_decade), math.floor(math.log10(last) * a_decade) + 2)
+        edges = [float(f"{10 ** (number / a_decade):.1e}") for number in numbers]  # rounded to two digits
     else:
         unit = 10.0 ** math.floor(math.log10(max(last - first, last / 2) / _BINS))
         step = next(unit * digit for digit in (1, 2, 5, 10, 20) if last - first <= unit * digit * (_BINS - 1))
-        edges = [round(step * number, 12) for number in range(math.floor(first / step), math.floor(last / step) + 2)]
+        numbers = range(math.floor(first / step), math.floor(last / step) + 2)
+        edges = [round(step * number, 12) for number in numbers]
     return [*dict.fromkeys(float(round(edge)) for edge in edges)] if whole else edges
-
-
-def _at(edges: list[float], value: float) -> int:
-    """Return the number of edges that are not greater than a value."""
-    return sum(edge <= value for edge in edges)

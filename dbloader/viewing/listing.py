@@ -20,10 +20,7 @@ if TYPE_CHECKING:
     from dbloader.viewing.columns import Array
     from dbloader.viewing.selection import Selections
 
-FORMATS = {"csv": "text/csv", "jsonl": "application/x-ndjson", "txt": "text/plain"}
-# What a name of a .txt, or of a .csv that any Python reads, cannot hold.
-_FORBIDDEN = {"csv": "\0", "jsonl": "", "txt": "\r\n\ufeff"}
-
+FORMATS = {"csv": "text/csv", "jsonl": "application/x-ndjson"}
 _MOST_SUSPECTS = 100_000  # names that are compared; names with the same CRC-32 need not be the same
 
 
@@ -36,24 +33,20 @@ def stream_listing(selections: Selections, text: str, kind: str) -> Iterator[byt
     Args:
         selections: Those of the store.
         text: The query.
-        kind: One of ``FORMATS``; ``"txt"`` has a name on each line.
+        kind: One of ``FORMATS``.
 
     Raises:
-        OptionError: A file of this kind cannot hold the names, or not all records of the store were looked at.
+        OptionError: A CSV cannot hold a name, or not all records of the store were looked at.
     """
     if kind not in FORMATS:
         raise OptionError(f"format must be one of {', '.join(FORMATS)}, got {kind[:20]!r}")
     indices, first = selections.select(text)
     if first is not None:
         raise OptionError(f"only the first {first:,} records were looked at, so a listing would lack others")
-    with_index = _needs_index(selections, indices)
-    for character in _FORBIDDEN[kind]:
-        for chunk, positions in _by_chunk(selections, indices):
-            if names_with(chunk, character.encode())[positions].any():
-                raise OptionError(f"a .{kind} cannot hold names with the character {character!r}: take the .jsonl")
-    if with_index and kind == "txt":
-        raise OptionError("a .txt has only names, which would not say which records are meant: take the .csv or .jsonl")
-    return _encode(selections, indices, kind, with_index=with_index)
+    for chunk, positions in _by_chunk(selections, indices) if kind == "csv" else ():
+        if names_with(chunk, b"\0")[positions].any():  # which Python's csv refuses before 3.11
+            raise OptionError("a .csv cannot hold names with the character '\\x00': take the .jsonl")
+    return _encode(selections, indices, kind, with_index=_needs_index(selections, indices))
 
 
 def _encode(selections: Selections, indices: Any, kind: str, *, with_index: bool) -> Iterator[bytes]:
@@ -71,10 +64,8 @@ def _encode(selections: Selections, indices: Any, kind: str, *, with_index: bool
         file = io.StringIO()
         if kind == "csv":
             csv.writer(file).writerows(rows)
-        elif kind == "jsonl":
-            file.writelines(json.dumps(dict(zip(header, row, strict=True))) + "\n" for row in rows)
         else:
-            file.writelines(f"{name}\n" for name in names)
+            file.writelines(json.dumps(dict(zip(header, row, strict=True))) + "\n" for row in rows)
         yield file.getvalue().encode()
 
 

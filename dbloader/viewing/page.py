@@ -6,9 +6,8 @@ import base64
 import html
 import os
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from dbloader._describe import counted, printable, size
 from dbloader.errors import DamagedRecordError, ImageError, OptionError
 from dbloader.stores.open import open_store
 from dbloader.viewing.facts import count
-from dbloader.viewing.report import read_report
+from dbloader.viewing.report import ConversionReport
 from dbloader.viewing.selection import Selections
 from dbloader.viewing.thumbnails import Thumbnails
 
@@ -50,19 +49,10 @@ rect {{ fill: var(--bar); }} svg.share {{ width: 160px; height: 10px; }}
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HTMLReport:
-    """What was written: the file, its bytes, and how many records are in its sheet of samples."""
-
-    path: str
-    nbytes: int
-    samples: int
-
-
-def write_html(place: str | os.PathLike[str], output: str | os.PathLike[str]) -> HTMLReport:
+def write_html(place: str | os.PathLike[str], output: str | os.PathLike[str]) -> tuple[int, int]:
     """Write a report of a store to a new HTML file: facts, a sheet of samples, classes, sizes, the conversion's report.
 
-    The samples are spread evenly over the classes, and the same at each call.
+    The samples are spread evenly over the classes, and the same at each call. Return the bytes and samples of the file.
 
     Raises:
         OptionError: ``output`` exists, or its folder does not.
@@ -85,7 +75,7 @@ def write_html(place: str | os.PathLike[str], output: str | os.PathLike[str]) ->
     finally:
         with suppress(OSError):
             aside.unlink()
-    return HTMLReport(path=os.fspath(output), nbytes=len(data), samples=samples)
+    return len(data), samples
 
 
 def _text(value: object) -> str:
@@ -96,11 +86,8 @@ def _text(value: object) -> str:
 
 def _table(rows: list[list[str]]) -> str:
     """Return a table of cells that are HTML already; the first of each row is its head."""
-    return f"<table>{''.join(f'<tr><th>{head}</th>{_cells(cells)}</tr>' for head, *cells in rows)}</table>"
-
-
-def _cells(cells: list[str]) -> str:
-    return "".join(f"<td>{cell}</td>" for cell in cells)
+    lines = (f"<tr><th>{head}</th><td>{'</td><td>'.join(cells)}</td></tr>" for head, *cells in rows)
+    return f"<table>{''.join(lines)}</table>"
 
 
 def _facts(store: Store) -> list[str]:
@@ -178,11 +165,12 @@ def _histogram(name: str, edges: list[float], counts: list[int]) -> str:
 
 
 def _events(store: Store) -> str:
-    report: dict[str, Any] = read_report(store, count=_LINES)
+    known = ConversionReport(store)
+    report = known.read(count=_LINES)
     if not report["total"]:
         return "<h2>Report of the conversion</h2><p>Nothing happened to any file.</p>"
     # Damaged images are in the store: they come first.
-    lines = read_report(store, "damaged", count=_LINES)["rows"]
+    lines = known.read("damaged", count=_LINES)["rows"]
     lines += [line for line in report["rows"] if line["event"] != "damaged"]
     rows = [[_text(line["event"]), _text(line["name"]), _text(line["reason"])] for line in lines[:_LINES]]
     of = f"{len(rows)} of {report['total']:,} lines" if len(rows) < report["total"] else counted(len(rows), "line")

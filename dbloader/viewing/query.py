@@ -50,13 +50,14 @@ def parse(text: str) -> list[Word]:
     if len(text) > _MOST_LETTERS:
         raise OptionError(f"the query has {len(text):,} letters; at most {_MOST_LETTERS:,} are allowed")
     words: list[Word] = []
-    at = _blanks_end(text, 0)
-    while at < len(text):
+    at = 0
+    while rest := text[at:].lstrip():
+        at = len(text) - len(rest)
         match = _WORD.match(text, at)
         if match is None:
             raise query_error(text.find('"', at) + 1, 'a quote is opened and not closed; write it as in name:"a b"')
         words.append(_word(at + 1, *match.groups()))
-        at = _blanks_end(text, match.end())
+        at = match.end()
     if len(words) > _MOST_WORDS:
         raise query_error(words[_MOST_WORDS].position, f"at most {_MOST_WORDS} words are allowed, got {len(words)}")
     return words
@@ -65,10 +66,6 @@ def parse(text: str) -> list[Word]:
 def query_error(position: int, what: str) -> OptionError:
     """Return the error for a word at a position, from 1."""
     return OptionError(f"query, letter {position}: {what}")
-
-
-def _blanks_end(text: str, at: int) -> int:
-    return len(text) - len(text[at:].lstrip())
 
 
 def _word(position: int, minus: str, key: str | None, sign: str | None, raw: str) -> Word:

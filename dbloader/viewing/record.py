@@ -1,4 +1,4 @@
-"""Everything that is known of one record, as JSON has it."""
+"""All facts of one record, as values of JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from dbloader.images.info import read_facts
 from dbloader.images.structure import describe_jpeg, read_exif
 from dbloader.stores.rows import class_of
 from dbloader.viewing.files import shown_orientation, why_rendered
-from dbloader.viewing.report import events_of
 
 if TYPE_CHECKING:
     from dbloader.records.record import Record
@@ -36,7 +35,6 @@ def show_record(store: Store, index: int) -> dict[str, Any]:
     - ``rendered``: why they are given a picture made of the image; None if they show it as it is stored.
     - ``boxes``: the first 2,000 boxes, in pixels of the stored image, and ``box_labels``: the names of their classes.
     - ``files``: number and name of each file field that the record has.
-    - ``events``: the lines of the report with its name; None if the report is long.
 
     Of a damaged record: index, name and error.
 
@@ -64,7 +62,6 @@ def show_record(store: Store, index: int) -> dict[str, Any]:
             for number, name in enumerate(store.manifest.file_fields)
             if isinstance(record.fields.get(name), bytes)
         ],
-        "events": events_of(store, record.name),
     }
 
 
@@ -111,7 +108,7 @@ def _describe_file(data: bytes) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON has it: an array as lists, and bytes, a large array or no number as a text."""
+    """Return a value of JSON: arrays become lists; bytes, large arrays and what is not finite become text."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, Real):  # a fraction of EXIF may be one of 0

@@ -19,6 +19,7 @@ from dbloader.stores.mongo.query import find_indices
 from dbloader.stores.mongo.store import MongoStore
 from dbloader.viewing.columns import Columns, Recent, blocks, find_names
 from dbloader.viewing.query import EVENTS, SIZES, parse, query_error
+from dbloader.viewing.report import ConversionReport
 
 if TYPE_CHECKING:
     from dbloader.stores.base import Store
@@ -53,11 +54,13 @@ class Selections:
     Attributes:
         columns: The columns of the store.
         facts: What ``facts.count`` has counted.
+        report: The conversion's report.
     """
 
     def __init__(self, store: Store, *, seconds: float = _SECONDS) -> None:
         self.store = store
         self.columns = Columns(store)
+        self.report = ConversionReport(store)
         self._seconds = seconds
         self._kept = Recent[Selection](_MOST_BYTES, lambda found: 1_000 + getattr(found.indices, "nbytes", 0))
         self.facts = Recent[dict[str, Any]](_MOST_BYTES, lambda facts: 10_000 + 200 * len(facts["labels"]))
@@ -76,7 +79,7 @@ class Selections:
         return self._events.get(None, self._find_events)
 
     def position(self, text: str, index: int) -> int | None:
-        """Return the position in a selection of its first record at or after an index; None if there is none."""
+        """Return the position in a selection of its first record at or after an index; None behind the last one."""
         indices = self.select(text).indices
         found = min(max(index, 0), len(self.store))
         if not isinstance(indices, range):
@@ -84,7 +87,7 @@ class Selections:
         return found if found < len(indices) else None
 
     def neighbor(self, text: str, position: int, *, forward: bool) -> int | None:
-        """Return the position of the first record of the next or previous run of another label; None if there is none.
+        """Return where the next or previous run of records with another label begins; None if this is the last run.
 
         Raises:
             OptionError: The selection has no such position.
@@ -163,18 +166,14 @@ class Selections:
         return labels
 
     def _keep_named(self, keep: Array, words: list[Word]) -> None:
-        """Drop the records whose names lack a part; only names of records that are left are searched."""
+        """Drop the records whose names lack a part."""
         if not words:
             return
-        handle = self.store._open()
         parts = [(word.value.encode("utf-8", "surrogatepass"), word.negated) for word in words]
-        here = [keep[start : start + CHUNK] for start in range(0, len(keep), CHUNK)]
-        numbers = [number for number, part in enumerate(here) if part.any()]
-        few = len(numbers) < len(here) // 4  # else they are read together, which a server answers faster
-        chunks = (handle.chunk("name", number) for number in numbers) if few else handle.chunks("name")
-        for number, chunk in zip(numbers if few else range(len(here)), chunks, strict=True):
-            for part, negated in parts:
-                here[number] &= names_with(chunk, part) != negated
+        for number, chunk in enumerate(self.store._open().chunks("name")):
+            here = keep[number * CHUNK : (number + 1) * CHUNK]
+            for part, negated in parts if here.any() else ():
+                here &= names_with(chunk, part) != negated
 
     def _keep_formats(self, keep: Array, words: list[Word]) -> int | None:
         """Drop the records of other formats; return how many records of the store were looked at, None for all."""

@@ -43,9 +43,6 @@ class View:
         is_public: Whether other machines can reach it.
     """
 
-    address: str
-    port: int
-
     def __init__(
         self,
         places: Sequence[str | os.PathLike[str]],
@@ -145,15 +142,10 @@ def serve(
     tell: Callable[[str], object],
     transform: str | None = None,
 ) -> None:
-    """Show stores as ``view`` does, until Ctrl-C.
+    """Show stores as ``view`` does, until Ctrl-C, with the ``transform`` that ``load_transform`` finds.
 
-    Args:
-        places: Where one store is, or two are.
-        host: As for ``view``.
-        port: As for ``view``.
-        open_browser: Whether to open a browser, too, if this machine has a display and this is no session of ssh.
-        tell: Called with each line for the person at the terminal; the first one ends in the link.
-        transform: That of ``view``, as ``module:name``; see ``load_transform``.
+    ``tell`` is called with each line for the person at the terminal; the first one ends in the link. A browser is
+    opened, if it is wanted, where this machine has a display and this is no session of ssh.
 
     Raises:
         KeyboardInterrupt: Ctrl-C was pressed, and the server has ended.

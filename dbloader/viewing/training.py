@@ -175,7 +175,8 @@ def _sampler(dataset: StoreDataset, options: Options, state: Mapping[str, Any]) 
     ranks: dict[str, Any] = {"num_replicas": options.world_size, "rank": options.rank, "seed": options.seed}
     name = state.get("sampler", "ShuffleSampler")
     if name == "BlockShuffleSampler":
-        return BlockShuffleSampler(dataset, state.get("block_size", 1), state.get("buffer_blocks", 1), **ranks)
+        sizes = {name: state[name] for name in ("block_size", "buffer_blocks", "lanes") if name in state}
+        return BlockShuffleSampler(dataset, **sizes, **ranks)
     if name != "ShuffleSampler":
         raise OptionError(f"the state must be of a ShuffleSampler or BlockShuffleSampler, got {short_repr(name)}")
     return ShuffleSampler(dataset, **ranks)
@@ -190,7 +191,7 @@ def _sample(dataset: StoreDataset, indices: SeededIndices) -> dict[str, Any]:
         dataset._check_whole(record)
         rows = dataset._random_numbers(indices)
         return sample | _crop(dataset, record, () if rows is None else rows[0])
-    except DBLoaderError as error:  # a damaged record is one cell's
+    except DBLoaderError as error:  # a damaged record is shown in its own cell
         return {**sample, "error": str(error)}
 
 

@@ -75,12 +75,8 @@ def _picture(value: Any, notes: dict[str, None]) -> Image.Image:
         value = value.detach().cpu()
         value = np.asarray(value.float() if value.is_floating_point() else value)  # NumPy has no bfloat16
         value = value.transpose(1, 2, 0) if value.ndim == 3 else value
-    if (
-        not isinstance(value, np.ndarray)
-        or value.ndim not in (2, 3)
-        or not value.size
-        or value.dtype.kind not in "buif"
-    ):
+    drawn = isinstance(value, np.ndarray) and value.ndim in (2, 3) and value.size and value.dtype.kind in "buif"
+    if not drawn:
         kind = f"{value.dtype} of shape {value.shape}" if hasattr(value, "shape") else short_repr(value, 50)
         raise OptionError(f"a transform must return an image to be shown: PIL, tensor or array, got {kind}")
     if value.ndim == 3 and value.shape[2] not in (3, 4):

@@ -22,7 +22,8 @@ from PIL import Image
 
 from dbloader import Record, open_store, write_store
 from dbloader.conversion.duplicates import DISTANCE
-from dbloader.conversion.fingerprints import FINGERPRINT, HASHED, compute_fingerprints
+from dbloader.conversion.fingerprint_file import FINGERPRINT
+from dbloader.conversion.fingerprints import HASHED, compute_fingerprints
 from dbloader.conversion.similar import find_originals
 
 if TYPE_CHECKING:

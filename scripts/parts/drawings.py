@@ -59,7 +59,7 @@ column several machines
 a 1 1 train.lmdb: one file. Records, columns of names and labels, manifest
 b 1 2 All training processes map the same file, and share the page cache
 c 2 1 mongodb://…: the same records on a MongoDB server
-d 2 2 cache= on each machine: an LMDB file of the records read so far
+d 2 2 cache= on each machine: LMDB files of some 64 MB, fetched before they are read
 e 2 3 All training processes of a machine read from it
 a b memory map
 c d each record once

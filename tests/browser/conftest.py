@@ -71,5 +71,5 @@ def tabs(chromium: Browser) -> Iterator[Tabs]:
 
 @pytest.fixture
 def damaged() -> str:
-    """What the server refuses: a picture that is damaged, and duplicates, which nobody has searched for yet."""
+    """What the server refuses: a picture that is damaged, and duplicates, which were not searched for yet."""
     return rf"/thumb/0/{FLIPPED}\?|/duplicates\?"

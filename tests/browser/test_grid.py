@@ -198,7 +198,7 @@ def test_scrolling_leaves_no_memory_behind(tabs: Tabs, tall: Site) -> None:
         found = {metric["name"]: metric["value"] for metric in session.send("Performance.getMetrics")["metrics"]}
         return found["JSHeapUsedSize"], found["Nodes"]
 
-    heap, nodes = used(40)  # so that all caches are full
+    heap, nodes = used(20)  # so that all caches are full
     heap_after, nodes_after = used(SCROLLS)
     assert heap_after < heap + 1_000_000
     assert nodes_after < 1.2 * nodes + 100

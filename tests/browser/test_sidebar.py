@@ -126,5 +126,5 @@ def test_the_list_of_the_search_is_downloaded(page: Page) -> None:
     counted(page, CLASSES["dog"])
     expect(page.get_by_text(f"{CLASSES['dog']} records, for")).to_be_visible()
     with page.expect_download() as download:
-        page.locator("db-sidebar").get_by_role("link", name="txt").click()
-    assert len(download.value.path().read_text().split()) == CLASSES["dog"]
+        page.locator("db-sidebar").get_by_role("link", name="jsonl").click()
+    assert len(download.value.path().read_text().splitlines()) == CLASSES["dog"]

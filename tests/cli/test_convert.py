@@ -139,16 +139,25 @@ def test_every_option_reaches_the_conversion(shell: Shell, monkeypatch: pytest.M
     places = {"source": "images", "destination": "out.lmdb"}
     options = {
         "listing": "all.csv", "name_field": "a", "image_field": "b", "workers": 3, "check": "structure",
-        "on_bad": "fail", "on_damaged": "keep", "shuffle": -7, "shards": 8,
+        "on_bad": "fail", "on_damaged": "keep", "shuffle": -7, "shards": 8, "executor": "ray",
     }  # fmt: skip
-    line = [f"--{name.replace('_', '-').replace('listing', 'list')}={value}" for name, value in options.items()]
+    line = [
+        f"--{name.replace('_', '-').replace('listing', 'list').replace('executor', 'engine')}={value}"
+        for name, value in options.items()
+    ]
     line += ["--file-field=mask", "--file-field", "depth"]
-    assert shell("convert", *places.values(), *line, "--overwrite", "--resume").status == 0
-    others = {"overwrite": True, "resume": True, "images": ImageFormat(), "file_fields": ("mask", "depth")}
+    assert shell("convert", *places.values(), *line, "--append", "--overwrite", "--resume").status == 0
+    others = {
+        "append": True,
+        "overwrite": True,
+        "resume": True,
+        "images": ImageFormat(),
+        "file_fields": ("mask", "depth"),
+    }
     assert seen == {**options, **places, **others}
     assert shell("convert", *places.values()).status == 0
     defaults = {**dict.fromkeys(options), "check": "decode", "on_bad": "reject", "on_damaged": "reject"}
-    others = {"overwrite": False, "resume": False, "images": ImageFormat(), "file_fields": ()}
+    others = {"append": False, "overwrite": False, "resume": False, "images": ImageFormat(), "file_fields": ()}
     assert seen == {**defaults, **places, **others}
     for line, images in (
         (["--max-side", "20"], ImageFormat(max_side=20)),

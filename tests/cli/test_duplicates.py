@@ -51,4 +51,5 @@ def test_what_cannot_be_searched_has_status_2(shell: Shell, store: Path) -> None
     check_error(shell("duplicates", store.with_name("none.lmdb")), "does not exist", 2)
     check_error(shell("duplicates", store, "--output", store), "must be a new file", 2)
     check_error(shell("duplicates", store, "--output", store / "a" / "b"), "there is no folder .*a; make it first", 2)
+    check_error(shell("duplicates", store, "--output", "x.foo"), r"must end in \.jsonl, got x\.foo", 2)
     check_error(shell("duplicates", store, "--distance", "16"), "--distance", 2)

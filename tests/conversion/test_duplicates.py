@@ -14,7 +14,8 @@ import pytest
 from PIL import Image
 
 from dbloader import Record, convert, copy_store, find_duplicates
-from dbloader.conversion.fingerprints import BYTES_ONLY, FINGERPRINT, HASHED, NO_IMAGE, UNREADABLE
+from dbloader.conversion.fingerprint_file import FINGERPRINT
+from dbloader.conversion.fingerprints import BYTES_ONLY, HASHED, NO_IMAGE, UNREADABLE
 from dbloader.conversion.similar import find_originals
 from dbloader.errors import OptionError
 from tests.contracts.records import write

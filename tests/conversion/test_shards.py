@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
+import signal
 import threading
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,15 +15,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dbloader import ImageFormat, LMDBDataset, convert, open_store
+from dbloader.conversion.make_plan import plan_conversion
 from dbloader.conversion.part import convert_part, receipt_path
-from dbloader.conversion.plan import plan_conversion
 from dbloader.conversion.publish import list_parts, publish, slurm_ranges
 from dbloader.errors import (
     ConversionError,
     DamagedStoreError,
     OptionError,
+    PlaceError,
     SourceError,
+    StoreAccessError,
     StoreExistsError,
+    StoreFullError,
     StoreNotFoundError,
 )
 from dbloader.records.document import open_sealed, seal
@@ -270,7 +276,8 @@ def test_a_part_that_the_plan_has_not_is_refused(root: Path, place: Path, part: 
 
 def test_a_file_that_the_conversion_must_fail_on_ends_it(root: Path, place: Path) -> None:
     plant_kinds(root, "photo", "text", "photo")
-    with pytest.raises(ConversionError, match=r"^dog/001\.jpg: "):
+    remedy = "fix the file and run the same command again, or begin again with --overwrite and --on-bad reject"
+    with pytest.raises(ConversionError, match=rf"^part 1: dog/001\.jpg: .*; {remedy}$"):
         convert(root, place, shards=2, executor=Here(), on_bad="fail")
     assert not place.exists()
 
@@ -328,6 +335,11 @@ def test_a_destination_that_is_taken_is_refused_before_the_parts_are_made(root: 
         with pytest.raises(StoreExistsError, match="name another place"):
             action()
         assert not Path(f"{place}.partial").exists()
+    with pytest.raises(
+        PlaceError, match=r"shards are files: .*, got a place in MongoDB; convert without shards"
+    ) as caught:
+        plan_conversion(root, "mongodb://user:secret@127.0.0.1:1/a.b", 1)
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["files.order", "files.ends"])
@@ -385,3 +397,102 @@ def test_tasks_know_the_destination_in_any_folder(root: Path, place: Path, monke
                 monkeypatch.chdir(place.parent)
 
     assert convert(root, place.name, shards=1, executor=Elsewhere()).records
+
+
+@pytest.mark.parametrize("name", ["files", "files.order", "files.ends"])
+def test_a_list_of_files_that_is_damaged_is_refused_by_parts_and_by_publish(root: Path, place: Path, name: str) -> None:
+    plant_photos(root, 6)
+    path = make_plan(root, place, 2, shuffle=1).folder / name
+    whole = path.read_bytes()
+    places = (0, len(whole) // 2, len(whole) - 1)
+    damaged = [whole[:at] + bytes([whole[at] ^ 16]) + whole[at + 1 :] for at in places]
+    for data in damaged:
+        make_plan(root, place, 2, shuffle=1, overwrite=True)
+        path.write_bytes(data)
+        with ThreadPoolExecutor(1) as pool, pytest.raises(DamagedStoreError, match=r"damaged.*plan again"):
+            [*pool.map(convert_part, [place] * 2, range(2))]
+    path.write_bytes(whole)
+    for part in range(2):
+        convert_part(place, part)
+    for data in damaged:
+        path.write_bytes(data)
+        with pytest.raises(DamagedStoreError, match=r"damaged.*plan again with overwrite \(--overwrite\)"):
+            publish(place)
+    path.write_bytes(whole)
+    assert publish(place).records == 6
+
+
+def test_a_late_attempt_of_a_replaced_plan_does_not_hinder_the_new_one(root: Path, place: Path) -> None:
+    plant_photos(root, 4)
+    old = make_plan(root, place, 2)
+    receipt = convert_part(place, 0)
+    kept = receipt_path(old, 0).read_bytes()
+    shard = (old.folder / "shards" / receipt.shard).read_bytes()
+    make_plan(root, place, 2, shuffle=1, overwrite=True)
+    receipt_path(old, 0).write_bytes(kept)  # as if it ended only now
+    (old.folder / "shards" / receipt.shard).write_bytes(shard)
+    assert list_parts(place).missing == [0, 1]
+    for part in range(2):
+        convert_part(place, part)
+    assert publish(place).records == 4
+    assert receipt.shard not in {path.name for path in (place / "shards").iterdir()}
+
+
+@pytest.mark.slow
+def test_a_part_that_finds_the_disk_full_is_an_error_of_the_store(root: Path, place: Path) -> None:
+    plant_photos(root, 40, width=320, height=240)
+    plan = make_plan(root, place, 1)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    size = convert_part(place, 0).nbytes
+    receipt_path(plan, 0).unlink()
+    try:
+        for limit in (10_000, size // 2, size - 1):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+            with pytest.raises(StoreFullError, match="no room is left for"):
+                convert_part(place, 0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    assert list_parts(place).missing == [0]
+    assert len([*(plan.folder / "shards").iterdir()]) == 1  # of the first attempt
+    convert_part(place, 0)
+    assert publish(place).records == 40
+
+
+def test_a_scratch_folder_that_is_not_there_is_an_error_of_the_store(root: Path, place: Path, tmp_path: Path) -> None:
+    plant_photos(root, 2)
+    make_plan(root, place, 1)
+    with pytest.raises(StoreAccessError, match=r"nowhere.* cannot be written"):
+        convert_part(place, 0, scratch=tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("change", [lambda data: data[:-1], lambda data: data + b"x", None])
+def test_a_shard_of_another_size_is_found_when_it_is_opened_and_by_verify(
+    root: Path, place: Path, change: Callable[[bytes], bytes] | None
+) -> None:
+    plant_photos(root, 4)
+    (root / "cat" / "0.jpg").write_bytes(b"text")
+    convert(root, place, shards=5, executor=Here())
+    for path in sorted((place / "shards").iterdir()):
+        whole = path.read_bytes()
+        if change is None:
+            path.unlink()
+        else:
+            path.write_bytes(change(whole))
+        with open_store(place) as store:
+            with pytest.raises(DamagedStoreError, match=f"{path.name}.*(bytes|missing)"):
+                store.verify()
+            with suppress(DamagedStoreError):
+                store.read(range(4))
+                assert path.name.startswith("00000")  # it has no record
+        path.write_bytes(whole)
+    with open_store(place) as store:
+        store.verify()
+
+
+@pytest.mark.parametrize("shards", [True, 2.0, "2", 0, -1, 10**7])
+def test_shards_are_a_whole_number(root: Path, place: Path, shards: Any) -> None:
+    plant_photos(root, 2)
+    with pytest.raises((TypeError, OptionError), match=r"^shards must be "):
+        convert(root, place, shards=shards)

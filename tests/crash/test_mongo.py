@@ -1,6 +1,7 @@
 """Conversions to MongoDB whose process or server is killed at any moment: nothing is lost or doubled.
 
-DBLOADER_KILLS says how many times each test runs (2 if it is not set).
+DBLOADER_KILLS says how many times each test runs (2 if it is not set). With DBLOADER_TEST_MONGO_URI, only processes are
+killed, and the server is that one.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 import time
+import uuid
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -30,9 +32,13 @@ if TYPE_CHECKING:
 
 KILLS = int(os.environ.get("DBLOADER_KILLS", "2"))
 
+GIVEN = "DBLOADER_TEST_MONGO_URI" in os.environ
+OWN = {"mongod": "session_mongod", "replica_set": "session_replica_set"}
+SERVERS = {"mongo_server": "mongo_server"} if GIVEN else OWN
+
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.usefixtures("session_mongod", "session_replica_set"),
+    pytest.mark.usefixtures(*SERVERS.values()),
     # Python >= 3.12 warns of every fork of a process with threads, which every client of a server has.
     pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
 ]
@@ -44,15 +50,17 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
 
 
 @pytest.fixture(scope="module")
-def seconds(whole: Whole, tmp_path_factory: pytest.TempPathFactory, session_mongod: Mongod) -> float:
+def seconds(whole: Whole, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> float:
     """How long a conversion takes from its first commit on, in seconds."""
-    place = session_mongod.place("dbloader_seconds")
+    server: Server = request.getfixturevalue(next(iter(SERVERS.values())))
+    database = f"dbloader_test_{uuid.uuid4().hex[:12]}"
+    place = server.place(database)
     with converting(whole, place, log=tmp_path_factory.mktemp("seconds") / "log") as process:
-        wait_until_begun(process, session_mongod, place)
+        wait_until_begun(process, server, place)
         began = time.monotonic()
         process.join()
         elapsed = time.monotonic() - began
-    session_mongod.drop("dbloader_seconds")
+    server.drop(database)
     return max(elapsed, 0.2)
 
 
@@ -75,14 +83,14 @@ def check_alone(whole: Whole, place: str, server: Server) -> None:
     assert list(counts.values()) == [len(whole.documents)], counts
 
 
-@pytest.fixture(params=["mongod", "replica_set"])
+@pytest.fixture(params=list(SERVERS))
 def server(request: pytest.FixtureRequest) -> Any:
     return request.getfixturevalue(request.param)
 
 
 @pytest.fixture
 def place(server: Any, request: pytest.FixtureRequest) -> str:
-    name = "mongod_uri" if isinstance(server, Mongod) else "replica_set_uri"
+    name = "mongo_uri" if GIVEN else "mongod_uri" if isinstance(server, Mongod) else "replica_set_uri"
     return str(request.getfixturevalue(name))
 
 
@@ -110,7 +118,7 @@ def test_a_conversion_killed_at_any_moment_can_be_resumed(
     check_alone(whole, place, server)
 
 
-@pytest.mark.slow
+@pytest.mark.skipif(GIVEN, reason="a server that was given is not harmed")
 @pytest.mark.parametrize("number", range(KILLS))
 def test_a_conversion_survives_kills_of_its_server(
     whole: Whole, tmp_path: Path, seconds: float, server: Any, place: str, number: int

@@ -8,17 +8,20 @@ from __future__ import annotations
 import multiprocessing
 import os
 import random
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from dbloader import convert
+from dbloader.conversion.make_plan import plan_conversion
 from dbloader.conversion.part import convert_part
-from dbloader.conversion.plan import plan_conversion
 from dbloader.conversion.publish import list_parts, publish
 from dbloader.errors import NotAStoreError, StoreExistsError, StoreNotFoundError
 from dbloader.stores.open import open_store
 from tests.support.crash import check_whole, kill, make_whole
+from tests.support.engine_kills import descendants
 from tests.support.images import WAIT_S
 
 if TYPE_CHECKING:
@@ -106,6 +109,47 @@ def test_a_publisher_killed_at_any_moment_leaves_a_store_or_the_parts(
     check_whole(whole, place)
 
 
+@pytest.mark.parametrize("number", range(max(2, KILLS // 2)))
+def test_a_store_that_grows_is_the_old_or_the_new_one_at_every_moment(
+    whole: Whole, tmp_path: Path, number: int
+) -> None:
+    generator = random.Random(number)
+    place = tmp_path / "out.lmdb"
+    plan_conversion(whole.root, place, 2)
+    for part in range(2):
+        convert_part(place, part)
+    publish(place)
+    with open_store(place) as reader:
+        old = reader.documents(range(len(reader)))
+        plan_conversion(whole.root, place, PARTS, append=True)
+        for part in range(PARTS):
+            convert_part(place, part)
+        seen = set()
+        for _ in range(6):
+            publisher = run(lambda: publish(place))
+            publisher.join(generator.uniform(0, 0.15))
+            kill(publisher)
+            publisher.close()
+            with open_store(place) as store:
+                assert store.verify() == store.manifest.digest
+                assert store.documents(range(len(old))) == old
+                assert len(store) in (len(old), 2 * len(old))
+                seen.add(len(store))
+        try:
+            publish(place)
+        except StoreNotFoundError:
+            assert 2 * len(old) in seen  # it was finished
+        assert reader.documents(range(len(old))) == old
+        assert len([*reader.names()]) == len(old)
+    with open_store(place) as store:
+        assert store.verify() == store.manifest.digest
+        assert [record.image for record in store] == [record.image for record in store[: len(old)]] * 2
+        assert [*store.events()] == [*store.events()][: store.manifest.events // 2] * 2
+    assert len([*(place / "shards").iterdir()]) == 2 + PARTS
+    assert len([*place.glob("index-*")]) == 3  # and of the store before
+    assert not Path(f"{place}.partial").exists()
+
+
 def test_a_part_waits_for_no_lock_of_a_killed_one(whole: Whole, tmp_path: Path) -> None:
     place = tmp_path / "out.lmdb"
     plan_conversion(whole.root, place, 1)
@@ -116,3 +160,24 @@ def test_a_part_waits_for_no_lock_of_a_killed_one(whole: Whole, tmp_path: Path) 
     kill(hanging)
     publish(place)
     check_whole(whole, place)
+
+
+def is_there(pid: int) -> bool:
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+
+
+def test_the_workers_of_a_killed_conversion_end(whole: Whole, tmp_path: Path) -> None:
+    driver = run(lambda: convert(whole.root, tmp_path / "out.lmdb", shards=9, workers=2))
+    deadline = time.monotonic() + WAIT_S
+    workers: list[int] = []
+    while len(workers) < 2:
+        assert time.monotonic() < deadline
+        started = descendants(driver.pid)
+        workers = [pid for pid in started if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    kill(driver)
+    while any(map(is_there, workers)):
+        assert time.monotonic() < deadline, "the workers wait for a driver that is gone"
+        time.sleep(0.01)

@@ -22,9 +22,9 @@ LAYERS = (
     {"loading"},
     {"batches"},
     {"conversion", "datasets", "exports"},
-    {"sources", "device"},
+    {"sources", "device", "caching"},
     {"stores", "decoding", "sampling"},
-    {"records", "images"},
+    {"records", "images", "remote"},
     {"_describe", "_lazy", "_machine", "_options", "_version", "errors"},
 )
 ROWS = {name: row for row, names in enumerate(LAYERS) for name in names}
@@ -37,7 +37,9 @@ OF_ANY_ITERABLE = (
     "loading.known_loaders",
     "loading.last_batch",
     "loading.loader_proxy",
+    "loading.metrics",
     "loading.prefetch",
+    "loading.rank_stats",
     "loading.stats",
     "device.transfer",
     "device.preparation",

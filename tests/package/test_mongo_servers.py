@@ -197,5 +197,9 @@ def test_what_the_compose_file_starts_is_pinned_and_reachable_from_this_machine_
     assert {service["image"] for service in services} == {compose["x-image"]}
     assert re.fullmatch(r"mongo:\d+\.\d+\.\d+", compose["x-image"])
     ports = [port for service in services for port in service.get("ports", [])]
-    assert len(ports) == 4
+    assert len(ports) == 5
     assert all(port.startswith("127.0.0.1:") for port in ports)
+    volumes = {volume.partition(":")[0] for service in services for volume in service.get("volumes", [])}
+    assert volumes == set(compose["volumes"])
+    sharded = {name for name, service in compose["services"].items() if service.get("profiles") == ["sharded"]}
+    assert sharded == {"sharded-router", *compose["services"]["sharded-router"]["depends_on"]}

@@ -26,8 +26,29 @@ def blocks(dataset: range, *ranks: int, **options: Any) -> ResumableSampler:
     return BlockShuffleSampler(dataset, 2, 3, *ranks, **options)
 
 
+def lanes(dataset: range, *ranks: int, **options: Any) -> ResumableSampler:
+    return BlockShuffleSampler(dataset, 2, 3, *ranks, lanes=6, **options)
+
+
+class Sharded:
+    """A dataset in shards of unequal lengths, some of them empty."""
+
+    def __init__(self, *shard_lengths: int) -> None:
+        self.shard_lengths = shard_lengths
+
+    def __len__(self) -> int:
+        return sum(self.shard_lengths)
+
+
+def shards(dataset: range, *ranks: int, **options: Any) -> ResumableSampler:
+    length = len(dataset)
+    return BlockShuffleSampler(
+        Sharded(length // 5, 0, length // 2, length - length // 5 - length // 2, 0), None, 2, *ranks, **options
+    )
+
+
 # Each makes a sampler of any length for (dataset, num_replicas, rank).
-PADDED: list[Callable[..., ResumableSampler]] = [ShuffleSampler, weighted, blocks]
+PADDED: list[Callable[..., ResumableSampler]] = [ShuffleSampler, weighted, blocks, lanes, shards]
 KINDS = [*PADDED, OrderedSampler]
 WORLDS = (1, 2, 3)
 

@@ -11,7 +11,7 @@ from dbloader import Record, create_store, find_duplicates, open_store
 from dbloader.errors import OptionError
 from dbloader.records.record import encode
 from dbloader.viewing.compare import Comparison
-from dbloader.viewing.duplicates import Duplicates
+from dbloader.viewing.duplicates import list_groups
 from dbloader.viewing.selection import Selections
 from tests.contracts.records import write
 from tests.support.images import encoded, photo, scene
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
     from pathlib import Path
+
+    from dbloader.stores.base import Store
 
 
 def compared(*places: str | os.PathLike[str]) -> dict[str, Any]:
@@ -51,8 +53,7 @@ def test_images_in_both_are_found_in_lmdb_and_mongodb(tmp_path: Path, mongo_uri:
     assert found["images"] == brute_force(one, two) == 11
     assert all(one[i].image == two[j].image for i, j in found["pairs"])
     assert len({j for _, j in found["pairs"]}) == 11
-    assert found["names"] == sum(record.name in {other.name for other in one} for record in two)
-    assert (found["names_of"], found["damaged"], found["more"]) == (None, 0, False)
+    assert (found["damaged"], found["more"]) == (0, False)
 
 
 def test_arrays_of_equal_bytes_but_other_shapes_are_not_the_same_image(tmp_path: Path) -> None:
@@ -102,22 +103,38 @@ def test_an_error_of_a_store_does_not_end_the_comparison(tmp_path: Path) -> None
     assert found["pairs"] == [[0, 0]]
 
 
-def test_groups_of_duplicates_come_from_the_fingerprints_of_these_records(tmp_path: Path) -> None:
+def test_groups_of_duplicates_are_those_of_the_last_search_of_these_records(tmp_path: Path) -> None:
     place = tmp_path / "a.lmdb"
     files = [encoded(scene(seed), "JPEG") for seed in (0, 1, 2, 1, 0, 1)]
     write(place, [Record(name=f"{n}", image=file) for n, file in enumerate(files)])
-    with open_store(place) as store:
-        duplicates = Duplicates(store)
+
+    def refused(store: Store) -> None:
         with pytest.raises(OptionError, match=rf"run this, and load the page again: dbloader duplicates {place}"):
-            duplicates.list_groups(0, 10)
-        find_duplicates(place)
-        found = duplicates.list_groups(0, 10)
-        assert (found["total"], found["duplicates"]) == (2, 3)
+            list_groups(store, 0, 10)
+
+    with open_store(place) as store:
+        refused(store)
+        find_duplicates(place, place)  # duplicates between two stores are no groups of one
+        refused(store)
+        find_duplicates(place, distance=3)
+        found = list_groups(store, 0, 10)
+        assert (found["total"], found["duplicates"], found["distance"]) == (2, 3, 3)
         groups = found["groups"]
         rows = [(group["index"], group["count"], [row["index"] for row in group["others"]]) for group in groups]
         assert rows == [(0, 1, [4]), (1, 2, [3, 5])]
-        assert duplicates.list_groups(1, 10)["groups"] == groups[1:]
-        assert duplicates.list_groups(2, 10)["groups"] == []
+        assert [row["difference"] for row in groups[1]["others"]] == ["same", "same"]
+        assert list_groups(store, 1, 10)["groups"] == groups[1:]
+        assert list_groups(store, 2, 10)["groups"] == []
+        find_duplicates(place)
+        assert list_groups(store, 0, 10)["distance"] == 8
+        kept = place.with_name("a.lmdb.duplicates")
+        data = bytearray(kept.read_bytes())
+        data[data.index(b"\n") + 1] ^= 1  # the first group
+        kept.write_bytes(data)
+        refused(store)
+        assert find_duplicates(place).groups == list_groups(store, 0, 10)["total"] == 2
     write(place, [Record(image=file) for file in files[:3]], overwrite=True)
-    with open_store(place) as store, pytest.raises(OptionError, match="no fingerprints of these images"):
-        Duplicates(store).list_groups(0, 10)
+    with open_store(place) as store:
+        refused(store)
+        find_duplicates(place)
+        assert list_groups(store, 0, 10) == {"total": 0, "duplicates": 0, "distance": 8, "groups": []}

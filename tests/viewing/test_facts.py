@@ -12,8 +12,10 @@ import pytest
 
 from dbloader import Record, open_store
 from dbloader.errors import OptionError
+from dbloader.stores.lmdb.keys import event_key
 from dbloader.viewing import facts
 from dbloader.viewing.selection import Selections
+from tests.support.hostile import Tampering
 from tests.viewing.stores import random_query, some_events, some_records, write_records
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ def check_histogram(found: dict[str, list[Any]], values: list[Any]) -> None:
     expected = [sum(low <= value < high for value in known) for low, high in pairwise(edges)]
     assert found["counts"] == expected
     assert sum(expected) == len(known)
+    assert not expected or (expected[0] and expected[-1])
 
 
 def test_counts_are_those_of_the_records_selected(tmp_path: Path) -> None:
@@ -106,6 +109,7 @@ def test_rows_are_those_of_the_records_selected(tmp_path: Path) -> None:
         [(None, None)] * 5,
         [(1, 1)],
         [(100, 100)] * 3 + [(None, None)],
+        [(57, 100)] * 3,
         [(number, 50) for number in range(1, 35)],
         [(number, 2**32 - 1) for number in range(1, 3_000)],
         [(300 + number % 200, 400) for number in range(3_000)] + [(60_000, 1), (1, 60_000)],
@@ -128,6 +132,18 @@ def test_edges_are_round_and_a_few_extreme_values_do_not_make_one_bar_of_all_oth
     assert {10, 100, 1000} & {*found["bytes"]["edges"]}
 
 
+def test_a_damaged_report_leaves_all_other_counts(tmp_path: Path) -> None:
+    records = some_records(20, seed=1)
+    write_records(tmp_path / "s.lmdb", records, some_events(records, seed=2))
+    tampering = Tampering(tmp_path / "s.lmdb")
+    tampering.put(b"meta", event_key(1), b"\xff")
+    tampering.close()
+    with open_store(tmp_path / "s.lmdb") as store:
+        found = facts.count(Selections(store), "")
+        assert (found["count"], found["events"]) == (20, {})
+        assert "event 1 of its report is damaged" in found["problem"]
+
+
 def test_labels_of_too_many_kinds_are_not_listed(tmp_path: Path) -> None:
     write_records(tmp_path / "s.lmdb", [Record(label=number) for number in range(65_540)], classes=())
     with open_store(tmp_path / "s.lmdb") as store:
@@ -135,7 +151,16 @@ def test_labels_of_too_many_kinds_are_not_listed(tmp_path: Path) -> None:
         assert (found["count"], found["labels"]) == (1, [])
 
 
+def test_a_single_record_without_a_label_is_counted(tmp_path: Path) -> None:
+    write_records(tmp_path / "s.lmdb", [Record(label=1), Record()], classes=())
+    with open_store(tmp_path / "s.lmdb") as store:
+        assert facts.count(Selections(store), "")["labels"] == [[None, 1], [1, 1]]
+
+
 def test_one_format_is_known_of_every_selection(tmp_path: Path) -> None:
     write_records(tmp_path / "s.lmdb", [Record(name=f"{n}", format="PNG") for n in range(20)], classes=())
     with open_store(tmp_path / "s.lmdb") as store:
         assert facts.count(Selections(store), "index:0-4")["formats"] == {"PNG": 5}
+    write_records(tmp_path / "t.lmdb", [Record(format="PNG"), Record()], classes=())
+    with open_store(tmp_path / "t.lmdb") as store:
+        assert facts.count(Selections(store), "index:0")["formats"] is None  # a record must be read to know

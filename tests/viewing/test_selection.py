@@ -74,7 +74,7 @@ def test_damaged_records_have_no_format_and_the_others_are_found(tmp_path: Path)
 
 @pytest.mark.parametrize("labels", [(-(2**15), 2**15 - 1), (-(10**17), 10**17), (70_000, 70_000)])
 def test_labels_of_any_size_are_told_from_no_label(tmp_path: Path, labels: tuple[int, int]) -> None:
-    records = some_records(300, seed=4, labels=labels)
+    records = [*some_records(300, seed=4, labels=labels), *(Record(label=label) for label in labels)]
     write_records(tmp_path / "s.lmdb", records, classes=())
     texts = ["label:none", "-label:none", *(f"label:{label}" for label in (labels[0], labels[1], 0))]
     with open_store(tmp_path / "s.lmdb") as store:

@@ -3,19 +3,15 @@
 py-lmdb refuses to open a file twice in one process, because LMDB's locks belong to the process. It also refuses to use
 an environment in a forked child. So all stores on one file share one environment, and a forked child closes the
 environments it inherited before it opens its own.
-
-LMDB keeps its locks in a second file next to the first, found by name. If someone removes and recreates a file in use,
-two files share one set of locks. A file that several processes write to is therefore locked itself, with flock(2).
 """
 
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import os
 import threading
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import lmdb
 
@@ -23,47 +19,34 @@ from dbloader._machine import total_memory
 from dbloader.stores.lmdb.readahead import ReadAhead
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 _DONTNEED = 4  # MADV_DONTNEED
 
 
 class Environment:
-    """An open LMDB environment without LMDB's own locks, shared by all handles on one file in one process.
+    """An open LMDB environment without LMDB's own locks, shared by all handles on one file in one process."""
 
-    If it is ``writable``, several processes write to the file, and ``locked`` surrounds every transaction.
-    """
-
-    def __init__(self, path: str, key: tuple[int, int], size: int, map_size: int | None) -> None:
+    def __init__(self, path: str, key: tuple[int, int], size: int) -> None:
         self.pid = os.getpid()
         self.key = key
         self.users = 0
-        self.writable = map_size is not None
-        self._turn = threading.Lock()  # a file lock belongs to the process, so its threads take turns
-        # Opened separately: a descriptor shared with a forked child would keep the lock after this process has died.
-        self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC) if self.writable else None
-        try:
-            self.env = lmdb.open(path, subdir=False, max_dbs=2, lock=False, **_options(size, map_size))
-        except BaseException:
-            self._close_file()
-            raise
-        self._ahead = None if self.writable else ReadAhead(path, key, b"records")
-
-    @contextmanager
-    def locked(self, how: int) -> Iterator[None]:
-        """Lock the file against other threads and processes, to read (LOCK_SH) or to write (LOCK_EX)."""
-        assert self._file is not None, "a file that never changes needs no lock"
-        with self._turn:
-            try:
-                fcntl.flock(self._file, how)
-                yield
-            finally:
-                fcntl.flock(self._file, fcntl.LOCK_UN)
+        # A finished store never changes: the map has its size.
+        self.env = lmdb.open(
+            path,
+            subdir=False,
+            max_dbs=2,
+            lock=False,
+            readonly=True,
+            create=False,
+            map_size=0,
+            readahead=fits_memory(size),
+        )
+        self._ahead = ReadAhead(path, key, b"records")
 
     def prefetch(self, indices: Sequence[int]) -> None:
-        """Ask the kernel to read the records at some indices, without waiting; nothing if the file can change."""
-        if self._ahead is not None:
-            self._ahead.prefetch(indices)
+        """Ask the kernel to read the records at some indices, without waiting."""
+        self._ahead.prefetch(indices)
 
     def release_pages(self) -> None:
         """Take the pages that were read out of this process's memory; they stay in the page cache."""
@@ -78,14 +61,7 @@ class Environment:
     def close(self) -> None:
         """Close the environment; in a forked child, close the inherited copy."""
         self.env.close()
-        self._close_file()
-        if self._ahead is not None:
-            self._ahead.close()
-
-    def _close_file(self) -> None:
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
+        self._ahead.close()
 
 
 class ForkGate:
@@ -144,20 +120,15 @@ environments: dict[tuple[int, int], Environment] = {}
 _lock = threading.RLock()
 
 
-def acquire(path: str, map_size: int | None = None) -> Environment:
-    """Return this process's environment of a file, which may be empty. Each call needs one call of ``release``.
-
-    ``map_size`` is the largest size in bytes of a file that several processes write to; None if it never changes.
-    """
+def acquire(path: str) -> Environment:
+    """Return this process's environment of a file. Each call needs one call of ``release``."""
     with _lock:
         status = os.stat(path)  # noqa: PTH116 - the path may be any str
         key = (status.st_dev, status.st_ino)
         while True:
             environment = environments.get(key)
             if environment is None:
-                environment = environments[key] = Environment(path, key, status.st_size, map_size)
-            elif map_size is not None and not environment.writable:
-                raise lmdb.ReadonlyError("this process has the file open to read it only")
+                environment = environments[key] = Environment(path, key, status.st_size)
             environment.users += 1
             if key in environments:
                 return environment
@@ -171,13 +142,6 @@ def release(environment: Environment) -> None:
         if not environment.users and environment.pid == os.getpid():
             del environments[environment.key]
             environment.close()
-
-
-def _options(size: int, map_size: int | None) -> dict[str, Any]:
-    if map_size is None:  # a finished store never changes: the map has its size
-        return {"readonly": True, "create": False, "map_size": 0, "readahead": fits_memory(size)}
-    # Without metasync, a crash of the machine may undo the last commit, not more.
-    return {"create": False, "metasync": False, "map_size": map_size, "readahead": False}
 
 
 def fits_memory(size: int) -> bool:

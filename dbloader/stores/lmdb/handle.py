@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _PREFETCHED = 128
 # Files that have what a store has, and are none.
 _PARTS = {
-    CACHE: "a cache of one in MongoDB, for MongoDataset(..., cache=...)",
+    CACHE: "a cache of one in MongoDB that an earlier version made: remove it",
     SHARD_INDEX: "the index of one in several files: give the folder that it is in",
 }
 

@@ -9,11 +9,12 @@ import os
 import struct
 
 from dbloader.errors import PlaceError
+from dbloader.remote.places import is_remote, parse_place
 from dbloader.stores.mongo.uri import is_mongo
 
 RECORDS, META = b"records", b"meta"
 MANIFEST, PROGRESS, EVENT = b"manifest", b"progress", b"event/"
-CACHE = b"cache"  # in a cache: the manifest of the store that is cached
+CACHE = b"cache"  # in a cache that an earlier version made
 SHARD_INDEX = b"shards"  # in the index of a sharded store
 PARTIAL = ".partial"
 
@@ -43,6 +44,11 @@ def checked_path(place: str | os.PathLike[str]) -> str:
     if "://" in path or is_mongo(path):
         if is_mongo(path):
             raise PlaceError("the path of a file is wanted here, got a place in MongoDB (MongoDataset reads from one)")
+        if is_remote(path):
+            raise PlaceError(
+                f"{parse_place(path)} is in object storage, and stores are made and read on this machine: dbloader "
+                "copy puts a store there and brings it back, and LMDBDataset(..., cache=FOLDER) reads one from there"
+            )
         scheme = path.split("://", 1)[0]
         raise PlaceError(
             f"{scheme}:// is no place that this version of dbloader knows; "

@@ -63,8 +63,8 @@ class PartialFile:
                     raise StoreAccessError(f"{self.path} is a symbolic link: remove it") from error
                 if self.path.is_dir():
                     raise StoreAccessError(
-                        f"{self.path} is a folder, such as a conversion in parts has: publish it (dbloader publish), "
-                        "or remove it"
+                        f"{self.path} is a folder, such as a conversion in parts has: finish that (dbloader parts "
+                        f"{self.place} says what is missing, dbloader publish ends it), or remove the folder"
                     ) from error
                 raise translate_refusal(error, self.place) from error
             try:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from dbloader.errors import DamagedStoreError, StoreExistsError
+from dbloader.errors import DamagedStoreError, StoreExistsError, StoreLockedError
 from dbloader.stores.lmdb.errors import translate_refusal
 from dbloader.stores.lmdb.partial import sync_folder
 from dbloader.stores.lmdb.shard_index import write_index
-from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, Shard, ShardTable
+from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, Shard, ShardTable, kept_manifest
 from dbloader.stores.lmdb.store import LMDBStore
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ def publish_shards(
     classes: Sequence[str] = (),
     source: Mapping[str, Any] | None = None,
     created: str | None = None,
+    before: ShardTable | None = None,
+    index: str = "",
 ) -> Manifest:
     """Make a folder a store of the shards in its ``shards/``, and return the manifest of all their records.
 
@@ -42,6 +45,8 @@ def publish_shards(
         classes: Name of each label from 0 on.
         source: Where the records came from, for people to read.
         created: UTC, ISO 8601; None for now.
+        before: The store in the folder, to which the shards are added, within ``replacing``; None for a new one.
+        index: File name of the new index; "" for any.
 
     Raises:
         StoreError: A shard is missing, damaged, no store or another one; or the folder cannot be written.
@@ -50,6 +55,9 @@ def publish_shards(
     shards: list[Shard] = []
 
     def stores() -> Iterator[LMDBStore]:
+        if before is not None:
+            shards.extend(before.shards)
+            yield LMDBStore(folder)
         for number, (name, digest) in enumerate(zip(names, digests, strict=True)):
             path = folder / SHARD_FOLDER / name
             store = LMDBStore(path)
@@ -59,14 +67,18 @@ def publish_shards(
                 raise DamagedStoreError(f"{path} is not the shard that part {number} made; make that part again")
             yield store
 
-    index = f"index-{secrets.token_hex(4)}.lmdb"
+    index = index or f"index-{secrets.token_hex(4)}.lmdb"
     try:
+        if before is not None:
+            _keep(folder, before)
         manifest = write_index(
             str(folder / index), stores(), str(folder), classes=classes, source=source, created=created
         )
         aside = folder / f"{MANIFEST_FILE}.{index}"
         try:
-            write_durably(aside, ShardTable(manifest, index, shards).encode())
+            aside.unlink(missing_ok=True)  # of a publisher that was killed
+            previous = "" if before is None else before.index_file
+            write_durably(aside, ShardTable(manifest, index, shards, previous).encode())
             for changed in (folder / SHARD_FOLDER, folder):
                 sync_folder(changed)
             aside.replace(folder / MANIFEST_FILE)
@@ -79,6 +91,52 @@ def publish_shards(
     with suppress(OSError):  # the store is in place
         sync_folder(folder)
     return manifest
+
+
+def _keep(folder: Path, table: ShardTable) -> None:
+    """Keep the manifest of a store that grows, for its readers; remove what the store before it has left."""
+    for name in table.older_files:
+        (folder / name).unlink(missing_ok=True)
+    (folder / kept_manifest(table.index_file)).write_bytes((folder / MANIFEST_FILE).read_bytes())
+
+
+@contextmanager
+def replacing(folder: Path) -> Iterator[bytes]:
+    """Lock a sharded store against others that publish in it, and yield the content of its manifest.
+
+    Raises:
+        StoreLockedError: Another process is publishing in it.
+    """
+    path = folder / MANIFEST_FILE
+    while True:
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            raise translate_refusal(error, str(folder)) from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Another process may have replaced it before it was locked here.
+            if os.path.samestat(os.fstat(descriptor), path.stat()):
+                try:
+                    yield path.read_bytes()
+                finally:
+                    fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process forked meanwhile has the same open file
+                return
+        except BlockingIOError as error:
+            raise StoreLockedError(f"another process is publishing {folder} now: wait for it or end it") from error
+        finally:
+            os.close(descriptor)
+
+
+def give_second_name(path: Path, to: Path) -> None:
+    """Give a file a second name, so that a publisher which is killed leaves all parts; or move it, if none can be."""
+    try:
+        os.link(path, to)
+    except (FileExistsError, FileNotFoundError):
+        if not to.exists():
+            raise
+    except OSError:
+        path.rename(to)
 
 
 def check_target(target: Path, *, overwrite: bool) -> bool:

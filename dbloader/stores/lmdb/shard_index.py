@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import lmdb
 
     from dbloader.records.manifest import Manifest
-    from dbloader.stores.lmdb.store import LMDBStore
+    from dbloader.stores.base import Store
 
 # Chunks, or events, of one transaction: a few megabytes.
 _AT_ONCE = 64
@@ -30,7 +30,7 @@ _COUNTERS = ("outcome", "formats", "depths", "fields")
 
 def write_index(
     path: str,
-    shards: Iterable[LMDBStore],
+    shards: Iterable[Store],
     place: str,
     *,
     classes: Sequence[str],
@@ -70,7 +70,7 @@ def write_index(
     return manifest
 
 
-def _write(file: PartialFile, shards: Iterable[LMDBStore], place: str, **facts: Any) -> Manifest:
+def _write(file: PartialFile, shards: Iterable[Store], place: str, **facts: Any) -> Manifest:
     totals, summary, length = Totals(), Summary(), 0
     pending: list[tuple[bytes, bytes]] = []
 
@@ -106,7 +106,7 @@ def _write(file: PartialFile, shards: Iterable[LMDBStore], place: str, **facts: 
     return manifest
 
 
-def _chunks(shard: LMDBStore) -> Iterator[dict[str, Any]]:
+def _chunks(shard: Store) -> Iterator[dict[str, Any]]:
     """Yield the columns of a shard, chunk by chunk: an array of each, and the names as a list."""
     handle = shard._open()
     for number in range(-(-len(shard) // CHUNK)):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MANIFEST_FILE, SHARD_FOLDER = "manifest.bson", "shards"
 FORMAT, VERSION = "dbloader shards", 1
 
-_DIGEST_BYTES = 32
+_DIGEST_HEX = 64
 # No path, so a manifest from elsewhere cannot lead out of its folder.
 _FILE_NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,200}")
 COPY_AGAIN = "copy the folder again from the original"
@@ -43,11 +43,20 @@ class Shard(NamedTuple):
 
 
 class ShardTable(NamedTuple):
-    """What ``manifest.bson`` says: the manifest of all records, the name of the index, and the shards in order."""
+    """What ``manifest.bson`` says: the manifest of all records, the name of the index, and the shards in order.
+
+    ``previous`` is the index of the store that has grown to this one; "" without one.
+    """
 
     manifest: Manifest
     index_file: str
     shards: Sequence[Shard]
+    previous: str = ""
+
+    @property
+    def older_files(self) -> list[str]:
+        """The files in the folder that only readers of the store before need."""
+        return [self.previous, kept_manifest(self.previous)] if self.previous else []
 
     def encode(self) -> bytes:
         """Return the content of the file."""
@@ -62,6 +71,7 @@ class ShardTable(NamedTuple):
                 "lengths": np.array(lengths, "<i8").tobytes(),
                 "nbytes": np.array(nbytes, "<i8").tobytes(),
                 "digests": bytes.fromhex("".join(digests)),
+                "previous": self.previous,
             }
         )
 
@@ -95,16 +105,22 @@ class ShardTable(NamedTuple):
             manifest = Manifest.decode(values["manifest"], place)
             lengths = np.frombuffer(values["lengths"], "<i8").tolist()
             nbytes = np.frombuffer(values["nbytes"], "<i8").tolist()
-            digests = [
-                values["digests"][begin : begin + _DIGEST_BYTES].hex()
-                for begin in range(0, len(values["digests"]), _DIGEST_BYTES)
-            ]
+            packed = np.frombuffer(values["digests"], np.uint8).tobytes().hex()
+            digests = [packed[begin : begin + _DIGEST_HEX] for begin in range(0, len(packed), _DIGEST_HEX)]
             shards = [Shard(*row) for row in zip(values["names"], lengths, nbytes, digests, strict=True)]
-            names = [values["index"], *values["names"]]
+            previous = values.get("previous", "")
+            names = [values["index"], *values["names"], *filter(None, [previous])]
         except (KeyError, *UNREADABLE) as error:
             raise damaged(f"has no valid table: {error!r:.80}") from error
         if not all(isinstance(name, str) and _FILE_NAME.fullmatch(name) for name in names):
             raise damaged("names a file that no conversion writes")
+        if len({*values["names"]}) < len(shards):
+            raise damaged("names a shard twice")
         if min(lengths, default=0) < 0 or sum(lengths) != manifest.length:
             raise damaged(f"has shards of {sum(lengths):,} records, not {manifest.length:,}")
-        return cls(manifest, values["index"], shards)
+        return cls(manifest, values["index"], shards, previous)
+
+
+def kept_manifest(index_file: str) -> str:
+    """Return the name of the manifest of a store that has grown, which its readers may open again."""
+    return f"{index_file}.{MANIFEST_FILE}"

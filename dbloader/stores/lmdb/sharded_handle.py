@@ -7,27 +7,30 @@ import resource
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import lmdb
 
-from dbloader.errors import DamagedStoreError, NotAStoreError, StoreAccessError
+from dbloader.errors import DamagedStoreError, NotAStoreError, StoreAccessError, StoreError
 from dbloader.records.document import move_document
 from dbloader.stores.lmdb import env
 from dbloader.stores.lmdb.errors import translate
 from dbloader.stores.lmdb.handle import LMDBHandle, OtherStoreError
 from dbloader.stores.lmdb.keys import SHARD_INDEX
-from dbloader.stores.lmdb.shard_table import COPY_AGAIN, MANIFEST_FILE, SHARD_FOLDER, ShardTable
+from dbloader.stores.lmdb.shard_table import COPY_AGAIN, MANIFEST_FILE, SHARD_FOLDER, ShardTable, kept_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from dbloader.stores.lmdb.shard_table import Shard
 
 # Descriptors of an open shard: LMDB's and that of ReadAhead.
 _DESCRIPTORS = 2
 # Records copied at a time. One transaction reads those of a shard; large images must not fill the memory.
 _COPIED = 16
+_REMEDY = f"if the store was replaced, open it again, else {COPY_AGAIN}"
 
 
 class ShardedHandle:
@@ -37,12 +40,12 @@ class ShardedHandle:
     descriptors that the process may have are in use for shards.
     """
 
-    def __init__(self, path: str, place: str) -> None:
+    def __init__(self, path: str, place: str, manifest_file: str = MANIFEST_FILE) -> None:
         self.pid = os.getpid()
         self.place = place
         self._path = path
         try:
-            with open(os.path.join(path, MANIFEST_FILE), "rb") as file:  # noqa: PTH118, PTH123 - the path may be any str
+            with open(os.path.join(path, manifest_file), "rb") as file:  # noqa: PTH118, PTH123 - the path may be any str
                 self._table = ShardTable.decode(file.read(), place)
         except FileNotFoundError as error:
             raise NotAStoreError(
@@ -57,11 +60,24 @@ class ShardedHandle:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._most_opened = max(8, (2**20 if soft == resource.RLIM_INFINITY else soft) // 4 // _DESCRIPTORS)
 
+    def before(self, digest: str) -> ShardedHandle | None:
+        """Return the store as it was before it grew, if that had this digest; None if it is not kept."""
+        with suppress(OSError, StoreError):
+            older = ShardedHandle(self._path, self.place, kept_manifest(self._table.previous))
+            if older.manifest.digest == digest:
+                return older
+        return None
+
     @property
     def files(self) -> list[str]:
         """The paths of the store's files: the index and the shards."""
         names = (self._table.index_file, *(f"{SHARD_FOLDER}/{shard.name}" for shard in self._table.shards))
         return [os.path.join(self.place, name) for name in names]  # noqa: PTH118 - the place may be any str
+
+    @property
+    def shard_lengths(self) -> list[int]:
+        """The number of records in each shard."""
+        return [shard.length for shard in self._table.shards]
 
     def _index(self) -> LMDBHandle:
         with env.gate, self._lock:  # in this order, so that no fork finds the lock held
@@ -71,28 +87,47 @@ class ShardedHandle:
 
     def _open(self, *names: str, digest: str, of: bytes | None = None) -> LMDBHandle:
         path, place = os.path.join(self._path, *names), os.path.join(self.place, *names)  # noqa: PTH118
-        remedy = f"if the store was replaced, open it again, else {COPY_AGAIN}"
         try:
             return LMDBHandle(path, place, digest=digest, of=of)
         except FileNotFoundError as error:
-            raise DamagedStoreError(f"{place} is missing: {remedy}") from error
+            raise DamagedStoreError(f"{place} is missing: {_REMEDY}") from error
         except OtherStoreError as error:
-            raise DamagedStoreError(f"{place} is not the part of {self.place} that was published: {remedy}") from error
+            raise DamagedStoreError(f"{place} is not the part of {self.place} that was published: {_REMEDY}") from error
         except OSError as error:
             raise StoreAccessError(f"{place} cannot be read: {error.strerror}") from error
         except lmdb.Error as error:
             raise translate(error, place, remedy=COPY_AGAIN) from error
 
+    def check_files(self) -> None:
+        """Raise DamagedStoreError unless every shard is there and has its size, also those without a record."""
+        for shard in self._table.shards:
+            self._check_size(shard)
+
+    def _check_size(self, shard: Shard) -> None:
+        try:
+            size = os.stat(os.path.join(self._path, SHARD_FOLDER, shard.name)).st_size  # noqa: PTH116, PTH118
+        except OSError:
+            size = None
+        if size != shard.nbytes:
+            place = os.path.join(self.place, SHARD_FOLDER, shard.name)  # noqa: PTH118
+            found = "is missing" if size is None else f"has {size:,} bytes, not {shard.nbytes:,}"
+            raise DamagedStoreError(f"{place} {found}: {_REMEDY}")
+
     def _shard(self, number: int) -> LMDBHandle:
         with env.gate, self._lock:
             handle = self._opened.get(number)
             if handle is None:
-                shard = self._table.shards[number]
-                handle = self._opened[number] = self._open(SHARD_FOLDER, shard.name, digest=shard.digest)
+                handle = self._opened[number] = self._open_shard(number)
                 if len(self._opened) > self._most_opened:
                     self._opened.popitem(last=False)  # closed once nobody reads from it
             self._opened.move_to_end(number)
             return handle
+
+    def _open_shard(self, number: int) -> LMDBHandle:
+        shard = self._table.shards[number]
+        handle = self._open(SHARD_FOLDER, shard.name, digest=shard.digest)
+        self._check_size(shard)
+        return handle
 
     def get(self, key: bytes) -> bytes | None:
         """Return a value of the sub-database ``meta``."""
@@ -127,13 +162,20 @@ class ShardedHandle:
         for begin in range(0, len(indices), _COPIED):
             part = indices[begin : begin + _COPIED]
             found: list[bytes | None] = [None] * len(part)
-            for number, positions in self._by_shard(part).items():
-                inside = [part[position] - self._starts[number] for position in positions]
-                with self._shard(number).borrow(inside) as documents:
-                    for position, at, document in zip(positions, inside, documents, strict=True):
-                        if document is not None:
-                            found[position] = move_document(document, at, part[position])
+            for position, at, document in self.each(part):
+                if document is not None:
+                    found[position] = move_document(document, at, part[position])
             yield from found
+
+    def each(self, indices: Sequence[int]) -> Iterator[tuple[int, int, memoryview | None]]:
+        """Yield records shard by shard: position in ``indices``, index in the shard, and document, or None.
+
+        A document is a view into the map that is valid until the next one is taken.
+        """
+        for number, positions in self._by_shard(indices).items():
+            inside = [indices[position] - self._starts[number] for position in positions]
+            with self._shard(number).borrow(inside) as documents:
+                yield from zip(positions, inside, documents, strict=True)
 
     def _by_shard(self, indices: Sequence[int]) -> dict[int, list[int]]:
         """Return the shards that have these records: positions in ``indices`` by the number of the shard."""

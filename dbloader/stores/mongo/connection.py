@@ -68,6 +68,11 @@ class Connection:
             self._shared: SharedClient | None = get_client(self.place)
             if writing and not self.client.write_concern.acknowledged:
                 problem = "without an answer to its writes (w=0) no store can be written"
+            if self.client.read_concern.level == "available":
+                problem = (
+                    "with readConcernLevel=available a sharded cluster may answer with records that it has moved away: "
+                    "leave it out"
+                )
             if self.client.options.timeout == 0:
                 problem = (
                     "timeoutMS=0 would wait without end for a server that is away: leave it out, for about a minute, "
@@ -141,7 +146,8 @@ class Connection:
                 slow = slow or isinstance(error, errors.NetworkTimeout)
                 if not self._is_temporary(error) or time.monotonic() + pause > deadline:
                     self._failed = is_transient(error)
-                    waited = None if self._reached else self.client.options.server_selection_timeout
+                    options = self.client.options  # whose timeoutMS is also the time for finding a server
+                    waited = None if self._reached else options.timeout or options.server_selection_timeout
                     translated = translate(error, self.place, waited=waited)
                     # The text of a BulkWriteError repeats whole records.
                     raise translated from None if isinstance(error, errors.BulkWriteError) else error

@@ -63,7 +63,7 @@ def translate(error: errors.PyMongoError, place: MongoURI, *, waited: float | No
 
     ``waited`` is how long a server was waited for in seconds, if none has ever answered.
     """
-    name, text = place.redacted, place.redact(_reason(error))
+    name, text = place.redacted, place.redact(reason(error))
     codes = {getattr(error, "code", None), *(failure.get("code") for failure in _failures(error))}
     if _OUT_OF_DISK_SPACE in codes or _DISK_FULL.search(text):
         return StoreFullError(f"no room is left for {name}: {text}")
@@ -100,7 +100,7 @@ def _is_of_dns(error: errors.PyMongoError) -> bool:
     return type(error.__cause__ or error.__context__).__module__.partition(".")[0] == "dns"
 
 
-def _reason(error: errors.PyMongoError) -> str:
+def reason(error: errors.PyMongoError) -> str:
     """Return an error's message in one line, without the driver's description of the topology."""
     failures = _failures(error)
     text = str(failures[0].get("errmsg", error)) if failures else str(error)

@@ -34,6 +34,7 @@ from dbloader.stores.mongo.schema import (
     records_collection,
     stored_crc32,
 )
+from dbloader.stores.mongo.sharding import shard_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -43,8 +44,9 @@ if TYPE_CHECKING:
     from dbloader.stores.mongo.lease import Lease
     from dbloader.stores.write_buffer import Commit
 
-# The size of one insert, and how many are sent at once: the server works on one while the next is on its way.
-BATCH_BYTES = 8 * 2**20
+# The size of one insert, and how many are sent at once: the server works on one while the next is on its way. An
+# answer must come in time also where records are tiny: indexing 30,000 took a busy server over 10 s.
+BATCH_BYTES, BATCH_RECORDS = 8 * 2**20, CHUNK
 IN_FLIGHT = 3
 _MAX_CHUNK = MAX_ON_SERVER - 2**10  # its document has a few more fields
 
@@ -70,9 +72,14 @@ class PartialStore:
         self.large = LargeRecords(database, collection, store)
 
     @retried
-    def begin(self) -> None:
-        """Create the indexes. What was stored after the last commit stays: a late delete could remove newer records."""
+    def begin(self, *, new: bool) -> None:
+        """Create the indexes, and spread the records of a new store over a cluster's shards.
+
+        What was stored after the last commit stays: a late delete could remove newer records.
+        """
         self._lease.check()
+        if new:
+            shard_records(self.connection, self._records)
         for name, keys in INDEXES.items():
             self._records.create_index(keys, name=name)
 
@@ -224,13 +231,13 @@ class PartialStore:
 
 
 def _split(first: int, documents: Sequence[bytes]) -> Iterator[dict[int, bytes]]:
-    """Yield batches of about BATCH_BYTES: records by their indices."""
+    """Yield batches of about BATCH_BYTES, or of BATCH_RECORDS: records by their indices."""
     batch: dict[int, bytes] = {}
     nbytes = 0
     for index, document in enumerate(documents, first):
         batch[index] = document
         nbytes += len(document)
-        if nbytes >= BATCH_BYTES:
+        if nbytes >= BATCH_BYTES or len(batch) == BATCH_RECORDS:
             yield batch
             batch, nbytes = {}, 0
     if batch:

@@ -43,6 +43,11 @@ class MongoStore(Store):
         self.place = self._place.redacted
         self._handle: MongoReader | None = None
 
+    @property
+    def uri(self) -> str:
+        """The place as it was given, with its credentials."""
+        return self._place.uri
+
     @override
     def read(self, indices: Sequence[int]) -> list[Record]:
         reader = self._open()

@@ -99,7 +99,7 @@ class MongoWriter(Writer):
         self._find_replaceable()  # again, as only the progress says whether a resumed conversion may overwrite
         try:
             self._catalog.begin(self._id, run)
-            self._partial.begin()
+            self._partial.begin(new=not self._committed)
         except BaseException:
             if not self._committed:
                 self._remove_partial()

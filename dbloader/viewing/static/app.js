@@ -1,21 +1,15 @@
-// @ts-check
 /** What all views share: the URL as the state, requests, elements, keys. */
 import {help, keys, pressed} from "./keys.js";
 export {keys};
 
-/** @typedef {{view: string, store: number, q: string, at: number, px: number, index: number, [name: string]: any}} State */
-
-/** One entry of /api/stores for each store of the page. Filled before a view is first shown.
- * @type {any[]} */
+/** One entry of /api/stores for each store of the page. Filled before a view is first shown. */
 export const stores = [];
 
 const OF_ALL_VIEWS = ["store", "q", "at", "px", "selected"]; // other parameters are those of one view
 const NUMBERS = {store: 0, at: 0, px: 160, index: 0};
-/** @type {(selector: string) => any} */
-const find = (selector) => document.querySelector(selector);
+export const find = (selector) => document.querySelector(selector);
 
-/** Return the state that the URL says: all parameters as text, the numbers among them as numbers.
- * @returns {State} */
+/** Return the state that the URL says: all parameters as text, the numbers among them as numbers. */
 export function state() {
   const given = Object.fromEntries(new URLSearchParams(location.search));
   const numbers = Object.entries(NUMBERS).map(([name, usual]) => {
@@ -26,8 +20,7 @@ export function state() {
 }
 
 /** Return the URL of the present state with changes; null or "" removes a parameter. Another view
- * begins with its own, and what was of another store's records goes.
- * @param {Record<string, any>} changes */
+ * begins with its own, and what was of another store's records goes. */
 export function url(changes) {
   const query = new URLSearchParams(location.search);
   const [viewed, stored] = ["view" in changes, "store" in changes && String(changes.store) !== (query.get("store") ?? "0")];
@@ -42,20 +35,16 @@ export function url(changes) {
   return text ? `/?${text}` : "/";
 }
 
-/** Change the state, which is the URL, and show it. With replace, the back button does not come back to the present one.
- * @param {Record<string, any>} changes
- * @param {{replace?: boolean}} options */
+/** Change the state, which is the URL, and show it. With replace, the back button does not come back to the present one. */
 export function go(changes, {replace = false} = {}) {
   const next = url(changes);
   if (next !== location.pathname + location.search) history[replace ? "replaceState" : "pushState"](null, "", next);
   show();
 }
 
-/** Return a link to the present state with changes, which opens without loading the page again.
- * @param {Record<string, any>} changes
- * @param {any[]} children */
+/** Return a link to the present state with changes, which opens without loading the page again. */
 export function link(changes, ...children) {
-  return make("a", {href: url(changes), onclick: (/** @type {MouseEvent} */ event) => {
+  return make("a", {href: url(changes), onclick: (event) => {
     if (event.ctrlKey || event.metaKey || event.shiftKey) return;
     event.preventDefault();
     go(changes);
@@ -63,11 +52,7 @@ export function link(changes, ...children) {
 }
 
 /** Return the JSON of a route, as `api("/api/0/rows", {q, start: 0, count: 50}, signal)`; parameters that are null are left out.
- * Throws an Error with the server's sentence, or an AbortError.
- * @param {string} path
- * @param {Record<string, any>} params
- * @param {AbortSignal} [signal]
- * @returns {Promise<any>} */
+ * Throws an Error with the server's sentence, or an AbortError. */
 export async function api(path, params = {}, signal) {
   let reply;
   try {
@@ -84,81 +69,62 @@ export async function api(path, params = {}, signal) {
   return body;
 }
 
-/** Return a path with parameters; those that are null are left out.
- * @param {string} path
- * @param {Record<string, any>} params */
+/** Return a path with parameters; those that are null are left out. */
 export function address(path, params = {}) {
   const query = new URLSearchParams(Object.entries(params).filter(([, value]) => value !== null && value !== undefined));
   return query.size ? `${path}?${query}` : path;
 }
 
-/** Return links that download the records of a query as a listing, in each format.
- * @param {number} store @param {string} q */
-export const listings = (store, q) => ["csv", "jsonl", "txt"].map((format) =>
+/** Return links that download the records of a query as a listing, in each format. */
+export const listings = (store, q) => ["csv", "jsonl"].map((format) =>
   make("a", {href: address(`/listing/${store}`, {q, format}), download: ""}, format));
 
-/** Return the URL of a picture of a record: kind is "thumb" or "image"; params are px and field.
- * @param {string} kind
- * @param {number} store
- * @param {number} index
- * @param {Record<string, any>} params */
+/** Return the URL of a picture of a record: kind is "thumb" or "image"; params are px and field. */
 export function picture(kind, store, index, params = {}) {
-  return address(`/${kind}/${store}/${index}`, {...params, v: String(stores[store].digest).slice(0, 8)});
+  return address(`/${kind}/${store}/${index}`, {...params, v: stores[store].started});
 }
 
 /** Return a new element. Properties that the element has are set, others become attributes; "svg:rect" is of SVG. Texts among
- * the children become text, never markup.
- * @param {string} tag
- * @param {Record<string, any>} properties
- * @param {any[]} children
- * @returns {any} */
+ * the children become text, never markup. */
 export function make(tag, properties = {}, ...children) {
   const svg = tag.startsWith("svg:");
   const element = svg ? document.createElementNS("http://www.w3.org/2000/svg", tag.slice(4)) : document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
     if (value === null || value === undefined) continue;
-    if (name in element && (!svg || name.startsWith("on"))) /** @type {any} */ (element)[name] = value;
+    if (name in element && (!svg || name.startsWith("on"))) element[name] = value;
     else element.setAttribute(name, String(value));
   }
   element.append(...children.filter((child) => child !== null && child !== undefined));
   return element;
 }
 
-/** Return a text with control, bidirectional and other invisible characters as visible escapes.
- * @param {any} text */
+/** Return a text with control, bidirectional and other invisible characters as visible escapes. */
 export function escaped(text) {
   return String(text).replace(/[\p{Cc}\p{Cf}\p{Cs}\u2028\u2029]/gu, (mark) => {
-    const code = /** @type {number} */ (mark.codePointAt(0)).toString(16);
+    const code = mark.codePointAt(0).toString(16);
     return {"\n": "\\n", "\r": "\\r", "\t": "\\t"}[mark] ?? (code.length > 4 ? `\\u{${code}}` : `\\u${code.padStart(4, "0")}`);
   });
 }
 
-/** Return the name of a label; "label 3" if it has none, "" without a label.
- * @param {number} store
- * @param {number | null} label
- * @returns {string} */
+/** Return the name of a label; "label 3" if it has none, "" without a label. */
 export function className(store, label) {
   return label === null ? "" : (stores[store].classes?.[label] ?? `label ${label}`);
 }
 
-/** Return a number as people write it: 12,345.
- * @param {number} number */
+/** Return a number as people write it: 12,345. */
 export const counted = (number) => number.toLocaleString("en-US");
 
-/** Return what belongs to a number if only the first records were looked at; `first` is null if all were.
- * @param {number | null} first */
+/** Return what belongs to a number if only the first records were looked at; `first` is null if all were. */
 export const ofFirst = (first) => (first ? `, of the first ${counted(first)}` : "");
 
-/** Return bytes as people write them: 4.2 MB.
- * @param {number} bytes */
+/** Return bytes as people write them: 4.2 MB. */
 export function sized(bytes) {
-  for (const [unit, one] of /** @type {[string, number][]} */ ([["TB", 1e12], ["GB", 1e9], ["MB", 1e6], ["kB", 1e3]]))
+  for (const [unit, one] of [["TB", 1e12], ["GB", 1e9], ["MB", 1e6], ["kB", 1e3]])
     if (bytes >= one) return `${(bytes / one).toFixed(bytes < 100 * one ? 1 : 0)} ${unit}`;
   return `${bytes} B`;
 }
 
-/** Say something at the bottom of the page for some seconds; screen readers read it out.
- * @param {string} text */
+/** Say something at the bottom of the page for some seconds; screen readers read it out. */
 export function notice(text) {
   find("#notice").textContent = text;
   clearTimeout(noticed);
@@ -166,15 +132,13 @@ export function notice(text) {
 }
 let noticed = 0;
 
-/** Return the last part of a store's place, or all of it if the other store has the same one.
- * @param {number} store */
+/** Return the last part of a store's place, or all of it if the other store has the same one. */
 export function shortPlace(store) {
   const last = stores.map(({place}) => place.split("/").at(-1));
   return escaped(new Set(last).size === last.length ? last[store] : stores[store].place);
 }
 
-/** Set the title of the window: what is shown, then the store.
- * @param {string} text */
+/** Set the title of the window: what is shown, then the store. */
 export function title(text) {
   document.title = [escaped(text), shortPlace(state().store), "dbloader"].filter(Boolean).join(" · ");
 }
@@ -192,13 +156,11 @@ function show() {
   else go({view: "grid"}, {replace: true});
 }
 
-/** Open or close the side bar where the window is narrow.
- * @param {boolean} open */
+/** Open or close the side bar where the window is narrow. */
 export function menu(open) {
   find("#menu").ariaExpanded = String(document.body.classList.toggle("menu", open));
 }
 
-/** @param {string | null} chosen "light", "dark" or null: as the system has it */
 function theme(chosen) {
   if (chosen) document.documentElement.dataset.theme = chosen;
   else delete document.documentElement.dataset.theme;
@@ -208,7 +170,7 @@ function theme(chosen) {
 
 /** Say at the bottom of the page that another store is at the place by now, or that the server does not answer. */
 async function checkStore() {
-  const said = await api(`/api/${state().store}/note`).then(({note}) => note ?? "", (/** @type {Error} */ error) => error.message);
+  const said = await api(`/api/${state().store}/note`).then(({note}) => note ?? "", (error) => error.message);
   find("#note").textContent = escaped(said);
 }
 
@@ -221,7 +183,7 @@ async function start() {
   };
   find("#menu").onclick = () => menu(!document.body.classList.contains("menu"));
   find("#help").onclick = help;
-  find("#home").onclick = (/** @type {MouseEvent} */ event) => { event.preventDefault(); go({view: null, q: null, at: null}); };
+  find("#home").onclick = (event) => { event.preventDefault(); go({view: null, q: null, at: null}); };
   find("#store").onchange = () => go({store: find("#store").value});
   find("#px").oninput = () => go({px: find("#px").value}, {replace: true});
   keys({"?": ["Show these keys", help]});
@@ -232,7 +194,7 @@ async function start() {
     const [found] = await Promise.all([api("/api/stores"), ...views.map((name) => import(`./${name}.js`))]);
     stores.push(...found);
   } catch (error) {
-    find("#main").replaceChildren(make("p", {class: "error", role: "alert"}, /** @type {Error} */ (error).message));
+    find("#main").replaceChildren(make("p", {class: "error", role: "alert"}, error.message));
     return;
   }
   if (state().store >= stores.length) history.replaceState(null, "", url({store: 0}));

@@ -1,4 +1,3 @@
-// @ts-check
 /** A histogram. A click, a drag, or the arrow keys and Enter choose a range of it. */
 import {counted, make} from "./app.js";
 
@@ -7,14 +6,10 @@ const HIGH = 40;
 class Bars extends HTMLElement {
   connectedCallback() {
     this.from = this.to = -1; // bars that are marked
-    /** @type {number[]} */
     this.edges = [];
-    /** @type {number[]} */
     this.counts = [];
     this.whole = true;
-    /** @type {(number: number) => string} */
     this.text = String;
-    /** @type {(from: number | null, to: number | null) => void} */
     this.chosen = () => {};
     this.svg = make("svg:svg", {role: "listbox", tabindex: 0, preserveAspectRatio: "none", "aria-orientation": "horizontal"});
     this.told = make("span", {class: "range"});
@@ -22,19 +17,19 @@ class Bars extends HTMLElement {
     this.most = make("span");
     this.append(make("div", {class: "ends"}, make("b", {}, this.getAttribute("name")), this.told), this.svg,
       make("div", {class: "ends"}, this.least, this.most));
-    const at = (/** @type {PointerEvent} */ event) => {
+    const at = (event) => {
       const box = this.svg.getBoundingClientRect();
       return Math.max(0, Math.min(this.counts.length - 1, Math.floor(((event.clientX - box.left) / box.width) * this.counts.length)));
     };
-    this.svg.onpointerdown = (/** @type {PointerEvent} */ event) => {
+    this.svg.onpointerdown = (event) => {
       this.svg.setPointerCapture(event.pointerId);
       this.mark(at(event), at(event));
     };
-    this.svg.onpointermove = (/** @type {PointerEvent} */ event) => this.mark(event.buttons ? this.from : at(event), at(event));
+    this.svg.onpointermove = (event) => this.mark(event.buttons ? this.from : at(event), at(event));
     this.svg.onpointerup = () => this.choose();
-    this.svg.onpointerleave = (/** @type {PointerEvent} */ event) => event.buttons || this.mark(-1, -1);
+    this.svg.onpointerleave = (event) => event.buttons || this.mark(-1, -1);
     this.svg.onblur = () => this.mark(-1, -1);
-    this.svg.onkeydown = (/** @type {KeyboardEvent} */ event) => {
+    this.svg.onkeydown = (event) => {
       const last = this.counts.length - 1;
       const to = {ArrowLeft: Math.max(0, this.to - 1), ArrowRight: Math.min(last, this.to + 1), Home: 0, End: last}[event.key];
       if (to !== undefined) this.mark(event.shiftKey ? Math.max(0, this.from) : to, to);
@@ -44,11 +39,7 @@ class Bars extends HTMLElement {
     };
   }
 
-  /** Show counts between edges; `choose(from, to)` gets the edges of a range, null where it has no end.
-   * @param {{edges: number[], counts: number[]}} data
-   * @param {boolean} whole whether the values are integers
-   * @param {(number: number) => string} text
-   * @param {(from: number | null, to: number | null) => void} chosen */
+  /** Show counts between edges; `choose(from, to)` gets the edges of a range, null where it has no end. */
   draw({edges, counts}, whole, text, chosen) {
     Object.assign(this, {edges, counts, whole, text, chosen});
     const name = this.getAttribute("name");
@@ -66,13 +57,11 @@ class Bars extends HTMLElement {
     this.mark(-1, -1);
   }
 
-  /** @param {number} low @param {number} high */
   range(low, high) {
     const [first, last] = [this.text(this.edges[low]), this.text(this.edges[high + 1] - Number(this.whole))];
     return first === last ? first : `${first} to ${last}`;
   }
 
-  /** @param {number} from @param {number} to */
   mark(from, to) {
     [this.from, this.to] = [from, to];
     const [low, high] = [Math.min(from, to), Math.max(from, to)];

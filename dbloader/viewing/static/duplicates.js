@@ -1,11 +1,9 @@
-// @ts-check
 import {api, counted, escaped, make, title} from "./app.js";
 import {pictured} from "./compare.js";
 
 const COUNT = 20; // groups at a time
 
 class Duplicates extends HTMLElement {
-  /** @param {import("./app.js").State} state */
   async show({store}) {
     title("Duplicates");
     this.controller?.abort();
@@ -15,13 +13,13 @@ class Duplicates extends HTMLElement {
     const load = async () => {
       try {
         const found = await api(`/api/${store}/duplicates`, {start: list.childElementCount, count: COUNT}, signal);
-        list.append(...found.groups.map((/** @type {any} */ group) => this.group(store, group)));
+        list.append(...found.groups.map((group) => this.group(store, group)));
         more.hidden = list.childElementCount >= found.total;
         head.textContent = found.total ? `${counted(found.duplicates)} images are duplicates of ${counted(found.total)} others: the same bytes, or at most ` +
           `${found.distance} of 128 bits of their fingerprints apart. The first of each group is the one that it is compared with.` : "No image is here twice, and none is nearly the same as another one.";
       } catch (error) {
         if (signal.aborted) return;
-        head.textContent = /** @type {Error} */ (error).message;
+        head.textContent = error.message;
         head.className = "error";
         more.hidden = true;
       }
@@ -30,9 +28,8 @@ class Duplicates extends HTMLElement {
     await load();
   }
 
-  /** @param {number} s @param {any} group */
   group(s, {index, name, count, others}) {
-    const rest = others.map((/** @type {any} */ row) =>
+    const rest = others.map((row) =>
       pictured(s, row.index, `${counted(row.index)} · ${row.difference === "same" ? "same bytes" : row.bits === 1 ? "1 bit" : `${row.bits} bits`}`));
     const first = pictured(s, index, `${counted(index)} · first`);
     const left = count - others.length;

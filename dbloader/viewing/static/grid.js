@@ -1,4 +1,3 @@
-// @ts-check
 /** All records of the selection as thumbnails. */
 import {api, className, counted, escaped, go, keys, link, listings, make, notice, ofFirst, picture, state, title, url} from "./app.js";
 import {Scroller} from "./scroll.js";
@@ -9,10 +8,8 @@ const PAUSE_MS = 100; // between requests while whole screens fly past
 const CAPTION = 40; // px below a thumbnail
 const LONGEST = 9_000; // characters of the indices that are selected: a query has at most 10,000
 
-/** Return indices as text: 1,5-9.
- * @param {Iterable<number>} indices */
+/** Return indices as text: 1,5-9. */
 export function ranges(indices) {
-  /** @type {number[][]} */
   const runs = [];
   for (const index of [...indices].sort((a, b) => a - b)) {
     const last = runs.at(-1);
@@ -22,9 +19,7 @@ export function ranges(indices) {
   return runs.map(([first, last]) => (first === last ? `${first}` : `${first}-${last}`)).join(",");
 }
 
-/** Return the indices of such a text.
- * @param {string} text
- * @returns {Set<number>} */
+/** Return the indices of such a text. */
 export function indices(text) {
   const all = new Set();
   for (const [, first, last] of text.matchAll(/(\d+)(?:-(\d+))?/g))
@@ -36,12 +31,10 @@ class Grid extends HTMLElement {
   connectedCallback() {
     this.key = ""; // store and query of what is shown
     this.loaded = 0; // when rows were last asked for
-    /** @type {Map<number, {rows: any[] | null, stop: AbortController}>} */
     this.chunks = new Map();
-    /** @type {Set<number>} */
     this.selected = new Set();
     this.status = make("p", {id: "count", role: "status"});
-    this.jump = make("input", {id: "jump", inputMode: "numeric", size: 8, autocomplete: "off", onkeydown: (/** @type {KeyboardEvent} */ event) => {
+    this.jump = make("input", {id: "jump", inputMode: "numeric", size: 8, autocomplete: "off", onkeydown: (event) => {
       if (event.key === "Enter") this.seek({index: this.jump.value.replace(/\D/g, "") || 0});
     }});
     this.chosen = make("p", {id: "chosen", hidden: true});
@@ -52,7 +45,7 @@ class Grid extends HTMLElement {
       seen: (begin, end) => this.seen(begin, end),
       settled: () => state().view === "grid" && go({at: scroller.active}, {replace: true}),
     });
-    const move = (/** @type {() => number} */ by) => () => scroller.move(scroller.here() + by());
+    const move = (by) => () => scroller.move(scroller.here() + by());
     keys({
       ArrowLeft: ["One record back", move(() => -1)],
       ArrowRight: ["One record on", move(() => 1)],
@@ -71,7 +64,6 @@ class Grid extends HTMLElement {
     }, "grid");
   }
 
-  /** @param {import("./app.js").State} now */
   async show(now) {
     title(now.q);
     this.selected = indices(now.selected ?? "");
@@ -101,7 +93,7 @@ class Grid extends HTMLElement {
         if (key !== this.key) return;
         this.key = ""; // asked again when it is shown again
         this.status.className = "error";
-        this.status.textContent = /** @type {Error} */ (error).message;
+        this.status.textContent = error.message;
         this.list.hidden = true;
       }
       this.scroller.active = -1;
@@ -110,8 +102,7 @@ class Grid extends HTMLElement {
     this.told();
   }
 
-  /** Ask for the rows of what is visible, and for none that was scrolled away.
-   * @param {number} begin @param {number} end */
+  /** Ask for the rows of what is visible, and for none that was scrolled away. */
   seen(begin, end) {
     const [from, to] = [Math.floor(begin / CHUNK), Math.floor((end - 1) / CHUNK)];
     for (const [number, chunk] of this.chunks)
@@ -128,7 +119,6 @@ class Grid extends HTMLElement {
     }
   }
 
-  /** @param {number} number */
   async ask(number) {
     const [stop, now] = [new AbortController(), state()];
     this.loaded = performance.now();
@@ -141,11 +131,10 @@ class Grid extends HTMLElement {
     } catch (error) {
       if (stop.signal.aborted) return;
       this.chunks.delete(number);
-      notice(/** @type {Error} */ (error).message);
+      notice(error.message);
     }
   }
 
-  /** @param {number} position @returns {[number, string | null, number | null, number | null, number | null, number | null] | undefined} */
   row(position) {
     return this.chunks.get(Math.floor(position / CHUNK))?.rows?.[position % CHUNK];
   }
@@ -155,12 +144,11 @@ class Grid extends HTMLElement {
       (part) => make("span", {class: part}))];
     const cell = make("div", {class: "tile"}, make("span", {class: "frame"}, img, why), name, facts);
     img.onerror = () => this.failed(cell, cell.index);
-    cell.onclick = (/** @type {MouseEvent} */ event) =>
+    cell.onclick = (event) =>
       event.ctrlKey || event.metaKey ? this.toggle(cell.position) : this.open(cell.position);
     return Object.assign(cell, {img, why, name, facts, index: null});
   }
 
-  /** @param {any} cell */
   clear(cell) {
     cell.img.removeAttribute("src"); // ends its request
     cell.index = null;
@@ -168,7 +156,6 @@ class Grid extends HTMLElement {
     cell.why.textContent = cell.name.textContent = cell.facts.textContent = "";
   }
 
-  /** @param {any} cell */
   fill(cell) {
     const row = this.row(cell.position);
     if (!row) return;
@@ -181,8 +168,7 @@ class Grid extends HTMLElement {
     cell.img.src = picture("thumb", store, index, {px: this.sharp});
   }
 
-  /** Show why there is no picture.
-   * @param {any} cell @param {number | null} index */
+  /** Show why there is no picture. */
   async failed(cell, index) {
     if (index === null) return;
     const why = await api(cell.img.src).then(() => "The picture did not load.", (error) => error.message);
@@ -191,7 +177,6 @@ class Grid extends HTMLElement {
     cell.why.textContent = escaped(why);
   }
 
-  /** @param {number} at */
   open(at) {
     const row = this.row(at);
     if (!row) return;
@@ -199,8 +184,7 @@ class Grid extends HTMLElement {
     go({view: "record", index: row[0], at});
   }
 
-  /** Go to a position that the server finds.
-   * @param {Record<string, any>} params */
+  /** Go to a position that the server finds. */
   async seek(params) {
     const {store, q} = state();
     try {
@@ -209,11 +193,10 @@ class Grid extends HTMLElement {
       if (position === null) notice("index" in params ? "The search finds no record from that index on." : "There is no further class.");
       else this.scroller.move(position);
     } catch (error) {
-      notice(/** @type {Error} */ (error).message);
+      notice(error.message);
     }
   }
 
-  /** @param {number} at */
   toggle(at) {
     const row = this.row(at);
     if (!row) return;
@@ -222,7 +205,6 @@ class Grid extends HTMLElement {
     this.select(this.selected);
   }
 
-  /** @param {Set<number>} chosen */
   select(chosen) {
     const selected = ranges(chosen);
     if (selected.length > LONGEST) notice("So many single records do not fit into a search: download these first.");

@@ -1,23 +1,16 @@
-// @ts-check
 /** Keys: one handler for all pages, and its help. */
-import {make, state} from "./app.js";
+import {find, make, state} from "./app.js";
 
-/** @type {Map<string, {text: string, run: (event: KeyboardEvent) => void, view: string | null}[]>} */
 const bound = new Map();
-/** @type {(selector: string) => any} */
-const find = (selector) => document.querySelector(selector);
 
 /** Register keys as `keys({x: ["Select the record", fn]}, "grid")`: they act while that view is shown, without a view always.
- * A key is as in KeyboardEvent.key. The texts are in the help.
- * @param {Record<string, [string, (event: KeyboardEvent) => void]>} bindings
- * @param {string | null} view */
+ * A key is as in KeyboardEvent.key. The texts are in the help. */
 export function keys(bindings, view = null) {
   for (const [key, [text, run]] of Object.entries(bindings)) bound.set(key, [...(bound.get(key) ?? []), {text, run, view}]);
 }
 
-/** @param {KeyboardEvent} event */
 export function pressed(event) {
-  const target = /** @type {Element} */ (event.target);
+  const target = event.target;
   if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || find("dialog[open]")) return;
   if (target.closest("input:not([type=checkbox]), textarea, select")) {
     if (event.key === "Escape") find("#main").focus();
@@ -39,7 +32,7 @@ const QUERY = [["maine_012", "a part of the name"], ["class:cat", "a class; clas
 /** Show the keys of the page, and the words of a search. */
 export function help() {
   const {view} = state();
-  const table = (/** @type {string[][]} */ rows, /** @type {string} */ tag) => make("table", {}, ...rows.map(([name, text]) =>
+  const table = (rows, tag) => make("table", {}, ...rows.map(([name, text]) =>
     make("tr", {}, make("th", {scope: "row"}, make(tag, {}, name)), make("td", {}, text))));
   const rows = [...bound].flatMap(([key, all]) =>
     all.filter((each) => each.view === view || (each.view === null && !all.some((other) => other.view === view))).map(({text}) => [key.replace("Arrow", ""), text]));

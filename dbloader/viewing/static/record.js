@@ -1,23 +1,19 @@
-// @ts-check
 /** One record: its picture with what lies over it, and all that is known of it. */
 import {api, className, counted, escaped, go, keys, link, make, notice, ofFirst, picture, sized, state, stores, title, url} from "./app.js";
 
 const LONGEST = 2000; // characters of a value that are shown
 const ENLARGED = 8; // times, at most
-/** Where a point of the stored image is shown, by EXIF orientation; its sides are w and h.
- * @type {((x: number, y: number, w: number, h: number) => number[])[]} */
+/** Where a point of the stored image is shown, by EXIF orientation; its sides are w and h. */
 const TURNED = [(x, y) => [x, y], (x, y) => [x, y], (x, y, w) => [w - x, y], (x, y, w, h) => [w - x, h - y], (x, y, w, h) => [x, h - y],
   (x, y) => [y, x], (x, y, w, h) => [h - y, x], (x, y, w, h) => [h - y, w - x], (x, y, w) => [y, w - x]];
 
-/** @param {any} value */
 function readable(value) {
   const text = typeof value === "string" ? value : JSON.stringify(value);
   const rest = text.length > LONGEST ? ` … (the first ${counted(LONGEST)} of ${counted(text.length)} characters)` : "";
   return text.slice(0, LONGEST).split("\n").map(escaped).join("\n") + rest;
 }
 
-/** Return a heading and a table of what is known; null without any of it.
- * @param {string} heading @param {[string, any][]} rows @param {any[]} more */
+/** Return a heading and a table of what is known; null without any of it. */
 function section(heading, rows, ...more) {
   const known = rows.filter(([, value]) => value !== null && value !== undefined);
   if (!known.length && !more.length) return null;
@@ -26,8 +22,7 @@ function section(heading, rows, ...more) {
   return make("section", {}, make("h2", {}, heading), make("table", {}, make("tbody", {}, ...lines)), ...more);
 }
 
-/** Return Python code with a button that copies it.
- * @param {string} text */
+/** Return Python code with a button that copies it. */
 function code(text) {
   const shown = make("code", {}, ...text.split("\n").map(escaped).flatMap((line) => [line, "\n"]));
   const copy = async () => {
@@ -40,15 +35,15 @@ function code(text) {
 class Record extends HTMLElement {
   connectedCallback() {
     this.key = "";
-    /** @type {any} */ this.facts = null;
-    const toggle = (/** @type {string} */ name) => () => this.draw(name, !this.drawn().includes(name));
+    this.facts = null;
+    const toggle = (name) => () => this.draw(name, !this.drawn().includes(name));
     keys({
       ArrowLeft: ["Previous record", () => this.step(-1)],
       ArrowRight: ["Next record", () => this.step(1)],
       z: ["Original size, or as large as fits", () => go({zoom: state().zoom ? null : 1}, {replace: true})],
       b: ["Boxes", toggle("boxes")],
       t: ["Tiles", toggle("tiles")],
-      m: ["Masks and other files over the image", () => this.facts?.files?.forEach((/** @type {any} */ file) => toggle(`file${file.field}`)())],
+      m: ["Masks and other files over the image", () => this.facts?.files?.forEach((file) => toggle(`file${file.field}`)())],
     }, "record");
   }
 
@@ -56,19 +51,16 @@ class Record extends HTMLElement {
     return String(state().draw ?? "boxes").split(",");
   }
 
-  /** @param {string} name @param {boolean} on */
   draw(name, on) {
     const names = this.drawn().filter((other) => other !== "none" && other !== name).concat(on ? [name] : []);
     go({draw: names.join() === "boxes" ? null : names.join() || "none"}, {replace: true});
   }
 
-  /** @param {number} by */
   step(by) {
     const to = by < 0 ? this.before : this.after;
     if (to) go(to, {replace: true});
   }
 
-  /** @param {import("./app.js").State} now */
   async show(now) {
     const key = `${now.store} ${now.index} ${now.q}`;
     if (key === this.key) return this.paint();
@@ -84,30 +76,28 @@ class Record extends HTMLElement {
     } catch (error) {
       if (signal.aborted) return;
       this.key = "";
-      this.replaceChildren(make("p", {class: "error", role: "alert"}, escaped(/** @type {Error} */ (error).message)));
+      this.replaceChildren(make("p", {class: "error", role: "alert"}, escaped(error.message)));
     }
   }
 
-  /** Find the record's position in the selection, and the records before and after it.
-   * @param {import("./app.js").State} now @param {AbortSignal} signal */
+  /** Find the record's position in the selection, and the records before and after it. */
   async neighbors(now, signal) {
     const [{position}, {count, first}] = await Promise.all([
       api(`/api/${now.store}/position`, {q: now.q, index: now.index}, signal), api(`/api/${now.store}/select`, {q: now.q}, signal)]);
     const start = Math.max(0, (position ?? count) - 1);
     const {rows} = await api(`/api/${now.store}/rows`, {q: now.q, start, count: 3}, signal);
-    const all = rows.map((/** @type {any[]} */ row, /** @type {number} */ n) => ({index: row[0], at: start + n}));
-    const here = all.find((/** @type {any} */ each) => each.index === now.index);
-    this.before = all.findLast((/** @type {any} */ each) => each.index < now.index);
-    this.after = all.find((/** @type {any} */ each) => each.index > now.index);
+    const all = rows.map((row, n) => ({index: row[0], at: start + n}));
+    const here = all.find((each) => each.index === now.index);
+    this.before = all.findLast((each) => each.index < now.index);
+    this.after = all.find((each) => each.index > now.index);
     return {note: here ? `${counted(here.at + 1)} of ${counted(count)}${ofFirst(first)}` : "not among the images of this search"};
   }
 
-  /** @param {import("./app.js").State} now @param {any} facts @param {any} where */
   fill(now, facts, where) {
     this.facts = facts;
     const name = facts.name ?? `record ${counted(facts.index)}`;
     title(name);
-    const step = (/** @type {string} */ text, /** @type {any} */ to) =>
+    const step = (text, to) =>
       to ? link(to, text) : make("span", {class: "muted", ariaDisabled: "true"}, text);
     const steps = make("nav", {class: "steps", ariaLabel: "Records"}, link({view: null}, "All images"),
       step("← Previous", this.before), step("Next →", this.after), make("span", {class: "muted"}, where.note));
@@ -121,11 +111,10 @@ class Record extends HTMLElement {
     this.paint();
   }
 
-  /** The picture and what is drawn over it.
-   * @param {import("./app.js").State} now @param {any} facts */
+  /** The picture and what is drawn over it. */
   stage(now, facts) {
     const turn = facts.orientation > 4;
-    const set = (/** @type {number} */ width, /** @type {number} */ height) => [this.width, this.height] = turn ? [height, width] : [width, height];
+    const set = (width, height) => [this.width, this.height] = turn ? [height, width] : [width, height];
     set(facts.width ?? 0, facts.height ?? 0);
     this.image = make("img", {alt: `The image of record ${facts.index}`});
     this.image.onload = () => { if (!facts.width) { [this.width, this.height] = [this.image.naturalWidth, this.image.naturalHeight]; this.paint(); } };
@@ -136,15 +125,15 @@ class Record extends HTMLElement {
     if (facts.bytes === null && facts.array === null) return make("p", {class: "muted"}, "This record has no image.");
     this.image.src = picture(facts.rendered ? "thumb" : "image", now.store, facts.index, facts.rendered ? {px: 1600} : {});
     this.over = make("svg:svg", {"aria-hidden": "true", preserveAspectRatio: "none"});
-    this.masks = facts.files.map((/** @type {any} */ file) => make("img", {class: "mask", alt: "", src: picture("thumb", now.store, facts.index, {px: 1600, field: file.field})}));
+    this.masks = facts.files.map((file) => make("img", {class: "mask", alt: "", src: picture("thumb", now.store, facts.index, {px: 1600, field: file.field})}));
     this.frame = make("div", {class: "frame"}, this.image, ...this.masks, this.over);
-    const box = (/** @type {string} */ name, /** @type {string} */ text) => make("label", {}, make("input", {type: "checkbox", name,
-      onchange: (/** @type {any} */ event) => this.draw(name, event.target.checked)}), ` ${text}`);
+    const box = (name, text) => make("label", {}, make("input", {type: "checkbox", name,
+      onchange: (event) => this.draw(name, event.target.checked)}), ` ${text}`);
     const boxes = facts.boxes.length && box("boxes", facts.boxes.length === 1 ? "1 box" : `${counted(facts.boxes.length)} boxes`);
     const tiles = facts.jpeg.tiles && box("tiles", `${facts.jpeg.tiles.across} × ${facts.jpeg.tiles.down} tiles`);
     this.choices = make("p", {class: "choices"},
       make("button", {onclick: () => go({zoom: state().zoom ? null : 1}, {replace: true})}, "Original size"),
-      ...[boxes, tiles].filter(Boolean), ...facts.files.map((/** @type {any} */ file) => box(`file${file.field}`, escaped(file.name))));
+      ...[boxes, tiles].filter(Boolean), ...facts.files.map((file) => box(`file${file.field}`, escaped(file.name))));
     const note = facts.rendered && make("p", {class: "muted"}, escaped(`A picture made of the image, at most 1,600 pixels a side: ${facts.rendered}.`));
     return make("figure", {}, make("div", {class: "view"}, this.frame), this.choices, note || null);
   }
@@ -154,19 +143,19 @@ class Record extends HTMLElement {
     const facts = this.facts;
     if (!this.frame?.isConnected || !this.width) return;
     const drawn = this.drawn(), [w, h] = [facts.width ?? this.width, facts.height ?? this.height];
-    const turned = (/** @type {number} */ x, /** @type {number} */ y) => TURNED[facts.orientation](x, y, w, h);
+    const turned = (x, y) => TURNED[facts.orientation](x, y, w, h);
     const ratio = this.width / this.height;
     this.frame.style.aspectRatio = String(ratio);
     this.frame.style.width = state().zoom ? `${this.width}px` : `min(100%, 60vh * ${ratio}, ${ENLARGED * this.width}px)`;
     this.frame.classList.toggle("small", Math.max(w, h) <= 128);
     this.choices.querySelector("button").ariaPressed = String(!!state().zoom);
     for (const input of this.choices.querySelectorAll("input")) input.checked = drawn.includes(input.name);
-    facts.files.forEach((/** @type {any} */ file, /** @type {number} */ n) => (this.masks[n].hidden = !drawn.includes(`file${file.field}`)));
+    facts.files.forEach((file, n) => (this.masks[n].hidden = !drawn.includes(`file${file.field}`)));
     this.over.setAttribute("viewBox", `0 0 ${this.width} ${this.height}`);
     const parts = [];
     if (drawn.includes("tiles") && facts.jpeg.tiles) {
       const {tile_width: across, tile_height: down} = facts.jpeg.tiles;
-      const line = (/** @type {number[]} */ from, /** @type {number[]} */ to) => `M${from}L${to}`;
+      const line = (from, to) => `M${from}L${to}`;
       const lines = [];
       for (let x = across; x < w; x += across) lines.push(line(turned(x, 0), turned(x, h)));
       for (let y = down; y < h; y += down) lines.push(line(turned(0, y), turned(w, y)));
@@ -183,15 +172,14 @@ class Record extends HTMLElement {
     this.over.replaceChildren(...parts);
   }
 
-  /** @param {import("./app.js").State} now @param {any} facts */
   tables(now, facts) {
     const {fields, exif, jpeg} = facts, {segments, tiles, ...structure} = jpeg, place = JSON.stringify(facts.place);
-    const file = (/** @type {string} */ text, /** @type {any} */ params) => make("a", {href: picture("image", now.store, facts.index, {...params, download: 1}), download: ""}, text);
-    const files = facts.files.map((/** @type {any} */ one) => [one.name, make("span", {}, `${escaped(fields[one.name])} `, file("Download", {field: one.field}))]);
-    const names = new Set(facts.files.map((/** @type {any} */ one) => one.name));
+    const file = (text, params) => make("a", {href: picture("image", now.store, facts.index, {...params, download: 1}), download: ""}, text);
+    const files = facts.files.map((one) => [one.name, make("span", {}, `${escaped(fields[one.name])} `, file("Download", {field: one.field}))]);
+    const names = new Set(facts.files.map((one) => one.name));
     const listed = segments && make("details", {}, make("summary", {}, `${counted(segments.length)} segments`), make("table", {},
       make("thead", {}, make("tr", {}, ...["Marker", "First byte", "Bytes"].map((text) => make("th", {scope: "col"}, text)))),
-      make("tbody", {}, ...segments.slice(0, 200).map((/** @type {any} */ one) => make("tr", {}, make("td", {}, one.marker), make("td", {}, counted(one.begin)), make("td", {}, counted(one.bytes)))))));
+      make("tbody", {}, ...segments.slice(0, 200).map((one) => make("tr", {}, make("td", {}, one.marker), make("td", {}, counted(one.begin)), make("td", {}, counted(one.bytes)))))));
     const named = facts.name === null ? "" : `\nrecord = store[store.find(${JSON.stringify(facts.name)})]`;
     return make("div", {class: "facts"},
       section("Record", [["index", counted(facts.index)], ["class", facts.class ?? className(now.store, facts.label)], ["label", facts.label],
@@ -199,8 +187,7 @@ class Record extends HTMLElement {
         ["format", facts.format], ["image", facts.bytes === null ? facts.array : make("span", {}, `${sized(facts.bytes)} `, file("Download", {}))],
         ["checksum", `CRC-32 ${facts.crc}`]]),
       section("Fields", [...Object.entries(fields).filter(([name]) => !names.has(name)), ...files]),
-      facts.events ? section("Report of the conversion", facts.events.map((/** @type {any} */ line) => [line.event, line.reason]))
-        : make("p", {}, link({view: "report", text: facts.name}, "Its lines of the report")),
+      stores[now.store].events ? make("p", {}, link({view: "report", text: facts.name}, "Its lines of the report")) : null,
       section("EXIF", exif.error && facts.rendered ? [] : Object.entries(exif)),
       section("JPEG", [...Object.entries(structure), ["tiles", tiles && `${tiles.across} × ${tiles.down} of ${tiles.tile_width} × ${tiles.tile_height} pixels`]], ...(listed ? [listed] : [])),
       make("section", {}, make("h2", {}, "In Python"), 

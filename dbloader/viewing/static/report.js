@@ -1,4 +1,3 @@
-// @ts-check
 /** What the conversion did with single files. */
 import {api, counted, escaped, go, link, make, state, title} from "./app.js";
 
@@ -17,7 +16,6 @@ class Report extends HTMLElement {
     this.append(make("h1", {}, "Report of the conversion"), this.text, this.events, this.status, this.table, this.pages);
   }
 
-  /** @param {import("./app.js").State} now */
   async show(now) {
     title("report");
     const {event = "", text = ""} = now, start = Math.max(0, Math.floor(Number(now.start ?? 0)) || 0);
@@ -31,15 +29,14 @@ class Report extends HTMLElement {
     } catch (error) {
       if (key !== this.key) return;
       this.key = "";
-      this.status.textContent = escaped(/** @type {Error} */ (error).message);
+      this.status.textContent = escaped(error.message);
     }
   }
 
-  /** @param {import("./app.js").State} now @param {any} found */
   fill(now, {event, start, total, counts, rows}) {
-    const choice = (/** @type {string} */ name, /** @type {string} */ text) => make("button", {ariaPressed: String(event === name),
+    const choice = (name, text) => make("button", {ariaPressed: String(event === name),
       onclick: () => go({event: name, start: null})}, escaped(text));
-    const all = /** @type {[string, number][]} */ (Object.entries(counts));
+    const all = Object.entries(counts);
     const lines = all.reduce((sum, [, count]) => sum + count, 0);
     this.events.replaceChildren(choice("", `all ${counted(lines)}`), ...all.map(([name, count]) => choice(name, `${name} ${counted(count)}`)));
     this.text.hidden = this.events.hidden = !lines;
@@ -47,10 +44,10 @@ class Report extends HTMLElement {
     const last = start + rows.length;
     this.status.textContent = !lines ? "The conversion had nothing to report: it repaired, rejected and changed no file." :
       rows.length ? `${counted(start + 1)} to ${counted(last)} of ${counted(total)} lines` : "No line has this.";
-    this.body.replaceChildren(...rows.map((/** @type {any} */ row) => make("tr", {}, make("td", {class: row.event}, row.event),
+    this.body.replaceChildren(...rows.map((row) => make("tr", {}, make("td", {class: row.event}, row.event),
       make("td", {}, row.index === null ? escaped(row.name) : link({view: "record", index: row.index, q: null}, escaped(row.name))),
       make("td", {}, escaped(row.reason)))));
-    const page = (/** @type {string} */ text, /** @type {number} */ to) => (to < 0 || to >= total ? null : link({start: to || null}, text));
+    const page = (text, to) => (to < 0 || to >= total ? null : link({start: to || null}, text));
     this.pages.replaceChildren(...[page("← Previous lines", start - PAGE), page("Next lines →", start + PAGE)].filter(Boolean));
   }
 }

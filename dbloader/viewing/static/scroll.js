@@ -1,4 +1,3 @@
-// @ts-check
 /** A list of any length in columns: only what is seen is in the document, and its elements are used again.
  *
  * Browsers end an element at some 16 million px, which 10 million thumbnails exceed. So the scrolled element is at most
@@ -10,19 +9,14 @@ const SETTLE_MS = 250; // browsers allow 200 changes of the URL in 30 s
 
 export class Scroller {
   /** `list` becomes a listbox of cells, which `use.tile` makes; `use.fill(cell)` shows cell.position and `use.clear(cell)` stops
-   * that; `use.seen(begin, end)` hears what is visible, `use.settled` that scrolling has ended.
-   * @param {any} list
-   * @param {{tile: () => any, fill: (cell: any) => void, clear?: (cell: any) => void, seen?: (begin: number, end: number) => void,
-   *   settled?: () => void, gap?: number}} use */
+   * that; `use.seen(begin, end)` hears what is visible, `use.settled` that scrolling has ended. */
   constructor(list, use) {
     this.use = use;
     this.gap = use.gap ?? 0;
     this.count = this.top = this.set = 0; // top: px in a list without limit; set: the scrollTop that this code gave
     this.active = 0; // the position that keys act on
     this.columns = this.across = this.down = this.wanted = 1;
-    /** @type {Map<number, any>} */
     this.cells = new Map(); // by position
-    /** @type {any[]} */
     this.spare = [];
     this.layer = make("div", {role: "none", class: "layer"});
     this.spacer = make("div", {role: "none", class: "spacer"}, this.layer);
@@ -35,15 +29,15 @@ export class Scroller {
       this.render();
       this.settle();
     });
-    list.addEventListener("wheel", (/** @type {WheelEvent} */ event) => {
+    list.addEventListener("wheel", (event) => {
       if (this.scale === 1 || event.ctrlKey) return;
       event.preventDefault();
       this.to(this.top + event.deltaY * [1, this.down / 3, this.high][event.deltaMode]);
       this.settle();
     }, {passive: false});
     let y = 0;
-    list.addEventListener("touchstart", (/** @type {TouchEvent} */ event) => (y = event.touches[0].clientY), {passive: true});
-    list.addEventListener("touchmove", (/** @type {TouchEvent} */ event) => {
+    list.addEventListener("touchstart", (event) => (y = event.touches[0].clientY), {passive: true});
+    list.addEventListener("touchmove", (event) => {
       if (this.scale === 1 || event.touches.length > 1) return;
       event.preventDefault();
       this.to(this.top + y - event.touches[0].clientY);
@@ -53,8 +47,7 @@ export class Scroller {
     new ResizeObserver(() => this.layout()).observe(list);
   }
 
-  /** Show another list of `count` cells from its beginning.
-   * @param {number} count */
+  /** Show another list of `count` cells from its beginning. */
   reset(count) {
     this.count = count;
     this.top = this.active = 0;
@@ -63,8 +56,7 @@ export class Scroller {
     this.layout();
   }
 
-  /** Place the cells; the active one stays where it is on the screen. `width` is the least of a cell, 0: that of the list.
-   * @param {number} width @param {number} height */
+  /** Place the cells; the active one stays where it is on the screen. `width` is the least of a cell, 0: that of the list. */
   layout(width = this.wanted, height = this.down) {
     const before = this.down;
     [this.wanted, this.down] = [width, height];
@@ -91,7 +83,6 @@ export class Scroller {
     return this.columns * Math.max(1, Math.floor(this.high / this.down));
   }
 
-  /** @param {number} top */
   to(top) {
     this.top = Math.max(0, Math.min(top, this.total - this.high));
     this.list.scrollTop = this.top / this.scale;
@@ -115,8 +106,7 @@ export class Scroller {
     return this.active;
   }
 
-  /** Make a position the active one, and bring it into view.
-   * @param {number} position */
+  /** Make a position the active one, and bring it into view. */
   move(position) {
     this.read();
     this.active = Math.max(0, Math.min(position, this.count - 1));
@@ -154,7 +144,6 @@ export class Scroller {
     this.use.seen?.(begin, end);
   }
 
-  /** @param {number} position */
   take(position) {
     const cell = this.spare.shift() ?? this.layer.appendChild(this.use.tile());
     Object.assign(cell, {position, id: `${this.list.id}-${position}`, role: "option", hidden: false, ariaPosInSet: String(position + 1),
@@ -164,7 +153,6 @@ export class Scroller {
     return cell;
   }
 
-  /** @param {number} position */
   release(position) {
     const cell = this.cells.get(position);
     this.cells.delete(position);

@@ -1,4 +1,3 @@
-// @ts-check
 /** What the selection is: search, filters, classes, histograms; and the other pages. */
 import "./bars.js";
 import {api, className, counted, escaped, go, keys, link, listings, make, menu, ofFirst, sized, state, stores, url} from "./app.js";
@@ -7,19 +6,15 @@ import {Scroller} from "./scroll.js";
 const PAGES = {grid: "Images", training: "What training sees", report: "Report of the conversion", duplicates: "Duplicates", compare: "Compare the stores"};
 const COLUMNS = ["width", "height", "aspect", "bytes"];
 
-/** Return the words of a query; quotes keep blanks.
- * @param {string} q
- * @returns {string[]} */
+/** Return the words of a query; quotes keep blanks. */
 const words = (q) => q.match(/(?:[^\s"]|"(?:[^"\\]|\\.)*"?)+/g) ?? [];
 
-/** Go to the records of a query that has other words in place of those that `old` fits.
- * @param {RegExp} old @param {string[]} added */
+/** Go to the records of a query that has other words in place of those that `old` fits. */
 function filter(old, added) {
   go({view: null, index: null, at: null, q: [...words(state().q).filter((word) => !old.test(word)), ...added].join(" ")});
 }
 
-/** Return the word for a class.
- * @param {number} store @param {number | null} label */
+/** Return the word for a class. */
 function classWord(store, label) {
   const name = stores[store].classes?.[label ?? -1];
   if (name === undefined) return `label:${label ?? "none"}`;
@@ -29,11 +24,10 @@ function classWord(store, label) {
 class Sidebar extends HTMLElement {
   connectedCallback() {
     this.key = "";
-    /** @type {[number | null, number][]} */
     this.all = [];
     this.labels = this.all; // those that are listed
     this.search = make("input", {id: "search", type: "search", autocomplete: "off", spellcheck: false, placeholder: "class:cat width<256",
-      "aria-describedby": "search-error", onkeydown: (/** @type {KeyboardEvent} */ event) => {
+      "aria-describedby": "search-error", onkeydown: (event) => {
         if (event.key === "Enter") go({view: null, index: null, at: null, q: this.search.value.trim()});
       }});
     this.error = make("p", {id: "search-error", class: "error", role: "alert"});
@@ -41,11 +35,11 @@ class Sidebar extends HTMLElement {
     this.pages = make("nav", {"aria-label": "Pages"});
     this.typed = make("input", {id: "find-class", type: "search", placeholder: "Find a class", ariaLabel: "Find a class", autocomplete: "off",
       oninput: () => this.list()});
-    this.order = make("button", {id: "order", onclick: () => this.list(this.order.value === "count" ? "name" : "count")});
+    this.order = make("button", {id: "order", onclick: () => this.list(this.order.value === "count" ? "label" : "count")});
     this.listed = make("div", {id: "classes", ariaLabel: "Classes"});
     this.classes = make("section", {hidden: true}, make("h2", {}, "Classes"), make("div", {class: "row"}, this.typed, this.order), this.listed);
     this.scroller = new Scroller(this.listed, {tile: () => this.tile(), fill: (cell) => this.fill(cell)});
-    this.listed.onkeydown = (/** @type {KeyboardEvent} */ event) => this.pressed(event);
+    this.listed.onkeydown = (event) => this.pressed(event);
     this.bars = Object.fromEntries(COLUMNS.map((name) => [name, make("db-bars", {name, hidden: true})]));
     this.kinds = make("section");
     this.files = make("section");
@@ -54,7 +48,6 @@ class Sidebar extends HTMLElement {
     keys({"/": ["Search", () => { menu(true); this.search.focus(); this.search.select(); }]});
   }
 
-  /** @param {import("./app.js").State} now */
   async show(now) {
     const pages = Object.keys(PAGES).filter((view) => view !== "compare" || stores.length > 1);
     if (!this.pages.children.length) this.pages.append(...pages.map((view) => link({view, index: null}, PAGES[view])));
@@ -77,13 +70,12 @@ class Sidebar extends HTMLElement {
     } catch (error) {
       if (key !== this.key) return;
       this.key = ""; // asked again when it is shown again
-      this.error.textContent = /** @type {Error} */ (error).message;
+      this.error.textContent = error.message;
     }
     this.facts.hidden = this.error.textContent !== "";
     this.facts.ariaBusy = "false";
   }
 
-  /** @param {import("./app.js").State} now @param {any} facts */
   draw(now, facts) {
     const found = new Map(facts.labels);
     const labels = Object.keys(stores[now.store].label_counts ?? {}).map(Number); // null: too many to be counted there
@@ -96,27 +88,27 @@ class Sidebar extends HTMLElement {
       const whole = name !== "aspect";
       if (bars.hidden) continue;
       const text = name === "bytes" && data.edges.at(-1) - data.edges[0] > 10_000 ? sized :
-        (/** @type {number} */ number) => (whole ? counted(number) : number.toFixed(2));
-      bars.draw(data, whole, text, (/** @type {number | null} */ from, /** @type {number | null} */ to) => filter(
+        (number) => (whole ? counted(number) : number.toFixed(2));
+      bars.draw(data, whole, text, (from, to) => filter(
         new RegExp(`^-?${name}[<>=]`), [...(from === null ? [] : [`${name}>=${from}`]), ...(to === null ? [] : [`${name}<${to}`])]));
     }
-    const button = (/** @type {string} */ word, /** @type {string} */ text, /** @type {number} */ count) =>
+    const button = (word, text, count) =>
       make("button", {onclick: () => filter(new RegExp(`^${word}$`), [word])}, `${text} `, make("b", {}, counted(count)));
     const kinds = Object.entries(facts.formats ?? {}).map(([format, count]) => button(`format:${format.toLowerCase()}`, escaped(format), count));
-    const events = Object.entries(facts.events ?? {}).filter(([, count]) => count).map(([event, count]) => button(event, event, count));
-    this.kinds.replaceChildren(make("h2", {}, "Files"), make("div", {class: "chips"}, ...kinds, ...events));
+    const events = Object.entries(facts.events).filter(([, count]) => count).map(([event, count]) => button(event, event, count));
+    this.kinds.replaceChildren(make("h2", {}, "Files"), make("div", {class: "chips"}, ...kinds, ...events), make("p", {class: "error"}, escaped(facts.problem ?? "")));
     this.files.replaceChildren(make("h2", {}, "Download the list"), make("p", {class: "row"}, ...listings(now.store, now.q)),
       make("p", {class: "muted"}, `${counted(facts.count)} records${ofFirst(facts.first)}, for convert --list and copy --select or --drop.`));
   }
 
-  /** Show the classes that are searched, in an order: "name" or "count". */
-  list(order = this.order.value || "name") {
+  /** Show the classes that are searched, in an order: "label" or "count". */
+  list(order = this.order.value || "label") {
     const {store} = state();
     this.order.value = order;
-    this.order.textContent = order === "name" ? "A–Z" : "1–9";
-    this.order.title = this.order.ariaLabel = `Sorted by ${order === "name" ? "label; click to sort by count" : "count; click to sort by label"}`;
+    this.order.textContent = `by ${order}`;
+    this.order.title = `Sorted by ${order}; click to sort by ${order === "label" ? "count" : "label"}`;
     const typed = this.typed.value.toLowerCase();
-    this.labels = this.all.filter((/** @type {[number, number]} */ [label]) => (className(store, label) || "no label").toLowerCase().includes(typed));
+    this.labels = this.all.filter(([label]) => (className(store, label) || "no label").toLowerCase().includes(typed));
     if (order === "count") this.labels.sort((one, other) => other[1] - one[1]);
     this.most = this.labels.reduce((most, [, count]) => Math.max(most, count), 1);
     this.listed.style.height = `${26 * Math.min(this.labels.length, 12)}px`;
@@ -131,7 +123,6 @@ class Sidebar extends HTMLElement {
     return Object.assign(cell, {name, count, bar});
   }
 
-  /** @param {any} cell */
   fill(cell) {
     const {store, q} = state();
     const [label, count] = this.labels[cell.position];
@@ -142,14 +133,12 @@ class Sidebar extends HTMLElement {
     cell.ariaSelected = String(words(q).includes(classWord(store, label)));
   }
 
-  /** @param {number} position */
   choose(position) {
     const {store, q} = state();
     const word = classWord(store, this.labels[position][0]);
     filter(/^(class|label):/, words(q).includes(word) ? [] : [word]);
   }
 
-  /** @param {KeyboardEvent} event */
   pressed(event) {
     const {scroller} = this;
     const step = {ArrowUp: -1, ArrowDown: 1, PageUp: -scroller.page, PageDown: scroller.page, Home: -1e9, End: 1e9}[event.key];

@@ -1,19 +1,29 @@
-// @ts-check
 /** What the training sees: the batch of a step, each image beside its original with the crop; one record in twelve epochs. */
 import {address, api, className, counted, escaped, go, keys, link, make, picture, title} from "./app.js";
 
-/** @typedef {import("./app.js").State} State */
-/** Name, text, usual value, and whether it matters for one record. @type {[string, string, number | string, boolean][]} */
+/** Name, text, usual value, and whether it matters for one record. */
 const OPTIONS = [["seed", "Seed", 0, true], ["epoch", "Epoch", 0, false], ["batch_size", "Batch size", 32, true],
   ["world_size", "World size", 1, true], ["rank", "Rank", 0, false], ["step", "Step", 0, false], ["size", "Size", 224, true]];
 const SIDE = 156; // pixels of a picture: two fit on a phone
 const PASTE = "As print() or json.dumps() writes it. It decides the order, the seed and the epoch, and steps are counted from it.";
 
 class Training extends HTMLElement {
-  /** @type {any} */ where;
-  /** @type {any} */ out;
+  connectedCallback() {
+    const fields = [...OPTIONS.map(([name, text]) => make("label", {}, text, make("input", {name}))),
+      make("label", {}, make("input", {type: "checkbox", name: "drop_last"}), "Leave out the last incomplete batch")];
+    const text = make("textarea", {name: "state", rows: 3, spellcheck: false, ariaLabel: "A state_dict() of the loader"});
+    const step = (by, name) => make("button", {ariaLabel: name, onclick: () => this.move(by)}, by < 0 ? "←" : "→");
+    this.where = make("p", {class: "where", role: "status"});
+    this.out = make("div");
+    this.replaceChildren(make("h1", {}, "What the training sees"), make("div", {class: "options", onchange: ({target}) =>
+      go({[target.name]: target.type === "checkbox" ? (target.checked ? null : 0) : target.value.trim()})}, ...fields),
+      make("details", {}, make("summary", {}, "Paste a state_dict() to see what comes next"), make("p", {class: "muted"}, PASTE), text,
+        make("div", {class: "row"}, make("button", {onclick: () => go({state: text.value.trim(), step: null})}, "Show"),
+          make("button", {onclick: () => go({state: null, step: null})}, "Without it"))),
+      make("div", {class: "row"}, make("span", {class: "by"}, step(-1, "Step before"), step(1, "Next step")), this.where), this.out);
+    this.urls = [];
+  }
 
-  /** @param {State} now */
   async show(now) {
     title("What the training sees");
     this.stop();
@@ -21,11 +31,12 @@ class Training extends HTMLElement {
     this.data = null;
     const of = now.record === undefined ? null : Number(now.record);
     this.form(now);
+    if (!this.out.childElementCount) this.where.textContent = "Working out what comes. The first time, the server loads torch: some seconds.";
     try {
       const asked = Object.fromEntries([...OPTIONS.map(([name]) => name), "drop_last", "state"].map((name) => [name, now[name]]));
       const data = await api(`/api/${now.store}/${of === null ? "training" : `epochs/${of}`}`, asked, signal);
       this.data = data;
-      const samples = of === null ? data.samples.map((/** @type {any} */ each) => ({...each, epoch: data.epoch})) : data.epochs;
+      const samples = of === null ? data.samples.map((each) => ({...each, epoch: data.epoch})) : data.epochs;
       const {epoch, name} = samples[0];
       const order = Object.entries(data.order).flatMap(([key, value]) => key === "sampler" ? [value] : key === "length" ? [] : [`${key}=${value}`]).join(", ");
       const all = of === null ? data.indices.length : 0;
@@ -36,47 +47,30 @@ class Training extends HTMLElement {
       this.out.replaceChildren(...notes.map((note) => make("p", {class: "muted"}, escaped(note))),
         of === null ? "" : make("p", {class: "row"}, epoch ? link({epoch: Math.max(0, epoch - 12)}, "← Epochs before") : null,
           link({epoch: epoch + 12}, "Epochs after →"), link({record: null, epoch: null}, "Batches")),
-        make("ul", {class: "samples"}, ...samples.map((/** @type {any} */ sample) => this.pair(now, sample, data))));
+        make("ul", {class: "samples"}, ...samples.map((sample) => this.pair(now, sample, data))));
       for (const name of now.state ? ["seed", "epoch"] : []) this.field(name, data[name]);
       this.field("size").parentElement.hidden = Boolean(data.transform);
     } catch (error) {
       if (signal.aborted) return;
       this.where.textContent = "";
-      this.out.replaceChildren(make("p", {class: "error", role: "alert"}, escaped(/** @type {Error} */ (error).message)));
+      this.out.replaceChildren(make("p", {class: "error", role: "alert"}, escaped(error.message)));
     }
   }
 
   stop() {
     this.stopped?.abort();
     this.near?.disconnect();
-    for (const each of this.urls ?? []) URL.revokeObjectURL(each);
-    /** @type {string[]} */
+    for (const each of this.urls) URL.revokeObjectURL(each);
     this.urls = [];
-    /** @type {Map<Element, () => void>} */
     this.loads = new Map();
     this.near = new IntersectionObserver((entries) => entries.filter((entry) => entry.isIntersecting).forEach(({target}) => {
-      this.near?.unobserve(target);
-      this.loads?.get(target)?.();
+      this.near.unobserve(target);
+      this.loads.get(target)();
     }), {rootMargin: "300px"});
   }
 
-  /** Show the form as the state says. Its elements stay, and with them the focus.
-   * @param {State} now */
+  /** Show the form as the state says. */
   form(now) {
-    if (!this.where) {
-      const fields = [...OPTIONS.map(([name, text]) => make("label", {}, text, make("input", {name}))),
-        make("label", {}, make("input", {type: "checkbox", name: "drop_last"}), "Leave out the last incomplete batch")];
-      const text = make("textarea", {name: "state", rows: 3, spellcheck: false, ariaLabel: "A state_dict() of the loader"});
-      const step = (/** @type {number} */ by, /** @type {string} */ name) => make("button", {ariaLabel: name, onclick: () => this.move(by)}, by < 0 ? "←" : "→");
-      this.where = make("p", {class: "where", role: "status"});
-      this.out = make("div");
-      this.replaceChildren(make("h1", {}, "What the training sees"), make("div", {class: "options", onchange: (/** @type {any} */ {target}) =>
-        go({[target.name]: target.type === "checkbox" ? (target.checked ? null : 0) : target.value.trim()})}, ...fields),
-        make("details", {}, make("summary", {}, "Paste a state_dict() to see what comes next"), make("p", {class: "muted"}, PASTE), text,
-          make("div", {class: "row"}, make("button", {onclick: () => go({state: text.value.trim(), step: null})}, "Show"),
-            make("button", {onclick: () => go({state: null, step: null})}, "Without it"))),
-        make("div", {class: "row"}, make("span", {class: "by"}, step(-1, "Step before"), step(1, "Next step")), this.where), this.out);
-    }
     for (const [name, , usual, always] of OPTIONS) {
       const input = this.field(name, now[name] ?? usual);
       input.disabled = Boolean(now.state) && (name === "seed" || name === "epoch");
@@ -84,54 +78,48 @@ class Training extends HTMLElement {
     }
     this.field("drop_last").checked = now.drop_last !== "0";
     this.field("state", now.state ?? "");
-    if (now.state) this.querySelector("details")?.setAttribute("open", "");
-    this.querySelector(".by")?.toggleAttribute("hidden", now.record !== undefined);
+    if (now.state) this.querySelector("details").setAttribute("open", "");
+    this.querySelector(".by").toggleAttribute("hidden", now.record !== undefined);
   }
 
-  /** Return the field of the form with a name, with another value if one is given.
-   * @param {string} name
-   * @param {any} [value]
-   * @returns {any} */
+  /** Return the field of the form with a name, with another value if one is given. */
   field(name, value) {
-    const found = /** @type {any} */ (this.querySelector(`[name="${name}"]`));
+    const found = this.querySelector(`[name="${name}"]`);
     if (value !== undefined) found.value = String(value);
     return found;
   }
 
-  /** Return an original with its crop, and beside it the image as the network gets it.
-   * @param {State} now
-   * @param {any} sample
-   * @param {any} data */
+  /** Return an original with its crop, and beside it the image as the network gets it. */
   pair(now, sample, data) {
     let [width, height] = sample.size?.every(Boolean) ? sample.size : [1, 1];
     if (sample.turned > 4) [width, height] = [height, width];
-    const original = make("span", {class: "original"}, make("img", {loading: "lazy", alt: `Original of ${sample.index}`, onerror: (/** @type {any} */ {target}) => (target.hidden = true), src: picture("thumb", now.store, sample.index, {px: 320})}));
+    const original = make("span", {class: "original"}, make("img", {loading: "lazy", alt: `Original of ${sample.index}`, onerror: ({target}) => (target.hidden = true), src: picture("thumb", now.store, sample.index, {px: 320})}));
     Object.assign(original.style, {width: `${SIDE * Math.min(1, width / height)}px`, height: `${SIDE * Math.min(1, height / width)}px`});
     if (sample.shares) {
-      const [left, top, across, down] = sample.shares.map((/** @type {number} */ share) => `${100 * share}%`);
+      const [left, top, across, down] = sample.shares.map((share) => `${100 * share}%`);
       const crop = make("i", {class: "crop"});
       Object.assign(crop.style, {left, top, width: across, height: down});
       original.append(crop);
     }
     const seen = make("span", {class: "seen"});
     const values = make("span", {class: "muted"});
-    const failed = (/** @type {string} */ text) => seen.append(make("span", {class: "error"}, escaped(text)));
+    const failed = (text) => seen.append(make("span", {class: "error"}, escaped(text)));
     if (sample.error) failed(sample.error);
     else {
-      const signal = this.stopped?.signal;
-      this.loads?.set(seen, async () => {
+      const signal = this.stopped.signal;
+      this.loads.set(seen, async () => {
         try {
           const reply = await fetch(address(`/seen/${now.store}/${sample.index}`, {seed: data.seed, epoch: sample.epoch, position: sample.position, size: now.size}), {signal});
           if (!reply.ok) return failed((await reply.json()).error);
           const src = URL.createObjectURL(await reply.blob());
-          this.urls?.push(src);
+          this.urls.push(src);
           seen.append(make("img", {src, alt: "As the network gets it"}));
           values.textContent = reply.headers.get("X-Values") ?? "";
         } catch {
-          if (!signal?.aborted) failed("The server does not answer.");
+          if (!signal.aborted) failed("The server does not answer.");
         }
       });
-      this.near?.observe(seen);
+      this.near.observe(seen);
     }
     const facts = [`position ${counted(sample.position)}`, sample.flip && make("b", {}, "flipped"),
       sample.turned > 1 && "stored turned, and the training does not turn it upright"];
@@ -145,7 +133,6 @@ class Training extends HTMLElement {
       make("div", {class: "at"}, ...facts.filter(Boolean).flatMap((fact, at) => at ? [" · ", fact] : [fact])), values);
   }
 
-  /** @param {number} by */
   move(by) {
     const data = this.data;
     if (!data?.samples) return;
@@ -156,5 +143,5 @@ class Training extends HTMLElement {
   }
 }
 customElements.define("db-training", Training);
-const element = () => /** @type {Training} */ (document.querySelector("db-training"));
+const element = () => document.querySelector("db-training");
 keys({ArrowRight: ["The next step", () => element().move(1)], ArrowLeft: ["The step before", () => element().move(-1)]}, "training");

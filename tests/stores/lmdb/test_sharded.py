@@ -14,7 +14,7 @@ from dbloader.errors import DamagedStoreError, StoreError
 from dbloader.records.document import move_document
 from dbloader.records.record import encode
 from dbloader.stores.lmdb.publish_shards import publish_shards
-from dbloader.stores.lmdb.shard_table import SHARD_FOLDER
+from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable
 from dbloader.stores.lmdb.store import LMDBStore
 from tests.contracts.processes import ProcessesContract
 from tests.contracts.reading import ReadingContract
@@ -95,6 +95,12 @@ class TestShardedStore(ProcessesContract, ThreadsContract, ReadingContract, Veri
             inside = index - starts[number]
             moved = None if document is None else move_document(document, index, inside)
             tamper_with_records(Path(place) / SHARD_FOLDER / f"{number:05}.lmdb", {inside: moved})
+        # The files became longer, which a reader would notice before it comes to the records.
+        manifest = Path(place) / MANIFEST_FILE
+        table = ShardTable.decode(manifest.read_bytes(), place)
+        sizes = [(Path(place) / SHARD_FOLDER / shard.name).stat().st_size for shard in table.shards]
+        shards = [shard._replace(nbytes=size) for shard, size in zip(table.shards, sizes, strict=True)]
+        manifest.write_bytes(table._replace(shards=shards).encode())
 
 
 def test_a_shard_that_is_overwritten_is_named(tmp_path: Path) -> None:

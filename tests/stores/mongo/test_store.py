@@ -3,119 +3,20 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import bson
-import pymongo
 import pytest
-from bson.codec_options import CodecOptions
-from bson.raw_bson import RawBSONDocument
-from pymongo.errors import PyMongoError
 from typing_extensions import override
 
-from dbloader.stores.mongo.schema import MANIFEST, STORE, index_of, is_records_collection, records_collection
 from dbloader.stores.mongo.store import MongoStore
-from dbloader.stores.mongo.uri import parse
+from tests.contracts.mongo import MongoBackend
 from tests.contracts.store import StoreContract
-from tests.support.mongo import records_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 
-RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
-
-
-def opener_of(store: MongoStore) -> int | None:
-    """Return the id of the process that opened the handle which a store object holds."""
-    return None if store._handle is None else store._handle.pid
-
-
-def client_of(place: str) -> pymongo.MongoClient[Any]:
-    # A client that is asked to close while it waits for a server's news, as it does by default, takes 0.5 s.
-    return pymongo.MongoClient(place, serverMonitoringMode="poll")
-
-
-class TestMongoStore(StoreContract):
-    opener = staticmethod(opener_of)
-
-    @pytest.fixture(autouse=True)
-    def _database(self, mongo_uri: str) -> None:
-        self.uri = mongo_uri
-
-    def place(self, tmp_path: Path, name: str = "store") -> str:
-        return f"{self.uri.rpartition('.')[0]}.{name}"
-
-    def what_is_at(self, place: str) -> list[str]:
-        # A store that was replaced is no longer at the place; it is kept for those who still read it.
-        at = parse(place)
-        database = self.client[at.database]
-        meta = database[at.collection + MANIFEST]
-        found = meta.find_one({"_id": STORE}) or {}
-        state_of = {found.get("store"): "store", found.get("partial", {}).get("store"): "partial"}
-        there = [name for name in found if name in ("store", "partial", "writer")]
-        for info in database.list_collections():
-            if info["name"] == at.collection:
-                there.append(f"{info['type']} {state_of.get(info['options'].get('viewOn', '').rpartition('.')[2])}")
-            if is_records_collection(info["name"], at.collection):
-                store = info["name"].rpartition(".")[2]
-                if store not in found.get("replaced", ()):
-                    there.append(f"records of {state_of.get(store, store)}")
-        for key in meta.distinct("_id"):
-            store, slash, rest = key.partition("/")
-            if slash and store not in found.get("replaced", ()):
-                there.append(f"{state_of.get(store, store)}/{rest}")
-        return sorted(there)
-
-    def remove(self, place: str) -> None:
-        at = parse(place)
-        with client_of(place) as client:
-            database = client[at.database]
-            meta = database[at.collection + MANIFEST]
-            found = meta.find_one({"_id": STORE}) or {}
-            meta.update_one({"_id": STORE}, {"$unset": {"store": "", "manifest": ""}})
-            database.drop_collection(at.collection)
-            database.drop_collection(records_collection(at.collection, str(found.get("store"))))
-            meta.delete_many({"_id": {"$regex": f"^{found.get('store')}/"}})
-
-    def move(self, place: str, to: str) -> None:
-        at, other = parse(place), parse(to)
-        with client_of(place) as client:
-            database = client[at.database]
-            documents = {document["_id"]: document for document in database[at.collection + MANIFEST].find()}
-            store = documents[STORE]["store"]
-            database[records_collection(at.collection, store)].rename(records_collection(other.collection, store))
-            database.drop_collection(at.collection)
-            there = database[other.collection + MANIFEST]
-            there.update_one({"_id": STORE}, {"$set": documents.pop(STORE)}, upsert=True)  # where another may be begun
-            if documents:
-                there.insert_many(documents.values())
-            database.drop_collection(at.collection + MANIFEST)
-
-    def put_something_else(self, place: str) -> None:
-        at = parse(place)
-        with client_of(place) as client:
-            client[at.database][at.collection].insert_many([{"precious": number} for number in range(10)])
-
-    def replace_documents(self, place: str, documents: dict[int, bytes | None]) -> None:
-        with client_of(place) as client:
-            records = records_of(client, place)
-            records.delete_many({"_id": {"$in": list(documents)}})
-            new = [RawBSONDocument(document) for document in documents.values() if document is not None]
-            if new:
-                records.insert_many(new)
-
-    def can_hold(self, place: str, index: int, document: bytes) -> bool:
-        scratch = self.client[parse(place).database].get_collection("scratch", codec_options=RAW)
-        scratch.delete_many({})
-        try:
-            scratch.insert_one(RawBSONDocument(document))
-            (found,) = scratch.find()
-        except (PyMongoError, bson.errors.BSONError, IndexError, ValueError):
-            return False
-        return bytes(found.raw) == document and index_of(document) == index
-
+class TestMongoStore(MongoBackend, StoreContract):
     @pytest.mark.slow
     @override
     def test_one_thread_may_close_a_store_while_others_read(self, tmp_path: Path) -> None:
@@ -129,8 +30,3 @@ class TestMongoStore(StoreContract):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(MongoStore, "close", close_and_pause)
             super().test_one_thread_may_close_a_store_while_others_read(tmp_path)
-
-    @pytest.fixture(autouse=True)
-    def _client(self, _database: None) -> Iterator[None]:
-        with client_of(self.uri) as self.client:
-            yield

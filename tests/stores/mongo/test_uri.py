@@ -167,6 +167,12 @@ def test_waiting_without_end_is_refused(mongo_uri: str) -> None:
             use()
 
 
+def test_reading_what_a_shard_has_moved_away_is_refused(mongo_uri: str) -> None:
+    for use in uses_of(f"{mongo_uri}?readConcernLevel=available"):
+        with pytest.raises(PlaceError, match=r"readConcernLevel=available .* that it has moved away: leave it out"):
+            use()
+
+
 def test_writing_without_answers_is_refused(mongo_uri: str) -> None:
     with pytest.raises(PlaceError, match=r"without an answer to its writes \(w=0\)"):
         write_nothing(f"{mongo_uri}?w=0")
@@ -196,13 +202,24 @@ def test_options_of_the_place_are_honoured(mongo_uri: str, options: str) -> None
 # ---- What is there, or is not
 
 
-@pytest.mark.parametrize("host", ["nowhere.invalid", "127.0.0.1:1", "nowhere.invalid,127.0.0.1:1"])
-def test_a_server_that_is_not_there_is_told_within_seconds(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+@pytest.mark.parametrize(
+    ("host", "options", "seconds"),
+    [
+        ("nowhere.invalid", "", 0.3),
+        ("127.0.0.1:1", "?timeoutMS=200", 0.2),
+        ("nowhere.invalid,127.0.0.1:1", "?timeoutMS=700", 0.7),
+    ],
+)
+def test_a_server_that_is_not_there_is_told_within_seconds(
+    monkeypatch: pytest.MonkeyPatch, host: str, options: str, seconds: float
+) -> None:
     monkeypatch.setattr("dbloader.stores.mongo.clients.SELECTION_SECONDS", 0.3)
-    place = f"mongodb://{USER}:{quote_plus(PASSWORD)}@{host}/db.a"
+    place = f"mongodb://{USER}:{quote_plus(PASSWORD)}@{host}/db.a{options}"
     for use in uses_of(place):
         began = time.monotonic()
-        message = rf"^no server answers at mongodb://{host}/db\.a within 0\.3 s \(.*: is the host right, is the server"
+        message = (
+            rf"^no server answers at mongodb://{host}/db\.a within {seconds} s \(.*: is the host right, is the server"
+        )
         with pytest.raises(StoreUnreachableError, match=message) as caught:
             use()
         assert time.monotonic() - began < 5

@@ -57,6 +57,18 @@ def test_writing_survives_what_passes(mongod: Mongod, mongod_uri: str, digest: s
     check_is(mongod_uri, RECORDS, digest)
 
 
+def test_tiny_records_are_sent_in_parts_that_a_busy_server_can_answer_in_time(mongod: Mongod, mongod_uri: str) -> None:
+    def inserts() -> int:
+        with mongod.client() as client:
+            return int(client.admin.command("serverStatus")["metrics"]["commands"]["insert"]["total"])
+
+    before = inserts()
+    with create_store(mongod_uri) as writer:
+        writer.write(map(encode, small_records(10_000)))
+        writer.finish()
+    assert inserts() - before >= 3
+
+
 @pytest.mark.parametrize("skip", [1, 5, 11, 17, 29])
 def test_writing_survives_failures_at_any_step(mongod: Mongod, mongod_uri: str, digest: str, skip: int) -> None:
     commands = ("find", "insert", "update", "delete", "createIndexes", "collMod", "getMore", "aggregate", "distinct")

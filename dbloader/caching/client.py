@@ -1,0 +1,217 @@
+"""A process's connection to the fetcher of a cache, which is started if it does not run."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dbloader import errors
+from dbloader.caching.folder import LOCK, LOG, ORDERS, Channel, make_folder, socket_address, write_whole
+from dbloader.errors import DBLoaderError, StoreAccessError
+from dbloader.stores.lmdb.errors import translate_refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from dbloader.caching.policy import Need
+
+STALL_S = 120.0
+"""How long a reader waits while no byte arrives, in seconds. MongoDB's driver repeats its reads for a minute."""
+_START_S = 60.0
+_STARTS = 3
+_PAUSE_S = 0.02
+# Forks once, so that no reader has a child that it does not know of. Nothing that a fork could break is there yet.
+_PROGRAM = """\
+import os
+if os.fork():
+    os._exit(0)
+os.setsid()
+import sys
+from dbloader.caching.fetcher import serve
+serve(sys.argv[1])
+"""
+
+
+class FetcherClient:
+    """Asks the fetcher for shards, for one process; threads must take turns.
+
+    Args:
+        cache: The folder of the cache.
+        origin: The place of the store, with its credentials if it needs any. They go through the socket only.
+        place: The place without credentials, for messages.
+        limit: Most bytes of the shards in the cache; None for no limit.
+        reader: The name of the reader for which this process asks: that of its dataset.
+    """
+
+    def __init__(self, cache: str, origin: str, place: str, limit: int | None, reader: str) -> None:
+        self._cache, self._origin, self._place, self._limit, self._reader = cache, origin, place, limit, reader
+        self._channel: Channel | None = None
+        self._known = False
+
+    def open(self, *, known: bool) -> None:
+        """Wait until the cache has the store's manifest and index.
+
+        Args:
+            known: Whether another process with this reader has opened it, so that it need not be looked at again.
+        """
+        self._known = known
+        make_folder(self._cache, self._place, origin_is_path="://" not in self._place)
+        try:
+            self._ask("the index")
+        except BaseException:
+            self.close()
+            raise
+        self._known = True
+
+    def expect(self, needs: Iterable[Need]) -> None:
+        """Say in which order shards will be needed from now on.
+
+        Raises:
+            OptionError: The cache is too small for it. The message says how large it must be.
+        """
+        self._ask("the index")
+        write_whole(Path(self._cache) / ORDERS / f"{self._reader}.json", json.dumps([list(need) for need in needs]))
+        self._ask("the order", expect=True)
+
+    def need(self, shard: int, name: str) -> None:
+        """Wait until a shard is there; it stays until ``opened`` is called.
+
+        Raises:
+            StoreError: It cannot be fetched.
+        """
+        self._ask(name, need=shard)
+
+    def opened(self) -> None:
+        """Say that the shard asked for last is open."""
+        self._tell(soon=[])
+
+    def soon(self, shards: Sequence[int]) -> None:
+        """Say that some shards will be needed next, without waiting."""
+        self._tell(soon=list(shards))
+
+    def _tell(self, **message: Any) -> None:
+        try:
+            if self._channel is not None:
+                self._channel.send(**message)
+        except OSError:
+            self.close()  # the next question finds a new fetcher
+
+    def _ask(self, what: str, **message: Any) -> None:
+        """Send a question, and wait for its answer, if need be from a new fetcher."""
+        for _ in range(_STARTS):
+            try:
+                if self._channel is None:
+                    self._channel = self._connect()
+                    opening = {"place": self._origin, "limit": self._limit, "known": self._known}
+                    self._channel.send(open=opening, reader=self._reader)
+                    self._answer(what)
+                if message:
+                    self._channel.send(**message)
+                    self._answer(what)
+            except DBLoaderError:  # first, as some are ConnectionErrors too
+                raise
+            except (ConnectionError, EOFError):
+                self.close()
+            except BaseException as error:
+                self.close()  # an answer may still be on its way
+                if isinstance(error, OSError):
+                    raise translate_refusal(error, self._cache) from error
+                raise
+            else:
+                return
+        raise StoreAccessError(
+            f"{what} of {self._place} cannot be fetched: the cache's fetcher ended {_STARTS} times{self._log()}"
+        )
+
+    def _answer(self, what: str) -> None:
+        """Wait for an answer, as long as bytes arrive."""
+        assert self._channel is not None
+        arrived, since, cause = -1, time.monotonic(), ""
+        while True:
+            try:
+                message = self._channel.receive()
+            except TimeoutError:
+                message = {"wait": arrived, "cause": cause or "the cache's fetcher does not answer"}
+            if "ready" in message:
+                return
+            if "error" in message:
+                kind = getattr(errors, message["error"], None)
+                known = isinstance(kind, type) and issubclass(kind, DBLoaderError)
+                raise (kind if known else StoreAccessError)(message["text"])  # type: ignore[misc]
+            if message["wait"] != arrived:
+                arrived, since = message["wait"], time.monotonic()
+            cause = message["cause"]
+            if time.monotonic() - since >= STALL_S:
+                self.close()
+                raise StoreAccessError(
+                    f"{what} of {self._place} did not come: no byte arrived for {STALL_S:.0f} s"
+                    + (f"; the last error was: {cause}" if cause else "")
+                )
+
+    def _connect(self) -> Channel:
+        """Return a connection to the fetcher, which this process starts if no other one holds its lock."""
+        until, starts = time.monotonic() + _START_S, 0
+        while time.monotonic() < until:
+            connection = socket.socket(socket.AF_UNIX)
+            connection.settimeout(STALL_S)
+            try:
+                with socket_address(self._cache) as address:
+                    connection.connect(address)
+                return Channel(connection)
+            except (ConnectionError, FileNotFoundError, BlockingIOError):
+                connection.close()
+            except BaseException:
+                connection.close()
+                raise
+            with (Path(self._cache) / LOCK).open("ab") as lock:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    pass  # it is starting, or ending
+                else:
+                    if starts == _STARTS:
+                        break
+                    starts += 1
+                    self._start(lock.fileno())
+            time.sleep(_PAUSE_S)
+        raise StoreAccessError(
+            f"the fetcher of the cache {self._cache} cannot be reached; the folder must be on a disk of this machine, "
+            f"and used by no other{self._log()}"
+        )
+
+    def _start(self, lock: int) -> None:
+        """Start a fetcher, which inherits the lock.
+
+        Nobody may fork meanwhile, or the child would have the lock too: CachedStore sees to that.
+        """
+        with (Path(self._cache) / LOG).open("wb") as log:
+            subprocess.run(
+                [sys.executable, "-c", _PROGRAM, self._cache],
+                check=True,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[lock],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            )
+
+    def _log(self) -> str:
+        """Return the last line that a fetcher has left, as the end of a message."""
+        try:
+            lines = (Path(self._cache) / LOG).read_text(errors="replace").splitlines()
+        except OSError:
+            lines = []
+        return f": {lines[-1]}" if lines else ""
+
+    def close(self) -> None:
+        """Leave the fetcher; it ends when nobody is left."""
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None

@@ -1,0 +1,162 @@
+"""Where the shards of a cache come from."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import os
+import shutil
+from typing import TYPE_CHECKING, Protocol
+
+from dbloader.errors import DamagedStoreError, NotAStoreError, PlaceError, StoreAccessError
+from dbloader.remote.places import is_remote
+from dbloader.stores.lmdb.errors import translate_refusal
+from dbloader.stores.lmdb.shard_index import write_index
+from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, Shard, ShardTable
+from dbloader.stores.lmdb.store import LMDBStore
+from dbloader.stores.lmdb.writer import LMDBWriter
+from dbloader.stores.mongo.uri import is_mongo
+
+if TYPE_CHECKING:
+    from dbloader.stores.base import Store
+
+# Bytes of images in a shard that is made of a part of a store: 0.6 s at 100 MB/s.
+_SHARD_BYTES = 64 * 2**20
+# What LMDB adds to a record at most, if its further fields are small.
+_PAGE_BYTES = 4096
+_READ_AT_ONCE = 256
+_COPIED_BYTES = 2**20
+_INDEX = "index.lmdb"
+
+
+class Origin(Protocol):
+    """The files of a sharded store elsewhere. Threads may share it."""
+
+    place: str
+    """Where the store is, without credentials."""
+
+    def manifest(self) -> bytes:
+        """Return the content of the store's ``manifest.bson`` as it is now.
+
+        Raises:
+            StoreError: It cannot be read, or is not there.
+        """
+
+    def fetch(self, name: str, path: str) -> None:
+        """Copy the file ``name`` of the store, as in ``shards/00017-ab.lmdb``, to a new local file.
+
+        Raises:
+            StoreError: It cannot be read, or the local file cannot be written.
+        """
+
+
+def open_origin(place: str) -> Origin:
+    """Return the store at a place: a folder of shards or an LMDB file, or in MongoDB, or in object storage.
+
+    Raises:
+        PlaceError: The place is a URI of an unknown kind, or names no collection.
+    """
+    if is_mongo(place):
+        from dbloader.stores.mongo.store import MongoStore
+
+        return StoreOrigin(MongoStore(place))
+    if is_remote(place):
+        from dbloader.remote.origin import RemoteOrigin  # and with it obstore, only in the fetcher's process
+
+        return RemoteOrigin(place)
+    if "://" in place:
+        raise PlaceError(f"{place.split('://', 1)[0]}:// is no place that this version of dbloader can cache")
+    return FolderOrigin(place) if os.path.isdir(place) else StoreOrigin(LMDBStore(place))  # noqa: PTH112 - any str
+
+
+class FolderOrigin:
+    """A folder of shards on a slow file system."""
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+
+    def manifest(self) -> bytes:
+        """Return the content of the manifest."""
+        try:
+            with open(os.path.join(self.place, MANIFEST_FILE), "rb") as file:  # noqa: PTH118, PTH123 - any str
+                return file.read()
+        except FileNotFoundError as error:
+            raise NotAStoreError(
+                f"{self.place} is a folder, and not one of a store's shards: it has no {MANIFEST_FILE}"
+            ) from error
+        except OSError as error:
+            raise StoreAccessError(f"{self.place} cannot be read: {error.strerror}") from error
+
+    def fetch(self, name: str, path: str) -> None:
+        """Copy a file."""
+        source = os.path.join(self.place, name)  # noqa: PTH118 - any str
+        try:
+            # Unbuffered, so that what has arrived is written, however little it is.
+            file = open(source, "rb", buffering=0)  # noqa: PTH123, SIM115 - any str; closed below
+        except FileNotFoundError as error:
+            raise DamagedStoreError(f"{source} is missing") from error
+        except OSError as error:
+            raise StoreAccessError(f"{source} cannot be read: {error.strerror}") from error
+        try:
+            with file, open(path, "xb") as copied:  # noqa: PTH123 - any str
+                shutil.copyfileobj(file, copied, _COPIED_BYTES)
+        except OSError as error:
+            raise translate_refusal(error, f"a copy of {source}") from error
+
+
+class StoreOrigin:
+    """A store in MongoDB or in one LMDB file, whose records are written into shards of about equal size."""
+
+    def __init__(self, store: Store) -> None:
+        self.place = store.place
+        self._store = store
+        self._table: ShardTable | None = None
+
+    def manifest(self) -> bytes:
+        """Return a manifest of the shards that the store will be cut into."""
+        store = copy.copy(self._store)  # opens what is at the place now
+        if self._table is not None and store.manifest == self._table.manifest:
+            return self._table.encode()
+        table = self._cut(store)
+        if self._table is None:
+            self._table, self._store = table, store
+        return table.encode()
+
+    def fetch(self, name: str, path: str) -> None:
+        """Write the index, or the records of a shard, each verified."""
+        table, store = self._table, self._store
+        assert table is not None, "the manifest is asked for first"
+        if store.manifest.digest != table.manifest.digest:
+            raise NotAStoreError(f"the store at {self.place} has been replaced")
+        if name == _INDEX:
+            manifest = table.manifest
+            write_index(
+                path,
+                [store],
+                self.place,
+                classes=manifest.classes,
+                source=manifest.source,
+                created=manifest.created,
+            )
+            return
+        number = [f"{SHARD_FOLDER}/{shard.name}" for shard in table.shards].index(name)
+        begin = sum(shard.length for shard in table.shards[:number])
+        end = begin + table.shards[number].length
+        with LMDBWriter(path) as writer:
+            for at in range(begin, end, _READ_AT_ONCE):
+                with store.borrow_documents(range(at, min(at + _READ_AT_ONCE, end))) as documents:
+                    writer.write(store.verified(document, index) for document, index in documents)
+            writer.finish()
+
+    def _cut(self, store: Store) -> ShardTable:
+        """Return the shards of a store: their digests follow from the column of checksums."""
+        manifest = store.manifest
+        crc32, nbytes = store.column("crc32"), store.column("nbytes")
+        size = max(1, min(manifest.length, _SHARD_BYTES * manifest.length // max(1, manifest.image_bytes)))
+        shards = []
+        for number, begin in enumerate(range(0, manifest.length, size)):
+            end = min(begin + size, manifest.length)
+            digest = hashlib.sha256(crc32[begin:end].tobytes()).hexdigest()
+            size_of_file = int(nbytes[begin:end].sum()) + (end - begin + 64) * _PAGE_BYTES  # an estimate
+            shards.append(Shard(f"{number:05}-{digest[:8]}.lmdb", end - begin, size_of_file, digest))
+        return ShardTable(manifest, _INDEX, shards)

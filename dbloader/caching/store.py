@@ -1,0 +1,180 @@
+"""A store elsewhere, whose shards are fetched into a folder on this machine before they are read."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import weakref
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import lmdb
+from typing_extensions import override
+
+from dbloader._options import whole_number
+from dbloader.caching.client import FetcherClient
+from dbloader.errors import NotAStoreError, OptionError, PlaceError
+from dbloader.remote.places import is_remote, parse_place
+from dbloader.stores.lmdb import env
+from dbloader.stores.lmdb.errors import translate
+from dbloader.stores.lmdb.keys import checked_path
+from dbloader.stores.lmdb.sharded_handle import ShardedHandle
+from dbloader.stores.lmdb.store import LMDBStore
+from dbloader.stores.mongo.uri import is_mongo, parse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from dbloader.caching.policy import Need
+    from dbloader.errors import DamagedRecordError
+    from dbloader.stores.base import Store
+    from dbloader.stores.lmdb.handle import LMDBHandle
+    from dbloader.stores.lmdb.shard_table import Shard
+    from dbloader.stores.mongo.uri import MongoURI
+
+
+def with_cache(
+    store: Store | None, place: str | os.PathLike[str], cache: str | os.PathLike[str] | None, cache_bytes: int | None
+) -> Store:
+    """Return a store, or a cached one of its place if ``cache`` is given."""
+    if cache is not None:
+        return CachedStore(place, cache, max_bytes=cache_bytes)
+    if cache_bytes is not None:
+        raise OptionError(f"cache_bytes needs a cache, got {cache_bytes!r}")
+    assert store is not None
+    return store
+
+
+class CachedStore(LMDBStore):
+    """A store whose shards are on a disk of this machine, or come there when they are needed.
+
+    All processes of the machine share the folder. One process of its own, the fetcher, fetches, verifies and removes;
+    it ends when nobody uses the cache any more.
+
+    Args:
+        place: A folder of shards, an LMDB file, or a place in MongoDB.
+        cache: The folder. It is created if it does not exist.
+        max_bytes: Most bytes of the shards in the folder; None for no limit.
+    """
+
+    def __init__(
+        self, place: str | os.PathLike[str], cache: str | os.PathLike[str], *, max_bytes: int | None = None
+    ) -> None:
+        self._origin: str | MongoURI  # the second is pickled without its credentials
+        if is_mongo(place):
+            self._origin = parse(place)
+            self.place = self._origin.redacted
+        elif is_remote(place):
+            self.place = self._origin = str(parse_place(place))
+        else:
+            self.place = checked_path(place)
+            self._origin = os.path.abspath(self.place)  # noqa: PTH100 - any str
+        self.max_bytes = whole_number("cache_bytes", max_bytes, 1, none=True)
+        try:
+            self._path = os.path.abspath(checked_path(cache))  # noqa: PTH100 - any str
+        except PlaceError as error:
+            raise OptionError("cache must be the path of a folder on this machine") from error
+        self._reader = secrets.token_hex(8)
+        self._digest: str | None = None  # of the store that this one, or the one that it was copied from, has opened
+        self.handle = None
+
+    def expect(self, needs: Iterable[Need]) -> None:
+        """Say in which order this store's readers will need its shards from now on.
+
+        Raises:
+            OptionError: The cache is too small for this order; the message says how large it must be.
+        """
+        handle = self._open()
+        with env.gate:
+            handle.expect(needs)
+
+    @override
+    def _open(self) -> CachedHandle:
+        handle = self.handle
+        if not isinstance(handle, CachedHandle) or handle.pid != os.getpid():
+            origin = self._origin if isinstance(self._origin, str) else self._origin.uri
+            try:
+                with env.gate:
+                    client = FetcherClient(self._path, origin, self.place, self.max_bytes, self._reader)
+                    client.open(known=self._digest is not None)
+                    handle = CachedHandle(self._path, client)
+            except lmdb.Error as error:
+                raise translate(error, self._path) from error
+            if self._digest not in (None, handle.manifest.digest):
+                raise NotAStoreError(
+                    f"the store at {self.place} has been replaced since it was opened: "
+                    "open it again, with another cache"
+                )
+            self.handle, self._digest = handle, handle.manifest.digest
+        return handle
+
+    @override
+    def close(self) -> None:
+        self.handle = self._digest = None
+
+    @override
+    def _damaged(self, index: int, what: str) -> DamagedRecordError:
+        file = self._open().file_of(index)
+        return super()._damaged(index, f"{what} (in the cache: {file}; remove that file to have it fetched again)")
+
+    def __repr__(self) -> str:
+        return f"CachedStore({self.place!r}, {self._path!r})"
+
+
+class CachedHandle(ShardedHandle):
+    """An open cache: a shard that is not there is fetched when it is needed."""
+
+    def __init__(self, path: str, client: FetcherClient) -> None:
+        super().__init__(path, path)
+        self._client = client
+        weakref.finalize(self, client.close)
+
+    def expect(self, needs: Iterable[Need]) -> None:
+        """Say in which order shards will be needed from now on."""
+        with self._lock:
+            self._client.expect(needs)
+
+    def file_of(self, index: int) -> str:
+        """Return the file in the cache that has a record."""
+        return self.files[1 + next(iter(self._by_shard([index])), 0)]
+
+    @override
+    def _open_shard(self, number: int) -> LMDBHandle:
+        self._client.need(number, f"shard {number} ({self._table.shards[number].name})")
+        for other in [other for other in self._opened if not os.path.exists(self.files[1 + other])]:  # noqa: PTH110
+            del self._opened[other]  # removed from the cache: while it is open, the disk keeps its bytes
+        try:
+            return super()._open_shard(number)
+        finally:
+            self._client.opened()
+
+    @override
+    def check_files(self) -> None:
+        """Do nothing: a shard that is not there is fetched."""
+
+    @override
+    def _check_size(self, shard: Shard) -> None:
+        """Do nothing: the fetcher has checked it, and the size of one that is made of records is an estimate."""
+
+    @override
+    def prefetch(self, indices: Sequence[int]) -> None:
+        self._announce(indices)
+        there = [number for number in self._by_shard(indices) if number in self._opened]
+        for number, positions in self._by_shard(indices).items():
+            if number in there:
+                start = self._starts[number]
+                self._shard(number).prefetch([indices[position] - start for position in positions])
+
+    @override
+    @contextmanager
+    def borrow(self, indices: Sequence[int]) -> Iterator[Iterator[bytes | None]]:
+        self._announce(indices)
+        with super().borrow(indices) as documents:
+            yield documents
+
+    def _announce(self, indices: Sequence[int]) -> None:
+        """Have the shards of a batch fetched together, not each when the one before it has been read."""
+        with self._lock:
+            missing = [number for number in self._by_shard(indices) if number not in self._opened]
+            if len(missing) > 1:
+                self._client.soon(missing)

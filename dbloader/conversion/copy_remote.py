@@ -1,0 +1,212 @@
+"""Copy a store to object storage, or from there.
+
+It lies there as in a folder: shards and an index under keys that are never written again, and ``manifest.bson``, which
+is written last and by a condition. So of several publishers one wins, and readers see one whole store.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import tempfile
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import lmdb
+
+from dbloader._describe import counted, size
+from dbloader.conversion.publish import files_of, move_into
+from dbloader.errors import DamagedStoreError, OptionError, StoreError, StoreExistsError
+from dbloader.remote.places import WRITABLE, is_remote, parse_place
+from dbloader.stores.lmdb.handle import LMDBHandle, OtherStoreError
+from dbloader.stores.lmdb.keys import SHARD_INDEX, checked_path
+from dbloader.stores.lmdb.publish_shards import check_target, publish_shards, write_durably
+from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable
+from dbloader.stores.lmdb.store import LMDBStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from dbloader.records.manifest import Manifest
+    from dbloader.remote.bucket import Bucket
+
+# Files under way at once, each in several parts.
+_AT_ONCE = 4
+
+
+def read_table(place: str) -> ShardTable:
+    """Return the manifest of a store in object storage and the names of its files."""
+    from dbloader.remote.origin import RemoteOrigin
+
+    origin = RemoteOrigin(place)
+    return ShardTable.decode(origin.manifest(), origin.place)
+
+
+def copy_remote(
+    source: str | os.PathLike[str],
+    destination: str | os.PathLike[str],
+    *,
+    overwrite: bool,
+    progress: Callable[[int, int], object],
+) -> Manifest:
+    """Copy a store between a path of this machine and object storage; one of the two places is there.
+
+    Raises:
+        OptionError: Both places are there, or the one that is not there is no path.
+        StoreError: The source cannot be read, or the destination cannot be written, or is taken.
+    """
+    if is_remote(source) and is_remote(destination):
+        raise OptionError("copy the store to this machine first: one of the two places must be a path")
+    if is_remote(source):
+        return _download(str(source), Path(checked_path(destination)), overwrite=overwrite, progress=progress)
+    return _upload(Path(checked_path(source)), str(destination), overwrite=overwrite, progress=progress)
+
+
+def _upload(source: Path, place: str, *, overwrite: bool, progress: Callable[[int, int], object]) -> Manifest:
+    from dbloader.remote.bucket import Bucket
+
+    if parse_place(place).scheme not in WRITABLE:
+        raise OptionError(f"{place}: a store cannot be put on a web server by this way: name a bucket")
+    bucket = Bucket(place)
+    replaces = bucket.head(MANIFEST_FILE)
+    if replaces and not overwrite:
+        raise StoreExistsError(f"{bucket.place} exists already; overwrite (--overwrite) replaces it")
+    ours = (f"{SHARD_FOLDER}/", "index-")
+    listed = {item.key: item.size for item in bucket.items() if item.key.startswith(ours)}
+    before: ShardTable | None = None
+    if replaces:
+        with suppress(StoreError):  # a damaged store is replaced too
+            before = ShardTable.decode(bucket.get(MANIFEST_FILE, replaces.etag), place)
+    # Shards of the older store stay as long as nobody replaces it, and then this manifest is refused.
+    known = {
+        (shard.digest, shard.nbytes): shard.name
+        for shard in (before.shards if before else ())
+        if listed.get(f"{SHARD_FOLDER}/{shard.name}") == shard.nbytes
+    }
+    with _as_folder(source) as folder:
+        table = ShardTable.decode((folder / MANIFEST_FILE).read_bytes(), str(source))
+        attempt = secrets.token_hex(8)
+        shards = [
+            shard._replace(name=known.get((shard.digest, shard.nbytes), f"{number:05}-{attempt}.lmdb"))
+            for number, shard in enumerate(table.shards)
+        ]
+        new = table._replace(index_file=f"index-{attempt}.lmdb", shards=shards)
+        jobs = {key: name for key, name in zip(files_of(new), files_of(table), strict=True) if attempt in key}
+        _put_all(bucket, {key: folder / name for key, name in jobs.items()}, new, progress)
+    try:
+        bucket.put_if(MANIFEST_FILE, new.encode(), replaces)
+    except StoreExistsError:
+        bucket.delete(jobs)
+        raise
+    except StoreError as error:  # its shards stay: it may name them
+        raise type(error)(f"{error}; it may be published nevertheless, as dbloader info {place} will say") from None
+    old = {*files_of(before)} if before else set()
+    with suppress(StoreError):  # the store is in place
+        bucket.delete(old - {*files_of(new)})
+    if others := listed.keys() - old:
+        nbytes = size(sum(listed[key] for key in others))
+        what = f"{counted(len(others), 'object')} ({nbytes}) of uploads that were killed or go on now"
+        warnings.warn(f"{bucket.place} has {what}: {', '.join(sorted(others)[:5])}", stacklevel=4)
+    return table.manifest
+
+
+def _put_all(bucket: Bucket, files: dict[str, Path], table: ShardTable, progress: Callable[[int, int], object]) -> None:
+    """Put files to keys; remove all of them if one fails."""
+    lengths = {f"{SHARD_FOLDER}/{shard.name}": shard.length for shard in table.shards}
+    total = table.manifest.length
+    done = total - sum(lengths[key] for key in files if key in lengths)
+    threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="dbloader-put")
+    try:
+        for key, _ in zip(files, threads.map(bucket.put_file, files, files.values()), strict=True):
+            done += lengths.get(key, 0)
+            progress(done, total)
+    except BaseException:
+        threads.shutdown(cancel_futures=True)
+        with suppress(StoreError):
+            bucket.delete(files)
+        raise
+    finally:
+        threads.shutdown()
+
+
+@contextmanager
+def _as_folder(source: Path) -> Iterator[Path]:
+    """Yield the folder of a sharded store; of a store in one file, a temporary one with that file as its shard."""
+    with LMDBStore(source) as store:
+        manifest = store.manifest
+        if source.is_dir():
+            yield source
+            return
+    with tempfile.TemporaryDirectory(prefix="dbloader-") as temporary:
+        folder = Path(temporary)
+        (folder / SHARD_FOLDER).mkdir()
+        shard = folder / SHARD_FOLDER / "00000.lmdb"
+        shard.symlink_to(source.absolute())
+        publish_shards(
+            folder,
+            [shard.name],
+            [manifest.digest],
+            classes=manifest.classes,
+            source=manifest.source,
+            created=manifest.created,
+        )
+        yield folder
+
+
+def _download(place: str, target: Path, *, overwrite: bool, progress: Callable[[int, int], object]) -> Manifest:
+    from dbloader.remote.origin import RemoteOrigin
+
+    origin = RemoteOrigin(place)
+    target = Path(os.path.realpath(target))
+    replaces = check_target(target, overwrite=overwrite)
+    data = origin.manifest()
+    table = ShardTable.decode(data, origin.place)
+    folder = target.with_name(f"{target.name}.copy")  # of an interrupted copy it has files that stay
+    (folder / SHARD_FOLDER).mkdir(parents=True, exist_ok=True)
+    wanted: list[tuple[str, str, bytes | None]] = [
+        *((f"{SHARD_FOLDER}/{shard.name}", shard.digest, None) for shard in table.shards),
+        (table.index_file, table.manifest.digest, SHARD_INDEX),
+    ]
+    sizes = {f"{SHARD_FOLDER}/{shard.name}": shard.nbytes for shard in table.shards}
+
+    def fetch(name: str, digest: str, of: bytes | None) -> None:
+        path = folder / name
+        if path.exists():
+            return
+        aside = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+        try:
+            origin.fetch(name, str(aside))
+            if aside.stat().st_size != sizes.get(name, aside.stat().st_size):
+                found = f"{size(aside.stat().st_size)}, not {size(sizes[name])}"
+                raise DamagedStoreError(f"{place}/{name} has {found}: copy the store there again (--overwrite)")
+            LMDBHandle(str(aside), f"{place}/{name}", digest=digest, of=of)
+            with aside.open("rb") as file:
+                os.fsync(file.fileno())
+            aside.rename(path)
+        except (lmdb.Error, OtherStoreError) as error:
+            raise DamagedStoreError(f"{place}/{name} is not what was put there: {error}") from error
+        finally:
+            aside.unlink(missing_ok=True)
+
+    done = 0
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="dbloader-get") as threads:
+        try:
+            lengths = [*(shard.length for shard in table.shards), 0]
+            for length, _ in zip(lengths, threads.map(fetch, *zip(*wanted, strict=True)), strict=True):
+                done += length
+                progress(done, table.manifest.length)
+        except BaseException:
+            threads.shutdown(wait=False, cancel_futures=True)
+            raise
+    for path in [*folder.glob(f"{SHARD_FOLDER}/*"), *(path for path in folder.iterdir() if path.is_file())]:
+        if str(path.relative_to(folder)) not in files_of(table):
+            path.unlink(missing_ok=True)  # of a store that was there at an earlier attempt
+    write_durably(folder / MANIFEST_FILE, data)
+    if replaces:
+        move_into(folder, target)
+    else:
+        folder.rename(target)
+    return table.manifest

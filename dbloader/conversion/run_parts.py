@@ -1,0 +1,114 @@
+"""Run the parts of a conversion by an executor or by Ray, and say which part an error is of."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from dbloader._describe import short_repr
+from dbloader.conversion.part import convert_part
+from dbloader.conversion.plan import Plan
+from dbloader.errors import ConversionError, DBLoaderError, OptionError, StoreNotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Generator, Sequence
+
+    from dbloader.conversion.part import Receipt
+
+_LOOK_S = 0.2  # how often futures are asked that cannot be waited for
+
+
+def check_executor(executor: Any) -> None:
+    """Raise OptionError or TypeError unless parts can be given to an executor."""
+    if isinstance(executor, str):
+        if executor != "ray":
+            raise OptionError(f'executor must be "ray" or an object with submit(), got {short_repr(executor)}')
+    elif not callable(getattr(executor, "submit", None)):
+        raise TypeError(f'executor must be "ray" or an object with submit(), got {short_repr(executor)}')
+
+
+def run_parts(place: str, parts: Sequence[int], executor: Any, workers: int) -> Generator[Receipt, None, None]:
+    """Yield the receipts of parts as they are made.
+
+    When one fails, those that have not begun are canceled.
+
+    Args:
+        place: Absolute path of the destination.
+        parts: Numbers of the parts.
+        executor: ``"ray"``, or anything with ``submit``; it is not shut down.
+        workers: Threads of each part.
+
+    Raises:
+        DBLoaderError: A part failed: its error, after the number of the part.
+        ConversionError: A part failed with another error, or what was to make it is gone.
+    """
+    if executor == "ray":
+        from dbloader.conversion.ray_parts import submit_to_ray
+
+        results = submit_to_ray(place, parts, workers)
+    else:
+        results = _submit(place, parts, executor, workers)
+    part = None
+    with closing(results):
+        try:
+            for part, result in results:
+                receipt = result()
+                part = None
+                yield receipt
+        except Exception as error:
+            raise _told(part, place, error) from error
+
+
+def _submit(
+    place: str, parts: Sequence[int], executor: Any, workers: int
+) -> Generator[tuple[int, Callable[[], Receipt]], None, None]:
+    running: dict[Any, int] = {}
+    try:
+        for part in parts:
+            running[executor.submit(_make_part, place, part, workers, secrets.token_hex(8))] = part
+        while running:
+            for future in _finished(running):
+                yield running.pop(future), future.result
+    finally:
+        for future in running:  # after an error
+            future.cancel()
+
+
+def _make_part(place: str, part: int, workers: int, _attempt: str) -> Receipt:
+    """Make a part.
+
+    Only positional arguments: Dask takes ``workers=`` for those that a task may run on. No two calls are equal: Dask
+    would answer the second with what the first has returned or raised.
+    """
+    return convert_part(place, part, workers=workers)
+
+
+def _finished(running: Collection[Any]) -> Collection[Any]:
+    """Wait until one of some futures is done, and return those that are."""
+    if all(isinstance(future, Future) for future in running):
+        return wait(running, return_when=FIRST_COMPLETED).done
+    # Such as submitit's jobs, which look for a file.
+    while not (done := [future for future in running if future.done()]):
+        time.sleep(_LOOK_S)
+    return done
+
+
+def _told(part: int | None, place: str, error: Exception) -> DBLoaderError:
+    """Return an error that says which part it is of, None if of no single one, and what to do."""
+    if isinstance(error, StoreNotFoundError):
+        folder = Plan.open(place).folder  # raises if the plan is gone here too
+        return ConversionError(
+            f"part {part} ran where {folder} is not to be seen: source and destination must be folders that all "
+            "machines have at the same path"
+        )
+    which = "the parts" if part is None else f"part {part}"
+    if isinstance(error, DBLoaderError):
+        return type(error)(str(error) if part is None else f"{which}: {error}")
+    told = next(iter(str(error).splitlines()), "")
+    return ConversionError(
+        f"{which} could not be made: {type(error).__name__}{': ' if told else ''}{told}; the parts that are made are "
+        "kept: the same conversion goes on with the others"
+    )

@@ -1,0 +1,1 @@
+"""Object storage: S3, Google Cloud Storage, Azure and files on web servers."""

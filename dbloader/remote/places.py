@@ -1,0 +1,57 @@
+"""Places in object storage, such as ``s3://bucket/train.lmdb``. Importing this does not import obstore."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import NamedTuple
+
+from dbloader.errors import PlaceError
+
+WRITABLE = ("s3", "gs", "az")
+_PLACE = re.compile(r"(s3|gs|az|https?)://([^/]*)/*(.*)", re.DOTALL)
+
+
+class RemotePlace(NamedTuple):
+    """A place in object storage.
+
+    Attributes:
+        scheme: ``"s3"``, ``"gs"``, ``"az"``, ``"http"`` or ``"https"``.
+        bucket: The bucket or container; of ``http`` and ``https`` the server.
+        key: What all keys there begin with, without slashes at its ends.
+    """
+
+    scheme: str
+    bucket: str
+    key: str
+
+    def __str__(self) -> str:
+        return "/".join(part for part in (f"{self.scheme}://{self.bucket}", self.key) if part)
+
+
+def is_remote(place: object) -> bool:
+    """Return whether a place is in object storage."""
+    return isinstance(place, (str, os.PathLike)) and bool(_PLACE.match(str(place)))
+
+
+def parse_place(place: str | os.PathLike[str]) -> RemotePlace:
+    """Return the parts of a place.
+
+    Raises:
+        PlaceError: It names no bucket, or has credentials in it, which no message repeats.
+    """
+    found = _PLACE.fullmatch(os.fspath(place))
+    if found is None:
+        raise PlaceError("a place in object storage is s3://bucket/key, gs://bucket/key or az://container/key")
+    scheme, bucket, key = found.groups()
+    if "@" in bucket or (scheme.startswith("http") and "?" in bucket + key):
+        raise PlaceError(
+            f"a {scheme}:// place must not have credentials in it, which others could read in the manifest of a store: "
+            "put them into the environment, as docs/object-storage.md says"
+        )
+    if not bucket:
+        raise PlaceError(f"{scheme}:///{key} names no bucket: a place in object storage is {scheme}://bucket/key")
+    parts = [part for part in key.split("/") if part]
+    if {".", ".."} & {*parts}:
+        raise PlaceError(f"{scheme}://{bucket}/{key}: '.' and '..' mean nothing in object storage: leave them out")
+    return RemotePlace(scheme, bucket, "/".join(parts))

@@ -1,0 +1,113 @@
+"""What is simulated: the options of scripts/simulate, with their units, limits and defaults."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+ORDERS = ("lanes", "blocks")
+
+EXAMPLES = """examples:
+  scripts/simulate                                              1,000 nodes, 100,000 shards of 100 MB
+  scripts/simulate --nic-mbs 100 --store-mbs 50000              slow networks, and a store that gives 50 GB/s in all
+  scripts/simulate --order blocks --nodes 16 --shards 1600      without lanes: each node reads all shards
+  scripts/simulate --epochs 3 --cache-gb 20 --mtbf-hours 2000   a small cache; a node is lost every two hours
+  scripts/simulate --json --nodes 100 --shards 10000            as JSON, for a program
+"""
+
+
+def _option(default: Any, text: str, least: float = 0) -> Any:
+    return field(default=default, metadata={"help": text, "least": least})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """A training, its nodes and its store. MB are 1e6 bytes, GB 1e9."""
+
+    nodes: int = _option(1000, "machines, each with one cache", 1)
+    ranks: int = _option(8, "training processes of a node, one a GPU", 1)
+    shards: int = _option(100_000, "shards of the store", 1)
+    records: int = _option(1000, "records of a shard", 1)
+    shard_mb: float = _option(100.0, "size of a shard", 1e-6)
+    order: str = _option("lanes", f"one of {', '.join(ORDERS)}: BlockShuffleSampler with and without")
+    lanes: int = _option(0, "lanes of the order; 0: as many as ranks in all")
+    buffer_shards: int = _option(4, "shards that are shuffled together (of each lane)", 1)
+    batch: int = _option(64, "samples of a batch of one rank", 1)
+    step_ms: float = _option(100.0, "time of a training step of a node of usual speed", 1e-3)
+    step_spread: float = _option(0.02, "spread of the nodes' speed (sigma of a lognormal); all wait for the slowest")
+    nic_mbs: float = _option(1000.0, "MB/s that a node's network gives", 1e-6)
+    nic_spread: float = _option(0.1, "spread of that, likewise")
+    streams: int = _option(4, "shards that a node fetches at a time", 1)
+    stream_mbs: float = _option(400.0, "MB/s of one shard that is fetched", 1e-6)
+    latency_ms: float = _option(30.0, "median time until a request is answered")
+    latency_spread: float = _option(0.5, "spread of that, likewise")
+    store_mbs: float = _option(0.0, "MB/s that the store gives to all nodes together; 0: no limit")
+    store_requests: float = _option(
+        5500.0, "requests/s that the store takes, one a 16 MiB; more get a 503; 0: no limit"
+    )
+    cache_gb: float = _option(500.0, "size of a node's cache", 1e-9)
+    write_mbs: float = _option(2000.0, "MB/s that a node's disk writes", 1e-6)
+    read_mbs: float = _option(3000.0, "MB/s that a node's disk reads", 1e-6)
+    index_bytes: float = _option(60.0, "bytes of a record in the store's index, which each node fetches first")
+    epochs: int = _option(1, "epochs", 1)
+    classes: int = _option(1000, "classes, stored one after the other: the worst case for a shuffle", 2)
+    mtbf_hours: float = _option(0.0, "mean time between failures of one node; 0: none fails")
+    restart_s: float = _option(120.0, "time from a failure until all ranks run again")
+    restart_nodes: int = _option(0, "nodes after a failure; 0: as many as before, one of them with an empty cache")
+    checkpoint_steps: int = _option(50, "steps from one checkpoint to the next", 1)
+    seed: int = _option(0, "of the order and of all that is random here")
+
+    def __post_init__(self) -> None:
+        """Raise ValueError, in plain words, for what cannot be simulated."""
+        for option in fields(self):
+            value, least = getattr(self, option.name), option.metadata["least"]
+            if not isinstance(value, str) and not (math.isfinite(value) and value >= least):
+                raise ValueError(f"--{option.name.replace('_', '-')} must be at least {least:g}, got {value:g}")
+        if self.order not in ORDERS:
+            raise ValueError(f"--order must be one of {', '.join(ORDERS)}, got {self.order!r}")
+        if self.lanes and self.order != "lanes":
+            raise ValueError(f"--lanes is for --order lanes, got --order {self.order}")
+        if self.world > self.length:
+            raise ValueError(f"{self.world:,} ranks are more than the {self.length:,} records")
+
+    @property
+    def length(self) -> int:
+        """Records of the store."""
+        return self.shards * self.records
+
+    @property
+    def world(self) -> int:
+        """Ranks of all nodes."""
+        return self.nodes * self.ranks
+
+    @property
+    def shard_bytes(self) -> int:
+        """Bytes of a shard."""
+        return max(1, int(self.shard_mb * 1e6))
+
+    @property
+    def record_bytes(self) -> float:
+        """Bytes of a record."""
+        return self.shard_bytes / self.records
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line: an option for each attribute of Cluster, and what to do."""
+    found = argparse.ArgumentParser(
+        prog="scripts/simulate",
+        description="Simulate how a training on many nodes waits for its shards.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    kinds = {"int": int, "float": float, "str": str}
+    for option in fields(Cluster):
+        name = "--" + option.name.replace("_", "-")
+        text = f"{option.metadata['help']} ({option.default:g})" if option.name != "order" else option.metadata["help"]
+        found.add_argument(name, type=kinds[str(option.type)], default=option.default, help=text, metavar="N")
+    found.add_argument("--loss", action="store_true", help="also say what the loss of one node in mid-epoch costs")
+    found.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    found.add_argument("--check", action="store_true", help="prove exact properties of the order, up to 8,192 ranks")
+    found.add_argument("--calibrate", action="store_true", help="run real processes here, and compare")
+    return found

@@ -1,0 +1,111 @@
+"""Which shards a node needs in which steps: from the real sampler and the table of a real manifest."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dbloader.caching.policy import Need
+from dbloader.records.manifest import Summary
+from dbloader.sampling import BlockShuffleSampler
+from dbloader.stores.lmdb.shard_table import Shard, ShardTable
+from dbloader.stores.totals import Totals
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from simulation.cluster import Cluster
+
+_MOST_NEEDS = 5_000_000
+# Batches whose classes are counted.
+_JUDGED = 4
+
+
+class Records:
+    """A dataset as a sampler sees it: a length, and the lengths of its shards."""
+
+    def __init__(self, shard_lengths: Sequence[int]) -> None:
+        self.shard_lengths = shard_lengths
+        self._length = sum(shard_lengths)
+
+    def __len__(self) -> int:
+        return self._length
+
+
+def make_table(cluster: Cluster) -> tuple[ShardTable, int]:
+    """Return the table of a manifest with this many shards, and its bytes: written and read by the real code."""
+    manifest = Totals().manifest("simulated", 0, Summary(), classes=(), source=None, created=None)
+    shards = [
+        Shard(f"{number:06}.lmdb", cluster.records, cluster.shard_bytes, f"{number:064x}")
+        for number in range(cluster.shards)
+    ]
+    data = ShardTable(replace(manifest, length=cluster.length), "index.lmdb", shards).encode()
+    return ShardTable.decode(data, "simulated"), len(data)
+
+
+class Order:
+    """The order of one epoch, which is the same for any number of ranks.
+
+    Args:
+        cluster: What is simulated.
+        lengths: Records of each shard.
+        epoch: From 0.
+    """
+
+    def __init__(self, cluster: Cluster, lengths: Sequence[int], epoch: int) -> None:
+        self._cluster, self._epoch = cluster, epoch
+        self._records = Records(lengths)
+        self.length = len(self._records)
+
+    def needs(self, nodes: int, position: int = 0) -> list[list[Need]]:
+        """Return what each node needs of the rest of the epoch, in positions of a rank: its ranks advance together.
+
+        Raises:
+            ValueError: There are too many to simulate.
+        """
+        world, ranks = nodes * self._cluster.ranks, self._cluster.ranks
+        sampler = self.sampler(world, 0)
+        since = {**sampler.state_after(0), "epoch": self._epoch, "position": position}
+        found: list[list[Need]] = []
+        for node in range(nodes):
+            entries = list(sampler.blocks_ahead(range(node * ranks, (node + 1) * ranks), since=since))
+            begins = [(place - position) // world for place, _ in entries] + [-(-(self.length - position) // world)]
+            found.append(
+                [
+                    Need(shard, first, max(first, behind - 1))
+                    for (first, behind), (_, shards) in zip(pairwise(begins), entries, strict=True)
+                    for shard in shards
+                ]
+            )
+            if len(found[0]) * nodes > _MOST_NEEDS:
+                raise ValueError(
+                    f"{nodes:,} nodes of {ranks} ranks with {self._lanes() or 'no'} lanes: each node needs "
+                    f"{len({need.shard for need in found[0]}):,} of {self._cluster.shards:,} shards, and "
+                    f"{_MOST_NEEDS:,} in all can be simulated. Give lanes that ranks divide, or fewer nodes or shards"
+                )
+        return found
+
+    def uneven(self) -> float:
+        """Return how unevenly classes come in global batches: chi-square by its degrees of freedom.
+
+        It is about 1 in a global shuffle. The records of a class are stored one after the other.
+        """
+        order, classes = self.sampler(1, 0)._order(self._cluster.seed, self._epoch), self._cluster.classes
+        batch, found = min(self._cluster.batch * self._cluster.world, self.length), []
+        for begin in np.linspace(0, self.length - batch, _JUDGED).astype(int).tolist():
+            labels = order(np.arange(begin, begin + batch)) * classes // self.length
+            expected = batch / classes
+            found.append(((np.bincount(labels, minlength=classes) - expected) ** 2).sum() / expected / (classes - 1))
+        return float(np.mean(found))
+
+    def _lanes(self) -> int | None:
+        return (self._cluster.lanes or self._cluster.world) if self._cluster.order == "lanes" else None
+
+    def sampler(self, world: int, rank: int) -> BlockShuffleSampler:
+        """Return the sampler of a rank."""
+        lanes = self._lanes()
+        buffer = self._cluster.buffer_shards * (lanes or 1)
+        return BlockShuffleSampler(self._records, None, buffer, world, rank, seed=self._cluster.seed, lanes=lanes)

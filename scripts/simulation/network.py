@@ -1,0 +1,139 @@
+"""The network, the store and the disks on a virtual clock: transfers that share what there is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from simulation.cluster import Cluster
+
+Array = np.ndarray[Any, Any]
+
+_IDLE, _REFUSED, _ASKED, _COMING = range(4)
+# As dbloader.remote waits before it sends a request again that was refused: doubled each time, and half at random.
+_BACK_OFF_S, _LONGEST_BACK_OFF_S = 0.1, 10.0
+_PART_BYTES = 16 * 2**20  # one request of a larger file
+
+
+class Network:
+    """Requests of all nodes to one store.
+
+    A request is answered after a latency, unless the store has had too many in this second. Then the shard comes at the
+    speed that its node, the store and a fetch by itself allow.
+
+    Attributes:
+        now: The time in seconds.
+        refused: Requests that were answered 503.
+    """
+
+    def __init__(self, cluster: Cluster, rng: np.random.Generator) -> None:
+        self._cluster, self._rng = cluster, rng
+        shape = (cluster.nodes, cluster.streams)
+        speed = cluster.nic_mbs * rng.lognormal(0, cluster.nic_spread, cluster.nodes)
+        self._node_speed = np.minimum(speed, cluster.write_mbs) * 1e6
+        self.now = 0.0
+        self._phase = np.full(shape, _IDLE)
+        self._at = np.full(shape, np.inf)  # when the phase ends, unless it depends on other transfers
+        self._left = np.zeros(shape)
+        self._size = np.zeros(shape)
+        self._attempt = np.zeros(shape, int)
+        self._shard = np.zeros(shape, np.int64)
+        self._rate: Array | None = None
+        self._asked: Counter[int] = Counter()
+        self._accepted: Counter[int] = Counter()
+        self._most_parts = 0.0
+        self._part_bytes = min(_PART_BYTES, cluster.shard_bytes)
+        limits = (cluster.store_mbs * 1e6, cluster.store_requests * self._part_bytes)
+        self._total_speed = min((limit for limit in limits if limit), default=inf)
+        self.refused = 0
+        # Events that are so near come together; it is far below the time of any shard.
+        self._tick = 1e-2 * cluster.shard_mb / min(cluster.stream_mbs, cluster.nic_mbs)
+
+    @property
+    def most_requests(self) -> float:
+        """The most requests in a second: those for sizes, and those for parts."""
+        return max(self._asked.values()) + self._most_parts
+
+    def idle(self, node: int) -> list[int]:
+        """Return the numbers of the node's streams that have nothing to do."""
+        found: list[int] = np.flatnonzero(self._phase[node] == _IDLE).tolist()
+        return found
+
+    def fetch(self, node: int, stream: int, shard: int, nbytes: int) -> None:
+        """Ask for a shard."""
+        slot = node, stream
+        self._shard[slot], self._size[slot], self._left[slot], self._attempt[slot] = shard, nbytes, nbytes, 0
+        self._ask(slot)
+
+    def stop(self) -> None:
+        """Forget all requests that are under way."""
+        self._phase[:], self._at[:], self._rate = _IDLE, np.inf, None
+
+    def _ask(self, slot: tuple[int, int]) -> None:
+        cluster, second = self._cluster, int(self.now)
+        self._asked[second] += 1  # for the size
+        delay = cluster.latency_ms / 1e3 * float(self._rng.lognormal(0, cluster.latency_spread, 2).sum())
+        self._phase[slot] = _ASKED
+        if 0 < cluster.store_requests <= self._accepted[second]:
+            self.refused += 1
+            longest = min(_LONGEST_BACK_OFF_S, _BACK_OFF_S * 2.0 ** self._attempt[slot])
+            delay += longest * self._rng.uniform(0.5, 1)
+            self._attempt[slot] += 1
+            self._phase[slot] = _REFUSED
+        else:
+            self._accepted[second] += 1
+        self._at[slot] = self.now + delay
+
+    def next_event(self) -> float:
+        """Return when something happens next; infinity if nothing is under way."""
+        ends = float(self._at.min())
+        coming = self._phase == _COMING
+        if coming.any():
+            ends = min(ends, self.now + float((self._left[coming] / self._rates()[coming]).min()))
+        return ends
+
+    def advance(self, until: float) -> list[tuple[int, int]]:
+        """Move the clock, and return the nodes and shards of the transfers that ended."""
+        coming = self._phase == _COMING
+        if coming.any():
+            self._left -= np.where(coming, self._rates() * (until - self.now), 0)
+            self._at[coming & (self._left <= self._rates() * self._tick)] = until
+        self.now = until
+        done = []
+        for node, stream in np.argwhere(self._at <= until + self._tick).tolist():
+            slot = node, stream
+            self._at[slot] = np.inf
+            if self._phase[slot] == _REFUSED:
+                self._ask(slot)
+            elif self._phase[slot] == _ASKED:
+                self._phase[slot], self._rate = _COMING, None
+            elif self._phase[slot] == _COMING:
+                self._phase[slot], self._rate = _IDLE, None
+                done.append((node, int(self._shard[slot])))
+        return done
+
+    def _rates(self) -> Array:
+        """Return the bytes/s of each stream that transfers: the store shares what it gives among them."""
+        if self._rate is None:
+            cluster, coming = self._cluster, self._phase == _COMING
+            count = coming.sum(axis=1)
+            speed = np.minimum(self._node_speed / np.maximum(count, 1), cluster.stream_mbs * 1e6)
+            if self._total_speed < float((speed * count).sum()):
+                speed = np.minimum(speed, _level(speed, count, self._total_speed))
+            self._rate = np.broadcast_to(speed[:, None], coming.shape)
+            self._most_parts = max(self._most_parts, float((speed * count).sum()) / self._part_bytes)
+        return self._rate
+
+
+def _level(speed: Array, count: Array, total: float) -> float:
+    """Return the speed that no stream exceeds, so that all together get ``total``; slower ones keep theirs."""
+    order = np.argsort(speed)
+    speed, count = speed[order], count[order]
+    below = np.cumsum(speed * count) - speed * count  # what the slower ones take
+    above = np.cumsum(count[::-1])[::-1]
+    levels = (total - below) / np.maximum(above, 1)
+    return float(levels[np.argmax(levels < speed)])

@@ -1,0 +1,186 @@
+"""A training on the virtual clock: caches with the real policy, steps that wait for the slowest rank, lost nodes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from math import inf
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dbloader.caching.policy import CachePolicy
+from simulation.needs import Order, make_table
+from simulation.network import Network
+
+if TYPE_CHECKING:
+    from dbloader.caching.policy import Need
+    from simulation.cluster import Cluster
+
+# In place of the number of a shard: the manifest and the index, which come first.
+_INDEX = -1
+# The reader of a cache: the ranks of a node advance together.
+_RANKS = 0
+
+
+class _Node:
+    """The cache of one machine, and what its ranks wait for."""
+
+    def __init__(self, number: int, network: Network, nbytes: list[int], limit: int, index_bytes: int) -> None:
+        self._number, self._network, self._nbytes, self._limit = number, network, nbytes, limit
+        self._index_bytes = index_bytes
+        self.present: set[int] = set()
+        self.peak = self.read = 0  # bytes
+
+    def begin(self, needs: list[Need], batch: int) -> None:
+        """Expect what the ranks need from now on; the shards that are here stay."""
+        self._policy = CachePolicy(self._nbytes, self._limit)
+        self._policy.expect(_RANKS, needs)
+        least = self._policy.least_bytes()
+        if least > self._limit:
+            raise ValueError(
+                f"--cache-gb {self._limit / 1e9:g} is too small: {least / 1e9:.3g} GB of shards are in use at one time"
+            )
+        self._begins: defaultdict[int, list[Need]] = defaultdict(list)
+        for need in needs:
+            self._begins[need.first // batch].append(need)
+        self._batch = batch
+        self._active: list[Need] = []
+        self._coming: set[int] = set()
+        self._used = sum(self._nbytes[shard] for shard in self.present - {_INDEX})
+        self.missing: list[int] = []
+
+    def come_to(self, step: int) -> None:
+        """Ask for the shards of a step, as the ranks do before they read its batch."""
+        begin = step * self._batch
+        new = self._begins.pop(step, [])
+        self._active = [need for need in self._active if need.last >= begin] + new
+        for need in new:
+            self._policy.ask(_RANKS, need.shard)
+        # A batch is read shard by shard: one that is removed while others are waited for has been read.
+        self.missing = list(dict.fromkeys(need.shard for need in self._active if need.shard not in self.present))
+
+    def fetched(self, shard: int) -> None:
+        """Note that a shard is here."""
+        self._coming.discard(shard)
+        self.present.add(shard)
+        if shard in self.missing:
+            self.missing.remove(shard)
+
+    def fetch(self) -> None:
+        """Give the streams that are idle something to do."""
+        for stream in self._network.idle(self._number):
+            if _INDEX not in self.present:
+                if not self._coming:
+                    self._coming.add(_INDEX)
+                    self._network.fetch(self._number, stream, _INDEX, self._index_bytes)
+                return
+            shards = (self.present | self._coming) - {_INDEX}
+            chosen = self._policy.next(shards, self.missing, self._coming)
+            if chosen is None:
+                return
+            self.present.difference_update(chosen.remove)
+            self._coming.add(chosen.shard)
+            self._used += self._nbytes[chosen.shard] - sum(self._nbytes[shard] for shard in chosen.remove)
+            self.peak = max(self.peak, self._used)
+            self.read += self._nbytes[chosen.shard]
+            self._network.fetch(self._number, stream, chosen.shard, self._nbytes[chosen.shard])
+
+
+class Training:
+    """Run epochs, and say how long they took and what they read.
+
+    Args:
+        cluster: What is simulated.
+        fail_at: The times at which a node fails, in seconds.
+    """
+
+    def __init__(self, cluster: Cluster, fail_at: list[float]) -> None:
+        rng = np.random.default_rng(cluster.seed)
+        self._cluster, self._fail_at = cluster, sorted(fail_at)
+        table, manifest_bytes = make_table(cluster)
+        self._lengths = [shard.length for shard in table.shards]
+        self.network = Network(cluster, rng)
+        nbytes = [shard.nbytes for shard in table.shards]
+        self.index_bytes = int(cluster.length * cluster.index_bytes) and manifest_bytes
+        self.index_bytes += int(cluster.length * cluster.index_bytes)
+        limit = int(cluster.cache_gb * 1e9)
+        self.nodes = [_Node(n, self.network, nbytes, limit, self.index_bytes) for n in range(cluster.nodes)]
+        self._rng = rng
+        slowest = float(rng.lognormal(0, cluster.step_spread, cluster.nodes).max())
+        read_s = cluster.ranks * cluster.batch * cluster.record_bytes / (cluster.read_mbs * 1e6)
+        self._step_s = max(cluster.step_ms / 1e3 * slowest, read_s)
+        self.lost_nodes = 0
+
+    def run(self) -> list[dict[str, float]]:
+        """Return what happened in each epoch."""
+        return [self._epoch(epoch) for epoch in range(self._cluster.epochs)]
+
+    def _epoch(self, epoch: int) -> dict[str, float]:
+        cluster, network = self._cluster, self.network
+        order = Order(cluster, self._lengths, epoch)
+        begun, before = network.now, [node.read for node in self.nodes]
+        nodes, position, first, useful = cluster.nodes, 0, None, 0.0
+        needs = order.needs(nodes)
+        shards = sum(len({need.shard for need in uses}) for uses in needs) / nodes
+        while True:
+            world = nodes * cluster.ranks
+            steps = -((position - cluster.length) // (world * cluster.batch))
+            done, started = self._segment(needs, steps)
+            first = first if started is None or first is not None else started
+            kept = done if done == steps else done // cluster.checkpoint_steps * cluster.checkpoint_steps
+            useful += kept * self._step_s
+            if done == steps:
+                break
+            position += kept * cluster.batch * world
+            nodes = self._restart() or nodes
+            needs = order.needs(nodes, position)
+        seconds, read = network.now - begun, [node.read - of for node, of in zip(self.nodes, before, strict=True)]
+        data = cluster.shards * cluster.shard_bytes
+        return {
+            "first_batch_s": (first or begun) - begun,
+            "seconds": seconds,
+            "stall_percent": 100 * (1 - useful / seconds),
+            "read_per_data": sum(read) / data,
+            "most_read_by_a_node_per_share": max(read) * cluster.nodes / data,
+            "shards_per_node": shards,
+            "uneven": order.uneven(),
+        }
+
+    def _segment(self, needs: list[list[Need]], steps: int) -> tuple[int, float | None]:
+        """Train until the end of the epoch or the next failure; return the steps, and when the first one began."""
+        network, used = self.network, self.nodes[: len(needs)]
+        fail = self._fail_at[0] if self._fail_at else inf
+        for node, uses in zip(used, needs, strict=True):
+            node.begin(uses, self._cluster.batch)
+            node.come_to(0)
+            node.fetch()
+        step, free, first = 0, network.now, None
+        waiting = {n for n, node in enumerate(used) if node.missing}
+        while step < steps or network.now < free:
+            if not waiting and step < steps and network.now >= free:
+                first = network.now if first is None else first
+                free, step = network.now + self._step_s, step + 1
+                for n, node in enumerate(used if step < steps else ()):
+                    node.come_to(step)
+                    node.fetch()
+                    if node.missing:
+                        waiting.add(n)
+            until = min(network.next_event(), free if free > network.now else inf, fail)
+            assert until < inf, f"nothing happens any more, in step {step} of {steps}"
+            for n, shard in network.advance(until):
+                used[n].fetched(shard)
+                used[n].fetch()
+                if not used[n].missing:
+                    waiting.discard(n)
+            if until >= fail:
+                return max(0, step - 1), first
+        return steps, first
+
+    def _restart(self) -> int:
+        """Lose a node: it comes back with an empty cache, or the others go on without it."""
+        self._fail_at.pop(0)
+        self.lost_nodes += 1
+        self.network.stop()
+        self.network.now += self._cluster.restart_s
+        self.nodes[int(self._rng.integers(len(self.nodes)))].present.clear()
+        return self._cluster.restart_nodes

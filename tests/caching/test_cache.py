@@ -1,0 +1,285 @@
+"""Caches of shards: what comes to them, who shares them, how large they become, and what is refused."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import resource
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from torch.utils.data import DataLoader
+
+from dbloader import LMDBDataset, MongoDataset, copy_store
+from dbloader.caching.folder import read_stats
+from dbloader.caching.policy import Need
+from dbloader.caching.store import CachedStore
+from dbloader.errors import NotAStoreError, OptionError, PlaceError, StoreFullError
+from tests.support.caching import (
+    WAIT_S,
+    image_of,
+    make_shards,
+    shards_in,
+    wait_for,
+    wait_until_ended,
+)
+from tests.support.children import from_child
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+fork = multiprocessing.get_context("fork")
+
+# Python >= 3.12 warns of every fork of a process with threads, which every client of a server has.
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+
+
+@pytest.fixture
+def origin(tmp_path: Path) -> Path:
+    make_shards(tmp_path / "origin.lmdb")
+    return tmp_path / "origin.lmdb"
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "local" / "cache"
+
+
+IMAGES = [image_of(index) for index in range(24)]
+
+
+def images_of(store: CachedStore, indices: Any = range(24)) -> list[Any]:
+    return [record.image for record in store.read(indices)]
+
+
+def size_of_shard(origin: Path) -> int:
+    return max(path.stat().st_size for path in (origin / "shards").iterdir())
+
+
+def test_constructing_a_cache_touches_nothing(tmp_path: Path, cache: Path) -> None:
+    store = CachedStore(tmp_path / "none.lmdb", cache)
+    assert repr(store) == f"CachedStore('{tmp_path}/none.lmdb', '{cache}')"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_shard_comes_when_a_record_of_it_is_read(origin: Path, cache: Path) -> None:
+    with CachedStore(origin, cache) as store:
+        assert (len(store), store.column("label")[:4].tolist(), store.name(5)) == (24, [0, 1, 2, 0], "5.x")
+        assert shards_in(cache) == []
+        assert images_of(store, [23, 8, 9]) == [IMAGES[23], IMAGES[8], IMAGES[9]]
+        assert shards_in(cache) == ["00002.lmdb", "00005.lmdb"]
+        stats = read_stats(cache)
+        assert (stats.fetches, stats.removed, stats.nbytes) == (2, 0, stats.fetched_bytes)
+        assert store.verify() == LMDBDataset(origin, decode=None).content_digest
+        pickled = pickle.dumps(store)
+        assert len(pickled) < 1000
+    wait_until_ended(cache)
+    with pickle.loads(pickled) as store:  # noqa: S301 - our own
+        assert images_of(store) == IMAGES
+    wait_until_ended(cache)
+    assert read_stats(cache).fetches == 0  # all were there
+
+
+def test_processes_share_one_cache_and_each_shard_is_fetched_once(origin: Path, cache: Path) -> None:
+    def read(number: int, pipe: Any) -> None:
+        with CachedStore(origin, cache) as store:
+            pipe.send(images_of(store, [(index + 6 * number) % 24 for index in range(24)]))
+            pipe.recv()
+
+    pipes = [fork.Pipe() for _ in range(4)]
+    processes = [fork.Process(target=read, args=(number, theirs)) for number, (_, theirs) in enumerate(pipes)]
+    for process in processes:
+        process.start()
+    for number, (ours, _) in enumerate(pipes):
+        assert ours.poll(WAIT_S)
+        assert ours.recv() == [IMAGES[(index + 6 * number) % 24] for index in range(24)]
+    assert read_stats(cache).fetches == 6
+    for process, (ours, theirs) in zip(processes, pipes, strict=True):
+        ours.send("end")
+        process.join(WAIT_S)
+        process.close()
+        ours.close()
+        theirs.close()
+    wait_until_ended(cache)
+
+
+def test_workers_of_a_dataloader_read_from_the_cache(origin: Path, cache: Path) -> None:
+    dataset = LMDBDataset(origin, decode=None, cache=cache)
+    assert dataset.root == str(origin)
+    loader: Any = DataLoader(dataset, 5, num_workers=2, collate_fn=list, multiprocessing_context="fork", timeout=WAIT_S)
+    for _ in range(2):
+        assert [sample for batch in loader for sample in batch] == [(IMAGES[i], i % 3) for i in range(24)]
+    assert read_stats(cache).fetches == 6
+
+
+def test_a_store_in_one_file_comes_in_shards(tmp_path: Path, origin: Path, cache: Path) -> None:
+    copy_store(origin, tmp_path / "one.lmdb")
+    with CachedStore(tmp_path / "one.lmdb", cache) as store:
+        assert images_of(store) == IMAGES
+        assert store.shard_lengths == [24]
+        assert (store.manifest.classes, store.manifest.digest) == (("a", "b", "c"), store.verify())
+        assert list(store.events()) == []
+
+
+# Size
+
+
+def test_the_cache_is_never_larger_than_its_limit_and_what_was_asked_for_last_stays(origin: Path, cache: Path) -> None:
+    limit = 2 * size_of_shard(origin)
+    with CachedStore(origin, cache, max_bytes=limit) as store:
+        for first in range(0, 24, 4):
+            assert images_of(store, [first]) == IMAGES[first : first + 1]
+            assert sum(path.stat().st_size for path in (cache / "shards").iterdir()) <= limit
+        assert shards_in(cache) == ["00004.lmdb", "00005.lmdb"]
+        assert images_of(store, list(range(0, 24, 4)) * 2) == IMAGES[::4] * 2  # a batch of more than fits
+        assert sum(path.stat().st_size for path in (cache / "shards").iterdir()) <= limit
+
+
+def test_a_removed_shard_that_is_open_is_closed_so_that_the_disk_has_room(origin: Path, cache: Path) -> None:
+    with CachedStore(origin, cache, max_bytes=size_of_shard(origin)) as store:
+        for index in (0, 4, 8):
+            store.read([index])
+        gone = [
+            target
+            for descriptor in os.listdir("/proc/self/fd")  # noqa: PTH208 - numbers
+            if os.path.lexists(f"/proc/self/fd/{descriptor}")
+            and str(cache / "shards") in (target := os.readlink(f"/proc/self/fd/{descriptor}"))  # noqa: PTH115
+            and "(deleted)" in target
+        ]
+        assert gone == []
+
+
+def test_a_limit_below_the_largest_shard_is_refused_with_the_number(origin: Path, cache: Path) -> None:
+    least = size_of_shard(origin)
+    with pytest.raises(OptionError, match=f"^cache_bytes must be at least {least}, the size of the largest shard"):
+        LMDBDataset(origin, cache=cache, cache_bytes=least - 1)
+    assert len(LMDBDataset(origin, decode=None, cache=cache, cache_bytes=least)) == 24
+
+
+def test_an_order_that_needs_more_than_the_limit_is_refused_with_the_number(origin: Path, cache: Path) -> None:
+    size = size_of_shard(origin)
+    with CachedStore(origin, cache, max_bytes=3 * size) as store:
+        with pytest.raises(OptionError, match=rf"is too small for this order, which reads shards of {4 * size} bytes"):
+            store.expect([Need(shard, 0, 23) for shard in range(4)])
+        store.expect([Need(shard, 0, 23) for shard in range(3)])
+        assert images_of(store) == IMAGES  # in another order than was said
+
+
+def test_the_shards_of_an_order_come_ahead_of_their_use(origin: Path, cache: Path) -> None:
+    with CachedStore(origin, cache, max_bytes=3 * size_of_shard(origin)) as store:
+        store.expect([Need(shard, at, at) for at, shard in enumerate((4, 1, 3, 0))])
+        first = [f"{shard:05}.lmdb" for shard in (1, 3, 4)]
+        wait_for(lambda: shards_in(cache) == first, "the first three shards")
+        assert images_of(store, [16]) == [IMAGES[16]]
+        assert shards_in(cache) == first
+        assert images_of(store, [4]) == [IMAGES[4]]  # shard 4 is done
+        wait_for(lambda: shards_in(cache) == [f"{shard:05}.lmdb" for shard in (0, 1, 3)], "the last shard")
+
+
+def test_all_who_use_a_cache_at_one_time_give_the_same_limit(origin: Path, cache: Path) -> None:
+    with CachedStore(origin, cache, max_bytes=10**6) as store, CachedStore(origin, cache) as other:
+        len(store)
+        with pytest.raises(OptionError, match=r"is in use with cache_bytes=1000000: all .* the same, got None$"):
+            len(other)
+        assert images_of(store) == IMAGES
+
+
+def test_on_a_full_disk_the_error_says_so_and_others_go_on(origin: Path, tmp_path: Path) -> None:
+    make_shards(origin, (4, 100))
+
+    def read() -> list[Any]:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))  # as of a disk: the fetcher inherits it
+        with CachedStore(origin, tmp_path / "cache") as store:
+            assert images_of(store, [0]) == [image_of(0)]
+            with pytest.raises(StoreFullError, match=r"no room is left for a copy of .*00001.lmdb"):
+                store.read([50])
+            return images_of(store, [1])
+
+    assert from_child(read) == [image_of(1)]
+
+
+# What else may be at the place
+
+
+@pytest.mark.parametrize(
+    ("cache_of", "error", "message"),
+    [
+        (lambda origin: origin, OptionError, "must be neither its origin .* nor inside or around it"),
+        (lambda origin: origin / "shards" / "cache", OptionError, "must be neither its origin"),
+        (lambda origin: origin.parent, OptionError, "must be neither its origin"),
+        (lambda origin: origin / "manifest.bson" / "x", OptionError, "must be neither its origin"),
+        (lambda origin: origin.parent / "precious", NotAStoreError, "is not a cache, and not empty"),
+        (lambda origin: origin.parent / "precious" / "file", NotAStoreError, "is a file, and a cache is a folder"),
+    ],
+)
+def test_what_is_no_cache_is_refused_and_left_as_it_was(
+    origin: Path, cache_of: Callable[[Path], Path], error: type[Exception], message: str
+) -> None:
+    (origin.parent / "precious").mkdir()
+    (origin.parent / "precious" / "file").write_bytes(b"precious")
+    before = sorted(origin.parent.rglob("*"))
+    with CachedStore(origin, cache_of(origin)) as store, pytest.raises(error, match=message):
+        len(store)
+    assert sorted(origin.parent.rglob("*")) == before
+
+
+def test_a_link_to_the_origin_is_no_way_around(origin: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(origin)
+    with CachedStore(origin, tmp_path / "link") as store, pytest.raises(OptionError, match="neither its origin"):
+        len(store)
+
+
+def test_options_are_checked(origin: Path, cache: Path) -> None:
+    with pytest.raises(OptionError, match="cache_bytes needs a cache, got 5"):
+        LMDBDataset(origin, cache_bytes=5)
+    with pytest.raises(OptionError, match="cache_bytes must be at least 1, got 0"):
+        CachedStore(origin, cache, max_bytes=0)
+    with pytest.raises(OptionError, match="cache must be the path of a folder on this machine"):
+        CachedStore(origin, "mongodb://user:secret@host/a.b")
+    with pytest.raises(PlaceError, match="ftp:// is no place"):
+        CachedStore("ftp://host/a", cache)
+
+
+def test_the_cache_of_another_store_is_refused(origin: Path, cache: Path, tmp_path: Path) -> None:
+    with CachedStore(origin, cache) as store:
+        store.read([0])
+        make_shards(tmp_path / "other.lmdb", base=100)
+        message = rf"^{cache} caches another store than the one that is now at .*other.lmdb: remove the folder, or name"
+        with CachedStore(tmp_path / "other.lmdb", cache) as other, pytest.raises(NotAStoreError, match=message):
+            len(other)
+        assert images_of(store) == IMAGES
+    wait_until_ended(cache)
+    with CachedStore(tmp_path / "other.lmdb", cache) as other, pytest.raises(NotAStoreError, match=message):
+        len(other)
+
+
+# MongoDB
+
+
+def test_a_store_in_mongodb_comes_in_shards(origin: Path, cache: Path, mongo_uri: str) -> None:
+    copy_store(origin, mongo_uri)
+    with MongoDataset(mongo_uri, decode=None, cache=cache, query={"label": 1}) as dataset:
+        assert [dataset[position] for position in (0, 7)] == [(IMAGES[1], 1), (IMAGES[22], 1)]
+        with CachedStore(mongo_uri, cache) as store:
+            assert store.verify() == dataset.content_digest or store.verify() == dataset.manifest.digest
+    wait_until_ended(cache)
+    assert read_stats(cache).fetches == 1
+    assert "secret" not in (cache / "cache.json").read_text()
+
+
+def test_a_stale_cache_is_refused_when_a_dataset_is_made_and_refreshed(
+    origin: Path, cache: Path, mongo_uri: str
+) -> None:
+    copy_store(origin, mongo_uri)
+    message = r"caches another store than the one that is now at mongodb://.*: remove the folder, or name another"
+    with MongoDataset(mongo_uri, decode=None, cache=cache) as dataset:
+        assert dataset[0] == (IMAGES[0], 0)
+        make_shards(origin, base=1000)
+        copy_store(origin, mongo_uri, overwrite=True)
+        assert dataset[5] == (IMAGES[5], 2)
+        with pytest.raises(NotAStoreError, match=message):
+            MongoDataset(mongo_uri, cache=cache)
+        with pytest.raises(NotAStoreError, match=message):
+            dataset.refresh()

@@ -1,0 +1,326 @@
+"""The fetcher of a cache: what happens when it, its readers, its origin or the network fails."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dbloader import copy_store
+from dbloader.caching import client
+from dbloader.caching.folder import read_stats
+from dbloader.caching.store import CachedStore
+from dbloader.errors import (
+    DamagedRecordError,
+    DamagedStoreError,
+    NotAStoreError,
+    StoreAccessError,
+    StoreError,
+    StoreNotFoundError,
+)
+from tests.support.caching import (
+    WAIT_S,
+    SlowFile,
+    fetcher_of,
+    image_of,
+    kill_fetcher,
+    make_shards,
+    shards_in,
+    wait_for,
+    wait_until_ended,
+)
+from tests.support.lmdb_files import tamper_with_records
+from tests.support.mongo import Proxy
+
+if TYPE_CHECKING:
+    from tests.support.mongo import Mongod
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+
+
+@pytest.fixture
+def origin(tmp_path: Path) -> Path:
+    make_shards(tmp_path / "origin.lmdb")
+    return tmp_path / "origin.lmdb"
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+IMAGES = [image_of(index) for index in range(24)]
+
+
+def images_of(store: CachedStore, indices: Any = range(24)) -> list[Any]:
+    return [record.image for record in store.read(indices)]
+
+
+class Reading:
+    """A thread that reads records, and what came of it."""
+
+    def __init__(self, store: CachedStore, indices: Any) -> None:
+        self.result: Any = None
+        self._thread = threading.Thread(target=self._read, args=(store, indices))
+        self._thread.start()
+
+    def _read(self, store: CachedStore, indices: Any) -> None:
+        try:
+            self.result = images_of(store, indices)
+        except StoreError as error:
+            self.result = type(error), str(error)  # the error would keep the store open
+
+    def get(self) -> Any:
+        self._thread.join(WAIT_S)
+        assert not self._thread.is_alive(), "the reader hangs"
+        return self.result
+
+
+TRAINING = """\
+import sys
+from dbloader.caching.store import CachedStore
+store = CachedStore(sys.argv[1], sys.argv[2])
+store.read([0])
+print("read", flush=True)
+store.read([20])
+"""
+
+
+def training(origin: Path, cache: Path) -> subprocess.Popen[str]:
+    """Start a process that reads from shard 0, says so, and then waits for shard 5."""
+    return subprocess.Popen(
+        [sys.executable, "-c", TRAINING, origin, cache],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+
+
+def test_the_fetcher_imports_no_torch_and_is_nobodys_child(origin: Path, cache: Path) -> None:
+    with CachedStore(origin, cache) as store:
+        store.read([0])
+        pid = fetcher_of(cache)
+        assert pid is not None
+        assert "torch" not in Path(f"/proc/{pid}/maps").read_text()
+        assert int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[1]) != os.getpid()
+        assert os.getsid(pid) != os.getsid(0)  # Ctrl-C does not reach it
+    wait_until_ended(cache)
+    assert sorted(path.name for path in cache.iterdir() if path.name.startswith("fetcher")) == [
+        "fetcher.lock",
+        "fetcher.log",
+    ]
+    assert (cache / "fetcher.log").read_text() == ""
+
+
+def test_a_fetcher_that_is_killed_between_two_reads_is_replaced(origin: Path, cache: Path) -> None:
+    with CachedStore(origin, cache) as store:
+        store.read([0])
+        kill_fetcher(cache)
+        assert images_of(store) == IMAGES
+    wait_until_ended(cache)
+
+
+def test_a_fetcher_that_is_killed_while_it_downloads_is_replaced(origin: Path, cache: Path) -> None:
+    slow = SlowFile(origin / "shards" / "00002.lmdb")
+    with CachedStore(origin, cache) as store:
+        store.read([0])
+        reading = Reading(store, [8])
+        with slow.opened() as descriptor:
+            slow.write(descriptor, slow.data[: len(slow.data) // 2])
+            kill_fetcher(cache)
+        slow.send()
+        assert reading.get() == [IMAGES[8]]
+    wait_until_ended(cache)
+    assert shards_in(cache) == ["00000.lmdb", "00002.lmdb"]  # without the half of one
+
+
+def test_a_training_that_is_killed_while_it_waits_leaves_no_fetcher_and_a_cache_that_goes_on(
+    origin: Path, cache: Path
+) -> None:
+    slow = SlowFile(origin / "shards" / "00005.lmdb")
+    with training(origin, cache) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "read\n"
+        with slow.opened() as descriptor:
+            slow.write(descriptor, slow.data[:5000])
+            process.send_signal(signal.SIGKILL)
+            process.wait(WAIT_S)
+            wait_until_ended(cache)
+    assert shards_in(cache) == ["00000.lmdb"]
+    slow.path.unlink()
+    slow.path.write_bytes(slow.data)
+    with CachedStore(origin, cache) as store:
+        assert images_of(store) == IMAGES
+        assert read_stats(cache).fetches == 5
+    wait_until_ended(cache)
+
+
+def test_after_training_and_fetcher_were_killed_the_cache_goes_on_with_what_is_complete(
+    origin: Path, cache: Path
+) -> None:
+    slow = SlowFile(origin / "shards" / "00005.lmdb")
+    with training(origin, cache) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "read\n"
+        with slow.opened() as descriptor:
+            slow.write(descriptor, slow.data[:5000])
+            process.send_signal(signal.SIGSTOP)  # or it would start another one
+            kill_fetcher(cache)
+            process.send_signal(signal.SIGKILL)
+            process.wait(WAIT_S)
+    assert len(shards_in(cache)) == 2  # the half of one has a name of its own
+    slow.path.unlink()
+    slow.path.write_bytes(slow.data)
+    with CachedStore(origin, cache) as store:
+        assert images_of(store) == IMAGES
+        assert len(shards_in(cache)) == 6
+    wait_until_ended(cache)
+
+
+def test_a_fetcher_that_cannot_start_is_an_error_with_its_reason(origin: Path, cache: Path) -> None:
+    (cache / "fetcher.sock").mkdir(parents=True)
+    (cache / "cache.json").touch()
+    with CachedStore(origin, cache) as store, pytest.raises(StoreAccessError, match=r"cannot be reached.*directory"):
+        len(store)
+
+
+# Slow origins
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "STALL_S", 2.0)
+
+
+def test_a_reader_waits_as_long_as_bytes_come(origin: Path, cache: Path, impatient: None) -> None:
+    slow = SlowFile(origin / "shards" / "00002.lmdb")
+    with CachedStore(origin, cache) as store:
+        store.read([0])
+        reading = Reading(store, [8])
+        with slow.opened() as descriptor:
+            for part in range(4):
+                slow.write(descriptor, slow.data[part * 10_000 : (part + 1) * 10_000])
+                threading.Event().wait(0.8)
+            slow.write(descriptor, slow.data[40_000:])
+        assert reading.get() == [IMAGES[8]]
+
+
+def test_a_reader_gives_up_when_no_byte_comes_and_names_the_shard(origin: Path, cache: Path, impatient: None) -> None:
+    slow = SlowFile(origin / "shards" / "00002.lmdb")
+    with CachedStore(origin, cache) as store:
+        store.read([0])
+        message = f"shard 2 (00002.lmdb) of {origin} did not come: no byte arrived for 2 s"
+        reading = Reading(store, [8])
+        with slow.opened() as descriptor:
+            assert reading.get() == (StoreAccessError, message)
+            assert images_of(store, [4]) == [IMAGES[4]]  # others come
+            slow.write(descriptor, slow.data)
+        assert images_of(store, [8]) == [IMAGES[8]]
+    wait_until_ended(cache)
+
+
+# Origins that fail
+
+
+def test_an_origin_that_is_not_there_is_an_error_until_it_is(origin: Path, cache: Path, tmp_path: Path) -> None:
+    origin.rename(tmp_path / "away")
+    with CachedStore(origin, cache) as store:
+        with pytest.raises(StoreNotFoundError, match=f"^{origin} does not exist"):
+            len(store)
+        (tmp_path / "away").rename(origin)
+        assert images_of(store) == IMAGES
+
+
+def test_a_shard_that_is_damaged_at_the_origin_is_an_error_of_those_who_need_it(origin: Path, cache: Path) -> None:
+    damaged = origin / "shards" / "00001.lmdb"
+    whole = damaged.read_bytes()
+    damaged.write_bytes(whole[: len(whole) // 2])
+    with CachedStore(origin, cache) as store:
+        with pytest.raises(DamagedStoreError, match=f"^{damaged} is cut short"):
+            store.read([4])
+        assert images_of(store, [0, 8]) == [IMAGES[0], IMAGES[8]]
+        damaged.write_bytes(whole)
+        assert images_of(store) == IMAGES
+
+
+def test_a_damaged_record_is_an_error_with_the_file_to_remove(origin: Path, cache: Path) -> None:
+    with CachedStore(origin, cache) as store:
+        store.read([4])
+    wait_until_ended(cache)
+    file = cache / "shards" / "00001.lmdb"
+    tamper_with_records(file, {1: b"no record"})
+    with CachedStore(origin, cache) as store:
+        message = rf"^record 5 \(5.x\) of {origin} is damaged: .*in the cache: {file}; remove that file"
+        with pytest.raises(DamagedRecordError, match=message):
+            store.read([5])
+        file.unlink()
+        store.close()
+        assert images_of(store) == IMAGES
+
+
+def test_shards_that_were_exchanged_at_the_origin_are_noticed(origin: Path, cache: Path) -> None:
+    first, second = origin / "shards" / "00001.lmdb", origin / "shards" / "00002.lmdb"
+    shutil.copyfile(second, first)
+    with CachedStore(origin, cache) as store:
+        with pytest.raises(DamagedStoreError, match=f"^{first} is not the part of {origin} that was published"):
+            store.read([4])
+        assert images_of(store, [8]) == [IMAGES[8]]
+
+
+def test_an_origin_that_is_replaced_mixes_nothing(origin: Path, cache: Path) -> None:
+    with CachedStore(origin, cache) as store:
+        assert images_of(store, [0]) == [IMAGES[0]]
+        make_shards(origin, base=100)
+        with pytest.raises(NotAStoreError, match=f"^the store at {origin} has been replaced since it was opened"):
+            store.read([4])
+        assert images_of(store, [0]) == [IMAGES[0]]
+        kill_fetcher(cache)
+        with pytest.raises(NotAStoreError, match="caches another store than the one that is now at"):
+            store.read([8])
+
+
+def test_a_cached_file_that_somebody_removes_is_fetched_again(origin: Path, cache: Path) -> None:
+    with CachedStore(origin, cache) as store:
+        assert images_of(store) == IMAGES
+        for path in (cache / "shards").iterdir():
+            path.unlink()
+        assert images_of(store) == IMAGES  # it has them open
+        with CachedStore(origin, cache) as other:
+            assert images_of(other) == IMAGES
+        assert read_stats(cache).fetches == 12
+
+
+# MongoDB
+
+
+@pytest.mark.slow
+def test_a_server_that_is_killed_and_comes_back_loses_nothing(
+    origin: Path, cache: Path, mongod: Mongod, mongod_uri: str
+) -> None:
+    make_shards(origin, (220, 220), size=200_000)
+    copy_store(origin, mongod_uri)
+    with Proxy(mongod.port) as proxy, CachedStore(proxy.through(mongod_uri), cache) as store:
+        lengths = store.shard_lengths
+        assert lengths is not None
+        assert len(lengths) > 1
+        assert images_of(store, [0]) == [image_of(0, 200_000)]
+        proxy.stall()
+        reading = Reading(store, [439])
+        wait_for(lambda: fetcher_of(cache) is not None, "the fetcher")
+        mongod.kill()
+        proxy.cut()
+        proxy.flow()
+        mongod.restart()
+        assert reading.get() == [image_of(439, 200_000)]
+        assert store.verify() == store.manifest.digest
+        mongod.kill()
+        assert images_of(store, [5, 438]) == [image_of(5, 200_000), image_of(438, 200_000)]
+        mongod.restart()
+    wait_until_ended(cache)

@@ -1,0 +1,73 @@
+"""A training reads a store in object storage through a cache; only the fetcher's process uses obstore."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from torch.utils.data import DataLoader, get_worker_info
+
+from dbloader import LMDBDataset
+from dbloader.caching.folder import read_stats
+from dbloader.conversion.copy_store import copy_store
+from dbloader.errors import NotAStoreError, OptionError, PlaceError, StoreAccessError
+from tests.support.caching import image_of, make_shards, wait_until_ended
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.object_store import ObjectStore, Outside
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.xdist_group("object_store"),
+    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
+]
+
+
+@pytest.fixture
+def place(object_store: ObjectStore, outside: Outside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A store of six shards and 24 records; this process has the environment of its user."""
+    make_shards(tmp_path / "origin.lmdb")
+    place = object_store.place("train.lmdb")
+    outside(copy_store, tmp_path / "origin.lmdb", place)
+    for name, value in object_store.environment().items():
+        monkeypatch.setenv(name, value)
+    return place
+
+
+def image_and_modules(image: bytes) -> tuple[bytes, bool, bool]:
+    return image, "obstore" in sys.modules, get_worker_info() is not None
+
+
+def test_workers_read_all_images_and_never_import_obstore(place: str, tmp_path: Path) -> None:
+    train = LMDBDataset(place, cache=tmp_path / "cache", decode=None, transform=image_and_modules)
+    loader = DataLoader(train, batch_size=None, num_workers=2, multiprocessing_context="fork")
+    samples = [image for image, _ in loader]
+    assert [image for image, _, _ in samples] == [image_of(index) for index in range(24)]
+    assert {loaded for _, loaded, _ in samples} == {False}
+    assert {in_worker for _, _, in_worker in samples} == {True}
+    assert "obstore" not in sys.modules
+    assert read_stats(tmp_path / "cache").fetches == 6
+    train.close()
+    wait_until_ended(tmp_path / "cache")
+
+
+def test_a_store_there_is_refused_without_a_cache_or_what_it_needs(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "cache"
+    with pytest.raises(PlaceError, match=r"is in object storage, .*cache=FOLDER"):
+        LMDBDataset(place)
+    with pytest.raises(OptionError, match=r"cache_bytes must be at least .*, the size of the largest shard, got 1000"):
+        LMDBDataset(place, cache=cache, cache_bytes=1000)
+    wait_until_ended(cache)
+    with pytest.raises(NotAStoreError, match=r"has no store: there is no manifest\.bson"):
+        LMDBDataset(f"{place}.none", cache=tmp_path / "none")
+    wait_until_ended(tmp_path / "none")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hidden")
+    with pytest.raises(StoreAccessError, match=r"access is refused \(403, SignatureDoesNotMatch\)") as caught:
+        LMDBDataset(place, cache=tmp_path / "wrong")
+    assert "hidden" not in str(caught.value)
+    wait_until_ended(tmp_path / "wrong")

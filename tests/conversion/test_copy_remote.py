@@ -1,0 +1,269 @@
+"""Stores are put into object storage, brought back, and published by one of several at once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dbloader.conversion.convert import convert
+from dbloader.conversion.copy_remote import read_table
+from dbloader.conversion.copy_store import copy_store
+from dbloader.conversion.make_plan import plan_conversion
+from dbloader.conversion.part import convert_part
+from dbloader.conversion.publish import publish
+from dbloader.errors import DamagedStoreError, NotAStoreError, OptionError, StoreAccessError, StoreExistsError
+from dbloader.stores.open import open_store
+from tests.support.http_proxy import CUT, EXPIRED, LOST, SLOW_DOWN, HTTPProxy
+from tests.support.images import plant_photos
+from tests.support.object_store import (
+    READER_KEY,
+    READER_SECRET,
+    WAIT_S,
+    get,
+    keys,
+    put,
+    put_folder,
+    upload_with_warnings,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.object_store import ObjectStore, Outside
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("object_store")]
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a store in one file, of the same records in shards, and one of other records."""
+    folder = tmp_path_factory.mktemp("stores")
+    root = plant_photos(folder / "images", 12)
+    convert(root, folder / "one.lmdb")
+    for source, name, parts in ((root, "shards.lmdb", 3), (plant_photos(folder / "other", 5), "other.lmdb", 2)):
+        plan_conversion(source, folder / name, parts)
+        for part in range(parts):
+            convert_part(folder / name, part)
+        publish(folder / name)
+    return folder
+
+
+def digest(place: Path) -> str:
+    with open_store(place) as store:
+        return store.verify()
+
+
+def test_a_store_is_put_there_and_brought_back(
+    object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path
+) -> None:
+    expected = digest(stores / "one.lmdb")
+    for name in ("one.lmdb", "shards.lmdb"):
+        place = object_store.place(name)
+        assert outside(copy_store, stores / name, place).digest == expected
+        table = outside(read_table, place)
+        named = {f"shards/{shard.name}" for shard in table.shards} | {table.index_file, "manifest.bson"}
+        assert {*outside(keys, place)} == named
+        assert outside(copy_store, place, tmp_path / name).digest == expected
+        assert digest(tmp_path / name) == expected
+        assert [path.name for path in tmp_path.iterdir() if ".copy" in path.name] == []
+    with open_store(stores / "one.lmdb") as one, open_store(tmp_path / "shards.lmdb") as back:
+        assert [*one.names()] == [*back.names()]
+        assert one.documents(range(12)) == back.documents(range(12))
+
+
+def test_a_store_there_is_replaced_only_on_request_and_shards_that_are_there_stay(
+    object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path
+) -> None:
+    place = object_store.place("train.lmdb")
+    outside(copy_store, stores / "shards.lmdb", place)
+    first = outside(keys, place)
+    with pytest.raises(StoreExistsError, match="exists already; overwrite"):
+        outside(copy_store, stores / "other.lmdb", place)
+    assert outside(keys, place) == first
+    outside(copy_store, stores / "shards.lmdb", place, overwrite=True)
+    again = outside(keys, place)
+    assert [key for key in again if "shards/" in key] == [key for key in first if "shards/" in key]
+    outside(copy_store, stores / "other.lmdb", place, overwrite=True)
+    assert not {*outside(keys, place)} & {*first} - {"manifest.bson"}
+    outside(copy_store, place, tmp_path / "back.lmdb")
+    assert digest(tmp_path / "back.lmdb") == digest(stores / "other.lmdb")
+    outside(copy_store, stores / "one.lmdb", place, overwrite=True)
+    outside(copy_store, place, tmp_path / "back.lmdb", overwrite=True)
+    assert digest(tmp_path / "back.lmdb") == digest(stores / "one.lmdb")
+
+
+def test_of_two_publishers_one_wins_and_the_other_removes_what_it_has_put(
+    object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path
+) -> None:
+    place = object_store.place("train.lmdb")
+    both = threading.Barrier(2)  # neither publishes before the other has put its shards
+
+    def decide(method: str, path: str) -> None:
+        if method == "PUT" and path.endswith("manifest.bson"):
+            both.wait(WAIT_S)
+
+    with HTTPProxy(object_store.port, decide) as proxy:
+        environment = object_store.environment(endpoint=proxy.endpoint)
+        running = {
+            name: subprocess.Popen(
+                [sys.executable, "-m", "dbloader", "copy", stores / name, place],
+                env=environment,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for name in ("shards.lmdb", "other.lmdb")
+        }
+        errors = {name: process.communicate(timeout=WAIT_S)[1] for name, process in running.items()}
+    statuses = {name: process.returncode for name, process in running.items()}
+    assert sorted(statuses.values()) == [0, 2], errors
+    winner, loser = sorted(statuses, key=lambda name: statuses[name])
+    assert "was written by another process meanwhile" in errors[loser]
+    table = outside(read_table, place)
+    assert {*outside(keys, place)} == {f"shards/{shard.name}" for shard in table.shards} | {
+        table.index_file,
+        "manifest.bson",
+    }
+    assert table.manifest.digest == digest(stores / winner)
+
+
+def test_an_upload_that_is_killed_leaves_no_store_and_the_next_one_names_what_it_left(
+    object_store: ObjectStore, outside: Outside, stores: Path
+) -> None:
+    place = object_store.place("train.lmdb")
+    reached, release = threading.Event(), threading.Event()
+
+    def decide(method: str, path: str) -> tuple[int, str] | None:
+        if method == "PUT" and path.endswith("manifest.bson"):
+            reached.set()
+            release.wait(WAIT_S)
+            return SLOW_DOWN
+        return None
+
+    with HTTPProxy(object_store.port, decide) as proxy:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "dbloader", "copy", stores / "shards.lmdb", place],
+            env=object_store.environment(endpoint=proxy.endpoint),
+            stdout=subprocess.DEVNULL,
+        )
+        try:
+            assert reached.wait(WAIT_S)
+        finally:
+            process.kill()
+            process.wait()
+            release.set()
+    left = outside(keys, place)
+    assert len(left) == 4  # three shards and the index
+    with pytest.raises(NotAStoreError, match=r"has no store: there is no manifest\.bson"):
+        outside(read_table, place)
+    (warning,) = outside(upload_with_warnings, stores / "shards.lmdb", place)
+    assert "4 objects" in warning
+    assert min(left) in warning
+    assert {*left} < {*outside(keys, place)}
+
+
+def test_an_answer_that_was_lost_does_not_make_a_winner_lose(
+    object_store: ObjectStore, outside: Outside, stores: Path
+) -> None:
+    place = object_store.place("train.lmdb")
+    lost: list[str] = []
+
+    def decide(method: str, path: str) -> str | None:
+        if method == "PUT" and path.endswith("manifest.bson") and not lost:
+            lost.append(path)
+            return LOST
+        return None
+
+    with HTTPProxy(object_store.port, decide) as proxy:
+        environment = object_store.environment(endpoint=proxy.endpoint)
+        made = outside(copy_store, stores / "shards.lmdb", place, environment=environment)
+    assert lost
+    assert outside(read_table, place).manifest == made
+
+
+def test_cut_and_refused_transfers_are_repeated(
+    object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path
+) -> None:
+    place = object_store.place("train.lmdb")
+    failures: dict[str, list[tuple[int, str] | str]] = {"PUT": [SLOW_DOWN, LOST], "GET": [CUT, SLOW_DOWN, CUT]}
+
+    def decide(method: str, path: str) -> tuple[int, str] | str | None:
+        todo = failures.get(method, []) if "/shards/" in path else []
+        try:
+            return todo.pop()
+        except IndexError:
+            return None
+
+    with HTTPProxy(object_store.port, decide) as proxy:
+        environment = object_store.environment(endpoint=proxy.endpoint)
+        outside(copy_store, stores / "shards.lmdb", place, environment=environment)
+        outside(copy_store, place, tmp_path / "back.lmdb", environment=environment)
+    assert not any(failures.values())
+    assert digest(tmp_path / "back.lmdb") == digest(stores / "shards.lmdb")
+
+
+def test_a_conversion_says_how_often_the_server_was_overloaded(
+    object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path
+) -> None:
+    place = object_store.place("images")
+    outside(put_folder, place, stores / "images")
+    failures: list[tuple[int, str] | str] = [SLOW_DOWN, CUT, SLOW_DOWN, CUT]
+
+    def decide(method: str, path: str) -> tuple[int, str] | str | None:
+        try:
+            return failures.pop() if path.endswith(".jpg") else None
+        except IndexError:
+            return None
+
+    with HTTPProxy(object_store.port, decide) as proxy:
+        environment = object_store.environment(endpoint=proxy.endpoint)
+        report = outside(convert, place, tmp_path / "out.lmdb", environment=environment)
+    assert report.warnings == (
+        f"{place}: 4 requests had to be repeated, as the server was overloaded or connections failed",
+    )
+    assert report.digest == digest(stores / "one.lmdb")
+
+
+def test_credentials_that_expire_end_a_conversion_and_it_goes_on_with_new_ones(
+    object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path
+) -> None:
+    place = object_store.place("images")
+    outside(put_folder, place, stores / "images")
+
+    def decide(method: str, path: str) -> tuple[int, str] | None:
+        return EXPIRED if path.endswith("0009.jpg") else None
+
+    with HTTPProxy(object_store.port, decide) as proxy:
+        environment = object_store.environment(endpoint=proxy.endpoint)
+        with pytest.raises(Exception, match=r"the credentials have expired \(400, ExpiredToken\): renew them"):
+            outside(convert, place, tmp_path / "out.lmdb", environment=environment)
+    report = outside(convert, place, tmp_path / "out.lmdb", resume=True)
+    assert (report.digest, report.rejected) == (digest(stores / "one.lmdb"), 0)
+
+
+def test_what_cannot_be_copied_is_refused_and_leaves_nothing(
+    object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path
+) -> None:
+    place, to = object_store.place("train.lmdb"), tmp_path / "back.lmdb"
+    reader = object_store.environment(key=READER_KEY, secret=READER_SECRET)
+    with pytest.raises(StoreAccessError, match=r"access is refused \(403, AccessDenied\)"):
+        outside(copy_store, stores / "shards.lmdb", place, environment=reader)
+    assert outside(keys, place) == []
+    with pytest.raises(OptionError, match="copied as it is"):
+        copy_store(stores / "shards.lmdb", place, classes=("cat",))
+    with pytest.raises(OptionError, match="copy the store to this machine first"):
+        copy_store(place, place)
+    outside(copy_store, stores / "shards.lmdb", place)
+    shards = sorted(key for key in outside(keys, place) if "shards/" in key)
+    first, second = (outside(get, place, key) for key in shards[:2])
+    for data, message in ((second, "is not what was put there"), (first[:-4096], "has .*, not ")):
+        outside(put, place, {shards[0]: data})
+        with pytest.raises(DamagedStoreError, match=message):
+            outside(copy_store, place, to)
+        assert not to.exists()
+    outside(put, place, {shards[0]: first})
+    assert outside(copy_store, place, to).digest == digest(to)  # with the shards that are there already

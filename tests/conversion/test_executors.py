@@ -1,0 +1,149 @@
+"""Parts that are made by executors of others: one digest, and errors that say which part they are of."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dbloader import convert
+from dbloader.errors import ConversionError, OptionError, StoreNotFoundError
+from tests.support.images import plant, plant_kinds, plant_photos
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Executor
+
+HERE = Path(__file__).resolve().parents[2]
+WAIT_S = 110
+
+
+def need(package: str) -> None:
+    if not importlib.util.find_spec(package) and not os.environ.get("CI"):
+        pytest.skip(f"{package} is not installed")
+
+
+def run_program(name: str, *arguments: object) -> Any:
+    """Run a module of tests.support, which prints JSON."""
+    done = subprocess.run(
+        [sys.executable, "-m", f"tests.support.{name}", *map(str, arguments)],
+        cwd=HERE,
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.slow
+def test_ray_makes_all_parts_though_a_node_dies_in_the_middle_of_one(root: Path, place: Path, tmp_path: Path) -> None:
+    need("ray")
+    plant_photos(root, 240, width=64, height=48)
+    plant_kinds(root, "half", "text", "no end marker")
+    told = run_program("ray_cluster", root, place, tmp_path)
+    assert told == {"digest": convert(root, tmp_path / "one.lmdb").digest, "unfinished": [0, 1]}
+
+
+@pytest.mark.slow
+def test_dask_makes_the_parts_for_its_executor_and_its_client_though_a_worker_dies(
+    root: Path, place: Path, tmp_path: Path
+) -> None:
+    need("distributed")
+    plant_photos(root, 120, width=64, height=48)
+    told = run_program("dask_cluster", root, place)
+    assert told == {"digests": [convert(root, tmp_path / "one.lmdb").digest] * 2, "kills": [1, 1]}
+
+
+class Job:
+    """What submitit returns: no future of Python's, and it cannot be waited for."""
+
+    def __init__(self, future: Future[Any]) -> None:
+        self.future = future
+
+    def done(self) -> bool:
+        return self.future.done()
+
+    def result(self) -> Any:
+        return self.future.result()
+
+    def cancel(self) -> None:
+        self.future.cancel()
+
+
+class Jobs:
+    """An executor with nothing but ``submit``."""
+
+    def __init__(self, pool: Executor) -> None:
+        self.pool = pool
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Job:
+        return Job(self.pool.submit(function, *arguments, **options))
+
+
+def test_results_that_are_no_futures_are_asked_whether_they_are_done(root: Path, place: Path, tmp_path: Path) -> None:
+    plant_photos(root, 8)
+    with ThreadPoolExecutor(2) as pool:
+        report = convert(root, place, shards=4, executor=Jobs(pool), workers=2)
+        assert pool.submit(int).result() == 0  # it is not shut down
+    assert report.digest == convert(root, tmp_path / "one.lmdb").digest
+
+
+class Failing:
+    """Fails at one part, and keeps the others waiting forever."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        self.futures: list[Future[Any]] = []
+
+    def submit(self, function: Callable[..., Any], place: str, part: int, *rest: Any) -> Future[Any]:
+        self.futures.append(Future())
+        if part == 2:
+            self.futures[-1].set_exception(self.error)
+        return self.futures[-1]
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ConversionError("cat/1.jpg: bad"), r"^part 2: cat/1\.jpg: bad$"),
+        (OSError(28, "No space left on device"), r"^part 2 could not be made: OSError: \[Errno 28\] No space .*; "),
+        (RuntimeError("a\nb"), "^part 2 could not be made: RuntimeError: a; the parts that are made are kept: "),
+        (CancelledError(), "^part 2 could not be made: CancelledError; the parts"),
+        (StoreNotFoundError("x has no plan"), r"^part 2 ran where .*out\.lmdb\.partial is not to be seen: source and"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_error_says_which_part_it_is_of_and_the_others_are_canceled(
+    root: Path, place: Path, error: Exception, told: str
+) -> None:
+    plant_photos(root, 4)
+    failing = Failing(error)
+    with pytest.raises(ConversionError, match=told) as caught:
+        convert(root, place, shards=4, executor=failing)
+    assert caught.value.__cause__ is error
+    assert [future.cancelled() for future in failing.futures] == [True, True, False, True]
+
+
+def test_what_takes_no_parts_is_refused_before_anything_is_written(root: Path, place: Path) -> None:
+    plant(root, {"cat/a.jpg": b""})
+    with pytest.raises(OptionError, match=r'^executor must be "ray" or an object with submit\(\), got \'spark\'$'):
+        convert(root, place, shards=1, executor="spark")
+    with pytest.raises(TypeError, match=r'^executor must be "ray" or an object with submit\(\), got 3$'):
+        convert(root, place, shards=1, executor=3)
+    assert [*place.parent.iterdir()] == [root] or not Path(f"{place}.partial").exists()
+
+
+def test_without_ray_one_line_says_how_to_get_it(root: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant_photos(root, 1)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(OptionError, match=r"^making parts with Ray needs Ray: pip install 'dbloader\[ray\]'$"):
+        convert(root, place, shards=1, executor="ray")

@@ -1,0 +1,309 @@
+"""A folder of shards grows: the old records, then the new ones, and whoever has it open keeps what was opened."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import pickle
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dbloader import LMDBDataset, convert, copy_store, open_store
+from dbloader.conversion.make_plan import plan_conversion
+from dbloader.conversion.part import convert_part
+from dbloader.conversion.publish import publish
+from dbloader.errors import (
+    ConversionError,
+    NotAStoreError,
+    OptionError,
+    PlaceError,
+    SourceError,
+    StoreExistsError,
+    StoreLockedError,
+    StoreNotFoundError,
+)
+from dbloader.records.decode import decode
+from dbloader.stores.lmdb.publish_shards import replacing
+from dbloader.stores.lmdb.store import LMDBStore
+from tests.conversion.test_shards import Here
+from tests.support.images import plant, plant_coco, plant_kinds, plant_photos
+
+if TYPE_CHECKING:
+    from dbloader.stores.base import Store
+
+
+def contents(place: Path) -> list[tuple[str | None, str | None, bytes]]:
+    """Return name, class and image of each record."""
+    with open_store(place) as store:
+        names = store.manifest.classes
+        return [
+            (record.name, None if record.label is None else names[record.label], bytes(record.image or b""))
+            for record in store
+        ]
+
+
+def files(place: Path) -> list[str]:
+    return sorted(str(path.relative_to(place)) for path in place.rglob("*") if path.is_file())
+
+
+@pytest.fixture
+def grown(root: Path, place: Path, tmp_path: Path) -> Path:
+    """A store of 7 photos of cats and dogs in two shards, and a folder of 5 with ants, cats and owls beside it."""
+    convert(plant_photos(root, 7), place, shards=2, executor=Here())
+    plant_photos(tmp_path / "new", 5, classes=("cat", "owl", "ant"))
+    return place
+
+
+@pytest.mark.parametrize("shards", [None, 3])
+def test_a_store_that_grew_has_the_records_and_the_digest_of_one_file(
+    grown: Path, root: Path, tmp_path: Path, shards: int | None
+) -> None:
+    plant_kinds(tmp_path / "new", "text", "no end marker", "half")
+    convert(root, tmp_path / "old.lmdb")
+    alone = convert(tmp_path / "new", tmp_path / "alone.lmdb")
+    report = convert(tmp_path / "new", grown, append=True, shards=shards, executor=Here())
+    assert contents(grown) == contents(tmp_path / "old.lmdb") + contents(tmp_path / "alone.lmdb")
+    with open_store(grown) as store:
+        assert store.manifest.classes[:4] == ("cat", "dog", "ant", "owl")  # the old ones, then what is new, sorted
+        assert store.verify() == report.digest
+        events = [*store.events()]
+        # One file with the old records followed by the new ones, as their documents say.
+        with LMDBStore(tmp_path / "old.lmdb") as old:
+            assert store.documents(range(7)) == old.documents(range(7))
+        records = [decode(document, index) for index, document in enumerate(store.documents(range(len(store))))]
+    with open_store(tmp_path / "alone.lmdb") as store:
+        assert events == [*store.events()]
+    copied = copy_store(grown, tmp_path / "one.lmdb")
+    assert copied.digest == report.digest
+    assert [record.index for record in records] == [*range(report.records)]
+    counts = {"rejected": alone.rejected, "repaired": alone.repaired, "files": alone.files}
+    assert {name: getattr(report, name) for name in counts} == counts
+    assert len(Path(report.report_file).read_text().splitlines()) == len(events)
+    assert len([*(grown / "shards").iterdir()]) == 2 + (shards or 1)
+    assert not Path(f"{grown}.partial").exists()
+
+
+def test_growing_again_keeps_only_what_readers_of_the_store_before_need(grown: Path, tmp_path: Path) -> None:
+    indices = []
+    for number in range(4):
+        plant_photos(tmp_path / f"{number}", 2)
+        convert(tmp_path / f"{number}", grown, append=True, executor=Here())
+        indices.append([name for name in files(grown) if name.startswith("index-")])
+    assert [len(names) for names in indices] == [3, 3, 3, 3]  # two, and the manifest of the store before
+    assert len(contents(grown)) == 7 + 4 * 2
+    convert(tmp_path / "0", grown, shards=1, executor=Here(), overwrite=True)
+    assert len(files(grown)) == 3
+
+
+def test_readers_keep_what_they_opened(grown: Path, tmp_path: Path) -> None:
+    with LMDBStore(grown) as store, LMDBDataset(grown) as dataset, LMDBStore(grown) as manifest_only:
+        before = store.documents(range(7))
+        names = [*store.names()]
+        assert len(manifest_only) == 7  # neither its index nor a shard is open
+        data = pickle.dumps(dataset)
+        convert(tmp_path / "new", grown, append=True, executor=Here())
+        assert store.documents(range(7)) == manifest_only.documents(range(7)) == before
+        assert [*manifest_only.names()] == names
+        worker = pickle.loads(data)  # noqa: S301 - made above; as a DataLoader begins its next epoch
+        assert len(worker) == 7
+        assert worker[6][1] == dataset[6][1]
+        assert worker.targets.tolist() == dataset.targets.tolist()
+        assert worker.store.manifest.digest == dataset.manifest.digest
+        worker.close()
+        with multiprocessing.get_context("fork").Pool(1) as pool:
+            assert pool.apply(dataset.__getitem__, (3,))[1] == dataset[3][1]
+            pool.close()
+            pool.join()
+        again = pickle.loads(data)  # noqa: S301
+        convert(tmp_path / "new", grown, append=True, executor=Here())
+        with pytest.raises(NotAStoreError, match="has been replaced since this dataset was made"):
+            again[0]
+        again.close()
+        assert store.documents(range(7)) == before  # it has the files open
+        manifest_only.close()
+        assert len(manifest_only) == 17
+
+
+@pytest.mark.parametrize(("old", "new"), [("names", "integers"), ("integers", "names"), ("none", "names")])
+def test_labels_that_contradict_each_other_are_refused(
+    root: Path, place: Path, tmp_path: Path, old: str, new: str
+) -> None:
+    plant_photos(root, 3)
+
+    def options(kind: str) -> dict[str, Any]:
+        if kind == "names":
+            return {}
+        labels = [None] * 3 if kind == "none" else [3, 4, 5]
+        path = tmp_path / f"{kind}.jsonl"
+        paths = sorted(str(path.relative_to(root)) for path in root.rglob("*.jpg"))
+        rows = [{"path": path, "label": label} for path, label in zip(paths, labels, strict=True)]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return {"listing": path}
+
+    convert(root, place, shards=1, executor=Here(), **options(old))
+    if old == "none":
+        convert(root, place, append=True, executor=Here(), **options(new))
+        with open_store(place) as store:
+            assert store.manifest.classes == ("cat", "dog")
+            assert store.verify()
+        return
+    before = files(place)
+    with pytest.raises((SourceError, OptionError), match=r"integer.*class names: give the new images"):
+        convert(root, place, append=True, executor=Here(), **options(new))
+    assert files(place) == before
+    assert not Path(f"{place}.partial").exists()
+
+
+def test_labels_of_boxes_become_those_of_the_store(root: Path, place: Path, tmp_path: Path) -> None:
+    convert(plant_photos(root, 3, classes=("zebra", "dog")), place, shards=1, executor=Here())
+    plant_coco(tmp_path)
+    options: dict[str, Any] = {"listing": tmp_path / "annotations" / "instances_train2017.json"}
+    convert(tmp_path / "train2017", tmp_path / "alone.lmdb", **options)
+    convert(tmp_path / "train2017", place, append=True, executor=Here(), **options)
+
+    def named(store: Store, begin: int) -> list[list[str]]:
+        records = store[begin:]
+        return [[store.manifest.classes[label] for label in record.fields["box_labels"]] for record in records]
+
+    with open_store(place) as store, open_store(tmp_path / "alone.lmdb") as alone:
+        assert store.manifest.classes == ("dog", "zebra", "cat")
+        assert named(store, 3) == named(alone, 0) == [["dog", "cat"], [], []]
+        assert store.verify()
+
+
+def test_what_does_not_grow_is_refused_with_the_remedy(root: Path, place: Path, tmp_path: Path) -> None:
+    plant_photos(root, 3)
+    for action in (convert, plan_conversion):
+        options: dict[str, Any] = {"shards": 1, "append": True}
+        with pytest.raises(StoreNotFoundError, match=r"nothing is at .*: leave it out"):
+            action(root, place, **options)
+    convert(root, place)
+    before = place.read_bytes()
+    with pytest.raises(OptionError, match=r"is none: .* join the two with dbloader copy; or .* --shards"):
+        convert(root, place, append=True)
+    assert place.read_bytes() == before
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OptionError, match=r"is none: .* join the two with dbloader copy$"):
+        convert(root, tmp_path / "folder", append=True)
+    for append in (True, False):
+        with pytest.raises((OptionError, PlaceError), match="MongoDB"):
+            convert(root, "mongodb://user:secret@nowhere/a.b", append=append, shards=1)
+    with pytest.raises(OptionError, match="give one of them"):
+        convert(root, place, append=True, overwrite=True)
+    with pytest.raises(TypeError, match=r"^append must be True or False"):
+        convert(root, place, append="yes")  # type: ignore[arg-type]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "images", "out.lmdb"]
+
+
+def test_an_image_that_is_added_twice_is_there_twice(grown: Path, root: Path) -> None:
+    convert(root, grown, append=True, executor=Here())
+    with open_store(grown) as store:
+        assert [*store.names()] == [*store.names()][:7] * 2
+        assert store.find(store.names()[0]) == 0
+
+
+def test_of_two_that_add_at_once_one_does_and_the_other_is_refused(grown: Path, tmp_path: Path) -> None:
+    plan_conversion(tmp_path / "new", grown, 1, append=True)
+    plant_photos(tmp_path / "other", 2)
+    with pytest.raises(StoreExistsError, match="has the plan of another conversion: publish it"):
+        convert(tmp_path / "other", grown, append=True, executor=Here())
+    convert_part(grown, 0)
+    with replacing(grown), pytest.raises(StoreLockedError, match="another process is publishing"):
+        publish(grown)
+    assert len(contents(grown)) == 7
+    kept = tmp_path / "kept"
+    shutil.copytree(f"{grown}.partial", kept)
+    publish(grown)
+    after = contents(grown)
+    convert(tmp_path / "other", grown, append=True, executor=Here())
+    kept.rename(f"{grown}.partial")  # a publisher that was slow
+    with pytest.raises(StoreExistsError, match="is another store than the one that was to grow"):
+        publish(grown)
+    assert contents(grown)[: len(after)] == after
+    assert len(contents(grown)) == len(after) + 2
+
+
+def test_a_publisher_that_was_killed_before_it_removed_the_plan_adds_nothing_twice(grown: Path, tmp_path: Path) -> None:
+    plan_conversion(tmp_path / "new", grown, 1, append=True)
+    convert_part(grown, 0)
+    shutil.copytree(f"{grown}.partial", tmp_path / "kept")
+    first = publish(grown)
+    before = files(grown)
+    (tmp_path / "kept").rename(f"{grown}.partial")
+    with pytest.raises(StoreExistsError, match="has the plan of another conversion: publish it"):
+        convert(tmp_path / "new", grown, append=True, executor=Here())
+    again = publish(grown)
+    assert replace(again, seconds=first.seconds) == first
+    assert files(grown) == before
+    assert not Path(f"{grown}.partial").exists()
+
+
+def test_a_plan_that_adds_is_not_published_over_the_store(grown: Path, tmp_path: Path) -> None:
+    plan_conversion(tmp_path / "new", grown, 1, append=True)
+    convert_part(grown, 0)
+    with pytest.raises(OptionError, match="leave overwrite"):
+        publish(grown, overwrite=True)
+    assert publish(grown).records == 12
+
+
+def test_nothing_new_that_can_be_stored_leaves_the_store(grown: Path, tmp_path: Path) -> None:
+    before = files(grown)
+    plant(tmp_path / "bad", {"cat/a.jpg": b"text"})
+    with pytest.raises(ConversionError, match="none of the 1 files could be stored"):
+        convert(tmp_path / "bad", grown, append=True, executor=Here())
+    assert files(grown) == before
+
+
+def test_what_the_options_were_stays_known_only_if_both_agree(grown: Path, tmp_path: Path) -> None:
+    convert(tmp_path / "new", grown, append=True, executor=Here(), check="structure")
+    with open_store(grown) as store:
+        source = store.manifest.source
+        assert "check" not in source  # so that a training decodes its images with all checks
+        assert source["path"] == f"{tmp_path / 'images'}, {tmp_path / 'new'}"
+        assert source["raw"] is False
+
+
+def test_a_store_that_a_link_leads_to_grows_where_it_is(grown: Path, tmp_path: Path) -> None:
+    link = tmp_path / "elsewhere" / "link.lmdb"
+    link.parent.mkdir()
+    link.symlink_to(grown)
+    convert(tmp_path / "new", link, append=True, executor=Here())
+    assert link.is_symlink()
+    assert len(contents(grown)) == len(contents(link)) == 12
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_shards_come_to_where_a_link_leads(root: Path, tmp_path: Path, overwrite: bool) -> None:
+    target, link = tmp_path / "far" / "store.lmdb", tmp_path / "link.lmdb"
+    target.parent.mkdir()
+    link.symlink_to(target)
+    plant_photos(root, 4)
+    convert(root, link, shards=2, executor=Here())
+    if overwrite:
+        convert(root, link, shards=3, executor=Here(), overwrite=True)
+    assert link.is_symlink()
+    assert len(contents(target)) == 4
+    assert sorted(path.name for path in target.parent.iterdir()) == ["store.lmdb"]
+
+
+def test_a_field_that_is_a_file_on_one_side_only_is_refused(
+    grown: Path, tmp_path: Path, root: Path, place: Path
+) -> None:
+    new = tmp_path / "new"
+    rows = [{"path": str(path.relative_to(new)), "mask": "none"} for path in sorted(new.rglob("*.jpg"))]
+    (tmp_path / "text.jsonl").write_text("".join(json.dumps({**row, "label": "cat"}) + "\n" for row in rows))
+    convert(new, grown, listing=tmp_path / "text.jsonl", append=True, executor=Here())
+    masks = [{**row, "mask": row["path"], "label": "cat"} for row in rows]
+    (tmp_path / "masks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in masks))
+    options: dict[str, Any] = {"listing": tmp_path / "masks.jsonl", "file_fields": ["mask"]}
+    with pytest.raises(OptionError, match="the field 'mask' has image files in the store or in the new images"):
+        convert(new, grown, append=True, executor=Here(), **options)
+    masked = tmp_path / "masked.lmdb"
+    convert(new, masked, shards=1, executor=Here(), **options)
+    with pytest.raises(OptionError, match="the field 'mask' has image files"):
+        convert(new, masked, listing=tmp_path / "text.jsonl", append=True, executor=Here())
+    assert len(contents(masked)) == 5

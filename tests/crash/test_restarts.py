@@ -1,0 +1,85 @@
+"""Ranks that are killed in a training: torchrun restarts all of them, and each sample is trained on once an epoch."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from dbloader import convert
+from tests.support import elastic_run
+from tests.support.images import plant_photos
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KILLS = int(os.environ.get("DBLOADER_KILLS", "8"))
+pytestmark = pytest.mark.slow
+
+SAMPLES = 96  # for 2, 3 and 4 ranks, in whole batches: nothing is left out, and nothing repeated
+WAIT_S = 240
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("store")
+    with ThreadPoolExecutor(1) as executor:
+        convert(plant_photos(folder / "images", SAMPLES), folder / "a.lmdb", shards=5, executor=executor)
+    return folder / "a.lmdb"
+
+
+def check_each_once(folder: Path) -> None:
+    end = torch.load(folder / "checkpoint.pt", weights_only=True)
+    assert (end["trained"] == 1).all(), end["trained"]
+    assert (end["loader"]["epoch"], end["loader"]["position"]) == (elastic_run.EPOCHS, 0)
+
+
+def run(place: Path, folder: Path, ranks: int, deaths: list[str], *, restarts: int = 8) -> int:
+    """Run torchrun, check that all deaths happened, and return its exit status."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    command = [*torchrun, f"--max-restarts={restarts}", elastic_run.__file__, str(place), str(folder)]
+    # Without the last one, restarted ranks may find the addresses of those that died: pytorch/pytorch#135712.
+    environment = {
+        **os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"
+    }  # fmt: skip
+    done = subprocess.run(
+        [*command, *(f"--die={death}" for death in deaths)],
+        capture_output=True, text=True, check=False, timeout=WAIT_S, env=environment,
+    )  # fmt: skip
+    assert all((folder / death).exists() for death in deaths), done.stderr
+    assert done.stderr.count("exitcode: -9") + done.stderr.count("exitcode  : -9") >= len(deaths), done.stderr
+    return done.returncode
+
+
+# Of 2 ranks an epoch has 6 steps, of 3 ranks 4, of 4 ranks 3; each third one is saved. More restarts than deaths are
+# allowed, since under load gloo may fail to connect.
+CASES = [
+    (2, ["1 5 received"]),
+    (4, ["2 1 received", "0 2 trained", "3 5 received"]),
+    (3, ["0 3 saved", "1 6 trained"]),
+    (2, ["1 4 trained", "0 6 saved", "0 12 saved"]),
+]
+
+
+@pytest.mark.parametrize(("ranks", "deaths"), CASES if KILLS > 8 else CASES[:1])
+def test_each_sample_is_trained_on_once_whichever_ranks_are_killed(
+    place: Path, tmp_path: Path, ranks: int, deaths: list[str]
+) -> None:
+    assert run(place, tmp_path, ranks, deaths) == 0
+    check_each_once(tmp_path)
+
+
+@pytest.mark.skipif(KILLS <= 8, reason="starts 9 processes that import torch: set DBLOADER_KILLS to more than 8")
+def test_another_number_of_ranks_goes_on(place: Path, tmp_path: Path) -> None:
+    assert run(place, tmp_path, 2, ["1 5 received"], restarts=0) == 1
+    assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["step"] == 3
+    # Two steps of 3 ranks end the epoch, and one of the next epoch is in the checkpoint.
+    assert run(place, tmp_path, 3, ["2 8 received"], restarts=0) == 1
+    assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["step"] == 6
+    assert run(place, tmp_path, 1, []) == 0
+    check_each_once(tmp_path)

@@ -1,0 +1,112 @@
+"""Places in object storage are parsed once, and neither they nor errors show anything secret."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import dbloader
+from dbloader.errors import PlaceError, StoreAccessError, StoreError, StoreNotFoundError, StoreUnreachableError
+from dbloader.remote.errors import is_temporary, status_of, translate
+from dbloader.remote.places import is_remote, parse_place
+
+PLACE = parse_place("s3://bucket/train.lmdb")
+
+
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [
+        ("s3://bucket/a/b", ("s3", "bucket", "a/b")),
+        ("s3://bucket/a//b/", ("s3", "bucket", "a/b")),
+        ("gs://bucket", ("gs", "bucket", "")),
+        ("az://container/a b/ü", ("az", "container", "a b/ü")),
+        ("https://host:8080/files/", ("https", "host:8080", "files")),
+    ],
+)
+def test_a_place_has_a_bucket_and_a_key(place: str, expected: tuple[str, str, str]) -> None:
+    assert is_remote(place)
+    assert parse_place(place) == expected
+    assert parse_place(str(parse_place(place))) == expected
+
+
+@pytest.mark.parametrize(
+    "place", ["train.lmdb", "/data/s3/train", "mongodb://host/a.b", "s3:/bucket/a", Path("a"), None, 3]
+)
+def test_other_places_are_not_in_object_storage(place: object) -> None:
+    assert not is_remote(place)
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("s3:///key", "names no bucket"),
+        ("s3://bucket/../other", "mean nothing"),
+        ("s3://KEY:hidden@bucket/a", "must not have credentials in it"),
+        ("https://host/a.jpg?X-Amz-Signature=hidden", "must not have credentials in it"),
+    ],
+)
+def test_a_place_that_is_wrong_is_refused_without_its_secrets(place: str, message: str) -> None:
+    with pytest.raises(PlaceError, match=message) as caught:
+        parse_place(place)
+    assert "hidden" not in str(caught.value)
+
+
+def answer(status: int, code: str = "") -> str:
+    url = "https://bucket.s3.amazonaws.com/train.lmdb?X-Amz-Signature=hidden"
+    return (
+        f"Generic S3 error: Error performing GET {url} in 1ms - Server returned non-2xx status code: {status} Words: "
+        f"<Error><Code>{code}</Code><Message>hidden</Message></Error>\n\nDebug source:\nGeneric {{ hidden }}"
+    )
+
+
+def failed(kind: str) -> str:
+    return f"Generic S3 error: Error performing GET https://hidden - HTTP error: error sending request\n\nkind: {kind}"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "message"),
+    [
+        (answer(404, "NoSuchBucket"), StoreNotFoundError, r"there is no bucket s3://bucket \(404, NoSuchBucket\)"),
+        (answer(404, "NoSuchKey"), StoreNotFoundError, r"train\.lmdb/key does not exist \(404, NoSuchKey\)"),
+        (answer(403, "AccessDenied"), StoreAccessError, r"access is refused \(403, AccessDenied\)"),
+        (answer(401), StoreAccessError, r"access is refused \(401\)"),
+        (answer(400, "ExpiredToken"), StoreAccessError, "the credentials have expired"),
+        (answer(503, "SlowDown"), StoreUnreachableError, r"is overloaded or fails \(503, SlowDown\)"),
+        (answer(301, "PermanentRedirect"), StoreError, r"refuses the request \(301, PermanentRedirect\)"),
+        (
+            answer(403).replace("bucket.s3.amazonaws.com", "169.254.169.254"),
+            StoreAccessError,
+            "no credentials were found",
+        ),
+        (failed("Connect, dns error"), StoreUnreachableError, "the name of the server is unknown"),
+        (failed("Connect"), StoreUnreachableError, "no server answers"),
+        (failed("Timeout"), StoreUnreachableError, "answered too late"),
+        (failed("Decode"), StoreUnreachableError, "the connection was cut"),
+    ],
+)
+def test_an_answer_becomes_a_plain_sentence(text: str, kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message) as caught:
+        raise translate(Exception(text), PLACE, "key")
+    assert "hidden" not in str(caught.value)
+
+
+def test_only_what_may_succeed_later_is_repeated() -> None:
+    temporary = [answer(503), answer(500), answer(429), failed("Connect"), failed("Timeout")]
+    final = [answer(403), answer(404), answer(412), answer(400, "ExpiredToken"), "Account must be specified"]
+    assert all(is_temporary(Exception(text)) for text in temporary)
+    assert not any(is_temporary(Exception(text)) for text in final)
+    assert [status_of(Exception(text)) for text in (temporary[0], temporary[3])] == [503, 0]
+
+
+def test_only_one_module_imports_obstore() -> None:
+    root = Path(dbloader.__file__).parent
+    found = set()
+    for path in (path for path in root.rglob("*.py") if "obstore" in path.read_text()):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            if any(name.split(".")[0] == "obstore" for name in names):
+                found.add(str(path.relative_to(root)))
+    assert found == {"remote/bucket.py"}

@@ -1,0 +1,147 @@
+"""Images in object storage become the records that the same folder on a disk becomes."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dbloader import LMDBDataset, convert, open_store
+from dbloader.conversion.make_plan import plan_conversion
+from dbloader.conversion.part import convert_part
+from dbloader.conversion.publish import publish
+from dbloader.errors import PlaceError, SourceError, SourceNotFoundError
+from tests.support.images import photo, plant
+from tests.support.object_store import listed, plan_then_change, put, put_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.support.object_store import ObjectStore, Outside
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("object_store")]
+
+# Names that sort otherwise as keys than as paths, or need escapes in URLs and signatures.
+NAMES = (
+    "cat/2.jpg", "cat/10.jpg", "cat/a/1.jpg", "cat/a-b/1.jpg", "cat/a/b/z.JPEG", "cat/z.png.jpg", "Dog/ä ö%20+&=?#.jpg",
+    "Dog/é/é.jpg", "dog-2/1.jpg", "dog/1.jpg",
+)  # fmt: skip
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A folder of photographs, and of files that are left out."""
+    plant(tmp_path / "images", {name: photo(number) for number, name in enumerate(NAMES)})
+    others = {"cat/notes.txt": b"x", "cat/.hidden.jpg": b"x", "loose.jpg": photo(77), "text/readme.md": b"x"}
+    return plant(tmp_path / "images", {**others, "dog/broken.jpg": photo(5)[:300]})
+
+
+def test_objects_are_listed_as_the_same_folder_is(object_store: ObjectStore, outside: Outside, root: Path) -> None:
+    place = object_store.place("train")
+    outside(put_folder, place, root)
+    assert outside(listed, place) == listed(str(root))
+
+
+def test_a_conversion_and_its_parts_give_the_digest_of_the_folder(
+    object_store: ObjectStore, outside: Outside, root: Path, tmp_path: Path
+) -> None:
+    place, parts = object_store.place("train"), tmp_path / "parts.lmdb"
+    outside(put_folder, place, root)
+    expected = convert(root, tmp_path / "expected.lmdb", shuffle=3)
+    report = outside(convert, f"{place}/", tmp_path / "one.lmdb", shuffle=3)
+    assert (report.digest, report.records, report.rejected) == (expected.digest, expected.records, 1)
+    outside(plan_conversion, place, parts, 3, shuffle=3)
+    for part in range(3):
+        outside(convert_part, parts, part)
+    assert outside(publish, parts).digest == expected.digest
+    with open_store(parts) as store:
+        assert store.manifest.source["path"] == place
+
+
+def test_an_object_that_changes_after_it_was_listed_is_named(
+    object_store: ObjectStore, outside: Outside, root: Path, tmp_path: Path
+) -> None:
+    place = object_store.place("train")
+    outside(put_folder, place, root)
+    outside(plan_then_change, place, tmp_path / "out.lmdb", {"cat/2.jpg": photo(99)})
+    with open_store(tmp_path / "out.lmdb") as store:
+        reasons = {event["name"]: event["reason"] for event in store.events() if event["event"] == "rejected"}
+        assert "was changed after it was listed" in reasons["cat/2.jpg"]
+        assert "cat/2.jpg" not in [*store.names()]
+
+
+@contextmanager
+def web_server(folder: Path) -> Iterator[str]:
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/files"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_a_listing_names_objects_and_files_of_a_web_server(
+    object_store: ObjectStore, outside: Outside, root: Path, tmp_path: Path
+) -> None:
+    listing = tmp_path / "list.csv"
+    listing.write_text(
+        "path,label,mask\ncat/a/1.jpg,cat,dog/1.jpg\nDog/é/é.jpg,dog,\ncat/none.jpg,cat,\n../x.jpg,cat,\n"
+    )
+    place = object_store.place("train")
+    outside(put_folder, place, root)
+    root.rename(tmp_path / "files")
+    with web_server(tmp_path) as address:
+        for source in (place, address):
+            to = tmp_path / f"{source[:3]}.lmdb"
+            outside(convert, source, to, listing=listing, file_fields=("mask",))
+            with open_store(to) as store:
+                assert [*store.names()] == ["cat/a/1.jpg", "Dog/é/é.jpg"]
+                assert store.read([0])[0].fields["mask"] == (tmp_path / "files/dog/1.jpg").read_bytes()
+                rejected = {event["name"]: event["reason"] for event in store.events()}
+                assert "does not exist" in rejected["cat/none.jpg"]
+                assert "leaves" in rejected["../x.jpg"]
+
+
+def test_what_cannot_be_converted_is_refused_with_the_reason(
+    object_store: ObjectStore, outside: Outside, tmp_path: Path
+) -> None:
+    place, to = object_store.place(""), tmp_path / "out.lmdb"
+    images = {"flat/1.jpg": photo(1), "table/cat/1.jpg": photo(1)}
+    outside(put, place, {**images, "x.tar": b"x", "table/metadata.csv": b"x"})
+    with pytest.raises(SourceError, match=r"x\.tar: is one object: .* copy it to a disk"):
+        outside(convert, f"{place}x.tar", to)
+    with pytest.raises(SourceError, match="1 images lie directly in it"):
+        outside(convert, f"{place}flat", to)
+    with pytest.raises(SourceError, match=r"holds metadata\.csv"):
+        outside(convert, f"{place}table", to)
+    with pytest.raises(SourceError, match="nothing is there"):
+        outside(convert, f"{place}nothing", to)
+    with pytest.raises(SourceNotFoundError, match="there is no bucket s3://nobucket"):
+        outside(convert, "s3://nobucket/train", to)
+    with pytest.raises(SourceError, match=r"access is refused \(403, SignatureDoesNotMatch\)") as caught:
+        outside(convert, f"{place}flat", to, environment=object_store.environment(secret="wrong"))
+    assert "wrong" not in str(caught.value).replace("are wrong", "")
+    with pytest.raises(SourceError, match=r"no server answers at http://127\.0\.0\.1:9 "):
+        outside(convert, f"{place}flat", to, environment=object_store.environment(endpoint="http://127.0.0.1:9"))
+    with pytest.raises(SourceError, match="a web server does not list its files"):
+        outside(convert, "https://127.0.0.1/train", to)
+    with pytest.raises(PlaceError, match="must not have credentials in it"):
+        convert("s3://AKIA:secret@bucket/train", to)
+    assert not to.exists()
+
+
+def test_a_dataset_says_how_to_read_a_store_in_object_storage() -> None:
+    with pytest.raises(PlaceError, match=r"s3://bucket/train\.lmdb is in object storage, .*dbloader copy"):
+        LMDBDataset("s3://bucket/train.lmdb")

@@ -1,0 +1,164 @@
+"""Stores on a sharded cluster, through a stand-in for its router: it tests dbloader's handling, not MongoDB."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dbloader import convert, create_store
+from dbloader.datasets.mongo import MongoDataset
+from dbloader.records.record import encode
+from dbloader.stores.mongo.store import MongoStore
+from dbloader.stores.mongo.uri import parse
+from tests.contracts.mongo import MongoBackend
+from tests.contracts.reading import ReadingContract
+from tests.contracts.records import (
+    WAIT_S,
+    check_is,
+    check_resumes,
+    documents_of,
+    make_records,
+    small_records,
+    write,
+    write_partial,
+)
+from tests.contracts.verifying import VerifyingContract
+from tests.support.images import plant_photos
+from tests.support.mongo import records_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.stand_in_router import StandInRouter
+
+UNAUTHORIZED, LOCK_BUSY = 13, 46
+MOVED = [13388, 150, 175]  # codes of a router while a chunk moves, and of a query that a shard has killed
+RECORDS = make_records(60)
+
+pytestmark = pytest.mark.xdist_group("router")  # two servers and the router are started once
+
+
+class TestThroughTheStandInRouter(MongoBackend, ReadingContract, VerifyingContract):
+    @pytest.fixture
+    def mongo_uri(self, router_uri: str) -> str:
+        return router_uri
+
+
+def counts(router: StandInRouter, place: str) -> list[int]:
+    """Return how many records each server has, published or not."""
+    found = []
+    for shard in router.shards:
+        with shard.client() as client:
+            database = client[parse(place).database]
+            names = database.list_collection_names(filter={"name": {"$regex": "^store[.][0-9a-f]{24}$"}})
+            found.append(sum(database[name].count_documents({}) for name in names))
+    return found
+
+
+def test_the_stand_in_divides_shuffles_and_doubles(router: StandInRouter, router_uri: str) -> None:
+    write(router_uri, RECORDS)
+    with router.client() as client:
+        records = records_of(client, router_uri)
+        keys = [document["_id"] for document in records.find({}, {"_id": 1})]
+        assert sorted(keys) == list(range(60))
+        assert keys != sorted(keys)
+        with router.behaving(double=True):
+            assert len(list(records.find({}, {"_id": 1}))) == 120
+
+
+def test_a_conversion_spreads_its_records_before_it_writes_the_first(
+    router: StandInRouter, router_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where the report is written
+    root = plant_photos(tmp_path / "images", 40, width=32, height=24)
+    file, cluster = convert(root, tmp_path / "train.lmdb"), convert(root, router_uri)
+    assert (cluster.digest, cluster.warnings) == (file.digest, ())
+    first, second = counts(router, router_uri)
+    assert first + second == 40
+    assert min(first, second) > 5
+    with MongoStore(router_uri) as store:
+        assert store.verify() == file.digest
+
+
+@pytest.mark.parametrize("command", ["enableSharding", "shardCollection"])
+def test_without_the_right_to_shard_a_warning_says_so_and_one_shard_has_all(
+    router: StandInRouter, router_uri: str, command: str
+) -> None:
+    with (
+        router.behaving(command, code=UNAUTHORIZED),
+        pytest.warns(
+            UserWarning, match=rf"{command} fails .* all go to one shard, .* enableSharding or clusterManager"
+        ),
+    ):
+        write(router_uri, RECORDS)
+    assert counts(router, router_uri) == [60, 0]
+    check_is(router_uri, RECORDS)
+
+
+def test_sharding_is_repeated_while_the_cluster_is_busy(router: StandInRouter, router_uri: str) -> None:
+    with router.behaving("shardCollection", code=LOCK_BUSY, times=2):
+        write(router_uri, RECORDS)
+    assert min(counts(router, router_uri)) > 0
+
+
+@pytest.mark.parametrize("sharded", [True, False])
+def test_a_resumed_writer_leaves_the_records_where_they_are(
+    router: StandInRouter, router_uri: str, sharded: bool
+) -> None:
+    if sharded:
+        write_partial(router_uri, RECORDS[:20])
+    else:
+        with router.behaving("shardCollection", code=UNAUTHORIZED), pytest.warns(UserWarning, match="one shard"):
+            write_partial(router_uri, RECORDS[:20])
+    check_resumes(router_uri, RECORDS, {20})
+    assert (counts(router, router_uri)[1] > 20) == sharded
+
+
+@pytest.mark.parametrize("code", MOVED)
+def test_what_fails_while_chunks_move_is_repeated(router: StandInRouter, router_uri: str, code: int) -> None:
+    with router.behaving("insert", "update", "find", "createIndexes", code=code, times=4, half=True):
+        write(router_uri, RECORDS)
+    with router.behaving("find", code=code, times=2):
+        check_is(router_uri, RECORDS)
+    with router.behaving("aggregate", code=code, times=2), MongoStore(router_uri) as store:
+        assert len(store.matching({"label": 1})) == 17
+    assert sum(counts(router, router_uri)) == 60
+
+
+def test_a_cursor_that_a_shard_has_killed_is_opened_again(router: StandInRouter, router_uri: str) -> None:
+    records = small_records(20_000)  # the server sends 16,384 indices at a time
+    with create_store(router_uri) as writer:
+        writer.write(map(encode, records))
+        writer.finish()
+    with router.behaving("getMore", code=175, times=1), MongoStore(router_uri) as store:
+        assert store.matching({"label": {"$gte": 0}}).tolist() == list(range(20_000))
+
+
+def test_records_that_come_twice_count_once(router: StandInRouter, router_uri: str) -> None:
+    write(router_uri, RECORDS)
+    with router.behaving(double=True), MongoStore(router_uri) as store:
+        assert store.documents(range(60)) == documents_of(RECORDS)
+        assert [record.index for record in store.read([7, 3, 7])] == [7, 3, 7]
+        assert store.matching({"label": 1}).tolist() == [n for n in range(60) if RECORDS[n].label == 1]
+    cats = MongoDataset(router_uri, query={"width": {"$gte": 40}})
+    assert len(cats) == sum((record.width or 0) >= 40 for record in RECORDS)
+
+
+@pytest.mark.slow
+def test_a_shard_may_be_killed_while_a_store_is_written_and_read(
+    router: StandInRouter, router_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dbloader.stores.writer.COMMIT_BYTES", 1000)
+
+    def while_a_shard_restarts(act: Any) -> None:
+        router.shards[1].kill()
+        with ThreadPoolExecutor(1) as executor:
+            doing = executor.submit(act)
+            router.shards[1].start()
+            doing.result(WAIT_S)
+
+    write_partial(router_uri, RECORDS[:20])
+    while_a_shard_restarts(lambda: check_resumes(router_uri, RECORDS, {20}))
+    while_a_shard_restarts(lambda: check_is(router_uri, RECORDS))

@@ -1,0 +1,129 @@
+"""Caches of shards: stores to cache, the fetcher's process, and origins whose files come as slowly as a test wants."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dbloader import Record, create_store
+from dbloader.records.record import encode
+from dbloader.stores.lmdb.publish_shards import publish_shards
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+WAIT_S = 60.0  # only a broken test waits so long
+
+
+def image_of(index: int, size: int = 8000) -> bytes:
+    return index.to_bytes(4, "big") * (size // 4)
+
+
+def make_shards(place: Path, lengths: Sequence[int] = (4,) * 6, *, base: int = 0, size: int = 8000) -> list[bytes]:
+    """Write a store of shards with some lengths, and return the images of all records."""
+    shutil.rmtree(place, ignore_errors=True)
+    (place / "shards").mkdir(parents=True)
+    names, images = [], [image_of(base + index, size) for index in range(sum(lengths))]
+    begin = 0
+    for number, length in enumerate(lengths):
+        names.append(f"{number:05}.lmdb")
+        with create_store(place / "shards" / names[-1]) as writer:
+            writer.write(
+                encode(Record(f"{index}.x", index % 3, images[index])) for index in range(begin, begin + length)
+            )
+            writer.finish()
+        begin += length
+    publish_shards(place, names, [None] * len(names), classes=("a", "b", "c"))
+    return images
+
+
+def shards_in(cache: Path) -> list[str]:
+    return sorted(path.name for path in (cache / "shards").iterdir())
+
+
+def fetcher_of(cache: Path) -> int | None:
+    """Return the id of the cache's fetcher; None if it does not run."""
+    for entry in Path("/proc").iterdir():
+        try:
+            command = (entry / "cmdline").read_bytes().split(b"\0")
+            alive = (entry / "stat").read_text().rpartition(") ")[2][0] != "Z"
+        except OSError:  # no process, or one that has just ended
+            continue
+        if entry.name.isdigit() and alive and b"caching.fetcher" in b"".join(command) and os.fsencode(cache) in command:
+            return int(entry.name)
+    return None
+
+
+def wait_for(condition: Any, what: str) -> None:
+    until = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < until, f"waited for: {what}"
+        time.sleep(0.01)
+
+
+def wait_until_ended(cache: Path) -> None:
+    """Wait until the cache's fetcher has ended: its lock is free."""
+
+    def is_free() -> bool:
+        with (cache / "fetcher.lock").open("ab") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            return True
+
+    wait_for(is_free, "the fetcher ends")
+    assert fetcher_of(cache) is None
+
+
+def kill_fetcher(cache: Path) -> None:
+    pid = fetcher_of(cache)
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: fetcher_of(cache) != pid, "the fetcher is dead")
+
+
+class SlowFile:
+    """A file of an origin that comes when a test says so: a named pipe in its place."""
+
+    def __init__(self, path: Path) -> None:
+        self.data = path.read_bytes()
+        self.path = path
+        path.unlink()
+        os.mkfifo(path)
+
+    @contextmanager
+    def opened(self) -> Iterator[int]:
+        """Wait until the fetcher has opened the file, and yield the descriptor to write to."""
+        descriptor = -1
+
+        def is_open() -> bool:
+            nonlocal descriptor
+            try:
+                descriptor = os.open(self.path, os.O_WRONLY | os.O_NONBLOCK)
+            except OSError:  # nobody reads
+                return False
+            return True
+
+        wait_for(is_open, f"{self.path} is read")
+        os.set_blocking(descriptor, True)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def send(self) -> None:
+        """Send the whole file."""
+        with self.opened() as descriptor:
+            self.write(descriptor, self.data)
+
+    def write(self, descriptor: int, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(descriptor, view) :]

