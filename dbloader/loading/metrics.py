@@ -7,11 +7,12 @@ for a batch: the numbers are read when the program exports its metrics. Those of
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any
+
+from dbloader._options import number_from_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -74,7 +75,7 @@ def _rank() -> int:
     torch = sys.modules.get("torch")
     if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
         return int(torch.distributed.get_rank())
-    return int(os.environ.get("RANK", "0"))
+    return number_from_environment("RANK", 0)
 
 
 METRICS = LoaderMetrics()
