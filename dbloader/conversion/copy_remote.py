@@ -26,6 +26,7 @@ from dbloader.stores.lmdb.keys import SHARD_INDEX, checked_path
 from dbloader.stores.lmdb.publish_shards import check_target, publish_shards, write_durably
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable
 from dbloader.stores.lmdb.store import LMDBStore
+from dbloader.stores.mongo.uri import is_mongo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -58,7 +59,7 @@ def copy_remote(
         OptionError: Both places are there, or the one that is not there is no path.
         StoreError: The source cannot be read, or the destination cannot be written, or is taken.
     """
-    if is_remote(source) and is_remote(destination):
+    if (is_remote(source) and is_remote(destination)) or is_mongo(source) or is_mongo(destination):
         raise OptionError("copy the store to this machine first: one of the two places must be a path")
     if is_remote(source):
         return _download(str(source), Path(checked_path(destination)), overwrite=overwrite, progress=progress)

@@ -31,8 +31,11 @@ from dbloader.conversion.plan import (
     target_of,
 )
 from dbloader.conversion.settings import Settings
-from dbloader.errors import StoreExistsError
+from dbloader.errors import DBLoaderError, StoreExistsError
 from dbloader.records.document import seal
+from dbloader.records.record import checked_file_fields
+from dbloader.sources.base import NOT_THE_FILE
+from dbloader.stores.lmdb.errors import translate_refusal
 from dbloader.stores.lmdb.publish_shards import check_target, write_durably
 from dbloader.stores.lmdb.shard_table import SHARD_FOLDER
 
@@ -89,6 +92,7 @@ def plan_conversion(
         StoreExistsError: Another plan is at the destination.
         SourceError: The source cannot be converted.
         OptionError: An option is out of its range, or two exclude each other.
+        StoreError: The plan cannot be written.
         TypeError: An option has the wrong type.
     """
     settings = Settings.checked(images, check, on_bad, on_damaged, shuffle)
@@ -117,7 +121,7 @@ def make_plan(
         check_target(target_of(destination), overwrite=True)  # publish replaces a store
     place: dict[str, Any] = {"source": _absolute(source), "listing": _absolute(options.get("listing"))}
     place |= {name: options.get(name) for name in ("name_field", "image_field")}
-    place["file_fields"] = [*options.get("file_fields", ())]
+    place["file_fields"] = [*checked_file_fields(options.get("file_fields", ()))]
     aside = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}")
     converter, fail_on, shuffle = settings
     with closing(open_files(converter.images, **place)) as found:
@@ -158,6 +162,10 @@ def make_plan(
             values["id"] = _id_of(values, files.digest)
             write_durably(aside / PLAN_FILE, seal(values))
             return _put(aside, destination, values["id"], overwrite=overwrite)
+        except OSError as error:
+            if isinstance(error, DBLoaderError) or error.errno in NOT_THE_FILE:
+                raise
+            raise translate_refusal(error, f"{os.fspath(destination)} ({error.filename or folder})") from error
         finally:
             shutil.rmtree(aside, ignore_errors=True)
 

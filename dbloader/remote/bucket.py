@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -41,6 +42,7 @@ _PAGE = 1000  # objects of one answer to a listing
 # A request fails for good when it has been repeated for so long; or a few times, if the server has never answered.
 PATIENCE_S, FIRST_TRIES = 60.0, 3
 _LONGEST_PAUSE_S = 10.0
+_ENDPOINT = re.compile(r"https?://[\w.:@%\[\]-]+(/\S*)?")
 # A part takes 5 minutes at 28 kB/s. A connection that brings nothing for 30 s is given up.
 _TIMEOUTS = {"connect_timeout": "10s", "read_timeout": "30s", "timeout": "5m"}
 _used_by = 0  # pid of the process that has used obstore
@@ -108,6 +110,10 @@ class Bucket:
     def _may_be_http(self) -> bool:
         names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
         endpoint = next((os.environ[name] for name in names if os.environ.get(name)), "")
+        if self.place.scheme == "s3" and endpoint and not _ENDPOINT.fullmatch(endpoint):  # obstore would panic
+            raise OptionError(
+                f"{self.place}: the environment variable AWS_ENDPOINT_URL must be an address such as https://host:9000"
+            )
         return self.place.scheme == "http" or endpoint.startswith("http://")
 
     def _path(self, key: str) -> str:
