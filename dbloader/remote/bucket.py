@@ -137,7 +137,8 @@ class Bucket:
         def next_page() -> Sequence[Any]:
             nonlocal stream
             if stream is None:  # the first time, or again from where the listing failed
-                if not in_order:
+                # A server of S3 goes on in its own order; elsewhere obstore may leave out all lesser keys itself.
+                if not in_order and self.place.scheme != "s3":
                     raise StoreError("the listing failed, and it cannot go on, as its keys are not sorted")
                 stream = self._reading.list(self._path(below) or None, offset=last or None, chunk_size=_PAGE)
             try:
