@@ -13,9 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
-from dbloader import LMDBDataset, convert, copy_store, open_store
+from dbloader import LMDBDataset, convert, copy_store, open_store, write_store
 from dbloader.conversion.make_plan import plan_conversion
 from dbloader.conversion.part import convert_part
 from dbloader.conversion.publish import publish
@@ -34,7 +35,7 @@ from dbloader.records.decode import decode
 from dbloader.stores.lmdb.publish_shards import replacing
 from dbloader.stores.lmdb.store import LMDBStore
 from tests.conversion.test_shards import Here
-from tests.support.images import plant, plant_coco, plant_kinds, plant_photos
+from tests.support.images import photo, plant, plant_coco, plant_kinds, plant_photos
 
 if TYPE_CHECKING:
     from dbloader.stores.base import Store
@@ -177,6 +178,20 @@ def test_labels_of_boxes_become_those_of_the_store(root: Path, place: Path, tmp_
         assert store.manifest.classes == ("dog", "zebra", "cat")
         assert named(store, 3) == named(alone, 0) == [["dog", "cat"], [], []]
         assert store.verify()
+
+
+@pytest.mark.parametrize("labels", [np.array([1, 0]), [1, 0]], ids=["array", "list"])
+def test_labels_of_boxes_that_are_integers_do_not_become_classes(
+    root: Path, place: Path, tmp_path: Path, labels: Any
+) -> None:
+    plant_photos(root, 2)
+    write_store([{"image": photo(), "box_labels": labels}], tmp_path / "boxes.lmdb")
+    convert(root, place, shards=1, executor=Here())
+    with pytest.raises(ConversionError, match=r"has the label 1, which is not that of a class$"):
+        convert(tmp_path / "boxes.lmdb", place, append=True, executor=Here())
+    convert(tmp_path / "boxes.lmdb", tmp_path / "bare.lmdb", shards=1, executor=Here())
+    with pytest.raises(OptionError, match=r"the labels of .*bare\.lmdb are integers"):
+        convert(root, tmp_path / "bare.lmdb", append=True, executor=Here())
 
 
 def test_what_does_not_grow_is_refused_with_the_remedy(root: Path, place: Path, tmp_path: Path) -> None:
