@@ -29,7 +29,7 @@ integer. A record without the value does not fulfil it.
 
 \b
 Examples:
-  dbloader copy mongodb://server/images.train train.lmdb
+  dbloader copy mongodb://server/images.train local.lmdb
   dbloader copy all.lmdb mongodb://server/images.copy
   dbloader copy first.lmdb second.lmdb merged.lmdb
   dbloader copy all.lmdb train.lmdb val.lmdb --split 0.9,0.1 --seed 0
@@ -92,7 +92,7 @@ def copy_command(
     all of --select, --drop, --class and --where, in their order, or has other labels. Sources never change.
 
     One of the two places may be in object storage: s3://, gs:// or az://bucket/name. There and back a whole store is
-    copied as it is, as a folder of shards.
+    copied as it is, as a folder of shards, without a check of each record.
     """
     places = [*sources, destination]
     fractions = None if split is None else _fractions(split)
