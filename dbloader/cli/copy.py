@@ -92,7 +92,7 @@ def copy_command(
     all of --select, --drop, --class and --where, in their order, or has other labels. Sources never change.
 
     One of the two places may be in object storage: s3://, gs:// or az://bucket/name. There and back a whole store is
-    copied as it is, as a folder of shards.
+    copied as it is, as a folder of shards, without a check of each record.
     """
     places = [*sources, destination]
     fractions = None if split is None else _fractions(split)
@@ -117,7 +117,8 @@ def copy_command(
                 **options,
             )
     except KeyboardInterrupt as error:
-        error.args = ("committed records are kept; --resume continues after them",)
+        if not any(map(is_remote, places)):
+            error.args = ("committed records are kept; --resume continues after them",)
         raise
     facts = []
     for target, manifest in zip(targets, made if fractions else [made], strict=True):

@@ -21,8 +21,10 @@ from dbloader._describe import counted, size
 from dbloader.conversion.publish import files_of, move_into
 from dbloader.errors import DamagedStoreError, OptionError, StoreError, StoreExistsError
 from dbloader.remote.places import WRITABLE, is_remote, parse_place
+from dbloader.stores.lmdb.errors import translate_refusal
 from dbloader.stores.lmdb.handle import LMDBHandle, OtherStoreError
 from dbloader.stores.lmdb.keys import SHARD_INDEX, checked_path
+from dbloader.stores.lmdb.partial import sync_folder
 from dbloader.stores.lmdb.publish_shards import check_target, publish_shards, write_durably
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable
 from dbloader.stores.lmdb.store import LMDBStore
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 # Files under way at once, each in several parts.
 _AT_ONCE = 4
+_REMEDY = "copy the store there again (--overwrite)"
 
 
 def read_table(place: str) -> ShardTable:
@@ -61,7 +64,13 @@ def copy_remote(
     if is_remote(source) and is_remote(destination):
         raise OptionError("copy the store to this machine first: one of the two places must be a path")
     if is_remote(source):
-        return _download(str(source), Path(checked_path(destination)), overwrite=overwrite, progress=progress)
+        target = Path(os.path.realpath(checked_path(destination)))
+        try:
+            return _download(str(source), target, overwrite=overwrite, progress=progress)
+        except OSError as error:
+            if isinstance(error, StoreError):
+                raise
+            raise translate_refusal(error, str(target)) from error
     return _upload(Path(checked_path(source)), str(destination), overwrite=overwrite, progress=progress)
 
 
@@ -76,36 +85,28 @@ def _upload(source: Path, place: str, *, overwrite: bool, progress: Callable[[in
         raise StoreExistsError(f"{bucket.place} exists already; overwrite (--overwrite) replaces it")
     ours = (f"{SHARD_FOLDER}/", "index-")
     listed = {item.key: item.size for item in bucket.items() if item.key.startswith(ours)}
-    before: ShardTable | None = None
+    old: set[str] = set()
     if replaces:
+        data = bucket.get(MANIFEST_FILE, replaces.etag)
         with suppress(StoreError):  # a damaged store is replaced too
-            before = ShardTable.decode(bucket.get(MANIFEST_FILE, replaces.etag), place)
-    # Shards of the older store stay as long as nobody replaces it, and then this manifest is refused.
-    known = {
-        (shard.digest, shard.nbytes): shard.name
-        for shard in (before.shards if before else ())
-        if listed.get(f"{SHARD_FOLDER}/{shard.name}") == shard.nbytes
-    }
+            old = {*files_of(ShardTable.decode(data, place))}
     with _as_folder(source) as folder:
         table = ShardTable.decode((folder / MANIFEST_FILE).read_bytes(), str(source))
-        attempt = secrets.token_hex(8)
-        shards = [
-            shard._replace(name=known.get((shard.digest, shard.nbytes), f"{number:05}-{attempt}.lmdb"))
-            for number, shard in enumerate(table.shards)
-        ]
-        new = table._replace(index_file=f"index-{attempt}.lmdb", shards=shards)
-        jobs = {key: name for key, name in zip(files_of(new), files_of(table), strict=True) if attempt in key}
-        _put_all(bucket, {key: folder / name for key, name in jobs.items()}, new, progress)
+        attempt = secrets.token_hex(8)  # no other store has these files, so this process may remove them
+        shards = [shard._replace(name=f"{number:05}-{attempt}.lmdb") for number, shard in enumerate(table.shards)]
+        new = ShardTable(table.manifest, f"index-{attempt}.lmdb", shards)
+        files = {key: folder / name for key, name in zip(files_of(new), files_of(table), strict=True)}
+        _put_all(bucket, files, new, progress)
     try:
         bucket.put_if(MANIFEST_FILE, new.encode(), replaces)
     except StoreExistsError:
-        bucket.delete(jobs)
+        with suppress(StoreError):
+            bucket.delete(files)
         raise
     except StoreError as error:  # its shards stay: it may name them
         raise type(error)(f"{error}; it may be published nevertheless, as dbloader info {place} will say") from None
-    old = {*files_of(before)} if before else set()
     with suppress(StoreError):  # the store is in place
-        bucket.delete(old - {*files_of(new)})
+        bucket.delete(old)
     if others := listed.keys() - old:
         nbytes = size(sum(listed[key] for key in others))
         what = f"{counted(len(others), 'object')} ({nbytes}) of uploads that were killed or go on now"
@@ -115,21 +116,22 @@ def _upload(source: Path, place: str, *, overwrite: bool, progress: Callable[[in
 
 def _put_all(bucket: Bucket, files: dict[str, Path], table: ShardTable, progress: Callable[[int, int], object]) -> None:
     """Put files to keys; remove all of them if one fails."""
-    lengths = {f"{SHARD_FOLDER}/{shard.name}": shard.length for shard in table.shards}
-    total = table.manifest.length
-    done = total - sum(lengths[key] for key in files if key in lengths)
-    threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="dbloader-put")
-    try:
-        for key, _ in zip(files, threads.map(bucket.put_file, files, files.values()), strict=True):
-            done += lengths.get(key, 0)
-            progress(done, total)
-    except BaseException:
-        threads.shutdown(cancel_futures=True)
-        with suppress(StoreError):
-            bucket.delete(files)
-        raise
-    finally:
-        threads.shutdown()
+    done = 0
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="dbloader-put") as threads:
+        try:
+            for length, _ in zip(_lengths(table), threads.map(bucket.put_file, files, files.values()), strict=True):
+                done += length
+                progress(done, table.manifest.length)
+        except BaseException:
+            threads.shutdown(cancel_futures=True)
+            with suppress(StoreError):
+                bucket.delete(files)
+            raise
+
+
+def _lengths(table: ShardTable) -> list[int]:
+    """Return the number of records in each of a store's files; the index, the last, is the end of the copy."""
+    return [*(shard.length for shard in table.shards), 0]
 
 
 @contextmanager
@@ -137,6 +139,7 @@ def _as_folder(source: Path) -> Iterator[Path]:
     """Yield the folder of a sharded store; of a store in one file, a temporary one with that file as its shard."""
     with LMDBStore(source) as store:
         manifest = store.manifest
+        store.check_files()
         if source.is_dir():
             yield source
             return
@@ -160,7 +163,6 @@ def _download(place: str, target: Path, *, overwrite: bool, progress: Callable[[
     from dbloader.remote.origin import RemoteOrigin
 
     origin = RemoteOrigin(place)
-    target = Path(os.path.realpath(target))
     replaces = check_target(target, overwrite=overwrite)
     data = origin.manifest()
     table = ShardTable.decode(data, origin.place)
@@ -181,30 +183,33 @@ def _download(place: str, target: Path, *, overwrite: bool, progress: Callable[[
             origin.fetch(name, str(aside))
             if aside.stat().st_size != sizes.get(name, aside.stat().st_size):
                 found = f"{size(aside.stat().st_size)}, not {size(sizes[name])}"
-                raise DamagedStoreError(f"{place}/{name} has {found}: copy the store there again (--overwrite)")
+                raise DamagedStoreError(f"{place}/{name} has {found}: {_REMEDY}")
             LMDBHandle(str(aside), f"{place}/{name}", digest=digest, of=of)
             with aside.open("rb") as file:
                 os.fsync(file.fileno())
             aside.rename(path)
         except (lmdb.Error, OtherStoreError) as error:
-            raise DamagedStoreError(f"{place}/{name} is not what was put there: {error}") from error
+            raise DamagedStoreError(f"{place}/{name} is not what was put there: {_REMEDY}") from error
         finally:
             aside.unlink(missing_ok=True)
 
     done = 0
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="dbloader-get") as threads:
         try:
-            lengths = [*(shard.length for shard in table.shards), 0]
-            for length, _ in zip(lengths, threads.map(fetch, *zip(*wanted, strict=True)), strict=True):
+            for length, _ in zip(_lengths(table), threads.map(fetch, *zip(*wanted, strict=True)), strict=True):
                 done += length
                 progress(done, table.manifest.length)
         except BaseException:
+            origin.bucket.close()  # else the files under way would be fetched to their ends
             threads.shutdown(wait=False, cancel_futures=True)
             raise
+    named = {*files_of(table)}
     for path in [*folder.glob(f"{SHARD_FOLDER}/*"), *(path for path in folder.iterdir() if path.is_file())]:
-        if str(path.relative_to(folder)) not in files_of(table):
+        if str(path.relative_to(folder)) not in named:
             path.unlink(missing_ok=True)  # of a store that was there at an earlier attempt
     write_durably(folder / MANIFEST_FILE, data)
+    for changed in (folder / SHARD_FOLDER, folder):
+        sync_folder(changed)
     if replaces:
         move_into(folder, target)
     else:

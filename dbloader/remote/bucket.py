@@ -6,25 +6,15 @@ of a cache's fetcher, may import this module. In a forked process it raises an e
 
 from __future__ import annotations
 
-import errno
 import os
 import random
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from dbloader.errors import (
-    OptionError,
-    StoreAccessError,
-    StoreError,
-    StoreExistsError,
-    StoreFullError,
-    StoreNotFoundError,
-    StoreUnreachableError,
-)
+from dbloader.errors import OptionError, StoreError, StoreExistsError, StoreNotFoundError, StoreUnreachableError
 from dbloader.remote.errors import is_temporary, status_of, translate
 from dbloader.remote.places import WRITABLE, parse_place
 
@@ -34,8 +24,8 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-# What one request fetches or sends of a large object: 10,000 parts, S3's limit, are 80 GB.
-PART_BYTES = 8 * 2**20
+# What one request fetches or sends of a large object; more of a file over 80 GB, as S3 takes at most so many parts.
+PART_BYTES, MAX_PARTS = 8 * 2**20, 10_000
 PARTS_AT_ONCE = 4
 _PAGE = 1000  # objects of one answer to a listing
 # A request fails for good when it has been repeated for so long; or a few times, if the server has never answered.
@@ -73,7 +63,7 @@ class Bucket:
     def __init__(self, place: str | os.PathLike[str]) -> None:
         self.place = parse_place(place)
         self.repeats = 0
-        self._answered = False
+        self._answered = self._closed = False
         self._lock = threading.Lock()
         self._reading = self._open(retries=0)  # repeated here, which counts and has a deadline
         self._writing = self._open(retries=10)  # obstore repeats one part, not the whole file
@@ -95,7 +85,7 @@ class Bucket:
             )
         _used_by = pid
         options: Any = {
-            "client_options": {**_TIMEOUTS, "allow_http": self._may_be_http()},
+            "client_options": {**_TIMEOUTS, "allow_http": self.place.server.startswith("http://")},
             "retry_config": {"max_retries": retries, "retry_timeout": timedelta(seconds=PATIENCE_S)},
         }
         try:
@@ -104,11 +94,6 @@ class Bucket:
             return from_url(f"{self.place.scheme}://{self.place.bucket}", **options)
         except Exception as error:
             raise translate(error, self.place) from None
-
-    def _may_be_http(self) -> bool:
-        names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
-        endpoint = next((os.environ[name] for name in names if os.environ.get(name)), "")
-        return self.place.scheme == "http" or endpoint.startswith("http://")
 
     def _path(self, key: str) -> str:
         below = self.place.key if self.place.scheme in WRITABLE else ""
@@ -119,6 +104,8 @@ class Bucket:
         deadline, pause = time.monotonic() + PATIENCE_S, 0.1
         tries = 0
         while True:
+            if self._closed:
+                raise StoreError(f"{self.place} was closed")
             try:
                 result = request()
             except Exception as error:
@@ -138,15 +125,22 @@ class Bucket:
                 self._answered = True
                 return result
 
+    def close(self) -> None:
+        """Make all further requests fail, also those of copies that threads have begun."""
+        self._closed = True
+
     def items(self, below: str = "") -> Iterator[Item]:
-        """Yield all objects below a key, sorted as bytes; their keys begin with it."""
+        """Yield all objects below a key, in the server's order; their keys begin with it."""
         stream: Any = None
-        last: str | None = None
+        last, in_order = "", True
 
         def next_page() -> Sequence[Any]:
             nonlocal stream
             if stream is None:  # the first time, or again from where the listing failed
-                stream = self._reading.list(self._path(below) or None, offset=last, chunk_size=_PAGE)
+                # A server of S3 goes on in its own order; elsewhere obstore may leave out all lesser keys itself.
+                if not in_order and self.place.scheme != "s3":
+                    raise StoreError("the listing failed, and it cannot go on, as its keys are not sorted")
+                stream = self._reading.list(self._path(below) or None, offset=last or None, chunk_size=_PAGE)
             try:
                 return next(stream, ())
             except BaseException:
@@ -155,7 +149,8 @@ class Bucket:
 
         while page := self._repeat(next_page, below):
             yield from map(self._item, page)
-            last = page[-1]["path"]
+            for meta in page:
+                in_order, last = in_order and last < meta["path"], meta["path"]
 
     def folders(self) -> tuple[list[str], list[Item]]:
         """Return the names directly below the place that have objects below them, and the objects directly there."""
@@ -169,61 +164,21 @@ class Bucket:
             return self._item(self._repeat(lambda: self._reading.head(self._path(key)), key))
         return None
 
-    def get(self, key: str, etag: str = "") -> bytes:
-        """Return the bytes of an object.
+    def get(self, key: str, etag: str = "", span: tuple[int, int] | None = None) -> bytes:
+        """Return the bytes of an object, or those from the first of ``span`` to before its second.
 
         Raises:
             ObjectChangedError: Its ETag is not the one that is given.
             StoreError: It does not exist, or cannot be read.
         """
-        return self._get(key, etag)
-
-    def _get(self, key: str, etag: str, span: tuple[int, int] | None = None) -> bytes:
         options: Any = ({"if_match": etag} if etag else {}) | ({"range": span} if span else {})
         return self._repeat(lambda: bytes(self._reading.get(self._path(key), options=options).bytes()), key)
-
-    def get_to_file(self, key: str, path: str | os.PathLike[str]) -> int:
-        """Copy an object into a new file, in several requests at once, and return its size.
-
-        The file is removed if that fails.
-
-        Raises:
-            StoreError: The object does not exist or cannot be read, or the file cannot be written.
-        """
-        item = self.head(key)
-        if item is None:
-            raise StoreNotFoundError(f"{self.place}/{key} does not exist")
-        try:
-            return self._copy(item, path)
-        except StoreError:
-            raise
-        except OSError as error:
-            kind = StoreFullError if error.errno == errno.ENOSPC else StoreAccessError
-            raise kind(f"a copy of {self.place}/{key} cannot be written: {error.strerror}") from error
-
-    def _copy(self, item: Item, path: str | os.PathLike[str]) -> int:
-        key = item.key
-        with open(path, "xb") as file, ThreadPoolExecutor(PARTS_AT_ONCE) as threads:  # noqa: PTH123 - any path
-
-            def copy(start: int) -> None:
-                end = min(start + PART_BYTES, item.size)
-                data = self._get(key, item.etag, (start, end))
-                if len(data) != end - start:
-                    raise StoreUnreachableError(f"{self.place}/{key}: the answer is cut short")
-                os.pwrite(file.fileno(), data, start)
-
-            try:
-                [*threads.map(copy, range(0, item.size, PART_BYTES))]
-            except BaseException:
-                threads.shutdown(wait=False, cancel_futures=True)
-                os.unlink(path)  # noqa: PTH108 - any path
-                raise
-        return item.size
 
     def put_file(self, key: str, path: Path) -> None:
         """Copy a file to a key, in parts; nobody sees it before it is whole."""
         try:
-            self._writing.put(self._path(key), path, chunk_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE)
+            part = max(PART_BYTES, -(-path.stat().st_size // MAX_PARTS))
+            self._writing.put(self._path(key), path, chunk_size=part, max_concurrency=PARTS_AT_ONCE)
         except Exception as error:
             raise translate(error, self.place, key) from None
 

@@ -7,7 +7,6 @@ taken from it are a status, a code, and the kind of the failure. For the same re
 
 from __future__ import annotations
 
-import os
 import re
 from typing import TYPE_CHECKING
 
@@ -30,6 +29,10 @@ _CREDENTIALS = {
 
 class ObjectChangedError(StoreError):
     """The object is not the one that was listed."""
+
+
+class BucketNotFoundError(StoreNotFoundError):
+    """Not only the object is missing, but its bucket."""
 
 
 def status_of(error: BaseException) -> int:
@@ -56,7 +59,7 @@ def translate(error: BaseException, place: RemotePlace, key: str = "") -> StoreE
     if code in _EXPIRED:
         return StoreAccessError(f"{where}: the credentials have expired{how}: renew them, and set {wanted}")
     if code in ("NoSuchBucket", "ContainerNotFound"):
-        return StoreNotFoundError(f"there is no bucket {bucket}{how}{_endpoint(place)}")
+        return BucketNotFoundError(f"there is no bucket {bucket}{how}{_endpoint(place)}")
     if status in (401, 403):
         return StoreAccessError(
             f"{where}: access is refused{how}: the credentials{f' in {wanted}' if wanted else ''} are wrong, or do not "
@@ -84,7 +87,4 @@ def translate(error: BaseException, place: RemotePlace, key: str = "") -> StoreE
 
 
 def _endpoint(place: RemotePlace) -> str:
-    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    if place.scheme != "s3" or not endpoint:
-        return ""
-    return f" at {endpoint.rpartition('@')[2]} (AWS_ENDPOINT_URL)"
+    return f" at {place.server.rpartition('@')[2]} (AWS_ENDPOINT_URL)" if place.scheme == "s3" and place.server else ""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dbloader.errors import NotAStoreError, StoreNotFoundError
 from dbloader.remote.bucket import Bucket
+from dbloader.remote.download import download
+from dbloader.remote.errors import BucketNotFoundError
 
 MANIFEST_FILE = "manifest.bson"
 
@@ -29,9 +31,9 @@ class RemoteOrigin:
         """
         try:
             return self.bucket.get(MANIFEST_FILE)
-        except StoreNotFoundError as error:
-            if "bucket" in str(error):
-                raise
+        except BucketNotFoundError:
+            raise
+        except StoreNotFoundError:
             raise NotAStoreError(
                 f"{self.place} has no store: there is no {MANIFEST_FILE} (dbloader copy puts a store there)"
             ) from None
@@ -42,4 +44,4 @@ class RemoteOrigin:
         Raises:
             StoreError: It cannot be read.
         """
-        self.bucket.get_to_file(name, path)
+        download(self.bucket, name, path)

@@ -25,6 +25,14 @@ class RemotePlace(NamedTuple):
     bucket: str
     key: str
 
+    @property
+    def server(self) -> str:
+        """The URL that the environment or the place names; "" for that of a cloud."""
+        if self.scheme not in WRITABLE:
+            return f"{self.scheme}://{self.bucket}"
+        names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL") if self.scheme == "s3" else ()
+        return next(filter(None, map(os.environ.get, names)), "")
+
     def __str__(self) -> str:
         return "/".join(part for part in (f"{self.scheme}://{self.bucket}", self.key) if part)
 

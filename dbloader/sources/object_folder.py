@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 # Classes that are listed at once; memory holds their keys.
 _CLASSES_AT_ONCE = 16
 _NOT_READ = (".tar", ".zip", ".parquet", ".arrow", ".mdb", ".lmdb", ".bson")
+_WHAT_IS_READ = (
+    "of object storage, folders of image files are read, and files that a listing names (--list): copy it to a disk, "
+    "and convert it there"
+)
 
 
 def scan_objects(place: str | os.PathLike[str]) -> ObjectFolder:
@@ -42,19 +46,13 @@ def scan_objects(place: str | os.PathLike[str]) -> ObjectFolder:
     try:
         folders, loose = files.bucket.folders()
         if not folders and not loose and files.bucket.place.key and files.bucket.head("") is not None:
-            raise SourceError(
-                f"{files.place}: is one object: of object storage, folders of image files are read, and files that a "
-                "listing names (--list): copy it to a disk, and convert it there"
-            )
+            raise SourceError(f"{files.place}: is one object: {_WHAT_IS_READ}")
     except StoreError as error:
         raise as_source_error(error) from error
     names = [posixpath.basename(item.key) for item in loose]
     for name in names:
         if name in METADATA_FILES or name.endswith(_NOT_READ):
-            raise SourceError(
-                f"{files.place}: holds {name}: of object storage, folders of image files are read, and files that a "
-                "listing names (--list): copy it to a disk, and convert it there"
-            )
+            raise SourceError(f"{files.place}: holds {name}: {_WHAT_IS_READ}")
     classes = tuple(name for name in folders if not name.startswith("."))
     images = sum(name.lower().encode().endswith(SUFFIXES) and not name.startswith(".") for name in names)
     if not classes:

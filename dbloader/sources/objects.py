@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from dbloader.errors import SourceError, SourceNotFoundError, StoreError, StoreNotFoundError
-from dbloader.remote.errors import ObjectChangedError
+from dbloader.remote.errors import BucketNotFoundError, ObjectChangedError
 from dbloader.remote.places import parse_place
 from dbloader.sources.base import MAX_BYTES, Problem
 from dbloader.sources.listing import LISTING, ListingSource, read_listing
@@ -34,16 +35,18 @@ class ObjectFiles:
     def __init__(self, place: str | os.PathLike[str]) -> None:
         self.place = str(parse_place(place))
         self._bucket: Bucket | None = None
-        self._threads: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
+        self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="dbloader-objects")
 
     @property
     def bucket(self) -> Bucket:
         """The objects, opened when they are first asked for."""
-        if self._bucket is None:
-            from dbloader.remote.bucket import Bucket
+        with self._lock:
+            if self._bucket is None:
+                from dbloader.remote.bucket import Bucket
 
-            self._bucket = Bucket(self.place)
-        return self._bucket
+                self._bucket = Bucket(self.place)
+            return self._bucket
 
     @staticmethod
     def path(key: str, etag: str = "") -> bytes:
@@ -53,8 +56,6 @@ class ObjectFiles:
     def read(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Problem]:
         """Yield the bytes of each entry's object, or why there are none; all are asked for at once."""
         bucket = self.bucket
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="dbloader-objects")
         started: list[Future[bytes | Problem]] = []
         try:
             for entry in entries:
@@ -79,30 +80,28 @@ class ObjectFiles:
 
     def close(self) -> None:
         """End the threads."""
-        if self._threads is not None:
-            self._threads.shutdown(cancel_futures=True)
-        self._threads = None
-
-    def __getstate__(self) -> dict[str, object]:
-        return {"place": self.place, "_bucket": None, "_threads": None}
+        self._threads.shutdown(cancel_futures=True)
 
 
 def _get(bucket: Bucket, entry: Entry) -> bytes | Problem:
     """Return the bytes of an object, or what is wrong with it; a StoreError is not its fault."""
-    if entry.span and entry.span[1] > MAX_BYTES:
-        return Problem(entry.name, f"has {entry.span[1]:,} bytes, more than a record can hold ({MAX_BYTES:,})")
+    size = entry.span[1] if entry.span else 0
     key, _, etag = entry.path.partition(_ETAG)
     path = posixpath.normpath(os.fsdecode(key)).lstrip("/")
     if path.startswith("../") or path in (".", ".."):
         return Problem(entry.name, f"its path leaves {bucket.place}")
     try:
-        return bucket.get(path, etag.decode())
+        data = b"" if size > MAX_BYTES else bucket.get(path, etag.decode())
     except ObjectChangedError:
         return Problem(entry.name, "was changed after it was listed: its ETag is another one")
+    except BucketNotFoundError:
+        raise
     except StoreNotFoundError as error:
-        if "bucket" in str(error):
-            raise
-        return Problem(entry.name, f"{'was removed after it was listed' if etag else 'does not exist'}: {error}")
+        return Problem(entry.name, f"was removed after it was listed: {error}" if etag else str(error))
+    size = max(size, len(data))
+    if size > MAX_BYTES:
+        return Problem(entry.name, f"has {size:,} bytes, more than a record can hold ({MAX_BYTES:,})")
+    return data
 
 
 def as_source_error(error: StoreError) -> SourceError:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from dbloader.conversion.convert import convert
 from dbloader.remote.bucket import Bucket
+from dbloader.remote.download import download
 from tests.support.object_store import ObjectStore, put_folder
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def transfers(folder: Path, place: str) -> None:
     for _ in range(ROUNDS):
         back.unlink(missing_ok=True)
         with measured("download (parts of 8 MiB, 4 at once)", FILE_MB):
-            bucket.get_to_file("shard", back)
+            download(bucket, "shard", back)
     for _ in range(ROUNDS):
         back.unlink()
         with measured("for comparison: a copy of the file", FILE_MB):

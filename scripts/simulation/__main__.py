@@ -45,7 +45,7 @@ def simulate(cluster: Cluster, *, loss: bool = False) -> dict[str, object]:
     totals: dict[str, float] = {
         "index_gb": training.index_bytes / 1e9,
         "peak_cache_gb": max(node.peak for node in training.nodes) / 1e9,
-        "peak_requests": max(training.network.requests.values()),
+        "peak_requests": training.network.most_requests,
         "refused": training.network.refused,
         "lost_nodes": training.lost_nodes,
     }
@@ -75,6 +75,11 @@ def main(arguments: list[str] | None = None) -> int:
     given = vars(options.parse_args(arguments))
     if given["check"]:
         return 0 if check() else 1
+    if given["calibrate"]:
+        from simulation.calibrate import calibrate  # not at the top: it needs obstore
+
+        calibrate()
+        return 0
     try:
         cluster = Cluster(**{option.name: given[option.name] for option in fields(Cluster)})
         found = simulate(cluster, loss=given["loss"])

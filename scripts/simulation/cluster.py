@@ -109,4 +109,5 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--loss", action="store_true", help="also say what the loss of one node in mid-epoch costs")
     found.add_argument("--json", action="store_true", help="print JSON instead of a table")
     found.add_argument("--check", action="store_true", help="prove exact properties of the order, up to 8,192 ranks")
+    found.add_argument("--calibrate", action="store_true", help="run real processes here, and compare")
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +27,7 @@ class Network:
 
     Attributes:
         now: The time in seconds.
-        requests: Requests by the second they came in.
-        refused: How many of them were answered 503.
+        refused: Requests that were answered 503.
     """
 
     def __init__(self, cluster: Cluster, rng: np.random.Generator) -> None:
@@ -44,14 +43,20 @@ class Network:
         self._attempt = np.zeros(shape, int)
         self._shard = np.zeros(shape, np.int64)
         self._rate: Array | None = None
-        self.requests: defaultdict[int, float] = defaultdict(float)
-        self._accepted: defaultdict[int, float] = defaultdict(float)
+        self._asked: Counter[int] = Counter()
+        self._accepted: Counter[int] = Counter()
+        self._most_parts = 0.0
         self._part_bytes = min(_PART_BYTES, cluster.shard_bytes)
         limits = (cluster.store_mbs * 1e6, cluster.store_requests * self._part_bytes)
         self._total_speed = min((limit for limit in limits if limit), default=inf)
         self.refused = 0
         # Events that are so near come together; it is far below the time of any shard.
         self._tick = 1e-2 * cluster.shard_mb / min(cluster.stream_mbs, cluster.nic_mbs)
+
+    @property
+    def most_requests(self) -> float:
+        """The most requests in a second: those for sizes, and those for parts."""
+        return max(self._asked.values()) + self._most_parts
 
     def idle(self, node: int) -> list[int]:
         """Return the numbers of the node's streams that have nothing to do."""
@@ -70,7 +75,7 @@ class Network:
 
     def _ask(self, slot: tuple[int, int]) -> None:
         cluster, second = self._cluster, int(self.now)
-        self.requests[second] += 1  # for the size; those for the parts are counted as they come
+        self._asked[second] += 1  # for the size
         delay = cluster.latency_ms / 1e3 * float(self._rng.lognormal(0, cluster.latency_spread, 2).sum())
         self._phase[slot] = _ASKED
         if 0 < cluster.store_requests <= self._accepted[second]:
@@ -95,11 +100,7 @@ class Network:
         """Move the clock, and return the nodes and shards of the transfers that ended."""
         coming = self._phase == _COMING
         if coming.any():
-            came = np.where(coming, self._rates() * (until - self.now), 0)
-            self._left -= came
-            parts = float(came.sum()) / self._part_bytes
-            self.requests[int(until)] += parts
-            self._accepted[int(until)] += parts
+            self._left -= np.where(coming, self._rates() * (until - self.now), 0)
             self._at[coming & (self._left <= self._rates() * self._tick)] = until
         self.now = until
         done = []
@@ -124,6 +125,7 @@ class Network:
             if self._total_speed < float((speed * count).sum()):
                 speed = np.minimum(speed, _level(speed, count, self._total_speed))
             self._rate = np.broadcast_to(speed[:, None], coming.shape)
+            self._most_parts = max(self._most_parts, float((speed * count).sum()) / self._part_bytes)
         return self._rate
 
 

@@ -69,6 +69,7 @@ def test_the_last_of_many_records_is_reached_by_key_by_the_bar_and_by_url(tabs: 
     shows(page, 0)
     scroll_to(page, 1)
     shows(page, TALL - 1)
+    page.wait_for_url(re.compile(r"at=2499\d$"))
     shows(tabs.open(tall, page.url, viewport=NARROW), TALL - 1)
 
 

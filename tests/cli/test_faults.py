@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tests.support.shell import Shell
 
-TRIALS = int(os.environ.get("DBLOADER_TRIALS", "10"))  # of each fault; a trial takes about half a second
+TRIALS = int(os.environ.get("DBLOADER_TRIALS", "4"))  # of each fault; a trial takes about half a second
 PAGE = 4096
 _BRANCH, _LEAF, _OVERFLOW, _META = 1, 2, 4, 8  # mdb.c: P_BRANCH and others
 

@@ -67,7 +67,7 @@ WEIGHTS: dict[str, Callable[[Path], Any]] = {
     "grain_jax": of_grain,
 }
 # Each takes about 12 s. `scripts/frameworks examples` sets the variable, and installs JAX.
-SOME = ("accelerate_train", "torchdata_train")  # tests/loading/test_frameworks.py interrupts Lightning and the Trainer
+SOME = ("torchdata_train",)  # tests/loading/test_frameworks.py interrupts Lightning, Accelerate and the Trainer
 RUN = WEIGHTS if "DBLOADER_EVERY_EXAMPLE" in os.environ else SOME
 
 

@@ -57,7 +57,7 @@ def test_a_small_cache_holds_no_more_than_its_size_and_too_small_a_one_is_refuse
 
 
 def test_requests_above_the_stores_limit_are_answered_503_and_come_again() -> None:
-    training = Training(Cluster(**SMALL, store_requests=20), [])
+    training = Training(Cluster(**SMALL, store_requests=10), [])
     assert training.run()[0]["read_per_data"] == 1
     assert training.network.refused > 0
 

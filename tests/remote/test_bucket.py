@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 import random
+import resource
 from typing import TYPE_CHECKING
 
 import pytest
 
-from dbloader.errors import OptionError, StoreExistsError, StoreNotFoundError
+from dbloader.errors import OptionError, StoreExistsError, StoreFullError, StoreNotFoundError
 from tests.support.object_store import WAIT_S, keys, put
 
 if TYPE_CHECKING:
@@ -21,10 +22,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("object_store")]
 
 def fetch(place: str, names: list[str], folder: Path) -> None:
     from dbloader.remote.bucket import Bucket
+    from dbloader.remote.download import download
 
     bucket = Bucket(place)
     for name in names:
-        bucket.get_to_file(name, folder / name)
+        download(bucket, name, folder / name)
 
 
 def test_an_object_of_any_size_is_copied_byte_for_byte(
@@ -39,6 +41,26 @@ def test_an_object_of_any_size_is_copied_byte_for_byte(
     with pytest.raises(StoreNotFoundError, match="none does not exist"):
         outside(fetch, place, ["none"], tmp_path)
     assert not (tmp_path / "none").exists()
+
+
+def fetch_with_little_room(place: str, name: str, folder: Path) -> None:
+    """Fetch an object where a file may have 1,000 bytes; a call that begins below them writes up to them."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        fetch(place, [name], folder)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_copy_that_the_disk_takes_in_part_is_an_error(
+    object_store: ObjectStore, outside: Outside, tmp_path: Path
+) -> None:
+    place = object_store.place()
+    outside(put, place, {"large": bytes(1001)})
+    with pytest.raises(StoreFullError, match="large cannot be written: File too large"):
+        outside(fetch_with_little_room, place, "large", tmp_path)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_listing_of_several_pages_is_whole_and_sorted(object_store: ObjectStore, outside: Outside) -> None:

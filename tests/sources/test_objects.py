@@ -99,7 +99,7 @@ def test_a_listing_names_objects_and_files_of_a_web_server(
     listing.write_text(
         "path,label,mask\ncat/a/1.jpg,cat,dog/1.jpg\nDog/é/é.jpg,dog,\ncat/none.jpg,cat,\n../x.jpg,cat,\n"
     )
-    place = object_store.place("train")
+    place = object_store.place("bucket")  # no error may be taken for one about a bucket by this name
     outside(put_folder, place, root)
     root.rename(tmp_path / "files")
     with web_server(tmp_path) as address:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MANIFEST_FILE, SHARD_FOLDER = "manifest.bson", "shards"
 FORMAT, VERSION = "dbloader shards", 1
 
-_DIGEST_BYTES = 32
+_DIGEST_HEX = 64
 # No path, so a manifest from elsewhere cannot lead out of its folder.
 _FILE_NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,200}")
 COPY_AGAIN = "copy the folder again from the original"
@@ -105,8 +105,8 @@ class ShardTable(NamedTuple):
             manifest = Manifest.decode(values["manifest"], place)
             lengths = np.frombuffer(values["lengths"], "<i8").tolist()
             nbytes = np.frombuffer(values["nbytes"], "<i8").tolist()
-            packed = np.frombuffer(values["digests"], np.uint8).reshape(-1, _DIGEST_BYTES)
-            digests = [row.tobytes().hex() for row in packed]
+            packed = np.frombuffer(values["digests"], np.uint8).tobytes().hex()
+            digests = [packed[begin : begin + _DIGEST_HEX] for begin in range(0, len(packed), _DIGEST_HEX)]
             shards = [Shard(*row) for row in zip(values["names"], lengths, nbytes, digests, strict=True)]
             previous = values.get("previous", "")
             names = [values["index"], *values["names"], *filter(None, [previous])]

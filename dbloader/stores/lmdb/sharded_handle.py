@@ -162,13 +162,20 @@ class ShardedHandle:
         for begin in range(0, len(indices), _COPIED):
             part = indices[begin : begin + _COPIED]
             found: list[bytes | None] = [None] * len(part)
-            for number, positions in self._by_shard(part).items():
-                inside = [part[position] - self._starts[number] for position in positions]
-                with self._shard(number).borrow(inside) as documents:
-                    for position, at, document in zip(positions, inside, documents, strict=True):
-                        if document is not None:
-                            found[position] = move_document(document, at, part[position])
+            for position, at, document in self.each(part):
+                if document is not None:
+                    found[position] = move_document(document, at, part[position])
             yield from found
+
+    def each(self, indices: Sequence[int]) -> Iterator[tuple[int, int, memoryview | None]]:
+        """Yield records shard by shard: position in ``indices``, index in the shard, and document, or None.
+
+        A document is a view into the map that is valid until the next one is taken.
+        """
+        for number, positions in self._by_shard(indices).items():
+            inside = [indices[position] - self._starts[number] for position in positions]
+            with self._shard(number).borrow(inside) as documents:
+                yield from zip(positions, inside, documents, strict=True)
 
     def _by_shard(self, indices: Sequence[int]) -> dict[int, list[int]]:
         """Return the shards that have these records: positions in ``indices`` by the number of the shard."""

@@ -11,8 +11,15 @@ import numpy as np
 from typing_extensions import override
 
 from dbloader._describe import short_repr
-from dbloader.errors import NotAStoreError, RecordNotFoundError, StoreAccessError, StoreNotFoundError
+from dbloader.errors import (
+    DamagedRecordError,
+    NotAStoreError,
+    RecordNotFoundError,
+    StoreAccessError,
+    StoreNotFoundError,
+)
 from dbloader.records.columns import CHUNK, DTYPES, name_hash
+from dbloader.records.decode import decode
 from dbloader.records.names import name_at
 from dbloader.stores.base import Store
 from dbloader.stores.lmdb import env
@@ -40,9 +47,29 @@ class LMDBStore(Store):
 
     @override
     def read(self, indices: Sequence[int]) -> list[Record]:
+        handle = self._open()
+        if isinstance(handle, ShardedHandle):
+            return self._read_shards(handle, indices)
         with self.borrow_documents(indices) as documents:
             # Each document is decoded in the map. Only the values of the record are copied.
             return [self._decode(document, index) for document, index in documents]
+
+    def _read_shards(self, handle: ShardedHandle, indices: Sequence[int]) -> list[Record]:
+        """Decode each document in the map of its shard, where it has another index."""
+        for index in indices:
+            self._check_index(index)
+        records: dict[int, Record] = {}
+        with env.gate:
+            for position, at, document in handle.each(indices):
+                index = indices[position]
+                if document is None:
+                    raise self._damaged(index, "it is missing")
+                try:
+                    record = records[position] = decode(document, at)
+                except DamagedRecordError as error:
+                    raise self._damaged(index, str(error)) from error
+                record.index = int(index)
+        return [records[position] for position in range(len(indices))]
 
     @property
     @override

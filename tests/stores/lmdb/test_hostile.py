@@ -12,7 +12,7 @@ from tests.support.hostile import DAMAGE, FILE, LYING, run_trials
 if TYPE_CHECKING:
     from pathlib import Path
 
-TRIALS = int(os.environ.get("DBLOADER_TRIALS", "15"))
+TRIALS = int(os.environ.get("DBLOADER_TRIALS", "10"))
 
 
 @pytest.mark.slow

@@ -1,0 +1,77 @@
+"""A web server that gives the files of a folder slowly, as object storage over the networks of several nodes does."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+    from pathlib import Path
+
+_CHUNK = 1 << 14
+_PATH = re.compile(r"(HEAD|GET) /node(\d+)/(\S+) ")
+_RANGE = re.compile(r"range: bytes=(\d+)-(\d+)", re.IGNORECASE)
+
+
+class _Pipe:
+    """Lets so many bytes through in a second."""
+
+    def __init__(self, rate: float) -> None:
+        self._rate, self._free_at = rate, 0.0
+
+    def take(self, nbytes: int) -> float:
+        """Return when these bytes have passed."""
+        self._free_at = max(time.monotonic(), self._free_at) + nbytes / self._rate
+        return self._free_at
+
+
+def serve(
+    folder: Path, latency_s: float, latency_spread: float, speeds: tuple[float, float, float], port: Connection
+) -> None:
+    """Serve ``/nodeN/FILE`` until the process is ended.
+
+    Args:
+        folder: The files.
+        latency_s: Median wait before each answer.
+        latency_spread: Sigma of its lognormal distribution.
+        speeds: Bytes/s for each node, for each answer, and for all together.
+        port: Gets the number of the port.
+    """
+    rng, total, nodes = np.random.default_rng(0), _Pipe(speeds[2]), dict[str, _Pipe]()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while head := (await reader.readuntil(b"\r\n\r\n")).decode():
+                await asyncio.sleep(latency_s * rng.lognormal(0, latency_spread))
+                found = _PATH.match(head)
+                assert found, head
+                method, node, name = found.groups()
+                data = (folder / name).read_bytes()
+                part = _RANGE.search(head)
+                body = data[int(part[1]) : int(part[2]) + 1] if part else data
+                status = "206 Partial Content" if part else "200 OK"
+                about = f"Content-Range: bytes {part[1]}-{part[2]}/{len(data)}\r\n" if part else ""
+                writer.write(f'HTTP/1.1 {status}\r\n{about}Content-Length: {len(body)}\r\nETag: "1"\r\n\r\n'.encode())
+                pipes = (_Pipe(speeds[1]), nodes.setdefault(node, _Pipe(speeds[0])), total)
+                for begin in range(0, len(body) if method == "GET" else 0, _CHUNK):
+                    chunk = body[begin : begin + _CHUNK]
+                    passed = max(pipe.take(len(chunk)) for pipe in pipes)
+                    await asyncio.sleep(max(0, passed - time.monotonic()))
+                    writer.write(chunk)
+                await writer.drain()
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass  # the client is gone
+        finally:
+            writer.close()
+
+    async def run() -> None:
+        server = await asyncio.start_server(answer, "127.0.0.1")
+        port.send(server.sockets[0].getsockname()[1])
+        await server.serve_forever()
+
+    asyncio.run(run())

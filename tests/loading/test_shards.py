@@ -1,0 +1,50 @@
+"""Loaders and the viewer give the same of a folder of shards as of one file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import pytest
+
+from dbloader import LMDBDataset, convert, create_loader
+from tests.conversion.test_shards import Here
+from tests.support.images import plant_photos
+from tests.support.viewer import browser, viewer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> tuple[Path, Path]:
+    root = plant_photos(tmp_path / "images", 24)
+    convert(root, tmp_path / "one.lmdb")
+    convert(root, tmp_path / "shards.lmdb", shards=5, executor=Here())
+    return tmp_path / "one.lmdb", tmp_path / "shards.lmdb"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("workers", "count"), [("threads", 2), ("processes", 2), ("threads", 0)])
+def test_a_loader_gives_the_batches_of_one_file(
+    places: tuple[Path, Path], workers: Literal["threads", "processes"], count: int
+) -> None:
+    batches = []
+    for place in places:
+        with LMDBDataset(place) as dataset:
+            loader = create_loader(
+                dataset, 16, 8, is_training=True, num_workers=count, workers=workers, device="cpu", seed=3
+            )
+            batches.append([(images, labels) for images, labels in loader])
+    for (images, labels), (expected, wanted) in zip(*batches, strict=True):
+        assert images.equal(expected)
+        assert labels.equal(wanted)
+
+
+@pytest.mark.slow
+def test_the_viewer_shows_what_it_shows_of_one_file(places: tuple[Path, Path]) -> None:
+    with viewer(*places, "--port", "0", DISPLAY="", WAYLAND_DISPLAY="") as running, browser(running.link) as client:
+        asked = ("/api/{}/rows?q=cat", "/api/{}/facts?q=", "/image/{}/17", "/thumb/{}/5", "/listing/{}?q=dog")
+        for path in asked:
+            answers = [client.get(path.format(number)) for number in range(2)]
+            assert [answer.status_code for answer in answers] == [200, 200], path
+            assert answers[0].content == answers[1].content, path

@@ -1,0 +1,120 @@
+"""Whatever the manifest of a folder of shards says: an error of one line, and no file outside the folder is read."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import bson
+import numpy as np
+import pytest
+
+from dbloader import open_store
+from dbloader.errors import StoreError
+from dbloader.records.document import open_sealed, seal
+from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER
+from tests.contracts.records import make_records
+from tests.stores.lmdb.test_sharded import write_shards
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+def numbers(*values: int) -> bytes:
+    return np.array(values, "<i8").tobytes()
+
+
+NAMES = ["00000.lmdb", "00001.lmdb"]
+HOSTILE: dict[str, dict[str, Any]] = {
+    "lengths that do not sum": {"lengths": numbers(2, 3)},
+    "a negative length": {"lengths": numbers(6, -2)},
+    "huge lengths": {"lengths": numbers(2**63 - 1, 2**63 - 1)},
+    "lengths of seven bytes": {"lengths": bytes(7)},
+    "lengths that are text": {"lengths": "many"},
+    "one length for two": {"lengths": numbers(4)},
+    "a name with a folder": {"names": ["00000.lmdb", "a/b.lmdb"]},
+    "a name above": {"names": ["00000.lmdb", "../../outside.lmdb"]},
+    "two dots": {"names": ["00000.lmdb", ".."]},
+    "an absolute name": {"names": ["00000.lmdb", "/etc/passwd"]},
+    "an empty name": {"names": ["00000.lmdb", ""]},
+    "a name with a zero": {"names": ["00000.lmdb", "a\0b"[:1] + "\n"]},
+    "a name that is a number": {"names": ["00000.lmdb", 1]},
+    "names that are a document": {"names": {"0": 1}},
+    "no names": {"names": None},
+    "a name twice": {"names": ["00000.lmdb", "00000.lmdb"]},
+    "an index above": {"index": "../outside.lmdb"},
+    "an index that is none": {"index": 5},
+    "a store before it above": {"previous": "../outside"},
+    "digests cut short": {"digests": bytes(63)},
+    "digests that are text": {"digests": "ab" * 32},
+    "one digest for two": {"digests": bytes(32)},
+    "a manifest that is none": {"manifest": b"text"},
+    "a manifest that is text": {"manifest": "text"},
+    "a version of text": {"version": "new"},
+    "a later version": {"version": 2**31},
+    "another format": {"format": "other"},
+    "a million shards of nothing": {"names": ["x.lmdb"] * 10**5, "lengths": bytes(8 * 10**5)},
+}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    write_shards(str(tmp_path / "store.lmdb"), make_records(4), [2])
+    write_shards(str(tmp_path / "other.lmdb"), make_records(4, seed=9), [2])
+    (tmp_path / "other.lmdb" / SHARD_FOLDER / "00000.lmdb").rename(tmp_path / "outside.lmdb")
+    return tmp_path / "store.lmdb"
+
+
+@pytest.mark.parametrize("change", HOSTILE.values(), ids=HOSTILE)
+def test_a_manifest_that_lies_is_refused_and_leads_nowhere(
+    place: Path, change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = place / MANIFEST_FILE
+    path.write_bytes(seal({**open_sealed(path.read_bytes()), **change}))
+    opened = []
+    real = os.open
+
+    def watched(name: Any, *arguments: Any, **options: Any) -> int:
+        opened.append(os.fspath(name))
+        return real(name, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", watched)
+    with pytest.raises(StoreError) as caught, open_store(place) as store:
+        store.read(range(4))
+    assert len(str(caught.value)) < 500
+    assert "\n" not in str(caught.value)
+    assert not [name for name in opened if not str(name).startswith(str(place))]
+
+
+@pytest.mark.parametrize("data", [b"", b"text", bson.encode({}), bytes(10**5)])
+def test_a_file_that_is_no_manifest_is_refused(place: Path, data: bytes) -> None:
+    (place / MANIFEST_FILE).write_bytes(data)
+    with open_store(place) as store, pytest.raises(StoreError):
+        len(store)
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "read"), [((1, 1), lambda store: store.read([3])), ((-5, 2**62), lambda store: store.verify())]
+)
+def test_sizes_that_lie_are_found(place: Path, nbytes: tuple[int, int], read: Callable[[Any], object]) -> None:
+    path = place / MANIFEST_FILE
+    path.write_bytes(seal({**open_sealed(path.read_bytes()), "nbytes": numbers(*nbytes)}))
+    with open_store(place) as store, pytest.raises(StoreError, match=r"0000\d.lmdb has .* bytes, not"):
+        read(store)
+
+
+def test_a_shard_that_is_a_link_or_a_folder_is_refused_or_read_as_it_is(place: Path, tmp_path: Path) -> None:
+    shard = place / SHARD_FOLDER / NAMES[1]
+    shard.rename(tmp_path / "moved.lmdb")
+    shard.symlink_to(tmp_path / "moved.lmdb")
+    with open_store(place) as store:
+        assert store.verify() == store.manifest.digest
+    shard.unlink()
+    shard.symlink_to(tmp_path / "outside.lmdb")  # another shard
+    with open_store(place) as store, pytest.raises(StoreError, match="is not the part of"):
+        store.read([3])
+    shard.unlink()
+    shard.mkdir()
+    with open_store(place) as store, pytest.raises(StoreError, match="folder"):
+        store.read([3])
