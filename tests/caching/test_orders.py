@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from dbloader import LMDBDataset, PrefetchLoader, create_loader
 from dbloader.caching.folder import read_stats
 from dbloader.caching.needs import needs_of
-from dbloader.caching.policy import Need
+from dbloader.caching.policy import CachePolicy, Need
 from dbloader.errors import OptionError
 from dbloader.sampling import BlockShuffleSampler, OrderedSampler, ShuffleSampler, WeightedSampler
 from tests.support.caching import WAIT_S, make_shards, shards_in, wait_for, wait_until_ended
@@ -257,3 +257,26 @@ def test_the_order_of_ten_million_samples_is_handed_over_within_seconds() -> Non
     needs = needs_of(sampler, sampler.state_after(0), records.shard_lengths)
     assert len(needs) == 1_000
     assert max(need.first for need in needs) < 100_000
+
+
+@pytest.mark.parametrize("lanes", [None, 4])
+@pytest.mark.parametrize("margin", [0, 16, 50])
+def test_a_worker_that_is_a_margin_behind_makes_no_shard_come_twice(lanes: int | None, margin: int) -> None:
+    records = Records([EACH] * SHARDS)
+    sampler = BlockShuffleSampler(records, None, 2 if lanes is None else lanes, lanes=lanes)
+    policy = CachePolicy([1] * SHARDS)
+    policy.expect("rank", needs_of(sampler, sampler.state_after(0), records.shard_lengths, margin=margin))
+    policy.limit = policy.least_bytes()
+    assert policy.limit < SHARDS
+    present: set[int] = set()
+    fetches = 0
+    order = [index // EACH for index in sampler]
+    for at in range(len(order) + margin):
+        for shard in [*order[at : at + 1], *order[max(0, at - margin) :][:1]]:  # of the first worker, and of the last
+            policy.ask("rank", shard)
+            while (step := policy.next(present, [] if shard in present else [shard])) is not None:
+                present = (present - set(step.remove)) | {step.shard}
+                fetches += 1
+                assert fetches <= SHARDS
+            assert shard in present
+    assert fetches == SHARDS
