@@ -170,7 +170,7 @@ class RecordDataset(Dataset[Any]):
     def _prefetch(self, indices: Sequence[int]) -> None:
         self._same_store().prefetch(self._positions(indices))
 
-    def expect_order(self, sampler: ResumableSampler, since: Mapping[str, Any], margin: int) -> None:
+    def _expect_order(self, sampler: ResumableSampler, since: Mapping[str, Any], margin: int) -> None:
         """Have the cache, if there is one, fetch shards in the order of an iteration that begins.
 
         Args:

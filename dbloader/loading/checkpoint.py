@@ -140,7 +140,7 @@ class SamplerCheckpoint:
             start = self._sampler._next_state()
         else:
             start = self._latest.next_start()
-        expect_order = getattr(self._dataset, "expect_order", None)
+        expect_order = getattr(self._dataset, "_expect_order", None)
         if expect_order is not None:
             expect_order(self._sampler, start, self._ahead * self._batch_size)
         self._latest = _SamplerPosition(self._sampler, start, self._batch_size, drop_last=self._drop_last)
