@@ -136,8 +136,7 @@ def _grow(plan: Plan, receipts: Sequence[Receipt], target: Path, table: ShardTab
             _check_fields(base, file_fields, shard.manifest.fields)
     for receipt in receipts:
         path = f"{SHARD_FOLDER}/{receipt.shard}"
-        if not (target / path).exists():
-            give_second_name(plan.folder / path, target / path)
+        give_second_name(plan.folder / path, target / path)
     source = common_values([base.source, new])
     source.pop("listing", None)
     places = dict.fromkeys([*str(base.source.get("path", "")).split(", "), new["path"]])

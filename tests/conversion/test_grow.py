@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import multiprocessing
+import os
 import pickle
 import shutil
 from dataclasses import replace
@@ -23,6 +26,7 @@ from dbloader.errors import (
     OptionError,
     PlaceError,
     SourceError,
+    StoreAccessError,
     StoreExistsError,
     StoreLockedError,
     StoreNotFoundError,
@@ -255,6 +259,32 @@ def test_a_publisher_that_was_killed_before_it_removed_the_plan_adds_nothing_twi
     assert replace(again, seconds=first.seconds) == first
     assert files(grown) == before
     assert not Path(f"{grown}.partial").exists()
+
+
+def test_shards_that_a_killed_publisher_has_left_are_named(grown: Path, tmp_path: Path) -> None:
+    plan_conversion(tmp_path / "new", grown, 1, append=True)
+    shard = convert_part(grown, 0).shard
+    shutil.copy(f"{grown}.partial/shards/{shard}", grown / "shards")  # killed after that
+    shutil.rmtree(f"{grown}.partial")
+    report = convert(tmp_path / "new", grown, append=True, executor=Here())
+    assert [warning for warning in report.warnings if f"not name: shards/{shard}; " in warning]
+    (grown / "shards" / shard).unlink()
+    assert not convert(tmp_path / "new", grown, append=True, executor=Here()).warnings
+
+
+def test_a_store_does_not_grow_where_files_cannot_be_locked(
+    grown: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    plan_conversion(tmp_path / "new", grown, 1, append=True)
+    convert_part(grown, 0)
+    before = files(grown)
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(StoreAccessError, match=r"out\.lmdb cannot be written: .*; its file system must have locks"):
+        publish(grown)
+    assert files(grown) == before
 
 
 def test_a_plan_that_adds_is_not_published_over_the_store(grown: Path, tmp_path: Path) -> None:
