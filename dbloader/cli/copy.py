@@ -29,7 +29,7 @@ integer. A record without the value does not fulfil it.
 
 \b
 Examples:
-  dbloader copy mongodb://server/images.train train.lmdb
+  dbloader copy mongodb://server/images.train local.lmdb
   dbloader copy all.lmdb mongodb://server/images.copy
   dbloader copy first.lmdb second.lmdb merged.lmdb
   dbloader copy all.lmdb train.lmdb val.lmdb --split 0.9,0.1 --seed 0

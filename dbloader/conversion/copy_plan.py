@@ -42,12 +42,15 @@ class Plan(NamedTuple):
         labels: int64, shape (records of all sources,): the new labels; None if all keep theirs.
         classes: The class names of every destination.
         complete: Whether there is one destination, and it gets all records.
+        tables: For each source the new label of each of its classes that is left, for the labels of boxes; None where
+            they stay.
     """
 
     parts: list[Any]
     labels: Array | None
     classes: tuple[str, ...]
     complete: bool
+    tables: list[dict[int, int] | None]
 
     def digest(self, number: int) -> str:
         """Return a SHA-256, in hex, of what one destination gets."""
@@ -71,9 +74,21 @@ def make_plan(names: RecordNames, options: Mapping[str, Any]) -> Plan:
             warnings.warn(f"{what}{', …' * (count > len(first))}; all are copied", UserWarning, stacklevel=4)
     positions = np.flatnonzero(keep)
     changed = None if np.array_equal(new[keep], old[keep]) else new
+    tables = [_table(store.manifest.classes, classes, options) for store in names.stores]
     if options["split"] is None:
-        return Plan([positions], changed, classes, complete=len(positions) == len(keep))
-    return Plan(_split(positions, new[positions], options["split"], options["seed"]), changed, classes, complete=False)
+        return Plan([positions], changed, classes, len(positions) == len(keep), tables)
+    parts = _split(positions, new[positions], options["split"], options["seed"])
+    return Plan(parts, changed, classes, complete=False, tables=tables)
+
+
+def _table(own: Sequence[str], united: Sequence[str], options: Mapping[str, Any]) -> dict[int, int] | None:
+    """Return the new label of each class of a store that is left; None if all keep theirs."""
+    wanted, rename = options["classes"], options["rename_classes"]
+    if own == united and not rename:
+        return None
+    new = {name: label for label, name in enumerate(united)}
+    left = ((label, rename.get(name, name)) for label, name in enumerate(own) if not wanted or name in wanted)
+    return {label: new[name] for label, name in left if name in new}
 
 
 def _select(names: RecordNames, options: Mapping[str, Any]) -> Array:

@@ -14,11 +14,12 @@ from dbloader.conversion.copy_plan import Plan, make_plan
 from dbloader.conversion.name_listing import RecordNames
 from dbloader.conversion.stored_records import common_file_fields, common_values
 from dbloader.conversion.write_store import count_depth
-from dbloader.errors import DamagedStoreError
+from dbloader.errors import DamagedStoreError, OptionError
 from dbloader.records.columns import NO_LABEL
 from dbloader.records.decode import decode
 from dbloader.records.record import relabel
 from dbloader.sources.base import full_path
+from dbloader.sources.boxes import LABELS, relabel_boxes
 from dbloader.stores.damage import READ_AT_ONCE
 from dbloader.stores.mongo.uri import is_mongo
 
@@ -46,7 +47,7 @@ class RecordCopier:
         self._chosen = {name: _plain(value) for name, value in used.items()}
         self._is_same = len(stores) == 1 and not self._chosen
         if self._is_same:
-            self.plan = Plan([range(len(stores[0]))], None, self._manifests[0].classes, complete=True)
+            self.plan = Plan([range(len(stores[0]))], None, self._manifests[0].classes, complete=True, tables=[None])
         else:
             self.plan = make_plan(self._names, options)
         self.created = self._manifests[0].created if self._is_same else None
@@ -117,7 +118,24 @@ class RecordCopier:
                         files["reencoded" if whole.resized_from == (whole.width, whole.height) else "resized"] += 1
                 label = record.label if self.plan.labels is None else int(self.plan.labels[position])
                 label = None if label == NO_LABEL else label
-                yield record if label == record.label else relabel(record, label)
+                boxes = self._box_labels(number, document, index) if LABELS in record.fields else {}
+                yield record if label == record.label and not boxes else relabel(record, label, boxes)
+
+    def _box_labels(self, number: int, document: bytes | memoryview, index: int) -> dict[str, Any]:
+        """Return the field of the new labels of a record's boxes, if they change."""
+        store, table = self._stores[number], self.plan.tables[number]
+        if table is None:
+            return {}
+        record = decode(document, index, view=True)
+        try:
+            return {LABELS: relabel_boxes(record.fields[LABELS], table)}
+        except KeyError as error:
+            label = error.args[0]
+            name = dict(enumerate(store.manifest.classes)).get(label, "without a class")
+            raise OptionError(
+                f"{store.place}: record {index} ({record.name}) has a box with the label {label} ({name}), which is no "
+                "class of the copy: leave such records out (--drop), or give all sources the same classes"
+            ) from error
 
     def _events(self, part: Any) -> Iterator[dict[str, str]]:
         """Yield the lines of all reports, or those that are about the records of one part of many."""

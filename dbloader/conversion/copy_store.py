@@ -55,8 +55,9 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
     all of them as they were; ``resume`` continues after the last commit.
 
     Args:
-        source: Place of the store, or several places. Classes are united by their names. A single store may be copied
-            to or from object storage (``s3://``, ``gs://``, ``az://``), as it is.
+        source: Place of the store, or several places. Classes are united by their names, also those of boxes in the
+            field ``box_labels``. All other fields stay as they are, also masks whose values are numbers of classes.
+            A single store may be copied to or from object storage (``s3://``, ``gs://``, ``az://``), as it is.
         destination: Place of the copy; with ``split`` one for each fraction.
         select: Listing of the records to copy: a ``.txt`` with a name on each line, or a ``.jsonl``, ``.json``,
             ``.csv`` or ``.tsv`` with a column ``name`` or ``path``. If it has a column ``index``, that is the position

@@ -6,8 +6,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from dbloader._describe import short_repr
 from dbloader._options import check_choice
 from dbloader.conversion.memory_budget import reserved
@@ -20,7 +18,7 @@ from dbloader.images.pillow import decoding_bytes
 from dbloader.records.record import Record, encode
 from dbloader.records.values import unpack
 from dbloader.sources.base import KEPT_FIELDS, count_bytes
-from dbloader.sources.boxes import BOXES, LABELS, OWN_SIZE, fit_boxes
+from dbloader.sources.boxes import BOXES, LABELS, OWN_SIZE, fit_boxes, relabel_boxes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -103,11 +101,10 @@ class FileConverter:
         """Return an entry with the labels of the store, also those of its boxes."""
         if self.labels is None:
             return entry
-        fields, boxes = entry.fields, unpack(entry.fields.get(LABELS))
-        known = dict(enumerate(self.labels))  # no list: -1 is no label
+        fields, known = entry.fields, dict(enumerate(self.labels))  # no list: -1 is no label
         try:
-            if isinstance(boxes, np.ndarray) and boxes.dtype.kind in "iu":
-                fields = {**fields, LABELS: np.array([known[label] for label in boxes.tolist()], np.int64)}
+            if LABELS in fields:
+                fields = {**fields, LABELS: relabel_boxes(unpack(fields[LABELS]), known)}
             label = None if entry.label is None else known[entry.label]
         except KeyError as error:
             raise FieldError(f"has the label {error}, which is not that of a class") from error

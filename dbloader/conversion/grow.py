@@ -14,6 +14,7 @@ from dbloader.conversion.plan import remove_plan, target_of
 from dbloader.conversion.stored_records import common_values
 from dbloader.errors import OptionError, SourceError, StoreExistsError, StoreNotFoundError
 from dbloader.records.manifest import FILE_FIELDS
+from dbloader.sources.boxes import LABELS
 from dbloader.stores.lmdb.publish_shards import give_second_name, publish_shards, replacing
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable, kept_manifest
 from dbloader.stores.lmdb.store import LMDBStore
@@ -61,8 +62,8 @@ def read_base(destination: str | os.PathLike[str]) -> ShardTable:
 def join_classes(base: Manifest, found: Source, place: str) -> Joined:
     """Return the classes of a store and a source together; OptionError if their labels contradict each other."""
     if not found.classes:
-        return Joined([*base.classes], None)
-    if base.labelled and not base.classes:
+        return Joined([*base.classes], [] if base.classes else None)  # labels of boxes are not those of its classes
+    if (base.labelled or LABELS in base.fields) and not base.classes:
         raise OptionError(
             f"the labels of {place} are integers, those of {found.place} have class names: give the new images "
             "integers by a listing (--list)"
@@ -135,8 +136,7 @@ def _grow(plan: Plan, receipts: Sequence[Receipt], target: Path, table: ShardTab
             _check_fields(base, file_fields, shard.manifest.fields)
     for receipt in receipts:
         path = f"{SHARD_FOLDER}/{receipt.shard}"
-        if not (target / path).exists():
-            give_second_name(plan.folder / path, target / path)
+        give_second_name(plan.folder / path, target / path)
     source = common_values([base.source, new])
     source.pop("listing", None)
     places = dict.fromkeys([*str(base.source.get("path", "")).split(", "), new["path"]])

@@ -6,6 +6,7 @@ holds the plan, the shards that parts have made, and a receipt for each of them,
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
 import secrets
@@ -176,10 +177,10 @@ def pack_integers(name: str, *chunks: np.ndarray[Any, Any]) -> bytes:
 
 
 def remove_plan(folder: Path) -> None:
-    """Remove the folder of a plan, which is away at once."""
-    away = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}")
-    folder.rename(away)
-    shutil.rmtree(away, ignore_errors=True)
+    """Remove the folder of a plan, which is away at once, and what is left of others whose removal was cut off."""
+    folder.rename(folder.with_name(f"{folder.name}.removed-{secrets.token_hex(4)}"))
+    for away in folder.parent.glob(f"{glob.escape(folder.name)}.removed-*"):
+        shutil.rmtree(away, ignore_errors=True)
 
 
 def partial_folder(destination: str | os.PathLike[str]) -> Path:

@@ -10,18 +10,20 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from dbloader._describe import counted, size
 from dbloader.conversion.grow import add_shards
 from dbloader.conversion.part import read_receipt, receipt_path
 from dbloader.conversion.plan import PLAN_FILES, RECEIPT_FOLDER, Plan, remove_plan, target_of
 from dbloader.conversion.report import FILE_COUNTS, Report, image_warnings, nothing_stored, repeat_warning, write_report
 from dbloader.errors import ConversionError, DamagedStoreError, OptionError, StoreError, StoreExistsError
+from dbloader.stores.lmdb.errors import translate_refusal
 from dbloader.stores.lmdb.partial import sync_folder
 from dbloader.stores.lmdb.publish_shards import (
     check_target,
     give_second_name,
     publish_shards,
+    put_manifest,
     replacing,
-    write_durably,
 )
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable
 
@@ -57,6 +59,9 @@ def list_parts(destination: str | os.PathLike[str]) -> Parts:
         DamagedStoreError: A receipt is damaged, or of another plan.
     """
     plan = Plan.open(destination)
+    for name in (RECEIPT_FOLDER, SHARD_FOLDER):
+        with suppress(OSError), os.scandir(plan.folder / name):
+            pass  # NFS may remember for a while that a file was not there, until its folder is opened again
     receipts = [read_receipt(plan, part) for part in range(plan.parts)]
     missing = [part for part, receipt in enumerate(receipts) if receipt is None]
     return Parts(plan, [receipt for receipt in receipts if receipt is not None], missing)
@@ -96,10 +101,15 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> 
     if not any(receipt.records for receipt in receipts):
         first = next((receipt.first_rejected for receipt in receipts if receipt.first_rejected), "")
         raise ConversionError(nothing_stored(plan.files, first))
-    if plan.grows:
-        before, manifest = add_shards(plan, receipts, target)
-    else:
-        before, manifest = None, _make(plan, receipts, target, replaces=replaces)
+    try:
+        if plan.grows:
+            before, manifest = add_shards(plan, receipts, target)
+        else:
+            before, manifest = None, _make(plan, receipts, target, replaces=replaces)
+    except OSError as error:
+        if isinstance(error, StoreError):
+            raise
+        raise translate_refusal(error, str(target)) from error
     outcome = Counter(manifest.outcome)
     outcome.subtract({} if before is None else before.outcome)
     new = replace(manifest, outcome=dict(outcome))
@@ -120,6 +130,7 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> 
             *repeat_warning(plan.described["path"], sum(receipt.repeats for receipt in receipts)),
             *image_warnings(new, raw=plan.converter().images.raw),
             *problem,
+            *_unnamed_warning(target),
         ),
         skipped=plan.skipped,
         hidden=plan.hidden,
@@ -146,10 +157,10 @@ def _make(plan: Plan, receipts: Sequence[Receipt], target: Path, *, replaces: bo
         if (plan.folder / RECEIPT_FOLDER).exists():
             raise
         raise StoreExistsError(f"{target} was published by another process meanwhile") from error
-    with suppress(OSError):  # the store is in place
-        if not replaces:
-            _remove_others(target)
-        sync_folder(target.parent)
+    if not replaces:
+        with suppress(OSError):  # the store is in place
+            sync_folder(target.parent)
+            _remove_plan_in(target)
     return manifest
 
 
@@ -164,13 +175,8 @@ def move_into(folder: Path, target: Path) -> None:
             before = [*files_of(there), *there.older_files]
         (target / SHARD_FOLDER).mkdir(exist_ok=True)
         for name in files_of(table):
-            if not (target / name).exists():
-                give_second_name(folder / name, target / name)
-        for changed in (target / SHARD_FOLDER, target):
-            sync_folder(changed)
-        aside = target / f"{MANIFEST_FILE}.{table.index_file}"
-        write_durably(aside, data)
-        aside.replace(target / MANIFEST_FILE)
+            give_second_name(folder / name, target / name)
+        put_manifest(target, data, table.index_file)
     with suppress(OSError):  # the store is in place
         # Only what the older store had: other files may be those of a process that publishes too.
         for name in {*before} - {*files_of(table)}:
@@ -183,15 +189,36 @@ def files_of(table: ShardTable) -> list[str]:
     return [*(f"{SHARD_FOLDER}/{shard.name}" for shard in table.shards), table.index_file]
 
 
-def _remove_others(target: Path) -> None:
+def _remove_plan_in(target: Path) -> None:
     """Remove the plan and its receipts, and the shards of attempts that were not taken."""
-    for name in PLAN_FILES:
-        (target / name).unlink(missing_ok=True)
-    shutil.rmtree(target / RECEIPT_FOLDER, ignore_errors=True)
-    named = files_of(ShardTable.decode((target / MANIFEST_FILE).read_bytes(), str(target)))
-    for path in (*target.glob(f"{SHARD_FOLDER}/*"), *target.glob("index-*")):
-        if str(path.relative_to(target)) not in named:
+    with replacing(target):  # so that nobody adds shards meanwhile
+        for name in PLAN_FILES:
+            (target / name).unlink(missing_ok=True)
+        shutil.rmtree(target / RECEIPT_FOLDER, ignore_errors=True)
+        for path in unnamed_files(target):
             path.unlink(missing_ok=True)
+
+
+def unnamed_files(target: Path) -> list[Path]:
+    """Return the shards and indices in the folder of a store that its manifest does not name."""
+    table = ShardTable.decode((target / MANIFEST_FILE).read_bytes(), str(target))
+    named = {*files_of(table), *table.older_files}
+    found = sorted((*target.glob(f"{SHARD_FOLDER}/*"), *target.glob("index-*")))
+    return [path for path in found if str(path.relative_to(target)) not in named]
+
+
+def _unnamed_warning(target: Path) -> list[str]:
+    """Return a warning about files that publishers which were killed have left in a store, if there are any."""
+    with suppress(OSError, StoreError):  # the store is in place
+        if left := unnamed_files(target):
+            nbytes = size(sum(path.stat().st_size for path in left))
+            what = f"{counted(len(left), 'file')} ({nbytes}) that its manifest does not name"
+            names = ", ".join(str(path.relative_to(target)) for path in left[:5])
+            return [
+                f"{target} has {what}: {names}{', …' * (len(left) > 5)}; a publisher that was killed has left them, "
+                "or one is at work: if none is, remove them"
+            ]
+    return []
 
 
 def slurm_ranges(numbers: Sequence[int]) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import secrets
+import threading
 import time
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+import warnings
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from dbloader._describe import short_repr
+from dbloader._describe import counted, short_repr
 from dbloader.conversion.part import convert_part
 from dbloader.conversion.plan import Plan
 from dbloader.errors import ConversionError, DBLoaderError, OptionError, StoreNotFoundError
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from dbloader.conversion.part import Receipt
 
 _LOOK_S = 0.2  # how often futures are asked that cannot be waited for
+_FIRST_PART_S = 300.0
 
 
 def check_executor(executor: Any) -> None:
@@ -30,16 +33,20 @@ def check_executor(executor: Any) -> None:
         raise TypeError(f'executor must be "ray" or an object with submit(), got {short_repr(executor)}')
 
 
-def run_parts(place: str, parts: Sequence[int], executor: Any, workers: int) -> Generator[Receipt, None, None]:
+def run_parts(
+    place: str, parts: Sequence[int], executor: Any, workers: int, *, patience: float = _FIRST_PART_S
+) -> Generator[Receipt, None, None]:
     """Yield the receipts of parts as they are made.
 
-    When one fails, those that have not begun are canceled.
+    When one fails, those that have not begun are canceled. They wait for workers for any time, as a cluster may grow; a
+    warning says so if none is made after some time.
 
     Args:
         place: Absolute path of the destination.
         parts: Numbers of the parts.
         executor: ``"ray"``, or anything with ``submit``; it is not shut down.
         workers: Threads of each part.
+        patience: Seconds until that warning.
 
     Raises:
         DBLoaderError: A part failed: its error, after the number of the part.
@@ -52,14 +59,29 @@ def run_parts(place: str, parts: Sequence[int], executor: Any, workers: int) -> 
     else:
         results = _submit(place, parts, executor, workers)
     part = None
+    late = threading.Timer(patience, _warn, (patience, workers))
+    late.daemon = True
+    if not isinstance(executor, (ProcessPoolExecutor, ThreadPoolExecutor)):  # which start their workers
+        late.start()
     with closing(results):
         try:
             for part, result in results:
+                late.cancel()
                 receipt = result()
                 part = None
                 yield receipt
         except Exception as error:
             raise _told(part, place, error) from error
+        finally:
+            late.cancel()
+
+
+def _warn(seconds: float, workers: int) -> None:
+    warnings.warn(
+        f"no part is made after {seconds:.0f} s: see whether the executor has workers that are free, and whether they "
+        f"have {counted(workers, 'CPU')} for a part; the conversion waits for them without end",
+        stacklevel=1,
+    )
 
 
 def _submit(

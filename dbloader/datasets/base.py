@@ -244,8 +244,7 @@ class RecordDataset(Dataset[Any]):
                 self.store.open_older(self.manifest.digest)
                 manifest = self.store.manifest
             if (manifest.digest, manifest.classes) != (self.manifest.digest, self.manifest.classes):
-                raise NotAStoreError(
-                    f"the store at {self.root} has been replaced since this dataset was made: make the dataset again",
-                )
+                what = "has been replaced since this dataset was made: make the dataset again"
+                raise NotAStoreError(f"the store at {self.root} {what}")
             self.manifest = manifest
         return self.store

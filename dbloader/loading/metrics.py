@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import weakref
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -34,16 +35,22 @@ class LoaderMetrics:
     """The sums over all iterations of all loaders of this process."""
 
     def __init__(self) -> None:
+        self._meter: Any = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
         self._lock = threading.Lock()
         self._iterations: list[tuple[weakref.ref[Clock], Stats]] = []
         self._ended = [0.0] * len(COUNTERS)
-        self._meter: Any = None
 
     def watch(self, clock: Clock) -> None:
         """Count the iteration of a clock, if the program uses OpenTelemetry."""
         api = sys.modules.get("opentelemetry.metrics")
         if api is None:
             return
+        if self._pid != os.getpid():  # a forked process counts its own iterations
+            self._begin()
         with self._lock:
             self._fold()
             self._iterations.append((weakref.ref(clock), clock.stats))
@@ -56,6 +63,8 @@ class LoaderMetrics:
 
     def _reader(self, number: int, api: Any) -> Callable[[Any], Iterator[Any]]:
         def read(_: Any) -> Iterator[Any]:
+            if self._pid != os.getpid():  # a forked worker must not export its parent's sums again
+                return
             with self._lock:
                 total = self._ended[number] + sum(COUNTERS[number][3](stats) for _, stats in self._iterations)
             yield api.Observation(total, {"dbloader.rank": _rank()})
@@ -64,8 +73,9 @@ class LoaderMetrics:
 
     def _fold(self) -> None:
         """Keep only the sums of iterations whose clock is gone: their numbers do not change any more."""
-        ended = [stats for clock, stats in self._iterations if clock() is None]
-        self._iterations = [(clock, stats) for clock, stats in self._iterations if clock() is not None]
+        going = [clock() is not None for clock, _ in self._iterations]  # asked once: a clock may go at any moment
+        ended = [stats for (_, stats), goes in zip(self._iterations, going, strict=True) if not goes]
+        self._iterations = [*compress(self._iterations, going)]
         for number, (_, _, _, value) in enumerate(COUNTERS):
             self._ended[number] += sum(map(value, ended))
 

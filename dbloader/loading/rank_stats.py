@@ -23,7 +23,7 @@ class RankStats(NamedTuple):
     """What one rank waited for; all numbers are seconds since the first batch of the iteration.
 
     Attributes:
-        rank: The number of the rank.
+        rank: The number of the rank in the group.
         host: The name of its machine, at most 64 bytes.
         seconds: Waiting and computing.
         waited_s: As in Stats.
@@ -63,7 +63,7 @@ class GatheredStats:
         row = self.slowest
         if row is None:
             least, most = min(row.waited_s for row in self.ranks), max(row.waited_s for row in self.ranks)
-            return f"{counted(len(self.ranks), 'rank')} waited {least:.3g} to {most:.3g} s for data: none is slow"
+            return f"{counted(len(self.ranks), 'rank')} waited {least:.3g} to {most:.3g} s for data: no rank stands out"
         median = self._median("waited_s")
         times = f", {row.waited_s / median:.0f} x the median" if median else ""
         return f"rank {row.rank} (host {row.host}) waited {row.waited_s:.3g} s for data{times}, for: {self._cause(row)}"

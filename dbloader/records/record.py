@@ -7,7 +7,7 @@ before the order of the records is known; ``EncodedRecord.document`` adds the in
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import bson
 import numpy as np
@@ -17,8 +17,11 @@ from isal.isal_zlib import crc32
 
 from dbloader._describe import short_repr
 from dbloader.errors import DamagedRecordError, FieldError, OptionError
-from dbloader.records.document import CRC32, HEAD, ID, IMAGE, IMAGE_TAG, MAX_DOCUMENT, TAIL, bound_crc32
+from dbloader.records.document import CRC32, HEAD, ID, IMAGE, IMAGE_TAG, LENGTH, MAX_DOCUMENT, TAIL, bound_crc32
 from dbloader.records.values import INT64_MIN, UINT32_MAX, array_bytes, checked_int, checked_size, checked_str, pack
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 STANDARD_FIELDS = ("name", "label", "image", "width", "height", "format", "damaged", "resized_from")
 RESERVED_FIELDS = frozenset(STANDARD_FIELDS) | {"_id", "index", "crc32", "gridfs"}
@@ -127,13 +130,16 @@ def encode(record: Record) -> EncodedRecord:
     )  # fmt: skip
 
 
-def relabel(record: EncodedRecord, label: int | None) -> EncodedRecord:
-    """Return a record with another label. The image and all other elements stay the same bytes."""
+def relabel(record: EncodedRecord, label: int | None, fields: Mapping[str, Any]) -> EncodedRecord:
+    """Return a record with another label, and new values of fields that it has. All other elements stay the same."""
     old, new = (_first_elements(record.name, value) for value in (record.label, label))
     content = b"".join(record.elements)
     if not content.startswith(old):
         raise DamagedRecordError(f"record {record.name!r} does not begin with its name and label")
     rest = memoryview(content)[len(old) :]
+    if fields:
+        values = bson.decode(b"".join((LENGTH.pack(LENGTH.size + len(rest) + 1), rest, b"\0")))
+        rest = memoryview(bson.encode(values | {name: pack(name, value) for name, value in fields.items()}))[4:-1]
     return record._replace(elements=(new, rest), label=label, crc32=crc32(rest, crc32(new)))
 
 

@@ -49,14 +49,12 @@ class Blocks(ABC):
     def indices(self, places: Array) -> Array:
         """Return the indices at some places."""
         numbers = self.number(places)
-        indices: Array = self._first(self.order(numbers)) + places - self.start(numbers)
-        return indices
+        return self._first(self.order(numbers)) + places - self.start(numbers)
 
     def places(self, indices: Array) -> Array:
         """Return the places of some indices."""
         blocks = self.of(indices)
-        places: Array = self.start(self.order.inverse(blocks)) + indices - self._first(blocks)
-        return places
+        return self.start(self.order.inverse(blocks)) + indices - self._first(blocks)
 
 
 class EqualBlocks(Blocks):
@@ -71,8 +69,7 @@ class EqualBlocks(Blocks):
 
     @override
     def number(self, places: Array) -> Array:
-        numbers: Array = np.where(places < self._short_end, places, places + self._missing) // self._size
-        return numbers
+        return np.where(places < self._short_end, places, places + self._missing) // self._size
 
     @override
     def start(self, numbers: Array) -> Array:
@@ -99,8 +96,7 @@ class ShardBlocks(Blocks):
 
     @override
     def number(self, places: Array) -> Array:
-        numbers: Array = np.searchsorted(self._starts, places, side="right") - 1
-        return numbers
+        return np.searchsorted(self._starts, places, side="right") - 1
 
     @override
     def start(self, numbers: Array) -> Array:
@@ -112,8 +108,7 @@ class ShardBlocks(Blocks):
 
     @override
     def of(self, indices: Array) -> Array:
-        blocks: Array = np.searchsorted(self._firsts, indices, side="right") - 1
-        return blocks
+        return np.searchsorted(self._firsts, indices, side="right") - 1
 
 
 class BlockOrder:
@@ -145,8 +140,10 @@ class BlockOrder:
         del chosen, world_size  # each rank reads of all blocks
         count, each = self.blocks.count, self._buffer_blocks
         for buffer in range(int(self._buffer(np.array([position]))[0]), -(-count // each)):
-            numbers = np.arange(buffer * each, min((buffer + 1) * each, count))
-            yield max(position, self._bounds(buffer)[0]), self.blocks.order(numbers).tolist()
+            begin, end = self._bounds(buffer)
+            if begin < end:  # else all its blocks are empty
+                numbers = np.arange(buffer * each, min((buffer + 1) * each, count))
+                yield max(position, begin), self.blocks.order(numbers).tolist()
 
     def _places(self, positions: Array) -> Array:
         """Return the places that positions would have if no buffer were permuted."""
@@ -169,21 +166,16 @@ class BlockOrder:
     def _shuffle(self, places: Array, *, inverse: bool = False) -> Array:
         numbers = self._buffer(places)
         grouped = np.argsort(numbers, kind="stable")
-        ends = [*(np.flatnonzero(np.diff(numbers[grouped])) + 1).tolist(), places.size]
         result = np.empty_like(places)
         used = {}
-        first = 0
-        for end in ends if places.size else ():
-            part = grouped[first:end]
+        for part in np.split(grouped, np.flatnonzero(np.diff(numbers[grouped])) + 1) if places.size else ():
             number = int(numbers[part[0]])
             begin, behind = self._bounds(number)
-            permutation = self._permutations.get(number) or Permutation(
+            permutation = used[number] = self._permutations.get(number) or Permutation(
                 behind - begin, self._seed, self._epoch, *self._key, number
             )
-            used[number] = permutation
             step = permutation.inverse if inverse else permutation
             result[part] = step(places[part] - begin) + begin
-            first = end
         self._permutations = used
         return result
 
@@ -204,14 +196,12 @@ class LaneOrder(BlockOrder):
         self._buffers = -(-(self._short + 1) // buffer_size)  # numbers of buffers in each lane
 
     def _lane_start(self, lanes: Array) -> Array:
-        starts: Array = lanes * self._short + np.minimum(lanes, self._long_lanes)
-        return starts
+        return lanes * self._short + np.minimum(lanes, self._long_lanes)
 
     def _lane(self, places: Array) -> Array:
         border = self._long_lanes * (self._short + 1)
         behind = self._long_lanes + (places - border) // max(self._short, 1)
-        lanes: Array = np.where(places < border, places // (self._short + 1), behind)
-        return lanes
+        return np.where(places < border, places // (self._short + 1), behind)
 
     @override
     def _places(self, positions: Array) -> Array:
@@ -221,8 +211,7 @@ class LaneOrder(BlockOrder):
     @override
     def _positions(self, places: Array) -> Array:
         lanes = self._lane(places)
-        positions: Array = (places - self._lane_start(lanes)) * self._lanes + lanes
-        return positions
+        return (places - self._lane_start(lanes)) * self._lanes + lanes
 
     @override
     def _buffer(self, places: Array) -> Array:

@@ -36,10 +36,11 @@ class BlockShuffleSampler(ResumableSampler):
     **Lanes.** Without lanes the ranks share the samples of all blocks, so each machine reads all blocks. With L lanes
     the blocks in their random order are cut into L pieces of equal numbers of samples, and position p of the order is
     the next sample of piece p mod L. So if the number of ranks divides L, each rank reads L / ranks pieces of its own,
-    and all machines together read the data about once. Each piece is shuffled within buffers of
-    ``buffer_blocks / lanes`` blocks, at least one. A batch of all ranks has samples of all pieces. Pass the number of
-    ranks, or a number that all numbers of ranks divide with which the training will go on; a state can only be resumed
-    with the lanes that it was saved with.
+    and all machines together read the data once, except for blocks at the border of two pieces, which are read for
+    both: have many more blocks than lanes. Each piece is shuffled within buffers of ``buffer_blocks / lanes`` blocks,
+    at least one. A batch of all ranks has samples of all pieces. Pass the number of ranks, or a number that all numbers
+    of ranks divide with which the training will go on; a state can only be resumed with the lanes that it was saved
+    with.
 
     Any position is found at once, and nothing is stored but the lengths of shards. See ResumableSampler for resuming.
 
@@ -172,13 +173,14 @@ def _warn_of_reading(lanes: int, world_size: int) -> None:
     """Warn if machines share lanes, so that together they read the data several times."""
     step = gcd(lanes, world_size)  # ranks that are so far apart read the same lanes
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # of torchrun
+    unknown = "" if "LOCAL_WORLD_SIZE" in os.environ else " (LOCAL_WORLD_SIZE is not set)"
     nodes = -(-world_size // local)
     times = nodes * min(local, step) / step
     if times > 1:
         warnings.warn(
-            f"{world_size} ranks do not divide {lanes} lanes, so {nodes} nodes of {local} together read the data "
-            f"{times:g} x in an epoch: use a number of ranks that divides {lanes}; or begin the training with lanes "
-            "that all its numbers of ranks divide",
+            f"{world_size} ranks do not divide {lanes} lanes, so {nodes} nodes of {local}{unknown} together read the "
+            f"data {times:g} x in an epoch: use a number of ranks that divides {lanes}; or begin the training with "
+            "lanes that all its numbers of ranks divide",
             UserWarning,
             stacklevel=3,
         )

@@ -11,7 +11,7 @@ from dbloader.errors import FieldError
 from dbloader.sources.base import Problem, read_file
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 BOXES, LABELS = "boxes", "box_labels"
 FRACTIONS, OWN_SIZE = (1, 1), (0, 0)  # values of Entry.boxes_in
@@ -35,6 +35,19 @@ def read_annotation(path: bytes) -> bytes:
 def box_fields(boxes: Sequence[Sequence[float]], labels: Sequence[int]) -> dict[str, Any]:
     """Return the fields of some boxes (x_min, y_min, x_max, y_max) and the labels of their classes."""
     return {BOXES: np.array(boxes, np.float32).reshape(-1, 4), LABELS: np.array(labels, np.int64)}
+
+
+def relabel_boxes(labels: Any, table: Mapping[int, int]) -> Any:
+    """Return the labels of boxes, an array or a list, by a table of new ones; KeyError if it lacks one.
+
+    Names of classes stay as they are.
+    """
+    if isinstance(labels, np.ndarray):
+        new = [table[label] for label in labels.ravel().tolist()] if labels.dtype.kind in "iuf" else None
+        return labels if new is None else np.array(new, np.int64).reshape(labels.shape)
+    if isinstance(labels, list):
+        return [relabel_boxes(label, table) for label in labels]
+    return table[labels] if type(labels) in (int, float) else labels
 
 
 def is_number(value: object) -> bool:

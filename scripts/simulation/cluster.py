@@ -69,6 +69,8 @@ class Cluster:
             raise ValueError(f"--order must be one of {', '.join(ORDERS)}, got {self.order!r}")
         if self.lanes and self.order != "lanes":
             raise ValueError(f"--lanes is for --order lanes, got --order {self.order}")
+        if self.restart_nodes > self.nodes:
+            raise ValueError(f"--restart-nodes must be at most --nodes, {self.nodes:,}, got {self.restart_nodes:,}")
         if self.world > self.length:
             raise ValueError(f"{self.world:,} ranks are more than the {self.length:,} records")
 

@@ -7,6 +7,7 @@ import signal
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 import dbloader.stores.writer as writing
@@ -32,6 +33,14 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:De
 def write(place: Path, labels: Sequence[int | None], classes: tuple[str, ...] = (), prefix: str = "") -> Path:
     with create_store(place) as writer:
         writer.write(encode(Record(f"{prefix}{number}", label)) for number, label in enumerate(labels))
+        writer.finish(classes=classes)
+    return place
+
+
+def write_boxes(place: Path, labels: Any, classes: tuple[str, ...]) -> Path:
+    fields = {"a": 2.5, "box_labels": labels, "z": [1, "b"]}
+    with create_store(place) as writer:
+        writer.write([encode(Record(place.name, 1 if classes else None, b"image", fields=fields))])
         writer.finish(classes=classes)
     return place
 
@@ -114,6 +123,46 @@ def test_labels_that_cannot_be_united_are_named_with_the_remedy(tmp_path: Path) 
     with pytest.raises(OptionError, match=r"4\.lmdb: two of its classes are called 'crane'"):
         copy_store([one, twice], tmp_path / "out.lmdb", overwrite=True)
     assert copy_store(twice, tmp_path / "some.lmdb", where=["label==1"]).label_counts == {1: 1}
+
+
+@pytest.mark.parametrize("labels", [np.array([0, 1, 1]), np.array([0, 1, 1], np.uint8), [0, 1, 1]], ids=str)
+def test_labels_of_boxes_change_as_those_of_records_do(tmp_path: Path, labels: Any) -> None:
+    one = write_boxes(tmp_path / "1.lmdb", labels, ("cat", "dog"))
+    two = write_boxes(tmp_path / "2.lmdb", labels, ("ant", "cat"))
+
+    def found(source: Any, **options: Any) -> list[list[str]]:
+        copy_store(source, tmp_path / "out.lmdb", overwrite=True, **options)
+        with open_store(tmp_path / "out.lmdb") as store:
+            assert store.verify()
+            for record in store:
+                kept = {**record.fields, "box_labels": 0}
+                assert (record.image, kept) == (b"image", {"a": 2.5, "box_labels": 0, "z": [1, "b"]})
+            names = store.manifest.classes
+            return [[names[label] for label in record.fields["box_labels"]] for record in store]
+
+    assert found([one, two]) == [["cat", "dog", "dog"], ["ant", "cat", "cat"]]
+    assert found([one, two], rename_classes={"ant": "zebra"}) == [["cat", "dog", "dog"], ["zebra", "cat", "cat"]]
+    assert found(one, rename_classes={"cat": "dog", "dog": "cat"}) == [["dog", "cat", "cat"]]
+    (tmp_path / "labels.csv").write_text("name,class\n1.lmdb,ant\n2.lmdb,zebra\n")
+    with pytest.raises(
+        OptionError, match=r"1\.lmdb: record 0 .* box with the label 0 \(cat\), .* no class of the copy"
+    ):
+        found([one, two], labels=tmp_path / "labels.csv")
+    (tmp_path / "labels.csv").write_text("name,class\n1.lmdb,ant\n")
+    assert found([one, two], labels=tmp_path / "labels.csv") == [["cat", "dog", "dog"], ["ant", "cat", "cat"]]
+    with pytest.raises(OptionError, match=r"box with the label 0 \(ant\), .* no class of the copy"):
+        found(two, classes=["cat"])
+
+
+def test_labels_of_boxes_without_classes_are_not_given_those_of_another_store(tmp_path: Path) -> None:
+    one = write_boxes(tmp_path / "1.lmdb", [1, 0], ("cat", "dog"))
+    bare, names = (write_boxes(tmp_path / f"{labels}.lmdb", labels, ()) for labels in ([0, 1], ["cat", "cow"]))
+    with pytest.raises(OptionError, match=r"has a box with the label 0 \(without a class\), .* give all sources"):
+        copy_store([one, bare], tmp_path / "out.lmdb")
+    copy_store([one, names], tmp_path / "out.lmdb")
+    assert [record.fields["box_labels"] for record in records(tmp_path / "out.lmdb")] == [[1, 0], ["cat", "cow"]]
+    copy_store(bare, tmp_path / "same.lmdb", where=["nbytes>0"])
+    assert documents(tmp_path / "same.lmdb") == documents(bare)
 
 
 # One into several

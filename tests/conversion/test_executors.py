@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dbloader import convert
+from dbloader.conversion.run_parts import run_parts
 from dbloader.errors import ConversionError, OptionError, StoreNotFoundError
 from tests.support.images import plant, plant_kinds, plant_photos
 
@@ -131,6 +133,20 @@ def test_an_error_says_which_part_it_is_of_and_the_others_are_canceled(
         convert(root, place, shards=4, executor=failing)
     assert caught.value.__cause__ is error
     assert [future.cancelled() for future in failing.futures] == [True, True, False, True]
+
+
+def test_a_warning_says_that_no_worker_takes_a_part(recwarn: pytest.WarningsRecorder) -> None:
+    class Idle:
+        """Fails each part, once it has been warned about."""
+
+        def submit(self, *_: object) -> Future[Any]:
+            deadline = time.monotonic() + WAIT_S
+            while not recwarn:
+                assert time.monotonic() < deadline
+            raise RuntimeError(str(recwarn[0].message))
+
+    with pytest.raises(ConversionError, match="no part is made after 0 s: see whether the executor has workers"):
+        [*run_parts("/nowhere", [0], Idle(), 1, patience=0.0)]
 
 
 def test_what_takes_no_parts_is_refused_before_anything_is_written(root: Path, place: Path) -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import multiprocessing
+import os
 import pickle
 import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
-from dbloader import LMDBDataset, convert, copy_store, open_store
+from dbloader import LMDBDataset, convert, copy_store, open_store, write_store
 from dbloader.conversion.make_plan import plan_conversion
 from dbloader.conversion.part import convert_part
 from dbloader.conversion.publish import publish
@@ -22,6 +26,7 @@ from dbloader.errors import (
     OptionError,
     PlaceError,
     SourceError,
+    StoreAccessError,
     StoreExistsError,
     StoreLockedError,
     StoreNotFoundError,
@@ -30,7 +35,7 @@ from dbloader.records.decode import decode
 from dbloader.stores.lmdb.publish_shards import replacing
 from dbloader.stores.lmdb.store import LMDBStore
 from tests.conversion.test_shards import Here
-from tests.support.images import plant, plant_coco, plant_kinds, plant_photos
+from tests.support.images import photo, plant, plant_coco, plant_kinds, plant_photos
 
 if TYPE_CHECKING:
     from dbloader.stores.base import Store
@@ -175,6 +180,20 @@ def test_labels_of_boxes_become_those_of_the_store(root: Path, place: Path, tmp_
         assert store.verify()
 
 
+@pytest.mark.parametrize("labels", [np.array([1, 0]), [1, 0]], ids=["array", "list"])
+def test_labels_of_boxes_that_are_integers_do_not_become_classes(
+    root: Path, place: Path, tmp_path: Path, labels: Any
+) -> None:
+    plant_photos(root, 2)
+    write_store([{"image": photo(), "box_labels": labels}], tmp_path / "boxes.lmdb")
+    convert(root, place, shards=1, executor=Here())
+    with pytest.raises(ConversionError, match=r"has the label 1, which is not that of a class$"):
+        convert(tmp_path / "boxes.lmdb", place, append=True, executor=Here())
+    convert(tmp_path / "boxes.lmdb", tmp_path / "bare.lmdb", shards=1, executor=Here())
+    with pytest.raises(OptionError, match=r"the labels of .*bare\.lmdb are integers"):
+        convert(root, tmp_path / "bare.lmdb", append=True, executor=Here())
+
+
 def test_what_does_not_grow_is_refused_with_the_remedy(root: Path, place: Path, tmp_path: Path) -> None:
     plant_photos(root, 3)
     for action in (convert, plan_conversion):
@@ -240,6 +259,32 @@ def test_a_publisher_that_was_killed_before_it_removed_the_plan_adds_nothing_twi
     assert replace(again, seconds=first.seconds) == first
     assert files(grown) == before
     assert not Path(f"{grown}.partial").exists()
+
+
+def test_shards_that_a_killed_publisher_has_left_are_named(grown: Path, tmp_path: Path) -> None:
+    plan_conversion(tmp_path / "new", grown, 1, append=True)
+    shard = convert_part(grown, 0).shard
+    shutil.copy(f"{grown}.partial/shards/{shard}", grown / "shards")  # killed after that
+    shutil.rmtree(f"{grown}.partial")
+    report = convert(tmp_path / "new", grown, append=True, executor=Here())
+    assert [warning for warning in report.warnings if f"not name: shards/{shard}; " in warning]
+    (grown / "shards" / shard).unlink()
+    assert not convert(tmp_path / "new", grown, append=True, executor=Here()).warnings
+
+
+def test_a_store_does_not_grow_where_files_cannot_be_locked(
+    grown: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    plan_conversion(tmp_path / "new", grown, 1, append=True)
+    convert_part(grown, 0)
+    before = files(grown)
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(StoreAccessError, match=r"out\.lmdb cannot be written: .*; its file system must have locks"):
+        publish(grown)
+    assert files(grown) == before
 
 
 def test_a_plan_that_adds_is_not_published_over_the_store(grown: Path, tmp_path: Path) -> None:

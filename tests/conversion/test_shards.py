@@ -17,7 +17,7 @@ import pytest
 from dbloader import ImageFormat, LMDBDataset, convert, open_store
 from dbloader.conversion.make_plan import plan_conversion
 from dbloader.conversion.part import convert_part, receipt_path
-from dbloader.conversion.publish import list_parts, publish, slurm_ranges
+from dbloader.conversion.publish import list_parts, move_into, publish, slurm_ranges
 from dbloader.errors import (
     ConversionError,
     DamagedStoreError,
@@ -382,6 +382,30 @@ def test_a_publisher_removes_nothing_of_another(root: Path, place: Path) -> None
     convert(root, place, shards=2, executor=Here(), overwrite=True)
     assert other.exists()
     assert not old & {path.name for path in place.rglob("*.lmdb")}
+
+
+def test_a_copy_mends_damaged_shards_and_goes_on_after_a_kill_before_the_manifest(
+    root: Path, place: Path, tmp_path: Path
+) -> None:
+    plant_photos(root, 4)
+    digest = convert(root, place, shards=2, executor=Here()).digest
+    copy = shutil.copytree(place, tmp_path / "copy")
+    for path in (place / "shards").iterdir():
+        path.write_bytes(path.read_bytes()[:-1])
+    index = next(place.glob("index-*"))
+    (place / f"manifest.bson.{index.name}").write_bytes(b"half")  # of the attempt that was killed
+    move_into(copy, place)
+    assert open_store(place).verify() == digest
+    assert not copy.exists()
+
+
+def test_what_a_killed_removal_of_a_plan_left_is_removed(root: Path, place: Path) -> None:
+    plant_photos(root, 4)
+    make_plan(root, place, 1)
+    left = Path(f"{place}.partial.removed-0123abcd")
+    left.mkdir()
+    make_plan(root, place, 2, overwrite=True)
+    assert not left.exists()
 
 
 def test_tasks_know_the_destination_in_any_folder(root: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

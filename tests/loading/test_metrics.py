@@ -112,6 +112,24 @@ def test_the_counters_are_what_stats_counts_summed_over_all_loaders() -> None:
     in_child(count_two_loaders)
 
 
+def count_in_a_fork(reader: Any) -> None:
+    def count() -> None:
+        assert read(reader) == {}
+        list(loader_of())
+        assert read(reader)["dbloader.loader.samples"][0] == 12
+
+    list(loader_of())
+    child = multiprocessing.get_context("fork").Process(target=count)
+    child.start()
+    child.join(WAIT_S)
+    assert child.exitcode == 0
+    assert read(reader)["dbloader.loader.samples"][0] == 12
+
+
+def test_a_forked_process_does_not_tell_of_what_its_parent_has_counted() -> None:
+    in_child(count_in_a_fork)
+
+
 def test_without_opentelemetry_nothing_of_it_is_imported() -> None:
     program = """
 import sys

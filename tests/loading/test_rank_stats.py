@@ -99,7 +99,7 @@ def test_without_torch_distributed_it_is_the_row_of_this_process() -> None:
         ),
     )  # fmt: skip
     assert gathered.slowest is None
-    assert str(gathered) == "1 rank waited 1.5 to 1.5 s for data: none is slow"
+    assert str(gathered) == "1 rank waited 1.5 to 1.5 s for data: no rank stands out"
     assert Stats().gather().ranks[0].read_s == 0.0
 
 
@@ -126,8 +126,8 @@ def row(rank: int, waited: float, read: float = 1.0, decode: float = 5.0) -> Ran
             "rank 1 (host b1) waited 30 s for data, 30 x the median, for: nothing that its workers do longer than "
             "others; its CPUs or its copies to the device may be slower",
         ),
-        ([row(0, 9), row(1, 11), row(2, 12)], "3 ranks waited 9 to 12 s for data: none is slow"),
-        ([row(0, 0.1), row(1, 1.9)], "2 ranks waited 0.1 to 1.9 s for data: none is slow"),
+        ([row(0, 9), row(1, 11), row(2, 12)], "3 ranks waited 9 to 12 s for data: no rank stands out"),
+        ([row(0, 0.1), row(1, 1.9)], "2 ranks waited 0.1 to 1.9 s for data: no rank stands out"),
         ([row(0, 30, 40), row(1, 1)], "rank 0 (host b0) waited 30 s for data, 30 x the median, for: reading"),
     ],
 )

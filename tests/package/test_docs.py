@@ -172,6 +172,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     make_imagefolder(tmp_path / "imagefolder")
     plant_photos(tmp_path / "imagenet" / "train", 6, width=400, height=300)
     plant_photos(tmp_path / "photos", 2)
+    plant_photos(tmp_path / "new-images", 2)
     shutil.make_archive(str(tmp_path / "photos"), "zip", tmp_path / "photos")
     (tmp_path / "shards").mkdir()
     for number in range(147):
@@ -202,6 +203,8 @@ def test_the_examples_of_a_command_run(command: click.Command, shop: Path, mongo
         _, *words = shlex.split(before_pipe)
         if words[0] in ("convert", "plan"):
             remove(shop / words[2])  # --resume goes on with what is there, or begins
+            if "--append" in words:
+                convert("imagefolder", words[2], shards=2)
         elif words[0] in ("part", "parts", "publish"):
             remove(shop / words[1])
             plan_conversion("shards", words[1], 18)

@@ -119,6 +119,7 @@ def test_the_figures_come_as_a_table_and_as_json(capsys: pytest.CaptureFixture[s
         (["--order", "best"], "--order must be one of lanes, blocks, got 'best'"),
         (["--order", "blocks", "--lanes", "8"], "--lanes is for --order lanes, got --order blocks"),
         (["--shards", "1", "--records", "10"], "8,000 ranks are more than the 10 records"),
+        (["--nodes", "2", "--restart-nodes", "3"], "--restart-nodes must be at most --nodes, 2, got 3"),
         (["--shards", "6000", "--order", "blocks"], "each node needs 6,000 of 6,000 shards"),
     ],
 )

@@ -139,6 +139,12 @@ def test_from_the_beginning_no_other_blocks_are_ahead(lengths: list[int], lanes_
         assert ahead == shards_of(list(sampler), lengths)
 
 
+def test_buffers_of_empty_shards_are_left_out_of_the_blocks_ahead() -> None:
+    for seed in range(20):
+        ahead = list(sampler_of([9, 0, 0, 5, 0, 0, 2], None, 2, seed=seed).blocks_ahead())
+        assert len({begin for begin, _ in ahead}) == len(ahead)
+
+
 def test_by_default_the_blocks_ahead_are_those_of_this_rank_in_the_next_iteration() -> None:
     sampler = sampler_of([10] * 40, 4, 1, 4, 2)
     sampler.set_epoch(3)
@@ -205,6 +211,9 @@ def test_numbers_of_ranks_that_do_not_divide_the_lanes_are_warned_about_with_the
     iter(BlockShuffleSampler(range(1000), num_replicas=24, rank=1, lanes=128))  # only rank 0 says so
     iter(BlockShuffleSampler(range(1000), num_replicas=64, rank=0, lanes=128))
     iter(BlockShuffleSampler(range(1000), num_replicas=24, rank=0))
+    monkeypatch.delenv("LOCAL_WORLD_SIZE")
+    with pytest.warns(UserWarning, match=r"so 24 nodes of 1 \(LOCAL_WORLD_SIZE is not set\) together read"):
+        iter(BlockShuffleSampler(range(1000), num_replicas=24, rank=0, lanes=128))
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "24")
     iter(BlockShuffleSampler(range(1000), num_replicas=24, rank=0, lanes=128))  # one node reads the data once anyway
 

@@ -318,12 +318,22 @@ class Mongod(Server):
 
     def restore(self) -> None:
         """Make it run and answer again; its data stay as they are."""
-        if self.pid is not None and _has_ended(self.pid, 0.0):
-            self.pid = None
-        if self.pid is None:
-            self.start()
-        with self.client() as client:
-            client.admin.command("configureFailPoint", "failCommand", mode="off")
+        while True:
+            if self.pid is not None and _has_ended(self.pid, 0.0):
+                self.pid = None
+            begun = self.pid is None
+            if begun:
+                self.start()
+            try:
+                with self.client() as client:
+                    client.admin.command("configureFailPoint", "failCommand", mode="off")
+            except PyMongoError:
+                if begun:
+                    raise
+                # It was about to end, as after a full disk.
+                self.kill()
+            else:
+                return
 
     @contextlib.contextmanager
     def fail_point(

@@ -55,39 +55,24 @@ class PartialFile:
 
     def lock(self) -> None:
         """Open the file, create it if needed, and lock it for this process, or raise StoreLockedError."""
-        while True:
-            try:
-                fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
-            except OSError as error:
-                if self.path.is_symlink():  # somebody else's: it could lead to any file
-                    raise StoreAccessError(f"{self.path} is a symbolic link: remove it") from error
-                if self.path.is_dir():
-                    raise StoreAccessError(
-                        f"{self.path} is a folder, such as a conversion in parts has: finish that (dbloader parts "
-                        f"{self.place} says what is missing, dbloader publish ends it), or remove the folder"
-                    ) from error
-                raise translate_refusal(error, self.place) from error
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                os.close(fd)
-                raise StoreLockedError(f"another process is writing {self.place} now: wait for it or end it") from error
-            except OSError as error:
-                os.close(fd)
-                raise translate_refusal(error, self.place) from error
-            # Another process may have finished the file and renamed it before it was locked here.
-            with suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(fd), self.path.stat()):
-                    self.fd = fd
-                    self.committed = os.fstat(fd).st_size > 0
-                    return
-            os.close(fd)
+        try:
+            self.fd = open_locked(self.path, os.O_CREAT | os.O_NOFOLLOW, self.place)
+        except StoreLockedError:
+            raise
+        except OSError as error:
+            if self.path.is_symlink():  # somebody else's: it could lead to any file
+                raise StoreAccessError(f"{self.path} is a symbolic link: remove it") from error
+            if self.path.is_dir():
+                raise StoreAccessError(
+                    f"{self.path} is a folder, such as a conversion in parts has: finish that (dbloader parts "
+                    f"{self.place} says what is missing, dbloader publish ends it), or remove the folder"
+                ) from error
+            raise
+        self.committed = os.fstat(self.fd).st_size > 0
 
     def unlock(self) -> None:
         """Release the file."""
-        # Closing is not enough: a process forked meanwhile, such as a DataLoader worker, has the same open file.
-        fcntl.flock(self.fd, fcntl.LOCK_UN)
-        os.close(self.fd)
+        close_locked(self.fd)
 
     def clear(self) -> None:
         """Empty the file."""
@@ -182,6 +167,42 @@ class PartialFile:
             return error.errno in NO_ROOM
         finally:
             os.ftruncate(self.fd, size)
+
+
+def open_locked(path: Path, flags: int, place: str, doing: str = "writing") -> int:
+    """Open a file, to write and with further flags, and lock it for this process; return its descriptor.
+
+    Raises:
+        StoreLockedError: Another process has it locked; the message says what that is ``doing`` with the place.
+        StoreAccessError: The file cannot be opened, or its file system has no locks.
+    """
+    while True:
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | flags, 0o666)
+        except OSError as error:
+            raise translate_refusal(error, place) from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Another process may have renamed or replaced the file before it was locked here.
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(descriptor), path.stat()):
+                    return descriptor
+        except BlockingIOError as error:
+            os.close(descriptor)
+            raise StoreLockedError(f"another process is {doing} {place} now: wait for it or end it") from error
+        except OSError as error:
+            os.close(descriptor)
+            raise StoreAccessError(
+                f"{place} cannot be written: {error.strerror}; its file system must have locks (flock)"
+            ) from error
+        os.close(descriptor)
+
+
+def close_locked(descriptor: int) -> None:
+    """Release a file that ``open_locked`` has opened."""
+    # Closing is not enough: a process forked meanwhile, such as a DataLoader worker, has the same open file.
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    os.close(descriptor)
 
 
 def sync_folder(folder: Path) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from dbloader.errors import DamagedStoreError, StoreExistsError, StoreLockedError
+from dbloader.errors import DamagedStoreError, StoreError, StoreExistsError
 from dbloader.stores.lmdb.errors import translate_refusal
-from dbloader.stores.lmdb.partial import sync_folder
+from dbloader.stores.lmdb.partial import close_locked, open_locked, sync_folder
 from dbloader.stores.lmdb.shard_index import write_index
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, Shard, ShardTable, kept_manifest
 from dbloader.stores.lmdb.store import LMDBStore
@@ -74,30 +73,33 @@ def publish_shards(
         manifest = write_index(
             str(folder / index), stores(), str(folder), classes=classes, source=source, created=created
         )
-        aside = folder / f"{MANIFEST_FILE}.{index}"
-        try:
-            aside.unlink(missing_ok=True)  # of a publisher that was killed
-            previous = "" if before is None else before.index_file
-            write_durably(aside, ShardTable(manifest, index, shards, previous).encode())
-            for changed in (folder / SHARD_FOLDER, folder):
-                sync_folder(changed)
-            aside.replace(folder / MANIFEST_FILE)
-        except BaseException:
-            for path in (aside, folder / index):
-                path.unlink(missing_ok=True)
-            raise
+        previous = "" if before is None else before.index_file
+        put_manifest(folder, ShardTable(manifest, index, shards, previous).encode(), index)
     except OSError as error:
+        if isinstance(error, StoreError):
+            raise
         raise translate_refusal(error, str(folder)) from error
+    return manifest
+
+
+def put_manifest(folder: Path, data: bytes, index: str) -> None:
+    """Put a manifest in its place, once all that it names is on the disk; the index has a name of its own."""
+    aside = folder / f"{MANIFEST_FILE}.{index}"
+    aside.unlink(missing_ok=True)  # of a publisher that was killed
+    write_durably(aside, data)
+    for changed in (folder / SHARD_FOLDER, folder):
+        sync_folder(changed)
+    aside.replace(folder / MANIFEST_FILE)
     with suppress(OSError):  # the store is in place
         sync_folder(folder)
-    return manifest
 
 
 def _keep(folder: Path, table: ShardTable) -> None:
     """Keep the manifest of a store that grows, for its readers; remove what the store before it has left."""
-    for name in table.older_files:
+    kept = kept_manifest(table.index_file)
+    for name in (*table.older_files, kept):  # a publisher that was killed has left half of it
         (folder / name).unlink(missing_ok=True)
-    (folder / kept_manifest(table.index_file)).write_bytes((folder / MANIFEST_FILE).read_bytes())
+    write_durably(folder / kept, (folder / MANIFEST_FILE).read_bytes())
 
 
 @contextmanager
@@ -106,37 +108,29 @@ def replacing(folder: Path) -> Iterator[bytes]:
 
     Raises:
         StoreLockedError: Another process is publishing in it.
+        StoreAccessError: It cannot be written, or its file system has no locks.
     """
     path = folder / MANIFEST_FILE
-    while True:
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        except OSError as error:
-            raise translate_refusal(error, str(folder)) from error
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Another process may have replaced it before it was locked here.
-            if os.path.samestat(os.fstat(descriptor), path.stat()):
-                try:
-                    yield path.read_bytes()
-                finally:
-                    fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process forked meanwhile has the same open file
-                return
-        except BlockingIOError as error:
-            raise StoreLockedError(f"another process is publishing {folder} now: wait for it or end it") from error
-        finally:
-            os.close(descriptor)
+    descriptor = open_locked(path, 0, str(folder), "publishing")
+    try:
+        yield path.read_bytes()
+    finally:
+        close_locked(descriptor)
 
 
 def give_second_name(path: Path, to: Path) -> None:
-    """Give a file a second name, so that a publisher which is killed leaves all parts; or move it, if none can be."""
+    """Give a file a second name, so that a publisher which is killed leaves all parts.
+
+    It is moved if another file has the name, such as a damaged one of the same store, or if there are no links.
+    """
     try:
         os.link(path, to)
-    except (FileExistsError, FileNotFoundError):
-        if not to.exists():
-            raise
     except OSError:
-        path.rename(to)
+        try:
+            path.replace(to)  # does nothing if the file has the name already
+        except FileNotFoundError:
+            if not to.exists():
+                raise
 
 
 def check_target(target: Path, *, overwrite: bool) -> bool:

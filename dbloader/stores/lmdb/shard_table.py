@@ -109,13 +109,14 @@ class ShardTable(NamedTuple):
             digests = [packed[begin : begin + _DIGEST_HEX] for begin in range(0, len(packed), _DIGEST_HEX)]
             shards = [Shard(*row) for row in zip(values["names"], lengths, nbytes, digests, strict=True)]
             previous = values.get("previous", "")
-            names = [values["index"], *values["names"], *filter(None, [previous])]
+            own = [MANIFEST_FILE, values["index"], *([] if previous == "" else [previous])]
+            names = [*own, *values["names"]]
         except (KeyError, *UNREADABLE) as error:
             raise damaged(f"has no valid table: {error!r:.80}") from error
         if not all(isinstance(name, str) and _FILE_NAME.fullmatch(name) for name in names):
             raise damaged("names a file that no conversion writes")
-        if len({*values["names"]}) < len(shards):
-            raise damaged("names a shard twice")
+        if len({*values["names"]}) < len(shards) or len({*own}) < len(own):
+            raise damaged("names a file twice")
         if min(lengths, default=0) < 0 or sum(lengths) != manifest.length:
             raise damaged(f"has shards of {sum(lengths):,} records, not {manifest.length:,}")
         return cls(manifest, values["index"], shards, previous)

@@ -109,13 +109,21 @@ def test_a_borrowed_image_is_in_the_map_and_a_read_one_is_not(tmp_path: Path) ->
         assert store.read([1])[0].image.flags.writeable  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("place", ["http://host/store", "s3://bucket/a.lmdb", "redis://user:secret@host/0"])
+@pytest.mark.parametrize("place", ["ftp://host/store", "redis://user:secret@host/0"])
 def test_a_uri_of_an_unknown_kind_is_no_place(place: str) -> None:
     uses: list[Callable[[], object]] = [lambda: open_store(place), lambda: create_store(place)]
     for use in uses:
         with pytest.raises(PlaceError, match=rf"^{place.split(':')[0]}:// is no place that this version") as caught:
             use()
         assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("place", ["https://host/store", "s3://bucket/a.lmdb"])
+def test_a_store_in_object_storage_is_copied_first(place: str) -> None:
+    uses: list[Callable[[], object]] = [lambda: open_store(place), lambda: create_store(place)]
+    for use in uses:
+        with pytest.raises(PlaceError, match=rf"^{place} is in object storage, and stores are made and read on this"):
+            use()
 
 
 @pytest.mark.parametrize("place", ["", b"", b"store.lmdb"])
