@@ -188,10 +188,10 @@ def main(place: Path) -> None:
         (folder / "drawn" / "images").rename(folder / "shapes")
         (folder / "train.py").write_text(TRAIN)
         lines = record(folder)
-    drawing = drawn(lines)
-    if tempfile.gettempdir() in drawing:
+    recording = drawn(lines)
+    if tempfile.gettempdir() in recording:
         raise SystemExit("the recording shows a path of this machine: write /home/you there")
-    place.write_text(drawing, encoding="utf-8")
+    place.write_text(recording, encoding="utf-8")
 
 
 if __name__ == "__main__":
