@@ -6,6 +6,7 @@ is written last and by a condition. So of several publishers one wins, and reade
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import tempfile
@@ -71,6 +72,8 @@ def copy_remote(
         except OSError as error:
             if isinstance(error, StoreError):
                 raise
+            if error.errno in (errno.ENOENT, errno.EEXIST, errno.ENOTEMPTY):
+                raise StoreExistsError(f"another process copies to {target} too, and was first") from error
             raise translate_refusal(error, str(target)) from error
     return _upload(Path(checked_path(source)), str(destination), overwrite=overwrite, progress=progress)
 
@@ -204,6 +207,19 @@ def _download(place: str, target: Path, *, overwrite: bool, progress: Callable[[
             origin.bucket.close()  # else the files under way would be fetched to their ends
             threads.shutdown(wait=False, cancel_futures=True)
             raise
+    mine = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}")
+    folder.rename(mine)  # of several processes that copy to one place, one has it from here on
+    try:
+        _publish(mine, target, table, data, replaces=replaces)
+    except BaseException:
+        with suppress(OSError):
+            mine.rename(folder)
+        raise
+    return table.manifest
+
+
+def _publish(folder: Path, target: Path, table: ShardTable, data: bytes, *, replaces: bool) -> None:
+    """Make a folder with all files of a store that store, at its place."""
     named = {*files_of(table)}
     for path in [*folder.glob(f"{SHARD_FOLDER}/*"), *(path for path in folder.iterdir() if path.is_file())]:
         if str(path.relative_to(folder)) not in named:
@@ -215,4 +231,3 @@ def _download(place: str, target: Path, *, overwrite: bool, progress: Callable[[
         move_into(folder, target)
     else:
         folder.rename(target)
-    return table.manifest

@@ -90,9 +90,9 @@ def plan_conversion(
 
     Raises:
         StoreExistsError: Another plan is at the destination.
+        StoreError: The plan cannot be written.
         SourceError: The source cannot be converted.
         OptionError: An option is out of its range, or two exclude each other.
-        StoreError: The plan cannot be written.
         TypeError: An option has the wrong type.
     """
     settings = Settings.checked(images, check, on_bad, on_damaged, shuffle)
