@@ -70,7 +70,7 @@ class FetcherClient:
             raise
         self._known = True
 
-    def expect(self, needs: Iterable[Need]) -> None:
+    def expect(self, needs: Iterable[Need], *, check: bool) -> None:
         """Say in which order shards will be needed from now on.
 
         Raises:
@@ -78,7 +78,7 @@ class FetcherClient:
         """
         self._ask("the index")
         write_whole(Path(self._cache) / ORDERS / f"{self._reader}.json", json.dumps([list(need) for need in needs]))
-        self._ask("the order", expect=True)
+        self._ask("the order", expect={"check": check})
 
     def need(self, shard: int, name: str) -> None:
         """Wait until a shard is there; it stays until ``opened`` is called.

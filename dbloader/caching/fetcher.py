@@ -97,6 +97,8 @@ class _Session:
                 shards.begin_open(**message["open"])
             if "need" in message:
                 shards.ask(reader, message["need"])
+            for shard in message.get("soon", ()):  # all of one batch: its reader has come to them
+                shards.come_to(reader, shard)
         if "open" in message:
             opening = message["open"]
             self._wait(lambda: shards.is_open(opening["limit"], known=opening["known"]))
@@ -107,7 +109,7 @@ class _Session:
                 reader.shards = []
         elif "soon" not in message:
             with shards.changed:
-                shards.expect(reader.name)
+                shards.expect(reader.name, **message.get("expect", {"known": True}))
                 shards.changed.notify_all()
         return "soon" not in message
 

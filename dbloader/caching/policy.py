@@ -53,6 +53,10 @@ class CachePolicy:
         """Take over the order in which a reader will need shards, from where it is now, in place of an earlier one."""
         self._readers[reader] = _Reader(sorted(needs, key=lambda need: need.first))
 
+    def knows(self, reader: Hashable) -> bool:
+        """Return whether the order of a reader is known."""
+        return reader in self._readers
+
     def forget(self, reader: Hashable) -> None:
         """Forget the order of a reader that has ended."""
         self._readers.pop(reader, None)

@@ -140,6 +140,10 @@ class CachedShards:
         """Note that a reader waits for a shard."""
         reader.shards = [shard, *(other for other in reader.shards if other != shard)]
         self._failed.pop(shard, None)
+        self.come_to(reader, shard)
+
+    def come_to(self, reader: Reader, shard: int) -> None:
+        """Note how far a reader has come in its order."""
         self._policy.ask(reader.name, shard)
 
     def has(self, shard: int, reader: Reader) -> bool:
@@ -157,17 +161,25 @@ class CachedShards:
             reader.pinned, reader.shards = shard, []
         return shard in self._present
 
-    def expect(self, name: str) -> None:
-        """Take over the order that a reader has written, if it has; refuse a cache that is too small for it."""
+    def expect(self, name: str, *, check: bool = False, known: bool = False) -> None:
+        """Take over the order that a reader has written, if it has.
+
+        Args:
+            name: The reader's.
+            check: Whether to refuse a cache that is too small for the orders of all readers.
+            known: Whether to do nothing if the reader's order is known already: it is somewhere in its middle.
+        """
+        if known and self._policy.knows(name):
+            return
         with suppress(FileNotFoundError):
             needs = json.loads((self._folder / ORDERS / f"{name}.json").read_text())
             self._policy.expect(name, [Need(*need) for need in needs])
-        least = self._policy.least_bytes() if self._limit is not None else 0
+        least = self._policy.least_bytes() if check and self._limit is not None else 0
         if self._limit is not None and self._limit < least:
             self.forget(name)
             raise OptionError(
                 f"cache_bytes={self._limit} is too small for this order, which reads shards of {least} bytes at one "
-                "time: give at least so many, or shuffle in blocks (BlockShuffleSampler)"
+                "time: give at least so many, or shuffle fewer shards at a time (BlockShuffleSampler, buffer_blocks)"
             )
 
     def forget(self, name: str) -> None:

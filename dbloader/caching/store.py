@@ -74,19 +74,25 @@ class CachedStore(LMDBStore):
             self._path = os.path.abspath(checked_path(cache))  # noqa: PTH100 - any str
         except PlaceError as error:
             raise OptionError("cache must be the path of a folder on this machine") from error
-        self._reader = secrets.token_hex(8)
+        self._reader, self._reader_pid = secrets.token_hex(8), os.getpid()
         self._digest: str | None = None  # of the store that this one, or the one that it was copied from, has opened
         self.handle = None
 
-    def expect(self, needs: Iterable[Need]) -> None:
-        """Say in which order this store's readers will need its shards from now on.
+    def expect(self, needs: Iterable[Need], *, check: bool = True) -> None:
+        """Say in which order this store's readers will need its shards from now on: this process and its workers.
+
+        Args:
+            needs: When which shard is needed.
+            check: Whether the size of the cache is checked.
 
         Raises:
             OptionError: The cache is too small for this order; the message says how large it must be.
         """
+        if self._reader_pid != os.getpid():  # a rank that inherited the dataset has an order of its own
+            self._reader, self._reader_pid, self.handle = secrets.token_hex(8), os.getpid(), None
         handle = self._open()
         with env.gate:
-            handle.expect(needs)
+            handle.expect(needs, check=check)
 
     @override
     def _open(self) -> CachedHandle:
@@ -129,10 +135,10 @@ class CachedHandle(ShardedHandle):
         self._client = client
         weakref.finalize(self, client.close)
 
-    def expect(self, needs: Iterable[Need]) -> None:
+    def expect(self, needs: Iterable[Need], *, check: bool) -> None:
         """Say in which order shards will be needed from now on."""
         with self._lock:
-            self._client.expect(needs)
+            self._client.expect(needs, check=check)
 
     def file_of(self, index: int) -> str:
         """Return the file in the cache that has a record."""

@@ -31,8 +31,10 @@ from dbloader.conversion.plan import (
     target_of,
 )
 from dbloader.conversion.settings import Settings
-from dbloader.errors import StoreExistsError
+from dbloader.errors import DBLoaderError, StoreExistsError
 from dbloader.records.document import seal
+from dbloader.sources.base import NOT_THE_FILE
+from dbloader.stores.lmdb.errors import translate_refusal
 from dbloader.stores.lmdb.publish_shards import check_target, write_durably
 from dbloader.stores.lmdb.shard_table import SHARD_FOLDER
 
@@ -87,6 +89,7 @@ def plan_conversion(
 
     Raises:
         StoreExistsError: Another plan is at the destination.
+        StoreError: The plan cannot be written.
         SourceError: The source cannot be converted.
         OptionError: An option is out of its range, or two exclude each other.
         TypeError: An option has the wrong type.
@@ -158,6 +161,10 @@ def make_plan(
             values["id"] = _id_of(values, files.digest)
             write_durably(aside / PLAN_FILE, seal(values))
             return _put(aside, destination, values["id"], overwrite=overwrite)
+        except OSError as error:
+            if isinstance(error, DBLoaderError) or error.errno in NOT_THE_FILE:
+                raise
+            raise translate_refusal(error, f"{os.fspath(destination)} ({error.filename or folder})") from error
         finally:
             shutil.rmtree(aside, ignore_errors=True)
 

@@ -17,10 +17,12 @@ import numpy as np
 from torch.utils.data import Dataset
 from typing_extensions import override
 
+from dbloader.caching.needs import needs_of
+from dbloader.caching.store import CachedStore
 from dbloader.errors import NotAStoreError, OptionError, RecordIndexError, RecordNotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from typing_extensions import Self
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from dbloader.records.manifest import Manifest
     from dbloader.records.names import Names
     from dbloader.records.record import Record
+    from dbloader.sampling.base import ResumableSampler
     from dbloader.stores.base import Store
 
 
@@ -67,6 +70,7 @@ class RecordDataset(Dataset[Any]):
     def __init__(self, store: Store) -> None:
         self.store = store
         self.manifest: Manifest = store.manifest
+        self._checked_order: dict[str, Any] = {}  # that of which the cache's size has been checked
         self._indices: np.ndarray[Any, Any] | None = None  # those of a query in the store, ascending; None for all
 
     @property
@@ -165,6 +169,25 @@ class RecordDataset(Dataset[Any]):
 
     def _prefetch(self, indices: Sequence[int]) -> None:
         self._same_store().prefetch(self._positions(indices))
+
+    def _expect_order(self, sampler: ResumableSampler, since: Mapping[str, Any], margin: int) -> None:
+        """Have the cache, if there is one, fetch shards in the order of an iteration that begins.
+
+        Args:
+            sampler: One of dbloader's.
+            since: The state where the iteration begins.
+            margin: Most samples that one worker is behind another.
+
+        Raises:
+            OptionError: The cache is too small for the order.
+        """
+        store = self._same_store()
+        if isinstance(store, CachedStore):
+            needs = needs_of(sampler, since, store.shard_lengths or [], self._indices, margin=margin)
+            # Later epochs are of the same kind; that their shards have other sizes must not end a training.
+            order = {**since, "seed": 0, "epoch": 0, "position": 0}
+            store.expect(needs, check=order != self._checked_order)
+            self._checked_order = order
 
     def find(self, name: str) -> int:
         """Return the index of the record with a name (the path below the root of the converted folder).

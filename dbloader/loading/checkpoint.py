@@ -123,11 +123,14 @@ class SamplerCheckpoint:
     The ``content_digest`` of the dataset, if it has one, tells a state from that of another dataset.
     """
 
-    def __init__(self, sampler: ResumableSampler, batch_size: int, *, drop_last: bool, dataset: Any = None) -> None:
+    def __init__(
+        self, sampler: ResumableSampler, batch_size: int, *, drop_last: bool, dataset: Any = None, ahead: int = 1
+    ) -> None:
         self._sampler = sampler
         self._batch_size = batch_size
         self._drop_last = drop_last
         self._dataset = dataset
+        self._ahead = ahead  # most batches that the loader's workers make at one time
         self._latest: _SamplerPosition | None = None
 
     def begin(self) -> Position:
@@ -137,6 +140,9 @@ class SamplerCheckpoint:
             start = self._sampler._next_state()
         else:
             start = self._latest.next_start()
+        expect_order = getattr(self._dataset, "_expect_order", None)
+        if expect_order is not None:
+            expect_order(self._sampler, start, self._ahead * self._batch_size)
         self._latest = _SamplerPosition(self._sampler, start, self._batch_size, drop_last=self._drop_last)
         return self._latest
 

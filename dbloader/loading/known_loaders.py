@@ -20,11 +20,12 @@ def find_checkpoint(loader: Any) -> Checkpoint | None:
     batches: Any = getattr(loader, "batch_sampler", Ellipsis)
     sampler: Any = getattr(loader if batches is None else batches, "sampler", None)
     if all(hasattr(sampler, name) for name in ("positions", "_hold", "load_state_dict")):
-        dataset = dataset_of(loader)
+        ahead = max(1, getattr(loader, "num_workers", 0)) * (getattr(loader, "prefetch_factor", None) or 1)
+        of: dict[str, Any] = {"dataset": dataset_of(loader), "ahead": ahead}
         if batches is None:  # a DataLoader with batch_size=None: each sample is a batch
-            return SamplerCheckpoint(sampler, 1, drop_last=False, dataset=dataset)
+            return SamplerCheckpoint(sampler, 1, drop_last=False, **of)
         if keeps_order(batches):
-            return SamplerCheckpoint(sampler, batches.batch_size, drop_last=batches.drop_last, dataset=dataset)
+            return SamplerCheckpoint(sampler, batches.batch_size, drop_last=batches.drop_last, **of)
     # A loader that Accelerate has prepared always has these methods, but a state only if the loader inside has one.
     inner = getattr(loader, "base_dataloader", loader)
     if hasattr(inner, "state_dict") and hasattr(inner, "load_state_dict"):

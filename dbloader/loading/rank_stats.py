@@ -20,7 +20,7 @@ _ROW = struct.Struct("<6d64s")
 
 
 class RankStats(NamedTuple):
-    """What one rank waited for; all numbers are seconds since the first batch of the iteration.
+    """What one rank waited for in an iteration; all times are in seconds.
 
     Attributes:
         rank: The number of the rank in the group.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections import Counter
+from contextlib import suppress
 from math import gcd
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -45,7 +46,8 @@ class BlockShuffleSampler(ResumableSampler):
     Any position is found at once, and nothing is stored but the lengths of shards. See ResumableSampler for resuming.
 
     Args:
-        dataset: Anything that has a length. What else is used: ``shard_lengths``, if it has that and it is not None.
+        dataset: Anything that has a length. What else is used: ``shard_lengths``, if it has that and its sum is the
+            length.
         block_size: Records in a block; the last block of the dataset may have fewer. None for the shards of the store,
             or 256 if it has none.
         buffer_blocks: Blocks that are shuffled together; the last ones of the epoch may be fewer.
@@ -75,16 +77,18 @@ class BlockShuffleSampler(ResumableSampler):
         length = length_of(dataset)
         super().__init__(length, length, num_replicas, rank, seed=seed, drop_last=drop_last)
         shards = getattr(dataset, "shard_lengths", None) if block_size is None else None
-        self.shard_lengths: Sequence[int] | None = shards
-        if shards is not None:
-            self.block_size = max(1, -(-length // max(1, len(shards))))  # their mean
+        # A subclass or wrapper of a store's dataset may have other samples.
+        self.shard_lengths: Sequence[int] | None = shards if shards is None or sum(shards) == length else None
+        if self.shard_lengths is not None:
+            self.block_size = max(1, -(-length // max(1, len(self.shard_lengths))))  # their mean
         else:
             self.block_size = BLOCK_SIZE if block_size is None else whole_number("block_size", block_size, 1)
         self.buffer_blocks = whole_number("buffer_blocks", buffer_blocks, 1)
         self.lanes = whole_number("lanes", lanes, 1, none=True)
         labels_at = getattr(dataset, "_labels_at", None)
         if labels_at is not None and os.environ.get("RANK", "0") == "0":
-            self._warn_of_classes(labels_at)
+            with suppress(IndexError):
+                self._warn_of_classes(labels_at)
 
     def blocks_ahead(
         self, ranks: Iterable[int] | None = None, *, since: Mapping[str, Any] | None = None

@@ -399,6 +399,12 @@ def test_a_copy_mends_damaged_shards_and_goes_on_after_a_kill_before_the_manifes
     assert not copy.exists()
 
 
+def test_a_plan_that_cannot_be_written_is_an_error_of_the_store(root: Path, tmp_path: Path) -> None:
+    plant_photos(root, 2)
+    with pytest.raises(StoreAccessError, match=r"nowhere/out\.lmdb.* cannot be written: No such file"):
+        convert(root, tmp_path / "nowhere" / "out.lmdb", shards=1)
+
+
 def test_what_a_killed_removal_of_a_plan_left_is_removed(root: Path, place: Path) -> None:
     plant_photos(root, 4)
     make_plan(root, place, 1)

@@ -261,6 +261,20 @@ def test_the_blocks_of_a_sharded_store_are_its_shards(tmp_path: Path) -> None:
     assert (whole.shard_lengths, whole.block_size) == (None, 256)
 
 
+@pytest.mark.parametrize("options", [{}, {"block_size": 1}, {"lanes": 4}], ids=str)
+def test_a_subclass_with_more_samples_than_records_has_no_shards(tmp_path: Path, options: dict[str, Any]) -> None:
+    class Twice(LMDBDataset):
+        def __len__(self) -> int:
+            return 2 * super().__len__()
+
+    plant_photos(tmp_path / "images", 20)
+    with ThreadPoolExecutor(1) as executor:
+        convert(tmp_path / "images", tmp_path / "a.lmdb", shards=3, executor=executor)
+    sampler = BlockShuffleSampler(Twice(tmp_path / "a.lmdb"), num_replicas=1, rank=0, **options)
+    assert sampler.shard_lengths is None
+    assert sorted(sampler) == list(range(40))
+
+
 @pytest.mark.parametrize(
     ("labels", "is_warned"),
     [

@@ -1,0 +1,282 @@
+"""Loaders tell the cache in which order they will read, so that each shard comes once, before it is needed."""
+
+from __future__ import annotations
+
+import multiprocessing
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from torch.utils.data import DataLoader
+
+from dbloader import LMDBDataset, PrefetchLoader, create_loader
+from dbloader.caching.folder import read_stats
+from dbloader.caching.needs import needs_of
+from dbloader.caching.policy import CachePolicy, Need
+from dbloader.errors import OptionError
+from dbloader.sampling import BlockShuffleSampler, OrderedSampler, ShuffleSampler, WeightedSampler
+from tests.support.caching import WAIT_S, make_shards, shards_in, wait_for, wait_until_ended
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from dbloader.sampling import ResumableSampler
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*multi-threaded, use of fork:DeprecationWarning", "ignore:most shards have records of one class only"
+)
+SHARDS, EACH = 24, 16
+RECORDS = SHARDS * EACH
+
+
+@pytest.fixture(scope="module")
+def origin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("origin") / "store.lmdb"
+    make_shards(place, (EACH,) * SHARDS, size=400)
+    return place
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+def size_of(origin: Path, shards: int) -> int:
+    return shards * (origin / "shards" / "00000.lmdb").stat().st_size
+
+
+def created(dataset: LMDBDataset, sampler: ResumableSampler) -> PrefetchLoader[Any]:
+    return create_loader(
+        dataset, 1, 4, sampler=sampler, transform=None, collate_fn=list, device=None, mean=None, std=None,
+        num_workers=2, workers="processes", persistent_workers=False,
+    )  # fmt: skip
+
+
+def threaded(dataset: LMDBDataset, sampler: ResumableSampler) -> PrefetchLoader[Any]:
+    return create_loader(
+        dataset, 1, 4, sampler=sampler, transform=None, collate_fn=list, device=None, mean=None, std=None,
+        num_workers=2, workers="threads",
+    )  # fmt: skip
+
+
+def wrapped(dataset: LMDBDataset, sampler: ResumableSampler) -> PrefetchLoader[Any]:
+    return PrefetchLoader(
+        DataLoader(
+            dataset, 4, sampler=sampler, num_workers=2, collate_fn=list, timeout=WAIT_S,
+            multiprocessing_context="fork",
+        )
+    )  # fmt: skip
+
+
+def index_of(sample: tuple[bytes, int]) -> int:
+    """Return the index of a record whose bytes and label are those that were written."""
+    image, label = sample
+    index = int.from_bytes(image[:4], "big")
+    assert (image, label) == (index.to_bytes(4, "big") * 100, index % 3)
+    return index
+
+
+def epoch(loader: PrefetchLoader[Any]) -> list[int]:
+    return [index_of(sample) for batch in loader for sample in batch]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loader_of", [created, threaded, wrapped])
+def test_an_epoch_over_a_cache_of_a_third_fetches_every_shard_once(
+    origin: Path, cache: Path, loader_of: Callable[[LMDBDataset, ResumableSampler], PrefetchLoader[Any]]
+) -> None:
+    limit = size_of(origin, SHARDS // 3)
+    with LMDBDataset(origin, decode=None, cache=cache, cache_bytes=limit) as dataset:
+        loader = loader_of(dataset, BlockShuffleSampler(dataset, None, 3, seed=5))
+        with loader:
+            for number in range(3):
+                before = read_stats(cache).fetches
+                assert sorted(epoch(loader)) == list(range(RECORDS))
+                fetched = read_stats(cache).fetches - before
+                assert SHARDS * 2 // 3 <= fetched <= SHARDS  # what is there from the epoch before is used again
+                assert number or fetched == SHARDS
+                assert len(shards_in(cache)) <= SHARDS // 3
+    wait_until_ended(cache)
+
+
+def test_shards_come_before_they_are_asked_for(origin: Path, cache: Path) -> None:
+    with LMDBDataset(origin, decode=None, cache=cache) as dataset:
+        loader = wrapped(dataset, OrderedSampler(dataset))
+        with loader:
+            next(iter(loader))
+            wait_for(lambda: len(shards_in(cache)) == SHARDS, "all shards")
+    wait_until_ended(cache)
+
+
+def test_a_full_shuffle_over_a_smaller_cache_is_refused_with_the_bytes_and_the_remedy(
+    origin: Path, cache: Path
+) -> None:
+    most = size_of(origin, SHARDS)
+    with LMDBDataset(origin, decode=None, cache=cache, cache_bytes=most - 1) as dataset:
+        message = (
+            rf"^cache_bytes={most - 1} is too small for this order, which reads shards of {most} bytes at one time: "
+            r"give at least so many, or shuffle fewer shards at a time \(BlockShuffleSampler, buffer_blocks\)$"
+        )
+        loader = wrapped(dataset, ShuffleSampler(dataset))
+        for _ in range(2):
+            with pytest.raises(OptionError, match=message):
+                next(iter(loader))
+        loader.close()
+        loader = wrapped(dataset, BlockShuffleSampler(dataset, None, 3))
+        with loader:
+            next(iter(loader))
+    wait_until_ended(cache)
+    with LMDBDataset(origin, decode=None, cache=cache, cache_bytes=most) as dataset:
+        loader = threaded(dataset, ShuffleSampler(dataset))
+        with loader:
+            assert sorted(epoch(loader)) == list(range(RECORDS))
+    wait_until_ended(cache)
+
+
+@pytest.mark.slow
+def test_a_resumed_epoch_fetches_what_is_left(origin: Path, cache: Path, tmp_path: Path) -> None:
+    limit = size_of(origin, SHARDS // 3)
+    with LMDBDataset(origin, decode=None, cache=cache, cache_bytes=limit) as dataset:
+        loader = wrapped(dataset, BlockShuffleSampler(dataset, None, 3, seed=2))
+        with loader:
+            batches = iter(loader)
+            seen = [index_of(sample) for _ in range(RECORDS // 8) for sample in next(batches)]
+            state = loader.state_dict()
+    wait_until_ended(cache)
+    with LMDBDataset(origin, decode=None, cache=tmp_path / "new", cache_bytes=limit) as dataset:
+        loader = wrapped(dataset, BlockShuffleSampler(dataset, None, 3, seed=2))
+        loader.load_state_dict(state)
+        with loader:
+            left = epoch(loader)
+            assert sorted(seen + left) == list(range(RECORDS))
+            assert read_stats(tmp_path / "new").fetches == len({index // EACH for index in left}) == SHARDS // 2
+    wait_until_ended(tmp_path / "new")
+
+
+def read_share(origin: Path, cache: Path, rank: int, lanes: int | None, shards: int, results: Any) -> None:
+    with LMDBDataset(origin, decode=None, cache=cache, cache_bytes=size_of(origin, shards)) as dataset:
+        loader = wrapped(dataset, BlockShuffleSampler(dataset, None, 2, 2, rank, seed=3, lanes=lanes))
+        with loader:
+            results.put((epoch(loader), read_stats(cache).fetches))
+            results.join()  # the cache is in use until both have read
+
+
+def shares(*ranks: tuple[Path, Path, int, int | None, int]) -> list[tuple[list[int], int]]:
+    """Run processes that read the share of a rank each, at one time, and return what each one put."""
+    context = multiprocessing.get_context("fork")
+    results = context.JoinableQueue()
+    processes = [context.Process(target=read_share, args=(*rank, results)) for rank in ranks]
+    for process in processes:
+        process.start()
+    try:
+        found = [results.get(timeout=WAIT_S) for _ in processes]
+        for _ in processes:
+            results.task_done()
+        for process in processes:
+            process.join(WAIT_S)
+            assert process.exitcode == 0
+    finally:
+        for process in processes:
+            process.kill()
+    return found
+
+
+@pytest.mark.slow
+def test_two_machines_with_lanes_fetch_the_data_once_together(origin: Path, tmp_path: Path) -> None:
+    found = shares((origin, tmp_path / "0", 0, 2, SHARDS // 3), (origin, tmp_path / "1", 1, 2, SHARDS // 3))
+    assert sorted(index for indices, _ in found for index in indices) == list(range(RECORDS))
+    assert [fetches for _, fetches in found] == [SHARDS // 2] * 2
+
+
+@pytest.mark.slow
+def test_two_ranks_of_one_machine_share_what_comes(origin: Path, cache: Path) -> None:
+    found = shares((origin, cache, 0, None, SHARDS), (origin, cache, 1, None, SHARDS))
+    assert sorted(index for indices, _ in found for index in indices) == list(range(RECORDS))
+    assert read_stats(cache).fetches == SHARDS
+    wait_until_ended(cache)
+
+
+class Records:
+    """A dataset as a sampler sees it."""
+
+    def __init__(self, shard_lengths: list[int]) -> None:
+        self.shard_lengths = shard_lengths
+
+    def __len__(self) -> int:
+        return sum(self.shard_lengths)
+
+
+LENGTHS = [7, 0, 20, 1, 13, 40, 9]
+
+
+def sampler_of(kind: str, of: Any, world: int, rank: int, *, drop_last: bool) -> ResumableSampler:
+    if kind == "ordered":
+        return OrderedSampler(of, num_replicas=world, rank=rank)
+    ranks: Any = {"num_replicas": world, "rank": rank, "drop_last": drop_last}
+    if kind == "weighted":
+        return WeightedSampler(np.arange(len(of)) + 1.0, **ranks)
+    if kind in ("shuffled", "chosen"):
+        return ShuffleSampler(of, **ranks)
+    lanes = 3 if kind == "lanes" else None
+    return BlockShuffleSampler(of, 5 if kind == "equal blocks" else None, lanes or 2, lanes=lanes, **ranks)
+
+
+@pytest.mark.parametrize("position", [0, 31])
+@pytest.mark.parametrize("world", [1, 3])
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("kind", ["ordered", "shuffled", "weighted", "blocks", "lanes", "equal blocks", "chosen"])
+def test_each_sample_is_read_while_its_shard_is_needed(kind: str, drop_last: bool, world: int, position: int) -> None:
+    records = Records(LENGTHS)
+    chosen = np.arange(0, len(records), 2) if kind == "chosen" else None
+    of: Any = range(len(chosen)) if chosen is not None else records
+    for rank in range(world):
+        sampler = sampler_of(kind, of, world, rank, drop_last=drop_last)
+        since = {**sampler.state_after(0), "position": position}
+        needs = needs_of(sampler, since, LENGTHS, chosen, margin=0)
+        sampler.load_state_dict(since)
+        shards = np.repeat(np.arange(len(LENGTHS)), LENGTHS)
+        read = [int(shards[index if chosen is None else chosen[index]]) for index in sampler]
+        assert {need.shard for need in needs} >= set(read)
+        for at, shard in enumerate(read):
+            assert any(need.shard == shard and need.first <= at <= need.last for need in needs), (at, shard, needs)
+        if kind not in ("blocks", "lanes", "equal blocks"):
+            firsts = {shard: read.index(shard) for shard in set(read)}
+            assert {need.shard: need.first for need in reversed(needs)} == firsts
+
+
+def test_the_margin_is_added_to_the_last_use() -> None:
+    records = Records([4, 4])
+    since = OrderedSampler(records).state_after(0)
+    assert needs_of(OrderedSampler(records), since, [4, 4], margin=3) == [Need(0, 0, 6), Need(1, 4, 10)]
+
+
+def test_the_order_of_ten_million_samples_is_handed_over_within_seconds() -> None:
+    records = Records([10_000] * 1_000)
+    sampler = ShuffleSampler(records)
+    needs = needs_of(sampler, sampler.state_after(0), records.shard_lengths)
+    assert len(needs) == 1_000
+    assert max(need.first for need in needs) < 100_000
+
+
+@pytest.mark.parametrize("lanes", [None, 4])
+@pytest.mark.parametrize("margin", [0, 16, 50])
+def test_a_worker_that_is_a_margin_behind_makes_no_shard_come_twice(lanes: int | None, margin: int) -> None:
+    records = Records([EACH] * SHARDS)
+    sampler = BlockShuffleSampler(records, None, 2 if lanes is None else lanes, lanes=lanes)
+    policy = CachePolicy([1] * SHARDS)
+    policy.expect("rank", needs_of(sampler, sampler.state_after(0), records.shard_lengths, margin=margin))
+    policy.limit = policy.least_bytes()
+    assert policy.limit < SHARDS
+    present: set[int] = set()
+    fetches = 0
+    order = [index // EACH for index in sampler]
+    for at in range(len(order) + margin):
+        for shard in [*order[at : at + 1], *order[max(0, at - margin) :][:1]]:  # of the first worker, and of the last
+            policy.ask("rank", shard)
+            while (step := policy.next(present, [] if shard in present else [shard])) is not None:
+                present = (present - set(step.remove)) | {step.shard}
+                fetches += 1
+                assert fetches <= SHARDS
+            assert shard in present
+    assert fetches == SHARDS
