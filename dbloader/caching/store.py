@@ -72,7 +72,7 @@ class CachedStore(LMDBStore):
         self.max_bytes = whole_number("cache_bytes", max_bytes, 1, none=True)
         try:
             self._path = os.path.abspath(checked_path(cache))  # noqa: PTH100 - any str
-        except PlaceError as error:
+        except (PlaceError, TypeError) as error:
             raise OptionError("cache must be the path of a folder on this machine") from error
         self._reader, self._reader_pid = secrets.token_hex(8), os.getpid()
         self._digest: str | None = None  # of the store that this one, or the one that it was copied from, has opened

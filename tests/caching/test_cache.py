@@ -236,8 +236,9 @@ def test_options_are_checked(origin: Path, cache: Path) -> None:
         LMDBDataset(origin, cache_bytes=5)
     with pytest.raises(OptionError, match="cache_bytes must be at least 1, got 0"):
         CachedStore(origin, cache, max_bytes=0)
-    with pytest.raises(OptionError, match="cache must be the path of a folder on this machine"):
-        CachedStore(origin, "mongodb://user:secret@host/a.b")
+    for wrong in ("mongodb://user:secret@host/a.b", 5):
+        with pytest.raises(OptionError, match="cache must be the path of a folder on this machine"):
+            CachedStore(origin, wrong)  # type: ignore[arg-type]
     with pytest.raises(PlaceError, match="ftp:// is no place"):
         CachedStore("ftp://host/a", cache)
 
