@@ -122,8 +122,8 @@ def convert_command(*, dry_run: bool, quiet: bool, as_json: bool, **options: Any
             report = convert(**options, images=images, progress=lambda progress: _show(progress, meter))
     except KeyboardInterrupt as error:
         of_parts = options["shards"] is not None or options["append"]
-        kept = "parts that are made are kept; the same command goes on" if of_parts else _KEPT
-        error.args = (kept,)
+        same = f"the same command{' with --resume' * options['overwrite']} goes on"
+        error.args = (f"parts that are made are kept; {same}" if of_parts else _KEPT,)
         raise
     try:
         if as_json:

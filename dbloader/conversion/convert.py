@@ -57,7 +57,7 @@ def convert(
 ) -> Report:
     """Make a store of an image folder, tar or zip files, an LMDB file, a store, or the files that a listing names.
 
-    All of it runs in one process::
+    Without ``shards``, all of it runs in one process::
 
         calling thread    folder, listing, tar files or collection
                               | entries: name, path, label, fields
@@ -74,7 +74,8 @@ def convert(
                           report (<destination>.report.jsonl)
 
     The records are the same, byte for byte, for any number of workers and for an interrupted and resumed conversion.
-    An interruption leaves the destination as it was; ``resume`` continues after the last commit.
+    An interruption leaves the destination as it was; ``resume`` continues after the last commit. With ``shards``, the
+    same call continues with the parts that are missing; one with ``overwrite`` only if it has ``resume`` too.
 
     Args:
         source: Folder with a folder for each class, or with a ``metadata.csv`` or ``metadata.jsonl`` that names its

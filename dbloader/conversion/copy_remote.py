@@ -22,19 +22,21 @@ from dbloader._describe import counted, size
 from dbloader.conversion.publish import files_of, move_into
 from dbloader.errors import DamagedStoreError, OptionError, StoreError, StoreExistsError
 from dbloader.remote.places import WRITABLE, is_remote, parse_place
-from dbloader.stores.lmdb.errors import translate_refusal
+from dbloader.stores.lmdb.errors import translate, translate_refusal
 from dbloader.stores.lmdb.handle import LMDBHandle, OtherStoreError
 from dbloader.stores.lmdb.keys import SHARD_INDEX, checked_path
 from dbloader.stores.lmdb.partial import sync_folder
 from dbloader.stores.lmdb.publish_shards import check_target, publish_shards, write_durably
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable
 from dbloader.stores.lmdb.store import LMDBStore
+from dbloader.stores.mongo.uri import is_mongo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from dbloader.records.manifest import Manifest
     from dbloader.remote.bucket import Bucket
+    from dbloader.stores.lmdb.shard_table import Shard
 
 # Files under way at once, each in several parts.
 _AT_ONCE = 4
@@ -62,7 +64,7 @@ def copy_remote(
         OptionError: Both places are there, or the one that is not there is no path.
         StoreError: The source cannot be read, or the destination cannot be written, or is taken.
     """
-    if is_remote(source) and is_remote(destination):
+    if (is_remote(source) and is_remote(destination)) or is_mongo(source) or is_mongo(destination):
         raise OptionError("copy the store to this machine first: one of the two places must be a path")
     if is_remote(source):
         target = Path(os.path.realpath(checked_path(destination)))
@@ -171,27 +173,25 @@ def _download(place: str, target: Path, *, overwrite: bool, progress: Callable[[
     table = ShardTable.decode(data, origin.place)
     folder = target.with_name(f"{target.name}.copy")  # of an interrupted copy it has files that stay
     (folder / SHARD_FOLDER).mkdir(parents=True, exist_ok=True)
-    wanted: list[tuple[str, str, bytes | None]] = [
-        *((f"{SHARD_FOLDER}/{shard.name}", shard.digest, None) for shard in table.shards),
-        (table.index_file, table.manifest.digest, SHARD_INDEX),
-    ]
-    sizes = {f"{SHARD_FOLDER}/{shard.name}": shard.nbytes for shard in table.shards}
 
-    def fetch(name: str, digest: str, of: bytes | None) -> None:
+    def fetch(name: str, shard: Shard | None) -> None:
         path = folder / name
         if path.exists():
             return
         aside = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
         try:
             origin.fetch(name, str(aside))
-            if aside.stat().st_size != sizes.get(name, aside.stat().st_size):
-                found = f"{size(aside.stat().st_size)}, not {size(sizes[name])}"
-                raise DamagedStoreError(f"{place}/{name} has {found}: {_REMEDY}")
+            found = aside.stat().st_size
+            if shard and found != shard.nbytes:
+                raise DamagedStoreError(f"{place}/{name} has {found:,} bytes, not {shard.nbytes:,}: {_REMEDY}")
+            digest, of = (shard.digest, None) if shard else (table.manifest.digest, SHARD_INDEX)
             LMDBHandle(str(aside), f"{place}/{name}", digest=digest, of=of)
             with aside.open("rb") as file:
                 os.fsync(file.fileno())
             aside.rename(path)
-        except (lmdb.Error, OtherStoreError) as error:
+        except lmdb.Error as error:
+            raise translate(error, f"{place}/{name}", remedy=_REMEDY) from error
+        except OtherStoreError as error:
             raise DamagedStoreError(f"{place}/{name} is not what was put there: {_REMEDY}") from error
         finally:
             aside.unlink(missing_ok=True)
@@ -199,7 +199,8 @@ def _download(place: str, target: Path, *, overwrite: bool, progress: Callable[[
     done = 0
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="dbloader-get") as threads:
         try:
-            for length, _ in zip(_lengths(table), threads.map(fetch, *zip(*wanted, strict=True)), strict=True):
+            fetched = threads.map(fetch, files_of(table), [*table.shards, None])
+            for length, _ in zip(_lengths(table), fetched, strict=True):
                 done += length
                 progress(done, table.manifest.length)
         except BaseException:

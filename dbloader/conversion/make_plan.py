@@ -33,6 +33,7 @@ from dbloader.conversion.plan import (
 from dbloader.conversion.settings import Settings
 from dbloader.errors import DBLoaderError, StoreExistsError
 from dbloader.records.document import seal
+from dbloader.records.record import checked_file_fields
 from dbloader.sources.base import NOT_THE_FILE
 from dbloader.stores.lmdb.errors import translate_refusal
 from dbloader.stores.lmdb.publish_shards import check_target, write_durably
@@ -120,7 +121,7 @@ def make_plan(
         check_target(target_of(destination), overwrite=True)  # publish replaces a store
     place: dict[str, Any] = {"source": _absolute(source), "listing": _absolute(options.get("listing"))}
     place |= {name: options.get(name) for name in ("name_field", "image_field")}
-    place["file_fields"] = [*options.get("file_fields", ())]
+    place["file_fields"] = [*checked_file_fields(options.get("file_fields", ()))]
     aside = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}")
     converter, fail_on, shuffle = settings
     with closing(open_files(converter.images, **place)) as found:

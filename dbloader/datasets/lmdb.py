@@ -26,7 +26,7 @@ class LMDBDataset(StoreDataset):
     label, which torch cannot collate. With ``fields`` it is a dict of those fields.
 
     Args:
-        place: Path of the store: an LMDB file, or a folder of shards.
+        place: Path of the store: an LMDB file, or a folder of shards; with a cache also its place in object storage.
         transform: Called with each decoded image, if there is one. A transform of albumentations gets it as an array;
             what it draws is decided by the loader's random numbers.
         target_transform: Called with each label, if there is one.

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import ConcatDataset, IterableDataset, Subset
 
 from dbloader._machine import cpu_count
-from dbloader._options import check_choice
+from dbloader._options import check_choice, number_from_environment
 from dbloader.batches.shared_memory import SharedBatchPool
 from dbloader.datasets.clips import ClipDataset
 from dbloader.datasets.store import StoreDataset
@@ -175,7 +175,7 @@ def create_batch_sampler(
 
 def cpu_share() -> int:
     """Return this process's share of the CPUs, where torchrun started several on this machine."""
-    return max(1, cpu_count() // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+    return max(1, cpu_count() // max(1, number_from_environment("LOCAL_WORLD_SIZE", 1)))
 
 
 def create_normalization(

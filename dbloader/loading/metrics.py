@@ -14,6 +14,8 @@ import weakref
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
+from dbloader._options import number_from_environment
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -84,7 +86,7 @@ def _rank() -> int:
     torch = sys.modules.get("torch")
     if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
         return int(torch.distributed.get_rank())
-    return int(os.environ.get("RANK", "0"))
+    return number_from_environment("RANK", 0)
 
 
 METRICS = LoaderMetrics()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import threading
 import time
 from contextlib import suppress
@@ -31,6 +32,7 @@ _PAGE = 1000  # objects of one answer to a listing
 # A request fails for good when it has been repeated for so long; or a few times, if the server has never answered.
 PATIENCE_S, FIRST_TRIES = 60.0, 3
 _LONGEST_PAUSE_S = 10.0
+_SERVER = re.compile(r"https?://[\w.:@%\[\]-]+(/\S*)?")
 # A part takes 5 minutes at 28 kB/s. A connection that brings nothing for 30 s is given up.
 _TIMEOUTS = {"connect_timeout": "10s", "read_timeout": "30s", "timeout": "5m"}
 _used_by = 0  # pid of the process that has used obstore
@@ -84,8 +86,13 @@ class Bucket:
                 '"spawn" or "forkserver"'
             )
         _used_by = pid
+        server = self.place.server
+        if self.place.scheme == "s3" and server and not _SERVER.fullmatch(server):  # obstore would panic
+            raise OptionError(
+                f"{self.place}: the environment variable AWS_ENDPOINT_URL must be an address such as https://host:9000"
+            )
         options: Any = {
-            "client_options": {**_TIMEOUTS, "allow_http": self.place.server.startswith("http://")},
+            "client_options": {**_TIMEOUTS, "allow_http": server.startswith("http://")},
             "retry_config": {"max_retries": retries, "retry_timeout": timedelta(seconds=PATIENCE_S)},
         }
         try:

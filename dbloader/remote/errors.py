@@ -56,6 +56,8 @@ def translate(error: BaseException, place: RemotePlace, key: str = "") -> StoreE
     wanted = _CREDENTIALS.get(place.scheme, "")
     if _METADATA_SERVICE.search(text) or "Account must be specified" in text:
         return StoreAccessError(f"{bucket}: no credentials were found: set {wanted}")
+    if "service account" in text:
+        return StoreAccessError(f"{bucket}: the file of credentials cannot be read: set {wanted} to its path")
     if code in _EXPIRED:
         return StoreAccessError(f"{where}: the credentials have expired{how}: renew them, and set {wanted}")
     if code in ("NoSuchBucket", "ContainerNotFound"):

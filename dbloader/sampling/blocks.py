@@ -13,7 +13,7 @@ from zlib import crc32
 import numpy as np
 from typing_extensions import override
 
-from dbloader._options import whole_number
+from dbloader._options import number_from_environment, whole_number
 from dbloader.sampling.base import ResumableSampler
 from dbloader.sampling.block_order import BlockOrder, EqualBlocks, LaneOrder, ShardBlocks
 from dbloader.sampling.shuffle import length_of
@@ -176,7 +176,7 @@ class BlockShuffleSampler(ResumableSampler):
 def _warn_of_reading(lanes: int, world_size: int) -> None:
     """Warn if machines share lanes, so that together they read the data several times."""
     step = gcd(lanes, world_size)  # ranks that are so far apart read the same lanes
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # of torchrun
+    local = max(1, number_from_environment("LOCAL_WORLD_SIZE", 1))  # of torchrun
     unknown = "" if "LOCAL_WORLD_SIZE" in os.environ else " (LOCAL_WORLD_SIZE is not set)"
     nodes = -(-world_size // local)
     times = nodes * min(local, step) / step

@@ -52,7 +52,7 @@ SUGGESTION = r" Did you mean 'convert'\?" if hasattr(click, "NoSuchCommand") els
             r"extra arguments \('?c.tar'?,? '?new.lmdb'?\); to convert several files, name their folder",
         ),
         (["convert", "file.txt", "new.lmdb"], "file.txt: is a file, not a folder of images"),
-        (["convert", "images", "."], r"\. is a folder; a store is one file: name one, such as \./train\.lmdb"),
+        (["convert", "images", "."], r"\. is a folder; this makes one file: name one, such as \./train\.lmdb"),
         (["convert", "images", "old.lmdb"], r"old.lmdb exists already; overwrite \(--overwrite\) replaces it"),
         (["convert", "images", "file.txt", "--overwrite"], "file.txt is not a dbloader store and will not be overwri"),
         (["convert", "images", "old.lmdb", "--resume"], "old.lmdb is finished already: there is nothing to resume"),
@@ -123,6 +123,10 @@ def test_an_interruption_is_one_line_and_status_130(shell: Shell, monkeypatch: p
     for command_name in ("convert", "copy"):
         assert shell(command_name, "images", "out.lmdb") == Outcome(130, "", told)
     assert shell("verify", "out.lmdb") == Outcome(130, "", "Interrupted\n")
+    assert shell("copy", "s3://bucket/train.lmdb", "out.lmdb") == Outcome(130, "", "Interrupted\n")
+    for options, goes_on in (((), "the same command"), (("--overwrite",), "the same command with --resume")):
+        told = f"Interrupted: parts that are made are kept; {goes_on} goes on\n"
+        assert shell("convert", "images", "out.lmdb", "--shards", "2", *options) == Outcome(130, "", told)
 
 
 # Help

@@ -259,8 +259,9 @@ def test_what_cannot_be_copied_is_refused_and_leaves_nothing(
     assert outside(keys, place) == []
     with pytest.raises(OptionError, match="copied as it is"):
         copy_store(stores / "shards.lmdb", place, classes=("cat",))
-    with pytest.raises(OptionError, match="copy the store to this machine first"):
-        copy_store(place, place)
+    for other in (place, "mongodb://server/images.train"):
+        with pytest.raises(OptionError, match="copy the store to this machine first"):
+            copy_store(other, place)
     cut = tmp_path / "cut.lmdb"
     shutil.copytree(stores / "shards.lmdb", cut)
     shard = min((cut / "shards").iterdir())

@@ -25,6 +25,7 @@ from dbloader.errors import (
     PlaceError,
     SourceError,
     StoreAccessError,
+    StoreError,
     StoreExistsError,
     StoreFullError,
     StoreNotFoundError,
@@ -223,6 +224,33 @@ def test_a_shard_that_is_not_the_one_that_was_made_is_refused(root: Path, place:
             publish(place)
     shutil.copy(kept, shards[0])
     publish(place)
+
+
+def test_a_damaged_shard_can_be_made_again_as_the_error_says(root: Path, place: Path) -> None:
+    plant_photos(root, 8)
+    plan = make_plan(root, place, 2)
+    shards = [plan.folder / "shards" / convert_part(place, part).shard for part in range(2)]
+    shards[1].write_bytes(bytes(shards[1].stat().st_size))
+    with pytest.raises(StoreError, match=f"; remove {shards[1]}, and make part 1 again$"):
+        publish(place)
+    shards[1].unlink()
+    convert_part(place, 1)
+    assert publish(place).records == 8
+
+
+def test_a_place_where_no_plan_can_be_written_is_an_error_of_the_store(root: Path, tmp_path: Path) -> None:
+    plant_photos(root, 2)
+    (tmp_path / "file").touch()
+    for folder in ("missing", "file"):
+        with pytest.raises(StoreAccessError, match=f"{folder}/out.lmdb .* cannot be written: N"):
+            make_plan(root, tmp_path / folder / "out.lmdb", 2)
+
+
+@pytest.mark.parametrize("names", ["mask", 5])
+def test_file_fields_that_are_no_names_are_refused(root: Path, place: Path, names: Any) -> None:
+    plant_photos(root, 2)
+    with pytest.raises(OptionError, match=r"^file_fields \(--file-field\) must be different names, such as"):
+        make_plan(root, place, 2, file_fields=names)
 
 
 def test_exchanged_shards_of_a_store_are_found(root: Path, place: Path) -> None:

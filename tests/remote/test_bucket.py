@@ -116,6 +116,14 @@ def in_forked_child(place: str) -> object:
         process.join()
 
 
+@pytest.mark.parametrize("endpoint", ["nonsense", "http://", "http://a b", "ftp://host"])
+def test_an_address_of_a_server_that_is_none_is_refused(
+    object_store: ObjectStore, outside: Outside, endpoint: str
+) -> None:
+    with pytest.raises(OptionError, match=r"AWS_ENDPOINT_URL must be an address such as https://host:9000$"):
+        outside(keys, object_store.place(), environment=object_store.environment(endpoint=endpoint))
+
+
 def test_a_forked_process_gets_an_error_and_does_not_hang(object_store: ObjectStore, outside: Outside) -> None:
     error = outside(in_forked_child, object_store.place())
     assert isinstance(error, OptionError), error

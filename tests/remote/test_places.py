@@ -80,6 +80,11 @@ def failed(kind: str) -> str:
             StoreAccessError,
             "no credentials were found",
         ),
+        (
+            "Generic GCS error: Unable to open service account file from /hidden",
+            StoreAccessError,
+            "cannot be read: set",
+        ),
         (failed("Connect, dns error"), StoreUnreachableError, "the name of the server is unknown"),
         (failed("Connect"), StoreUnreachableError, "no server answers"),
         (failed("Timeout"), StoreUnreachableError, "answered too late"),

@@ -216,6 +216,9 @@ def test_numbers_of_ranks_that_do_not_divide_the_lanes_are_warned_about_with_the
         iter(BlockShuffleSampler(range(1000), num_replicas=24, rank=0, lanes=128))
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "24")
     iter(BlockShuffleSampler(range(1000), num_replicas=24, rank=0, lanes=128))  # one node reads the data once anyway
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "many")
+    with pytest.raises(OptionError, match=r"^the environment variable LOCAL_WORLD_SIZE must be a number, got 'many'$"):
+        iter(BlockShuffleSampler(range(1000), num_replicas=24, rank=0, lanes=128))
 
 
 @pytest.mark.parametrize("local", [1, 2, 4, 8])

@@ -60,10 +60,13 @@ def publish_shards(
         for number, (name, digest) in enumerate(zip(names, digests, strict=True)):
             path = folder / SHARD_FOLDER / name
             store = LMDBStore(path)
-            shards.append(Shard(name, len(store), path.stat().st_size, store.manifest.digest))
-            if digest not in (None, shards[-1].digest):
-                store.close()
-                raise DamagedStoreError(f"{path} is not the shard that part {number} made; make that part again")
+            try:
+                shards.append(Shard(name, len(store), path.stat().st_size, store.manifest.digest))
+                if digest not in (None, shards[-1].digest):
+                    store.close()
+                    raise DamagedStoreError(f"{path} is not the shard that part {number} made")
+            except StoreError as error:
+                raise type(error)(f"{error}; remove {path}, and make part {number} again") from error
             yield store
 
     index = index or f"index-{secrets.token_hex(4)}.lmdb"

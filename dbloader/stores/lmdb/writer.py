@@ -83,7 +83,7 @@ class LMDBWriter(Writer):
             if self._target.is_dir() or self.place.endswith("/"):
                 raise StoreExistsError(
                     f"{self.place} {'is' if self._target.is_dir() else 'names'} a folder; "
-                    f"a store is one file: name one, such as {self._better_name()}"
+                    f"this makes one file: name one, such as {self._better_name()}"
                 )
             if not (self.resume and self._partial.path.exists()):
                 self._check_replaceable()

@@ -136,7 +136,7 @@ def test_a_place_that_names_a_folder_is_refused_with_a_better_one(tmp_path: Path
     if exists:
         (tmp_path / "images").mkdir()
     place = f"{tmp_path}/images/"
-    with pytest.raises(StoreError, match=re.escape(f"a store is one file: name one, such as {tmp_path}/images.lmdb")):
+    with pytest.raises(StoreError, match=re.escape(f"this makes one file: name one, such as {tmp_path}/images.lmdb")):
         write_nothing(place)
     assert [*tmp_path.iterdir()] == ([tmp_path / "images"] if exists else [])
 
@@ -194,7 +194,7 @@ def test_writing_into_a_missing_folder_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"overwrite": True}, {"resume": True}])
 def test_a_folder_is_never_written_to_or_replaced(tmp_path: Path, options: dict[str, bool]) -> None:
-    with pytest.raises(StoreExistsError, match=r"is a folder; a store is one file: name one, such as .*\.lmdb$"):
+    with pytest.raises(StoreExistsError, match=r"is a folder; this makes one file: name one, such as .*\.lmdb$"):
         write_nothing(tmp_path, **options)
     assert list(tmp_path.iterdir()) == []
 
