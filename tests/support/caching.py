@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import select
+import shutil
 import signal
 import time
 from contextlib import contextmanager
