@@ -73,9 +73,10 @@ def make_folder(cache: str, origin: str, *, origin_is_path: bool) -> None:
     folder = Path(cache)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # Another process may be about to rename the marker to its name.
         if not (folder / MARKER).exists():
-            if any(not name.startswith(MARKER) for name in os.listdir(folder)):  # noqa: PTH208 - names
+            # Another process may be about to rename the marker to its name; what it makes afterwards is no stranger.
+            strangers = [name for name in os.listdir(folder) if not name.startswith(MARKER)]  # noqa: PTH208 - names
+            if strangers and not (folder / MARKER).exists():
                 raise NotAStoreError(
                     f"{cache} is not a cache, and not empty: name an empty folder, or one that does not exist"
                 )

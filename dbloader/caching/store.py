@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from dbloader._options import whole_number
 from dbloader.caching.client import FetcherClient
+from dbloader.caching.metrics import METRICS
 from dbloader.errors import NotAStoreError, OptionError, PlaceError
 from dbloader.remote.places import is_remote, parse_place
 from dbloader.stores.lmdb import env
@@ -112,6 +113,7 @@ class CachedStore(LMDBStore):
                     "open it again, with another cache"
                 )
             self.handle, self._digest = handle, handle.manifest.digest
+            METRICS.watch(self._path)
         return handle
 
     @override

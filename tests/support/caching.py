@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import select
 import shutil
 import signal
 import time
@@ -85,8 +86,11 @@ def wait_until_ended(cache: Path) -> None:
 def kill_fetcher(cache: Path) -> None:
     pid = fetcher_of(cache)
     assert pid is not None
+    descriptor = os.pidfd_open(pid)
     os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: fetcher_of(cache) != pid, "the fetcher is dead")
+    ended, _, _ = select.select([descriptor], [], [], WAIT_S)  # it unlocks the cache before it closes other files
+    os.close(descriptor)
+    assert ended, "the fetcher is dead"
 
 
 class SlowFile:
