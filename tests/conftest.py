@@ -72,7 +72,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """End a forked child that hangs, as `faulthandler_timeout` ends its parent.
 
     It would keep the pipe of a dead xdist worker open, and the run would wait for it forever. The timer outlasts exec:
-    a server for the whole session must not be started with `preexec_fn`.
+    a server for the whole session that is started with `preexec_fn` must stop it there.
     """
     seconds = float(config.getini("faulthandler_timeout"))
     if seconds:

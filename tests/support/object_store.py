@@ -182,6 +182,7 @@ def upload_with_warnings(store: Path, place: str) -> list[str]:
 
 def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    signal.setitimer(signal.ITIMER_REAL, 0)  # tests/conftest.py ends forked children that last longer than a test
 
 
 class ObjectStore:
