@@ -55,7 +55,7 @@ def read_base(destination: str | os.PathLike[str]) -> ShardTable:
         raise StoreNotFoundError(f"{_ADDS}, and nothing is at {name}: leave it out, and give a number of shards")
     if not (target / MANIFEST_FILE).is_file():
         shards = f"dbloader convert {name} NEW.lmdb --shards 8 makes a folder of shards of it"
-        raise OptionError(f"{_ADDS}, and {name} is none: {_JOIN}" + f"; or {shards}" * target.is_file())
+        raise OptionError(f"{_ADDS}, and {name} is something else: {_JOIN}" + f"; or {shards}" * target.is_file())
     return ShardTable.decode((target / MANIFEST_FILE).read_bytes(), name)
 
 

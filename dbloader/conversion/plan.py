@@ -85,7 +85,7 @@ class Plan:
         """Read the plan of a destination.
 
         Raises:
-            StoreNotFoundError: There is none.
+            StoreNotFoundError: The destination has no plan.
             DamagedStoreError: It is not what was written.
         """
         folder = partial_folder(destination)

@@ -8,21 +8,20 @@ MongoDB answers one query from an index.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from functools import cached_property
 from operator import index as as_index
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch.utils.data import Dataset
-from typing_extensions import override
 
 from dbloader.caching.needs import needs_of
 from dbloader.caching.store import CachedStore
+from dbloader.datasets.samples import Samples
 from dbloader.errors import NotAStoreError, OptionError, RecordIndexError, RecordNotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from typing_extensions import Self
@@ -36,32 +35,6 @@ if TYPE_CHECKING:
 
 # What is read once and kept in __dict__. Not a cached_property, to which a user could assign.
 _CACHED = ("targets", "names", "_indices_digest")
-
-
-class Samples(Sequence[tuple[str, int]]):
-    """The (name, label) of all records; Python objects are made only when one is asked for."""
-
-    def __init__(self, names: Names, targets: np.ndarray[Any, Any]) -> None:
-        self._names = names
-        self._targets = targets
-
-    @overload
-    def __getitem__(self, index: int) -> tuple[str, int]: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[tuple[str, int]]: ...
-    @override
-    def __getitem__(self, index: int | slice) -> tuple[str, int] | list[tuple[str, int]]:
-        if isinstance(index, slice):
-            return list(zip(self._names[index], self._targets[index].tolist(), strict=True))
-        return self._names[index], int(self._targets[index])
-
-    @override
-    def __len__(self) -> int:
-        return len(self._names)
-
-    @override
-    def __repr__(self) -> str:
-        return f"<{len(self)} samples (name, label), packed>"
 
 
 class RecordDataset(Dataset[Any]):

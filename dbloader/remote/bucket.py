@@ -190,10 +190,10 @@ class Bucket:
             raise translate(error, self.place, key) from None
 
     def put_if(self, key: str, data: bytes, replaces: Item | None) -> None:
-        """Make an object if there is none, or replace exactly the one that is given.
+        """Make a new object, or replace exactly the one that is given.
 
         Raises:
-            StoreExistsError: There is one, or another one.
+            StoreExistsError: An object is there, or not the one to be replaced.
         """
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 

@@ -26,7 +26,7 @@ class RemoteOrigin:
         """Return the content of the store's ``manifest.bson``.
 
         Raises:
-            NotAStoreError: There is none.
+            NotAStoreError: The place has no such file.
             StoreError: It cannot be read.
         """
         try:

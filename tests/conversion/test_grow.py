@@ -202,11 +202,11 @@ def test_what_does_not_grow_is_refused_with_the_remedy(root: Path, place: Path, 
             action(root, place, **options)
     convert(root, place)
     before = place.read_bytes()
-    with pytest.raises(OptionError, match=r"is none: .* join the two with dbloader copy; or .* --shards"):
+    with pytest.raises(OptionError, match=r"is something else: .* join the two with dbloader copy; or .* --shards"):
         convert(root, place, append=True)
     assert place.read_bytes() == before
     (tmp_path / "folder").mkdir()
-    with pytest.raises(OptionError, match=r"is none: .* join the two with dbloader copy$"):
+    with pytest.raises(OptionError, match=r"is something else: .* join the two with dbloader copy$"):
         convert(root, tmp_path / "folder", append=True)
     for append in (True, False):
         with pytest.raises((OptionError, PlaceError), match="MongoDB"):

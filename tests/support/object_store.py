@@ -63,7 +63,7 @@ def needing_object_storage() -> Iterator[None]:
 
 
 def find_weed() -> Path:
-    """Return the executable of SeaweedFS; raise ServerMissingError if there is none."""
+    """Return the executable of SeaweedFS; raise ServerMissingError if it is not installed."""
     on_path = shutil.which("weed")
     if on_path:
         return Path(on_path)
