@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import bson
 
-from dbloader._options import checked_flag, whole_number
+from dbloader._options import check_path, checked_flag, whole_number
 from dbloader.conversion.file_list import FileList, permutation
 from dbloader.conversion.grow import Joined, check_agreement, join_classes, read_base
 from dbloader.conversion.open_files import describe_source, open_files
@@ -119,7 +119,10 @@ def make_plan(
     folder = partial_folder(destination)
     if base is None:
         check_target(target_of(destination), overwrite=True)  # publish replaces a store
-    place: dict[str, Any] = {"source": _absolute(source), "listing": _absolute(options.get("listing"))}
+    place: dict[str, Any] = {
+        "source": _absolute("source", source),
+        "listing": _absolute("listing", options.get("listing")),
+    }
     place |= {name: options.get(name) for name in ("name_field", "image_field")}
     place["file_fields"] = [*checked_file_fields(options.get("file_fields", ()))]
     aside = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}")
@@ -200,8 +203,9 @@ def _id_of(values: Mapping[str, Any], digest: str) -> str:
     return hashlib.sha256(digest.encode() + bson.encode(decisive)).hexdigest()
 
 
-def _absolute(path: str | os.PathLike[str] | None) -> str | None:
+def _absolute(name: str, path: str | os.PathLike[str] | None) -> str | None:
     """Return a path that other working directories know too; a URI as it is."""
+    check_path(name, path, none=True)
     if path is None or "://" in os.fspath(path):
         return None if path is None else os.fspath(path)
     return os.path.abspath(path)  # noqa: PTH100 - it may have ranges in braces
