@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import shutil
 import tempfile
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -19,14 +20,12 @@ from typing import TYPE_CHECKING
 import lmdb
 
 from dbloader._describe import counted, size
-from dbloader.conversion.publish import files_of, move_into
 from dbloader.errors import DamagedStoreError, OptionError, StoreError, StoreExistsError
 from dbloader.remote.places import WRITABLE, is_remote, parse_place
 from dbloader.stores.lmdb.errors import translate, translate_refusal
 from dbloader.stores.lmdb.handle import LMDBHandle, OtherStoreError
 from dbloader.stores.lmdb.keys import SHARD_INDEX, checked_path
-from dbloader.stores.lmdb.partial import sync_folder
-from dbloader.stores.lmdb.publish_shards import check_target, publish_shards, write_durably
+from dbloader.stores.lmdb.publish_shards import check_target, move_into, publish_shards, put_manifest
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable
 from dbloader.stores.lmdb.store import LMDBStore
 from dbloader.stores.mongo.uri import is_mongo
@@ -94,13 +93,13 @@ def _upload(source: Path, place: str, *, overwrite: bool, progress: Callable[[in
     if replaces:
         data = bucket.get(MANIFEST_FILE, replaces.etag)
         with suppress(StoreError):  # a damaged store is replaced too
-            old = {*files_of(ShardTable.decode(data, place))}
+            old = {*ShardTable.decode(data, place).files}
     with _as_folder(source) as folder:
-        table = ShardTable.decode((folder / MANIFEST_FILE).read_bytes(), str(source))
+        table = ShardTable.read(folder)
         attempt = secrets.token_hex(8)  # no other store has these files, so this process may remove them
         shards = [shard._replace(name=f"{number:05}-{attempt}.lmdb") for number, shard in enumerate(table.shards)]
         new = ShardTable(table.manifest, f"index-{attempt}.lmdb", shards)
-        files = {key: folder / name for key, name in zip(files_of(new), files_of(table), strict=True)}
+        files = {key: folder / name for key, name in zip(new.files, table.files, strict=True)}
         _put_all(bucket, files, new, progress)
     try:
         bucket.put_if(MANIFEST_FILE, new.encode(), replaces)
@@ -169,8 +168,7 @@ def _download(place: str, target: Path, *, overwrite: bool, progress: Callable[[
 
     origin = RemoteOrigin(place)
     replaces = check_target(target, overwrite=overwrite)
-    data = origin.manifest()
-    table = ShardTable.decode(data, origin.place)
+    table = ShardTable.decode(origin.manifest(), origin.place)._replace(previous="")
     folder = target.with_name(f"{target.name}.copy")  # of an interrupted copy it has files that stay
     (folder / SHARD_FOLDER).mkdir(parents=True, exist_ok=True)
 
@@ -199,7 +197,7 @@ def _download(place: str, target: Path, *, overwrite: bool, progress: Callable[[
     done = 0
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="dbloader-get") as threads:
         try:
-            fetched = threads.map(fetch, files_of(table), [*table.shards, None])
+            fetched = threads.map(fetch, table.files, [*table.shards, None])
             for length, _ in zip(_lengths(table), fetched, strict=True):
                 done += length
                 progress(done, table.manifest.length)
@@ -210,7 +208,7 @@ def _download(place: str, target: Path, *, overwrite: bool, progress: Callable[[
     mine = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}")
     folder.rename(mine)  # of several processes that copy to one place, one has it from here on
     try:
-        _publish(mine, target, table, data, replaces=replaces)
+        _publish(mine, target, table, replaces=replaces)
     except BaseException:
         with suppress(OSError):
             mine.rename(folder)
@@ -218,16 +216,15 @@ def _download(place: str, target: Path, *, overwrite: bool, progress: Callable[[
     return table.manifest
 
 
-def _publish(folder: Path, target: Path, table: ShardTable, data: bytes, *, replaces: bool) -> None:
+def _publish(folder: Path, target: Path, table: ShardTable, *, replaces: bool) -> None:
     """Make a folder with all files of a store that store, at its place."""
-    named = {*files_of(table)}
+    named = {*table.files}
     for path in [*folder.glob(f"{SHARD_FOLDER}/*"), *(path for path in folder.iterdir() if path.is_file())]:
         if str(path.relative_to(folder)) not in named:
             path.unlink(missing_ok=True)  # of a store that was there at an earlier attempt
-    write_durably(folder / MANIFEST_FILE, data)
-    for changed in (folder / SHARD_FOLDER, folder):
-        sync_folder(changed)
     if replaces:
-        move_into(folder, target)
+        move_into(folder, table, target)
+        shutil.rmtree(folder, ignore_errors=True)
     else:
+        put_manifest(folder, table)
         folder.rename(target)
