@@ -10,6 +10,7 @@ import hashlib
 import os
 import re
 import secrets
+import shutil
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -18,15 +19,14 @@ from typing import TYPE_CHECKING
 
 import lmdb
 
-from dbloader.conversion.publish import files_of, move_into, unnamed_files
 from dbloader.errors import DamagedStoreError, OptionError, StoreError, StoreExistsError
 from dbloader.remote.bucket import Bucket
 from dbloader.remote.origin import RemoteOrigin
 from dbloader.remote.places import WRITABLE, is_remote, parse_place
-from dbloader.stores.lmdb.errors import translate, translate_refusal
+from dbloader.stores.lmdb.errors import refusals, translate
 from dbloader.stores.lmdb.handle import LMDBHandle, OtherStoreError
 from dbloader.stores.lmdb.keys import SHARD_INDEX, checked_path
-from dbloader.stores.lmdb.publish_shards import check_target, publish_shards, put_manifest
+from dbloader.stores.lmdb.publish_shards import check_target, index_shards, move_into, put_manifest
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable
 from dbloader.stores.lmdb.store import LMDBStore
 from dbloader.stores.mongo.uri import is_mongo
@@ -73,13 +73,12 @@ def copy_remote(
     if not is_remote(source):
         return _upload(Path(checked_path(source)), str(destination), overwrite=overwrite, progress=progress)
     target = Path(os.path.realpath(checked_path(destination)))
-    try:
-        return _download(str(source), target, overwrite=overwrite, progress=progress)
-    except OSError as error:
-        check_target(target, overwrite=overwrite)  # another process may have copied to it too, and was first
-        if isinstance(error, StoreError):
+    with refusals(str(target)):
+        try:
+            return _download(str(source), target, overwrite=overwrite, progress=progress)
+        except OSError:
+            check_target(target, overwrite=overwrite)  # another process may have copied to it too, and was first
             raise
-        raise translate_refusal(error, str(target)) from error
 
 
 def _upload(source: Path, place: str, *, overwrite: bool, progress: Callable[[int, int], object]) -> Manifest:
@@ -92,18 +91,16 @@ def _upload(source: Path, place: str, *, overwrite: bool, progress: Callable[[in
     before = bucket.get(MANIFEST_FILE, replaces.etag) if replaces else b""
     found = [*bucket.items(SHARD_FOLDER), *bucket.folders()[1]]
     there = {item.key: item for item in found if _OURS.fullmatch(item.key)}
-    with _as_folder(source) as folder:
-        data = (folder / MANIFEST_FILE).read_bytes()
-        table = ShardTable.decode(data, str(source))
+    with _as_folder(source) as (folder, table):
         # Only an upload of this store in place of that one has these keys: it may go on with what is there, and once
         # the place has another manifest, it can never be published, so anybody may remove its files.
-        upload = hashlib.sha256(before + data).hexdigest()[:16]
+        upload = hashlib.sha256(before + table.encode()).hexdigest()[:16]
         shards = [shard._replace(name=f"{number:05}-{upload}.lmdb") for number, shard in enumerate(table.shards)]
         new = ShardTable(table.manifest, f"index-{upload}.lmdb", shards)
-        files = dict(zip(files_of(new), files_of(table), strict=True))
+        files = {key: folder / name for key, name in zip(new.files, table.files, strict=True)}
 
         def put(key: str) -> None:
-            bucket.put_file(key, folder / files[key], there.get(key))
+            bucket.put_file(key, files[key], there.get(key))
 
         _use_files(new, put, bucket, progress)
     try:
@@ -127,7 +124,7 @@ def _use_files(
     done = 0
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="dbloader-copy") as threads:
         try:
-            for length, _ in zip(lengths, threads.map(use, files_of(table)), strict=True):
+            for length, _ in zip(lengths, threads.map(use, table.files), strict=True):
                 done += length
                 progress(done, table.manifest.length)
         except BaseException:
@@ -137,39 +134,40 @@ def _use_files(
 
 
 @contextmanager
-def _as_folder(source: Path) -> Iterator[Path]:
-    """Yield the folder of a sharded store; of a store in one file, a temporary one with that file as its shard."""
+def _as_folder(source: Path) -> Iterator[tuple[Path, ShardTable]]:
+    """Yield the folder and the table of a sharded store; of one file, a temporary folder with it as its shard."""
     with LMDBStore(source) as store:
         manifest = store.manifest
         store.check_files()
         if source.is_dir():
-            yield source
+            yield source, ShardTable.read(source)
             return
     with tempfile.TemporaryDirectory(prefix="dbloader-") as temporary:
         folder = Path(temporary)
         (folder / SHARD_FOLDER).mkdir()
         shard = folder / SHARD_FOLDER / "00000.lmdb"
         shard.symlink_to(source.absolute())
-        publish_shards(
+        yield (
             folder,
-            [shard.name],
-            [manifest.digest],
-            classes=manifest.classes,
-            source=manifest.source,
-            created=manifest.created,
-            index="index.lmdb",
+            index_shards(
+                folder,
+                [shard.name],
+                [manifest.digest],
+                classes=manifest.classes,
+                source=manifest.source,
+                created=manifest.created,
+                index="index.lmdb",
+            ),
         )
-        yield folder
 
 
 def _download(place: str, target: Path, *, overwrite: bool, progress: Callable[[int, int], object]) -> Manifest:
     origin = RemoteOrigin(place)
     replaces = check_target(target, overwrite=overwrite)
-    data = origin.manifest()
-    table = ShardTable.decode(data, origin.place)
-    shards = dict(zip(files_of(table), table.shards, strict=False))
+    table = ShardTable.decode(origin.manifest(), origin.place)._replace(previous="")
+    shards = dict(zip(table.files, table.shards, strict=False))
     # Its name is that of the one store whose files it has, so several processes may fill it at once.
-    folder = target.with_name(f"{target.name}.copy-{hashlib.sha256(data).hexdigest()[:8]}")
+    folder = target.with_name(f"{target.name}.copy-{hashlib.sha256(table.encode()).hexdigest()[:8]}")
     folder.mkdir(exist_ok=True)
     (folder / SHARD_FOLDER).mkdir(exist_ok=True)
 
@@ -189,12 +187,13 @@ def _download(place: str, target: Path, *, overwrite: bool, progress: Callable[[
             aside.unlink(missing_ok=True)
 
     _use_files(table, fetch, origin.bucket, progress)
-    put_manifest(folder, data, secrets.token_hex(4))
-    for path in unnamed_files(folder):
+    for path in folder.rglob("*.lmdb.*"):
         path.unlink(missing_ok=True)  # of a copy that was killed
     if replaces:
-        move_into(folder, target)
+        move_into(folder, table, target)
+        shutil.rmtree(folder, ignore_errors=True)
     else:
+        put_manifest(folder, table)
         folder.rename(target)
     return table.manifest
 

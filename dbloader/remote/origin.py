@@ -37,6 +37,11 @@ class RemoteOrigin:
         self.bucket = Bucket(place)
         self.place = str(self.bucket.place)
 
+    @property
+    def repeats(self) -> int:
+        """Requests that were repeated."""
+        return self.bucket.repeats
+
     def manifest(self) -> bytes:
         """Return the content of the store's ``manifest.bson``.
 

@@ -17,7 +17,7 @@ from dbloader.conversion.copy_remote import read_table
 from dbloader.conversion.copy_store import copy_store
 from dbloader.conversion.make_plan import plan_conversion
 from dbloader.conversion.part import convert_part
-from dbloader.conversion.publish import files_of, publish
+from dbloader.conversion.publish import publish
 from dbloader.errors import DamagedStoreError, NotAStoreError, OptionError, StoreAccessError, StoreExistsError
 from dbloader.stores.open import open_store
 from tests.support.http_proxy import CUT, EXPIRED, LOST, SLOW_DOWN, HTTPProxy
@@ -206,7 +206,7 @@ def test_an_upload_removes_what_others_have_left_which_can_never_be_published(
     outside(put, place, others)
     outside(copy_store, stores / "other.lmdb", place)
     table = outside(read_table, place)
-    assert {*outside(keys, place)} == {*files_of(table), "manifest.bson", *others}
+    assert {*outside(keys, place)} == {*table.files, "manifest.bson", *others}
 
 
 def test_a_download_that_was_killed_goes_on_with_the_shards_that_are_whole(
