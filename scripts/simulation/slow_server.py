@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dbloader.stores.lmdb.shard_table import SHARD_FOLDER
+
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
+    from multiprocessing.sharedctypes import Synchronized
     from pathlib import Path
 
 _CHUNK = 1 << 14
@@ -31,7 +34,12 @@ class _Pipe:
 
 
 def serve(
-    folder: Path, latency_s: float, latency_spread: float, speeds: tuple[float, float, float], port: Connection
+    folder: Path,
+    latency_s: float,
+    latency_spread: float,
+    speeds: tuple[float, float, float],
+    port: Connection,
+    answering: Synchronized[float],
 ) -> None:
     """Serve ``/nodeN/FILE`` until the process is ended.
 
@@ -41,12 +49,14 @@ def serve(
         latency_spread: Sigma of its lognormal distribution.
         speeds: Bytes/s for each node, for each answer, and for all together.
         port: Gets the number of the port.
+        answering: Seconds from the requests for shards to the ends of their answers, summed up.
     """
     rng, total, nodes = np.random.default_rng(0), _Pipe(speeds[2]), dict[str, _Pipe]()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while head := (await reader.readuntil(b"\r\n\r\n")).decode():
+                began = time.monotonic()
                 await asyncio.sleep(latency_s * rng.lognormal(0, latency_spread))
                 found = _PATH.match(head)
                 assert found, head
@@ -64,6 +74,7 @@ def serve(
                     await asyncio.sleep(max(0, passed - time.monotonic()))
                     writer.write(chunk)
                 await writer.drain()
+                answering.value += (time.monotonic() - began) * (SHARD_FOLDER in name)
         except (ConnectionError, asyncio.IncompleteReadError):
             pass  # the client is gone
         finally:
