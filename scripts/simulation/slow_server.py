@@ -22,14 +22,14 @@ _RANGE = re.compile(r"range: bytes=(\d+)-(\d+)", re.IGNORECASE)
 
 
 class _Pipe:
-    """Lets so many bytes through in a second."""
+    """Lets so many bytes through in a second, also if this process is late: a network does not wait for a CPU."""
 
     def __init__(self, rate: float) -> None:
         self._rate, self._free_at = rate, 0.0
 
-    def take(self, nbytes: int) -> float:
-        """Return when these bytes have passed."""
-        self._free_at = max(time.monotonic(), self._free_at) + nbytes / self._rate
+    def take(self, nbytes: int, came: float) -> float:
+        """Return when bytes have passed that came at some time."""
+        self._free_at = max(came, self._free_at) + nbytes / self._rate
         return self._free_at
 
 
@@ -57,7 +57,8 @@ def serve(
         try:
             while head := (await reader.readuntil(b"\r\n\r\n")).decode():
                 began = time.monotonic()
-                await asyncio.sleep(latency_s * rng.lognormal(0, latency_spread))
+                passed = began + latency_s * rng.lognormal(0, latency_spread)
+                await asyncio.sleep(passed - time.monotonic())
                 found = _PATH.match(head)
                 assert found, head
                 method, node, name = found.groups()
@@ -70,8 +71,8 @@ def serve(
                 pipes = (_Pipe(speeds[1]), nodes.setdefault(node, _Pipe(speeds[0])), total)
                 for begin in range(0, len(body) if method == "GET" else 0, _CHUNK):
                     chunk = body[begin : begin + _CHUNK]
-                    passed = max(pipe.take(len(chunk)) for pipe in pipes)
-                    await asyncio.sleep(max(0, passed - time.monotonic()))
+                    passed = max(pipe.take(len(chunk), passed) for pipe in pipes)
+                    await asyncio.sleep(passed - time.monotonic())
                     writer.write(chunk)
                 await writer.drain()
                 answering.value += (time.monotonic() - began) * (SHARD_FOLDER in name)
