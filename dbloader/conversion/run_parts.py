@@ -8,17 +8,16 @@ import time
 import warnings
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dbloader._describe import counted, short_repr
-from dbloader.conversion.part import convert_part
+from dbloader.conversion.part import Receipt, convert_part
 from dbloader.conversion.plan import Plan
 from dbloader.errors import ConversionError, DBLoaderError, OptionError, StoreNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Sequence
-
-    from dbloader.conversion.part import Receipt
 
 _LOOK_S = 0.2  # how often futures are asked that cannot be waited for
 _FIRST_PART_S = 300.0
@@ -38,8 +37,8 @@ def run_parts(
 ) -> Generator[Receipt, None, None]:
     """Yield the receipts of parts as they are made.
 
-    When one fails, those that have not begun are canceled. They wait for workers for any time, as a cluster may grow; a
-    warning says so if none is made after some time.
+    When one fails, those that have not begun are canceled. Parts wait for a free worker without limit, as a cluster may
+    grow; a warning says so if none is made after some time. Ray's parts end when no node could take them.
 
     Args:
         place: Absolute path of the destination.
@@ -51,11 +50,12 @@ def run_parts(
     Raises:
         DBLoaderError: A part failed: its error, after the number of the part.
         ConversionError: A part failed with another error, or what was to make it is gone.
+        OptionError: The executor does not return what a part returns, or no node of Ray has the CPUs for a part.
     """
     if executor == "ray":
         from dbloader.conversion.ray_parts import submit_to_ray
 
-        results = submit_to_ray(place, parts, workers)
+        results = submit_to_ray(place, parts, workers, patience)
     else:
         results = _submit(place, parts, executor, workers)
     part = None
@@ -93,7 +93,7 @@ def _submit(
             running[executor.submit(_make_part, place, part, workers, secrets.token_hex(8))] = part
         while running:
             for future in _finished(running):
-                yield running.pop(future), future.result
+                yield running.pop(future), partial(_receipt, future)
     finally:
         for future in running:  # after an error
             future.cancel()
@@ -106,6 +106,14 @@ def _make_part(place: str, part: int, workers: int, _attempt: str) -> Receipt:
     would answer the second with what the first has returned or raised.
     """
     return convert_part(place, part, workers=workers)
+
+
+def _receipt(future: Any) -> Receipt:
+    """Return the receipt of a part, or raise its error."""
+    receipt = future.result()
+    if not isinstance(receipt, Receipt):
+        raise OptionError(f"executor must return what the function returns, got {short_repr(receipt)}")
+    return receipt
 
 
 def _finished(running: Collection[Any]) -> Collection[Any]:
