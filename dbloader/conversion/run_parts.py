@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import threading
 import time
 import warnings
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 
 _LOOK_S = 0.2  # how often futures are asked that cannot be waited for
 _FIRST_PART_S = 300.0
+_STARTS_WORKERS = (ProcessPoolExecutor, ThreadPoolExecutor)
 
 
 def check_executor(executor: Any) -> None:
@@ -57,42 +57,34 @@ def run_parts(
 
         results = submit_to_ray(place, parts, workers, patience)
     else:
-        results = _submit(place, parts, executor, workers)
+        results = _submit(place, parts, executor, workers, patience)
     part = None
-    late = threading.Timer(patience, _warn, (patience, workers))
-    late.daemon = True
-    if not isinstance(executor, (ProcessPoolExecutor, ThreadPoolExecutor)):  # which start their workers
-        late.start()
     with closing(results):
         try:
             for part, result in results:
-                late.cancel()
                 receipt = result()
                 part = None
                 yield receipt
         except Exception as error:
             raise _told(part, place, error) from error
-        finally:
-            late.cancel()
-
-
-def _warn(seconds: float, workers: int) -> None:
-    warnings.warn(
-        f"no part is made after {seconds:.0f} s: see whether the executor has workers that are free, and whether they "
-        f"have {counted(workers, 'CPU')} for a part; the conversion waits for them without end",
-        stacklevel=1,
-    )
 
 
 def _submit(
-    place: str, parts: Sequence[int], executor: Any, workers: int
+    place: str, parts: Sequence[int], executor: Any, workers: int, patience: float
 ) -> Generator[tuple[int, Callable[[], Receipt]], None, None]:
     running: dict[Any, int] = {}
     try:
         for part in parts:
             running[executor.submit(_make_part, place, part, workers, secrets.token_hex(8))] = part
         while running:
-            for future in _finished(running):
+            done = _finished(running, patience)
+            if not done and len(running) == len(parts) and not isinstance(executor, _STARTS_WORKERS):
+                warnings.warn(
+                    f"no part is made after {patience:.0f} s: see whether the executor has workers that are free, and "
+                    f"whether they have {counted(workers, 'CPU')} for a part; the conversion goes on waiting",
+                    stacklevel=1,
+                )
+            for future in done:
                 yield running.pop(future), partial(_receipt, future)
     finally:
         for future in running:  # after an error
@@ -116,12 +108,13 @@ def _receipt(future: Any) -> Receipt:
     return receipt
 
 
-def _finished(running: Collection[Any]) -> Collection[Any]:
-    """Wait until one of some futures is done, and return those that are."""
+def _finished(running: Collection[Any], seconds: float) -> Collection[Any]:
+    """Wait until one of some futures is done, but not longer than some seconds, and return those that are."""
     if all(isinstance(future, Future) for future in running):
-        return wait(running, return_when=FIRST_COMPLETED).done
+        return wait(running, seconds, FIRST_COMPLETED).done
     # Such as submitit's jobs, which look for a file.
-    while not (done := [future for future in running if future.done()]):
+    deadline = time.monotonic() + seconds
+    while not (done := [future for future in running if future.done()]) and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
     return done
 

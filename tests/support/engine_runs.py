@@ -31,7 +31,7 @@ from tests.support.images import KINDS, plant_kinds, plant_photos
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SHARDS = 16
+SHARDS = 6
 WAIT_S = 300
 # The package that an engine is of, and the module that shows that it is there; None for Python itself.
 PACKAGES: dict[str, tuple[str, str] | None] = {
@@ -96,13 +96,13 @@ def executor_of(name: str, folder: Path) -> Iterator[Any]:
 
 
 def by_spark(place: str, parts: int) -> str:
-    """Make the parts on two executors of Spark, kill two while they make one, and return what was killed."""
+    """Make the parts on two executors of Spark, kill one while it makes a part, and return what was killed."""
     from pyspark.sql import SparkSession
 
     os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     # A cluster of processes of this machine. With "local[2]", all would run in this program's own.
     spark = SparkSession.builder.master("local-cluster[2,1,1024]").config("spark.ui.enabled", "false").getOrCreate()
-    killer = Killer(random.Random(0), 0.0, 2)
+    killer = Killer(random.Random(0), 0.0, 1)
     killer.kill_node, killer.node_share = kill_executor, 1.0
     killer.start()
     try:
@@ -111,7 +111,7 @@ def by_spark(place: str, parts: int) -> str:
         killer.ended.set()
         killer.join()
         spark.stop()
-    return f", {killer.kills.total()} executors killed"
+    return f"; executors killed: {killer.kills.total()}"
 
 
 def kill_executor(worker: int) -> None:
