@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 from dbloader._machine import cpu_count
 from dbloader._options import checked_flag, whole_number
 from dbloader.conversion.convert_shards import convert_shards
-from dbloader.conversion.file_list import FileList, permutation
+from dbloader.conversion.file_list import FileList
 from dbloader.conversion.memory_budget import return_large_blocks
-from dbloader.conversion.open_files import describe_source, open_files
 from dbloader.conversion.report import (
     FILE_COUNTS,
     Progress,
@@ -126,27 +125,26 @@ def convert(
         StoreError: The destination cannot be written, or is taken.
         ConversionError: A file is bad, and ``on_bad`` or ``on_damaged`` is ``"fail"``; or no file could be stored.
     """
-    settings = Settings.checked(images, check, on_bad, on_damaged, shuffle)
+    options: dict[str, Any] = {"listing": listing, "name_field": name_field, "image_field": image_field}
+    options |= {"file_fields": file_fields, "images": images, "check": check, "on_bad": on_bad}
+    settings = Settings.checked(source, **options, on_damaged=on_damaged, shuffle=shuffle)
     checked_flag("overwrite", overwrite)
     checked_flag("resume", resume)
     workers = whole_number("workers", workers, 1, none=True) or (1 if executor is not None else cpu_count())
-    options: dict[str, Any] = {"name_field": name_field, "image_field": image_field, "file_fields": file_fields}
     if checked_flag("append", append) and overwrite:
         raise OptionError("append (--append) adds to a store and overwrite (--overwrite) replaces it: give one of them")
     if shards is not None or append:
-        options |= {"settings": settings, "listing": listing, "append": append, "overwrite": overwrite}
-        options |= {"resume": resume, "progress": progress}
-        count = 1 if shards is None else shards
-        return convert_shards(source, destination, count, workers=workers, executor=executor, **options)
+        options |= {"on_damaged": on_damaged, "shuffle": shuffle, "append": append, "progress": progress}
+        options |= {"workers": workers, "executor": executor, "overwrite": overwrite, "resume": resume}
+        return convert_shards(source, destination, 1 if shards is None else shards, **options)
     if executor is not None:
         raise OptionError(
             "an executor (--engine) makes the parts of shards: give their number, such as shards=64 (--shards 64), too"
         )
-    converter = settings.converter
     started = time.monotonic()
     return_large_blocks()
     # The errors of the source come before a partial store is replaced.
-    found = open_files(converter.images, source, listing, **options)
+    found = settings.open()
     with closing(found), create_store(destination, overwrite=overwrite, resume=resume, resumable=True) as writer:
         data = tempfile.TemporaryFile(dir=writer.scratch)  # noqa: SIM115 - the list closes it
         with FileList.of_source(found, data, lambda count: progress(Progress(count, None, 0))) as files:
@@ -155,23 +153,21 @@ def convert(
             )
             writer.commit()  # from here on a killed conversion can be resumed
             resumed_at = writer.position
-            order = range(len(files)) if settings.shuffle is None else permutation(len(files), settings.shuffle)
-            into = FileWriter(writer, converter, found, settings.fail_on)
+            into = FileWriter(writer, settings.converter, found, settings.fail_on)
 
             def show() -> None:
                 progress(Progress(len(files), writer.position, into.bytes_read))
 
             show()
-            into.write(files, order[resumed_at:], workers, show)
+            into.write(files, settings.order(len(files))[resumed_at:], workers, show)
         if not writer.length:
             writer.resumable = False
             raise ConversionError(nothing_stored(len(files), into.first_rejected))
-        described = describe_source(found, listing, settings.shuffle, converter)
-        manifest = writer.finish(classes=found.classes, source=described)
+        manifest = writer.finish(classes=found.classes, source=settings.describe(found))
     warnings = [*found.warnings, *repeat_warning(found.place, found.repeats)]
     if resume and not writer.resumed:
         warnings.append("there was nothing to resume: the conversion began from the start")
-    warnings += image_warnings(manifest, raw=converter.images.raw)
+    warnings += image_warnings(manifest, raw=settings.converter.images.raw)
     report_file, problem = write_report(destination, writer.report_path, manifest.events, replaces=writer.replaces)
     return Report(
         place=writer.place,

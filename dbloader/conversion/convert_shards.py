@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dbloader.conversion.make_plan import make_plan
+from dbloader.conversion.make_plan import plan_conversion
 from dbloader.conversion.plan import target_of
 from dbloader.conversion.publish import list_parts, publish
 from dbloader.conversion.report import Progress
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dbloader.conversion.report import Report
-    from dbloader.conversion.settings import Settings
 
 
 def convert_shards(
@@ -32,7 +31,6 @@ def convert_shards(
     *,
     workers: int,
     executor: Any,
-    settings: Settings,
     append: bool,
     overwrite: bool,
     resume: bool,
@@ -45,11 +43,10 @@ def convert_shards(
         check_executor(executor)
     if not append:
         check_target(target_of(destination), overwrite=overwrite)
-    plan = make_plan(
+    plan = plan_conversion(
         source,
         destination,
         shards,
-        settings,
         append=append,
         overwrite=overwrite and not resume,
         progress=lambda count: progress(Progress(count, None, 0)),

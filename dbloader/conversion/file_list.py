@@ -38,9 +38,11 @@ class FileList:
         digest: SHA-256 of the list, hex: the same for the same source.
     """
 
-    def __init__(self, data: IO[bytes], ends: array[int] | np.ndarray[Any, Any], digest: str) -> None:
+    def __init__(
+        self, data: IO[bytes], begins: np.ndarray[Any, Any], ends: np.ndarray[Any, Any], digest: str = ""
+    ) -> None:
         self._data = data
-        self._ends = ends  # byte where each entry ends, after that where the first begins
+        self._begins, self._ends = begins, ends  # bytes of the file
         self.digest = digest
 
     @classmethod
@@ -55,7 +57,7 @@ class FileList:
             for item in source.entries():
                 line = _encoded(item)
                 digest.update(line)
-                sealed = seal_chunk("file", len(ends) - 1, line)
+                sealed = seal_chunk("file", 0, line)
                 data.write(sealed)
                 ends.append(ends[-1] + len(sealed))
                 if (len(ends) - 1) % 1000 == 0:
@@ -64,26 +66,22 @@ class FileList:
         except BaseException:
             data.close()
             raise
-        return cls(data, ends, digest.hexdigest())
+        bounds = np.asarray(ends)
+        return cls(data, bounds[:-1], bounds[1:], digest.hexdigest())
 
-    def ends(self) -> np.ndarray[Any, Any]:
-        """Return where each entry ends in the file, after a 0: uint64, shape (len + 1,), for ``of_file``."""
-        return np.asarray(self._ends, "<u8")
-
-    @classmethod
-    def of_file(cls, data: IO[bytes], ends: bytes | memoryview, digest: str) -> FileList:
-        """Return the list in a file that ``of_source`` wrote; ``ends`` are the bytes of its ``ends``."""
-        return cls(data, np.frombuffer(ends, "<u8"), digest)
+    def spans(self) -> np.ndarray[Any, Any]:
+        """Return where each entry begins and ends in the file: int64, shape (len, 2)."""
+        return np.stack((self._begins, self._ends), 1).astype("<i8", copy=False)
 
     def __len__(self) -> int:
-        return len(self._ends) - 1
+        return len(self._ends)
 
     def __getitem__(self, position: int) -> Entry | Problem:
-        start, end = int(self._ends[position]), int(self._ends[position + 1])
+        start, end = int(self._begins[position]), int(self._ends[position])
         sealed = os.pread(self._data.fileno(), end - start, start)
-        line = unseal_chunk("file", int(position), sealed)
+        line = unseal_chunk("file", 0, sealed)
         if line is None:
-            raise DamagedStoreError(f"the list of files is damaged at file {position}: plan again (--overwrite)")
+            raise DamagedStoreError(f"the list of files is damaged at byte {start:,}: plan again (--overwrite)")
         document = bson.decode(line)
         if "reason" in document:
             return Problem(**document)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 import socket
 import tempfile
 import time
@@ -16,11 +15,10 @@ from dbloader._options import whole_number
 from dbloader.conversion.memory_budget import return_large_blocks
 from dbloader.conversion.plan import RECEIPT_FOLDER, Plan
 from dbloader.conversion.write_results import FileWriter
-from dbloader.errors import DamagedStoreError, OptionError, StoreError
+from dbloader.errors import DamagedStoreError, OptionError
 from dbloader.records.document import open_sealed, seal
-from dbloader.sources.base import NOT_THE_FILE
-from dbloader.stores.lmdb.errors import translate_refusal
-from dbloader.stores.lmdb.publish_shards import write_durably
+from dbloader.stores.lmdb.errors import refusals
+from dbloader.stores.lmdb.publish_shards import copy_durably, write_durably
 from dbloader.stores.lmdb.shard_table import SHARD_FOLDER
 from dbloader.stores.lmdb.writer import LMDBWriter
 
@@ -92,27 +90,21 @@ def convert_part(
         return done
     plan.check_versions()
     return_large_blocks()
-    try:
+    with refusals(f"part {part} of {os.fspath(destination)}"):
         return _make(plan, part, workers, scratch)
-    except OSError as error:
-        if isinstance(error, StoreError) or error.errno in NOT_THE_FILE:
-            raise
-        raise translate_refusal(
-            error, f"part {part} of {os.fspath(destination)} ({error.filename or plan.folder})"
-        ) from error
 
 
 def _make(plan: Plan, part: int, workers: int, scratch: str | os.PathLike[str] | None) -> Receipt:
-    started = time.monotonic()
+    started, settings = time.monotonic(), plan.settings
     shard = f"{part:05}-{secrets.token_hex(4)}.lmdb"
     with tempfile.TemporaryDirectory(prefix="dbloader-", dir=scratch) as local:
         path = Path(local) / shard
-        with closing(plan.open_source()) as found, plan.open_files() as files, LMDBWriter(path) as writer:
-            into = FileWriter(writer, plan.converter(), found, plan.fail_on, in_parts=True)
-            into.write(files, plan.part(part), workers)
+        with closing(settings.open()) as found, plan.open_part(part) as files, LMDBWriter(path) as writer:
+            into = FileWriter(writer, settings.converter, found, settings.fail_on, in_parts=True)
+            into.write(files, range(len(files)), workers)
             manifest = writer.finish(classes=plan.classes, source=plan.described)
             repeats = found.repeats
-        _copy(path, plan.folder / SHARD_FOLDER / shard)
+        copy_durably(path, plan.folder / SHARD_FOLDER / shard)
     receipt = Receipt(
         plan=plan.id,
         part=part,
@@ -157,17 +149,3 @@ def read_receipt(plan: Plan, part: int) -> Receipt | None:
     if receipt.plan != plan.id:
         raise DamagedStoreError(f"{path} is of another plan; remove it, and make part {part} again")
     return receipt if size == receipt.nbytes else None
-
-
-def _copy(path: Path, to: Path) -> None:
-    """Copy a file durably, so that it is whole once it has its name."""
-    aside = to.with_name(f"{to.name}.copying")
-    try:
-        with path.open("rb") as source, aside.open("xb") as copy:
-            shutil.copyfileobj(source, copy, 2**20)
-            copy.flush()
-            os.fsync(copy.fileno())
-        aside.rename(to)
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise

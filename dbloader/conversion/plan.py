@@ -7,21 +7,20 @@ holds the plan, the shards that parts have made, and a receipt for each of them,
 from __future__ import annotations
 
 import glob
-import hashlib
 import os
 import secrets
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from dbloader._version import __version__
 from dbloader.conversion.file_list import FileList
 from dbloader.conversion.file_to_record import FileConverter
-from dbloader.conversion.open_files import open_files
+from dbloader.conversion.settings import Settings
 from dbloader.conversion.transcode import ImageFormat
 from dbloader.errors import ConversionError, DamagedStoreError, PlaceError, StoreNotFoundError
 from dbloader.records.columns import seal_chunk, unseal_chunk
@@ -29,15 +28,12 @@ from dbloader.records.document import open_sealed
 from dbloader.stores.lmdb.keys import PARTIAL, checked_path
 from dbloader.stores.mongo.uri import is_mongo
 
-if TYPE_CHECKING:
-    from dbloader.sources.base import Source
-
 RECEIPT_FOLDER = "parts"
-PLAN_FILE, LIST_FILE, ENDS_FILE, ORDER_FILE = "plan.bson", "files", "files.ends", "files.order"
-PLAN_FILES = PLAN_FILE, LIST_FILE, ENDS_FILE, ORDER_FILE
+# The entries of the source, and for each part which bytes of that file its entries are, in order.
+PLAN_FILE, LIST_FILE, SPANS_FILE = "plan.bson", "files", "files.spans"
 # Their versions decide pixels and bytes, so all parts must be made with the same.
 _PACKAGES = ("Pillow", "simplejpeg", "pymongo")
-_CRC_BYTES = 4
+_SPAN_BYTES, _CRC_BYTES = 16, 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +45,7 @@ class Plan:
         id: SHA-256 of everything that decides the records, hex.
         parts: Number of parts, each of which makes one shard.
         files: Number of files in the list.
-        frozen: SHA-256, hex, of each file with the list and its order.
         place: The arguments of `open_source`, by their names.
-        settings: Those of the FileConverter.
         fail_on: The kinds of rejected files that end the conversion: "bad" and "damaged".
         described: The ``source`` of the manifest.
         classes: Name of each label from 0 on.
@@ -67,9 +61,7 @@ class Plan:
     id: str
     parts: int
     files: int
-    frozen: dict[str, str]
     place: dict[str, Any]
-    settings: dict[str, Any]
     fail_on: list[str]
     described: dict[str, Any]
     classes: list[str]
@@ -100,60 +92,37 @@ class Plan:
             what = f"{folder / PLAN_FILE} is damaged, or of another version of dbloader: {error}"
             raise DamagedStoreError(f"{what}; remove {folder} and plan again") from error
 
-    def converter(self) -> FileConverter:
-        """Return the converter of the files."""
-        settings = dict(self.settings)
-        kept = {name: settings.pop(name) for name in ("check", "keep_damaged")}
+    @property
+    def settings(self) -> Settings:
+        """The settings that were frozen, with the labels of the store."""
+        images = ImageFormat(**{field.name: self.described[field.name] for field in fields(ImageFormat)})
+        options = {name: self.described[name] for name in ("check", "keep_damaged")}
         labels = None if self.labels is None else tuple(self.labels)
-        return FileConverter(**kept, images=ImageFormat(**settings), labels=labels)
-
-    def open_source(self) -> Source:
-        """Open the source of the files, whose entries are not listed again."""
-        return open_files(self.converter().images, **self.place)
-
-    def open_files(self) -> FileList:
-        """Open the list of all files; each entry is verified when it is read."""
-        ends = self._unsealed(ENDS_FILE, 0, 0, self.files + 1)
-        try:
-            return FileList.of_file((self.folder / LIST_FILE).open("rb"), ends, "")
-        except FileNotFoundError as error:
-            raise self._missing(LIST_FILE) from error
-
-    def part(self, number: int) -> range | np.ndarray[Any, Any]:
-        """Return which files of the list a part converts, in order."""
-        files = slice_of(number, self.parts, self.files)
-        if self.described["shuffle"] is None:
-            return files
-        return np.frombuffer(self._unsealed(ORDER_FILE, number, files.start, len(files)), "<i8")
+        converter = FileConverter(**options, images=images, labels=labels)
+        return Settings(self.place, converter, tuple(self.fail_on), self.described["shuffle"])
 
     def part_length(self, number: int) -> int:
         """Return how many files a part converts."""
         return len(slice_of(number, self.parts, self.files))
 
-    def _unsealed(self, name: str, number: int, begin: int, count: int) -> memoryview:
-        """Return some integers of 8 bytes in a file, the chunk of this number, verified."""
+    def open_part(self, number: int) -> FileList:
+        """Open the list of the files that a part converts, in order; each entry is verified when it is read.
+
+        Raises:
+            StoreNotFoundError: The list is missing.
+            DamagedStoreError: It is not what was written.
+        """
+        files, path = slice_of(number, self.parts, self.files), self.folder / SPANS_FILE
         try:
-            with (self.folder / name).open("rb") as file:
-                file.seek(8 * begin + _CRC_BYTES * number)
-                chunk = unseal_chunk(name, number, file.read(8 * count + _CRC_BYTES))
+            with path.open("rb") as file:
+                file.seek(_SPAN_BYTES * files.start + _CRC_BYTES * number)
+                stored = file.read(_SPAN_BYTES * len(files) + _CRC_BYTES)
         except FileNotFoundError as error:
-            raise self._missing(name) from error
-        if chunk is None or len(chunk) != 8 * count:
-            raise self._damaged(name)
-        return chunk
-
-    def check_frozen(self) -> None:
-        """Raise DamagedStoreError unless the list and its order are what was frozen."""
-        for name, digest in self.frozen.items():
-            if file_digest(self.folder / name) != digest:
-                raise self._damaged(name)
-
-    def _damaged(self, name: str) -> DamagedStoreError:
-        what = f"{self.folder / name} is damaged or cut short"
-        return DamagedStoreError(f"{what}; plan again with overwrite (--overwrite)")
-
-    def _missing(self, name: str) -> StoreNotFoundError:
-        return StoreNotFoundError(f"{self.folder / name} is missing; plan again with overwrite (--overwrite)")
+            raise StoreNotFoundError(f"{path} is missing; plan again with overwrite (--overwrite)") from error
+        spans = unseal_chunk(SPANS_FILE, number, stored)
+        if spans is None:
+            raise DamagedStoreError(f"{path} is damaged or cut short; plan again with overwrite (--overwrite)")
+        return FileList((self.folder / LIST_FILE).open("rb"), *np.frombuffer(spans, "<i8").reshape(-1, 2).T)
 
     def check_versions(self) -> None:
         """Raise ConversionError unless this process has the versions of the libraries that the plan was made with."""
@@ -167,13 +136,16 @@ class Plan:
 
 def slice_of(part: int, parts: int, files: int) -> range:
     """Return which of so many files, in order, are those of a part."""
-    begin, end = (files * at // parts for at in (part, part + 1))
-    return range(begin, end)
+    return range(files * part // parts, files * (part + 1) // parts)
 
 
-def pack_integers(name: str, *chunks: np.ndarray[Any, Any]) -> bytes:
-    """Return integers of 8 bytes as a plan keeps them in the file of this name: chunks, each with a CRC-32."""
-    return b"".join(seal_chunk(name, number, chunk.astype("<i8").tobytes()) for number, chunk in enumerate(chunks))
+def pack_spans(spans: np.ndarray[Any, Any], parts: int) -> bytes:
+    """Return the content of SPANS_FILE: the spans of each part's entries, with a CRC-32."""
+    packed = []
+    for part in range(parts):
+        files = slice_of(part, parts, len(spans))
+        packed.append(seal_chunk(SPANS_FILE, part, spans[files.start : files.stop].tobytes()))
+    return b"".join(packed)
 
 
 def remove_plan(folder: Path) -> None:
@@ -185,29 +157,19 @@ def remove_plan(folder: Path) -> None:
 
 def partial_folder(destination: str | os.PathLike[str]) -> Path:
     """Return the folder of a conversion in parts."""
+    return Path(f"{target_of(destination)}{PARTIAL}")
+
+
+def target_of(destination: str | os.PathLike[str]) -> Path:
+    """Return the place of a sharded store, which a link may lead to."""
     if is_mongo(destination):
         raise PlaceError(
             "shards are files: the destination must be a path that all machines see, got a place in MongoDB; convert "
             "without shards (--shards) to write there"
         )
-    return Path(os.path.realpath(checked_path(destination)) + PARTIAL)
-
-
-def target_of(destination: str | os.PathLike[str]) -> Path:
-    """Return the place of a sharded store, which a link may lead to."""
-    folder = partial_folder(destination)
-    return folder.with_name(folder.name.removesuffix(PARTIAL))
+    return Path(os.path.realpath(checked_path(destination)))
 
 
 def library_versions() -> dict[str, str]:
     """Return the versions of dbloader and of the libraries that decide the records."""
     return {"dbloader": __version__, **{name: version(name) for name in _PACKAGES}}
-
-
-def file_digest(path: Path) -> str:
-    """Return the SHA-256 of a file, hex."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(2**20):
-            digest.update(block)
-    return digest.hexdigest()

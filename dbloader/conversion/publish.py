@@ -8,24 +8,19 @@ import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dbloader._describe import counted, size
-from dbloader.conversion.grow import add_shards
+from dbloader.conversion.grow import join_sources
 from dbloader.conversion.part import read_receipt, receipt_path
-from dbloader.conversion.plan import PLAN_FILES, RECEIPT_FOLDER, Plan, remove_plan, target_of
+from dbloader.conversion.plan import RECEIPT_FOLDER, Plan, remove_plan, target_of
 from dbloader.conversion.report import FILE_COUNTS, Report, image_warnings, nothing_stored, repeat_warning, write_report
-from dbloader.errors import ConversionError, DamagedStoreError, OptionError, StoreError, StoreExistsError
-from dbloader.stores.lmdb.errors import translate_refusal
+from dbloader.errors import ConversionError, DamagedStoreError, OptionError, StoreError, StoreNotFoundError
+from dbloader.stores.lmdb.errors import refusals
 from dbloader.stores.lmdb.partial import sync_folder
-from dbloader.stores.lmdb.publish_shards import (
-    check_target,
-    give_second_name,
-    publish_shards,
-    put_manifest,
-    replacing,
-)
-from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable
+from dbloader.stores.lmdb.publish_shards import check_base, check_target, index_shards, move_into, put_manifest
+from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable, is_sharded
+from dbloader.stores.lmdb.store import LMDBStore
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,27 +65,35 @@ def list_parts(destination: str | os.PathLike[str]) -> Parts:
 def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> Report:
     """Make a store of the parts of a conversion, in one step, or refuse.
 
+    If that is done already, as by a job that runs again, the report has no files, and a warning says so.
+
     Args:
         destination: Place of the store.
         overwrite: Replace the sharded store that is there.
 
     Raises:
-        StoreNotFoundError: The destination has no plan.
+        StoreNotFoundError: The destination has neither a plan nor a sharded store.
         ConversionError: Parts are missing; or no file could be stored.
-        StoreExistsError: Something is at the destination already.
+        StoreExistsError: Something else is at the destination already.
         StoreError: A part is damaged, or the store cannot be written.
     """
-    started = time.monotonic()
-    plan, receipts, missing = list_parts(destination)
+    started, target = time.monotonic(), target_of(destination)
+    try:
+        plan, receipts, missing = list_parts(destination)
+    except StoreNotFoundError:
+        if not is_sharded(target):
+            raise
+        return _done_before(destination, ShardTable.read(target), started)
     if missing:
         raise ConversionError(
             f"{len(missing):,} of {plan.parts:,} parts are missing: {slurm_ranges(missing)}; make them with "
             f"dbloader part {os.fspath(destination)} NUMBER"
         )
-    plan.check_frozen()
-    target = target_of(destination)
     if plan.grows and overwrite:
         raise OptionError(f"the plan adds to the store at {target}: leave overwrite (--overwrite) out")
+    if not overwrite and (table := _made_of(target, receipts)):  # a publisher was killed before it removed the plan
+        remove_plan(plan.folder)
+        return _done_before(destination, table, started)
     replaces = check_target(target, overwrite=overwrite or bool(plan.grows))
     for receipt in receipts:
         if receipt.records + receipt.rejected != (files := plan.part_length(receipt.part)):
@@ -102,17 +105,14 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> 
         first = next((receipt.first_rejected for receipt in receipts if receipt.first_rejected), "")
         raise ConversionError(nothing_stored(plan.files, first))
     try:
-        if plan.grows:
-            before, manifest = add_shards(plan, receipts, target)
-        else:
-            before, manifest = None, _make(plan, receipts, target, replaces=replaces)
-    except OSError as error:
-        if isinstance(error, StoreError):
+        base = ShardTable.read(target) if plan.grows else None
+        manifest = _make(plan, receipts, target, base, replaces=replaces)
+    except (OSError, StoreError):
+        if plan.folder.exists() or not (table := _made_of(target, receipts)):
             raise
-        raise translate_refusal(error, str(target)) from error
-    outcome = Counter(manifest.outcome)
-    outcome.subtract({} if before is None else before.outcome)
-    new = replace(manifest, outcome=dict(outcome))
+        return _done_before(destination, table, started)  # by another process meanwhile
+    before = {} if base is None else base.manifest.outcome
+    new = replace(manifest, outcome=dict(Counter(manifest.outcome) - Counter(before)))
     report_file, problem = write_report(
         destination, target.with_name(f"{target.name}.report.jsonl"), manifest.events, replaces=replaces
     )
@@ -121,96 +121,88 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> 
         digest=manifest.digest,
         records=manifest.length,
         files=plan.files,
-        **{name: outcome[name] for name in FILE_COUNTS},
+        **{name: new.outcome.get(name, 0) for name in FILE_COUNTS},
         bytes_read=sum(receipt.bytes_read for receipt in receipts),
         image_bytes=manifest.image_bytes,
         seconds=time.monotonic() - started,
         warnings=(
             *plan.warnings,
             *repeat_warning(plan.described["path"], sum(receipt.repeats for receipt in receipts)),
-            *image_warnings(new, raw=plan.converter().images.raw),
+            *image_warnings(new, raw=bool(plan.described["raw"])),
             *problem,
-            *_unnamed_warning(target),
+            *unnamed_warning(target),
         ),
         skipped=plan.skipped,
         hidden=plan.hidden,
         report_file=report_file,
-        earlier_events=0 if before is None else before.events,
+        earlier_events=0 if base is None else base.manifest.events,
     )
 
 
-def _make(plan: Plan, receipts: Sequence[Receipt], target: Path, *, replaces: bool) -> Manifest:
+def _made_of(target: Path, receipts: Sequence[Receipt]) -> ShardTable | None:
+    """Return the table of the store at a place if it has shards of these receipts, else None."""
+    with suppress(OSError, StoreError):
+        table = ShardTable.read(target)
+        if not {shard.name for shard in table.shards}.isdisjoint(receipt.shard for receipt in receipts):
+            return table
+    return None
+
+
+def _done_before(destination: str | os.PathLike[str], table: ShardTable, started: float) -> Report:
+    """Return the report of a store that was published already."""
+    manifest = table.manifest
+    return Report(
+        place=os.fspath(destination),
+        digest=manifest.digest,
+        records=manifest.length,
+        files=0,
+        image_bytes=manifest.image_bytes,
+        seconds=time.monotonic() - started,
+        warnings=(f"the store was published already, at {manifest.created}, and no plan is left",),
+    )
+
+
+def _make(
+    plan: Plan, receipts: Sequence[Receipt], target: Path, base: ShardTable | None, *, replaces: bool
+) -> Manifest:
     """Make a store of the parts of a plan, at its place."""
-    try:
-        manifest = publish_shards(
-            plan.folder,
-            [receipt.shard for receipt in receipts],
-            [receipt.digest for receipt in receipts],
-            classes=plan.classes,
-            source=plan.described,
-        )
+    shards = [receipt.shard for receipt in receipts]
+    options: dict[str, Any] = {"classes": plan.classes, "source": plan.described}
+    if base is not None:
+        check_base(target, base, plan.grows)
+        manifests = [base.manifest]
+        for name in shards:
+            with LMDBStore(plan.folder / SHARD_FOLDER / name) as shard:
+                manifests.append(shard.manifest)
+        options["source"] = join_sources(manifests)
+        options |= {"grows": (target, base), "index": f"index-{plan.id[:16]}.lmdb"}  # found by another attempt
+    with refusals(str(target)):
+        table = index_shards(plan.folder, shards, [receipt.digest for receipt in receipts], **options)
         if replaces:
-            move_into(plan.folder, target)
-        else:
-            plan.folder.rename(target)
-    except (OSError, StoreError) as error:
-        if (plan.folder / RECEIPT_FOLDER).exists():
-            raise
-        raise StoreExistsError(f"{target} was published by another process meanwhile") from error
-    if not replaces:
-        with suppress(OSError):  # the store is in place
-            sync_folder(target.parent)
-            _remove_plan_in(target)
-    return manifest
-
-
-def move_into(folder: Path, target: Path) -> None:
-    """Replace the store at a place, in one step: by the manifest, once all it names is there."""
-    data = (folder / MANIFEST_FILE).read_bytes()  # once: another process may publish the same parts
-    table = ShardTable.decode(data, str(folder))
-    before: list[str] = []
-    with replacing(target) as old:
-        with suppress(StoreError):  # a damaged store is replaced too
-            there = ShardTable.decode(old, str(target))
-            before = [*files_of(there), *there.older_files]
-        (target / SHARD_FOLDER).mkdir(exist_ok=True)
-        for name in files_of(table):
-            give_second_name(folder / name, target / name)
-        put_manifest(target, data, table.index_file)
+            move_into(plan.folder, table, target)
+            with suppress(OSError):  # the store is in place
+                remove_plan(plan.folder)
+            return table.manifest
+        put_manifest(plan.folder, table)
+        left = {str(path.relative_to(plan.folder)) for path in plan.folder.rglob("*") if path.is_file()}
+        plan.folder.rename(target)
     with suppress(OSError):  # the store is in place
-        # Only what the older store had: other files may be those of a process that publishes too.
-        for name in {*before} - {*files_of(table)}:
-            (target / name).unlink(missing_ok=True)
-        remove_plan(folder)
-
-
-def files_of(table: ShardTable) -> list[str]:
-    """Return the files of a store, below its folder: the shards, then the index."""
-    return [*(f"{SHARD_FOLDER}/{shard.name}" for shard in table.shards), table.index_file]
-
-
-def _remove_plan_in(target: Path) -> None:
-    """Remove the plan and its receipts, and the shards of attempts that were not taken."""
-    with replacing(target):  # so that nobody adds shards meanwhile
-        for name in PLAN_FILES:
+        sync_folder(target.parent)
+        table = ShardTable.read(target)  # which may be that of another process that has published at the same time
+        for name in left - {MANIFEST_FILE, *table.files}:
             (target / name).unlink(missing_ok=True)
         shutil.rmtree(target / RECEIPT_FOLDER, ignore_errors=True)
-        for path in unnamed_files(target):
-            path.unlink(missing_ok=True)
+    return table.manifest
 
 
-def unnamed_files(target: Path) -> list[Path]:
-    """Return the shards and indices in the folder of a store that its manifest does not name."""
-    table = ShardTable.decode((target / MANIFEST_FILE).read_bytes(), str(target))
-    named = {*files_of(table), *table.older_files}
-    found = sorted((*target.glob(f"{SHARD_FOLDER}/*"), *target.glob("index-*")))
-    return [path for path in found if str(path.relative_to(target)) not in named]
-
-
-def _unnamed_warning(target: Path) -> list[str]:
-    """Return a warning about files that publishers which were killed have left in a store, if there are any."""
+def unnamed_warning(target: Path) -> list[str]:
+    """Return a warning about files in a store's folder that its manifest does not name, if there are any."""
     with suppress(OSError, StoreError):  # the store is in place
-        if left := unnamed_files(target):
+        table = ShardTable.read(target)
+        patterns = f"{SHARD_FOLDER}/*", "index-*", f"{MANIFEST_FILE}.*"
+        found = [path for pattern in patterns for path in sorted(target.glob(pattern))]
+        named = {target / name for name in (*table.files, *table.older_files)}
+        if left := [path for path in found if path not in named]:
             nbytes = size(sum(path.stat().st_size for path in left))
             what = f"{counted(len(left), 'file')} ({nbytes}) that its manifest does not name"
             names = ", ".join(str(path.relative_to(target)) for path in left[:5])

@@ -1,29 +1,42 @@
-"""The options of a conversion that decide its records, checked."""
+"""What a conversion converts, and how: the source and the options that decide its records, checked."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dbloader._describe import short_repr
 from dbloader._options import check_choice, whole_number
+from dbloader.conversion.file_list import permutation
 from dbloader.conversion.file_to_record import FileConverter
 from dbloader.conversion.transcode import ImageFormat
 from dbloader.errors import OptionError
 from dbloader.images.pillow import max_pixels
+from dbloader.records.manifest import FILE_FIELDS
+from dbloader.records.record import checked_file_fields
+from dbloader.sources.base import full_path
+from dbloader.sources.open import open_source
 
 if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+
+    import numpy as np
     from typing_extensions import Self
+
+    from dbloader.sources.base import Source
 
 
 class Settings(NamedTuple):
-    """How files become records.
+    """All that decides the records of a conversion.
 
     Attributes:
+        place: The arguments of `open_source`, by their names.
         converter: Makes the records.
         fail_on: Kinds of rejected files that end the conversion: "bad" and "damaged".
         shuffle: Seed of a random order; None for the source's order.
     """
 
+    place: dict[str, Any]
     converter: FileConverter
     fail_on: tuple[str, ...]
     shuffle: int | None
@@ -31,13 +44,22 @@ class Settings(NamedTuple):
     @classmethod
     def checked(
         cls,
+        source: str | os.PathLike[str],
+        listing: str | os.PathLike[str] | None = None,
+        name_field: str | None = None,
+        image_field: str | None = None,
+        file_fields: Sequence[str] = (),
+        *,
         images: ImageFormat | None = None,
         check: str = "decode",
         on_bad: str = "reject",
         on_damaged: str = "reject",
         shuffle: int | None = None,
     ) -> Self:
-        """Return the settings for options of `convert`; TypeError or OptionError if one is wrong."""
+        """Return the settings for arguments of `convert`; TypeError or OptionError if one is wrong."""
+        place: dict[str, Any] = {"source": source, "listing": listing}
+        place |= {"name_field": name_field, "image_field": image_field}
+        place["file_fields"] = checked_file_fields(file_fields)
         check_choice("on_bad", on_bad, ("reject", "fail"))
         check_choice("on_damaged", on_damaged, ("reject", "keep", "fail"))
         shuffle = whole_number("shuffle", shuffle, none=True)
@@ -50,4 +72,29 @@ class Settings(NamedTuple):
         max_pixels()  # raises if the environment variable is wrong
         converter = FileConverter(check=check, keep_damaged=on_damaged == "keep", images=images or ImageFormat())
         fail_on = [kind for kind, value in (("bad", on_bad), ("damaged", on_damaged)) if value == "fail"]
-        return cls(converter, tuple(fail_on), shuffle)
+        return cls(place, converter, tuple(fail_on), shuffle)
+
+    def open(self) -> Source:
+        """Open the source, if its further files fit the images as these will be."""
+        found = open_source(**self.place)
+        images = self.converter.images
+        if found.file_fields and (images.short_side is not None or images.max_side is not None):
+            found.close()
+            raise OptionError(
+                "short_side (--short-side) and max_side (--max-side) make images smaller, but not the files in the "
+                f"field {', '.join(map(repr, found.file_fields))}, which would not fit them any more: make all of them "
+                "smaller before the conversion, or leave the option out"
+            )
+        return found
+
+    def order(self, files: int) -> range | np.ndarray[Any, Any]:
+        """Return the position in the list of each of so many files, in the order of the records."""
+        return range(files) if self.shuffle is None else permutation(files, self.shuffle)
+
+    def describe(self, found: Source) -> dict[str, Any]:
+        """Return the ``source`` of a manifest: where the records came from, and the options that decided them."""
+        listing = self.place["listing"]
+        place: dict[str, Any] = {"path": found.place, "listing": None if listing is None else full_path(listing)}
+        if found.file_fields:
+            place[FILE_FIELDS] = [*found.file_fields]
+        return {**place, "shuffle": self.shuffle, **self.converter.settings()}

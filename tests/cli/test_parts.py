@@ -49,6 +49,10 @@ def test_parts_become_a_store_with_the_digest_of_one_file(
     assert "images/s" not in outcome.stdout
     with open_store(place) as store:
         assert store.verify() == one.digest
+    again = shell("publish", place)  # as a job does that runs again
+    assert again.status == 0
+    assert one.digest in again.stdout
+    assert "was published already" in again.stderr
 
 
 @pytest.mark.parametrize("value", ["x", "-1", "1.5"])

@@ -154,7 +154,7 @@ def test_a_bug_is_a_sentence_in_the_page_and_a_traceback_at_the_terminal() -> No
 
 
 def test_the_files_of_the_page_are_those_of_its_folder_and_of_known_types() -> None:
-    assert {"index.html", "app.js", "style.css"} <= set(STATIC)
+    assert {"index.html", "start.js", "style.css"} <= set(STATIC)
     assert {kind for _, kind in STATIC.values()} <= {
         "text/html; charset=utf-8", "text/css; charset=utf-8", "text/javascript; charset=utf-8", "image/svg+xml",
     }  # fmt: skip

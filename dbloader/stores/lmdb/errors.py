@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import lmdb
 
-from dbloader.errors import DamagedStoreError, NotAStoreError, StoreAccessError, StoreError, StoreFullError
+from dbloader.errors import (
+    DamagedStoreError,
+    DBLoaderError,
+    NotAStoreError,
+    StoreAccessError,
+    StoreError,
+    StoreFullError,
+)
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_TOO_MANY = (errno.EMFILE, errno.ENFILE)
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_RIGHT = (errno.EACCES, errno.EPERM, errno.EROFS)
 # Errors of the operating system. LMDB's other classes describe what it found in the file.
@@ -19,7 +32,20 @@ def translate_refusal(error: OSError, place: str) -> StoreError:
     """Return the error of dbloader for an error of the operating system: a file could not be written."""
     if error.errno in NO_ROOM:
         return StoreFullError(f"no room is left for {place}: {error.strerror}")
+    if error.errno in _TOO_MANY:
+        return StoreError(f"{place}: {error.strerror}: allow this process more of them (ulimit -n)")
     return StoreAccessError(f"{place} cannot be written: {error.strerror or error}")
+
+
+@contextmanager
+def refusals(place: str) -> Iterator[None]:
+    """Raise errors of the operating system as those of dbloader: a place could not be written."""
+    try:
+        yield
+    except DBLoaderError:
+        raise
+    except OSError as error:
+        raise translate_refusal(error, f"{place} ({error.filename})" if error.filename else place) from error
 
 
 def translate(error: lmdb.Error, place: str, *, use: str = "read", remedy: str = "") -> StoreError:

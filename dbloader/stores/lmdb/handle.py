@@ -51,6 +51,8 @@ class LMDBHandle:
         self.place = place
         self._of = of
         self._chunks_read = 0
+        # Transactions stay open, for a store does not change: a new one costs as much as reading a record.
+        self._idle: list[lmdb.Transaction] = []
         status = os.stat(path)  # noqa: PTH116 - the path may be any str
         if stat.S_ISDIR(status.st_mode):
             raise NotAStoreError(f"{place} is a folder, where a file was")
@@ -118,11 +120,15 @@ class LMDBHandle:
     @contextmanager
     def borrow(self, indices: Sequence[int]) -> Iterator[Iterator[memoryview | None]]:
         """Yield the documents of records, views into the map that are valid in the ``with`` block; None if missing."""
-        with self.begin() as txn:
-            yield self._look_up(txn, indices)
+        yield self.look_up(indices)
 
-    def _look_up(self, txn: lmdb.Transaction, indices: Sequence[int]) -> Iterator[memoryview | None]:
-        get, records = txn.get, self.records
+    def look_up(self, indices: Sequence[int]) -> Iterator[memoryview | None]:
+        """Yield the documents of records, views into the map that are valid while this object is; None if missing."""
+        try:
+            txn = self._idle.pop()  # now no other thread has it
+        except IndexError:
+            txn = self.begin()
+        get, records, usable = txn.get, self.records, True
         try:
             for position, index in enumerate(indices):
                 if not position % _PREFETCHED:
@@ -130,7 +136,11 @@ class LMDBHandle:
                 document: Any = get(record_key(index), None, records)
                 yield document
         except lmdb.Error as error:
+            usable = False  # LMDB does not go on with it after an error
             raise translate(error, self.place) from error
+        finally:
+            if usable:
+                self._idle.append(txn)
 
     def begin(self) -> lmdb.Transaction:
         """Begin a transaction whose values are views into the map, valid until it ends."""

@@ -1,27 +1,39 @@
-"""Make a sharded store of finished LMDB stores that lie in its folder."""
+"""Make a sharded store of finished LMDB stores that lie in its folder, and put it in the place of another."""
 
 from __future__ import annotations
 
 import os
 import secrets
+import shutil
+import tempfile
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dbloader.errors import DamagedStoreError, StoreError, StoreExistsError
-from dbloader.stores.lmdb.errors import translate_refusal
+from dbloader.stores.lmdb.errors import refusals
 from dbloader.stores.lmdb.partial import close_locked, open_locked, sync_folder
 from dbloader.stores.lmdb.shard_index import write_index
-from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, Shard, ShardTable, kept_manifest
+from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, Shard, ShardTable, is_sharded, kept_manifest
 from dbloader.stores.lmdb.store import LMDBStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from dbloader.records.manifest import Manifest
 
 
-def publish_shards(
+def publish_shards(folder: Path, names: Sequence[str], digests: Sequence[str | None], **facts: Any) -> Manifest:
+    """Make a folder a store of the shards in its ``shards/``, and return the manifest of all their records.
+
+    The arguments and errors are those of ``index_shards``.
+    """
+    table = index_shards(folder, names, digests, **facts)
+    put_manifest(folder, table)
+    return table.manifest
+
+
+def index_shards(
     folder: Path,
     names: Sequence[str],
     digests: Sequence[str | None],
@@ -29,34 +41,30 @@ def publish_shards(
     classes: Sequence[str] = (),
     source: Mapping[str, Any] | None = None,
     created: str | None = None,
-    before: ShardTable | None = None,
+    grows: tuple[Path, ShardTable] | None = None,
     index: str = "",
-) -> Manifest:
-    """Make a folder a store of the shards in its ``shards/``, and return the manifest of all their records.
-
-    The store is there, or is the new one in place of an older one, once the manifest has been renamed to its place.
-    Whoever has the older one open goes on reading it.
+) -> ShardTable:
+    """Write the index of the shards in the ``shards/`` of a folder, and return the table of their store.
 
     Args:
-        folder: The folder of the sharded store.
+        folder: The folder.
         names: File names of the shards, in the order of their records.
         digests: The digest that each must have; None for any.
         classes: Name of each label from 0 on.
         source: Where the records came from, for people to read.
         created: UTC, ISO 8601; None for now.
-        before: The store in the folder, to which the shards are added, within ``replacing``; None for a new one.
-        index: File name of the new index; "" for any.
+        grows: Folder and table of the store that the shards are added to; None for a new store.
+        index: File name of the index; "" for a new one.
 
     Raises:
         StoreError: A shard is missing, damaged, no store or another one; or the folder cannot be written.
         FieldError: A label has no class; or a manifest cannot hold the classes or the source.
     """
-    shards: list[Shard] = []
+    shards: list[Shard] = [] if grows is None else [*grows[1].shards]
 
     def stores() -> Iterator[LMDBStore]:
-        if before is not None:
-            shards.extend(before.shards)
-            yield LMDBStore(folder)
+        if grows is not None:
+            yield LMDBStore(grows[0])
         for number, (name, digest) in enumerate(zip(names, digests, strict=True)):
             path = folder / SHARD_FOLDER / name
             store = LMDBStore(path)
@@ -70,39 +78,57 @@ def publish_shards(
             yield store
 
     index = index or f"index-{secrets.token_hex(4)}.lmdb"
-    try:
-        if before is not None:
-            _keep(folder, before)
-        manifest = write_index(
-            str(folder / index), stores(), str(folder), classes=classes, source=source, created=created
-        )
-        previous = "" if before is None else before.index_file
-        put_manifest(folder, ShardTable(manifest, index, shards, previous).encode(), index)
-    except OSError as error:
-        if isinstance(error, StoreError):
-            raise
-        raise translate_refusal(error, str(folder)) from error
-    return manifest
+    # LMDB writes on a local disk, and other folders get whole files.
+    with refusals(str(folder)), tempfile.TemporaryDirectory(prefix="dbloader-") as local:
+        path = Path(local) / index
+        manifest = write_index(str(path), stores(), str(folder), classes=classes, source=source, created=created)
+        copy_durably(path, folder / index)
+    return ShardTable(manifest, index, shards, "" if grows is None else grows[1].index_file)
 
 
-def put_manifest(folder: Path, data: bytes, index: str) -> None:
-    """Put a manifest in its place, once all that it names is on the disk; the index has a name of its own."""
-    aside = folder / f"{MANIFEST_FILE}.{index}"
-    aside.unlink(missing_ok=True)  # of a publisher that was killed
-    write_durably(aside, data)
-    for changed in (folder / SHARD_FOLDER, folder):
-        sync_folder(changed)
-    aside.replace(folder / MANIFEST_FILE)
+def put_manifest(folder: Path, table: ShardTable) -> None:
+    """Put a manifest in its place, once all that it names is on the disk."""
+    aside = folder / f"{MANIFEST_FILE}.{secrets.token_hex(4)}"
+    with refusals(str(folder)):
+        try:
+            write_durably(aside, table.encode())
+            for changed in (folder / SHARD_FOLDER, folder):
+                sync_folder(changed)
+            aside.replace(folder / MANIFEST_FILE)
+        finally:
+            aside.unlink(missing_ok=True)
     with suppress(OSError):  # the store is in place
         sync_folder(folder)
 
 
-def _keep(folder: Path, table: ShardTable) -> None:
-    """Keep the manifest of a store that grows, for its readers; remove what the store before it has left."""
-    kept = kept_manifest(table.index_file)
-    for name in (*table.older_files, kept):  # a publisher that was killed has left half of it
-        (folder / name).unlink(missing_ok=True)
-    write_durably(folder / kept, (folder / MANIFEST_FILE).read_bytes())
+def move_into(folder: Path, table: ShardTable, target: Path) -> None:
+    """Put a store whose files are in a folder in the place of another, or of that which it grows from.
+
+    It is the manifest that does so, in one step, once all that it names is there.
+
+    Raises:
+        StoreLockedError: Another process publishes there now.
+        StoreExistsError: The store there is another one than that which is to grow.
+        StoreError: The store cannot be written.
+    """
+    left: list[str] = []
+    with refusals(str(target)), replacing(target) as old:
+        with suppress(StoreError):  # a damaged store is replaced too
+            there = ShardTable.decode(old, str(target))
+            left = [*there.files, *there.older_files]
+        if table.previous:
+            check_base(target, ShardTable.decode(old, str(target)), table.previous)
+            kept = target / kept_manifest(table.previous)
+            kept.unlink(missing_ok=True)  # a publisher that was killed has left half of it
+            write_durably(kept, old)
+        (target / SHARD_FOLDER).mkdir(exist_ok=True)
+        for name in table.files:
+            _give_second_name(folder / name, target / name)
+        put_manifest(target, table)
+        # Only what the older store had: other files may be those of a process that publishes too.
+        for name in {*left} - {*table.files, *table.older_files}:
+            with suppress(OSError):  # the store is in place
+                (target / name).unlink()
 
 
 @contextmanager
@@ -121,7 +147,7 @@ def replacing(folder: Path) -> Iterator[bytes]:
         close_locked(descriptor)
 
 
-def give_second_name(path: Path, to: Path) -> None:
+def _give_second_name(path: Path, to: Path) -> None:
     """Give a file a second name, so that a publisher which is killed leaves all parts.
 
     It is moved if another file has the name, such as a damaged one of the same store, or if there are no links.
@@ -136,15 +162,38 @@ def give_second_name(path: Path, to: Path) -> None:
                 raise
 
 
+def check_base(target: Path, table: ShardTable, index_file: str) -> None:
+    """Raise StoreExistsError unless the store at a place is the one with this index, which is to grow."""
+    if table.index_file != index_file:
+        raise StoreExistsError(
+            f"{target} is another store than the one that was to grow: somebody has published there meanwhile. Plan "
+            "again with append and overwrite (dbloader plan --append --overwrite)"
+        )
+
+
 def check_target(target: Path, *, overwrite: bool) -> bool:
     """Return whether a store is at the place, and may be replaced; StoreExistsError if not."""
     if not os.path.lexists(target):
         return False
-    if not (target / MANIFEST_FILE).is_file():
+    if not is_sharded(target):
         raise StoreExistsError(f"{target} exists and is no folder with a store of shards: name another place")
     if not overwrite:
         raise StoreExistsError(f"{target} exists already; overwrite (--overwrite) replaces it")
     return True
+
+
+def copy_durably(path: Path, to: Path) -> None:
+    """Copy a file, which is whole and on the disk once it has its name."""
+    aside = to.with_name(f"{to.name}.{secrets.token_hex(4)}")
+    try:
+        with path.open("rb") as source, aside.open("xb") as copy:
+            shutil.copyfileobj(source, copy, 2**20)
+            copy.flush()
+            os.fsync(copy.fileno())
+        aside.rename(to)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
 
 
 def write_durably(path: Path, data: bytes) -> None:

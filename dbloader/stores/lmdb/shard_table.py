@@ -18,6 +18,7 @@ from dbloader.records.manifest import Manifest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 MANIFEST_FILE, SHARD_FOLDER = "manifest.bson", "shards"
 FORMAT, VERSION = "dbloader shards", 1
@@ -54,6 +55,11 @@ class ShardTable(NamedTuple):
     previous: str = ""
 
     @property
+    def files(self) -> list[str]:
+        """The files of the store, below its folder: the shards, then the index."""
+        return [*(f"{SHARD_FOLDER}/{shard.name}" for shard in self.shards), self.index_file]
+
+    @property
     def older_files(self) -> list[str]:
         """The files in the folder that only readers of the store before need."""
         return [self.previous, kept_manifest(self.previous)] if self.previous else []
@@ -74,6 +80,11 @@ class ShardTable(NamedTuple):
                 "previous": self.previous,
             }
         )
+
+    @classmethod
+    def read(cls, folder: Path) -> ShardTable:
+        """Return the table of the store in a folder; errors as those of ``decode``, or OSError."""
+        return cls.decode((folder / MANIFEST_FILE).read_bytes(), str(folder))
 
     @classmethod
     def decode(cls, data: bytes, place: str) -> ShardTable:

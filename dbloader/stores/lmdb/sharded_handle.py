@@ -114,7 +114,7 @@ class ShardedHandle:
             raise DamagedStoreError(f"{place} {found}: {_REMEDY}")
 
     def _shard(self, number: int) -> LMDBHandle:
-        with env.gate, self._lock:
+        with self._lock:  # and the gate, which the store holds
             handle = self._opened.get(number)
             if handle is None:
                 handle = self._opened[number] = self._open_shard(number)
@@ -174,8 +174,8 @@ class ShardedHandle:
         """
         for number, positions in self._by_shard(indices).items():
             inside = [indices[position] - self._starts[number] for position in positions]
-            with self._shard(number).borrow(inside) as documents:
-                yield from zip(positions, inside, documents, strict=True)
+            handle = self._shard(number)
+            yield from zip(positions, inside, handle.look_up(inside), strict=True)
 
     def _by_shard(self, indices: Sequence[int]) -> dict[int, list[int]]:
         """Return the shards that have these records: positions in ``indices`` by the number of the shard."""
@@ -183,5 +183,9 @@ class ShardedHandle:
         for position, index in enumerate(indices):
             if not 0 <= index < self.manifest.length:
                 break  # the store raises an error before it comes to it
-            parts.setdefault(bisect_right(self._starts, index) - 1, []).append(position)
+            parts.setdefault(self._number_of(index), []).append(position)
         return parts
+
+    def _number_of(self, index: int) -> int:
+        """Return the number of the shard that has a record."""
+        return bisect_right(self._starts, index) - 1

@@ -1,6 +1,4 @@
-/** What all views share: the URL as the state, requests, elements, keys. */
-import {help, keys, pressed} from "./keys.js";
-export {keys};
+/** What all views share: the URL as the state, requests, elements. */
 
 /** One entry of /api/stores for each store of the page. Filled before a view is first shown. */
 export const stores = [];
@@ -39,7 +37,7 @@ export function url(changes) {
 export function go(changes, {replace = false} = {}) {
   const next = url(changes);
   if (next !== location.pathname + location.search) history[replace ? "replaceState" : "pushState"](null, "", next);
-  show();
+  dispatchEvent(new PopStateEvent("popstate")); // as if by the back button
 }
 
 /** Return a link to the present state with changes, which opens without loading the page again. */
@@ -143,67 +141,7 @@ export function title(text) {
   document.title = [escaped(text), shortPlace(state().store), "dbloader"].filter(Boolean).join(" · ");
 }
 
-function show() {
-  const now = state();
-  for (const element of find("#main").children) element.hidden = element.localName !== `db-${now.view}`;
-  find("#store").value = String(now.store);
-  find("#px").value = String(now.px);
-  find("#size").hidden = now.view !== "grid";
-  menu(false);
-  find("#sidebar").show(now);
-  const shown = find(`#main > :not([hidden])`);
-  if (shown) shown.show(now);
-  else go({view: "grid"}, {replace: true});
-}
-
 /** Open or close the side bar where the window is narrow. */
 export function menu(open) {
   find("#menu").ariaExpanded = String(document.body.classList.toggle("menu", open));
 }
-
-function theme(chosen) {
-  if (chosen) document.documentElement.dataset.theme = chosen;
-  else delete document.documentElement.dataset.theme;
-  find("#theme").textContent = {light: "☀", dark: "☾"}[chosen ?? ""] ?? "◐";
-  find("#theme").ariaLabel = find("#theme").title = `Colors: ${chosen ?? "as the system"}`;
-}
-
-/** Say at the bottom of the page that another store is at the place by now, or that the server does not answer. */
-async function checkStore() {
-  const said = await api(`/api/${state().store}/note`).then(({note}) => note ?? "", (error) => error.message);
-  find("#note").textContent = escaped(said);
-}
-
-async function start() {
-  theme(localStorage.getItem("theme"));
-  find("#theme").onclick = () => {
-    const next = {light: "dark", dark: ""}[localStorage.getItem("theme") ?? ""] ?? "light";
-    localStorage.setItem("theme", next);
-    theme(next || null);
-  };
-  find("#menu").onclick = () => menu(!document.body.classList.contains("menu"));
-  find("#help").onclick = help;
-  find("#home").onclick = (event) => { event.preventDefault(); go({view: null, q: null, at: null}); };
-  find("#store").onchange = () => go({store: find("#store").value});
-  find("#px").oninput = () => go({px: find("#px").value}, {replace: true});
-  keys({"?": ["Show these keys", help]});
-  keys({Escape: ["Back to the images", () => go({view: null})]});
-  addEventListener("keydown", pressed);
-  try {
-    const views = ["sidebar", ...[...find("#main").children].map((view) => view.localName.slice(3))];
-    const [found] = await Promise.all([api("/api/stores"), ...views.map((name) => import(`./${name}.js`))]);
-    stores.push(...found);
-  } catch (error) {
-    find("#main").replaceChildren(make("p", {class: "error", role: "alert"}, error.message));
-    return;
-  }
-  if (state().store >= stores.length) history.replaceState(null, "", url({store: 0}));
-  if (stores.length === 1) find("#store").replaceWith(make("span", {id: "store", title: escaped(stores[0].place)}, shortPlace(0)));
-  else find("#store").replaceChildren(...stores.map((_, s) => make("option", {value: String(s)}, shortPlace(s))));
-  addEventListener("popstate", show);
-  addEventListener("focus", checkStore);
-  show();
-  checkStore();
-}
-
-addEventListener("DOMContentLoaded", start);

@@ -1,5 +1,6 @@
 /** All records of the selection as thumbnails. */
-import {api, className, counted, escaped, go, keys, link, listings, make, notice, ofFirst, picture, state, title, url} from "./app.js";
+import {api, className, counted, escaped, go, link, listings, make, notice, ofFirst, picture, state, title, url} from "./app.js";
+import {keys} from "./keys.js";
 import {Scroller} from "./scroll.js";
 
 const CHUNK = 200; // rows of a request

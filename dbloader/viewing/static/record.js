@@ -1,5 +1,6 @@
 /** One record: its picture with what lies over it, and all that is known of it. */
-import {api, className, counted, escaped, go, keys, link, make, notice, ofFirst, picture, sized, state, stores, title, url} from "./app.js";
+import {api, className, counted, escaped, go, link, make, notice, ofFirst, picture, sized, state, stores, title, url} from "./app.js";
+import {keys} from "./keys.js";
 
 const LONGEST = 2000; // characters of a value that are shown
 const ENLARGED = 8; // times, at most

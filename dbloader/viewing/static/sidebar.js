@@ -1,6 +1,7 @@
 /** What the selection is: search, filters, classes, histograms; and the other pages. */
 import "./bars.js";
-import {api, className, counted, escaped, go, keys, link, listings, make, menu, ofFirst, sized, state, stores, url} from "./app.js";
+import {api, className, counted, escaped, go, link, listings, make, menu, ofFirst, sized, state, stores, url} from "./app.js";
+import {keys} from "./keys.js";
 import {Scroller} from "./scroll.js";
 
 const PAGES = {grid: "Images", training: "What training sees", report: "Report of the conversion", duplicates: "Duplicates", compare: "Compare the stores"};

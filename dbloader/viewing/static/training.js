@@ -1,5 +1,6 @@
 /** What the training sees: the batch of a step, each image beside its original with the crop; one record in twelve epochs. */
-import {address, api, className, counted, escaped, go, keys, link, make, picture, title} from "./app.js";
+import {address, api, className, counted, escaped, go, link, make, picture, title} from "./app.js";
+import {keys} from "./keys.js";
 
 /** Name, text, usual value, and whether it matters for one record. */
 const OPTIONS = [["seed", "Seed", 0, true], ["epoch", "Epoch", 0, false], ["batch_size", "Batch size", 32, true],

@@ -65,6 +65,9 @@ def test_what_lmdb_finds_damaged_is_a_damaged_store(place: Path) -> None:
                 file.write(bytes(len(content) - 2 * 4096))
             with pytest.raises(DamagedStoreError, match=r"store\.lmdb cannot be read: .*MDB_"):
                 store.documents(range(20))
+            with place.open("r+b") as file:
+                file.write(content)
+            assert len(store.documents(range(20))) == 20, "a reader goes on once the file is whole again"
 
     assert in_child(read_damaged_record) == 0
 

@@ -1,0 +1,63 @@
+/** The start of the page: loads its views, and shows the one that the URL names. */
+import {api, escaped, find, go, make, menu, shortPlace, state, stores, url} from "./app.js";
+import {help, keys, pressed} from "./keys.js";
+
+function show() {
+  const now = state();
+  for (const element of find("#main").children) element.hidden = element.localName !== `db-${now.view}`;
+  find("#store").value = String(now.store);
+  find("#px").value = String(now.px);
+  find("#size").hidden = now.view !== "grid";
+  menu(false);
+  find("#sidebar").show(now);
+  const shown = find(`#main > :not([hidden])`);
+  if (shown) shown.show(now);
+  else go({view: "grid"}, {replace: true});
+}
+
+function theme(chosen) {
+  if (chosen) document.documentElement.dataset.theme = chosen;
+  else delete document.documentElement.dataset.theme;
+  find("#theme").textContent = {light: "☀", dark: "☾"}[chosen ?? ""] ?? "◐";
+  find("#theme").ariaLabel = find("#theme").title = `Colors: ${chosen ?? "as the system"}`;
+}
+
+/** Say at the bottom of the page that another store is at the place by now, or that the server does not answer. */
+async function checkStore() {
+  const said = await api(`/api/${state().store}/note`).then(({note}) => note ?? "", (error) => error.message);
+  find("#note").textContent = escaped(said);
+}
+
+async function start() {
+  theme(localStorage.getItem("theme"));
+  find("#theme").onclick = () => {
+    const next = {light: "dark", dark: ""}[localStorage.getItem("theme") ?? ""] ?? "light";
+    localStorage.setItem("theme", next);
+    theme(next || null);
+  };
+  find("#menu").onclick = () => menu(!document.body.classList.contains("menu"));
+  find("#help").onclick = help;
+  find("#home").onclick = (event) => { event.preventDefault(); go({view: null, q: null, at: null}); };
+  find("#store").onchange = () => go({store: find("#store").value});
+  find("#px").oninput = () => go({px: find("#px").value}, {replace: true});
+  keys({"?": ["Show these keys", help]});
+  keys({Escape: ["Back to the images", () => go({view: null})]});
+  addEventListener("keydown", pressed);
+  try {
+    const views = ["sidebar", ...[...find("#main").children].map((view) => view.localName.slice(3))];
+    const [found] = await Promise.all([api("/api/stores"), ...views.map((name) => import(`./${name}.js`))]);
+    stores.push(...found);
+  } catch (error) {
+    find("#main").replaceChildren(make("p", {class: "error", role: "alert"}, error.message));
+    return;
+  }
+  if (state().store >= stores.length) history.replaceState(null, "", url({store: 0}));
+  if (stores.length === 1) find("#store").replaceWith(make("span", {id: "store", title: escaped(stores[0].place)}, shortPlace(0)));
+  else find("#store").replaceChildren(...stores.map((_, s) => make("option", {value: String(s)}, shortPlace(s))));
+  addEventListener("popstate", show);
+  addEventListener("focus", checkStore);
+  show();
+  checkStore();
+}
+
+addEventListener("DOMContentLoaded", start);
