@@ -81,13 +81,8 @@ class ObjectSource(Source):
 
     def __init__(self, bucket: Bucket, *described: Any) -> None:
         super().__init__(*described)
-        self._bucket = bucket
+        self._bucket, self.place = bucket, str(bucket.place)
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="dbloader-objects")
-
-    @property
-    @override
-    def place(self) -> str:
-        return str(self._bucket.place)
 
     @override
     def read(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Problem]:
