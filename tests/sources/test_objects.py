@@ -135,8 +135,9 @@ def test_what_cannot_be_converted_is_refused_with_the_reason(
     with pytest.raises(SourceError, match=r"access is refused \(403, SignatureDoesNotMatch\)") as caught:
         outside(convert, f"{place}flat", to, environment=object_store.environment(secret="wrong"))
     assert "wrong" not in str(caught.value).replace("are wrong", "")
-    with pytest.raises(SourceError, match=r"no server answers at http://127\.0\.0\.1:9 "):
-        outside(convert, f"{place}flat", to, environment=object_store.environment(endpoint="http://127.0.0.1:9"))
+    nowhere = object_store.environment(endpoint="http://user:hidden@127.0.0.1:9")
+    with pytest.raises(SourceError, match=r"no server answers at 127\.0\.0\.1:9 \(AWS_ENDPOINT_URL\)"):
+        outside(convert, f"{place}flat", to, environment=nowhere)
     with HTTPProxy(object_store.port, lambda *_: (301, "PermanentRedirect")) as proxy:  # as S3 answers
         elsewhere = object_store.environment(endpoint=proxy.endpoint)
         with pytest.raises(SourceError, match="s3://images is in another region: set AWS_REGION"):
