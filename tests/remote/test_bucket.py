@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dbloader.errors import OptionError, StoreExistsError, StoreFullError, StoreNotFoundError, StoreUnreachableError
+from dbloader.errors import (
+    OptionError,
+    StoreError,
+    StoreExistsError,
+    StoreFullError,
+    StoreNotFoundError,
+    StoreUnreachableError,
+)
 from tests.support.http_proxy import CUT, SLOW_DOWN, HTTPProxy
 from tests.support.images import plant
 from tests.support.object_store import WAIT_S, keys, put
@@ -74,6 +81,29 @@ def test_an_object_of_any_size_is_copied_byte_for_byte_and_sent_once(
     with pytest.raises(StoreNotFoundError, match="none does not exist"):
         outside(fetch, place, ["none"], back)
     assert not (back / "none").exists()
+
+
+def fetch_while_it_changes(place: str, name: str, path: Path) -> None:
+    """Fetch an object that another one replaces before its second part is asked for."""
+    from dbloader.remote.bucket import Bucket
+    from dbloader.remote.origin import RemoteOrigin
+
+    class Changing(Bucket):
+        def get(self, key: str, etag: str = "", span: tuple[int, int] | None = None) -> bytes:
+            if span and span[0]:
+                put(place, {key: bytes(span[1])})
+            return super().get(key, etag, span)
+
+    origin = RemoteOrigin(place)
+    origin.bucket = Changing(place)
+    origin.fetch(name, path)
+
+
+def test_a_copy_never_mixes_two_objects(object_store: ObjectStore, outside: Outside, tmp_path: Path) -> None:
+    place = object_store.place()
+    outside(put, place, {"large": b"x" * (8 * 2**20 + 1)})
+    with pytest.raises(StoreError, match="large was changed after it was listed"):
+        outside(fetch_while_it_changes, place, "large", tmp_path / "copy")
 
 
 def fetch_with_little_room(place: str, name: str, folder: Path) -> None:
