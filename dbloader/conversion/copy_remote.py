@@ -127,7 +127,6 @@ def _for_each_file(
                 progress(done, table.manifest.length)
         except BaseException:
             bucket.close()  # else the files under way would be fetched to their ends
-            threads.shutdown(cancel_futures=True)
             raise
 
 
