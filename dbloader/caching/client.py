@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import socket
 import subprocess
@@ -13,12 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dbloader import errors
-from dbloader.caching.folder import LOCK, LOG, ORDERS, Channel, make_folder, socket_address, write_whole
+from dbloader.caching.channel import Channel, socket_address
+from dbloader.caching.folder import LOCK, LOG, arriving_bytes, make_folder, read_stats
 from dbloader.errors import DBLoaderError, StoreAccessError
 from dbloader.stores.lmdb.errors import translate_refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from dbloader.caching.policy import Need
 
@@ -27,6 +27,7 @@ STALL_S = 120.0
 _START_S = 60.0
 _STARTS = 3
 _PAUSE_S = 0.02
+_LOOK_S = 1.0  # while it waits
 # Forks once, so that no reader has a child that it does not know of. Nothing that a fork could break is there yet.
 _PROGRAM = """\
 import os
@@ -51,9 +52,10 @@ class FetcherClient:
     """
 
     def __init__(self, cache: str, origin: str, place: str, limit: int | None, reader: str) -> None:
-        self._cache, self._origin, self._place, self._limit, self._reader = cache, origin, place, limit, reader
+        self._cache, self._place, self._reader = cache, place, reader
+        self._opening: dict[str, Any] = {"place": origin, "limit": limit}
         self._channel: Channel | None = None
-        self._known = False
+        self._is_open = False
 
     def open(self, *, known: bool) -> None:
         """Wait until the cache has the store's manifest and index.
@@ -61,24 +63,19 @@ class FetcherClient:
         Args:
             known: Whether another process with this reader has opened it, so that it need not be looked at again.
         """
-        self._known = known
         make_folder(self._cache, self._place, origin_is_path="://" not in self._place)
-        try:
-            self._ask("the index")
-        except BaseException:
-            self.close()
-            raise
-        self._known = True
+        self._opening["known"] = known
+        self._ask("the index")
+        self._opening["known"] = True
 
     def expect(self, needs: Iterable[Need], *, check: bool) -> None:
         """Say in which order shards will be needed from now on.
 
         Raises:
-            OptionError: The cache is too small for it. The message says how large it must be.
+            OptionError: The cache is too small for it, and that is to be checked. The message says how large it must
+                be.
         """
-        self._ask("the index")
-        write_whole(Path(self._cache) / ORDERS / f"{self._reader}.json", json.dumps([list(need) for need in needs]))
-        self._ask("the order", expect={"check": check})
+        self._ask("the order", expect=list(needs), check=check)
 
     def need(self, shard: int, name: str) -> None:
         """Wait until a shard is there; it stays until ``opened`` is called.
@@ -90,16 +87,9 @@ class FetcherClient:
 
     def opened(self) -> None:
         """Say that the shard asked for last is open."""
-        self._tell(soon=[])
-
-    def soon(self, shards: Sequence[int]) -> None:
-        """Say that some shards will be needed next, without waiting."""
-        self._tell(soon=list(shards))
-
-    def _tell(self, **message: Any) -> None:
         try:
             if self._channel is not None:
-                self._channel.send(**message)
+                self._channel.send(opened=True)
         except OSError:
             self.close()  # the next question finds a new fetcher
 
@@ -109,13 +99,13 @@ class FetcherClient:
             try:
                 if self._channel is None:
                     self._channel = self._connect()
-                    opening = {"place": self._origin, "limit": self._limit, "known": self._known}
-                    self._channel.send(open=opening, reader=self._reader)
-                    self._answer(what)
+                    self._exchange("the index", open=self._opening, reader=self._reader)
+                    self._is_open = True
                 if message:
-                    self._channel.send(**message)
-                    self._answer(what)
+                    self._exchange(what, **message)
             except DBLoaderError:  # first, as some are ConnectionErrors too
+                if not self._is_open:
+                    self.close()
                 raise
             except (ConnectionError, EOFError):
                 self.close()
@@ -130,37 +120,33 @@ class FetcherClient:
             f"{what} of {self._place} cannot be fetched: the cache's fetcher ended {_STARTS} times{self._log()}"
         )
 
-    def _answer(self, what: str) -> None:
-        """Wait for an answer, as long as bytes arrive."""
+    def _exchange(self, what: str, **message: Any) -> None:
+        """Send a message, and wait for the answer as long as bytes arrive."""
         assert self._channel is not None
-        arrived, since, cause = -1, time.monotonic(), ""
-        while True:
-            try:
-                message = self._channel.receive()
-            except TimeoutError:
-                message = {"wait": arrived, "cause": cause or "the cache's fetcher does not answer"}
-            if "ready" in message:
-                return
-            if "error" in message:
-                kind = getattr(errors, message["error"], None)
-                known = isinstance(kind, type) and issubclass(kind, DBLoaderError)
-                raise (kind if known else StoreAccessError)(message["text"])  # type: ignore[misc]
-            if message["wait"] != arrived:
-                arrived, since = message["wait"], time.monotonic()
-            cause = message["cause"]
-            if time.monotonic() - since >= STALL_S:
+        self._channel.send(**message)
+        arrived, since = -1, time.monotonic()
+        while not self._channel.wait(_LOOK_S):
+            before, arrived = arrived, arriving_bytes(self._cache)
+            if arrived != before:
+                since = time.monotonic()
+            elif time.monotonic() - since >= STALL_S:
                 self.close()
+                cause = read_stats(self._cache).last_error
                 raise StoreAccessError(
                     f"{what} of {self._place} did not come: no byte arrived for {STALL_S:.0f} s"
                     + (f"; the last error was: {cause}" if cause else "")
                 )
+        answer = self._channel.receive()
+        if "error" in answer:
+            kind = getattr(errors, answer["error"], None)
+            known = isinstance(kind, type) and issubclass(kind, DBLoaderError)
+            raise (kind if known else StoreAccessError)(answer["text"])  # type: ignore[misc]
 
     def _connect(self) -> Channel:
         """Return a connection to the fetcher, which this process starts if no other one holds its lock."""
         until, starts = time.monotonic() + _START_S, 0
         while time.monotonic() < until:
             connection = socket.socket(socket.AF_UNIX)
-            connection.settimeout(STALL_S)
             try:
                 with socket_address(self._cache) as address:
                     connection.connect(address)
@@ -214,4 +200,4 @@ class FetcherClient:
         """Leave the fetcher; it ends when nobody is left."""
         if self._channel is not None:
             self._channel.close()
-            self._channel = None
+            self._channel, self._is_open = None, False

@@ -1,36 +1,30 @@
 """The folder of a cache: a folder of shards with the origin's manifest and index, in which some shards are missing.
 
-``cache.json`` marks it: only in a folder with this file is anything ever removed. ``fetcher.lock`` is locked by the
-fetcher while it runs, ``fetcher.sock`` is where it listens, and ``orders/`` has a file for each reader whose order is
-known. ``stats.json`` has the fetcher's counters.
+``cache.json`` marks it: only in a folder with this file is anything ever removed. ``partial/`` has the files that are
+being fetched. ``fetcher.lock`` is locked by the fetcher while it runs, and ``fetcher.sock`` is where it listens.
+``stats.json`` has its counters.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import secrets
-from contextlib import contextmanager
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dbloader.errors import NotAStoreError, OptionError
 from dbloader.stores.lmdb.errors import translate_refusal
 from dbloader.stores.lmdb.shard_table import SHARD_FOLDER
 
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Iterator
-
-MARKER, LOCK, SOCKET, LOG, STATS, ORDERS = (
-    "cache.json", "fetcher.lock", "fetcher.sock", "fetcher.log", "stats.json", "orders",
+MARKER, LOCK, SOCKET, LOG, STATS, PARTIAL = (
+    "cache.json", "fetcher.lock", "fetcher.sock", "fetcher.log", "stats.json", "partial",
 )  # fmt: skip
-PARTIAL = ".partial"
-# Most that the path of a socket may have, on Linux; elsewhere a few less.
-_SOCKET_PATH = 100
 
 
-class CacheStats(NamedTuple):
+@dataclasses.dataclass
+class CacheStats:
     """What a cache's fetcher has done since it began.
 
     Attributes:
@@ -38,8 +32,9 @@ class CacheStats(NamedTuple):
         fetches: Shards fetched.
         fetched_bytes: Their bytes.
         removed: Shards removed to make room.
-        retries: Attempts at fetching that failed and were repeated.
+        retries: Attempts at fetching a shard, and requests to object storage, that failed and were repeated.
         seconds: Time spent fetching, of all threads.
+        last_error: Why the last of these attempts failed; "" when a shard has come since.
     """
 
     nbytes: int = 0
@@ -48,6 +43,12 @@ class CacheStats(NamedTuple):
     removed: int = 0
     retries: int = 0
     seconds: float = 0.0
+    last_error: str = ""
+
+    def write(self, cache: Path) -> None:
+        """Write them into the cache's folder; a full disk has no room for them."""
+        with suppress(OSError):
+            write_whole(cache / STATS, json.dumps(dataclasses.asdict(self)))
 
 
 def read_stats(cache: str | os.PathLike[str]) -> CacheStats:
@@ -56,6 +57,15 @@ def read_stats(cache: str | os.PathLike[str]) -> CacheStats:
         return CacheStats(**json.loads((Path(cache) / STATS).read_text()))
     except FileNotFoundError:
         return CacheStats()
+
+
+def arriving_bytes(cache: str) -> int:
+    """Return how many bytes the files have that are being fetched."""
+    found = 0
+    for path in Path(cache, PARTIAL).iterdir():
+        with suppress(FileNotFoundError):  # it is whole now, and has moved
+            found += path.stat().st_size
+    return found
 
 
 def make_folder(cache: str, origin: str, *, origin_is_path: bool) -> None:
@@ -81,7 +91,7 @@ def make_folder(cache: str, origin: str, *, origin_is_path: bool) -> None:
                     f"{cache} is not a cache, and not empty: name an empty folder, or one that does not exist"
                 )
             write_whole(folder / MARKER, json.dumps({"format": "dbloader cache", "version": 1, "origin": origin}))
-        for name in (SHARD_FOLDER, ORDERS):
+        for name in (SHARD_FOLDER, PARTIAL):
             (folder / name).mkdir(exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
         raise NotAStoreError(
@@ -97,42 +107,3 @@ def write_whole(path: Path, data: str | bytes) -> None:
     aside = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     aside.write_bytes(data.encode() if isinstance(data, str) else data)
     aside.replace(path)
-
-
-@contextmanager
-def socket_address(cache: str) -> Iterator[str]:
-    """Yield the path of the fetcher's socket, through a descriptor of its folder if it would be too long."""
-    path = os.path.join(cache, SOCKET)  # noqa: PTH118 - any str
-    if len(os.fsencode(path)) < _SOCKET_PATH:
-        yield path
-        return
-    descriptor = os.open(cache, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        yield f"/proc/self/fd/{descriptor}/{SOCKET}"
-    finally:
-        os.close(descriptor)
-
-
-class Channel:
-    """Messages over a socket: one line of JSON each."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._socket = connection
-        self._lines = connection.makefile("rb")
-
-    def send(self, **message: Any) -> None:
-        """Send a message; OSError if the other end is gone."""
-        self._socket.sendall(json.dumps(message).encode() + b"\n")
-
-    def receive(self) -> dict[str, Any]:
-        """Return the next message; EOFError if the other end is gone."""
-        line = self._lines.readline()
-        if not line.endswith(b"\n"):
-            raise EOFError
-        message: dict[str, Any] = json.loads(line)
-        return message
-
-    def close(self) -> None:
-        """Close this end."""
-        self._lines.close()
-        self._socket.close()

@@ -24,9 +24,6 @@ class CacheMetrics:
     """The caches that this process has opened; their fetchers are processes of their own, one for each folder."""
 
     def __init__(self) -> None:
-        self._begin()
-
-    def _begin(self) -> None:
         self._pid = os.getpid()
         self._caches: set[str] = set()
         self._is_told = False
@@ -37,7 +34,7 @@ class CacheMetrics:
         if api is None:
             return
         if self._pid != os.getpid():  # a forked process tells of what it opens itself
-            self._begin()
+            self._pid, self._caches = os.getpid(), set()
         self._caches |= {cache}
         if not self._is_told:
             self._is_told = True

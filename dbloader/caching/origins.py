@@ -35,6 +35,10 @@ class Origin(Protocol):
     place: str
     """Where the store is, without credentials."""
 
+    @property
+    def repeats(self) -> int:
+        """Requests that were repeated so far, where this code counts them."""
+
     def manifest(self) -> bytes:
         """Return the content of the store's ``manifest.bson`` as it is now.
 
@@ -72,6 +76,8 @@ def open_origin(place: str) -> Origin:
 class FolderOrigin:
     """A folder of shards on a slow file system."""
 
+    repeats = 0
+
     def __init__(self, place: str) -> None:
         self.place = place
 
@@ -107,6 +113,8 @@ class FolderOrigin:
 class StoreOrigin:
     """A store in MongoDB or in one LMDB file, whose records are written into shards of about equal size."""
 
+    repeats = 0
+
     def __init__(self, store: Store) -> None:
         self.place = store.place
         self._store = store
@@ -115,9 +123,7 @@ class StoreOrigin:
     def manifest(self) -> bytes:
         """Return a manifest of the shards that the store will be cut into."""
         store = copy.copy(self._store)  # opens what is at the place now
-        if self._table is not None and store.manifest == self._table.manifest:
-            return self._table.encode()
-        table = self._cut(store)
+        table = _cut(store)
         if self._table is None:
             self._table, self._store = table, store
         return table.encode()
@@ -126,8 +132,6 @@ class StoreOrigin:
         """Write the index, or the records of a shard, each verified."""
         table, store = self._table, self._store
         assert table is not None, "the manifest is asked for first"
-        if store.manifest.digest != table.manifest.digest:
-            raise NotAStoreError(f"the store at {self.place} has been replaced")
         if name == _INDEX:
             manifest = table.manifest
             write_index(
@@ -148,15 +152,16 @@ class StoreOrigin:
                     writer.write(store.verified(document, index) for document, index in documents)
             writer.finish()
 
-    def _cut(self, store: Store) -> ShardTable:
-        """Return the shards of a store: their digests follow from the column of checksums."""
-        manifest = store.manifest
-        crc32, nbytes = store.column("crc32"), store.column("nbytes")
-        size = max(1, min(manifest.length, _SHARD_BYTES * manifest.length // max(1, manifest.image_bytes)))
-        shards = []
-        for number, begin in enumerate(range(0, manifest.length, size)):
-            end = min(begin + size, manifest.length)
-            digest = hashlib.sha256(crc32[begin:end].tobytes()).hexdigest()
-            size_of_file = int(nbytes[begin:end].sum()) + (end - begin + 64) * _PAGE_BYTES  # an estimate
-            shards.append(Shard(f"{number:05}-{digest[:8]}.lmdb", end - begin, size_of_file, digest))
-        return ShardTable(manifest, _INDEX, shards)
+
+def _cut(store: Store) -> ShardTable:
+    """Return the shards of a store: their digests follow from the column of checksums."""
+    manifest = store.manifest
+    crc32, nbytes = store.column("crc32"), store.column("nbytes")
+    size = max(1, min(manifest.length, _SHARD_BYTES * manifest.length // max(1, manifest.image_bytes)))
+    shards = []
+    for number, begin in enumerate(range(0, manifest.length, size)):
+        end = min(begin + size, manifest.length)
+        digest = hashlib.sha256(crc32[begin:end].tobytes()).hexdigest()
+        size_of_file = int(nbytes[begin:end].sum()) + (end - begin + 64) * _PAGE_BYTES  # an estimate
+        shards.append(Shard(f"{number:05}-{digest[:8]}.lmdb", end - begin, size_of_file, digest))
+    return ShardTable(manifest, _INDEX, shards)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_right
-from itertools import accumulate
+from itertools import accumulate, chain
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -52,10 +52,6 @@ class CachePolicy:
     def expect(self, reader: Hashable, needs: Iterable[Need]) -> None:
         """Take over the order in which a reader will need shards, from where it is now, in place of an earlier one."""
         self._readers[reader] = _Reader(sorted(needs, key=lambda need: need.first))
-
-    def knows(self, reader: Hashable) -> bool:
-        """Return whether the order of a reader is known."""
-        return reader in self._readers
 
     def forget(self, reader: Hashable) -> None:
         """Forget the order of a reader that has ended."""
@@ -104,24 +100,16 @@ class CachePolicy:
             fixed: Shards that must not be removed now, such as those that are being fetched.
             skip: Shards that cannot be fetched now.
         """
-        for place, shard in enumerate(waited_for):
+        if len(present) == len(self.nbytes):
+            return None
+        ahead = heapq.merge(*(reader.distances() for reader in self._readers.values()))
+        fixed = set(fixed)
+        for distance, shard in chain(((-1, shard) for shard in waited_for), ahead):
             if shard not in present and shard not in skip:
-                return self._fetch(shard, self._make_room(shard, -1, present, {*fixed, *waited_for[:place]}))
-        for distance, shard in heapq.merge(*(reader.distances() for reader in self._readers.values())):
-            if shard not in present and shard not in skip:
-                return self._fetch(shard, self._make_room(shard, distance, present, fixed))
+                remove = self._make_room(shard, distance, present, fixed)
+                return None if remove is None else Fetch(shard, remove)
+            fixed.add(shard)
         return None
-
-    def removable(self, present: Collection[int], fixed: Collection[int] = ()) -> list[tuple[float, int]]:
-        """Return how far away the next use of each shard is that may be removed, and the shard, the farthest first.
-
-        The distance is in positions of a reader, 0 for a shard in use, infinite if no use is known.
-        """
-        found = [(self._distance(shard), shard) for shard in present if shard not in fixed]
-        return sorted(found, key=lambda item: (-item[0], self._asked.get(item[1], 0), item[1]))
-
-    def _fetch(self, shard: int, remove: list[int] | None) -> Fetch | None:
-        return None if remove is None else Fetch(shard, remove)
 
     def _make_room(
         self, shard: int, distance: float, present: Collection[int], fixed: Collection[int]
@@ -131,12 +119,20 @@ class CachePolicy:
             return []
         excess = sum(self.nbytes[other] for other in present) + self.nbytes[shard] - self.limit
         remove: list[int] = []
-        for farther, other in self.removable(present, fixed) if excess > 0 else ():
+        for farther, other in self._removable(present, fixed) if excess > 0 else ():
             if excess <= 0 or farther <= distance:
                 break
             remove.append(other)
             excess -= self.nbytes[other]
         return remove if excess <= 0 else None
+
+    def _removable(self, present: Collection[int], fixed: Collection[int]) -> list[tuple[float, int]]:
+        """Return how far away the next use of each shard is that may be removed, and the shard, the farthest first.
+
+        The distance is in positions of a reader, 0 for a shard in use, infinite if no use is known.
+        """
+        found = [(self._distance(shard), shard) for shard in present if shard not in fixed]
+        return sorted(found, key=lambda item: (-item[0], self._asked.get(item[1], 0), item[1]))
 
     def _distance(self, shard: int) -> float:
         return min((reader.distance(shard) for reader in self._readers.values()), default=inf)

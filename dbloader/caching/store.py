@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 import weakref
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import lmdb
@@ -24,7 +23,7 @@ from dbloader.stores.lmdb.store import LMDBStore
 from dbloader.stores.mongo.uri import is_mongo, parse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from dbloader.caching.policy import Need
     from dbloader.errors import DamagedRecordError
@@ -144,7 +143,7 @@ class CachedHandle(ShardedHandle):
 
     def file_of(self, index: int) -> str:
         """Return the file in the cache that has a record."""
-        return self.files[1 + next(iter(self._by_shard([index])), 0)]
+        return self.files[1 + self._number_of(index)]
 
     @override
     def _open_shard(self, number: int) -> LMDBHandle:
@@ -166,23 +165,4 @@ class CachedHandle(ShardedHandle):
 
     @override
     def prefetch(self, indices: Sequence[int]) -> None:
-        self._announce(indices)
-        there = [number for number in self._by_shard(indices) if number in self._opened]
-        for number, positions in self._by_shard(indices).items():
-            if number in there:
-                start = self._starts[number]
-                self._shard(number).prefetch([indices[position] - start for position in positions])
-
-    @override
-    @contextmanager
-    def borrow(self, indices: Sequence[int]) -> Iterator[Iterator[bytes | None]]:
-        self._announce(indices)
-        with super().borrow(indices) as documents:
-            yield documents
-
-    def _announce(self, indices: Sequence[int]) -> None:
-        """Have the shards of a batch fetched together, not each when the one before it has been read."""
-        with self._lock:
-            missing = [number for number in self._by_shard(indices) if number not in self._opened]
-            if len(missing) > 1:
-                self._client.soon(missing)
+        super().prefetch([index for index in indices if self._number_of(index) in self._opened])

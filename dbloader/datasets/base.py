@@ -43,7 +43,6 @@ class RecordDataset(Dataset[Any]):
     def __init__(self, store: Store) -> None:
         self.store = store
         self.manifest: Manifest = store.manifest
-        self._checked_order: dict[str, Any] = {}  # that of which the cache's size has been checked
         self._indices: np.ndarray[Any, Any] | None = None  # those of a query in the store, ascending; None for all
 
     @property
@@ -143,24 +142,19 @@ class RecordDataset(Dataset[Any]):
     def _prefetch(self, indices: Sequence[int]) -> None:
         self._same_store().prefetch(self._positions(indices))
 
-    def _expect_order(self, sampler: ResumableSampler, since: Mapping[str, Any], margin: int) -> None:
+    def _expect_order(self, sampler: ResumableSampler, since: Mapping[str, Any], *, margin: int, check: bool) -> None:
         """Have the cache, if there is one, fetch shards in the order of an iteration that begins.
 
         Args:
             sampler: One of dbloader's.
             since: The state where the iteration begins.
             margin: Most samples that one worker is behind another.
-
-        Raises:
-            OptionError: The cache is too small for the order.
+            check: Whether to refuse a cache that is too small for the order, with an OptionError.
         """
         store = self._same_store()
         if isinstance(store, CachedStore):
             needs = needs_of(sampler, since, store.shard_lengths or [], self._indices, margin=margin)
-            # Later epochs are of the same kind; that their shards have other sizes must not end a training.
-            order = {**since, "seed": 0, "epoch": 0, "position": 0}
-            store.expect(needs, check=order != self._checked_order)
-            self._checked_order = order
+            store.expect(needs, check=check)
 
     def find(self, name: str) -> int:
         """Return the index of the record with a name (the path below the root of the converted folder).

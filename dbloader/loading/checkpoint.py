@@ -142,7 +142,9 @@ class SamplerCheckpoint:
             start = self._latest.next_start()
         expect_order = getattr(self._dataset, "_expect_order", None)
         if expect_order is not None:
-            expect_order(self._sampler, start, self._ahead * self._batch_size)
+            # Later epochs are of the same kind: that their shards have other sizes must not end a training.
+            first = self._latest is None
+            expect_order(self._sampler, start, margin=self._ahead * self._batch_size, check=first)
         self._latest = _SamplerPosition(self._sampler, start, self._batch_size, drop_last=self._drop_last)
         return self._latest
 

@@ -83,6 +83,10 @@ class Reading:
         return self.result
 
 
+def sizes_of_partial_files(cache: Path) -> list[int]:
+    return [path.stat().st_size for path in (cache / "partial").iterdir()]
+
+
 TRAINING = """\
 import sys
 from dbloader.caching.store import CachedStore
@@ -171,17 +175,20 @@ def test_after_training_and_fetcher_were_killed_the_cache_goes_on_with_what_is_c
         assert process.stdout.readline() == "read\n"
         with slow.opened() as descriptor:
             slow.write(descriptor, slow.data[:5000])
+            wait_for(lambda: sizes_of_partial_files(cache) == [5000], "half of a shard")
             process.send_signal(signal.SIGSTOP)  # or it would start another one
             kill_fetcher(cache)
             process.send_signal(signal.SIGKILL)
             process.wait(WAIT_S)
-    assert len(shards_in(cache)) == 2  # the half of one has a name of its own
+    assert shards_in(cache) == ["00000.lmdb"]
+    assert sizes_of_partial_files(cache) == [5000]
     slow.path.unlink()
     slow.path.write_bytes(slow.data)
     with CachedStore(origin, cache) as store:
         assert images_of(store) == IMAGES
         assert len(shards_in(cache)) == 6
     wait_until_ended(cache)
+    assert sizes_of_partial_files(cache) == []
 
 
 def test_a_fetcher_that_cannot_start_is_an_error_with_its_reason(origin: Path, cache: Path) -> None:
@@ -218,11 +225,12 @@ def test_a_reader_gives_up_when_no_byte_comes_and_names_the_shard(origin: Path, 
         store.read([0])
         message = f"shard 2 (00002.lmdb) of {origin} did not come: no byte arrived for 2 s"
         reading = Reading(store, [8])
-        with slow.opened() as descriptor:
+        with slow.opened():
             assert reading.get() == (StoreAccessError, message)
             assert images_of(store, [4]) == [IMAGES[4]]  # others come
-            slow.write(descriptor, slow.data)
-        assert images_of(store, [8]) == [IMAGES[8]]
+        reading = Reading(store, [8])
+        slow.send()
+        assert reading.get() == [IMAGES[8]]
     wait_until_ended(cache)
 
 

@@ -10,9 +10,11 @@ from torch.utils.data import DataLoader, get_worker_info
 
 from dbloader import LMDBDataset
 from dbloader.caching.folder import read_stats
+from dbloader.caching.store import CachedStore
 from dbloader.conversion.copy_store import copy_store
 from dbloader.errors import NotAStoreError, OptionError, PlaceError, StoreAccessError
 from tests.support.caching import image_of, make_shards, wait_until_ended
+from tests.support.http_proxy import SLOW_DOWN, HTTPProxy
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,6 +54,26 @@ def test_workers_read_all_images_and_never_import_obstore(place: str, tmp_path: 
     assert read_stats(tmp_path / "cache").fetches == 6
     train.close()
     wait_until_ended(tmp_path / "cache")
+
+
+def test_requests_that_object_storage_refuses_for_a_while_are_repeated_and_counted(
+    place: str, object_store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: list[str] = []
+
+    def decide(method: str, path: str) -> tuple[int, str] | None:
+        if "/00003" in path and len(refused) < 3:
+            refused.append(method)
+            return SLOW_DOWN
+        return None
+
+    with HTTPProxy(object_store.port, decide) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+        with CachedStore(place, tmp_path / "cache") as store:
+            assert store.read([12])[0].image == image_of(12)
+        wait_until_ended(tmp_path / "cache")
+    stats = read_stats(tmp_path / "cache")
+    assert (stats.fetches, stats.retries, stats.last_error) == (1, 3, "")
 
 
 def test_a_store_there_is_refused_without_a_cache_or_what_it_needs(

@@ -183,5 +183,9 @@ class ShardedHandle:
         for position, index in enumerate(indices):
             if not 0 <= index < self.manifest.length:
                 break  # the store raises an error before it comes to it
-            parts.setdefault(bisect_right(self._starts, index) - 1, []).append(position)
+            parts.setdefault(self._number_of(index), []).append(position)
         return parts
+
+    def _number_of(self, index: int) -> int:
+        """Return the number of the shard that has a record."""
+        return bisect_right(self._starts, index) - 1

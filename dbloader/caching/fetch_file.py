@@ -1,0 +1,100 @@
+"""Fetch the files of a store to the folder of a cache. Each comes to its place when it is whole and the right one."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from dbloader.caching.folder import PARTIAL, write_whole
+from dbloader.errors import DamagedStoreError, DBLoaderError, NotAStoreError, StoreAccessError, StoreFullError
+from dbloader.stores.lmdb.handle import LMDBHandle, OtherStoreError
+from dbloader.stores.lmdb.keys import SHARD_INDEX
+from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from dbloader.caching.origins import Origin
+
+# Before each further attempt at a shard. What an origin itself repeats takes up to a minute each time.
+_PAUSES_S = (0.5, 1.0)
+
+
+def fetch_index(origin: Origin, cache: Path) -> ShardTable:
+    """Fetch manifest and index, unless they are there, and return what the manifest says.
+
+    Raises:
+        NotAStoreError: The cache has the shards of another store.
+        DBLoaderError: They cannot be fetched.
+    """
+    data = origin.manifest()
+    table = ShardTable.decode(data, origin.place)
+    with suppress(FileNotFoundError):
+        there = ShardTable.decode((cache / MANIFEST_FILE).read_bytes(), str(cache))
+        if _files(there) != _files(table):
+            raise NotAStoreError(
+                f"{cache} caches another store than the one that is now at {origin.place}: "
+                "remove the folder, or name another"
+            )
+    if not (cache / table.index_file).exists():
+        _fetch(origin, cache, table.index_file, table.manifest.digest, of=SHARD_INDEX)
+    write_whole(cache / MANIFEST_FILE, data)  # last: without it the folder is no store
+    return table
+
+
+def fetch_shard(
+    origin: Origin, cache: Path, table: ShardTable, number: int, note: Callable[[DBLoaderError], None]
+) -> None:
+    """Fetch a shard of a store, in several attempts; call ``note`` with the error of each that will be repeated.
+
+    Raises:
+        DBLoaderError: No attempt succeeded, or none can.
+    """
+    shard = table.shards[number]
+    name = f"{SHARD_FOLDER}/{shard.name}"
+    for pause in (*_PAUSES_S, None):
+        try:
+            _fetch(origin, cache, name, shard.digest)
+        except Exception as error:
+            if _is_replaced(origin, table):
+                raise NotAStoreError(
+                    f"the store at {origin.place} has been replaced since it was opened: "
+                    "open it again, with another cache"
+                ) from error
+            failed = as_ours(error, f"{origin.place}/{name}")
+            if pause is None or isinstance(error, StoreFullError):
+                raise failed from error
+            note(failed)
+            time.sleep(pause)
+        else:
+            return
+
+
+def _fetch(origin: Origin, cache: Path, name: str, digest: str, of: bytes | None = None) -> None:
+    path, place = cache / name, f"{origin.place}/{name}"
+    partial = cache / PARTIAL / path.name
+    try:
+        origin.fetch(name, str(partial))
+        LMDBHandle(str(partial), place, digest=digest, of=of)
+        partial.replace(path)
+    except OtherStoreError as error:
+        raise DamagedStoreError(f"{place} is not the part of {origin.place} that was published") from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _is_replaced(origin: Origin, table: ShardTable) -> bool:
+    with suppress(DBLoaderError):
+        return _files(ShardTable.decode(origin.manifest(), origin.place)) != _files(table)
+    return False
+
+
+def _files(table: ShardTable) -> list[tuple[str, str]]:
+    return [(shard.name, shard.digest) for shard in table.shards]
+
+
+def as_ours(error: Exception, place: str) -> DBLoaderError:
+    """Return an error as one of dbloader, which can be sent to a reader."""
+    return error if isinstance(error, DBLoaderError) else StoreAccessError(f"{place} cannot be fetched: {error!r}")
