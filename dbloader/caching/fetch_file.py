@@ -57,6 +57,8 @@ def fetch_shard(
     for pause in (*_PAUSES_S, None):
         try:
             _fetch(origin, cache, name, shard.digest)
+        except StoreFullError as error:
+            raise StoreFullError(f"{error}: make room on the disk of {cache}, or give cache_bytes") from error
         except Exception as error:
             if _is_replaced(origin, table):
                 raise NotAStoreError(
@@ -64,7 +66,7 @@ def fetch_shard(
                     "open it again, with another cache"
                 ) from error
             failed = as_ours(error, f"{origin.place}/{name}")
-            if pause is None or isinstance(error, StoreFullError):
+            if pause is None:
                 raise failed from error
             note(failed)
             time.sleep(pause)
