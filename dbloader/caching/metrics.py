@@ -20,39 +20,28 @@ _COUNTERS = (
 _SIZE = ("size", "By", "Bytes of the shards in the cache", "nbytes")
 
 
-class CacheMetrics:
-    """The caches that this process has opened; their fetchers are processes of their own, one for each folder."""
-
-    def __init__(self) -> None:
-        self._begin()
-
-    def _begin(self) -> None:
-        self._pid = os.getpid()
-        self._caches: set[str] = set()
-        self._is_told = False
-
-    def watch(self, cache: str) -> None:
-        """Tell of the cache in a folder, if the program uses OpenTelemetry."""
-        api = sys.modules.get("opentelemetry.metrics")
-        if api is None:
-            return
-        if self._pid != os.getpid():  # a forked process tells of what it opens itself
-            self._begin()
-        self._caches |= {cache}
-        if not self._is_told:
-            self._is_told = True
-            meter = api.get_meter("dbloader")
-            for number, (name, unit, description, field) in enumerate((*_COUNTERS, _SIZE)):
-                make = meter.create_observable_counter if number < len(_COUNTERS) else meter.create_observable_gauge
-                make(f"dbloader.cache.{name}", [self._reader(field, api)], unit, description)
-
-    def _reader(self, field: str, api: Any) -> Any:
-        def read(_: Any) -> Iterator[Any]:
-            if self._pid == os.getpid():
-                for cache in sorted(self._caches):
-                    yield api.Observation(getattr(read_stats(cache), field), {"dbloader.cache": cache})
-
-        return read
+# The caches that processes have opened, by their ids: a forked process tells only of those that it has opened itself.
+_opened: set[tuple[int, str]] = set()
 
 
-METRICS = CacheMetrics()
+def watch(cache: str) -> None:
+    """Tell of the cache in a folder, if the program uses OpenTelemetry."""
+    api, pid = sys.modules.get("opentelemetry.metrics"), os.getpid()
+    if api is None:
+        return
+    is_first = pid not in {one for one, _ in _opened}
+    _opened.add((pid, cache))
+    if is_first:
+        meter = api.get_meter("dbloader")
+        for name, unit, description, field in _COUNTERS:
+            meter.create_observable_counter(f"dbloader.cache.{name}", [_reader(pid, field, api)], unit, description)
+        name, unit, description, field = _SIZE
+        meter.create_observable_gauge(f"dbloader.cache.{name}", [_reader(pid, field, api)], unit, description)
+
+
+def _reader(pid: int, field: str, api: Any) -> Any:
+    def read(_: Any) -> Iterator[Any]:
+        for cache in sorted(cache for one, cache in _opened if one == pid == os.getpid()):
+            yield api.Observation(getattr(read_stats(cache), field), {"dbloader.cache": cache})
+
+    return read
